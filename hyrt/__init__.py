@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hyrt.machine.kernels.kernel_cache import ensure_kernel_cache
-from hyrt.machine.this_process.forks import wait_at_forks
+from hyrt.runtime.process_setup import ensure_kernel_cache, register_fork_handlers
 
 if TYPE_CHECKING:
     from hyrt import nn, ops
     from hyrt.api import load, load_run, save, train
     from hyrt.config import Config
     from hyrt.graph.graph import Graph
-    from hyrt.nn.own_modules.dgl_stack import from_dgl
-    from hyrt.nn.own_modules.pyg_stack import from_pyg
+    from hyrt.nn.user_modules.dgl_stack import from_dgl
+    from hyrt.nn.user_modules.pyg_stack import from_pyg
     from hyrt.report.records.trained_run import TrainedRun
     from hyrt.training.train import TrainResult
 
@@ -42,8 +41,8 @@ __all__ = [
 ]
 
 _MODULES = {
-    "from_dgl": "hyrt.nn.own_modules.dgl_stack",
-    "from_pyg": "hyrt.nn.own_modules.pyg_stack",
+    "from_dgl": "hyrt.nn.user_modules.dgl_stack",
+    "from_pyg": "hyrt.nn.user_modules.pyg_stack",
     "load": "hyrt.api",
     "load_run": "hyrt.api",
     "save": "hyrt.api",
@@ -56,7 +55,7 @@ _MODULES = {
 
 
 ensure_kernel_cache()
-wait_at_forks()
+register_fork_handlers()
 
 
 def __getattr__(name: str) -> Any:

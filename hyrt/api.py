@@ -13,18 +13,17 @@ from hyrt.errors import ConfigError, RunWarning, user_warner
 from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
 from hyrt.graph.normalize import Normalize
-from hyrt.machine.kernels.kernel_cache import check_compiler
-from hyrt.machine.path_length import is_too_long
-from hyrt.machine.this_process.forks import mark_forks, was_forked_late
-from hyrt.machine.this_process.public_function import public_function
-from hyrt.section import as_list, check_known
+from hyrt.runtime.files import is_path_too_long
+from hyrt.runtime.process_setup import check_compiler, forked_after_threads, mark_forks
+from hyrt.runtime.public_function import public_function
+from hyrt.section import parse_list, reject_unknown_keys
 
 if TYPE_CHECKING:
     import torch
 
-    from hyrt.config.section_types import Sections
-    from hyrt.observe.events import Emit, Event
+    from hyrt.config.load import ConfigSections
     from hyrt.report.records.trained_run import TrainedRun
+    from hyrt.telemetry.events import Emit, Event
     from hyrt.training.train import TrainResult
 
 
@@ -38,8 +37,9 @@ def load(source: Any, *, normalize: Normalize = "none") -> Graph:
         A .npz file, a folder of .npy files, a name (`cora`, `synthetic:community`, `ogbn-products`), a PyG
         `Data` or `HeteroData`, or a DGL graph with `feat`, `label` and three masks in `ndata`.
     normalize
-        Scale features: `row` divides each row by its sum, `length` by its Euclidean length; `standard` gives
-        each column mean 0 and deviation 1; `auto` is `length` for bags of words, and `none` for others.
+        Scale features: `row` divides each row by its sum, `total_length` by its Euclidean length; `standard`
+        gives each column mean 0 and deviation 1; `auto` is `total_length` for bags of words, and `zero` for
+        others.
 
     Raises
     ------
@@ -66,13 +66,13 @@ def save(
     Parameters
     ----------
     source
-        A source as for `load`, such as a PyG `HeteroData`.
+        A source as for `load_model`, such as a PyG `HeteroData`.
     destination
         A `.npz` file; a path with any other suffix is a folder.
     rows
         Format of dense features, such as `float16` or `int8`; by default unchanged.
     normalize
-        Scaling of features, as for `load`.
+        Scaling of features, as for `load_model`.
     reverse
         Add the reverse of each relation of a heterogeneous graph; its name begins with `rev_`.
     order
@@ -119,14 +119,14 @@ def train(
     emit: Emit | None = None,
     folder: str | Path | None = None,
     full_graph: bool = False,
-    **sections: Unpack[Sections],
+    **sections: Unpack[ConfigSections],
 ) -> TrainResult:
     """Train a model on a graph.
 
     Parameters
     ----------
     graph
-        A graph from `load`, or a source as for `load`.
+        A graph from `load_model`, or a source as for `load_model`.
     model
         A kind such as `graphsage` or `gcn`, the `model` section of the settings, or a custom torch module
         that maps (blocks, x) to [targets, classes] scores: x is [num_src, f] float32, one row per source of
@@ -135,7 +135,7 @@ def train(
     config
         All settings, in place of `sections`.
     emit
-        Called with each event of the run (`hyrt.observe.events`). By default, warning events become Python
+        Called with each event of the run (`hyrt.telemetry.events`). By default, warning events become Python
         warnings of the category `hyrt.errors.RunWarning`.
     folder
         New folder for checkpoints; by default no checkpoints are written. `loggers` need a folder, too.
@@ -154,25 +154,23 @@ def train(
     ConfigError
         Naming the wrong setting.
     """
-    if was_forked_late():
+    if forked_after_threads():
         raise ConfigError(
             "hyrt.train is called in a process that was forked after its parent had trained, where torch "
             "would hang: start such processes by multiprocessing.get_context('spawn'), or before the parent "
             "trains"
         )
     from hyrt.graph.links.link_file import write_links
-    from hyrt.nn.own_modules.depth import check_depth, depth_of
-    from hyrt.observe.events import Notice
-    from hyrt.observe.wanted_hooks import hooks_of_environment
+    from hyrt.nn.user_modules.conv_stack import check_depth, num_model_layers
     from hyrt.predict.choose_devices import resolve_auto
     from hyrt.predict.choose_rows import resolve_rows
     from hyrt.predict.chunks.column_shares import share_columns
-    from hyrt.predict.this_run import predict_run
-    from hyrt.report.loggers.registry import check_loggers
-    from hyrt.report.loggers.run_loggers import RunLoggers
-    from hyrt.training.compose import compose_run
-    from hyrt.training.given.link_graph import LINKS
-    from hyrt.training.given.opened_graph import opened_graph
+    from hyrt.predict.predict_run import predict_run
+    from hyrt.report.loggers.logger import RunLoggers, check_loggers
+    from hyrt.telemetry.events import Notice
+    from hyrt.telemetry.hooks import hooks_from_environment
+    from hyrt.training.build_run import build_run
+    from hyrt.training.open_graph import LINKS, opened_graph
     from hyrt.training.setup import PreparedRun
     from hyrt.training.train import Training
 
@@ -194,15 +192,15 @@ def train(
         )
     else:
         module = model
-        fanout = as_list(settings_by_section.get("sampler", {}).get("fanout"))
-        depth = len(fanout) if isinstance(fanout, Sequence) else depth_of(module)
+        fanout = parse_list(settings_by_section.get("sampler", {}).get("fanout"))
+        depth = len(fanout) if isinstance(fanout, Sequence) else num_model_layers(module)
         if depth is not None:
             settings_by_section["model"] = {"layers": depth}
     if config is not None and (
         settings_by_section.keys() - {"model"} or (module is None and model != "graphsage")
     ):
         raise ConfigError("give either a config or sections as keywords, not both")
-    settings = config or build_config(settings_by_section, own_model=module is not None)
+    settings = config or build_config(settings_by_section, custom_model=module is not None)
     if settings.loggers:
         if folder is None:
             raise ConfigError("loggers keep the name of the run in its folder: give folder=...")
@@ -225,19 +223,19 @@ def train(
     mark_forks()
     with ExitStack() as stack:
         if settings.loggers and folder is not None:
-            loggers = RunLoggers.of(
+            loggers = RunLoggers.from_config(
                 settings, Path(folder), lambda text: handle_event(Notice(kind="warning", text=text))
             )
             emit_event = _fan_out(handle_event, stack.enter_context(loggers).handle)
         training = Training(
-            compose_run(
+            build_run(
                 settings,
                 prepared.graph,
                 prepared=prepared,
                 emit=emit_event,
                 checkpoints=checkpoints,
                 predict=predict_run,
-                hooks=hooks_of_environment(),
+                hooks=hooks_from_environment(),
             )
         )
         return training.run()
@@ -267,8 +265,8 @@ def _check_train_arguments(
         raise ConfigError(f"config={show(config)}: give a hyrt.Config, or settings by section as keywords")
     if config is not None:
         # pydantic's `model_copy` neither validates values nor drops unknown keys.
-        check_known(config)
-        build_config(config.model_dump(warnings=False), own_model=True)
+        reject_unknown_keys(config)
+        build_config(config.model_dump(warnings=False), custom_model=True)
     if emit is not None and not callable(emit):
         raise ConfigError(f"emit={show(emit)}: give a function that takes an event, or omit it")
     _check_flags(full_graph=full_graph)
@@ -307,13 +305,18 @@ def _check_flags(**flags: Any) -> None:
 
 def _check_path(name: str, value: Any, remedy: str) -> None:
     """Reject values that are not valid paths."""
-    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value) or is_too_long(Path(value)):
+    if (
+        not isinstance(value, str | Path)
+        or not str(value)
+        or "\0" in str(value)
+        or is_path_too_long(Path(value))
+    ):
         raise ConfigError(f"{name}={show(value)}: {remedy}")
 
 
 def _forward_warnings(warn: Callable[[str], None]) -> Emit:
     """Return an event callback that only forwards warnings."""
-    from hyrt.observe.events import Notice
+    from hyrt.telemetry.events import Notice
 
     def handle(event: Event) -> None:
         if isinstance(event, Notice) and event.kind == "warning":
@@ -324,14 +327,14 @@ def _forward_warnings(warn: Callable[[str], None]) -> Emit:
 
 def _new_checkpoints(folder: Path) -> Path:
     """Create the folder for checkpoints before training starts."""
-    from hyrt.errors import CheckpointNotWritten
+    from hyrt.errors import CheckpointWriteError
     from hyrt.training.checkpoint import has_checkpoint
 
     checkpoints = folder / "checkpoints"
     try:
         checkpoints.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CheckpointNotWritten(
+        raise CheckpointWriteError(
             f"{checkpoints} cannot be made: {error.strerror or error}: give another folder"
         ) from error
     if has_checkpoint(checkpoints):
@@ -355,9 +358,9 @@ def load_run(
     folder
         Folder of a run of `hyrt run`, or the `folder` of `train`.
     graph
-        A graph from `load`, or a source as for `load`; it may contain other data, which are converted to the
-        form that the run was trained on. By default the dataset of the run's settings, which `train` does not
-        store.
+        A graph from `load_model`, or a source as for `load_model`; it may contain other data, which are
+        converted to the form that the run was trained on. By default the dataset of the run's settings, which
+        `train` does not store.
     model
         The custom module that was trained, which receives the weights. By default the settings' model.
     checkpoint
@@ -378,7 +381,7 @@ def load_run(
     DataError
         If the graph lacks data that the model reads; the message names the differences.
     """
-    from hyrt.report.records.trained_run import open_trained
+    from hyrt.report.records.trained_run import open_trained_run
 
     _check_path("folder", folder, "give the path of a run's folder, such as runs/<name>")
     _check_path("checkpoint", checkpoint, "give best, newest or the file of a checkpoint")
@@ -388,4 +391,4 @@ def load_run(
         raise ConfigError(f"model={show(model)}: give the torch module that was trained, or omit it")
 
     warn = user_warner(RunWarning)
-    return open_trained(Path(folder), [], checkpoint, warn, graph=graph, module=model)
+    return open_trained_run(Path(folder), [], checkpoint, warn, graph=graph, module=model)

@@ -61,16 +61,16 @@ def _show_plain(value: Any) -> str:
     return repr(value)
 
 
-def check_kind(name: str, value: Any, kind: type[Value], remedy: str) -> Value:
+def check_type(name: str, value: Any, kind: type[Value], remedy: str) -> Value:
     """Return `value` if it is an instance of `kind`; otherwise raise an error with the remedy."""
     if not isinstance(value, kind):
         raise ArgumentError(f"{name} is {show(value)}: {remedy}")
     return value
 
 
-def check_word(name: str, value: Any, words: Iterable[str]) -> str:
-    """Return `value` if it is one of `words`."""
-    known = list(words)
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
+    """Return `value` if it is one of `choices`."""
+    known = list(choices)
     if not isinstance(value, str) or value not in known:
         raise ArgumentError(f"{name} is {show(value)}: give one of {', '.join(known)}")
     return value
@@ -90,32 +90,34 @@ def _is_numpy_bool(value: Any) -> bool:
     return isinstance(value, np.bool_)
 
 
-def check_whole(name: str, value: Any, least: int = 0, most: int = 2**63 - 1) -> int:
+def check_int(name: str, value: Any, minimum: int = 0, maximum: int = 2**63 - 1) -> int:
     """Return a whole number within bounds."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise ArgumentError(f"{name} is {show(value)}: give a whole number")
     number = int(value)
-    if not least <= number <= most:
-        bound = f"at least {least}" if number < least else f"at most {most}"
+    if not minimum <= number <= maximum:
+        bound = f"at least {minimum}" if number < minimum else f"at most {maximum}"
         raise ArgumentError(f"{name} is {show(number)}: give a whole number of {bound}")
     return number
 
 
-def check_number(name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> float:
+def check_number(name: str, value: Any, minimum: float = -math.inf, maximum: float = math.inf) -> float:
     """Return a finite number within bounds."""
     number = math.nan
     if not isinstance(value, bool) and isinstance(value, numbers.Real):
         with contextlib.suppress(OverflowError):
             number = float(value)
-    if not math.isfinite(number) or not least <= number <= most:
-        bounds = f" from {least:g} to {most:g}" if math.isfinite(least) and math.isfinite(most) else ""
-        bounds = bounds or (f" of at least {least:g}" if math.isfinite(least) else "")
+    if not math.isfinite(number) or not minimum <= number <= maximum:
+        bounds = (
+            f" from {minimum:g} to {maximum:g}" if math.isfinite(minimum) and math.isfinite(maximum) else ""
+        )
+        bounds = bounds or (f" of at least {minimum:g}" if math.isfinite(minimum) else "")
         raise ArgumentError(f"{name} is {show(value)}: give a finite number{bounds}")
     return number
 
 
 def check_array(
-    name: str, value: Any, dtypes: str | tuple[Any, ...], shape: tuple[int | None, ...], what: str
+    name: str, value: Any, dtypes: str | tuple[Any, ...], shape: tuple[int | None, ...], description: str
 ) -> Array:
     """Return a numpy array that has an allowed dtype and the expected shape.
 
@@ -127,7 +129,7 @@ def check_array(
         Kinds of dtypes as in numpy, such as `iu`, or the dtypes themselves.
     shape
         Size of each axis; None for any size.
-    what
+    description
         Description of a valid argument, for the message.
     """
     import numpy as np
@@ -140,24 +142,24 @@ def check_array(
         size not in (None, expected) for size, expected in zip(shape, value.shape, strict=True)
     ):
         sizes = ", ".join("n" if size is None else f"{size:,}" for size in shape)
-        raise ArgumentError(f"{name} is {show(value)}: give {what} as a numpy array [{sizes}]")
+        raise ArgumentError(f"{name} is {show(value)}: give {description} as a numpy array [{sizes}]")
     array: Array = value
     return array
 
 
-def check_range(name: str, values: Array, count: int, of: str) -> None:
+def check_range(name: str, values: Array, count: int, noun: str) -> None:
     """Check that whole numbers are from 0 to count - 1; the error names the first wrong one."""
     if not len(values) or (values.min() >= 0 and values.max() < count):
         return
     index = int(((values < 0) | (values >= count)).argmax())
     raise ArgumentError(
-        f"{name}[{index}] is {values[index]}, which is none of the {count:,} {of}: give numbers from 0 to "
+        f"{name}[{index}] is {values[index]}, which is none of the {count:,} {noun}: give numbers from 0 to "
         f"{count - 1:,}"
     )
 
 
 def check_ids(
-    name: str, values: Any, count: int, of: str = "vertices", *, dtype: Any = None, distinct: bool = False
+    name: str, values: Any, count: int, noun: str = "vertices", *, dtype: Any = None, distinct: bool = False
 ) -> Array:
     """Return [n] ids of vertices, or of other items, that compiled loops may use as indices.
 
@@ -167,7 +169,7 @@ def check_ids(
         The argument: an array of whole numbers.
     count
         Number of vertices: each id is from 0 to count - 1.
-    of
+    noun
         Noun for the items, for the message.
     dtype
         Dtype to return; by default that of the values, or int64 if it is neither int32 nor int64.
@@ -181,14 +183,14 @@ def check_ids(
     """
     import numpy as np
 
-    ids = check_array(name, values, "iu", (None,), f"numbers of {of}")
-    check_range(name, ids, count, of)
+    ids = check_array(name, values, "iu", (None,), f"numbers of {noun}")
+    check_range(name, ids, count, noun)
     if distinct and len(ids) > 1:
         ordered = np.sort(ids)
         repeats = ordered[1:] == ordered[:-1]
         if repeats.any():
             repeated = ordered[1:][repeats.argmax()]
-            raise ArgumentError(f"{name} has {repeated} twice: give each of the {of} once")
+            raise ArgumentError(f"{name} has {repeated} twice: give each of the {noun} once")
     default = ids.dtype if ids.dtype in (np.int32, np.int64) else np.int64
     return np.require(ids, np.dtype(default if dtype is None else dtype), ["C", "W", "E"])
 

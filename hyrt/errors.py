@@ -21,7 +21,7 @@ class Terminated(SystemExit):
     """Raised if a signal ends the process; the interrupted work has not failed."""
 
     @classmethod
-    def raised(cls, number: int, frame: FrameType | None) -> NoReturn:
+    def handle_signal(cls, number: int, frame: FrameType | None) -> NoReturn:
         """Signal handler that exits with 128 + the signal's number."""
         raise cls(128 + number)
 
@@ -30,12 +30,12 @@ class Interrupted(KeyboardInterrupt):
     """Raised on Ctrl-C. In the command line, any other KeyboardInterrupt was raised without Ctrl-C."""
 
     @classmethod
-    def raised(cls, number: int, frame: FrameType | None) -> NoReturn:
+    def handle_signal(cls, number: int, frame: FrameType | None) -> NoReturn:
         """Signal handler that raises this exception."""
         raise cls
 
 
-class StepStopped(BaseException):
+class StepInterrupted(BaseException):
     """Raised if a run is stopped within a step whose partial work has been saved; this is not a failure."""
 
 
@@ -43,15 +43,15 @@ class HyrtError(Exception):
     """Base class of all errors that users may want to catch."""
 
     exit_code = 1
-    has_lines = False
+    is_multiline = False
     """Whether the message is a report of several lines."""
-    others_wait = False
+    peers_wait = False
     """Whether other ranks, if a launcher has started any, wait for this rank to join."""
 
     def __str__(self) -> str:
         """Return the message in one line, unless it is a report: names of files may have several."""
         text = super().__str__()
-        return "\n".join(printable(line) for line in (text.split("\n") if self.has_lines else [text]))
+        return "\n".join(printable(line) for line in (text.split("\n") if self.is_multiline else [text]))
 
 
 class DataError(HyrtError):
@@ -120,7 +120,7 @@ def warn_user(text: str, category: type[Warning]) -> None:
     user_warner(category)(text)
 
 
-class DataNotWritten(DataError):
+class DataWriteError(DataError):
     """A dataset could not be written: the disk is full or read-only."""
 
     exit_code = 1
@@ -140,7 +140,7 @@ class ArgumentError(HyrtError, ValueError):
     exit_code = 2
 
 
-class HostMemoryExhausted(HyrtError):
+class HostMemoryError(HyrtError):
     """Data that exceeds the host memory limit could not be written to a file: the disk is full or read-
     only.
     """
@@ -152,31 +152,31 @@ class CheckpointError(HyrtError):
     exit_code = 2
 
 
-class CheckpointNotWritten(CheckpointError):
+class CheckpointWriteError(CheckpointError):
     """A checkpoint could not be written: the disk is full or read-only. Earlier checkpoints are unchanged."""
 
     exit_code = 1
 
 
-class DeviceUnavailable(HyrtError):
+class DeviceUnavailableError(HyrtError):
     """A requested device is not available; the message has the remedy."""
 
     exit_code = 2
 
 
-class UnsupportedModel(HyrtError):
+class UnsupportedModelError(HyrtError):
     """A device cannot run a layer of the model; the message names both."""
 
     exit_code = 2
 
 
-class PluginConflict(HyrtError):
+class PluginConflictError(HyrtError):
     """Two distributions declare the same name in one entry-point group, for example the same device kind."""
 
     exit_code = 2
 
 
-class DeviceOutOfMemory(HyrtError):
+class DeviceOutOfMemoryError(HyrtError):
     """A device could not store a mini-batch. Recoverable: with fewer targets it may fit.
 
     Parameters
@@ -192,23 +192,23 @@ class DeviceOutOfMemory(HyrtError):
         self.remedy = remedy
 
 
-class DeviceFault(HyrtError):
+class DeviceFaultError(HyrtError):
     """A device failed permanently: every later call on it raises this error again."""
 
 
-class StageFailure(HyrtError):
+class StageError(HyrtError):
     """A pipeline stage failed; the message names stage, device and step, and the cause is chained."""
 
 
-class RankLost(StageFailure):
+class RankFailureError(StageError):
     """Another rank of a distributed run has failed or cannot be reached; the message names the rank."""
 
 
-class Stalled(HyrtError):
+class StallError(HyrtError):
     """The watchdog ended a run without progress."""
 
 
-class Diverged(HyrtError):
+class DivergenceError(HyrtError):
     """A loss or a gradient is not finite; the step was not applied."""
 
 
@@ -226,20 +226,20 @@ _SYSTEM_REMEDIES = {
 }
 
 
-def told_of_system(error: OSError) -> str:
+def system_error_text(error: OSError) -> str:
     """Return the system's error message with a remedy: `No space left on device: free space, or give ...`."""
     message = error.strerror or str(error) or type(error).__name__
     remedy = _SYSTEM_REMEDIES.get(error.errno or 0)
     return f"{message}: {remedy}" if remedy else message
 
 
-def listed(names: Iterable[str], word: str = "and") -> str:
+def join_names(names: Iterable[str], word: str = "and") -> str:
     """Join names for a sentence: `a`, `a and b`, `a, b and c`."""
     *others, last = names
     return f"{', '.join(others)} {word} {last}" if others else last
 
 
-def describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an error as one line: hyrt's errors without, other errors with the name of the class."""
     if isinstance(error, HyrtError):
         return str(error)
@@ -248,7 +248,7 @@ def describe(error: BaseException) -> str:
 
 
 @contextmanager
-def numbers_named() -> Iterator[None]:
+def convert_number_errors() -> Iterator[None]:
     """Turn ValueError and ArithmeticError within the block into ConfigError, for numbers given by the
     user.
     """
@@ -260,7 +260,7 @@ def numbers_named() -> Iterator[None]:
         raise ConfigError(f"a size or a rate is too large or too small to compute with: {error}") from error
 
 
-def readable(name: str) -> str:
+def escape_undecodable(name: str) -> str:
     r"""Return a file name with non-UTF-8 bytes escaped as in a shell's `$'...'`: `b\xffd`.
 
     Parameters
@@ -277,10 +277,12 @@ def printable(text: str) -> str:
         return text
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in readable(text)
+        for letter in escape_undecodable(text)
     )
 
 
 def one_line(text: str) -> str:
     """Return foreign text (of drivers or exceptions) as one printable line."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in readable(text)).split())
+    return " ".join(
+        "".join(letter if letter.isprintable() else " " for letter in escape_undecodable(text)).split()
+    )

@@ -29,13 +29,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hyrt.checks import check_flag, check_number, check_whole, check_word
+from hyrt.checks import check_choice, check_flag, check_int, check_number
 from hyrt.graph.graph import Graph
 from hyrt.graph.topology import Topology
-from hyrt.machine.workers import Workers, working
-from hyrt.nn.whole_graph import gradients, on_devices
-from hyrt.nn.whole_graph.edges import At
-from hyrt.nn.whole_graph.gradients import SumScales
+from hyrt.nn.full_graph import gradients
+from hyrt.nn.full_graph import torch_operators as on_devices
+from hyrt.nn.full_graph.edge_operators import EdgePosition
+from hyrt.nn.full_graph.gradients import SumScales
+from hyrt.runtime.workers import Workers, use_workers
 
 __all__ = ["Topology", "attention", "edge_reduce", "edge_softmax", "sddmm", "spmm", "threads"]
 
@@ -58,7 +59,7 @@ def threads(count: int) -> Iterator[Workers]:
     ValueError
         If `count` is not a whole number of at least one.
     """
-    with Workers(check_whole("count", count, 1), "ops") as workers, working(workers):
+    with Workers(check_int("count", count, 1), "ops") as workers, use_workers(workers):
         yield workers
 
 
@@ -75,8 +76,9 @@ def spmm(
 ) -> Rows:
     """Aggregate the rows of each vertex's neighbours: gSpMMv, or gSpMMve with edge values.
 
-    out[i] = row_scale[i] * reduce of edge_values[e] * source_scale[c] * x[c] over the edges e from c into i,
-    + self_scale[i] * x[i]. GCN's normalisation is `row_scale=s, source_scale=s, self_scale=s * s`, where s is
+    out[i] = row_scale[i] * reduce of gather_edge_values[e] * source_scale[c] * x[c] over the edges e from c
+    into i, + self_scale[i] * x[i]. GCN's normalisation is `row_scale=s, source_scale=s, self_scale=s * s`,
+    where s is
     `graph.topology.gcn_scale`.
 
     Parameters
@@ -109,7 +111,7 @@ def spmm(
     rows = _tensor("x", x)
     _check_rows("x", rows, edges, "source")
     check_flag("transposed", transposed)
-    check_word("reduce", reduce, _REDUCTIONS)
+    check_choice("reduce", reduce, _REDUCTIONS)
     flat = _flat(rows)
     values = None
     if edge_values is not None:
@@ -128,12 +130,12 @@ def spmm(
                 'reduce="max" takes rows as they are: leave out edge values, scales and transposed, and '
                 "multiply x before"
             )
-        return _like_input(x, _backend(rows).largest_of_sources(edges, flat).view(rows.shape))
+        return _like_input(x, _backend(rows).max_aggregate(edges, flat).view(rows.shape))
     if reduce == "mean":
         counts = np.diff((edges.transposed if transposed else edges).indptr)
         inverse = (1 / np.maximum(counts, 1)).astype(_sum_dtype(rows))
         scales[0] = inverse if scales[0] is None else scales[0] * inverse
-    out = _backend(rows).sum_of_sources(edges, flat, values, SumScales(*scales), transposed=transposed)
+    out = _backend(rows).sum_aggregate(edges, flat, values, SumScales(*scales), transposed=transposed)
     return _like_input(x, out.view(rows.shape))
 
 
@@ -143,8 +145,8 @@ def sddmm(
     right: Rows,
     op: Combine = "dot",
     *,
-    left_at: At = "source",
-    right_at: At = "destination",
+    left_at: EdgePosition = "source",
+    right_at: EdgePosition = "destination",
 ) -> Rows:
     """Compute a value per edge from its ends: gSDDMMvv, or gSDDMMve if an operand is an edge tensor.
 
@@ -179,7 +181,7 @@ def sddmm(
             f"{tuple(b.shape[1:])}, {b.dtype} and on {b.device}: give equal ones"
         )
     backend = _backend(a)
-    check_word("op", op, ("dot", "add", "sub", "mul", "div"))
+    check_choice("op", op, ("dot", "add", "sub", "mul", "div"))
     if op == "dot":
         if a.ndim not in (2, 3):
             raise ValueError(
@@ -221,7 +223,7 @@ def edge_reduce(graph: Graph | Topology, values: Rows, reduce: Reduce = "sum") -
     edges = _topology(graph)
     rows = _tensor("values", values)
     _check_rows("values", rows, edges, "edge")
-    check_word("reduce", reduce, _REDUCTIONS)
+    check_choice("reduce", reduce, _REDUCTIONS)
     flat = _flat(rows)
     # Round a mean only after the division.
     dtype = _accumulation_dtype(rows) if reduce == "mean" else rows.dtype
@@ -362,8 +364,8 @@ def _flat(rows: Tensor) -> Tensor:
     return rows.reshape(len(rows), rows.shape[1:].numel())
 
 
-def _check_rows(name: str, x: Tensor, edges: Topology, at: At) -> None:
-    check_word(f"{name}_at", at, ("source", "destination", "edge"))
+def _check_rows(name: str, x: Tensor, edges: Topology, at: EdgePosition) -> None:
+    check_choice(f"{name}_at", at, ("source", "destination", "edge"))
     rows = edges.num_edges if at == "edge" else edges.num_vertices
     if x.ndim < 1 or len(x) != rows:
         noun = "edge" if at == "edge" else "vertex"

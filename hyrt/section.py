@@ -16,11 +16,11 @@ def _refuse_truth(value: Any) -> Any:
     return value
 
 
-NoTruth = BeforeValidator(_refuse_truth)
+NotBool = BeforeValidator(_refuse_truth)
 """Validator that rejects true and false, which Python treats as 1 and 0."""
 
 
-def as_list(value: Any) -> Any:
+def parse_list(value: Any) -> Any:
     """Parse `25,10` or `25` to a list; return other values unchanged."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",")]
@@ -29,13 +29,13 @@ def as_list(value: Any) -> Any:
     return [value] if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Listed = BeforeValidator(as_list)
+ListFromText = BeforeValidator(parse_list)
 """Validator that accepts `25,10` and `25` as lists, so that brackets need no shell quoting."""
 
-Count = Annotated[int, Field(ge=1, lt=2**31), NoTruth]
-Fraction = Annotated[float, Field(ge=0.0, lt=1.0), NoTruth]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NoTruth]
-Index = Annotated[int, Field(ge=0, lt=2**31), NoTruth]
+Count = Annotated[int, Field(ge=1, lt=2**31), NotBool]
+Fraction = Annotated[float, Field(ge=0.0, lt=1.0), NotBool]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NotBool]
+Index = Annotated[int, Field(ge=0, lt=2**31), NotBool]
 
 
 _UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -126,7 +126,7 @@ class Section(BaseModel):
         )
 
 
-def check_known(section: Section, path: str = "") -> None:
+def reject_unknown_keys(section: Section, path: str = "") -> None:
     """Reject unknown keys that `model_copy` has added to settings.
 
     Raises
@@ -139,4 +139,4 @@ def check_known(section: Section, path: str = "") -> None:
             known = "see `hyrt run --print-config` for all settings"
             raise ConfigError(f"unknown setting {path + name!r}: {known}")
         if isinstance(value, Section):
-            check_known(value, f"{path}{name}.")
+            reject_unknown_keys(value, f"{path}{name}.")

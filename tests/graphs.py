@@ -42,7 +42,7 @@ def random_graph(
         store = SparseFeatures(pointer, columns.astype(np.int32), x[rows, columns], features)
     part = rng.integers(0, 4, vertices)
     masks = {"train": part < 2, "val": part == 2, "test": part == 3}
-    return Graph.of_arrays("random", indptr, indices, store, labels, masks)
+    return Graph.from_arrays("random", indptr, indices, store, labels, masks)
 
 
 def with_values(graph: Graph, columns: int = 0, seed: int = 3) -> Graph:

@@ -15,7 +15,7 @@ from hyrt.errors import HyrtError
 def run_here(*words: str | Path, cwd: Path) -> None:
     """Run `hyrt` with these words in the folder `cwd`; raises the error that it would print."""
     # What a process of hyrt's own sets for itself would stay in this one.
-    with contextlib.chdir(cwd), mock.patch("hyrt.machine.this_process.process_settings.prepare_process"):
+    with contextlib.chdir(cwd), mock.patch("hyrt.runtime.process_setup.prepare_process"):
         app([*map(str, words)], prog_name="hyrt", standalone_mode=False)
 
 

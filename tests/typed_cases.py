@@ -9,14 +9,14 @@ import numpy as np
 import torch
 
 from hyrt.graph.graph import Graph
-from hyrt.graph.typed.typed_graph import typed_graph
-from hyrt.machine.workers import Workers
-from hyrt.nn.typed.shape_of_graph import shape_of
-from hyrt.nn.typed.typed_shape import TypedShape
+from hyrt.graph.hetero.dataset import build_hetero_graph
+from hyrt.nn.hetero.graph_metadata import GraphMetadata
+from hyrt.nn.hetero.hetero_gnn import get_graph_metadata
 from hyrt.pipeline.load import Loader
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.relations.relation_sampler import RelationSampler
+from hyrt.sampling.relation_sampler import RelationSampler
 
 COUNTS = {"paper": 120, "author": 70, "venue": 15}
 WIDTHS = {"paper": 9, "author": 5, "venue": None}
@@ -62,11 +62,11 @@ def small_typed(
     given = {
         triple: draw.uniform(0.2, 3, len(relations[triple][0])).astype(np.float32) for triple in WEIGHTED
     }
-    return typed_graph("small", tables, relations, labels, masks, "paper", given if weights else None)
+    return build_hetero_graph("small", tables, relations, labels, masks, "paper", given if weights else None)
 
 
-def shape_of_small(graph: Graph) -> TypedShape:
-    shape = shape_of(graph)
+def shape_of_small(graph: Graph) -> GraphMetadata:
+    shape = get_graph_metadata(graph)
     assert shape is not None
     return shape
 
@@ -79,7 +79,7 @@ def small_batch(graph: Graph, fanouts: Sequence[int], targets: int = 20, step: i
     with Workers(1, "test") as workers:
         batch = sampler.sample(step, sampler.units(step), workers, in_place=False)
         assert batch.blocks[0].sources is not None
-        batch.inputs = Loader(graph.features).typed_rows(batch.blocks[0].sources, workers)
+        batch.inputs = Loader(graph.features).hetero_rows(batch.blocks[0].sources, workers)
     return batch
 
 
@@ -122,7 +122,7 @@ def dense_means(graph: Graph, block: Block) -> torch.Tensor:
     return out
 
 
-def types_of(shape: TypedShape, ids: Any) -> list[int]:
+def types_of(shape: GraphMetadata, ids: Any) -> list[int]:
     """The type of each vertex, found by looking through all of them."""
     ends = np.cumsum(shape.counts).tolist()
     return [next(t for t, end in enumerate(ends) if v < end) for v in np.asarray(ids).tolist()]

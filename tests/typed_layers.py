@@ -13,8 +13,7 @@ from torch.nn.functional import leaky_relu
 
 from hyrt.graph.graph import Graph
 from hyrt.nn import SagaLayer
-from hyrt.nn.saga.layers.film_layer import FilmLayer
-from hyrt.nn.saga.layers.recurrent_layer import RecurrentLayer
+from hyrt.nn.message_passing.layers import FilmLayer, RecurrentLayer
 
 TYPES = 3
 Parameters = Mapping[str, Tensor]

@@ -97,11 +97,11 @@ def arguments() -> argparse.Namespace:
 def find_backend(name: str) -> tuple[Any, Any] | None:
     """Return the backend and the device; print a line and return None if there is none."""
     from hyrt.device.discovery import find_device
-    from hyrt.errors import DeviceUnavailable
+    from hyrt.errors import DeviceUnavailableError
 
     try:
         return find_device(name)
-    except DeviceUnavailable as error:
+    except DeviceUnavailableError as error:
         print(f"gpu_check: {error}", file=sys.stderr)
         return None
 
@@ -221,8 +221,8 @@ def sample_once(check: GpuCheck, graph: Any, way: str, open_device: Callable[[An
 
     from hyrt.device import DeviceOptions
     from hyrt.device.capabilities import device_sampler
-    from hyrt.machine.generator import SAMPLE, stream_key
-    from hyrt.testing.check_sampler import host_hop
+    from hyrt.runtime.rng import SAMPLE, stream_key
+    from hyrt.testing.check_sampler import sample_hop_on_host
 
     check.lines += [f"With {way}:", ""]
     device = open_device(DeviceOptions())
@@ -236,7 +236,7 @@ def sample_once(check: GpuCheck, graph: Any, way: str, open_device: Callable[[An
         vertices = np.random.default_rng(0).permutation(graph.num_vertices)[:5000].astype(ids)
         for fanout in (-1, 1, 10, 25, 64, 65, 200):
             key = stream_key(5, SAMPLE, 7, 1)
-            expected = host_hop(graph, vertices, fanout, key)
+            expected = sample_hop_on_host(graph, vertices, fanout, key)
             hop = sampler.draw(vertices, fanout, key, relabel=True)
             parts = ["degrees", "offsets", "neighbors"]
             parts += [] if hop.sources is None else ["sources", "columns"]
@@ -352,7 +352,7 @@ def child(options: argparse.Namespace, workload: Path, system: str, cpu_share: i
 def run_hyrt(options: argparse.Namespace) -> dict[str, Any]:
     import hyrt
     from hyrt.config import build_config
-    from hyrt.observe.events import EpochEnded
+    from hyrt.telemetry.events import EpochEnded
 
     backend, info = find(options)
     share = options.cpu_share

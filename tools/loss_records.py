@@ -24,7 +24,7 @@ class Record:
         A counter that increases with each commit that changes bits on purpose. Bits are compared only between
         commits with equal counters, and entries are removed when it increases.
     entries
-        One per kind of processor: its `machine`, and its `configurations` with their results.
+        One per kind of processor: its `load_machine`, and its `configurations` with their results.
     """
 
     bits: int

@@ -118,14 +118,14 @@ CONFIGURATIONS = {
         "--model graphsage --devices cpu:0,fpga-csim:0 split=[91,37] model.aggregate=sum"
     ),
 }
-# Keys of a record's `machine` that matter only for configurations whose arguments contain the value.
+# Keys of a record's `load_machine` that matter only for configurations whose arguments contain the value.
 ONLY_FOR = {"opencl": "opencl", "compiler": "fpga"}
 
 
 def train(folder: Path, names: Sequence[str]) -> None:
     """Train configurations with the hyrt on the path, each in a subfolder with its name."""
     # Runs are forked off this process, so that common imports happen once.
-    from hyrt.machine.this_process.process_settings import prepare_process
+    from hyrt.runtime.process_setup import prepare_process
 
     prepare_process()
     for name in IMPORTED:

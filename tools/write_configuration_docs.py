@@ -11,9 +11,9 @@ import yaml
 from pydantic import BaseModel
 
 from hyrt.config import Config
-from hyrt.config.by_kind import ByKind
-from hyrt.machine.entry_points import is_foreign
+from hyrt.config.validation import PluginSection
 from hyrt.nn.models.model_kind import MODELS, find_model
+from hyrt.runtime.entry_points import is_third_party
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 
@@ -101,7 +101,9 @@ def rows(section: type[BaseModel], prefix: str, *, but: Collection[str] = (), ki
 
 def defaults_of_models() -> list[str]:
     """Return a line per setting with model-specific defaults, and a column per model kind."""
-    builtin_kinds = sorted(kind for kind in MODELS.declared() if not is_foreign(MODELS.entry(kind)))
+    builtin_kinds = sorted(
+        kind for kind in MODELS.entries_by_name() if not is_third_party(MODELS.find_entry(kind))
+    )
     kinds = {kind: find_model(kind).defaults for kind in builtin_kinds}
     names = sorted({name for defaults in kinds.values() for name in defaults})
     sections = Config.model_fields
@@ -130,11 +132,11 @@ def page() -> str:
         if is_section(field.annotation):
             lines += ["", f"## {name}", *columns, *rows(field.annotation, f"{name}.")]
             for marker in field.metadata:
-                if isinstance(marker, ByKind):
+                if isinstance(marker, PluginSection):
                     shared = field.annotation.model_fields
                     for kind, section in marker.sections():
                         # Plug-ins of other packages on this machine are not part of hyrt's documentation.
-                        if is_foreign(marker.group.entry(kind)):
+                        if is_third_party(marker.group.find_entry(kind)):
                             continue
                         lines += rows(section, f"{name}.", but=shared, kind=kind)
     lines += ["", "## Defaults of models", "", MODELS_HEAD, "", *defaults_of_models()]

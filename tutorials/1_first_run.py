@@ -42,10 +42,10 @@ print(f"accuracy on {graph.masks['test'].sum():,} papers that were never trained
 
 import matplotlib.pyplot as plt
 
-from hyrt.observe.events import EpochEnded, Evaluated
+from hyrt.telemetry.events import EpochEnded, EvaluationFinished
 
 epochs = [event for event in events if isinstance(event, EpochEnded)]
-evaluations = [event for event in events if isinstance(event, Evaluated)]
+evaluations = [event for event in events if isinstance(event, EvaluationFinished)]
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
 left.plot([each.epoch for each in epochs], [each.loss for each in epochs])
 left.set(title="Loss on the training papers", xlabel="epoch", ylabel="cross entropy")

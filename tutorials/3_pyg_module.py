@@ -59,7 +59,7 @@ for _ in range(40):
 # `hyrt.load` takes the `Data`, and `hyrt.from_pyg` the convolutions: the loop above becomes one call.
 
 import hyrt
-from hyrt.observe.events import EpochEnded
+from hyrt.telemetry.events import EpochEnded
 
 graph = hyrt.load(data)
 settings = {"train": {"epochs": 40, "optimizer": "SGD", "lr": 0.5}, "full_graph": True}

@@ -57,7 +57,7 @@ print(f"mini-batches: test accuracy {batches.metrics['test']['accuracy']:.3f}")
 # A step on the whole graph keeps rows of every vertex in every layer. `fullgraph.host_memory` limits the
 # memory of these matrices. Those that exceed the limit go to a file, and the losses have the same bits.
 
-from hyrt.observe.events import EpochEnded, Notice
+from hyrt.telemetry.events import EpochEnded, Notice
 
 
 def losses_of(model="graphsage", **more):

@@ -41,12 +41,14 @@ from dataclasses import replace
 
 from hyrt_perfmodel.platforms.platform_file import load_platform
 from hyrt_perfmodel.prediction.predict import predict, with_accelerators
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
+from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 
 batch = Workload(
     vertices=(160_000, 22_000, 1024), edges=(210_000, 24_000), features=(128, 256, 172), concat=True
 )
-training = TrainingWorkload(at=in_proportion(batch, 1024), targets_per_epoch=1_207_179, batch_size=1024)
+training = TrainingWorkload(
+    at=proportional_workload(batch, 1024), targets_per_epoch=1_207_179, batch_size=1024
+)
 machine = load_platform("2x-epyc7763-4x-a5000")
 faster = replace(machine, host=replace(machine.host, memory_gb_s=2 * machine.host.memory_gb_s))
 counts = range(1, 9)

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from hyrt.device import DeviceInfo, Health, StepResult
-from hyrt.nn.split_safety import refuse_batch_statistics
+from hyrt.nn.user_modules.split_safety import reject_batch_statistics
 
 
 @dataclass(eq=False)
@@ -56,7 +56,7 @@ class DemoDevice:
     def load(self, model, parameters):
         """Make the device's own copy of the model."""
         self._health.check()
-        refuse_batch_statistics(model, self.info.name)
+        reject_batch_statistics(model, self.info.name)
         self._model = copy.deepcopy(model).train()
         self._parameters = [each for each in self._model.parameters() if each.requires_grad]
         self.update(parameters)

@@ -57,7 +57,7 @@ command(
 # The folder of parts is a dataset like any other.
 
 import hyrt
-from hyrt.observe.events import StepGroup
+from hyrt.telemetry.events import StepMetrics
 
 alone = []
 hyrt.train(
@@ -65,7 +65,7 @@ hyrt.train(
     "graphsage",
     train={"epochs": 6},
     balance={"predict": False},
-    emit=lambda event: alone.extend(event.losses) if isinstance(event, StepGroup) else None,
+    emit=lambda event: alone.extend(event.losses) if isinstance(event, StepMetrics) else None,
 )
 records = [json.loads(line) for line in (here / "runs" / "two" / "metrics.jsonl").open()]
 together = [loss for each in records if each["event"] == "steps" for loss in each["losses"]]

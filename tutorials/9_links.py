@@ -15,14 +15,14 @@ each other.
 # are not used.
 
 import hyrt
-from hyrt.observe.events import Evaluated
+from hyrt.telemetry.events import EvaluationFinished
 
 evaluations = []
 result = hyrt.train(
     "cora",
     "graphsage",
     train={"objective": "links", "epochs": 8},
-    emit=lambda event: evaluations.append(event) if isinstance(event, Evaluated) else None,
+    emit=lambda event: evaluations.append(event) if isinstance(event, EvaluationFinished) else None,
 )
 metrics = result.metrics["test"]
 

@@ -18,35 +18,34 @@ from hyrt.device.capabilities import (
     ScoresVertices,
     SharesColumns,
     SharesLoops,
+    StreamsGradients,
     TakesObjective,
-    TellsGradients,
     Traceable,
     Watchable,
 )
 from hyrt.device.host_model import HostModel
-from hyrt.errors import UnsupportedModel
-from hyrt.fullgraph.host_budget import HostBudget
-from hyrt.fullgraph.plan import can_take_apart
-from hyrt.fullgraph.saga.host_loops import HostLoops
-from hyrt.fullgraph.unfinished.step_keeper import StepKeeper
-from hyrt.machine.buffer_pool import BufferPool
-from hyrt.machine.cores import shared_cores, vector_instructions
-from hyrt.machine.workers import Watch, Workers, working
+from hyrt.errors import UnsupportedModelError
+from hyrt.fullgraph.loops.loop_device import HostLoops
+from hyrt.fullgraph.matrix_pool import HostMemoryBudget
+from hyrt.fullgraph.plan import is_decomposable
+from hyrt.fullgraph.step_checkpoint import StepCheckpointer
 from hyrt.nn.description import ModelDescription, describe
-from hyrt.nn.split_safety import refuse_batch_statistics
 from hyrt.nn.torch_threads import use_one_torch_thread
+from hyrt.nn.user_modules.split_safety import reject_batch_statistics
 from hyrt.objective import Objective
 from hyrt.objective.classification import Classification
+from hyrt.runtime.buffer_pool import BufferPool
+from hyrt.runtime.hardware import shared_cores, vector_instructions
+from hyrt.runtime.workers import RunObserver, Workers, use_workers
 from hyrt.sampling.block import Ids
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt_devices.cuda.chunks.torch_chunk_steps import TorchRoom
-from hyrt_devices.cuda.driver import HostDriver
-from hyrt_devices.cuda.timeline import Timeline
+from hyrt_devices.cuda.chunks.torch_chunk_steps import TorchChunkMemory
+from hyrt_devices.cuda.driver import HostDriver, Timeline
 from hyrt_devices.host_staged import HostStaged
 from hyrt_devices.host_tile_math import HostTileMath
 
 
-class HostRoom(TorchRoom):
+class HostChunkMemory(TorchChunkMemory):
     """Tiles in host memory, computed by a team of threads."""
 
     math = HostTileMath()
@@ -66,16 +65,16 @@ class HostRoom(TorchRoom):
         self._workers = workers
 
     @contextmanager
-    def errors(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         use_one_torch_thread()
-        with working(self._workers), super().errors():
+        with use_workers(self._workers), super().translate_errors():
             yield
 
 
 class CpuDevice(
     TakesObjective,
     Resizable,
-    TellsGradients,
+    StreamsGradients,
     ScoresVertices,
     KeepsHostBudget,
     KeepsSteps,
@@ -98,10 +97,10 @@ class CpuDevice(
         self._model: HostModel | None = None
         self._objective: Objective = Classification()
         self._health = Health(info.name)
-        self._budget = HostBudget()
-        self._keeper: StepKeeper | None = None
+        self._budget = HostMemoryBudget()
+        self._keeper: StepCheckpointer | None = None
         # Where other devices compute columns of a whole graph, too.
-        self._shared: HostRoom | None = None
+        self._shared: HostChunkMemory | None = None
         self._loops: HostLoops | None = None
         self._driver = HostDriver()
         self._timeline = Timeline(self._driver, None)
@@ -135,17 +134,17 @@ class CpuDevice(
     def take_objective(self, objective: Objective) -> None:
         self._objective = objective
 
-    def take_host_budget(self, budget: HostBudget) -> None:
+    def take_host_budget(self, budget: HostMemoryBudget) -> None:
         self._budget = budget
 
-    def take_step_keeper(self, keeper: StepKeeper) -> None:
+    def take_step_keeper(self, keeper: StepCheckpointer) -> None:
         self._keeper = keeper
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         with self._health.terminal("load"):
-            refuse_batch_statistics(model, self.info.name)
-            if self._budget.limit_bytes is not None and not can_take_apart(model):
-                raise UnsupportedModel(
+            reject_batch_statistics(model, self.info.name)
+            if self._budget.limit_bytes is not None and not is_decomposable(model):
+                raise UnsupportedModelError(
                     f"{type(model).__name__} on {self.info.name} computes the whole graph at once, in "
                     "memory: omit fullgraph.host_memory, or train a model of hyrt.nn"
                 )
@@ -158,15 +157,15 @@ class CpuDevice(
         with self._health.terminal("resize"):
             self._workers.resize(threads)
 
-    def tell_gradients(self, hear: Callable[[int, torch.Tensor], None]) -> None:
+    def register_gradient_hook(self, hear: Callable[[int, torch.Tensor], None]) -> None:
         """Let somebody hear gradients of mini-batches while the backward pass goes on."""
         with self._health.terminal("tell_gradients"):
-            self._health.loaded(self._model).tell_gradients(hear)
+            self._health.loaded(self._model).register_gradient_hook(hear)
 
-    def watch(self, watch: Watch) -> None:
+    def watch(self, watch: RunObserver) -> None:
         """Report which threads work, and when."""
         with self._health.terminal("watch"):
-            self._workers.watch = watch
+            self._workers.observer = watch
 
     def trace(self, hear: QueueListener) -> None:
         """From now on hand over what was copied and computed of chunks of a whole graph; `watch` tells of all
@@ -175,7 +174,7 @@ class CpuDevice(
         with self._health.terminal("trace"):
             self._hear = hear
             if self._loops is not None:
-                self._loops.hear = hear
+                self._loops.on_trace = hear
 
     def transfer(self, batch: MiniBatch) -> MiniBatch:
         self._health.check()
@@ -196,11 +195,11 @@ class CpuDevice(
         with self._health.terminal("update"):
             self._health.loaded(self._model).update(parameters)
 
-    def chunk_room(self, in_flight: int) -> HostRoom:
+    def chunk_memory(self, in_flight: int) -> HostChunkMemory:
         """Torch's operators over rows and edges that lie in memory, one chunk at a time."""
         with self._health.terminal("chunk_room"):
             described = describe(self._health.loaded(self._model).module, self.info.name)
-            self._shared = HostRoom(
+            self._shared = HostChunkMemory(
                 *(self.info.name, self._driver, self._workers),
                 *(described, self._objective, self._free_bytes),
             )
@@ -223,7 +222,7 @@ class CpuDevice(
     def loop_member(self, model: torch.nn.Module) -> HostLoops:
         with self._health.terminal("loop_member"):
             self._loops = HostLoops(self.info.name, self._workers)
-            self._loops.hear = self._hear
+            self._loops.on_trace = self._hear
             return self._loops
 
     def close(self) -> None:

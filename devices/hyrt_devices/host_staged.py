@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 
-from hyrt.checks import check_kind
+from hyrt.checks import check_type
 from hyrt.sampling.minibatch import MiniBatch
 
 
@@ -17,7 +17,7 @@ class HostStaged:
     def put(self, batch: MiniBatch) -> MiniBatch:
         """Stage a mini-batch: it has an identity of its own, and the same arrays."""
         staged = copy.copy(
-            check_kind("batch", batch, MiniBatch, "give a hyrt.sampling.minibatch.MiniBatch").checked
+            check_type("batch", batch, MiniBatch, "give a hyrt.sampling.minibatch.MiniBatch").checked
         )
         self._waiting[id(staged)] = staged
         return staged

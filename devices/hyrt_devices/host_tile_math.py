@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.machine.generator import dropout_threshold
-from hyrt.machine.workers import current_workers
 from hyrt.nn.description import Product
+from hyrt.nn.full_graph.aggregate import spmm_into
 from hyrt.nn.operators import kernels
-from hyrt.nn.operators.product import gradients_of_product, product_of_rows
-from hyrt.nn.operators.result_memory import empty
-from hyrt.nn.whole_graph.spmm import spmm_into
+from hyrt.nn.operators.autograd import empty
+from hyrt.nn.operators.linear import linear_backward, linear_forward
+from hyrt.runtime.rng import dropout_threshold
+from hyrt.runtime.workers import current_workers
 from hyrt_devices.cuda.chunks.tile_math import TileEdges
 
 Array = NDArray[Any]
@@ -81,7 +81,7 @@ class HostTileMath:
 
     def multiply(self, rows: torch.Tensor, product: Product, out: torch.Tensor) -> None:
         bias = None if product.bias is None else product.bias.detach()
-        product_of_rows(rows, product.weight.detach(), bias, precision=rows.dtype, relu=product.relu, out=out)
+        linear_forward(rows, product.weight.detach(), bias, precision=rows.dtype, relu=product.relu, out=out)
 
     def multiply_backward(
         self,
@@ -92,7 +92,7 @@ class HostTileMath:
         bias_sum: torch.Tensor | None,
         out: torch.Tensor | None,
     ) -> None:
-        of_weight, of_bias = gradients_of_product(
+        of_weight, of_bias = linear_backward(
             rows,
             product.weight.detach(),
             grad,

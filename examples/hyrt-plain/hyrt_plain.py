@@ -11,7 +11,7 @@ import torch
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, StepResult
 from hyrt.nn.description import LayerDescription, describe
-from hyrt.nn.operators.aggregate import scales
+from hyrt.nn.operators.aggregate import compute_scales
 from hyrt.sampling.block import Block
 
 
@@ -30,7 +30,7 @@ class Mixing:
 
     def __init__(self, layer: LayerDescription, block: Block) -> None:
         self.how, self.num_src, self.num_dst = layer.aggregation, block.num_src, block.num_dst
-        factors = self.factors = scales(layer.aggregation, block, np.dtype(np.float32))
+        factors = self.factors = compute_scales(layer.aggregation, block, np.dtype(np.float32))
         self.columns, self.rows = block.columns, np.repeat(np.arange(block.num_dst), np.diff(block.indptr))
         source = 1.0 if factors.source is None else factors.source[self.columns]
         self.edge = factors.row[self.rows] * source * (1.0 if factors.edge is None else factors.edge)
@@ -41,15 +41,15 @@ class Mixing:
         own = x[: self.num_dst]
         if self.how.self_path == "concat":
             return np.concatenate([own, total], axis=1)
-        return total if self.factors.own is None else total + self.factors.own[:, None] * own
+        return total if self.factors.self_loop is None else total + self.factors.self_loop[:, None] * own
 
     def backward(self, grad: np.ndarray, width: int) -> np.ndarray:
         out = np.zeros((self.num_src, width), np.float32)
         np.add.at(out, self.columns, self.edge[:, None] * grad[self.rows, -width:])
         if self.how.self_path == "concat":
             out[: self.num_dst] += grad[:, :width]
-        elif self.factors.own is not None:
-            out[: self.num_dst] += self.factors.own[:, None] * grad
+        elif self.factors.self_loop is not None:
+            out[: self.num_dst] += self.factors.self_loop[:, None] * grad
         return out
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hyrt_perfmodel.assignment import Assignment
-from hyrt_perfmodel.policy import AssignmentLimits, Decision, Observation
+from hyrt_perfmodel.policy import Assignment, AssignmentLimits, Decision, Observation
 
-from hyrt.balance.reason import change_in_words
+from hyrt.balance.explain import describe_change
 
 
 class BottleneckPolicy:
@@ -46,7 +45,7 @@ class BottleneckPolicy:
             after = _balance_thread(action[1], tasks, present, limits)
         if after == present:
             return Decision(assignment=present)
-        reason = change_in_words(
+        reason = describe_change(
             present,
             after,
             limits.trainers,
@@ -61,7 +60,7 @@ def task_times(latest: Observation, limits: AssignmentLimits) -> dict[str, float
     """Return the seconds of T_SC, T_SA, T_L, T_TC and T_accel, without the tasks that the machine does not
     have.
     """
-    active = [index for index, limit in enumerate(limits.most_units) if limit]
+    active = [index for index, limit in enumerate(limits.max_units) if limit]
     trainers_s = _trainers_s(latest)
     on_device = [index for index in active if _samples_on_device(limits, index)]
     cpu = [trainers_s[index] for index in active if limits.is_host[index]]
@@ -126,7 +125,7 @@ def _balance_trainers(
         index for index in range(len(seconds)) if limits.is_host[index] == cpu_is_slow and index != source
     ]
     for candidates in (others, peers):
-        free = [index for index in candidates if present.split[index] < limits.most_units[index]]
+        free = [index for index in candidates if present.split[index] < limits.max_units[index]]
         if free:
             destination = min(free, key=lambda index: seconds[index])
             source_load, destination_load = (
@@ -148,7 +147,7 @@ def _balance_samplers(
     device_is_slow = max(tasks, key=lambda task: tasks[task]) == "T_SA"
     sources, destinations = (on_device, on_cpu) if device_is_slow else (on_cpu, on_device)
     candidates = [index for index in sources if present.split[index]]
-    free = [index for index in destinations if present.split[index] < limits.most_units[index]]
+    free = [index for index in destinations if present.split[index] < limits.max_units[index]]
     if not candidates or not free:
         return present
 
@@ -178,7 +177,7 @@ def _move_units(
     sum_unit_s = source_unit_s + destination_unit_s
     if source_s <= destination_s or sum_unit_s <= 0:
         return present
-    capacity = limits.most_units[destination] - present.split[destination]
+    capacity = limits.max_units[destination] - present.split[destination]
     amount = min(max(1, round((source_s - destination_s) / sum_unit_s / 2)), present.split[source], capacity)
     split = list(present.split)
     split[source] -= amount

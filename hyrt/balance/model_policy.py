@@ -7,14 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hyrt_perfmodel.assignment import Assignment
-from hyrt_perfmodel.policy import AssignmentLimits, Decision, Observation
+from hyrt_perfmodel.policy import Assignment, AssignmentLimits, Decision, Observation
 
-from hyrt.balance.fitted.evidence import FIRST_TRAINER, ITERATION, Evidence, gather, medians, slowest
-from hyrt.balance.fitted.explore import experiment, is_near, lighter, probe
-from hyrt.balance.fitted.fit import Fit, fit, kinds_of
-from hyrt.balance.fitted.solve import best_assignment
-from hyrt.balance.reason import change_in_words
+from hyrt.balance.explain import describe_change
+from hyrt.balance.explore import experiment, fewer_shares, is_near, probe
+from hyrt.balance.fit import FittedStepModel, fit_step_model, trainer_kinds
+from hyrt.balance.observations import (
+    FIRST_TRAINER,
+    ITERATION,
+    ObservationHistory,
+    group_history,
+    medians,
+    slowest_stage_s,
+)
+from hyrt.balance.solve import best_assignment
 
 # Minimum relative gain of a change, plus this many standard errors of the current iteration.
 _MIN_GAIN = 0.02
@@ -76,10 +82,10 @@ class ModelPolicy:
             return trial
         if is_allowed and _can_wait(history, present):
             return stay
-        evidence = gather(history, limits.delay)
-        if slowest(evidence.periods[0].seconds) <= 0:
+        evidence = group_history(history, limits.delay)
+        if slowest_stage_s(evidence.periods[0].seconds) <= 0:
             return stay
-        model = fit(evidence, limits, knows_mates=is_start or bool(evidence.changed.any()))
+        model = fit_step_model(evidence, limits, uses_peers=is_start or bool(evidence.has_changed.any()))
         if (
             is_allowed
             and _is_settled(evidence)
@@ -101,13 +107,13 @@ class ModelPolicy:
             and len(history) < _EXPLORED_STEPS
             and _underestimate(evidence, limits) > _MAX_UNDERESTIMATE
         ):
-            trial = experiment(model, evidence, present, limits, (lighter,))
+            trial = experiment(model, evidence, present, limits, (fewer_shares,))
             if trial is not None:
                 return trial
         trainers_s = [
             model.trainer_s(index, units, present.threads.train) for index, units in enumerate(present.split)
         ]
-        reason = change_in_words(
+        reason = describe_change(
             present,
             choice.assignment,
             limits.trainers,
@@ -128,13 +134,15 @@ class _Choice:
     is_remembered: bool = False
 
 
-def _choice(model: Fit, evidence: Evidence, present: Assignment, limits: AssignmentLimits) -> _Choice:
+def _choice(
+    model: FittedStepModel, evidence: ObservationHistory, present: Assignment, limits: AssignmentLimits
+) -> _Choice:
     """Return the model's optimum, or an earlier assignment that was measured to be better."""
     best = best_assignment(model, present, limits)
     expected_s = model.iteration_s(best)
     choice = _Choice(best, expected_s, model.iteration_s(present) / expected_s - 1)
     present_s = float(evidence.periods[0].seconds[ITERATION])
-    if evidence.changed.any():
+    if evidence.has_changed.any():
         return choice
     for period in evidence.periods[1:]:
         seconds = float(period.seconds[ITERATION])
@@ -157,7 +165,7 @@ def _is_draining(history: Sequence[Observation], present: Assignment, limits: As
     if not newest or newest >= limits.delay + _MIN_STEPS:
         return False
     before = history[-newest - 1]
-    kinds = kinds_of(limits)
+    kinds = trainer_kinds(limits)
     stopped = {
         kind
         for kind, units, old_units in zip(kinds, present.split, before.assignment.split, strict=True)
@@ -178,13 +186,16 @@ def _can_wait(history: Sequence[Observation], present: Assignment) -> bool:
     return interval > 1 and history[-1].step // interval == history[-2].step // interval
 
 
-def _is_settled(evidence: Evidence) -> bool:
+def _is_settled(evidence: ObservationHistory) -> bool:
     """Return whether the current assignment is old and no speed has changed under it."""
-    return float(evidence.periods[0].steps.max()) > _SETTLED_STEPS and not evidence.changed.any()
+    return float(evidence.periods[0].steps.max()) > _SETTLED_STEPS and not evidence.has_changed.any()
 
 
 def _without_idle_trainers(
-    history: Sequence[Observation], evidence: Evidence, present: Assignment, limits: AssignmentLimits
+    history: Sequence[Observation],
+    evidence: ObservationHistory,
+    present: Assignment,
+    limits: AssignmentLimits,
 ) -> AssignmentLimits:
     """Return the limits without trainers that have no targets, if the run is settled: old observations of
     them expire.
@@ -194,14 +205,18 @@ def _without_idle_trainers(
     limits_if_settled = tuple(
         limits_if_settled if units or is_host else 0
         for limits_if_settled, units, is_host in zip(
-            limits.most_units, present.split, limits.is_host, strict=True
+            limits.max_units, present.split, limits.is_host, strict=True
         )
     )
-    return replace(limits, most_units=limits_if_settled)
+    return replace(limits, max_units=limits_if_settled)
 
 
 def _is_worth_it(
-    evidence: Evidence, model: Fit, history: Sequence[Observation], present: Assignment, choice: _Choice
+    evidence: ObservationHistory,
+    model: FittedStepModel,
+    history: Sequence[Observation],
+    present: Assignment,
+    choice: _Choice,
 ) -> bool:
     """Return whether the gain exceeds the noise of the slowest stages."""
     newest = evidence.periods[0]
@@ -219,30 +234,31 @@ def _is_worth_it(
         required_gain = _SETTLED_GAIN
     if choice.gain <= required_gain + _GAIN_ERRORS * error:
         return False
-    return not is_restless(history, model)
+    return not is_oscillating(history, model)
 
 
-def _model_error(model: Fit, evidence: Evidence) -> float:
+def _model_error(model: FittedStepModel, evidence: ObservationHistory) -> float:
     """Return the model's mean relative error on the assignments before the current one."""
     older = [
         period
         for period in evidence.periods[1 : 1 + _NUM_ERROR_PERIODS]
-        if not period.is_past and slowest(period.seconds) > 0
+        if not period.is_past and slowest_stage_s(period.seconds) > 0
     ]
     if not older:
         return 0.0
     errors = [
-        abs(math.log(slowest(period.seconds) / model.iteration_s(period.assignment))) for period in older
+        abs(math.log(slowest_stage_s(period.seconds) / model.iteration_s(period.assignment)))
+        for period in older
     ]
     return sum(errors) / len(errors)
 
 
-def _underestimate(evidence: Evidence, limits: AssignmentLimits) -> float:
+def _underestimate(evidence: ObservationHistory, limits: AssignmentLimits) -> float:
     """Return the relative excess of the current iteration over a prediction from earlier periods."""
     if len(evidence.periods) < 2:
         return 0.0
     newest = evidence.periods[0]
-    before = fit(replace(evidence, periods=evidence.periods[1:]), limits)
+    before = fit_step_model(replace(evidence, periods=evidence.periods[1:]), limits)
     return float(newest.seconds[ITERATION]) / before.iteration_s(newest.assignment) - 1
 
 
@@ -252,7 +268,7 @@ def _moved_fraction(before: Assignment, after: Assignment) -> float:
     return sum(abs(one - other) for one, other in pairs) / 2 / sum(before.split)
 
 
-def is_restless(history: Sequence[Observation], model: Fit) -> bool:
+def is_oscillating(history: Sequence[Observation], model: FittedStepModel) -> bool:
     """Return whether a trainer's speed has changed and changed back, so that following it has no benefit."""
     # During exploration, shares vary so much that model errors look like speed changes.
     explored = [step for step in history if step.step >= _EXPLORED_STEPS]
@@ -260,12 +276,12 @@ def is_restless(history: Sequence[Observation], model: Fit) -> bool:
         return False
     split = np.array([step.assignment.split for step in explored], dtype=np.float64)
     seconds = np.array([step.propagate_s for step in explored])
-    train = np.array([model.train_curve.at(step.assignment.threads.train) for step in explored])
+    train = np.array([model.train_curve.relative_time(step.assignment.threads.train) for step in explored])
     for trainer, line in enumerate(model.propagate):
         busy = split[:, trainer] > 0
         if line is None or busy.sum() < 2 * _SMOOTHED:
             continue
-        work = line.growth.of_all(split[:, trainer])
+        work = line.growth.work_of_all(split[:, trainer])
         expected = line.launch_s + line.unit_s * work * (train if model.is_host[trainer] else 1.0)
         times = np.log(np.maximum(seconds[busy, trainer], 1e-12) / expected[busy])
         if float(times.max() - times.min()) < _OSCILLATION_RANGE:

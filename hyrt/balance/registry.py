@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from hyrt_perfmodel.nearest_name import nearest_name
 from hyrt_perfmodel.policy import Policy
+from hyrt_perfmodel.suggestions import nearest_name
 
 from hyrt.balance.bottleneck_policy import BottleneckPolicy
 from hyrt.balance.model_policy import ModelPolicy
@@ -17,11 +17,11 @@ POLICIES: Mapping[str, Callable[[], Policy]] = MappingProxyType(
 )
 """Factory per policy."""
 
-default_policy_name = "model"
+DEFAULT_POLICY = "model"
 """Winner of the comparison by tools/policies/compare.py."""
 
 
-def policy(name: str) -> Policy:
+def create_policy(name: str) -> Policy:
     """Create a policy by name.
 
     Raises

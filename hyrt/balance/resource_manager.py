@@ -1,20 +1,83 @@
-"""Resource manager: observes the steps of a run and lets a policy move targets and threads."""
+"""Resource manager: observes the steps of a run and lets a policy move targets and threads; registry of
+policies, and assignments in checkpoints.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
-from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.policy import AssignmentLimits, Observation, Policy
+from hyrt_perfmodel.policy import Assignment, AssignmentLimits, Observation, Policy, Threads
 
-from hyrt.balance.registry import default_policy_name, policy
+from hyrt.balance.explain import THREAD_STAGES
+from hyrt.balance.registry import DEFAULT_POLICY, create_policy
 from hyrt.config import Config
-from hyrt.errors import StageFailure, describe
-from hyrt.observe.events import Balanced
-from hyrt.pipeline.shares import StepTimes, StepWork
+from hyrt.errors import StageError, describe_error
 from hyrt.pipeline.stages import Stages
+from hyrt.pipeline.work_items import StepTimes, StepWork
+from hyrt.telemetry.events import AssignmentChanged
+
+
+def assignment_state(stages: Stages, cores: int) -> dict[str, Any] | None:
+    """Return the decided assignments as plain values; None if a trainer is lost, so that a resumed run
+    retries it.
+    """
+    if any(trainer.lost is not None for trainer in stages.trainers):
+        return None
+    return {
+        "trainers": [trainer.name for trainer in stages.trainers],
+        "most_units": [trainer.max_units for trainer in stages.trainers],
+        "cores": cores,
+        "schedule": stages.schedule.state(),
+    }
+
+
+def restore_assignments(
+    state: Mapping[str, Any], stages: Stages, step: int, cores: int, fixed_threads: Mapping[str, int]
+) -> bool:
+    """Restore the assignments that `assignment_state` saved, from a step on.
+
+    Parameters
+    ----------
+    state
+        The saved values.
+    stages
+        Stages of the resumed run, with its initial assignment.
+    step
+        The next step.
+    cores
+        Cores available to this process; if their number has changed, the initial threads are used.
+    fixed_threads
+        Threads fixed by the settings per stage (sample, load, train); 0 if not fixed.
+
+    Returns
+    -------
+    Whether the saved values have this run's trainers and units per step; if not, no values are restored. With
+    another number of ranks, the units per step differ.
+    """
+    if state["trainers"] != [trainer.name for trainer in stages.trainers]:
+        return False
+    units = sum(stages.schedule.latest.split)
+    if any(sum(split) != units for _, split, _ in state["schedule"]):
+        return False
+    start = stages.schedule.latest.threads
+    if state["cores"] != cores:
+        fixed_threads = {stage: getattr(start, stage) for stage in THREAD_STAGES}
+    schedule = [
+        (
+            first,
+            split,
+            [fixed_threads[stage] or count for stage, count in zip(THREAD_STAGES, counts, strict=True)],
+        )
+        for first, split, counts in state["schedule"]
+    ]
+    stages.schedule.restore(schedule, step)
+    for trainer, limit in zip(stages.trainers, state["most_units"], strict=True):
+        trainer.max_units = limit
+    return True
+
 
 _HISTORY = 64
 # Minimum units of a usual step, relative to the largest step, if the number of units varies.
@@ -25,14 +88,14 @@ def configured_policy(config: Config, *, simulated: bool, moves: bool = True) ->
     """Return the configured policy; `auto` keeps a split that the settings define.
 
     `auto` also keeps the split if a device is simulated, because its times are those of a virtual clock while
-    other devices use wall time; in full-graph training, which has nothing to move; and without `moves`,
+    other devices use wall time; in full-graph training, which has nothing to move; and without `split_moves`,
     because one trainer on one core has a single possible assignment.
     """
     name = config.balance.policy
     if name != "auto":
-        return policy(name)
-    is_static = config.gives_split or simulated or config.sampler.whole_graph or not moves
-    return policy("static" if is_static else default_policy_name)
+        return create_policy(name)
+    is_static = config.has_explicit_split or simulated or config.sampler.is_full_graph or not moves
+    return create_policy("static" if is_static else DEFAULT_POLICY)
 
 
 class ResourceManager:
@@ -48,7 +111,7 @@ class ResourceManager:
         Cores available to this process.
     start
         Initial threads: if there are more threads than cores, the stages share the cores.
-    given
+    fixed_threads
         Threads fixed by the settings per stage (sample, load, train); 0 if not fixed.
     steps_per_epoch, last_step
         Steps per epoch, and the run's last step, counted from 0.
@@ -63,14 +126,14 @@ class ResourceManager:
         *,
         cores: int,
         start: Threads,
-        given: Mapping[str, int],
+        fixed_threads: Mapping[str, int],
         steps_per_epoch: int,
         last_step: int,
-        emit: Callable[[Balanced], None],
+        emit: Callable[[AssignmentChanged], None],
     ) -> None:
         self._policy = policy
         self._stages = stages
-        self._fixed_threads = {stage: count for stage, count in given.items() if count}
+        self._fixed_threads = {stage: count for stage, count in fixed_threads.items() if count}
         self._emit = emit
         self._history: deque[Observation] = deque(maxlen=_HISTORY)
         self._num_units = 0
@@ -97,19 +160,19 @@ class ResourceManager:
 
         Raises
         ------
-        StageFailure
+        StageError
             If the policy fails, or its decision violates the limits.
         """
         schedule = self._stages.schedule
         if not self._is_usual(work) or work.step + schedule.ahead > self._last_step:
             return
-        self._history.append(observation(work.step, schedule.of(work.step), times))
+        self._history.append(to_observation(work.step, schedule.of(work.step), times))
         present, limits = schedule.latest, self._limits()
         try:
             decision = self._policy.decide(tuple(self._history), present, limits)
         except Exception as error:
-            raise StageFailure(
-                f"error in policy {self._policy.name} at step {work.step}: {describe(error)}"
+            raise StageError(
+                f"error in policy {self._policy.name} at step {work.step}: {describe_error(error)}"
             ) from error
         after = self._with_fixed_threads(decision.assignment)
         if after == present:
@@ -117,7 +180,7 @@ class ResourceManager:
         _check(self._policy.name, work.step, present, after, limits)
         first = schedule.change(work.step, after)
         self._emit(
-            Balanced(
+            AssignmentChanged(
                 step=work.step + 1,
                 acts_from=first,
                 policy=self._policy.name,
@@ -132,7 +195,7 @@ class ResourceManager:
         )
 
     def pause(self, step: int) -> None:
-        """Ignore the steps in flight while the consumer does other work before it takes `step`.
+        """Ignore the steps in flight while the consumer does other work before it takes `run_step`.
 
         Epochs of only a few steps are not ignored, because no steps would be left.
         """
@@ -149,7 +212,7 @@ class ResourceManager:
             work.step >= self._ignored_until
             # The last step of an epoch is short.
             and num_units >= self._min_units_fraction * self._num_units
-            and not any(share.is_again for share in work.shares)
+            and not any(share.is_retry for share in work.shares)
         )
 
     def _limits(self) -> AssignmentLimits:
@@ -158,12 +221,12 @@ class ResourceManager:
         return AssignmentLimits(
             trainers=tuple(trainer.name for trainer in trainers),
             is_host=tuple(trainer.resize is not None for trainer in trainers),
-            most_units=tuple(
+            max_units=tuple(
                 0
                 if trainer.lost is not None
                 else total
-                if trainer.most_units is None
-                else min(trainer.most_units, total)
+                if trainer.max_units is None
+                else min(trainer.max_units, total)
                 for trainer in trainers
             ),
             cores=self._cores,
@@ -179,14 +242,14 @@ class ResourceManager:
         return replace(assignment, threads=replace(assignment.threads, **self._fixed_threads))
 
 
-def observation(step: int, ran: Assignment, times: StepTimes) -> Observation:
+def to_observation(step: int, assignment: Assignment, times: StepTimes) -> Observation:
     """Convert a step's measured times to an observation.
 
     Parameters
     ----------
     step
         Step number, counted from 0.
-    ran
+    assignment
         Assignment of the step.
     times
         Measured times of the step.
@@ -194,7 +257,7 @@ def observation(step: int, ran: Assignment, times: StepTimes) -> Observation:
     seconds = times.trainers_s
     return Observation(
         step=step,
-        assignment=ran,
+        assignment=assignment,
         iteration_s=times.iteration_s,
         sample_s=seconds["sample"],
         load_s=seconds["load"],
@@ -213,4 +276,4 @@ def _check(name: str, step: int, present: Assignment, after: Assignment, limits:
     elif limits.allows(present) and not limits.allows(after):
         reason = f"the limits are {limits}"
     if reason:
-        raise StageFailure(f"policy {name} decided {after} at step {step}, but {reason}")
+        raise StageError(f"policy {name} decided {after} at step {step}, but {reason}")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hyrt_perfmodel.assignment import Assignment
-from hyrt_perfmodel.policy import AssignmentLimits, Decision, Observation
+from hyrt_perfmodel.policy import Assignment, AssignmentLimits, Decision, Observation
 
 
 class StaticPolicy:

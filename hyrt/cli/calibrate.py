@@ -11,9 +11,9 @@ import typer
 from hyrt.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from hyrt_perfmodel.communication.measured_network import FittedNetwork
-    from hyrt_perfmodel.platforms.calibration_file import Calibration
+    from hyrt_perfmodel.communication.network import FittedNetwork
     from hyrt_perfmodel.platforms.platform import TrainerRates
+    from hyrt_perfmodel.platforms.platform_file import Calibration
 
 
 def calibrate(
@@ -61,7 +61,7 @@ def calibrate(
       hyrt predict --data synthetic:products-s
       torchrun --nnodes 4 --rdzv-backend c10d --rdzv-endpoint HOST:29500 -m hyrt calibrate --network lan.yaml
     """  # noqa: D301
-    from hyrt.errors import ConfigError, DeviceUnavailable
+    from hyrt.errors import ConfigError, DeviceUnavailableError
 
     if network is not None:
         if show or everything or models:
@@ -73,20 +73,20 @@ def calibrate(
     import json
     from dataclasses import asdict
 
-    from hyrt_perfmodel.platforms.calibration_file import calibration_file, plain
+    from hyrt_perfmodel.platforms.platform_file import calibration_file, to_plain
 
-    from hyrt.machine.this_process.process_settings import prepare_process
     from hyrt.predict.calibrate.machine import calibrate as measure
     from hyrt.predict.calibrate.machine import measure_kinds
-    from hyrt.predict.calibrate.store import check_place, keep, kept
+    from hyrt.predict.calibrate.store import check_writable, save_calibration, stored_calibration
+    from hyrt.runtime.process_setup import prepare_process
 
     prepare_process()
     if show:
         if everything or models:
             raise ConfigError("--show prints what was measured: omit --all and --model")
-        calibration, stale = kept()
+        calibration, stale = stored_calibration()
         if calibration is None:
-            raise DeviceUnavailable(stale[0])
+            raise DeviceUnavailableError(stale[0])
     else:
 
         def print_progress(text: str) -> None:
@@ -96,17 +96,17 @@ def calibrate(
             raise ConfigError(
                 "--model adds to what was measured, and --all measures it: run one after the other"
             )
-        check_place()
+        check_writable()
         calibration = (
             measure_kinds(models.split(","), print_progress)
             if models
             else measure(print_progress, everything=everything)
         )
         stale = []
-        keep(calibration)
+        save_calibration(calibration)
     if as_json:
         typer.echo(
-            json.dumps({**plain(asdict(calibration)), "stale": stale, "file": str(calibration_file())})
+            json.dumps({**to_plain(asdict(calibration)), "stale": stale, "file": str(calibration_file())})
         )
     else:
         for line in _lines(calibration):
@@ -125,15 +125,15 @@ def _calibrate_network(file: Path, *, as_json: bool) -> None:
     import json
     from dataclasses import asdict
 
-    from hyrt_perfmodel.communication.measured_network import network_text
+    from hyrt_perfmodel.communication.network import format_network
 
     from hyrt.config.run_settings import DistributedConfig
-    from hyrt.distributed.launch import launched
-    from hyrt.errors import ConfigError, numbers_named
-    from hyrt.machine.atomic_write import write_atomically
-    from hyrt.machine.this_process.process_settings import prepare_process
+    from hyrt.distributed.launch import launch_info_from_env
+    from hyrt.errors import ConfigError, convert_number_errors
+    from hyrt.runtime.files import write_atomically
+    from hyrt.runtime.process_setup import prepare_process
 
-    launch = launched()
+    launch = launch_info_from_env()
     if launch is None:
         raise ConfigError(
             f"--network measures the network between several processes, but this is only one: start "
@@ -141,17 +141,17 @@ def _calibrate_network(file: Path, *, as_json: bool) -> None:
             f"--network {file} on every machine"
         )
     prepare_process()
-    from hyrt.distributed.joined_ranks import joined_by_launcher
+    from hyrt.distributed.context import init_from_launcher
     from hyrt.predict.calibrate.network import measure_network
 
-    with joined_by_launcher(timeout_s=DistributedConfig().timeout_s) as ranks:
+    with init_from_launcher(timeout_s=DistributedConfig().timeout_s) as ranks:
         if launch.rank == 0:
             destination = _network_file(file)
             typer.echo(f"measuring between {launch.size} ranks ...", err=True)
-        with numbers_named():
+        with convert_number_errors():
             fitted = measure_network(ranks, file.stem)
         if launch.rank == 0:
-            write_atomically(destination, network_text(fitted.network).encode())
+            write_atomically(destination, format_network(fitted.network).encode())
             if as_json:
                 facts = {**asdict(fitted.network), "errors": fitted.errors, "file": str(file)}
                 typer.echo(json.dumps(facts))
@@ -165,13 +165,13 @@ def _network_file(file: Path) -> Path:
     from hyrt_perfmodel.communication.network import read_network
 
     from hyrt.errors import ConfigError
-    from hyrt.machine.output_file import output_file
+    from hyrt.runtime.files import resolve_output_file
 
     if file.suffix not in (".yaml", ".yml"):
         raise ConfigError(
             f"--network {file}: give a name that ends in .yaml, so that hyrt predict can read it"
         )
-    destination = output_file(file, replace=True, option="--network")
+    destination = resolve_output_file(file, replace=True, option="--network")
     if destination.exists():
         try:
             read_network(destination)
@@ -181,12 +181,12 @@ def _network_file(file: Path) -> Path:
 
 
 def _network_lines(fitted: FittedNetwork, file: Path) -> list[str]:
-    from hyrt.quantities import duration, three_digits
+    from hyrt.formatting import format_duration, format_sig3
 
-    network, rate = fitted.network, three_digits(fitted.network.gb_s)
+    network, rate = fitted.network, format_sig3(fitted.network.gb_s)
     errors = ", ".join(f"{operation} {error:.0%}" for operation, error in fitted.errors.items())
     return [
-        f"{network.name}: {rate} GB/s each way, {duration(network.latency_s)} a message; "
+        f"{network.name}: {rate} GB/s each way, {format_duration(network.latency_s)} a message; "
         f"exchanges reach {network.uneven_part:.0%} of the rate",
         network.source,
         f"median error of what these predict of the measured operations: {errors}",

@@ -15,19 +15,19 @@ import typer
 
 from hyrt import __version__
 from hyrt.cli.calibrate import calibrate
-from hyrt.cli.datasets.data import data_app
-from hyrt.cli.datasets.partition import partition
+from hyrt.cli.data import data_app
 from hyrt.cli.devices import devices
 from hyrt.cli.doctor import doctor
+from hyrt.cli.eval_infer import evaluate, infer
+from hyrt.cli.export import export
 from hyrt.cli.fpga import fpga_app
 from hyrt.cli.init import init
 from hyrt.cli.options import Command, Group, RankCommand
+from hyrt.cli.partition import partition
 from hyrt.cli.plot import plot
 from hyrt.cli.predict import predict
 from hyrt.cli.report import report
 from hyrt.cli.run import run
-from hyrt.cli.trained.eval_infer import evaluate, infer
-from hyrt.cli.trained.export import export
 from hyrt.distributed.launch import rank_prefix
 from hyrt.errors import (
     ConfigError,
@@ -40,12 +40,11 @@ from hyrt.errors import (
     Terminated,
     one_line,
     printable,
-    told_of_system,
+    system_error_text,
 )
-from hyrt.machine.kernels.kernel_cache import check_compiler
-from hyrt.machine.this_process.process_end import ends_whole, exits_told
-from hyrt.machine.this_process.stop_signals import STOP_SIGNALS
-from hyrt.report.terminal.printed_lines import replace_letters
+from hyrt.report.terminal.printed_lines import install_encoding_fallback
+from hyrt.runtime.process_setup import check_compiler
+from hyrt.runtime.shutdown import STOP_SIGNALS, exit_cleanly, report_os_exit
 
 _HYRT_WARNINGS = (DataWarning, MachineWarning, RunWarning, SettingWarning)
 _TERMINATION_SIGNALS = tuple(number for number in STOP_SIGNALS if number != signal.SIGINT)
@@ -140,20 +139,20 @@ def main() -> NoReturn:
     With HYRT_TRACEBACK=1 in the environment, such errors are shown with their traceback.
     """
     _occupy_closed_streams()
-    replace_letters()
+    install_encoding_fallback()
     # Reports crashes in drivers and plug-ins with the Python line, not only the signal.
     faulthandler.enable()
     # Lets `finally` blocks remove temporary files; under nohup, SIGHUP stays ignored.
     for number in _TERMINATION_SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, Terminated.raised)
+            signal.signal(number, Terminated.handle_signal)
     warnings.showwarning = _show_warning
     for kind in _HYRT_WARNINGS:
         # Also with `-W error`, which would otherwise turn warnings into tracebacks.
         warnings.simplefilter("default", kind)
     if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
-        signal.signal(signal.SIGINT, Interrupted.raised)
-    with ends_whole(), exits_told():
+        signal.signal(signal.SIGINT, Interrupted.handle_signal)
+    with exit_cleanly(), report_os_exit():
         _run_command()
 
 
@@ -170,7 +169,7 @@ def _run_command() -> NoReturn:
         if error.errno is None:
             # Raised by a library that runs out of memory, for example.
             subject = "something of this machine cannot be used"
-        _end(error, f"{subject}: {one_line(told_of_system(error))}", 1)
+        _end(error, f"{subject}: {one_line(system_error_text(error))}", 1)
     except MemoryError as error:
         detail = one_line(str(error))
         _end(
@@ -195,7 +194,7 @@ def _run_command() -> NoReturn:
     finally:
         # Cleanup is done; from here on, an exception in the handler would only print a second error at exit.
         for number in _TERMINATION_SIGNALS:
-            if signal.getsignal(number) == Terminated.raised:
+            if signal.getsignal(number) == Terminated.handle_signal:
                 signal.signal(number, signal.SIG_DFL)
     sys.exit(0)
 
@@ -253,7 +252,7 @@ def _end(error: BaseException, message: str, exit_code: int) -> NoReturn:
     for note in getattr(error, "__notes__", ()):
         print(f"warning: {note}", file=sys.stderr)
     # An error is one line even if a file name contains a newline; only reports have several lines.
-    has_lines = isinstance(error, HyrtError) and error.has_lines
+    has_lines = isinstance(error, HyrtError) and error.is_multiline
     message = "\n".join(printable(line) for line in (message.split("\n") if has_lines else [message]))
     prefix = rank_prefix()
     is_whole = message.startswith("error in ") and not prefix
@@ -261,12 +260,12 @@ def _end(error: BaseException, message: str, exit_code: int) -> NoReturn:
     if prefix:
         sys.stdout.flush()
         sys.stderr.flush()
-        if isinstance(error, HyrtError) and error.others_wait:
-            from hyrt.distributed.joining.unjoined import tell_why_unjoined
+        if isinstance(error, HyrtError) and error.peers_wait:
+            from hyrt.distributed.rendezvous import report_join_failure
 
             # A user who presses Ctrl-C meanwhile does not want to wait.
             with contextlib.suppress(KeyboardInterrupt, SystemExit):
-                tell_why_unjoined(error)
+                report_join_failure(error)
         # The interpreter's exit would wait for operations with lost ranks.
         os._exit(exit_code)
     sys.exit(exit_code)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hyrt.cli.options import AsJson
-from hyrt.quantities import size
+from hyrt.formatting import format_bytes
 
 if TYPE_CHECKING:
     from hyrt.device import DeviceInfo
     from hyrt.device.discovery import Survey
-    from hyrt.predict.calibrate.store import KnownSpeed
+    from hyrt.predict.calibrate.store import DeviceSpeed
 
 # On a narrower terminal, the terminal's own line wrapping is no worse.
 _MIN_WIDTH = 40
@@ -43,12 +43,12 @@ def devices(
     import shutil
 
     from hyrt.device.discovery import survey_devices
-    from hyrt.predict.calibrate.store import known_speed, read_measured
+    from hyrt.predict.calibrate.store import device_speed, read_measured
 
     surveys = survey_devices()
     notes = _measure(surveys) if measure else []
     measured = read_measured()
-    speeds = {info.name: known_speed(info, measured) for survey in surveys for info in survey.found}
+    speeds = {info.name: device_speed(info, measured) for survey in surveys for info in survey.found}
     if as_json:
         typer.echo(json.dumps(_facts(surveys, speeds), indent=2))
     else:
@@ -61,8 +61,8 @@ def devices(
 
 def _measure(surveys: Sequence[Survey]) -> list[str]:
     """Measure every real device once; return a line per device that could not be measured."""
-    from hyrt.machine.this_process.process_settings import prepare_process
-    from hyrt.predict.calibrate.store import keep, real_devices
+    from hyrt.predict.calibrate.store import real_devices, save_calibration
+    from hyrt.runtime.process_setup import prepare_process
 
     prepare_process()
     from hyrt.predict.calibrate.machine import measure_devices
@@ -70,11 +70,11 @@ def _measure(surveys: Sequence[Survey]) -> list[str]:
     measured, failures = measure_devices(
         real_devices(surveys), lambda text: typer.echo(f"measuring {text} ...", err=True)
     )
-    keep(measured)
+    save_calibration(measured)
     return [f"{name} could not be measured: {reason}" for name, reason in failures.items()]
 
 
-def _facts(surveys: Sequence[Survey], speeds: Mapping[str, KnownSpeed]) -> dict[str, Any]:
+def _facts(surveys: Sequence[Survey], speeds: Mapping[str, DeviceSpeed]) -> dict[str, Any]:
     from dataclasses import asdict
 
     from hyrt import __version__
@@ -100,7 +100,7 @@ def _facts(surveys: Sequence[Survey], speeds: Mapping[str, KnownSpeed]) -> dict[
     return {"hyrt": __version__, "devices": listed, "problems": problems}
 
 
-def _lines(surveys: Sequence[Survey], speeds: Mapping[str, KnownSpeed], width: int) -> Iterator[str]:
+def _lines(surveys: Sequence[Survey], speeds: Mapping[str, DeviceSpeed], width: int) -> Iterator[str]:
     """Yield a name with its description per device, wrapped to the width of the output."""
     rows: list[tuple[str, list[str]]] = []
     for survey in surveys:
@@ -133,9 +133,9 @@ def _wrapped(texts: Sequence[str], width: int) -> list[str]:
     return [line for text in texts for line in wrapper.wrap(text)]
 
 
-def _figures(info: DeviceInfo, known: KnownSpeed) -> str:
+def _figures(info: DeviceInfo, known: DeviceSpeed) -> str:
     """Return memory, link and rates, as far as they are known."""
-    memory = size(info.memory_bytes) if info.memory_bytes else ""
+    memory = format_bytes(info.memory_bytes) if info.memory_bytes else ""
     rates, stale = known.rates, f" ({known.not_used})" if known.not_used else ""
     if rates is None:
         return ", ".join(filter(None, [memory, info.link, f"rates unknown{stale}"]))

@@ -46,12 +46,12 @@ def doctor(
     """  # noqa: D301
     from hyrt.config.command_line import full_graph_override
     from hyrt.doctor.diagnose import diagnose
-    from hyrt.doctor.settings import Asked
+    from hyrt.doctor.settings_checks import DoctorRequest
 
     words = [*([str(config)] if config is not None else []), *(arguments or [])]
     if full_graph:
         words.append(full_graph_override(words))
-    request = Asked(
+    request = DoctorRequest(
         words=tuple(words), options={"data__source": data, "model__kind": model, "devices": devices}
     )
     raise typer.Exit(diagnose(request, output, limit_s=limit, as_json=as_json))

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hyrt.cli.options import AsJson, Command, Data, Group, Model, Settings, Workload, workload_alone
+from hyrt.cli.options import AsJson, Command, Data, Group, Model, Settings, Workload, load_workload_option
 
 if TYPE_CHECKING:
-    from hyrt_hls.parts.explore import Candidate
-    from hyrt_hls.parts.part import Part
-    from hyrt_hls.vitis.finished_build import Build
-    from hyrt_perfmodel.cycles.design import FpgaDesign
-    from hyrt_perfmodel.workloads.workload import TrainingWorkload
+    from hyrt_hls.build_report import Build
+    from hyrt_hls.design_space import Candidate
+    from hyrt_hls.fpga_part import FpgaPart
+    from hyrt_perfmodel.fpga_design import FpgaDesign
+    from hyrt_perfmodel.workload import TrainingWorkload
 
 fpga_app = typer.Typer(
     cls=Group,
@@ -75,19 +75,19 @@ def explore(
     """  # noqa: D301
     from dataclasses import replace
 
-    from hyrt_hls.parts.explore import explore as search
-    from hyrt_hls.parts.part import load_part
+    from hyrt_hls.design_space import explore_designs as search
+    from hyrt_hls.fpga_part import load_part
 
-    from hyrt.errors import numbers_named
-    from hyrt.report.tables.fpga_table import Explored, explored_json, explored_lines
+    from hyrt.errors import convert_number_errors
+    from hyrt.report.fpga_table import ExplorationResult, exploration_json, exploration_lines
     from hyrt.report.terminal.printed_lines import print_wrapped
 
     options = {"data": data, "model": model, "fanout": fanout, "hidden": hidden, "batch": batch}
-    with numbers_named():
+    with convert_number_errors():
         card = load_part(part)
         base, build = _base_design(card, fifo_depth, reports)
         work, assumptions = _work(arguments or [], options, workload)
-        result = Explored(
+        result = ExplorationResult(
             part=card,
             work=work,
             front=search(card, work.at, work.batch_size, base),
@@ -101,9 +101,9 @@ def explore(
     if as_json:
         import json
 
-        typer.echo(json.dumps(explored_json(result)))
+        typer.echo(json.dumps(exploration_json(result)))
         return
-    print_wrapped(explored_lines(result))
+    print_wrapped(exploration_lines(result))
 
 
 @fpga_app.command("build-files", cls=Command)
@@ -136,14 +136,14 @@ def build_files(
     """  # noqa: D301
     from dataclasses import replace
 
-    from hyrt_hls.parts.part import load_part
-    from hyrt_hls.vitis.build_files import doubts, write_build_files
+    from hyrt_hls.build_files import build_warnings, write_build_files
+    from hyrt_hls.fpga_part import load_part
 
-    from hyrt.errors import numbers_named
-    from hyrt.report.tables.fpga_table import resource_line
-    from hyrt.report.terminal.printed_lines import print_wrapped, shell_word
+    from hyrt.errors import convert_number_errors
+    from hyrt.report.fpga_table import resource_line
+    from hyrt.report.terminal.printed_lines import print_wrapped, quote_path
 
-    with numbers_named():
+    with convert_number_errors():
         card = load_part(part)
         design = replace(_assumed_design(card, fifo_depth), clock_hz=clock_mhz * 1e6)
         if pes is not None:
@@ -153,10 +153,10 @@ def build_files(
             design = replace(design, mac_rows=rows, mac_cols=cols)
         words = card.arena_words if arena_words is None else arena_words
         needs = write_build_files(folder, card, design, words, units=units)
-    for doubt in doubts(card, design):
+    for doubt in build_warnings(card, design):
         typer.echo(f"warning: {doubt}", err=True)
-    command = f"make -C {shell_word(folder)} TARGET=hw_emu"
-    print_wrapped([resource_line(card, needs), f"wrote {shell_word(folder)}; with Vitis, run {command}"])
+    command = f"make -C {quote_path(folder)} TARGET=hw_emu"
+    print_wrapped([resource_line(card, needs), f"wrote {quote_path(folder)}; with Vitis, run {command}"])
 
 
 def _array(text: str) -> tuple[int, int]:
@@ -167,8 +167,8 @@ def _array(text: str) -> tuple[int, int]:
         raise ValueError(f"--macs {text}: give rows and columns, such as 32x64") from None
 
 
-def _assumed_design(part: Part, fifo_depth: int) -> FpgaDesign:
-    from hyrt_perfmodel.cycles.design import FpgaDesign
+def _assumed_design(part: FpgaPart, fifo_depth: int) -> FpgaDesign:
+    from hyrt_perfmodel.fpga_design import FpgaDesign
 
     return FpgaDesign(
         pes=part.pes,
@@ -179,15 +179,17 @@ def _assumed_design(part: Part, fifo_depth: int) -> FpgaDesign:
     )
 
 
-def _base_design(part: Part, fifo_depth: int | None, reports: Path | None) -> tuple[FpgaDesign, Build | None]:
+def _base_design(
+    part: FpgaPart, fifo_depth: int | None, reports: Path | None
+) -> tuple[FpgaDesign, Build | None]:
     """Return the fixed part of the design, either assumed or read from a build's reports."""
     if reports is None:
         return _assumed_design(part, _FIFO_DEPTH if fifo_depth is None else fifo_depth), None
-    from hyrt_hls.vitis.finished_build import check_fifo_depth, modelled, read_build
+    from hyrt_hls.build_report import check_fifo_depth, design_from_build, read_build
 
     build = read_build(reports, part)
     check_fifo_depth(build, fifo_depth)
-    return modelled(build, part), build
+    return design_from_build(build, part), build
 
 
 def _work(
@@ -195,13 +197,13 @@ def _work(
 ) -> tuple[TrainingWorkload, list[str]]:
     """Return the work of a step on the card, and the assumptions about it."""
     if workload is not None:
-        return workload_alone(workload, arguments, options), []
-    from hyrt.config.command_line import new_config, option_overrides, sort_arguments
+        return load_workload_option(workload, arguments, options), []
+    from hyrt.config.command_line import new_config, option_overrides, split_arguments
     from hyrt.errors import ConfigError
-    from hyrt.predict.fpga_kernels import why_no_kernels
-    from hyrt.predict.workload import assumptions_of, configured_workload
+    from hyrt.predict.predict_platform import unsupported_reason
+    from hyrt.predict.workload import configured_workload, workload_assumptions
 
-    file, overrides = sort_arguments(arguments)
+    file, overrides = split_arguments(arguments)
     fanout = None if options["fanout"] is None else str(options["fanout"]).split(",")
     chosen = option_overrides(
         data__source=options["data"],
@@ -212,9 +214,9 @@ def _work(
         sampler__fanout=fanout,
     )
     config = new_config(file, [*chosen, *overrides])
-    if reason := why_no_kernels(config):
+    if reason := unsupported_reason(config):
         raise ConfigError(reason)
-    work, assumed = configured_workload(config), assumptions_of(config)
+    work, assumed = configured_workload(config), workload_assumptions(config)
     step = work.at(1.0)
     if step.sparse is not None:
         assumed.append(
@@ -224,11 +226,13 @@ def _work(
     return work, assumed
 
 
-def _evaluated(part: Part, work: TrainingWorkload, design: FpgaDesign, arena_words: int) -> Candidate | str:
+def _evaluated(
+    part: FpgaPart, work: TrainingWorkload, design: FpgaDesign, arena_words: int
+) -> Candidate | str:
     """Evaluate a design on the card; return the reason as text if it does not fit."""
-    from hyrt_hls.parts.explore import evaluate
+    from hyrt_hls.design_space import evaluate_design
 
     try:
-        return evaluate(part, work.at, work.batch_size, design, arena_words)
+        return evaluate_design(part, work.at, work.batch_size, design, arena_words)
     except ValueError as error:
         return str(error)

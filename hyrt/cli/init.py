@@ -68,20 +68,19 @@ def init(
         full_graph_override,
         new_config,
         option_overrides,
-        short_forms,
-        sort_arguments,
+        short_option_overrides,
+        split_arguments,
     )
     from hyrt.config.commented_yaml import commented_yaml
     from hyrt.device.discovery import read_name
     from hyrt.device.names import AUTO
     from hyrt.graph import open_graph
-    from hyrt.machine.atomic_write import write_atomically
-    from hyrt.machine.output_file import output_file
-    from hyrt.report.terminal.printed_lines import shell_word
+    from hyrt.report.terminal.printed_lines import quote_path
+    from hyrt.runtime.files import resolve_output_file, write_atomically
 
-    destination = output_file(output, replace=force, suffix=".yaml")
-    short = short_forms(epochs, lr, hidden, layers, batch_size, seed)
-    file, overrides = sort_arguments([*short, *(arguments or [])])
+    destination = resolve_output_file(output, replace=force, suffix=".yaml")
+    short = short_option_overrides(epochs, lr, hidden, layers, batch_size, seed)
+    file, overrides = split_arguments([*short, *(arguments or [])])
     overrides = [*option_overrides(data__source=data, model__kind=model, devices=devices), *overrides]
     if full_graph:
         overrides = [full_graph_override(overrides), *overrides]
@@ -98,27 +97,27 @@ def init(
     shown = [*_CHANGED_FIRST, *(["data.split"] if graph.num_splits > 1 else [])]
     text = "\n".join([*_head(config, graph, output), commented_yaml(config, shown)])
     write_atomically(destination, text.encode())
-    typer.echo(f"{output} is written. Edit it, then: hyrt run {shell_word(output)}")
+    typer.echo(f"{output} is written. Edit it, then: hyrt run {quote_path(output)}")
 
 
 def _with_epochs(config: Config, graph: Graph) -> Config:
     """Return the settings with the number of epochs that a run would use if none is set."""
     from hyrt.training.setup import PreparedRun
 
-    epochs = config.train.epochs_of(PreparedRun(config, graph).sampler.steps_per_epoch())
+    epochs = config.train.num_epochs(PreparedRun(config, graph).sampler.steps_per_epoch())
     return config.model_copy(update={"train": config.train.model_copy(update={"epochs": epochs})})
 
 
 def _head(config: Config, graph: Graph, output: Path) -> list[str]:
     """Return the header of the file, with a summary of the dataset and suggested settings."""
-    from hyrt.graph.info import describe, summary_lines
+    from hyrt.graph.info import format_summary, summarize_graph
 
-    facts = describe(graph)
+    facts = summarize_graph(graph)
     lines = [
         f"Settings of hyrt for {config.data.source}. Train with: hyrt run {output.name}",
         "Lines that begin with # are comments: to change such a setting, remove the # and edit the value.",
         "",
-        *summary_lines(facts),
+        *format_summary(facts),
     ]
     labelled = sum(facts["class_counts"])
     if facts["labels"] == "classes" and labelled and graph.num_classes > 1:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from hyrt_perfmodel.nearest_name import nearest_name
+from hyrt_perfmodel.suggestions import nearest_name
 from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
-    from hyrt_perfmodel.workloads.workload import TrainingWorkload
+    from hyrt_perfmodel.workload import TrainingWorkload
 
 # Base class of all parser errors, which typer takes from click or defines itself.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -74,7 +74,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
 
 
-def workload_alone(file: Path, arguments: Sequence[str], options: Mapping[str, object]) -> TrainingWorkload:
+def load_workload_option(
+    file: Path, arguments: Sequence[str], options: Mapping[str, object]
+) -> TrainingWorkload:
     """Return the workload of `--workload`, which excludes other descriptions of the work.
 
     Raises
@@ -82,7 +84,7 @@ def workload_alone(file: Path, arguments: Sequence[str], options: Mapping[str, o
     ConfigError
         Naming the settings and options that are also present.
     """
-    from hyrt_perfmodel.workloads.workload_file import load_workload
+    from hyrt_perfmodel.workload import load_workload
 
     from hyrt.errors import ConfigError
 
@@ -155,7 +157,7 @@ class Command(TyperCommand):
             If an option is repeated, empty, missing, unknown or has an invalid value; the message says what
             to write.
         """
-        from hyrt.errors import ConfigError, listed
+        from hyrt.errors import ConfigError, join_names
 
         try:
             values, _, used_options = self.make_parser(ctx).parse_args(args=list(args))
@@ -182,12 +184,16 @@ class Command(TyperCommand):
             match = re.search(r"'(.*)' is not one of (.*)", error.message)
             if match is not None:
                 choices = re.findall(r"'([^']+)'", match[2])
-                raise ConfigError(f"{error.param.opts[0]} {match[1]}: give {listed(choices, 'or')}") from None
+                raise ConfigError(
+                    f"{error.param.opts[0]} {match[1]}: give {join_names(choices, 'or')}"
+                ) from None
             if isinstance(error.__cause__, ValidationError):
-                from hyrt.config.explained import wanted
+                from hyrt.config.validation import expected_value
 
                 first = error.__cause__.errors()[0]
-                raise ConfigError(f"{error.param.opts[0]} {first['input']}: {wanted(first)}") from None
+                raise ConfigError(
+                    f"{error.param.opts[0]} {first['input']}: {expected_value(first)}"
+                ) from None
             raise _parser_error(ctx, error) from None
         except _UsageError as error:
             raise _parser_error(ctx, error) from None
@@ -220,7 +226,7 @@ class Command(TyperCommand):
 
     def _suggestion(self, name: str, args: Sequence[str]) -> str:
         """Suggest a replacement for an option that does not exist."""
-        from hyrt.errors import listed
+        from hyrt.errors import join_names
 
         file = next((word for word in args if word.startswith("-") and os.path.lexists(word)), None)
         if file is not None:
@@ -230,13 +236,15 @@ class Command(TyperCommand):
         ]
         if not name.startswith("--"):
             candidates = [option for option in options if option[2] == name[1]]
-            return f"did you mean {listed(candidates, 'or')}?" if candidates else "--help lists the options"
+            return (
+                f"did you mean {join_names(candidates, 'or')}?" if candidates else "--help lists the options"
+            )
         takes_settings = any(parameter.name == "arguments" for parameter in self.params)
         near = nearest_name(name, options, 0.75)
         word = name.removeprefix("--").replace("-", "_")
         setting = None
         if takes_settings:
-            from hyrt.config.build import nearest_setting
+            from hyrt.config.load import nearest_setting
 
             setting = nearest_setting(word)
         # `--seed` is the name of a setting, and only similar to `--seeds`.
@@ -262,9 +270,9 @@ class RankCommand(Command):
         ConfigError
             As in `Command`.
         """
-        from hyrt.distributed.launch import unjoined
+        from hyrt.distributed.launch import report_join_failures
 
-        with unjoined():
+        with report_join_failures():
             return super().parse_args(ctx, args)
 
 

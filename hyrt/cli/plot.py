@@ -3,21 +3,104 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
 from hyrt.cli.options import Force
-from hyrt.cli.trained.plot_learned import Learned, plot_learned
 
 if TYPE_CHECKING:
     from hyrt.report.html.chart import Chart
     from hyrt.report.records.run_record import RunRecord
 
 
-class Method(StrEnum):
+ModelPlot = Literal["embeddings", "confusion", "roc"]
+
+
+def plot_model(run: Path, kind_of_plot: ModelPlot, file: Path, *, use_umap: bool = False) -> str:
+    """Plot embeddings of all vertices, a confusion matrix, or ROC curves; return a description of the plot.
+
+    With `project_umap`, UMAP lays out the embeddings; otherwise their two principal components are plotted.
+    Confusion matrices and ROC curves use the test vertices, or the validation vertices if there are no test
+    vertices.
+
+    Raises
+    ------
+    ConfigError
+        If the run has no embeddings or classes, or no class or label with both positive and negative
+        vertices.
+    """
+    from hyrt.runtime.process_setup import prepare_process
+
+    prepare_process()
+    import numpy as np
+
+    from hyrt.errors import ConfigError
+    from hyrt.inference.output_rows import select_vertices, write_rows
+    from hyrt.nn.link_gnn import LinkGNN
+    from hyrt.nn.model import GNN
+    from hyrt.objective.metrics import confusion_matrix
+    from hyrt.report.model_plots import (
+        plot_confusion,
+        plot_embeddings,
+        plot_roc,
+        project_pca,
+        project_umap,
+        roc_curves,
+    )
+    from hyrt.report.records.trained_run import open_trained_run
+    from hyrt.training.setup import assign_threads, evaluation_workers
+
+    trained = open_trained_run(run, [], "best", lambda text: typer.echo(f"warning: {text}", err=True))
+    graph, config, model = trained.graph, trained.config, cast(GNN, trained.model)
+    uses_split, labelled = kind_of_plot != "embeddings", graph.vertices.label_kind
+    if kind_of_plot == "confusion" and (labelled != "classes" or graph.links is not None):
+        raise ConfigError(
+            "--confusion: a confusion matrix needs classes, and this run does not predict classes: omit it"
+        )
+    if kind_of_plot == "roc" and (labelled == "numbers" or graph.links is not None):
+        raise ConfigError(
+            "--roc: a ROC curve needs classes or labels of 0 and 1, and this run predicts neither: omit it"
+        )
+    splits = [name for name in ("test", "val") if len(graph.split(name, config.data.split))]
+    if uses_split and not splits:
+        raise ConfigError(
+            f"--{kind_of_plot}: the dataset has neither test nor validation vertices: add masks of them"
+        )
+    split = splits[0] if uses_split else "all"
+    vertices = select_vertices(graph, split, config.data.split)
+    needs_scores = graph.links is not None or uses_split
+    model = model.embedding_model() if isinstance(model, LinkGNN) else model
+    with (
+        closing(evaluation_workers(assign_threads(config))) as workers,
+        TemporaryDirectory(dir=trained.scratch) as folder,
+    ):
+        rows_file = Path(folder) / "rows.npy"
+        kind: Literal["scores", "embeddings"] = "scores" if needs_scores else "embeddings"
+        memory_bytes = int(config.evaluate.memory_gib * 2**30)
+        write_rows(rows_file, model, graph, vertices, kind, workers, memory_bytes=memory_bytes)
+        rows = np.load(rows_file)
+    if kind_of_plot == "embeddings":
+        labels = graph.labels[vertices] if labelled == "classes" else None
+        plane = project_umap(rows, config.seed) if use_umap else project_pca(rows)
+        plot_embeddings(plane, labels, file)
+        return f"embeddings of {len(rows):,} vertices"
+    labels, name = graph.vertices.select_labels(vertices), {"test": "test", "val": "validation"}[split]
+    if kind_of_plot == "confusion":
+        plot_confusion(confusion_matrix(rows, labels), name, file)
+        return f"classes of {len(rows):,} vertices"
+    curves = roc_curves(rows, labels)
+    if not curves:
+        raise ConfigError(f"--roc: no class or label is one that only some {name} vertices have: omit it")
+    plot_roc(curves, name, file)
+    return f"ROC curves of {len(rows):,} vertices"
+
+
+class LayoutMethod(StrEnum):
     """Layout method of `hyrt plot --embeddings`."""
 
     pca = "pca"
@@ -47,7 +130,7 @@ def plot(
         ),
     ] = False,
     method: Annotated[
-        Method | None,
+        LayoutMethod | None,
         typer.Option(
             help="How --embeddings finds the plane: pca, the default, takes the two principal components; "
             'umap keeps nearby vertices close together, and needs pip install "hyrt[umap]".',
@@ -87,18 +170,16 @@ def plot(
       hyrt plot runs/mine -o roc.pdf --roc
     """  # noqa: D301
     from hyrt.errors import ConfigError
-    from hyrt.machine.output_file import output_file
-    from hyrt.report.html.charts_of_run import charts_beside, charts_of
-    from hyrt.report.html.page import labels
-    from hyrt.report.plots.planes import check_umap
-    from hyrt.report.plots.plot_file import check_plot
-    from hyrt.report.plots.run_plot import chosen_charts, plot_charts
-    from hyrt.report.records.damaged_records import told_of
-    from hyrt.report.records.run_record import read_run
-    from hyrt.report.terminal.printed_lines import shell_word
+    from hyrt.report.html.page import unique_names
+    from hyrt.report.html.run_charts import comparison_charts, run_charts
+    from hyrt.report.model_plots import check_umap
+    from hyrt.report.records.run_record import diagnose_damage, read_run
+    from hyrt.report.run_plots import check_plot, plot_charts, select_charts
+    from hyrt.report.terminal.printed_lines import quote_path
+    from hyrt.runtime.files import resolve_output_file
 
     check_plot(output, "--output")
-    learned: dict[Learned, bool] = {"embeddings": embeddings, "confusion": confusion, "roc": roc}
+    learned: dict[ModelPlot, bool] = {"embeddings": embeddings, "confusion": confusion, "roc": roc}
     model_plots = [name for name, is_set in learned.items() if is_set]
     exclusive = [*(["charts"] if charts else []), *model_plots]
     if len(exclusive) > 1:
@@ -107,19 +188,19 @@ def plot(
         raise ConfigError(f"--{exclusive[0]} is a plot of one run: give one")
     if method and not embeddings:
         raise ConfigError("--method is how --embeddings finds a plane: add --embeddings")
-    if method == Method.umap:
+    if method == LayoutMethod.umap:
         check_umap()
-    file = output_file(output, replace=force)
+    file = resolve_output_file(output, replace=force)
     if model_plots:
-        description = plot_learned(runs[0], model_plots[0], file, by_umap=method == Method.umap)
-        typer.echo(f"plot {shell_word(output)}: {description}")
+        description = plot_model(runs[0], model_plots[0], file, use_umap=method == LayoutMethod.umap)
+        typer.echo(f"plot {quote_path(output)}: {description}")
         return
     # Deduplicate: the same folder twice is one run.
     records = [read_run(path) for path in {path.resolve(): path for path in runs}.values()]
 
     def build_charts(runs: Sequence[RunRecord]) -> list[Chart]:
-        return charts_of(runs[0]) if len(runs) == 1 else charts_beside(runs, labels(runs))
+        return run_charts(runs[0]) if len(runs) == 1 else comparison_charts(runs, unique_names(runs))
 
     keys = None if charts is None else [name.strip() for name in charts.split(",")]
-    plot_charts(chosen_charts(told_of(records, build_charts), keys), file)
-    typer.echo(f"plot {shell_word(output)}")
+    plot_charts(select_charts(diagnose_damage(records, build_charts), keys), file)
+    typer.echo(f"plot {quote_path(output)}")

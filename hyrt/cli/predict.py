@@ -21,15 +21,15 @@ from hyrt.cli.options import (
     Seed,
     Settings,
     Workload,
-    workload_alone,
+    load_workload_option,
 )
 
 if TYPE_CHECKING:
     from hyrt_perfmodel.platforms.platform import Platform
-    from hyrt_perfmodel.workloads.workload import TrainingWorkload
+    from hyrt_perfmodel.workload import TrainingWorkload
 
     from hyrt.config import Config
-    from hyrt.predict.ranks.on_ranks import RanksComparison, RanksQuestion
+    from hyrt.predict.ranks.strategies import RankPredictionRequest, RanksComparison
 
 # With more accelerators, the search for the best split takes seconds.
 _MAX_ACCELERATORS = 128
@@ -126,13 +126,12 @@ def predict(
 
     from hyrt_perfmodel.platforms.platform_file import THIS_MACHINE
 
-    from hyrt.config.command_line import short_forms
-    from hyrt.errors import ConfigError, numbers_named
-    from hyrt.predict.any_machine import machine, predict_on
-    from hyrt.predict.this_run import devices_of
-    from hyrt.report.plots.plot_file import check_plot
-    from hyrt.report.plots.scaling_plot import plot_scaling
-    from hyrt.report.tables.predict_table import prediction_lines, scaling_lines
+    from hyrt.config.command_line import short_option_overrides
+    from hyrt.errors import ConfigError, convert_number_errors
+    from hyrt.predict.predict_platform import load_machine, predict_platform
+    from hyrt.predict.predict_run import run_platform
+    from hyrt.report.predict_table import prediction_lines, scaling_lines
+    from hyrt.report.run_plots import check_plot, plot_scaling
     from hyrt.report.terminal.printed_lines import print_wrapped
 
     rank_request = _rank_request(ranks, network, strategy, locality, homes)
@@ -146,29 +145,31 @@ def predict(
     is_this_machine = platform == THIS_MACHINE
     if devices is not None and not is_this_machine:
         raise ConfigError("--devices chooses among the devices of this machine: omit --devices or --platform")
-    with numbers_named():
-        target, stale = machine(platform)
+    with convert_number_errors():
+        target, stale = load_machine(platform)
         for reason in stale:
             typer.echo(
                 f"warning: the calibration is stale, because it was {reason}: run `hyrt calibrate`", err=True
             )
-        words = [*short_forms(epochs, lr, hidden, layers, batch_size, seed), *(arguments or [])]
+        words = [*short_option_overrides(epochs, lr, hidden, layers, batch_size, seed), *(arguments or [])]
         work, config = _work(words, data, model, workload, devices, full_graph=full_graph)
         if is_this_machine:
             from hyrt.predict.choose_devices import resolve_auto_for
 
             config = resolve_auto_for(config, work)
-            target = devices_of(config, target)
+            target = run_platform(config, target)
         settings = None if workload is not None else config
         if rank_request is not None:
             if work.resident:
                 _print_full_graph(target, work, settings, rank_request, as_json=as_json)
                 return
-            from hyrt.predict.ranks.on_ranks import predict_on_ranks
+            from hyrt.predict.ranks.strategies import predict_on_ranks
 
             _print_on_ranks(predict_on_ranks(target, work, settings, rank_request), as_json=as_json)
             return
-        prediction = predict_on(target, work, settings, here=is_this_machine, counts=counts, paper=paper)
+        prediction = predict_platform(
+            target, work, settings, is_local=is_this_machine, counts=counts, paper=paper
+        )
     if plot is not None:
         plot_scaling(prediction.scaling, plot)
     # The remaining facts describe a run without chunks.
@@ -177,7 +178,7 @@ def predict(
         import json
 
         facts: dict[str, Any] = {
-            **prediction.now.to_json(),
+            **prediction.prediction.to_json(),
             "advice": [asdict(line) for line in prediction.advice],
             "choices": prediction.choices,
             "assumptions": prediction.assumptions,
@@ -201,10 +202,12 @@ def predict(
         return
     lines = [
         *prediction.choices,
-        *prediction_lines(prediction.now, prediction.advice, prediction.machine, prediction.assumptions),
+        *prediction_lines(
+            prediction.prediction, prediction.advice, prediction.machine, prediction.assumptions
+        ),
     ]
     if chunked is not None:
-        source = f"{prediction.now.platform}, {prediction.now.source}"
+        source = f"{prediction.prediction.platform}, {prediction.prediction.source}"
         lines = [*chunked.lines(), f"estimated error ± {chunked.relative_error:.0%}: {source}"]
         lines += [f"assumed: {assumption}" for assumption in prediction.assumptions]
     elif prediction.chunked is not None:
@@ -220,7 +223,7 @@ def _rank_request(
     strategy: str | None,
     locality: float | None,
     homes: Path | None,
-) -> RanksQuestion | None:
+) -> RankPredictionRequest | None:
     """Return the request for a prediction of several ranks; None for a single one."""
     from hyrt.errors import ConfigError
 
@@ -235,9 +238,9 @@ def _rank_request(
         if used:
             raise ConfigError(f"{used[0]} is for several machines: give their number with --ranks")
         return None
-    from hyrt.predict.ranks.on_ranks import RanksQuestion
+    from hyrt.predict.ranks.strategies import RankPredictionRequest
 
-    return RanksQuestion(
+    return RankPredictionRequest(
         ranks=ranks,
         network_name=network or "10gbit",
         strategy_name=strategy,
@@ -247,7 +250,7 @@ def _rank_request(
 
 
 def _print_on_ranks(comparison: RanksComparison, *, as_json: bool) -> None:
-    from hyrt.report.tables.ranks_table import ranks_lines
+    from hyrt.report.ranks_table import ranks_lines
     from hyrt.report.terminal.printed_lines import print_wrapped
 
     if as_json:
@@ -262,13 +265,13 @@ def _print_full_graph(
     platform: Platform,
     work: TrainingWorkload,
     config: Config | None,
-    rank_request: RanksQuestion,
+    rank_request: RankPredictionRequest,
     *,
     as_json: bool,
 ) -> None:
     from hyrt.errors import ConfigError
-    from hyrt.predict.ranks.full_graph_on_ranks import predict_full_graph
-    from hyrt.report.tables.full_graph_table import full_graph_lines
+    from hyrt.predict.ranks.full_graph import predict_full_graph
+    from hyrt.report.ranks_table import full_graph_lines
     from hyrt.report.terminal.printed_lines import print_wrapped
 
     if config is None:
@@ -294,12 +297,12 @@ def _print_full_graph(
 
 def _counts(text: str | None) -> list[int]:
     from hyrt.errors import ConfigError
-    from hyrt.quantities import whole_number
+    from hyrt.formatting import parse_int
 
     if text is None:
         return []
     first, dots, last = text.partition("..")
-    low, high = whole_number(first), whole_number(last if dots else first)
+    low, high = parse_int(first), parse_int(last if dots else first)
     counts = range(0) if low is None or high is None else range(low, high + 1)
     if not counts or counts[-1] > _MAX_ACCELERATORS:
         raise ConfigError(
@@ -319,15 +322,15 @@ def _work(
     full_graph: bool,
 ) -> tuple[TrainingWorkload, Config]:
     """Return the work and its settings; with `--workload`, the settings only name the devices."""
-    from hyrt.config.command_line import full_graph_override, new_config, option_overrides, sort_arguments
+    from hyrt.config.command_line import full_graph_override, new_config, option_overrides, split_arguments
     from hyrt.predict.workload import configured_workload
 
     if workload is not None:
-        work = workload_alone(
+        work = load_workload_option(
             workload, arguments, {"data": data, "model": model, "full-graph": full_graph or None}
         )
         return work, new_config(None, option_overrides(devices=devices))
-    file, overrides = sort_arguments(arguments)
+    file, overrides = split_arguments(arguments)
     options = option_overrides(data__source=data, model__kind=model, devices=devices)
     if full_graph:
         options.append(full_graph_override(overrides))

@@ -41,18 +41,16 @@ def report(
       hyrt report runs/mine --csv
     """  # noqa: D301
     from hyrt.errors import ConfigError
-    from hyrt.machine.output_file import output_file
-    from hyrt.report.html.page import REPORT, labels, page_beside, page_of
-    from hyrt.report.html.render import write_page
-    from hyrt.report.records.damaged_records import told_of
-    from hyrt.report.records.metrics_csv import METRICS, metrics_csv
-    from hyrt.report.records.run_record import read_run
-    from hyrt.report.terminal.printed_lines import shell_word
+    from hyrt.report.html.chart import write_page
+    from hyrt.report.html.page import REPORT, comparison_page, run_page, unique_names
+    from hyrt.report.records.run_record import METRICS, diagnose_damage, metrics_csv, read_run
+    from hyrt.report.terminal.printed_lines import quote_path
+    from hyrt.runtime.files import resolve_output_file
 
     for path in runs:
         if path.suffix in (".csv", ".html") and not path.is_dir():
             raise ConfigError(
-                f"{path} is not a run: to write to that file, give it as --output {shell_word(path)}"
+                f"{path} is not a run: to write to that file, give it as --output {quote_path(path)}"
             )
     # Deduplicate: the same folder twice is one run.
     paths = list({path.resolve(): path for path in runs}.values())
@@ -60,12 +58,12 @@ def report(
     if output is None:
         name = METRICS if as_csv else REPORT
         output = paths[0] / name if len(paths) == 1 else Path(name)
-    file = output_file(output, replace=True)
+    file = resolve_output_file(output, replace=True)
 
     def content(runs: Sequence[RunRecord]) -> str:
         if as_csv:
-            return metrics_csv(runs, labels(runs))
-        return page_of(runs[0], file.parent) if len(runs) == 1 else page_beside(runs)
+            return metrics_csv(runs, unique_names(runs))
+        return run_page(runs[0], file.parent) if len(runs) == 1 else comparison_page(runs)
 
-    write_page(file, told_of(records, content))
-    typer.echo(f"{'metrics' if as_csv else 'report'} {shell_word(output)}")
+    write_page(file, diagnose_damage(records, content))
+    typer.echo(f"{'metrics' if as_csv else 'report'} {quote_path(output)}")

@@ -25,14 +25,14 @@ from hyrt.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from hyrt.cli.sessions.rank_session import ResumedSettings
+    from hyrt.cli.rank_session import ResumedSettings
     from hyrt.config import Config
-    from hyrt.distributed.launch import Launch
+    from hyrt.distributed.launch import LaunchInfo
     from hyrt.graph.graph import Graph
-    from hyrt.machine.this_process.stop_signals import StopSignals
     from hyrt.report.records.run_folder import RunFolder
     from hyrt.report.records.run_series import RunSeries
     from hyrt.report.terminal.progress import Progress
+    from hyrt.runtime.shutdown import StopSignals
 
 _JOIN_SETTINGS = "distributed.timeout_s="
 # Every run has a folder; just listing the settings of a longer series would take days.
@@ -114,27 +114,27 @@ def run(
     """  # noqa: D301
     from hyrt.config.command_line import (
         full_graph_override,
-        located,
+        make_paths_absolute,
         new_config,
         option_overrides,
         resumed_config,
-        short_forms,
-        sort_arguments,
+        short_option_overrides,
+        split_arguments,
     )
-    from hyrt.distributed.launch import launched, unjoined
+    from hyrt.distributed.launch import launch_info_from_env, report_join_failures
 
     display = _DisplayOptions(plain=plain, quiet=quiet, dashboard=dashboard)
     series = None
-    with unjoined():
-        short_overrides = short_forms(epochs, lr, hidden, layers, batch_size, seed)
-        file, overrides = sort_arguments([*short_overrides, *(arguments or [])])
+    with report_join_failures():
+        short_overrides = short_option_overrides(epochs, lr, hidden, layers, batch_size, seed)
+        file, overrides = split_arguments([*short_overrides, *(arguments or [])])
         options = option_overrides(data__source=data, model__kind=model, devices=devices, loggers=loggers)
         overrides = [*options, *overrides]
         if full_graph:
             overrides = [full_graph_override(overrides), *overrides]
         if trace:
             overrides = ["runtime.trace=true", *overrides]
-        launch = launched()
+        launch = launch_info_from_env()
         is_follower = resume is not None and launch is not None and launch.rank > 0 and not print_config
         if resume is None:
             config = new_config(file, overrides)
@@ -160,9 +160,9 @@ def run(
                 )
             else:
                 folder = RunFolder.open(resume)
-                config = located(resumed_config(folder.config(), file, overrides))
+                config = make_paths_absolute(resumed_config(folder.config(), file, overrides))
         if config.loggers:
-            from hyrt.report.loggers.registry import check_loggers
+            from hyrt.report.loggers.logger import check_loggers
 
             check_loggers(config.loggers)
     if print_config:
@@ -202,14 +202,14 @@ class _DisplayOptions:
 
 def _run_as_rank(
     config: Config,
-    launch: Launch,
+    launch: LaunchInfo,
     display: _DisplayOptions,
     signals: StopSignals,
     folder: Callable[[int], tuple[RunFolder, bool]],
     resumed: ResumedSettings | None = None,
 ) -> int:
     """Train as one of the ranks that a launcher has started."""
-    from hyrt.cli.sessions.rank_session import RankSession
+    from hyrt.cli.rank_session import RankSession
 
     return RankSession(
         config=config,
@@ -229,31 +229,31 @@ def _start(
     seeds: int | None,
     splits: str | None,
 ) -> None:
-    from hyrt.machine.this_process.stop_signals import StopSignals
+    from hyrt.runtime.shutdown import StopSignals
 
     with StopSignals() as signals:
-        from hyrt.machine.this_process.process_settings import prepare_process
+        from hyrt.runtime.process_setup import prepare_process
 
         prepare_process()
-        from hyrt.cli.sessions.run_session import Session
-        from hyrt.config.command_line import located
-        from hyrt.distributed.launch import launched, unjoined
+        from hyrt.cli.run_session import RunSession
+        from hyrt.config.command_line import make_paths_absolute
+        from hyrt.distributed.launch import launch_info_from_env, report_join_failures
         from hyrt.errors import ConfigError
-        from hyrt.observe.events import Notice
         from hyrt.predict.choose_devices import resolve_auto
         from hyrt.predict.choose_rows import resolve_rows
         from hyrt.predict.chunks.column_shares import share_columns
         from hyrt.report.records.run_folder import RunFolder
-        from hyrt.report.records.run_lock import locked
-        from hyrt.report.records.run_series import RunSeries, chosen_splits
-        from hyrt.training.given.opened_graph import opened_graph
+        from hyrt.report.records.run_process import lock_run
+        from hyrt.report.records.run_series import RunSeries, parse_splits
+        from hyrt.telemetry.events import Notice
+        from hyrt.training.open_graph import opened_graph
         from hyrt.training.setup import PreparedRun
 
-        config = located(config)
-        launch = launched()
+        config = make_paths_absolute(config)
+        launch = launch_info_from_env()
         if launch is not None:
             if seeds is not None or splits is not None:
-                with unjoined():
+                with report_join_failures():
                     raise ConfigError(
                         "--seeds and --splits train one run after another: start them without torchrun"
                     )
@@ -264,7 +264,7 @@ def _start(
                 if existing is not None and (existing / "config.yaml").is_file():
                     return RunFolder.open(existing), False
                 if existing is not None:
-                    RunFolder.remove_unbegun(existing)
+                    RunFolder.remove_incomplete(existing)
                 return RunFolder.create(output, name, config), True
 
             raise typer.Exit(_run_as_rank(config, launch, display, signals, folder_of))
@@ -280,7 +280,7 @@ def _start(
             unused = ", ".join(f"{device} ({reason})" for device, reason in choice.unused)
             unused = f"devices that are not used: {unused}"
         if seeds is not None or splits is not None:
-            numbers = chosen_splits(splits, config, graph)
+            numbers = parse_splits(splits, config, graph)
             series = RunSeries.create(output, name, config, seeds, numbers)
             for line in filter(None, (unused, row_note, column_note)):
                 display.say(line)
@@ -288,12 +288,12 @@ def _start(
         else:
             with (
                 RunFolder.create(output, name, config) as folder,
-                locked(folder.path),
+                lock_run(folder.path),
                 display.progress() as progress,
             ):
                 for line in filter(None, (unused, row_note, column_note)):
                     progress.handle(Notice(kind="info", text=line))
-                session = Session(
+                session = RunSession(
                     *(config, graph, folder, progress, signals),
                     prepared=prepared,
                 )
@@ -302,13 +302,13 @@ def _start(
 
 
 def _resume_series(series: RunSeries, display: _DisplayOptions) -> None:
-    from hyrt.machine.this_process.stop_signals import StopSignals
+    from hyrt.runtime.shutdown import StopSignals
 
     with StopSignals() as signals:
-        from hyrt.machine.this_process.process_settings import prepare_process
+        from hyrt.runtime.process_setup import prepare_process
 
         prepare_process()
-        from hyrt.training.given.opened_graph import opened_graph
+        from hyrt.training.open_graph import opened_graph
 
         exit_code = _run_series(series, opened_graph(series.config), display, signals)
     raise typer.Exit(exit_code)
@@ -316,64 +316,64 @@ def _resume_series(series: RunSeries, display: _DisplayOptions) -> None:
 
 def _run_series(series: RunSeries, graph: Graph, display: _DisplayOptions, signals: StopSignals) -> int:
     """Train the unfinished runs of a series and print their summary; return the exit code."""
-    from hyrt.cli.sessions.run_session import Session, newest_checkpoint
+    from hyrt.cli.run_session import RunSession, find_newest_checkpoint
     from hyrt.config.command_line import check_same_training
-    from hyrt.report.records.run_lock import locked
-    from hyrt.report.tables.series_table import series_lines
-    from hyrt.report.terminal.printed_lines import print_wrapped, shell_word
+    from hyrt.report.records.run_process import lock_run
+    from hyrt.report.terminal.printed_lines import print_wrapped, quote_path
+    from hyrt.report.terminal.progress_text import series_lines
 
     exit_code = 0
     runs = series.runs
-    with locked(series.path):
-        series.keep_settings()
+    with lock_run(series.path):
+        series.store_settings()
         for number, (path, config) in enumerate(runs, 1):
             try:
-                folder, is_new = series.folder_of(path, config)
+                folder, is_new = series.open_or_create_run(path, config)
                 if folder.is_finished(config.train.epochs):
                     continue
-                with folder, locked(path), display.progress() as progress:
+                with folder, lock_run(path), display.progress() as progress:
                     display.say(f"run {number} of {len(runs)}: split {config.data.split}, seed {config.seed}")
                     folder.remove_leftovers()
-                    checkpoint = None if is_new else newest_checkpoint(folder, progress)
+                    checkpoint = None if is_new else find_newest_checkpoint(folder, progress)
                     if checkpoint is not None:
                         check_same_training(config, checkpoint.state["config"])
-                    session = Session(
+                    session = RunSession(
                         *(config, graph, folder, progress, signals),
-                        resumes=series.path,
+                        series_folder=series.path,
                     )
                     exit_code = session.run(checkpoint, is_new=is_new)
             except BaseException:
-                series.end_failed()
+                series.summarize_failure()
                 raise
             if exit_code:
                 break
         summary = series.summarize()
     print_wrapped(series_lines(summary, len(runs)))
-    print_wrapped([f"series {shell_word(series.path)} · summary {shell_word(series.path / 'summary.json')}"])
+    print_wrapped([f"series {quote_path(series.path)} · summary {quote_path(series.path / 'summary.json')}"])
     return exit_code
 
 
 def _resume_on_ranks(
     config: Config,
-    launch: Launch,
+    launch: LaunchInfo,
     display: _DisplayOptions,
     folder: RunFolder | None,
     file: Path | None,
     overrides: list[str],
 ) -> None:
     """Resume a run as one of several ranks; ranks other than 0 receive the settings from rank 0."""
-    from hyrt.machine.this_process.stop_signals import StopSignals
+    from hyrt.runtime.shutdown import StopSignals
 
     with StopSignals() as signals:
-        from hyrt.machine.this_process.process_settings import prepare_process
+        from hyrt.runtime.process_setup import prepare_process
 
         prepare_process()
-        from hyrt.cli.sessions.rank_session import OWN_SETTINGS, ResumedSettings
+        from hyrt.cli.rank_session import PER_RANK_SETTINGS, ResumedSettings
         from hyrt.config import to_yaml
-        from hyrt.config.command_line import located, resumed_config
+        from hyrt.config.command_line import make_paths_absolute, resumed_config
 
         def apply_changes(run_config: Config) -> Config:
-            return located(resumed_config(run_config, file, overrides, also=OWN_SETTINGS))
+            return make_paths_absolute(resumed_config(run_config, file, overrides, also=PER_RANK_SETTINGS))
 
         def folder_of(restarts: int) -> tuple[RunFolder, bool]:
             assert folder is not None
@@ -385,10 +385,10 @@ def _resume_on_ranks(
 
 
 def _resume_alone(config: Config, folder: RunFolder, display: _DisplayOptions) -> None:
-    from hyrt.machine.this_process.stop_signals import StopSignals
-    from hyrt.report.records.run_lock import locked
+    from hyrt.report.records.run_process import lock_run
+    from hyrt.runtime.shutdown import StopSignals
 
-    with StopSignals() as signals, locked(folder.path):
+    with StopSignals() as signals, lock_run(folder.path):
         folder.remove_leftovers()
         if folder.is_finished(config.train.epochs):
             typer.echo(
@@ -396,19 +396,19 @@ def _resume_alone(config: Config, folder: RunFolder, display: _DisplayOptions) -
                 "train.epochs; a run that stopped early (train.patience) does not continue"
             )
             return
-        from hyrt.machine.this_process.process_settings import prepare_process
+        from hyrt.runtime.process_setup import prepare_process
 
         prepare_process()
-        from hyrt.cli.sessions.run_session import Session, newest_checkpoint
+        from hyrt.cli.run_session import RunSession, find_newest_checkpoint
         from hyrt.config.command_line import check_same_training
-        from hyrt.training.given.opened_graph import opened_graph
+        from hyrt.training.open_graph import opened_graph
 
         with folder, display.progress() as progress:
-            checkpoint = newest_checkpoint(folder, progress)
+            checkpoint = find_newest_checkpoint(folder, progress)
             if checkpoint is not None:
                 check_same_training(config, checkpoint.state["config"])
-            with folder.dataset_named(config):
+            with folder.explain_moved_dataset(config):
                 graph = opened_graph(config, links=folder.links_path)
-            session = Session(config, graph, folder, progress, signals)
+            session = RunSession(config, graph, folder, progress, signals)
             exit_code = session.run(checkpoint, is_new=False)
     raise typer.Exit(exit_code)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hyrt.config.build import build_config
+from hyrt.config.load import apply_overrides, build_config, load_settings, to_yaml
 from hyrt.config.settings import Config
-from hyrt.config.yaml_text import apply_overrides, load_settings, to_yaml
 
 __all__ = ["Config", "apply_overrides", "build_config", "load_settings", "to_yaml"]

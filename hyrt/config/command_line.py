@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hyrt.config import Config, apply_overrides, build_config, load_settings
-from hyrt.config.build import changed_config
-from hyrt.config.yaml_text import leaves, quoted_text, settings_of
+from hyrt.config.load import change_config, flatten_settings, parse_settings, quote_yaml
 from hyrt.errors import ConfigError
 from hyrt.graph.bundled import NAMES
 
@@ -22,7 +21,7 @@ _CHANGEABLE = (
 )
 
 
-def sort_arguments(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
+def split_arguments(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
     """Separate the settings file from the overrides, in any order.
 
     An argument without `=` is a file, and so is an existing path with a YAML suffix, such as
@@ -48,13 +47,13 @@ def sort_arguments(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
 def option_overrides(**options: object) -> list[str]:
     """Return overrides for all options that are not None; `__` in a key stands for a point."""
     return [
-        f"{key.replace('__', '.')}={quoted_text(value) if isinstance(value, str) else json.dumps(value)}"
+        f"{key.replace('__', '.')}={quote_yaml(value) if isinstance(value, str) else json.dumps(value)}"
         for key, value in options.items()
         if value is not None
     ]
 
 
-def short_forms(
+def short_option_overrides(
     epochs: str | None,
     lr: str | None,
     hidden: str | None,
@@ -138,13 +137,13 @@ def resumed_config(
                 f"{key} cannot change when a run is resumed; only {', '.join(_CHANGEABLE)} can. Start a new "
                 "run to change it"
             )
-    return changed_config(config, overrides)
+    return change_config(config, overrides)
 
 
 def _is_unchanged(config: Config, entry: str) -> bool:
     """Return whether a `key=value` does not change the settings."""
     try:
-        changed = changed_config(config, [entry])
+        changed = change_config(config, [entry])
     except ConfigError:
         return False
     return changed == config
@@ -165,8 +164,10 @@ def check_same_training(config: Config, trained: str) -> None:
     ConfigError
         Naming the first setting that differs but may not, with both values.
     """
-    before = dict(leaves(build_config(settings_of(trained, "the checkpoint"), lenient=True).model_dump()))
-    now = dict(leaves(config.model_dump()))
+    before = dict(
+        flatten_settings(build_config(parse_settings(trained, "the checkpoint"), lenient=True).model_dump())
+    )
+    now = dict(flatten_settings(config.model_dump()))
     for key in {**before, **now}:
         if before.get(key) != now.get(key) and not _is_changeable(key):
             raise ConfigError(
@@ -211,7 +212,7 @@ def _is_changeable(key: str, also: Sequence[str] = ()) -> bool:
     return any(key == name or key.startswith(f"{name}.") for name in (*_CHANGEABLE, *also))
 
 
-def located(config: Config) -> Config:
+def make_paths_absolute(config: Config) -> Config:
     """Make the paths of files in the settings absolute, so that the run can be resumed from any folder."""
     path = Path(os.path.expanduser(config.data.source))
     # An empty name is invalid, although `Path("")` is the current folder.

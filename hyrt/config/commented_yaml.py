@@ -1,15 +1,19 @@
-"""Settings as an editable YAML file, with the meaning of each setting in a comment."""
+"""Settings and import schemas as editable YAML files, with the meaning of each setting in a comment."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
+from hyrt.config.load import TextYaml, format_setting, load_settings
 from hyrt.config.settings import Config
-from hyrt.config.yaml_text import setting_line
+from hyrt.config.validation import explain_error
+from hyrt.errors import ConfigError
+from hyrt.graph.tables.schema import HeteroImportSchema, ImportSchema
 from hyrt.nn.models.model_kind import find_model
 
 _WIDTH = 100
@@ -97,4 +101,31 @@ def _settings(
             meaning, _WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "
         )
         is_shown = f"{prefix}{name}" in shown or values[name] != defaults.get(name, field.default)
-        yield f"{indent}{'' if is_shown else '# '}{setting_line(name, values[name])}"
+        yield f"{indent}{'' if is_shown else '# '}{format_setting(name, values[name])}"
+
+
+_LISTING = "hyrt data import --print-schema FILES"
+
+
+def read_schema(path: Path) -> ImportSchema | HeteroImportSchema:
+    """Read a schema; a schema with `relations` is that of a heterogeneous graph.
+
+    Raises
+    ------
+    ConfigError
+        Naming the file and the first wrong setting.
+    """
+    # Names of columns and missing values may be no, on or 007.
+    settings = load_settings(path, TextYaml)
+    kind: type[ImportSchema | HeteroImportSchema] = ImportSchema
+    if "relations" in settings:
+        kind = HeteroImportSchema
+    try:
+        return kind.model_validate(settings)
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {explain_error(error, kind, _LISTING)}") from None
+
+
+def schema_text(schema: ImportSchema) -> str:
+    """Return the YAML text of a schema with meanings; settings that are not set are commented out."""
+    return "\n".join(commented_section(schema)) + "\n"

@@ -16,29 +16,32 @@ from pydantic import (
     model_validator,
 )
 
-from hyrt.config.by_kind import LENIENT, ByKind
-from hyrt.config.explained import explained, plain
-from hyrt.config.link_settings import LinksConfig
-from hyrt.config.run_settings import BalanceConfig, DistributedConfig, FullGraphConfig, RuntimeConfig
+from hyrt.config.run_settings import (
+    BalanceConfig,
+    DistributedConfig,
+    FullGraphConfig,
+    LinksConfig,
+    RuntimeConfig,
+)
+from hyrt.config.validation import LENIENT_CONTEXT, PluginSection, explain_error, to_plain_values
 from hyrt.device.names import AUTO, DeviceRequest, parse_requests
 from hyrt.errors import ConfigError
+from hyrt.formatting import pluralize
 from hyrt.nn.models.model_kind import MODELS, check_model, find_model
 from hyrt.objective import Objective
-from hyrt.objective.registry import BY_LABELS, OBJECTIVES, build_objective, check_metric
-from hyrt.quantities import counted
-from hyrt.sampling.registry import SAMPLERS
-from hyrt.sampling.sampler_settings import SamplerSettings
+from hyrt.objective.objective import AUTO_OBJECTIVE, OBJECTIVES, build_objective, check_metric
+from hyrt.sampling.sampler_settings import SAMPLERS, SamplerSettings
 from hyrt.section import (
     Count,
     Fraction,
     Index,
-    Listed,
-    NoTruth,
+    ListFromText,
+    NotBool,
     Positive,
     RowCacheSize,
     Section,
-    as_list,
-    check_known,
+    parse_list,
+    reject_unknown_keys,
 )
 
 if TYPE_CHECKING:
@@ -52,7 +55,7 @@ _MAX_EVALUATIONS = 100
 _CHECKPOINT_S = 60.0
 # Minimum time between two mid-step checkpoints, as a multiple of the time to write one.
 _WRITE_INTERVAL_FACTOR = 20.0
-OWN_MODEL = {"defaults of kinds": "left out"}
+CUSTOM_MODEL_CONTEXT = {"defaults of kinds": "left out"}
 """Validation context for settings that train a user-defined module, whatever `model.kind` is."""
 
 
@@ -61,10 +64,10 @@ def _to_text(value: Any) -> Any:
 
 
 def _class_weights(value: Any) -> Any:
-    """Parse `1,2.5` to a list of numbers; return `none` and `balanced` unchanged."""
+    """Parse `1,2.5` to a list of numbers; return `zero` and `balanced` unchanged."""
     if value in ("none", "balanced"):
         return value
-    numbers = as_list(value)
+    numbers = parse_list(value)
     try:
         if isinstance(numbers, list) and not any(isinstance(number, bool) for number in numbers):
             numbers = [float(number) for number in numbers]
@@ -79,7 +82,7 @@ def _class_weights(value: Any) -> Any:
 
 def _device_names(value: Any) -> Any:
     """Parse names of devices; reject numbers and null."""
-    names = as_list(value)
+    names = parse_list(value)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError("give names of devices, such as cpu,opencl:0")
     return names
@@ -97,18 +100,22 @@ class DataConfig(Section):
     split: Index = 0
     """The number of the split to use, for datasets with several alternative splits."""
     normalize: Literal["auto", "none", "row", "length", "standard"] = "auto"
-    """How to scale features. `row` divides each row by its sum, `length` by its Euclidean length; `standard`
-    gives each column mean 0 and deviation 1. `auto` is `length` for bags of words (sparse features whose
-    values are all 1) and `none` for all others."""
+    """How to scale features.
+
+    `row` divides each row by its sum, `total_length` by its Euclidean length; `standard` gives each column
+    mean 0 and deviation 1. `auto` is `total_length` for bags of words (sparse features whose
+    values are all 1) and `zero` for all others."""
     rows: Literal["stored", "auto", "float16", "bfloat16", "int8", "int8-columns"] = "stored"
     """The format to which dense feature rows are rounded before they are used. Half-precision and quantized
     rows take less memory, and fewer bytes are sent to devices. `int8` has a scale for each row,
-    `int8-columns` one for each column. `stored` leaves rows as the dataset has them. `auto` takes float16
-    or int8 if that is predicted to be at least 3 % faster on a calibrated machine; the run prints its
+    `int8-columns` one for each column. `read_stored_range` leaves rows as the dataset has them. `auto` takes
+    float16 or int8 if that is predicted to be at least 3 % faster on a calibrated machine; the run prints its
     choice and keeps it in its settings.
     """
     rounding: Literal["nearest", "stochastic"] = "nearest"
-    """How values are rounded to `int8` and `int8-columns`. `nearest` takes the nearest code. `stochastic`
+    """How values are rounded to `int8` and `int8-columns`.
+
+    `suggest_name` takes the nearest code. `stochastic`
     takes the code below or above at random, from `seed`, so that the value is correct on average."""
     cache: RowCacheSize | None = None
     """How much of its memory each device may use to keep feature rows for the whole run, so that they are not
@@ -129,7 +136,7 @@ class DataConfig(Section):
 
 
 class ModelConfig(Section):
-    kind: Annotated[str, BeforeValidator(MODELS.spelling)] = "graphsage"
+    kind: Annotated[str, BeforeValidator(MODELS.canonical_name)] = "graphsage"
     """The model: `graphsage` (Hamilton et al. 2017), `gcn` (Kipf and Welling 2017), `gin` (Xu et al. 2019),
     `gat` (Veličković et al. 2018), `ggcn` (gates, Bresson and Laurent 2017), `ggnn` (gated recurrent units,
     Li et al. 2016), `commnet` (Sukhbaatar et al. 2016), `deepgcn` (Li et al. 2019), `gnn-film` (Brockschmidt
@@ -170,17 +177,17 @@ class TrainConfig(Section):
     """The name of a class of torch.optim."""
     lr: Annotated[Positive, Field(le=1e30)] = 3e-3
     """The learning rate; each kind of model may have its own default."""
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False), NoTruth] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False), NotBool] = 0.0
     """The weight decay, passed to the optimizer; each kind of model may have its own default."""
     optimizer_options: dict[str, Any] = Field(default={})
     """Further keyword arguments for the optimizer."""
-    clip_norm: Annotated[float, Field(ge=0, allow_inf_nan=False), NoTruth] = 0.0
+    clip_norm: Annotated[float, Field(ge=0, allow_inf_nan=False), NotBool] = 0.0
     """The largest norm of a step's gradient, over all parameters together; a gradient with a larger norm is
     scaled down to it. 0 does not clip."""
     warmup_steps: Index = 0
     """The number of steps over which the learning rate grows linearly to the value that `lr` and `schedule`
     give; 0 starts with that value."""
-    warmup_epochs: Annotated[float, Field(ge=0, allow_inf_nan=False), NoTruth] = 0.0
+    warmup_epochs: Annotated[float, Field(ge=0, allow_inf_nan=False), NotBool] = 0.0
     """The length of the warm-up in epochs, which may be a fraction, in place of `warmup_steps`."""
     schedule: str | None = None
     """The name of a class of torch.optim.lr_scheduler. It steps once per epoch (ReduceLROnPlateau receives
@@ -189,7 +196,7 @@ class TrainConfig(Section):
     """Keyword arguments for the schedule."""
     patience: Index = 0
     """Stop after this many evaluations without a better validation metric; 0 never stops early."""
-    objective: Annotated[str, BeforeValidator(OBJECTIVES.spelling)] = BY_LABELS
+    objective: Annotated[str, BeforeValidator(OBJECTIVES.canonical_name)] = AUTO_OBJECTIVE
     """The objective to train for. `auto` chooses it by the labels: `classification` for a class of each
     vertex, `multilabel` for labels of 0 and 1, `regression` for numbers. `links` predicts edges: see `links`.
     Installed packages may declare more."""
@@ -202,7 +209,7 @@ class TrainConfig(Section):
     """The weights of classes in the loss. `balanced` weights a class by the inverse of its share of the
     training targets; for labels of 0 and 1, it weights each 1 by the number of targets with 0 divided by the
     number with 1. Or give a list with a number for each class or label."""
-    label_smoothing: Annotated[float, Field(ge=0, lt=1), NoTruth] = 0.0
+    label_smoothing: Annotated[float, Field(ge=0, lt=1), NotBool] = 0.0
     """The fraction of each target's label that is spread evenly over all classes in training. Evaluations,
     including their loss, use the plain labels. `opencl` computes the smoothed loss on the host; `fpga`
     refuses it."""
@@ -224,7 +231,7 @@ class TrainConfig(Section):
             raise ValueError("warmup_steps and warmup_epochs are both given: give one of them")
         return self
 
-    def epochs_of(self, steps_per_epoch: int) -> int:
+    def num_epochs(self, steps_per_epoch: int) -> int:
         """Return the number of epochs: the setting, or the default for data with `steps_per_epoch` steps."""
         return self.epochs or max(_MIN_EPOCHS, math.ceil(_MIN_STEPS / steps_per_epoch))
 
@@ -255,7 +262,7 @@ class TrainConfig(Section):
             settings["label_smoothing"] = self.label_smoothing
         return build_objective(self.objective, {**settings, **options, **self.objective_options}, labels)
 
-    def warm_up(self, step: int, steps_per_epoch: int) -> float:
+    def warmup_factor(self, step: int, steps_per_epoch: int) -> float:
         """Return the warm-up factor of the learning rate for a step, counted from 0: 1 after the warm-up."""
         steps = self.warmup_steps or self.warmup_epochs * steps_per_epoch
         return min(1.0, (step + 1) / steps) if steps else 1.0
@@ -267,7 +274,7 @@ class EvaluateConfig(Section):
     `--full-graph`, whose epochs are one step, as many as it takes for a run to have at most 100
     evaluations."""
     mode: Literal["full", "sampled"] = "full"
-    """How to evaluate. `full` computes layer by layer over all neighbours; `sampled` draws neighbours
+    """How to evaluate. `full` computes layer by layer over all neighbours; `sampled_batch` draws neighbours
     uniformly with `sampler.fanout`, for every kind of sampler."""
     memory_gib: Annotated[Positive, Field(le=1e6)] = 1.0
     """The maximum memory of layer-wise inference; beyond it, intermediate layers go to a file. With `--full-
@@ -275,11 +282,11 @@ class EvaluateConfig(Section):
     reports.
     """
 
-    def is_due(self, epoch: int, epochs: int, *, whole_graph: bool) -> bool:
+    def is_due(self, epoch: int, epochs: int, *, full_graph: bool) -> bool:
         """Return whether to evaluate after an epoch, counted from 1, in a run of `epochs` epochs."""
         every = self.every
         if every is None:
-            every = math.ceil(epochs / _MAX_EVALUATIONS) if whole_graph else 1
+            every = math.ceil(epochs / _MAX_EVALUATIONS) if full_graph else 1
         return epoch == epochs or bool(every and epoch % every == 0)
 
 
@@ -309,24 +316,24 @@ class CheckpointConfig(Section):
         """
         return bool(self.every_steps and step % self.every_steps == 0)
 
-    def is_due_at_epoch(self, epoch: int, seconds: float, *, whole_graph: bool) -> bool:
+    def is_due_at_epoch(self, epoch: int, seconds: float, *, full_graph: bool) -> bool:
         """Return whether to write a checkpoint after an epoch, counted from 1.
 
         `seconds` is the time since the last checkpoint.
         """
         if self.every_epochs is None:
-            return not whole_graph or seconds > _CHECKPOINT_S
+            return not full_graph or seconds > _CHECKPOINT_S
         return bool(self.every_epochs and epoch % self.every_epochs == 0)
 
 
 class Config(Section):
     """All settings of a run."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**63), NoTruth] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63), NotBool] = 0
     """The seed of initial weights, the order of targets, sampled edges and dropout."""
     data: DataConfig = DataConfig()
     sampler: Annotated[
-        SerializeAsAny[SamplerSettings], ByKind(SAMPLERS, SamplerSettings, default="neighbor")
+        SerializeAsAny[SamplerSettings], PluginSection(SAMPLERS, SamplerSettings, default="neighbor")
     ] = Field(default={})  # type: ignore[assignment]
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
@@ -337,7 +344,7 @@ class Config(Section):
     )
     """The devices that train, as `kind` or `kind:index`, optionally with their shares of a step
     (`cpu=1,cuda:0=3`); or `auto`, which chooses them."""
-    split: Annotated[list[Index] | None, Listed] = None
+    split: Annotated[list[Index] | None, ListFromText] = None
     """The number of targets of a step for each trainer (for `saint`, of subgraphs). They must add up to
     `data.batch_size` (`sampler.units`). By default, the split follows from the shares in `devices`; without
     shares, from the prediction; and without a prediction, all trainers get equal parts."""
@@ -346,7 +353,7 @@ class Config(Section):
     balance: BalanceConfig = BalanceConfig()
     distributed: DistributedConfig = DistributedConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
-    loggers: Annotated[list[Literal["tensorboard", "mlflow", "wandb"]], Listed] = Field(default=[])
+    loggers: Annotated[list[Literal["tensorboard", "mlflow", "wandb"]], ListFromText] = Field(default=[])
     """Other programs that also get a log of the run: `tensorboard` and `wandb` (offline), in the run folder;
     `mlflow`, in the current folder or at the place that its environment variables name."""
 
@@ -358,7 +365,7 @@ class Config(Section):
         The sections of an existing run are complete: a missing setting did not exist when the run was
         started.
         """
-        if info.context is OWN_MODEL or not isinstance(settings, Mapping):
+        if info.context is CUSTOM_MODEL_CONTEXT or not isinstance(settings, Mapping):
             return settings
         sections = {name: _explicit_values(settings.get(name, {})) for name in cls.model_fields}
         kind = ModelConfig.model_fields["kind"].default
@@ -373,20 +380,20 @@ class Config(Section):
             and isinstance(links, Mapping)
             and (train.get("objective"), links.get("decoder")) == ("links", "mlp")
         )
-        for name, value in find_model(MODELS.spelling(kind)).defaults.items():
+        for name, value in find_model(MODELS.canonical_name(kind)).defaults.items():
             section, _, key = name.partition(".")
             if name == "train.weight_decay" and scores_by_mlp:
                 # The score is a product of the perceptron's two layers: if both are small, so are their
                 # gradients, and the decay takes them to 0, where all pairs score the same.
                 value = 0.0
-            if info.context is LENIENT and section in settings:
+            if info.context is LENIENT_CONTEXT and section in settings:
                 continue
             if isinstance(explicit := sections.get(section, {}), Mapping):
                 filled[section] = sections[section] = {key: value, **explicit}
         return filled
 
     @property
-    def gives_split(self) -> bool:
+    def has_explicit_split(self) -> bool:
         """Whether the settings determine the split of a step."""
         return self.split is not None or any(request.share is not None for request in self.device_requests)
 
@@ -396,17 +403,19 @@ class Config(Section):
         return parse_requests(self.devices)
 
     @property
-    def trained_on(self) -> list[DeviceRequest]:
+    def training_requests(self) -> list[DeviceRequest]:
         """The `device_requests` that train: in full-graph training, devices with share 0 do not."""
         requests = self.device_requests
         return (
-            [request for request in requests if request.share != 0] if self.sampler.whole_graph else requests
+            [request for request in requests if request.share != 0]
+            if self.sampler.is_full_graph
+            else requests
         )
 
     @property
     def units_per_step(self) -> int:
         """Number of units of a step that the split divides: targets, or subgraphs."""
-        with SAMPLERS.blamed(self.sampler.kind, "units_per_step"):
+        with SAMPLERS.wrap_errors(self.sampler.kind, "units_per_step"):
             return self.sampler.units_per_step(self.data.batch_size)
 
     def build_objective(self, labels: NDArray[Any] | None = None) -> Objective:
@@ -417,8 +426,8 @@ class Config(Section):
 
     @property
     def excluded_links(self) -> str:
-        """Edges that carry no messages in a step: `both`, `edges` or `none`."""
-        without = self.sampler.whole_graph or self.links.supervision > 0
+        """Edges that carry no messages in a step: `both`, `edges` or `zero`."""
+        without = self.sampler.is_full_graph or self.links.supervision > 0
         return self.links.exclude or ("none" if without else "both")
 
     def _check_links(self) -> None:
@@ -444,12 +453,12 @@ class Config(Section):
             raise ValueError(
                 "sampler.on_device=true draws the edges that train.objective=links leaves out: omit it"
             )
-        if self.sampler.whole_graph and [name.partition(":")[0] for name in self.devices] != ["cpu"]:
+        if self.sampler.is_full_graph and [name.partition(":")[0] for name in self.devices] != ["cpu"]:
             raise ValueError(
                 f"train.objective=links with --full-graph trains on one CPU device, not on "
                 f"{', '.join(self.devices)}: give devices=cpu, or omit --full-graph"
             )
-        if self.sampler.whole_graph and self.excluded_links != "none" and not self.links.supervision:
+        if self.sampler.is_full_graph and self.excluded_links != "none" and not self.links.supervision:
             raise ValueError(
                 f"links.exclude={self.links.exclude} would leave no edges with --full-graph, whose steps "
                 "train all links: omit it, or give links.supervision=0.3"
@@ -507,18 +516,23 @@ class Config(Section):
     @model_validator(mode="after")
     def _check_consistency(self, info: ValidationInfo) -> Config:
         requests = parse_requests(self.devices)
-        if self.sampler.whole_graph:
+        if self.sampler.is_full_graph:
             # A user-defined module gets as many blocks as there are fan-outs. Settings of an existing run
             # must not be rejected.
             self._check_full_graph(
-                any_fanout=info.context in (OWN_MODEL, LENIENT), was_started=info.context is LENIENT
+                any_fanout=info.context in (CUSTOM_MODEL_CONTEXT, LENIENT_CONTEXT),
+                was_started=info.context is LENIENT_CONTEXT,
             )
         else:
             self._check_no_full_graph()
-        with SAMPLERS.blamed(self.sampler.kind, "check", passing=(ValueError,)):
+        with SAMPLERS.wrap_errors(self.sampler.kind, "check", passing=(ValueError,)):
             self.sampler.check(self.model.layers)
         self._check_links()
-        if self.train.schedule_options and self.train.schedule is None and info.context is not LENIENT:
+        if (
+            self.train.schedule_options
+            and self.train.schedule is None
+            and info.context is not LENIENT_CONTEXT
+        ):
             raise ValueError(
                 "train.schedule_options has no effect without a schedule: give train.schedule=StepLR or the "
                 "like, or omit it"
@@ -532,10 +546,10 @@ class Config(Section):
                 )
             if len(self.split) != len(self.devices):
                 raise ValueError(
-                    f"split has {counted(len(self.split), 'number')} for "
-                    f"{counted(len(self.devices), 'device')}: give one per device"
+                    f"split has {pluralize(len(self.split), 'number')} for "
+                    f"{pluralize(len(self.devices), 'device')}: give one per device"
                 )
-            if self.sampler.whole_graph and len(self.devices) > 1 and info.context is not LENIENT:
+            if self.sampler.is_full_graph and len(self.devices) > 1 and info.context is not LENIENT_CONTEXT:
                 raise ValueError(
                     f"split has no effect with sampler.kind={self.sampler.kind}, where devices share the "
                     "graph: omit it, or give their shares (--devices cpu=1,opencl=3)"
@@ -563,8 +577,8 @@ class Config(Section):
         """Raise a ConfigError that names the first wrong key, and the nearest known key if it is unknown."""
         for name, value in settings.items() if isinstance(settings, Mapping) else ():
             if isinstance(value, Section):
-                check_known(value, f"{name}.")
+                reject_unknown_keys(value, f"{name}.")
         try:
-            return validated(plain(settings))
+            return validated(to_plain_values(settings))
         except ValidationError as error:
-            raise ConfigError(explained(error, cls, "hyrt run --print-config")) from None
+            raise ConfigError(explain_error(error, cls, "hyrt run --print-config")) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hyrt.config.settings import Config, ModelConfig
-from hyrt.errors import HyrtError, listed
+from hyrt.errors import HyrtError, join_names
 from hyrt.nn.models.model_kind import MODELS, find_model
 
 _KIND_SETTINGS = ("aggregate", "heads", "attention_dropout")
@@ -13,7 +13,7 @@ _KIND_SETTINGS = ("aggregate", "heads", "attention_dropout")
 _HIDDEN_SETTINGS = ("hidden", "dropout", "norm", "residual")
 
 
-def unused_settings(config: Config, num_processes: int, *, own_model: bool = False) -> list[str]:
+def find_unused_settings(config: Config, num_processes: int, *, custom_model: bool = False) -> list[str]:
     """Return a sentence for each setting of the model or of distributed runs that has no effect.
 
     Only settings that differ from their default, or from the default of the model kind, count.
@@ -24,20 +24,21 @@ def unused_settings(config: Config, num_processes: int, *, own_model: bool = Fal
         All settings.
     num_processes
         Number of ranks.
-    own_model
+    custom_model
         Whether a user-defined module is trained, whatever `config.model` contains.
     """
-    sentences = [] if own_model else list(_unused_model_settings(config.model))
+    sentences = [] if custom_model else list(_unused_model_settings(config.model))
     if num_processes == 1:
         if names := _non_defaults(config, "distributed"):
             sentences.append(
-                f"{listed(names)} {_verb_has(names)} no effect in one process: start several with torchrun, "
+                f"{join_names(names)} {_verb_has(names)} no effect in one process: start several "
+                "with torchrun, "
                 f"or omit {_pronoun(names)}"
             )
     return sentences
 
 
-def settings_without_effect(
+def find_settings_without_effect(
     config: Config, *, has_folder: bool, rounds_products: bool, evaluates_by_layers: bool
 ) -> list[str]:
     """Return a sentence for each setting of training, evaluations and checkpoints that has no effect.
@@ -58,7 +59,7 @@ def settings_without_effect(
     sentences = []
     if not has_folder and (names := _non_defaults(config, "checkpoint")):
         sentences.append(
-            f"{listed(names)} {_verb_has(names)} no effect without a folder for checkpoints: give "
+            f"{join_names(names)} {_verb_has(names)} no effect without a folder for checkpoints: give "
             f'hyrt.train(..., folder="runs/name"), or omit {_pronoun(names)}'
         )
     if config.train.precision != "fp32" and not rounds_products:
@@ -109,7 +110,7 @@ def _unused_model_settings(model: ModelConfig) -> Iterator[str]:
             continue
         if name in _KIND_SETTINGS:
             yield (
-                f"model.{name}={value} is not used by {model.kind}: {listed(_readers(name))} "
+                f"model.{name}={value} is not used by {model.kind}: {join_names(_readers(name))} "
                 f"{'reads' if len(_readers(name)) == 1 else 'read'} it"
             )
         elif name in _HIDDEN_SETTINGS and model.layers == 1:
@@ -119,7 +120,7 @@ def _unused_model_settings(model: ModelConfig) -> Iterator[str]:
 def _readers(name: str) -> list[str]:
     """Return the model kinds that use a setting."""
     kinds = []
-    for kind in sorted(MODELS.declared()):
+    for kind in sorted(MODELS.entries_by_name()):
         try:
             reads = find_model(kind).reads
         except HyrtError:

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hyrt.device import Device, DeviceInfo, DeviceOptions
 from hyrt.device.capabilities import TakesObjective
-from hyrt.errors import DeviceFault, DeviceUnavailable, HyrtError, Stalled, UnsupportedModel, describe
-from hyrt.machine.child_processes.last_words import last_words
+from hyrt.errors import (
+    DeviceFaultError,
+    DeviceUnavailableError,
+    HyrtError,
+    StallError,
+    UnsupportedModelError,
+    describe_error,
+)
+from hyrt.runtime.shutdown import report_unexpected_exit
 
 if TYPE_CHECKING:
     import torch
@@ -78,10 +85,10 @@ def call_device(
             if name not in str(error):
                 raise type(error)(f"{name}: {error}") from error
             raise error
-        why = " ".join(describe(error).split())
+        why = " ".join(describe_error(error).split())
         raise fault(f"{name}: {doing} failed: {why}{f': {remedy}' if remedy else ''}") from error
     if not answers:
-        raise Stalled(
+        raise StallError(
             f"{name}: {doing} did not end within {timeout_s:g} s: restart its driver, or raise "
             "runtime.stall_timeout_s if it takes that long"
         )
@@ -98,7 +105,11 @@ def named_at_the_end(name: str, doing: str) -> AbstractContextManager[None]:
     name, doing
         The device and what it is asked to do, as for `call_device`.
     """
-    return nullcontext() if name.startswith("cpu:") else last_words(ended_inside(f"{doing} of {name}"))
+    return (
+        nullcontext()
+        if name.startswith("cpu:")
+        else report_unexpected_exit(ended_inside(f"{doing} of {name}"))
+    )
 
 
 def ended_inside(call: str) -> str:
@@ -114,7 +125,7 @@ def open_device(backend: type[Device], info: DeviceInfo, options: DeviceOptions,
 
     Raises
     ------
-    DeviceUnavailable
+    DeviceUnavailableError
         If it cannot be opened, or what is returned is no device.
     Stalled
         If opening hangs.
@@ -125,11 +136,13 @@ def open_device(backend: type[Device], info: DeviceInfo, options: DeviceOptions,
         "open",
         lambda: backend.open(info, options),
         timeout_s=timeout_s,
-        fault=DeviceUnavailable,
+        fault=DeviceUnavailableError,
         remedy=remedy,
     )
     if not isinstance(device, Device):
-        raise DeviceUnavailable(f"{info.name}: open returned {type(device).__name__}, not a device: {remedy}")
+        raise DeviceUnavailableError(
+            f"{info.name}: open returned {type(device).__name__}, not a device: {remedy}"
+        )
     return device
 
 
@@ -140,14 +153,14 @@ def load_replica(
 
     Raises
     ------
-    UnsupportedModel
+    UnsupportedModelError
         If the device cannot run the model, or cannot train for the objective, naming both.
     """
     if isinstance(device, TakesObjective):
         device.take_objective(objective)
     elif not objective.is_plain_classification:
         smoothed = " with label smoothing" if objective.name == "classification" else ""
-        raise UnsupportedModel(
+        raise UnsupportedModelError(
             f"objective {objective.name!r}{smoothed} on {device.info.name}: this device trains for plain "
             "classification only; use one that takes other objectives, such as cpu"
         )
@@ -162,7 +175,7 @@ def opened(
 
     Raises
     ------
-    DeviceUnavailable
+    DeviceUnavailableError
         If it cannot be opened.
     Stalled
         If opening or closing hangs.
@@ -171,4 +184,4 @@ def opened(
     try:
         yield device
     finally:
-        call_device(info.name, "close", device.close, timeout_s=timeout_s, fault=DeviceFault)
+        call_device(info.name, "close", device.close, timeout_s=timeout_s, fault=DeviceFaultError)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from hyrt.checks import check_kind, show
+from hyrt.checks import check_type, show
 from hyrt.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hyrt.device.protocol import Device, InputForm, QueueListener
-    from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
-    from hyrt.fullgraph.chunks.chunk_runs import ChunkRoom
-    from hyrt.fullgraph.host_budget import HostBudget
-    from hyrt.fullgraph.saga.chunked_loops import LoopMember
-    from hyrt.fullgraph.unfinished.step_keeper import StepKeeper
-    from hyrt.graph.cached.cached_rows import Rows
+    from hyrt.fullgraph.chunks.chunked_trainer import ChunkDeviceMemory
+    from hyrt.fullgraph.chunks.intervals import ChunkOptions
+    from hyrt.fullgraph.loops.chunked_loops import LoopMember
+    from hyrt.fullgraph.matrix_pool import HostMemoryBudget
+    from hyrt.fullgraph.step_checkpoint import StepCheckpointer
+    from hyrt.graph.feature_cache import Rows
     from hyrt.graph.graph import Graph
-    from hyrt.machine.workers import Watch
     from hyrt.objective import Objective
+    from hyrt.runtime.workers import RunObserver
     from hyrt.sampling.block import Ids
     from hyrt.sampling.sampler import HopSampler
 
 
-class ExplainsAbsence(ABC):
-    """Knows why `probe` finds nothing, or less than a user may expect."""
+class ExplainsMissing(ABC):
+    """Knows why `infer_shapes` finds nothing, or less than a user may expect."""
 
     @classmethod
     @abstractmethod
@@ -47,15 +47,15 @@ class TakesObjective(ABC):
 
     @abstractmethod
     def take_objective(self, objective: Objective) -> None:
-        """Train for an objective, from the next `load` on.
+        """Train for an objective, from the next `load_model` on.
 
         A device that runs torch calls the objective's own code; one with kernels of its own computes the
         objectives that it has kernels for, and gives the scores of the others to
-        `hyrt.objective.on_host.loss_on_host`, which returns their gradient.
+        `hyrt.objective.host_loss.compute_host_loss`, which returns their gradient.
 
         Raises
         ------
-        UnsupportedModel
+        UnsupportedModelError
             Naming objective and device, if it cannot train for it.
         """
 
@@ -67,7 +67,7 @@ class SamplesNeighbors(ABC):
     def sampler(self, graph: Graph) -> HopSampler | None:
         """A sampler over a topology that the device holds or sees; None if it cannot have this graph's.
 
-        Called after `load`. What it draws equals what the host draws, bit for bit.
+        Called after `load_model`. What it draws equals what the host draws, bit for bit.
         """
 
 
@@ -76,14 +76,14 @@ class GathersRows(ABC):
 
     @abstractmethod
     def gathers(self, graph: Graph) -> bool:
-        """Whether it will gather this graph's rows; asked once, before `load`.
+        """Whether it will gather this graph's rows; asked once, before `load_model`.
 
         On True every mini-batch comes without inputs, and the device reads the rows of the first block's
         sources from the graph's feature matrix.
         """
 
 
-class CachesRows(ABC):
+class FeatureCacheDevice(ABC):
     """Keeps some feature rows in its memory for a whole run; its `DeviceInfo.forms` has `cached`."""
 
     @property
@@ -93,7 +93,7 @@ class CachesRows(ABC):
 
     @abstractmethod
     def keep_rows(self, count: int, pieces: Iterable[Rows]) -> None:
-        """Keep rows until it is closed, or `load` is called again; called after `load`.
+        """Keep rows until it is closed, or `load_model` is called again; called after `load_model`.
 
         From then on every mini-batch's inputs are `CachedRows`, whose places refer to these rows.
 
@@ -107,9 +107,9 @@ class CachesRows(ABC):
 
         Raises
         ------
-        DeviceOutOfMemory
+        DeviceOutOfMemoryError
             If they do not fit; it keeps none then, and goes on.
-        UnsupportedModel
+        UnsupportedModelError
             If it has no use for them with the model that it has loaded; it goes on.
         """
 
@@ -122,16 +122,16 @@ class Resizable(ABC):
         """Compute with so many threads; called between two calls of `propagate`."""
 
 
-class TellsGradients(ABC):
+class StreamsGradients(ABC):
     """Tells of each gradient of a mini-batch as soon as it is there, while it computes others."""
 
     @abstractmethod
-    def tell_gradients(self, hear: Callable[[int, torch.Tensor], None]) -> None:
+    def register_gradient_hook(self, hear: Callable[[int, torch.Tensor], None]) -> None:
         """From now on, let `hear` know in `propagate` of gradients that no edge will add to any more.
 
         A gradient that is told is the one of the result, and is not written any more. Those of some
-        parameters, or all of a mini-batch, need not be told. Called once, after `load`, where ranks add up
-        gradients.
+        parameters, or all of a mini-batch, need not be told. Called once, after `load_model`, where ranks add
+        up gradients.
         """
 
 
@@ -151,8 +151,8 @@ class KeepsHostBudget(ABC):
     """Keeps matrices of a whole graph in host memory, and those beyond a budget in a file."""
 
     @abstractmethod
-    def take_host_budget(self, budget: HostBudget) -> None:
-        """Keep to a budget, from the next `load` on.
+    def take_host_budget(self, budget: HostMemoryBudget) -> None:
+        """Keep to a budget, from the next `load_model` on.
 
         What is computed has the same bits, wherever a matrix lives.
         """
@@ -163,7 +163,7 @@ class RunsChunks(ABC):
 
     @abstractmethod
     def take_chunks(self, options: ChunkOptions) -> None:
-        """Train whole graphs in chunks, from the next `load` on.
+        """Train whole graphs in chunks, from the next `load_model` on.
 
         Without this call a device may still cut a graph that does not fit. After it, it takes mini-batches of
         a whole graph with inputs in the form `in_place`, too. What it allocates for chunks stays within
@@ -181,10 +181,10 @@ class KeepsSteps(ABC):
     """Keeps what is done of a step over a whole graph, and goes on from there."""
 
     @abstractmethod
-    def take_step_keeper(self, keeper: StepKeeper) -> None:
-        """Hand what is done of steps to a keeper where it asks for that, from the next `load` on.
+    def take_step_keeper(self, keeper: StepCheckpointer) -> None:
+        """Hand what is done of steps to a keeper where it asks for that, from the next `load_model` on.
 
-        `propagate` raises `hyrt.errors.StepStopped` where the keeper ends the step. Steps of several
+        `propagate` raises `hyrt.errors.StepInterrupted` where the keeper ends the step. Steps of several
         processes are not kept.
         """
 
@@ -193,10 +193,10 @@ class SharesColumns(ABC):
     """Computes columns of the chunks of a whole graph, of which other devices compute the others."""
 
     @abstractmethod
-    def chunk_room(self, in_flight: int) -> ChunkRoom:
+    def chunk_memory(self, in_flight: int) -> ChunkDeviceMemory:
         """Its memory for chunks, and with it what computes on them with the weights of the last `update`.
 
-        Called after `load`, and again after each. Its kernels take all gradients and give the sums by
+        Called after `load_model`, and again after each. Its kernels take all gradients and give the sums by
         `chunk_gradients`.
 
         Parameters
@@ -222,16 +222,16 @@ class SharesLoops(ABC):
     def loop_member(self, model: torch.nn.Module) -> LoopMember:
         """Its memory for loops, with its queue; or the threads of one that computes in the host's memory.
 
-        Called after `open`, without a `load`, and again where another device was lost.
+        Called after `open`, without a `load_model`, and again where another device was lost.
 
         Raises
         ------
-        UnsupportedModel
+        UnsupportedModelError
             If it cannot run the loops of a model.
         """
 
 
-class MadeOfDevices(ABC):
+class CompositeDevice(ABC):
     """Several devices that a run takes for one."""
 
     @property
@@ -247,36 +247,36 @@ class Traceable(ABC):
     def trace(self, hear: QueueListener) -> None:
         """From now on hand over what each queue has run, with the times of the device's own clock.
 
-        Called once, after `load`, where the run is traced.
+        Called once, after `load_model`, where the run is traced.
         """
 
 
 class Watchable(ABC):
-    """Computes with a team of `hyrt.machine.workers.Workers`."""
+    """Computes with a team of `hyrt.runtime.workers.Workers`."""
 
     @abstractmethod
-    def watch(self, watch: Watch) -> None:
+    def watch(self, watch: RunObserver) -> None:
         """Set the team's `watch`, which hears which of its threads work when.
 
-        Called once, after `load`, where the run is traced.
+        Called once, after `load_model`, where the run is traced.
         """
 
 
 CAPABILITIES: tuple[type[ABC], ...] = (
-    ExplainsAbsence,
+    ExplainsMissing,
     TakesObjective,
     SamplesNeighbors,
     GathersRows,
-    CachesRows,
+    FeatureCacheDevice,
     Resizable,
-    TellsGradients,
+    StreamsGradients,
     ScoresVertices,
     KeepsHostBudget,
     RunsChunks,
     KeepsSteps,
     SharesColumns,
     SharesLoops,
-    MadeOfDevices,
+    CompositeDevice,
     Traceable,
     Watchable,
 )
@@ -287,7 +287,7 @@ def usable_forms(
 ) -> list[InputForm]:
     """The input forms that a device takes of a graph: `ids` is one only if it gathers the graph's rows.
 
-    Of a whole graph that it trains `in_chunks` it takes `in_place`, too, and gathers no rows. Nor does it
+    Of a whole graph that it trains `run_in_chunks` it takes `in_place`, too, and gathers no rows. Nor does it
     where rows are to be `sent` to it.
     """
     _check_device(device, graph)
@@ -317,11 +317,11 @@ def _check_device(device: Any, graph: Any) -> None:
 
     if not hasattr(device, "info"):
         raise ArgumentError(f"device is {show(device)}: give an open device")
-    check_kind("graph", graph, Graph, "give a graph, from hyrt.load")
+    check_type("graph", graph, Graph, "give a graph, from hyrt.load")
 
 
-def why_missing(backend: type[Device]) -> str:
+def missing_reason(backend: type[Device]) -> str:
     """Why a backend finds no device, in its own words where it has some."""
-    check_kind("backend", backend, type, "give the class of a device")
-    words = " ".join(str(backend.missing()).split()) if issubclass(backend, ExplainsAbsence) else ""
+    check_type("backend", backend, type, "give the class of a device")
+    words = " ".join(str(backend.missing()).split()) if issubclass(backend, ExplainsMissing) else ""
     return words or "none found"

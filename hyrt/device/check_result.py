@@ -11,7 +11,7 @@ import torch
 
 from hyrt.checks import show
 from hyrt.device import StepResult
-from hyrt.errors import DeviceFault
+from hyrt.errors import DeviceFaultError
 from hyrt.sampling.minibatch import MiniBatch
 
 # Normalizers are sums of a mini-batch's weights, in whatever order a device adds them.
@@ -33,22 +33,24 @@ def check_result(
     batch
         The mini-batch that it was given.
     parameters
-        The master weights, in the order of `load`.
+        The master weights, in the order of `load_model`.
     counts
         The names of what the objective counts, of which a mini-batch without targets may lack any.
 
     Raises
     ------
-    DeviceFault
+    DeviceFaultError
         Naming what is wrong with it.
     """
     if not isinstance(result, StepResult):
-        raise DeviceFault(f"{name}: propagate returned {type(result).__name__}, not a StepResult: {_REMEDY}")
+        raise DeviceFaultError(
+            f"{name}: propagate returned {type(result).__name__}, not a StepResult: {_REMEDY}"
+        )
     for field in ("loss_sum", "normalizer"):
         _check_number(name, field, getattr(result, field))
     for field, kind in (("counts", Mapping), ("gradients", Sequence), ("seconds", Mapping)):
         if not isinstance(value := getattr(result, field), kind):
-            raise DeviceFault(f"{name}: propagate returned {show(value)} as {field}: {_REMEDY}")
+            raise DeviceFaultError(f"{name}: propagate returned {show(value)} as {field}: {_REMEDY}")
     for field in ("counts", "seconds"):
         for key, value in getattr(result, field).items():
             _check_number(name, f"{field}[{show(key)}]", value)
@@ -56,23 +58,23 @@ def check_result(
     wrong = set(result.counts) ^ set(counts) if targets else set(result.counts) - set(counts)
     if wrong:
         found = ", ".join(result.counts) or "nothing"
-        raise DeviceFault(
+        raise DeviceFaultError(
             f"{name}: propagate counted {found}, but the objective counts {', '.join(counts)}: {_REMEDY}"
         )
     counted = result.counts.get("targets", 0)
     if counted != targets:
-        raise DeviceFault(
+        raise DeviceFaultError(
             f"{name}: propagate counted {counted:g} targets in a mini-batch of {targets}: {_REMEDY}"
         )
     if not math.isclose(result.normalizer, batch.normalizer, rel_tol=_CLOSE):
-        raise DeviceFault(
+        raise DeviceFaultError(
             f"{name}: propagate returned the normalizer {result.normalizer:g}, but the mini-batch has "
             f"{batch.normalizer:g}: {_REMEDY}"
         )
     if not targets:
         return
     if len(result.gradients) != len(parameters):
-        raise DeviceFault(
+        raise DeviceFaultError(
             f"{name}: propagate returned {len(result.gradients)} gradients for {len(parameters)} "
             f"parameters: {_REMEDY}"
         )
@@ -80,12 +82,12 @@ def check_result(
         if not isinstance(gradient, torch.Tensor) or gradient.shape != parameter.shape:
             is_tensor = isinstance(gradient, torch.Tensor)
             found = f"has shape {tuple(gradient.shape)}" if is_tensor else f"is {type(gradient).__name__}"
-            raise DeviceFault(
+            raise DeviceFaultError(
                 f"{name}: gradient {number} {found}, but its parameter has shape {tuple(parameter.shape)}: "
                 f"{_REMEDY}"
             )
         if gradient.dtype != parameter.dtype or gradient.device.type != "cpu" or gradient.is_sparse:
-            raise DeviceFault(
+            raise DeviceFaultError(
                 f"{name}: gradient {number} is {gradient.dtype} on {gradient.device}, not {parameter.dtype} "
                 f"on the host: {_REMEDY}"
             )
@@ -94,4 +96,6 @@ def check_result(
 def _check_number(name: str, field: str, value: Any) -> None:
     """Refuse what is not a number; one that is not finite is a loss that diverged, which is found later."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise DeviceFault(f"{name}: propagate returned {show(value)} as {field}, not a number: {_REMEDY}")
+        raise DeviceFaultError(
+            f"{name}: propagate returned {show(value)} as {field}, not a number: {_REMEDY}"
+        )

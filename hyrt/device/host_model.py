@@ -1,10 +1,11 @@
-"""A model whose vertices are computed on the host's cores, by torch and the compiled operators of hyrt."""
+"""Models whose rows the host computes while a device runs the loops over edges."""
 
 from __future__ import annotations
 
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,22 +14,26 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.device import StepResult, check_parameters
-from hyrt.errors import UnsupportedModel
-from hyrt.fullgraph.host_budget import HostBudget
-from hyrt.fullgraph.plan import KEPT_PART, can_take_apart
+from hyrt.errors import UnsupportedModelError
+from hyrt.fullgraph.chunks.intervals import ChunkOptions
+from hyrt.fullgraph.loops.chunked_loops import ChunkedLoops, LoopMember
+from hyrt.fullgraph.loops.loop_device import HostLoops
+from hyrt.fullgraph.matrix_pool import HostMemoryBudget
+from hyrt.fullgraph.plan import CACHE_DIVISOR, is_decomposable
 from hyrt.fullgraph.replica import FullGraphReplica
-from hyrt.fullgraph.unfinished.step_keeper import StepKeeper
-from hyrt.machine.workers import Workers, working
-from hyrt.nn.model import torch_threads_for
-from hyrt.nn.own_modules.model_errors import model_errors_named
+from hyrt.fullgraph.step_checkpoint import Array, StepCheckpoint, StepCheckpointer, StepPosition
+from hyrt.nn.fused.loop_backend import use_loop_backend
+from hyrt.nn.hetero.node_embedding import take_sparse_gradients
+from hyrt.nn.model import num_torch_threads
 from hyrt.nn.torch_threads import set_torch_threads
-from hyrt.nn.typed.learned.learned_rows import take_row_gradients
+from hyrt.nn.user_modules.model_errors import explain_model_errors
 from hyrt.objective import Objective
-from hyrt.objective.on_host import count_on_host
-from hyrt.objective.registry import OBJECTIVES
-from hyrt.objective.returned import check_loss
+from hyrt.objective.host_loss import compute_host_counts
+from hyrt.objective.objective import OBJECTIVES
+from hyrt.objective.validation import check_loss
+from hyrt.runtime.workers import Workers, use_workers
 from hyrt.sampling.block import Ids
-from hyrt.sampling.full.whole_graph import WholeGraph
+from hyrt.sampling.full_sampler import FullGraph
 from hyrt.sampling.minibatch import MiniBatch
 
 
@@ -58,15 +63,15 @@ class HostModel:
         self,
         model: torch.nn.Module,
         workers: Workers,
-        budget: HostBudget,
-        keeper: StepKeeper | None = None,
+        budget: HostMemoryBudget,
+        keeper: StepCheckpointer | None = None,
         devices: Mapping[str, Any] | None = None,
     ) -> None:
         self._keeper = keeper
         self._devices = devices
         self._workers = workers
         self._budget = budget
-        self._torch_threads = torch_threads_for(model, workers.count)
+        self._torch_threads = num_torch_threads(model, workers.count)
         self._model = copy.deepcopy(model).train()
         self._whole: FullGraphReplica | None = None
         self._parameters = [p for p in self._model.parameters() if p.requires_grad]
@@ -91,10 +96,10 @@ class HostModel:
     @property
     def swapped_bytes(self) -> tuple[int, int]:
         """Bytes of the matrices of a whole graph, and of these what lives in a file."""
-        return (0, 0) if self._whole is None else (self._whole.kept_bytes, self._whole.file_bytes)
+        return (0, 0) if self._whole is None else (self._whole.matrix_bytes, self._whole.file_bytes)
 
-    def tell_gradients(self, hear: Callable[[int, torch.Tensor], None]) -> None:
-        """See `hyrt.device.capabilities.TellsGradients`."""
+    def register_gradient_hook(self, hear: Callable[[int, torch.Tensor], None]) -> None:
+        """See `hyrt.device.capabilities.StreamsGradients`."""
         for number, parameter in enumerate(self._parameters):
 
             def told(parameter: torch.Tensor, number: int = number) -> None:
@@ -106,28 +111,28 @@ class HostModel:
 
     def scores(self, vertices: Ids) -> NDArray[np.float32] | None:
         """See `hyrt.device.capabilities.ScoresVertices`."""
-        return None if self._whole is None else self._whole.scores(vertices, self._workers)
+        return None if self._whole is None else self._whole.compute_scores(vertices, self._workers)
 
     def step(self, batch: MiniBatch, objective: Objective) -> StepResult:
         """Loss and gradients of a mini-batch, or of a whole graph."""
-        is_shared = batch.whole is not None and batch.whole.is_shared
+        is_shared = batch.full_graph is not None and batch.full_graph.is_distributed
         if not is_shared and not len(batch.targets):
             return StepResult.empty(batch.normalizer)
         started = time.perf_counter()
         # Each time: torch keeps the count partly by thread and partly for the process.
         set_torch_threads(self._torch_threads)
-        if batch.whole is not None and not objective.scores_pairs:
-            replica = self._replica_of(batch, batch.whole)
+        if batch.full_graph is not None and not objective.scores_pairs:
+            replica = self._replica_of(batch, batch.full_graph)
             if replica is not None:
                 return self._full_step(replica, batch, objective, started)
-        with working(self._workers):
+        with use_workers(self._workers):
             for parameter in self._parameters:
                 parameter.grad = None
-            writes = None if batch.whole is None else _writes(batch.inputs)
-            with model_errors_named(self._model):
+            writes = None if batch.full_graph is None else _writes(batch.inputs)
+            with explain_model_errors(self._model):
                 scores = self._model(batch.blocks, batch.inputs)
-            if batch.whole is not None and _writes(batch.inputs) != writes:
-                raise UnsupportedModel(
+            if batch.full_graph is not None and _writes(batch.inputs) != writes:
+                raise UnsupportedModelError(
                     f"{type(self._model).__name__} writes to its input by an operation in place, such as "
                     "add_, += or relu_; with --full-graph, the input is the graph's own features, which "
                     "have now changed: make a new tensor instead, and load the graph again"
@@ -137,9 +142,9 @@ class HostModel:
             labels = torch.from_numpy(batch.labels)
             given = batch.target_weights
             weights = None if given is None else torch.from_numpy(given)
-            with OBJECTIVES.blamed(objective.name, "loss_sum"):
+            with OBJECTIVES.wrap_errors(objective.name, "loss_sum"):
                 loss = check_loss(objective, objective.loss_sum(scores, labels, weights))
-            with model_errors_named(self._model):
+            with explain_model_errors(self._model):
                 loss.backward()  # type: ignore[no-untyped-call]
         gradients = [
             torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
@@ -147,20 +152,20 @@ class HostModel:
         ]
         return StepResult(
             loss_sum=float(loss.detach()),
-            counts=count_on_host(objective, scores.detach(), labels),
+            counts=compute_host_counts(objective, scores.detach(), labels),
             normalizer=batch.normalizer,
             gradients=gradients,
             seconds={"propagate": time.perf_counter() - started},
-            row_gradients=take_row_gradients(self._model),
+            row_gradients=take_sparse_gradients(self._model),
         )
 
-    def _replica_of(self, batch: MiniBatch, whole: WholeGraph) -> FullGraphReplica | None:
+    def _replica_of(self, batch: MiniBatch, whole: FullGraph) -> FullGraphReplica | None:
         """The model over the whole graph; None where it cannot be taken apart."""
         if self._whole is None or self._whole.graph is not whole:
-            if not can_take_apart(self._model):
+            if not is_decomposable(self._model):
                 return None
-            most = psutil.virtual_memory().total // KEPT_PART
-            self._whole = FullGraphReplica.of(
+            most = psutil.virtual_memory().total // CACHE_DIVISOR
+            self._whole = FullGraphReplica.build(
                 self._model, whole, batch.inputs, memory_bytes=most, budget=self._budget
             )
         return self._whole
@@ -176,3 +181,108 @@ class HostModel:
             gradients=sums.gradients,
             seconds={"propagate": time.perf_counter() - started},
         )
+
+
+class HostSaga:
+    """Steps of such a model.
+
+    Parameters
+    ----------
+    model
+        A model that `hyrt.nn.message_passing.model_checks.check_loops` lets pass.
+    workers
+        The team of threads that computes vertices.
+    members
+        What runs the loops.
+    options, budget
+        How whole graphs are cut, and how much host memory may be used.
+    shares
+        How fast each member is, in any unit.
+    keeper
+        Keeps what is done of a long step over a whole graph; None keeps nothing.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        workers: Workers,
+        members: Sequence[LoopMember],
+        options: ChunkOptions,
+        budget: HostMemoryBudget,
+        shares: Sequence[float] = (1.0,),
+        keeper: StepCheckpointer | None = None,
+    ) -> None:
+        self._workers = workers
+        self._loops = ChunkedLoops(members, options, budget, shares)
+        told = {
+            "devices": ["cpu" if isinstance(each, HostLoops) else each.name for each in members],
+            "shares": list(shares),
+            "order": options.order,
+            "chunks": options.num,
+        }
+        cut = None if keeper is None else _CutCheckpoint(keeper, self._loops)
+        self._model = HostModel(model, workers, budget, cut, told)
+
+    @property
+    def num(self) -> int | None:
+        """How many intervals the vertices are cut into; None before the first step over a whole graph."""
+        return self._loops.num
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        """Copies of the present weights."""
+        return [each.detach().clone() for each in self._model.parameters]
+
+    def update(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Take new weights."""
+        self._model.update(parameters)
+
+    def step(self, batch: MiniBatch, objective: Objective) -> StepResult:
+        """Loss and gradients of a mini-batch, or of a whole graph."""
+        self._loops.reset_stats()
+        with use_loop_backend(self._loops):
+            result = self._model.step(batch, objective)
+        if batch.full_graph is None:
+            return result
+        return replace(result, chunks=self._loops.step_stats(*self._model.swapped_bytes))
+
+    def release(self) -> None:
+        """Give all memory back."""
+        self._loops.release()
+
+    def close(self) -> None:
+        """Give all memory back, and end the threads."""
+        self._loops.release()
+        self._workers.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _CutCheckpoint:
+    """A `StepCheckpointer` that also keeps into how many intervals loops are cut, on which bits depend."""
+
+    keeper: StepCheckpointer
+    loops: ChunkedLoops
+
+    @property
+    def is_due(self) -> bool:
+        return self.keeper.is_due
+
+    @property
+    def should_stop(self) -> bool:
+        return self.keeper.should_stop
+
+    def save(self, position: StepPosition, matrices: Mapping[str, Array]) -> None:
+        rest = {**position.extra, "least intervals": self.loops.min_intervals}
+        self.keeper.save(replace(position, extra=rest), matrices)
+
+    def take_resumed_step(self, step: int) -> StepCheckpoint | None:
+        kept = self.keeper.take_resumed_step(step)
+        if kept is not None:
+            self.loops.raise_min_intervals(int(kept.position.extra.get("least intervals", 1)))
+        return kept
+
+    def start_step(self, plan: Mapping[str, Any], checkpoint: StepCheckpoint | None) -> None:
+        self.keeper.start_step(plan, checkpoint)
+
+    def report_progress(self) -> None:
+        self.keeper.report_progress()

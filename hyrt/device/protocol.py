@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
-from hyrt.checks import check_whole, show
-from hyrt.errors import ArgumentError, DeviceFault, HyrtError
-from hyrt.fullgraph.chunks.chunked_step import ChunkedStep
-from hyrt.quantities import one_line
+from hyrt.checks import check_int, show
+from hyrt.errors import ArgumentError, DeviceFaultError, HyrtError
+from hyrt.formatting import short_repr
+from hyrt.fullgraph.chunks.chunk_stats import ChunkedStep
 
 if TYPE_CHECKING:
     import torch
 
-    from hyrt.nn.typed.learned.learned_rows import RowGradients
+    from hyrt.nn.hetero.node_embedding import SparseGradient
     from hyrt.sampling.minibatch import MiniBatch
 
 InputForm = Literal["rows", "narrow", "sparse", "aggregated", "in_place", "ids", "cached", "typed"]
@@ -63,7 +63,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceInfo:
-    """What `probe` found."""
+    """What `infer_shapes` found."""
 
     kind: str
     index: int
@@ -120,9 +120,9 @@ class DeviceOptions:
     device that trains in host memory in place has no memory of its own and ignores it."""
 
     def __post_init__(self) -> None:
-        check_whole("threads of the device options", self.threads, 1)
+        check_int("threads of the device options", self.threads, 1)
         if self.memory_bytes is not None:
-            check_whole("memory_bytes of the device options", self.memory_bytes)
+            check_int("memory_bytes of the device options", self.memory_bytes)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -142,10 +142,10 @@ class StepResult:
     """Device times by stage, where the device measures its own."""
     chunks: ChunkedStep | None = None
     """What it took, where a whole graph was trained in chunks."""
-    row_gradients: Sequence[RowGradients] = ()
+    row_gradients: Sequence[SparseGradient] = ()
     """Those of learned rows that the mini-batch has read, which are no parameters."""
 
-    __repr__ = one_line
+    __repr__ = short_repr
 
     @classmethod
     def empty(cls, normalizer: float) -> StepResult:
@@ -174,7 +174,7 @@ class Health:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._fault: DeviceFault | None = None
+        self._fault: DeviceFaultError | None = None
         self.has_failed = False
         """Whether there was a fault before the device was closed."""
 
@@ -184,16 +184,16 @@ class Health:
             raise self._fault
 
     def loaded(self, made: Made | None) -> Made:
-        """What `load` has made; of a device that has not loaded a model, a fault of its caller."""
+        """What `load_model` has made; of a device that has not loaded a model, a fault of its caller."""
         if made is None:
             raise RuntimeError("no model has been loaded")
         return made
 
-    def fail(self, doing: str, error: Exception) -> DeviceFault:
+    def fail(self, doing: str, error: Exception) -> DeviceFaultError:
         """Note a fault; the first one stays."""
         self.has_failed = True
         if self._fault is None:
-            self._fault = DeviceFault(
+            self._fault = DeviceFaultError(
                 f"{self._name}: {doing} failed: {type(error).__name__}: {error}{_remedy(error)}"
             )
             self._fault.__cause__ = error
@@ -206,7 +206,7 @@ class Health:
         try:
             yield
         except HyrtError as error:
-            if isinstance(error, DeviceFault):
+            if isinstance(error, DeviceFaultError):
                 self._fault = self._fault or error
                 self.has_failed = True
             raise
@@ -215,7 +215,7 @@ class Health:
 
     def close(self) -> None:
         """From now on, every call is a fault."""
-        self._fault = DeviceFault(f"{self._name}: used after close")
+        self._fault = DeviceFaultError(f"{self._name}: used after close")
 
 
 def check_parameters(parameters: Any, shapes: Sequence[Sequence[int]]) -> None:
@@ -243,8 +243,8 @@ def check_parameters(parameters: Any, shapes: Sequence[Sequence[int]]) -> None:
 class Device(Protocol):
     """One trainer. `transfer` and `propagate` run on two threads of the trainer's, at the same time.
 
-    `load`, `update` and `close` are called while both are quiet. A mini-batch that was transferred may never
-    be propagated: `close` frees it too.
+    `load_model`, `update` and `close` are called while both are quiet. A mini-batch that was transferred may
+    never be propagated: `close` frees it too.
 
     What else a device can do, its class declares: see `hyrt.device.capabilities`.
     """
@@ -258,31 +258,31 @@ class Device(Protocol):
 
     @classmethod
     def open(cls, info: DeviceInfo, options: DeviceOptions) -> Device:
-        """Claim a device. Raises DeviceUnavailable with the remedy."""
+        """Claim a device. Raises DeviceUnavailableError with the remedy."""
         ...
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
-        """Make the replica. Raises UnsupportedModel naming layer and device."""
+        """Make the replica. Raises UnsupportedModelError naming layer and device."""
         ...
 
     def transfer(self, batch: MiniBatch) -> Any:
         """Stage a mini-batch's buffers; the host buffers stay until the step is over.
 
-        Raises DeviceOutOfMemory, after which the device goes on: what it had taken for the mini-batch is free
-        again. It also goes on after an ArgumentError for a mini-batch whose arrays do not go together.
+        Raises DeviceOutOfMemoryError, after which the device goes on: what it had taken for the mini-batch is
+        free again. It also goes on after an ArgumentError for a mini-batch whose arrays do not go together.
         """
         ...
 
     def propagate(self, staged: Any) -> StepResult:
         """Forward and backward over a staged mini-batch, and release it.
 
-        Raises DeviceFault, which is terminal; DeviceOutOfMemory is as for `transfer`. What `transfer` did not
-        return is a fault.
+        Raises DeviceFaultError, which is terminal; DeviceOutOfMemoryError is as for `transfer`. What
+        `transfer` did not return is a fault.
         """
         ...
 
     def update(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Take new weights, in the order of `load`. Raises DeviceFault."""
+        """Take new weights, in the order of `load_model`. Raises DeviceFaultError."""
         ...
 
     def close(self) -> None:

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from hyrt.errors import ConfigError, HyrtError, listed
-from hyrt.quantities import whole_number
+from hyrt.errors import ConfigError, HyrtError, join_names
+from hyrt.formatting import parse_int
 
 _LAST_PORT = 65535
 _NEEDED = ("RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchInfo:
     """Rank of a process that was started by a launcher."""
 
     rank: int
@@ -26,7 +26,7 @@ class Launch:
     """Number of times that the launcher has restarted all ranks."""
 
 
-def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
+def launch_info_from_env(environment: Mapping[str, str] = os.environ) -> LaunchInfo | None:
     """Read the launch settings from the environment; None if the process was started alone.
 
     Parameters
@@ -46,7 +46,8 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
     missing = [name for name in _NEEDED if name not in environment]
     if missing:
         raise ConfigError(
-            f"WORLD_SIZE is {size}, but {listed(missing)} {'is' if len(missing) == 1 else 'are'} not set: "
+            f"WORLD_SIZE is {size}, but {join_names(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} not set: "
             f"start the processes with torchrun, or set {'it' if len(missing) == 1 else 'them'}"
         )
     if not 1 <= _number(environment, "MASTER_PORT", 0) <= _LAST_PORT:
@@ -56,12 +57,12 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
     rank = _number(environment, "RANK", 0)
     if rank >= size:
         raise ConfigError(f"RANK is {rank}, but WORLD_SIZE is {size}: number ranks from 0 to {size - 1}")
-    return Launch(rank, size, _number(environment, "TORCHELASTIC_RESTART_COUNT", 0))
+    return LaunchInfo(rank, size, _number(environment, "TORCHELASTIC_RESTART_COUNT", 0))
 
 
 def _number(environment: Mapping[str, str], name: str, default: int) -> int:
     text = environment.get(name, str(default))
-    number = whole_number(text)
+    number = parse_int(text)
     if number is None or number >= 2**31:
         raise ConfigError(f"{name} is {text!r:.60} in the environment: give a number, or unset it")
     return number
@@ -74,10 +75,10 @@ def rank_prefix(environment: Mapping[str, str] = os.environ) -> str:
 
 
 @contextmanager
-def unjoined() -> Iterator[None]:
+def report_join_failures() -> Iterator[None]:
     """Mark errors in the block, which runs before this process joins the other ranks, as blocking them."""
     try:
         yield
     except HyrtError as error:
-        error.others_wait = True
+        error.peers_wait = True
         raise

@@ -7,9 +7,8 @@ import signal
 import sys
 from pathlib import Path
 
-from hyrt.doctor.diagnose import diagnose
-from hyrt.doctor.examine import LIMIT_S
-from hyrt.doctor.settings import Asked
+from hyrt.doctor.diagnose import TIME_LIMIT_S, diagnose
+from hyrt.doctor.settings_checks import DoctorRequest
 from hyrt.errors import Terminated
 
 
@@ -26,12 +25,12 @@ def main() -> int:
     parser.add_argument("--devices", metavar="NAMES")
     parser.add_argument("--full-graph", action="store_true")
     parser.add_argument("--output", metavar="FOLDER", type=Path, default=Path("runs"))
-    parser.add_argument("--limit", metavar="SECONDS", type=float, default=LIMIT_S)
+    parser.add_argument("--limit", metavar="SECONDS", type=float, default=TIME_LIMIT_S)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     arguments = [*([options.config] if options.config is not None else []), *options.words]
     arguments += ["sampler.kind=full"] if options.full_graph else []
-    request = Asked(
+    request = DoctorRequest(
         words=tuple(arguments),
         options={"data__source": options.data, "model__kind": options.model, "devices": options.devices},
     )
@@ -40,7 +39,7 @@ def main() -> int:
 
 if __name__ == "__main__":
     # Turn SIGTERM into an exception, so that the worker process is stopped as well.
-    signal.signal(signal.SIGTERM, Terminated.raised)
+    signal.signal(signal.SIGTERM, Terminated.handle_signal)
     try:
         code = main()
     except KeyboardInterrupt:

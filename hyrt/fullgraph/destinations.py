@@ -9,35 +9,37 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.fullgraph.recycled_matrices import RecycledMatrices
-from hyrt.fullgraph.row_stage import Masks
+from hyrt.fullgraph.matrix_pool import MatrixPool
+from hyrt.fullgraph.plan import DropoutKey
 from hyrt.graph.topology import Topology
-from hyrt.machine.kernels.kept_kernels import nb
-from hyrt.machine.workers import Workers
+from hyrt.runtime.numba_cache import nb
+from hyrt.runtime.workers import Workers
 
 Array = NDArray[Any]
 
-MOST_EDGES = 0.25
+MAX_TRANSPOSED_FRACTION = 0.25
 """Largest fraction of the edges for which a subset gets its own transpose; above it, the transpose of all
 edges is used.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Destinations:
+class DestinationSubset:
     """A subset of the vertices, with the transpose of its in-edges."""
 
     vertices: Array
     """[n] distinct vertices."""
     positions: Array
     """[V] int32, the position of each vertex in `vertices`; -1 if it is not in the subset."""
-    turned: tuple[Array, Array] | None
+    transposed: tuple[Array, Array] | None
     """CSR by source of the edges into the subset: [V + 1] the first edge of each source, and [E] the position
     in `vertices` of each edge's destination. None if the subset has most of the edges.
     """
 
     @classmethod
-    def of(cls, vertices: Array, topology: Topology, *, turn: bool) -> Destinations | None:
+    def from_vertices(
+        cls, vertices: Array, topology: Topology, *, transpose: bool
+    ) -> DestinationSubset | None:
         """Build the subset; None if it is all vertices in ascending order.
 
         Parameters
@@ -46,7 +48,7 @@ class Destinations:
             [n] distinct vertices.
         topology
             The edges of the graph.
-        turn
+        transpose
             Whether to build the transpose, for repeated backward passes.
         """
         if len(vertices) == topology.num_vertices and (np.diff(vertices) == 1).all():
@@ -55,7 +57,7 @@ class Destinations:
         positions[vertices] = np.arange(len(vertices), dtype=np.int32)
         # Do not use in-degrees: they may count edges that other processes have.
         edges = int((topology.indptr[vertices + 1] - topology.indptr[vertices]).sum(dtype=np.int64))
-        if not turn or edges > MOST_EDGES * topology.num_edges:
+        if not transpose or edges > MAX_TRANSPOSED_FRACTION * topology.num_edges:
             return cls(vertices, positions, None)
         starts = np.zeros(topology.num_vertices + 1, np.int32 if edges < 2**31 else np.int64)
         rows = np.empty(edges, np.int32)
@@ -64,20 +66,20 @@ class Destinations:
 
 
 @dataclass(frozen=True, slots=True)
-class GatheringPass:
+class GatherContext:
     """Context of one gather call: where it is needed, and what it may use."""
 
     workers: Workers
     """The worker team."""
-    at: Destinations | None = None
+    destinations: DestinationSubset | None = None
     """The destinations; all vertices by default."""
-    masks: Masks | None = None
+    masks: DropoutKey | None = None
     """The key of the step's dropout masks; None disables dropout."""
-    memory: RecycledMatrices | None = None
+    memory: MatrixPool | None = None
     """Forward: the pool for matrices that the backward pass needs; None if there is no backward pass."""
     overwrite: bool = False
     """Forward: whether the messages may be overwritten. After the call only `backward` reads them, if
-    `reads_messages_back`.
+    `reads_messages_in_backward`.
     """
     accumulate: bool = False
     """Backward: whether to add to the output instead of overwriting it."""

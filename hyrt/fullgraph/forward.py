@@ -9,32 +9,30 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.fullgraph.destinations import Destinations, GatheringPass
-from hyrt.fullgraph.gathering import Gathered, Gathering, MeetsGradient, gathering_of
-from hyrt.fullgraph.host_budget import HostBudget
+from hyrt.fullgraph.destinations import DestinationSubset, GatherContext
+from hyrt.fullgraph.gather_ops import FusedBackward, GatherOp, GatherResult, build_gather_op
+from hyrt.fullgraph.host_progress import CheckpointedArrays, HostStepProgress
 from hyrt.fullgraph.input_rows import InputRows
-from hyrt.fullgraph.plan import ChainPlan
-from hyrt.fullgraph.recycled_matrices import RecycledMatrices
-from hyrt.fullgraph.row_stage import Masks, Rows, RowStage, dropped_features
-from hyrt.fullgraph.unfinished.chain_progress import ChainProgress, KeptArrays
-from hyrt.fullgraph.unfinished.step_keeper import KeptStep
-from hyrt.machine.buffer_pool import BufferPool
-from hyrt.machine.workers import Chunk, Workers, working
-from hyrt.nn.fused.loop_runner import loops_named
+from hyrt.fullgraph.matrix_pool import HostMemoryBudget, MatrixPool
+from hyrt.fullgraph.plan import DenseStage, DropoutKey, FullGraphPlan, Rows, dropout_features
+from hyrt.fullgraph.step_checkpoint import StepCheckpoint
+from hyrt.nn.fused.loop_backend import name_loops
 from hyrt.nn.operators.sparse import SparseRows
-from hyrt.sampling.full.whole_graph import WholeGraph
+from hyrt.runtime.buffer_pool import BufferPool
+from hyrt.runtime.workers import Chunk, Workers, use_workers
+from hyrt.sampling.full_sampler import FullGraph
 
 Array = NDArray[Any]
 
-COLUMNS = 32
+COLUMNS_PER_COPY = 32
 """Number of feature columns that are copied from a file at a time."""
 
 
-Computed = tuple[tuple[torch.Tensor | None, Rows | None], tuple[torch.Tensor, ...]]
+StageResult = tuple[tuple[torch.Tensor | None, Rows | None], tuple[torch.Tensor, ...]]
 """Inputs and outputs of a stage for a range of rows."""
 
 
-class Chain:
+class FullGraphForward:
     """Matrices of a model over a full graph, and its forward pass.
 
     Parameters
@@ -50,171 +48,189 @@ class Chain:
     """
 
     def __init__(
-        self, plan: ChainPlan, graph: WholeGraph, features: InputRows, budget: HostBudget | None = None
+        self,
+        plan: FullGraphPlan,
+        graph: FullGraph,
+        features: InputRows,
+        budget: HostMemoryBudget | None = None,
     ) -> None:
         self.plan = plan
         self.num_vertices = len(graph.rows)
         """Number of vertices that are computed."""
         self.num_sources = graph.topology.num_vertices
         """Number of message rows: local and remote vertices."""
-        self.memory = RecycledMatrices(budget)
+        self.memory = MatrixPool(budget)
         self.features = features
-        self.gatherings: list[Gathering] = [
-            gathering_of(parts.gather, graph.topology, plan.dtype, layer)
-            if graph.gatherings is None
-            else graph.gatherings.gathering(parts.gather, plan.dtype, layer)
+        self.gatherings: list[GatherOp] = [
+            build_gather_op(parts.gather, graph.topology, plan.dtype, layer)
+            if graph.gather_ops is None
+            else graph.gather_ops.build_gather_op(parts.gather, plan.dtype, layer)
             for layer, parts in enumerate(plan.parts, 1)
         ]
         # isinstance() of a runtime protocol is slow: check once.
-        self.meeting = [each if isinstance(each, MeetsGradient) else None for each in self.gatherings]
+        self.fused_backwards = [each if isinstance(each, FusedBackward) else None for each in self.gatherings]
         self.vertices = graph.vertices
         """[n] vertex ids, which key the dropout masks."""
         # Operators inside a chunk run in the thread that computes the chunk.
         self._alone = Workers(1, "chunk", pool=BufferPool())
         self._first: Array | None = None
-        self._computed: dict[tuple[int, int], Computed] = {}
+        self._computed: dict[tuple[int, int], StageResult] = {}
         """Saved results, by stage index and first row."""
 
-    def in_chunks(self, work: Chunk, count: int, workers: Workers) -> None:
+    def run_chunks(self, work: Chunk, count: int, workers: Workers) -> None:
         """Call `work(start, stop)` for chunks of `count` rows, each computed by one thread.
 
         A single chunk is computed by the whole team, operator by operator.
         """
         if count <= self.plan.chunk_rows:
-            with working(workers):
+            with use_workers(workers):
                 work(0, count)
             return
 
         @functools.wraps(work)  # Traces label parallel work with the function's name.
         def alone(start: int, stop: int) -> None:
-            with working(self._alone):
+            with use_workers(self._alone):
                 work(start, stop)
 
         workers.run(alone, count, self.plan.chunk_rows)
 
-    def given(
+    def stage_inputs(
         self,
-        stage: RowStage,
-        layer: Gathered | None,
+        stage: DenseStage,
+        layer: GatherResult | None,
         start: int,
         stop: int,
-        masks: Masks | None,
+        masks: DropoutKey | None,
         *,
-        leaves: bool,
+        requires_grad: bool,
     ) -> tuple[torch.Tensor | None, Rows | None]:
         """Return the inputs of a stage for a range of vertices, as views of the matrices.
 
-        If `leaves` is set, tensors whose gradient is needed require gradients.
+        If `flatten_settings` is set, tensors whose gradient is needed require gradients.
         """
         rows: Rows | None = None
-        if layer is not None and layer.own is not None:
-            rows = torch.from_numpy(layer.own[start:stop]).requires_grad_(leaves)
-        elif layer is None or stage.reads_own:
+        if layer is not None and layer.self_rows is not None:
+            rows = torch.from_numpy(layer.self_rows[start:stop]).requires_grad_(requires_grad)
+        elif layer is None or stage.reads_self:
             # These are the features: only the stages before and after the first gather get here.
             vertices = self.vertices[start:stop]
-            rows = dropped_features(stage.model, self.features.part(start, stop), vertices, masks)
+            rows = dropout_features(stage.model, self.features.read_range(start, stop), vertices, masks)
         if layer is None:
             return None, rows
         gathered = torch.from_numpy(layer.values[start:stop])
-        return gathered.requires_grad_(leaves and layer.takes_gradient), rows
+        return gathered.requires_grad_(requires_grad and layer.needs_gradient), rows
 
     def forward(
         self,
-        at: Destinations | None,
-        masks: Masks | None,
+        destinations: DestinationSubset | None,
+        masks: DropoutKey | None,
         workers: Workers,
         *,
-        keep: bool,
-        progress: ChainProgress | None = None,
-    ) -> list[Gathered]:
-        """Run the gathers and stages up to the last gather, which is limited to `at`.
+        save_for_backward: bool,
+        progress: HostStepProgress | None = None,
+    ) -> list[GatherResult]:
+        """Run the gathers and stages up to the last gather, which is limited to `destinations`.
 
         Parameters
         ----------
-        at
+        destinations
             The vertices whose scores are needed; None for all.
         masks
             The key of the step's dropout masks; None disables dropout.
         workers
             The worker team.
-        keep
+        save_for_backward
             Whether a backward pass follows.
         progress
             The progress of the step, from which it resumes; by default it starts at the beginning.
 
         Returns
         -------
-        The layers. If `keep` is false, only the last one is valid.
+        The layers. If `no_handoff` is false, only the last one is valid.
         """
-        plan, progress = self.plan, ChainProgress() if progress is None else progress
-        state, restore = progress.state, functools.partial(self.restore, progress, at)
+        plan, progress = self.plan, HostStepProgress() if progress is None else progress
+        state, restore = progress.state, functools.partial(self.restore, progress, destinations)
         self._computed.clear()
         for i in range(len(plan.parts)):
             is_last = i == len(plan.parts) - 1
-            if not progress.is_over(restore):
+            if not progress.is_done(restore):
                 if i == 0:
-                    state.messages = self._first_messages(masks, workers, keep=keep)
-                where = at if is_last else None
-                layer = self._gather(i, state.messages, state.own, where, masks, workers, keep=keep)
+                    state.messages = self._first_messages(masks, workers, keep=save_for_backward)
+                where = destinations if is_last else None
+                layer = self._gather(
+                    i, state.messages, state.self_rows, where, masks, workers, keep=save_for_backward
+                )
                 state.layers.append(layer)
-                state.messages, state.own = (), None
-                progress.ended()
+                state.messages, state.self_rows = (), None
+                progress.finish_half()
             if is_last:
                 break
-            if not progress.is_over(restore):
+            if not progress.is_done(restore):
                 stage, layer = plan.stages[i + 1], state.layers[i]
-                made = self._apply(stage, layer, masks, workers, keep=keep)
-                state.own, state.messages = self._sorted(stage, made)
-                if not keep:
+                made = self._apply(stage, layer, masks, workers, keep=save_for_backward)
+                state.self_rows, state.messages = self._sorted(stage, made)
+                if not save_for_backward:
                     self.release(layer)
-                progress.ended()
+                progress.finish_half()
         return state.layers
 
-    def restore(self, progress: ChainProgress, at: Destinations | None, kept: KeptStep) -> None:
-        """Restore the state of a step from a checkpoint; `at` are the destinations of its last layer."""
-        arrays, state = KeptArrays.read(kept, self.memory.take), progress.state
+    def restore(
+        self, progress: HostStepProgress, destinations: DestinationSubset | None, checkpoint: StepCheckpoint
+    ) -> None:
+        """Restore the state of a step from a checkpoint; `destinations` are the destinations of its last
+        layer.
+        """
+        arrays, state = CheckpointedArrays.read(checkpoint, self.memory.take), progress.state
         last = len(self.plan.parts) - 1
         for i, (values, takes_gradient, messages, others, own) in enumerate(arrays.layers):
-            if i == 0 and self.plan.keeps_first and not (i == last and at is not None):
+            if i == 0 and self.plan.caches_first_gather and not (i == last and destinations is not None):
                 self._first = values
-            layer = Gathered(values, takes_gradient, messages, others, own=own)
-            self._let_meet(i, layer, at if i == last else None)
+            layer = GatherResult(values, takes_gradient, messages, others, self_rows=own)
+            self._let_meet(i, layer, destinations if i == last else None)
             state.layers.append(layer)
-        state.messages, state.own, state.grads = arrays.messages, arrays.own, arrays.grads
-        state.told = arrays.told
+        state.messages, state.self_rows, state.grads = arrays.messages, arrays.self_rows, arrays.grads
+        state.loss_totals = arrays.loss_totals
 
-    def at_targets(
-        self, layer: Gathered, at: Destinations | None, masks: Masks | None, workers: Workers
-    ) -> Gathered:
+    def select_targets(
+        self,
+        layer: GatherResult,
+        destinations: DestinationSubset | None,
+        masks: DropoutKey | None,
+        workers: Workers,
+    ) -> GatherResult:
         """Return the inputs of the last stage: gathered rows and the layer's input rows at the targets."""
-        own, stage = layer.own, self.plan.stages[-1]
-        vertices = np.arange(self.num_vertices) if at is None else at.vertices
+        own, stage = layer.self_rows, self.plan.stages[-1]
+        vertices = np.arange(self.num_vertices) if destinations is None else destinations.vertices
         if own is not None:
-            own = own if at is None else own[vertices]
-        elif stage.reads_own:
-            rows = self.features.rows(vertices, workers)
-            rows = dropped_features(stage.model, rows, self.vertices[vertices], masks)
-            own = (rows.dense() if isinstance(rows, SparseRows) else rows).to(self.plan.torch_dtype).numpy()
-        return Gathered(layer.values, layer.takes_gradient, meet=layer.meet, own=own)
+            own = own if destinations is None else own[vertices]
+        elif stage.reads_self:
+            rows = self.features.read_rows(vertices, workers)
+            rows = dropout_features(stage.model, rows, self.vertices[vertices], masks)
+            own = (
+                (rows.to_dense() if isinstance(rows, SparseRows) else rows).to(self.plan.torch_dtype).numpy()
+            )
+        return GatherResult(
+            layer.values, layer.needs_gradient, save_for_backward=layer.save_for_backward, self_rows=own
+        )
 
-    def release(self, layer: Gathered) -> None:
+    def release(self, layer: GatherResult) -> None:
         """Release the matrices of a layer to the pool."""
-        for matrix in (layer.values, *layer.messages, *layer.kept, layer.own):
+        for matrix in (layer.values, *layer.messages, *layer.saved, layer.self_rows):
             if matrix is not None and matrix is not self._first:
-                self.memory.give(matrix)
+                self.memory.release(matrix)
 
-    def _sorted(self, stage: RowStage, made: tuple[Array, ...]) -> tuple[Array | None, tuple[Array, ...]]:
+    def _sorted(self, stage: DenseStage, made: tuple[Array, ...]) -> tuple[Array | None, tuple[Array, ...]]:
         """Split the outputs of a stage into rows for the stage after the next gather, and messages."""
         assert stage.after is not None
         if not stage.carries_rows:
             return None, made
         return made[0], made if stage.after.scatter is None else made[1:]
 
-    def _first_messages(self, masks: Masks | None, workers: Workers, *, keep: bool) -> tuple[Array, ...]:
-        if self.plan.keeps_first:
+    def _first_messages(self, masks: DropoutKey | None, workers: Workers, *, keep: bool) -> tuple[Array, ...]:
+        if self.plan.caches_first_gather:
             return ()
         if self.plan.reads_in_place:
-            return (self.features.matrix(),)
+            return (self.features.as_matrix(),)
         return self._apply(self.plan.stages[0], None, masks, workers, keep=keep)
 
     def _gather(
@@ -222,44 +238,46 @@ class Chain:
         i: int,
         messages: tuple[Array, ...],
         own: Array | None,
-        at: Destinations | None,
-        masks: Masks | None,
+        at: DestinationSubset | None,
+        masks: DropoutKey | None,
         workers: Workers,
         *,
         keep: bool,
-    ) -> Gathered:
+    ) -> GatherResult:
         plan, gathering = self.plan, self.gatherings[i]
-        if i == 0 and plan.keeps_first:
+        if i == 0 and plan.caches_first_gather:
             values = self._gather_first(workers)
             if at is not None:
                 every = values
                 values = self.memory.take((len(at.vertices), every.shape[1]), plan.dtype)
                 np.take(every, at.vertices, 0, out=values, mode="clip")
-            return Gathered(values, takes_gradient=False)
+            return GatherResult(values, needs_gradient=False)
         height = self.num_vertices if at is None else len(at.vertices)
         values = self.memory.take((height, plan.parts[i].gathered_width), plan.dtype)
         in_place = i == 0 and plan.reads_in_place
         mine = not in_place and all(message is not own for message in messages)
         memory = self.memory if keep else None
-        over = GatheringPass(workers, at, masks, memory, overwrite=mine)
-        with loops_named(f"layer {i + 1}"):
+        over = GatherContext(workers, at, masks, memory, overwrite=mine)
+        with name_loops(f"layer {i + 1}"):
             kept = gathering.forward(messages, values, over)
         takes_gradient = i > 0 or bool(plan.stages[0].parameters)
         if in_place:
             messages = ()
-        elif not (keep and takes_gradient and gathering.reads_messages_back):
+        elif not (keep and takes_gradient and gathering.reads_messages_in_backward):
             for message in messages:
                 if message is not own:
-                    self.memory.give(message)
+                    self.memory.release(message)
             messages = ()
-        layer = Gathered(values, takes_gradient, messages, kept, own=own)
+        layer = GatherResult(values, takes_gradient, messages, kept, self_rows=own)
         self._let_meet(i, layer, at)
         return layer
 
-    def _let_meet(self, i: int, layer: Gathered, at: Destinations | None) -> None:
-        meeting = self.meeting[i]
-        if layer.kept and layer.takes_gradient and meeting is not None:
-            layer.meet = functools.partial(meeting.meet, layer.messages, layer.kept, at)
+    def _let_meet(self, i: int, layer: GatherResult, at: DestinationSubset | None) -> None:
+        meeting = self.fused_backwards[i]
+        if layer.saved and layer.needs_gradient and meeting is not None:
+            layer.save_for_backward = functools.partial(
+                meeting.save_for_backward, layer.messages, layer.saved, at
+            )
 
     def _gather_first(self, workers: Workers) -> Array:
         """Return [V, f] gathered features of the first layer, which are computed once and cached."""
@@ -267,54 +285,62 @@ class Chain:
             width = self.plan.parts[0].gathered_width
             first = self.memory.take((self.num_vertices, width), self.plan.dtype)
             gathering, features = self.gatherings[0], self.features
-            with loops_named("layer 1"):
+            with name_loops("layer 1"):
                 if features.is_mapped:
                     # Copy some columns at a time, so that memory never holds the whole matrix or a copy of
                     # it.
-                    some = self.memory.take((self.num_vertices, min(width, COLUMNS)), self.plan.dtype)
+                    some = self.memory.take(
+                        (self.num_vertices, min(width, COLUMNS_PER_COPY)), self.plan.dtype
+                    )
                     for at in range(0, width, some.shape[1]):
-                        features.columns(at, some, workers)
+                        features.copy_columns(at, some, workers)
                         part = first[:, at : at + some.shape[1]]
                         columns = some[:, : part.shape[1]]
-                        gathering.forward((columns,), part, GatheringPass(workers, overwrite=True))
-                    self.memory.give(some)
+                        gathering.forward((columns,), part, GatherContext(workers, overwrite=True))
+                    self.memory.release(some)
                 else:
-                    gathering.forward((features.matrix(),), first, GatheringPass(workers))
+                    gathering.forward((features.as_matrix(),), first, GatherContext(workers))
             self._first = first
         return self._first
 
     def compute(
         self,
-        stage: RowStage,
-        layer: Gathered | None,
+        stage: DenseStage,
+        layer: GatherResult | None,
         start: int,
         stop: int,
-        masks: Masks | None,
+        masks: DropoutKey | None,
         *,
-        leaves: bool,
-    ) -> Computed:
-        """Run a stage on a range of rows; the outputs can be differentiated if `leaves` is set."""
-        with torch.set_grad_enabled(leaves):
-            inputs = self.given(stage, layer, start, stop, masks, leaves=leaves)
+        requires_grad: bool,
+    ) -> StageResult:
+        """Run a stage on a range of rows; the outputs can be differentiated if `flatten_settings` is set."""
+        with torch.set_grad_enabled(requires_grad):
+            inputs = self.stage_inputs(stage, layer, start, stop, masks, requires_grad=requires_grad)
             return inputs, stage(*inputs, self.vertices[start:stop], masks)
 
-    def computed(self, stage: RowStage, start: int) -> Computed | None:
+    def pop_saved_result(self, stage: DenseStage, start: int) -> StageResult | None:
         """Remove and return the saved result of the rows from `start` on; None if it was not saved."""
         return self._computed.pop((stage.index, start), None)
 
     def _apply(
-        self, stage: RowStage, layer: Gathered | None, masks: Masks | None, workers: Workers, *, keep: bool
+        self,
+        stage: DenseStage,
+        layer: GatherResult | None,
+        masks: DropoutKey | None,
+        workers: Workers,
+        *,
+        keep: bool,
     ) -> tuple[Array, ...]:
         """Run a stage on all rows and return its output matrices."""
         made = tuple(self.memory.take((self.num_sources, width), self.plan.dtype) for width in stage.widths)
-        keeps = keep and self.plan.keeps_rows
+        keeps = keep and self.plan.saves_activations
 
         def work(start: int, stop: int) -> None:
-            computed = self.compute(stage, layer, start, stop, masks, leaves=keeps)
+            computed = self.compute(stage, layer, start, stop, masks, requires_grad=keeps)
             if keeps:
                 self._computed[stage.index, start] = computed
             for matrix, result in zip(made, computed[1], strict=True):
                 matrix[start:stop] = result.detach().numpy()
 
-        self.in_chunks(work, self.num_vertices, workers)
+        self.run_chunks(work, self.num_vertices, workers)
         return made

@@ -1,19 +1,149 @@
-"""Decomposition of a model over a full graph into alternating dense stages and gathers."""
+"""Decomposition of a model into gathers and the dense stages between the gathers, and the choice of what is
+cached and where.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, TypeGuard
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from hyrt.fullgraph.row_stage import RowStage
-from hyrt.nn.layer import Layer
-from hyrt.nn.layer_parts import LayerParts
+from hyrt.nn.description import overrides_only
+from hyrt.nn.layer import Layer, LayerParts
 from hyrt.nn.model import GNN
-from hyrt.nn.overridden import is_newer
+from hyrt.nn.operators.dropout import dropout
+from hyrt.nn.operators.sparse import SparseRows
+
+Rows = torch.Tensor | SparseRows
+
+
+@dataclass(frozen=True, slots=True)
+class DropoutKey:
+    """Key of a step's dropout masks."""
+
+    seed: int
+    step: int
+
+
+@dataclass(frozen=True)
+class DenseStage:
+    """Row-wise work between the gathers of layers i and i + 1 (both from 0).
+
+    It applies layer i to the gathered rows, with residual, norm, ReLU and dropout, and computes the messages
+    of layer i + 1. Stage -1 computes the first messages from the features; the last stage computes the
+    scores.
+    """
+
+    model: GNN
+    index: int
+    """i."""
+    before: LayerParts | None
+    """Layer i; None for the feature stage."""
+    after: LayerParts | None
+    """Layer i + 1; None for the last stage."""
+
+    @property
+    def reads_self(self) -> bool:
+        """Return whether it reads the input rows of layer i."""
+        return self.before is not None and (self.before.reads_self or self.model.adds_residual(self.index))
+
+    @property
+    def carries_rows(self) -> bool:
+        """Return whether the next stage reads the input rows of layer i + 1."""
+        if self.before is None or self.after is None:
+            return False  # The features are always available.
+        return self.after.reads_self or self.model.adds_residual(self.index + 1)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Return the columns of the output matrices: see `__call__`."""
+        rows = self.model.architecture.widths[self.index + 1]
+        if self.after is None or self.after.scatter is None:
+            return (rows,)
+        return (rows, *self.after.message_widths) if self.carries_rows else self.after.message_widths
+
+    @cached_property
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """Return the trainable parameters that it reads."""
+        model, modules = self.model, []
+        if self.before is not None:
+            modules.append(model.layers[self.index])
+            modules += [
+                parameters[self.index]
+                for parameters in (model.norms, model.shortcuts)
+                if self.index < len(parameters)
+            ]
+        if self.after is not None and self.after.scatter is not None:
+            modules.append(model.layers[self.index + 1])
+        parameters = (p for module in modules for p in module.parameters() if p.requires_grad)
+        # Layers may share parameters, and torch returns the full gradient once per occurrence.
+        return list({id(parameter): parameter for parameter in parameters}.values())
+
+    def __call__(
+        self,
+        gathered: torch.Tensor | None,
+        self_rows: Rows | None,
+        vertices: NDArray[Any],
+        masks: DropoutKey | None,
+    ) -> tuple[torch.Tensor, ...]:
+        """Compute a range of rows.
+
+        Parameters
+        ----------
+        gathered
+            [n, width] rows that layer i gathered; None in the feature stage.
+        self_rows
+            [n, in] input rows of layer i, if they are read; the features in the feature stage.
+        vertices
+            [n] the vertices.
+        masks
+            The key of the dropout masks; None disables dropout.
+
+        Returns
+        -------
+        The scores in the last stage, otherwise the messages of layer i + 1. These are its input rows if the
+        layer sends rows unchanged. If it does not, but the next stage reads the input rows, the rows come
+        first and the messages follow.
+        """
+        model, a = self.model, self.model.architecture
+        if self.before is None:
+            assert self_rows is not None
+            rows: Rows = self_rows
+        else:
+            assert gathered is not None
+            read = self_rows if self.before.reads_self else None
+            out = self.before.apply(gathered, read, relu=model.ends_with_relu(self.index))
+            rows = model.finish(self.index, out, self_rows if model.adds_residual(self.index) else None)
+            if self.after is None:
+                return (rows,)
+            rows = _dropout_rows(rows, vertices, a.dropout, masks, self.index + 1)
+        assert self.after is not None
+        if self.after.scatter is None:
+            return (rows.to_dense() if isinstance(rows, SparseRows) else rows,)
+        messages = self.after.scatter(rows)
+        if not self.carries_rows:
+            return messages
+        assert isinstance(rows, torch.Tensor)
+        return (rows, *messages)
+
+
+def dropout_features(model: GNN, rows: Rows, vertices: NDArray[Any], masks: DropoutKey | None) -> Rows:
+    """Apply input dropout to feature rows."""
+    return _dropout_rows(rows, vertices, model.architecture.input_dropout, masks, 0)
+
+
+def _dropout_rows(
+    rows: Rows, vertices: NDArray[Any], rate: float, masks: DropoutKey | None, layer: int
+) -> Rows:
+    if masks is None or rate == 0:
+        return rows
+    return dropout(rows, vertices, rate=rate, seed=masks.seed, step=masks.step, layer=layer)
+
 
 # Rows of a chunk: enough to amortize the overhead of torch calls, and few enough to bound the memory of wide
 # rows.
@@ -23,20 +153,20 @@ _NUMBERS = 1 << 22
 # times.
 _STEPS = 4
 
-KEPT_PART = 4
+CACHE_DIVISOR = 4
 """Divisor of the machine's memory: the cached gather of the first layer may take one part in this many."""
 
 
 @dataclass(frozen=True, slots=True)
-class ChainPlan:
+class FullGraphPlan:
     """How a model is computed over a full graph."""
 
     model: GNN
     parts: tuple[LayerParts, ...]
     """The decomposed layers."""
-    stages: tuple[RowStage, ...]
+    stages: tuple[DenseStage, ...]
     """One stage before each layer's gather, and one after the last."""
-    keeps_first: bool
+    caches_first_gather: bool
     """Whether the first layer's gather of the features is computed once and cached, because it does not
     change between steps.
     """
@@ -46,7 +176,7 @@ class ChainPlan:
     """Rows that a thread computes at a time. Depends only on layer widths, so that sums over chunks have the
     same bits for any number of threads.
     """
-    keeps_rows: bool
+    saves_activations: bool
     """Whether activations of the forward pass are saved for the backward pass, because they are small.
     Otherwise they are recomputed.
     """
@@ -56,30 +186,30 @@ class ChainPlan:
     """The same dtype for numpy."""
 
 
-def can_take_apart(model: torch.nn.Module) -> TypeGuard[GNN]:
+def is_decomposable(model: torch.nn.Module) -> TypeGuard[GNN]:
     """Return whether a model is a plain chain of layers that have parts, over rows of one width."""
-    if not isinstance(model, GNN) or is_newer(type(model), "forward", "layer"):
+    if not isinstance(model, GNN) or overrides_only(type(model), "forward", "layer"):
         return False
     if model.architecture.shape is not None:
         return False
     return all(
         isinstance(layer, Layer)
-        and not is_newer(type(layer), "forward", "parts")
+        and not overrides_only(type(layer), "forward", "parts")
         and layer.parts(multiply_first=False) is not None
         for layer in model.layers
     )
 
 
-def plan_chain(
+def plan_full_graph(
     model: GNN,
     num_vertices: int,
     num_edges: int,
     *,
     is_sparse: bool,
     memory_bytes: int,
-    limited: bool = False,
-    travels: bool = False,
-) -> ChainPlan:
+    has_memory_limit: bool = False,
+    is_distributed: bool = False,
+) -> FullGraphPlan:
     """Choose how a model is computed over a graph.
 
     A layer that narrows its rows multiplies before the gather if it can. The first layer gathers raw features
@@ -89,16 +219,16 @@ def plan_chain(
     Parameters
     ----------
     model
-        A model that `can_take_apart`.
+        A model that `is_decomposable`.
     num_vertices, num_edges
         The size of the graph.
     is_sparse
         Whether its features are sparse.
     memory_bytes
         Memory that the first layer's cached gather may take between steps.
-    limited
+    has_memory_limit
         Whether the host memory budget is limited; saved activations would not count towards it.
-    travels
+    is_distributed
         Whether gathers exchange rows with other processes. It then pays to gather raw features once.
     """
     architecture = model.architecture
@@ -116,7 +246,7 @@ def plan_chain(
             gathers_raw = raw.scatter is None and architecture.input_dropout == 0
             must = layer.source_weight() is None
             numbers = num_vertices * raw.gathered_width
-            pays = travels or not narrower or numbers <= num_edges * made
+            pays = is_distributed or not narrower or numbers <= num_edges * made
             fits = numbers * dtype.itemsize <= memory_bytes
             keeps_first = gathers_raw and (must or (fits and pays and not is_sparse))
             narrower = not keeps_first and (narrower or is_sparse)
@@ -127,19 +257,19 @@ def plan_chain(
         parts.append(chosen)
     padded: list[LayerParts | None] = [None, *parts, None]
     stages = tuple(
-        RowStage(model, i - 1, before, after) for i, (before, after) in enumerate(pairwise(padded))
+        DenseStage(model, i - 1, before, after) for i, (before, after) in enumerate(pairwise(padded))
     )
     widest = max(architecture.widths[1:] if is_sparse else architecture.widths)
     chunk_rows = max(1, min(_ROWS, _NUMBERS // widest))
     few = num_vertices * _STEPS * sum(architecture.widths[1:]) <= _NUMBERS
-    return ChainPlan(
+    return FullGraphPlan(
         model=model,
         parts=tuple(parts),
         stages=stages,
-        keeps_first=keeps_first,
+        caches_first_gather=keeps_first,
         reads_in_place=reads_in_place,
         chunk_rows=chunk_rows,
-        keeps_rows=not limited and (few or num_vertices <= chunk_rows),
+        saves_activations=not has_memory_limit and (few or num_vertices <= chunk_rows),
         torch_dtype=dtype,
         dtype=np.dtype(str(dtype).removeprefix("torch.")),
     )

@@ -1,40 +1,211 @@
-"""Model replica for full-graph training on the host, with exact sums over the targets and few [V, width]
-matrices.
-"""
+"""Model replica for full-graph training on the host, and its backward pass from the loss to all gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.fullgraph.backward import lose, turn_back
-from hyrt.fullgraph.destinations import Destinations
-from hyrt.fullgraph.forward import Chain
-from hyrt.fullgraph.gradient_sums import GradientSums
-from hyrt.fullgraph.host_budget import HostBudget
+from hyrt.fullgraph.destinations import DestinationSubset, GatherContext
+from hyrt.fullgraph.forward import FullGraphForward
+from hyrt.fullgraph.gather_ops import GatherResult
+from hyrt.fullgraph.host_progress import ChunkSum, GradientSums, HostStepProgress, restore_sums
 from hyrt.fullgraph.input_rows import InputRows
-from hyrt.fullgraph.plan import plan_chain
-from hyrt.fullgraph.row_stage import Masks
-from hyrt.fullgraph.unfinished.chain_progress import ChainProgress, restore_sums
-from hyrt.fullgraph.unfinished.step_keeper import KeptStep, StepKeeper
-from hyrt.machine.workers import Workers
-from hyrt.nn.inputs import InPlace
+from hyrt.fullgraph.matrix_pool import HostMemoryBudget
+from hyrt.fullgraph.plan import DropoutKey, plan_full_graph
+from hyrt.fullgraph.step_checkpoint import StepCheckpoint, StepCheckpointer
+from hyrt.nn.fused.loop_backend import name_loops
+from hyrt.nn.inputs import InPlaceFeatures
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.objective import Objective
-from hyrt.sampling.full.whole_graph import WholeGraph
+from hyrt.objective.host_loss import compute_host_counts
+from hyrt.objective.objective import OBJECTIVES, sum_counts
+from hyrt.objective.validation import check_loss
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.full_sampler import FullGraph
 from hyrt.sampling.minibatch import MiniBatch
 
 Array = NDArray[Any]
 
 
+def compute_loss(
+    chain: FullGraphForward,
+    gathered: GatherResult,
+    batch: MiniBatch,
+    objective: Objective,
+    terms: ChunkSum,
+    workers: Workers,
+) -> tuple[float, dict[str, float]]:
+    """Return the loss over the targets of a mini-batch, and the counts for its metrics.
+
+    Each chunk of targets goes from its gathered rows to scores, to the loss and back. The full score matrix
+    is never stored.
+
+    Parameters
+    ----------
+    chain
+        The model over the graph.
+    gathered
+        The gathered rows of the targets in the last layer, and the input rows of that layer; overwritten with
+        their gradients.
+    batch
+        The targets with labels and weights.
+    objective
+        The training goal.
+    terms
+        Accumulates the gradients of the parameters of the last stage.
+    workers
+        The worker team.
+    """
+    stage = chain.plan.stages[-1]
+    labels, target_weights = torch.from_numpy(batch.labels), batch.target_weights
+    weights = None if target_weights is None else torch.from_numpy(target_weights)
+    num, rows = len(batch.targets), chain.plan.chunk_rows
+    if not num:
+        # Other processes have all targets.
+        return 0.0, {}
+    losses = [0.0] * -(-num // rows)
+    counts: list[dict[str, float]] = [{}] * len(losses)
+
+    def work(start: int, stop: int) -> None:
+        with torch.enable_grad():
+            inputs = chain.stage_inputs(stage, gathered, start, stop, None, requires_grad=True)
+            (scores,) = stage(*inputs, batch.targets[start:stop], None)
+            part = None if weights is None else weights[start:stop]
+            with OBJECTIVES.wrap_errors(objective.name, "loss_sum"):
+                loss = check_loss(objective, objective.loss_sum(scores, labels[start:stop], part))
+        chunk = start // rows
+        losses[chunk] = float(loss.detach())
+        counts[chunk] = compute_host_counts(objective, scores.detach(), labels[start:stop])
+        terms.differentiate(chunk, (loss,), None, inputs, _save_callback(gathered, start))
+
+    chain.run_chunks(work, num, workers)
+    return sum(losses), sum_counts(counts)
+
+
+def run_backward(
+    chain: FullGraphForward,
+    progress: HostStepProgress,
+    destinations: DestinationSubset | None,
+    masks: DropoutKey,
+    sums: GradientSums,
+    workers: Workers,
+) -> None:
+    """Propagate gradients from the last layer to the first.
+
+    Parameters
+    ----------
+    chain
+        The model over the graph.
+    progress
+        Holds the layers that the forward pass saved; `values` of the last layer are its gradient. All
+        matrices are released.
+    destinations
+        The vertices at which the last layer was gathered; None for all.
+    masks
+        The key of the step's dropout masks.
+    sums
+        Accumulates the gradients of the parameters.
+    workers
+        The worker team.
+    """
+    state, num = progress.state, len(chain.plan.parts)
+
+    def restore(kept: StepCheckpoint) -> None:
+        chain.restore(progress, destinations, kept)
+        restore_sums(kept, sums.stage_sums)
+
+    for i in reversed(range(num)):
+        terms = sums.add_stage(chain.gatherings[i].parameters)
+        if not progress.is_done(restore):
+            layer = state.layers.pop()
+            if not layer.needs_gradient:
+                chain.release(layer)
+                return
+            last = destinations if i == num - 1 else None
+            state.grads = _gather_backward(chain, i, layer, last, masks, terms, workers)
+            progress.finish_half()
+        terms = sums.add_stage(chain.plan.stages[i].parameters)
+        if not progress.is_done(restore):
+            before = state.layers[i - 1] if i else None
+            _apply_backward(chain, i, before, state.grads, masks, terms, workers)
+            for grad in state.grads:
+                chain.memory.release(grad)
+            state.grads = ()
+            progress.finish_half()
+
+
+def _apply_backward(
+    chain: FullGraphForward,
+    i: int,
+    layer: GatherResult | None,
+    grads: tuple[Array, ...],
+    masks: DropoutKey,
+    terms: ChunkSum,
+    workers: Workers,
+) -> None:
+    """Propagate gradients from the output of stage i to its inputs from `layer`, and to its parameters."""
+    stage = chain.plan.stages[i]
+
+    def work(start: int, stop: int) -> None:
+        # Recompute rows that the forward pass did not save.
+        computed = chain.pop_saved_result(stage, start)
+        inputs, made = computed or chain.compute(stage, layer, start, stop, masks, requires_grad=True)
+        output_gradients = [torch.from_numpy(grad[start:stop]) for grad in grads]
+        chunk, save = start // chain.plan.chunk_rows, _save_callback(layer, start)
+        terms.differentiate(chunk, made, output_gradients, inputs, save)
+
+    chain.run_chunks(work, chain.num_vertices, workers)
+
+
+def _save_callback(layer: GatherResult | None, start: int) -> Callable[[Array, Array], None] | None:
+    """Return the callback of a layer that saves what its backward pass needs of the rows from `start` on."""
+    return (
+        None if layer is None or layer.save_for_backward is None else partial(layer.save_for_backward, start)
+    )
+
+
+def _gather_backward(
+    chain: FullGraphForward,
+    i: int,
+    layer: GatherResult,
+    at: DestinationSubset | None,
+    masks: DropoutKey,
+    terms: ChunkSum,
+    workers: Workers,
+) -> tuple[Array, ...]:
+    """Return the gradients of the messages of layer i, and release what the layer saved."""
+    parts, memory = chain.plan.parts[i], chain.memory
+    accumulates = parts.scatter is None and layer.self_rows is not None
+    gathering, kept = chain.gatherings[i], layer.saved
+    meeting = chain.fused_backwards[i]
+    released = () if meeting is None else meeting.releasable(kept)
+    for matrix in released:
+        memory.release(matrix)
+    if accumulates:
+        assert layer.self_rows is not None
+        out: tuple[Array, ...] = (layer.self_rows,)
+    else:
+        shapes = ((chain.num_sources, width) for width in parts.message_widths)
+        out = tuple(memory.take(shape, chain.plan.dtype) for shape in shapes)
+    grad = layer.values
+    over = GatherContext(workers, at, masks, accumulate=accumulates)
+    with name_loops(f"layer {i + 1} back"):
+        parameter_gradients = gathering.backward(layer.messages, kept, grad, out, over)
+    terms.add(parameter_gradients)
+    for matrix in (grad, *layer.messages, *kept[len(released) :]):
+        memory.release(matrix)
+    return out if accumulates or layer.self_rows is None else (layer.self_rows, *out)
+
+
 @dataclass(slots=True)
-class StepSums:
+class FullGraphStepTotals:
     """Result of a step, as sums over its targets."""
 
     loss_sum: float
@@ -54,36 +225,36 @@ class FullGraphReplica:
     ----------
     graph
         The graph of the mini-batches.
-    chain
+    forward
         The model over the graph.
     """
 
-    def __init__(self, graph: WholeGraph, chain: Chain) -> None:
+    def __init__(self, graph: FullGraph, forward: FullGraphForward) -> None:
         self.graph = graph
-        self._chain = chain
+        self._chain = forward
         self.parameters = [
-            parameter for parameter in chain.plan.model.parameters() if parameter.requires_grad
+            parameter for parameter in forward.plan.model.parameters() if parameter.requires_grad
         ]
         """The trainable parameters of the model."""
         self._targets: Array | None = None
-        self._at: Destinations | None = None
+        self._at: DestinationSubset | None = None
 
     @classmethod
-    def of(
+    def build(
         cls,
         model: GNN,
-        graph: WholeGraph,
-        inputs: InPlace | SparseRows | torch.Tensor,
+        graph: FullGraph,
+        inputs: InPlaceFeatures | SparseRows | torch.Tensor,
         *,
         memory_bytes: int,
-        budget: HostBudget | None = None,
+        budget: HostMemoryBudget | None = None,
     ) -> FullGraphReplica:
         """Build the replica of a model over a graph.
 
         Parameters
         ----------
         model
-            A model that `hyrt.fullgraph.plan.can_take_apart`; it is never written.
+            A model that `hyrt.fullgraph.plan.is_decomposable`; it is never written.
         graph
             All edges.
         inputs
@@ -94,21 +265,21 @@ class FullGraphReplica:
         budget
             Host memory limit of the matrices; no limit by default.
         """
-        gather_ops, topology = graph.gatherings, graph.topology
+        gather_ops, topology = graph.gather_ops, graph.topology
         # All processes must exchange the same rows.
-        plan = plan_chain(
+        plan = plan_full_graph(
             model,
             topology.num_vertices if gather_ops is None else gather_ops.num_vertices,
             topology.num_edges if gather_ops is None else gather_ops.num_edges,
             is_sparse=isinstance(inputs, SparseRows),
-            memory_bytes=memory_bytes if gather_ops is None else gather_ops.kept_bytes,
-            limited=budget is not None and budget.limit_bytes is not None,
-            travels=gather_ops is not None,
+            memory_bytes=memory_bytes if gather_ops is None else gather_ops.cache_bytes,
+            has_memory_limit=budget is not None and budget.limit_bytes is not None,
+            is_distributed=gather_ops is not None,
         )
-        return cls(graph, Chain(plan, graph, InputRows(inputs, plan.dtype), budget))
+        return cls(graph, FullGraphForward(plan, graph, InputRows(inputs, plan.dtype), budget))
 
     @property
-    def kept_bytes(self) -> int:
+    def matrix_bytes(self) -> int:
         """Return the bytes of the replica's matrices, in memory and in files, without graph and features."""
         return self._chain.memory.allocated_bytes
 
@@ -122,9 +293,9 @@ class FullGraphReplica:
         batch: MiniBatch,
         objective: Objective,
         workers: Workers,
-        keeper: StepKeeper | None = None,
+        checkpointer: StepCheckpointer | None = None,
         devices: Mapping[str, Any] | None = None,
-    ) -> StepSums:
+    ) -> FullGraphStepTotals:
         """Compute the loss and its gradients, summed over the targets of a full-graph mini-batch.
 
         Parameters
@@ -135,80 +306,87 @@ class FullGraphReplica:
             The training goal.
         workers
             The worker team.
-        keeper
+        checkpointer
             Writes mid-step checkpoints; None disables them.
         devices
             Further inputs that determine the bits of a step, as plain JSON values.
 
         Raises
         ------
-        StepStopped
+        StepInterrupted
             If the run is asked to stop; the completed part is saved.
         """
         chain = self._chain
-        masks = Masks(batch.blocks[0].seed, batch.blocks[0].step)
+        masks = DropoutKey(batch.blocks[0].seed, batch.blocks[0].step)
         if self._targets is not batch.targets:
             self._targets = batch.targets
-            self._at = Destinations.of(batch.targets, self.graph.topology, turn=True)
+            self._at = DestinationSubset.from_vertices(batch.targets, self.graph.topology, transpose=True)
         sums = GradientSums()
-        progress = self._progress(batch, sums, keeper, devices or {})
-        chain.forward(self._at, masks, workers, keep=True, progress=progress)
-        state, terms = progress.state, sums.of(chain.plan.stages[-1].parameters)
+        progress = self._progress(batch, sums, checkpointer, devices or {})
+        chain.forward(self._at, masks, workers, save_for_backward=True, progress=progress)
+        state, terms = progress.state, sums.add_stage(chain.plan.stages[-1].parameters)
 
-        def restore(kept: KeptStep) -> None:
+        def restore(kept: StepCheckpoint) -> None:
             chain.restore(progress, self._at, kept)
-            restore_sums(kept, sums.each)
+            restore_sums(kept, sums.stage_sums)
 
-        if not progress.is_over(restore):
+        if not progress.is_done(restore):
             last_layer = state.layers[-1]
-            targets = chain.at_targets(last_layer, self._at, masks, workers)
-            state.told = lose(chain, targets, batch, objective, terms, workers)
-            if self._at is not None and last_layer.own is not None:
-                assert targets.own is not None
-                last_layer.own.fill(0)
-                last_layer.own[batch.targets] = targets.own
-            progress.ended()
-        turn_back(chain, progress, self._at, masks, sums, workers)
-        assert state.told is not None
-        return StepSums(*state.told, sums.gradients(self.parameters))
+            targets = chain.select_targets(last_layer, self._at, masks, workers)
+            state.loss_totals = compute_loss(chain, targets, batch, objective, terms, workers)
+            if self._at is not None and last_layer.self_rows is not None:
+                assert targets.self_rows is not None
+                last_layer.self_rows.fill(0)
+                last_layer.self_rows[batch.targets] = targets.self_rows
+            progress.finish_half()
+        run_backward(chain, progress, self._at, masks, sums, workers)
+        assert state.loss_totals is not None
+        return FullGraphStepTotals(*state.loss_totals, sums.gradients(self.parameters))
 
     def _progress(
-        self, batch: MiniBatch, sums: GradientSums, keeper: StepKeeper | None, devices: Mapping[str, Any]
-    ) -> ChainProgress:
+        self,
+        batch: MiniBatch,
+        sums: GradientSums,
+        keeper: StepCheckpointer | None,
+        devices: Mapping[str, Any],
+    ) -> HostStepProgress:
         """Return the progress of a step, resumed from a checkpoint if one matches."""
         plan, topology = self._chain.plan, self.graph.topology
         # If activations are saved, a step is too short to be worth checkpoints.
-        if keeper is None or plan.keeps_rows or self.graph.is_shared:
-            return ChainProgress()
+        if keeper is None or plan.saves_activations or self.graph.is_distributed:
+            return HostStepProgress()
         plan_values = {
             "model": repr(plan.model),
             "vertices": topology.num_vertices,
             "edges": topology.num_edges,
             "targets": len(batch.targets),
             "rows at a time": plan.chunk_rows,
-            "memory for sums of the first layer": [plan.keeps_first, plan.reads_in_place],
+            "memory for sums of the first layer": [plan.caches_first_gather, plan.reads_in_place],
             **devices,
         }
-        checkpoint = keeper.begun(batch.blocks[0].step)
+        checkpoint = keeper.take_resumed_step(batch.blocks[0].step)
         if checkpoint is not None and checkpoint.position.plan != plan_values:
             checkpoint = None
-        keeper.begins(plan_values, checkpoint)
-        return ChainProgress(plan_values, sums, keeper, checkpoint, num_halves=4 * len(plan.parts))
+        keeper.start_step(plan_values, checkpoint)
+        return HostStepProgress(plan_values, sums, keeper, checkpoint, num_halves=4 * len(plan.parts))
 
-    def scores(self, vertices: Array, workers: Workers) -> NDArray[np.float32]:
+    def compute_scores(self, vertices: Array, workers: Workers) -> NDArray[np.float32]:
         """Compute [n, C] scores of [n] vertices, without dropout."""
-        chain, at = self._chain, Destinations.of(vertices, self.graph.topology, turn=False)
-        last = chain.forward(at, None, workers, keep=False)[-1]
-        targets = chain.at_targets(last, at, None, workers)
+        chain, at = (
+            self._chain,
+            DestinationSubset.from_vertices(vertices, self.graph.topology, transpose=False),
+        )
+        last = chain.forward(at, None, workers, save_for_backward=False)[-1]
+        targets = chain.select_targets(last, at, None, workers)
         stage = chain.plan.stages[-1]
         out = np.empty((len(vertices), chain.plan.model.architecture.widths[-1]), np.float32)
 
         def work(start: int, stop: int) -> None:
             with torch.no_grad():
-                inputs = chain.given(stage, targets, start, stop, None, leaves=False)
+                inputs = chain.stage_inputs(stage, targets, start, stop, None, requires_grad=False)
                 (result,) = stage(*inputs, vertices[start:stop], None)
                 out[start:stop] = result.numpy()
 
-        chain.in_chunks(work, len(vertices), workers)
+        chain.run_chunks(work, len(vertices), workers)
         chain.release(last)
         return out

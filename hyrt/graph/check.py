@@ -1,4 +1,7 @@
-"""Checks of dataset arrays, chunk by chunk. Errors name the position of the first violation."""
+"""Checks of dataset arrays, chunk by chunk, and conversion of other libraries' labels.
+
+Errors name the key and the position of the first violation.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,17 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from hyrt_perfmodel.nearest_name import nearest_name
+from hyrt_perfmodel.suggestions import nearest_name
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
-from hyrt.graph.labels.label_kind import is_labelled
+from hyrt.graph.labels import get_label_kind, is_labelled
 
 Array = NDArray[Any]
 BoolArray = NDArray[np.bool_]
 
 CHUNK = 1 << 20
-MOST_TYPES = 1 << 24
+MAX_EDGE_TYPES = 1 << 24
 """Maximum number of edge types: float32 represents all integers below it exactly."""
 
 
@@ -32,7 +35,7 @@ def reject(source: str, key: str, problem: str) -> DataError:
     return DataError(f"{source}: key '{key}'{colon} {problem}")
 
 
-def first_bad(bad: Callable[[int, int], BoolArray], count: int) -> int | None:
+def find_first_violation(bad: Callable[[int, int], BoolArray], count: int) -> int | None:
     """Return the first position at which `bad(start, stop)` is true."""
     for start in range(0, count, CHUNK):
         hits = bad(start, min(start + CHUNK, count))
@@ -49,7 +52,7 @@ def check_indptr(source: str, key: str, indptr: Array, num_entries: int, entries
         raise reject(
             source, key, f"value {indptr[0]} at position 0 is not 0, where the first row starts: {_INDPTR}"
         )
-    at = first_bad(lambda a, b: indptr[a + 1 : b + 1] < indptr[a:b], len(indptr) - 1)
+    at = find_first_violation(lambda a, b: indptr[a + 1 : b + 1] < indptr[a:b], len(indptr) - 1)
     if at is not None:
         raise reject(
             source,
@@ -72,7 +75,7 @@ def check_columns(
     columns: Array,
     indptr: Array,
     bound: int,
-    what: str,
+    item_name: str,
     *,
     ordered: bool = True,
     dataset: str | None = None,
@@ -95,8 +98,8 @@ def check_columns(
         bad[indptr[first:last] - a] = False
         return bad
 
-    at = first_bad(outside, len(columns))
-    disorder = first_bad(unsorted, len(columns) if at is None else at) if ordered else None
+    at = find_first_violation(outside, len(columns))
+    disorder = find_first_violation(unsorted, len(columns) if at is None else at) if ordered else None
     if disorder is not None:
         row = int(np.searchsorted(indptr, disorder, side="right")) - 1
         pair = "repeats" if columns[disorder] == columns[disorder - 1] else "is below"
@@ -110,11 +113,13 @@ def check_columns(
     if at is not None:
         value = columns[at]
         if value < 0:
-            raise reject(source, key, f"value {value} at position {at} is negative: number {what} from 0 on")
+            raise reject(
+                source, key, f"value {value} at position {at} is negative: number {item_name} from 0 on"
+            )
         raise reject(
             source,
             key,
-            f"value {value} at position {at} is not below the {bound:,} {what}: number them from 0 on",
+            f"value {value} at position {at} is not below the {bound:,} {item_name}: number them from 0 on",
         )
 
 
@@ -122,12 +127,13 @@ def check_edge_types(source: str, key: str, types: Array, num_edges: int) -> Non
     """Check that there is one type per edge, from 0 to the largest that float32 represents exactly."""
     if len(types) != num_edges:
         raise reject(source, key, f"has {len(types):,} entries for {num_edges:,} edges: give one for each")
-    at = first_bad(lambda a, b: (types[a:b] < 0) | (types[a:b] >= MOST_TYPES), num_edges)
+    at = find_first_violation(lambda a, b: (types[a:b] < 0) | (types[a:b] >= MAX_EDGE_TYPES), num_edges)
     if at is not None:
         raise reject(
             source,
             key,
-            f"value {types[at]} at position {at} is not from 0 to {MOST_TYPES - 1:,}: number types from 0 on",
+            f"value {types[at]} at position {at} is not from 0 to {MAX_EDGE_TYPES - 1:,}: "
+            "number types from 0 on",
         )
 
 
@@ -135,7 +141,7 @@ def check_edge_weights(source: str, key: str, weights: Array, num_edges: int) ->
     """Check that there is one finite weight above 0 per edge."""
     if len(weights) != num_edges:
         raise reject(source, key, f"has {len(weights):,} entries for {num_edges:,} edges: give one for each")
-    at = first_bad(lambda a, b: ~(np.isfinite(weights[a:b]) & (weights[a:b] > 0)), num_edges)
+    at = find_first_violation(lambda a, b: ~(np.isfinite(weights[a:b]) & (weights[a:b] > 0)), num_edges)
     if at is not None:
         raise reject(
             source,
@@ -151,7 +157,7 @@ def check_edge_features(source: str, key: str, rows: Array, num_edges: int) -> N
         raise reject(source, key, f"has {len(rows):,} rows for {num_edges:,} edges: give one for each")
     if rows.shape[1] == 0:
         raise reject(source, key, "has no columns: give at least one, or omit the key")
-    check_finite(source, key, row_blocks(rows))
+    check_finite(source, key, iter_row_blocks(rows))
 
 
 def check_edge_times(source: str, key: str, times: Array, num_edges: int) -> None:
@@ -164,7 +170,7 @@ def check_permutation(source: str, key: str, numbers: Array, count: int) -> None
     """Check that vertex indices are a permutation of 0..count-1."""
     if len(numbers) != count:
         raise reject(source, key, f"has {len(numbers):,} rows for {count:,} vertices: give one each")
-    at = first_bad(lambda a, b: (numbers[a:b] < 0) | (numbers[a:b] >= count), count)
+    at = find_first_violation(lambda a, b: (numbers[a:b] < 0) | (numbers[a:b] >= count), count)
     if at is not None:
         raise reject(
             source,
@@ -204,16 +210,19 @@ def check_masks(
     for i, (key, mask) in enumerate(zip(keys, masks, strict=True)):
         # Damaged files can contain any byte as a bool, which numpy treats inconsistently.
         raw = mask.view(np.uint8)
-        at = first_bad(lambda a, b, raw=raw: any_column(raw[a:b] > 1), count)  # type: ignore[misc]
+        at = find_first_violation(lambda a, b, raw=raw: reduce_columns(raw[a:b] > 1), count)  # type: ignore[misc]
         if at is not None:
             raise reject(
                 source, key, f"the value at row {at} is neither 0 nor 1: the file is damaged: write it again"
             )
-        at = first_bad(lambda a, b, mask=mask: any_column(mask[a:b]) & ~is_labelled(labels[a:b]), count)  # type: ignore[misc]
+        at = find_first_violation(
+            lambda a, b, mask=mask: reduce_columns(mask[a:b]) & ~is_labelled(labels[a:b]),  # type: ignore[misc]
+            count,
+        )
         if at is not None:
             raise reject(source, key, f"vertex {at} is in the split but has no label: set its mask to False")
         for other, earlier in list(zip(keys, masks, strict=True))[:i]:
-            at = first_bad(lambda a, b, m=mask, e=earlier: any_column(m[a:b] & e[a:b]), count)  # type: ignore[misc]
+            at = find_first_violation(lambda a, b, m=mask, e=earlier: reduce_columns(m[a:b] & e[a:b]), count)  # type: ignore[misc]
             if at is not None:
                 column = "" if mask.ndim == 1 else f" of split {int((mask[at] & earlier[at]).argmax())}"
                 raise reject(
@@ -223,7 +232,7 @@ def check_masks(
                 )
 
 
-def any_column(hits: Array) -> BoolArray:
+def reduce_columns(hits: Array) -> BoolArray:
     flags: BoolArray = hits.astype(np.bool_, copy=False)
     if flags.ndim == 2:
         flags = np.logical_or.reduce(flags, axis=1)
@@ -232,11 +241,11 @@ def any_column(hits: Array) -> BoolArray:
 
 def check_finite(source: str, key: str, blocks: Iterable[Array]) -> None:
     """Check that every value is finite; blocks are consecutive rows of a vector or matrix."""
-    for _ in finite_blocks(source, key, blocks):
+    for _ in iter_finite_blocks(source, key, blocks):
         pass
 
 
-def finite_blocks(source: str, key: str, blocks: Iterable[Array]) -> Iterator[Array]:
+def iter_finite_blocks(source: str, key: str, blocks: Iterable[Array]) -> Iterator[Array]:
     """Yield the same blocks of consecutive rows after checking that each is finite."""
     row = 0
     for block in blocks:
@@ -251,7 +260,7 @@ def finite_blocks(source: str, key: str, blocks: Iterable[Array]) -> Iterator[Ar
         yield block
 
 
-def row_blocks(values: Array, rows: int | None = None) -> Iterator[Array]:
+def iter_row_blocks(values: Array, rows: int | None = None) -> Iterator[Array]:
     """Yield consecutive rows of an array in blocks of about `CHUNK` elements."""
     width = max(1, values.shape[1]) if values.ndim == 2 else 1
     step = rows or max(1, CHUNK // width)
@@ -259,7 +268,149 @@ def row_blocks(values: Array, rows: int | None = None) -> Iterator[Array]:
         yield values[start : start + step]
 
 
-def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+def suggest_name(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return `: did you mean 'x'?` if a known name is similar, otherwise an empty string."""
     near = nearest_name(name, known, cutoff)
     return f": did you mean {near!r}?" if near else ""
+
+
+MAX_CLASSES = 1 << 20
+
+
+def check_labels(source: str, labels: Array) -> None:
+    """Check that labels are classes from 0 or -1; flags 0, 1 or -1; or numbers or nan."""
+    kind = get_label_kind(labels)
+    if labels.ndim == 2 and labels.shape[1] == 0:
+        raise reject(source, "labels", f"shape {list(labels.shape)} has no label: give at least one column")
+    if kind == "classes":
+        _check_classes(source, labels)
+        return
+    is_wrong = np.isinf if kind == "numbers" else _is_no_flag
+    at = find_first_violation(lambda a, b: reduce_columns(is_wrong(labels[a:b])), len(labels))
+    if at is None:
+        return
+    if labels.ndim == 1:
+        raise reject(
+            source,
+            "labels",
+            f"value {labels[at]} at position {at} is not finite: replace it (nan means no label)",
+        )
+    column = int(is_wrong(labels[at]).argmax())
+    wanted = "finite (nan means not known)" if kind == "numbers" else "0 or 1 (-1 means not known)"
+    raise reject(
+        source,
+        "labels",
+        f"value {labels[at, column]} at row {at}, column {column} is not {wanted}: replace it",
+    )
+
+
+def _is_no_flag(part: Array) -> BoolArray:
+    # Damaged files can contain any byte as a bool.
+    values = part.view(np.uint8) if part.dtype == np.bool_ else part
+    wrong: BoolArray = (values != 0) & (values != 1)
+    return wrong if values.dtype.kind == "u" else wrong & (values != -1)
+
+
+def _check_classes(source: str, labels: Array) -> None:
+    at = find_first_violation(lambda a, b: labels[a:b] < -1, len(labels))
+    if at is not None:
+        raise reject(
+            source,
+            "labels",
+            f"value {labels[at]} at position {at} is below -1: number classes from 0, "
+            "and give -1 for no label",
+        )
+    at = find_first_violation(lambda a, b: labels[a:b] >= MAX_CLASSES, len(labels))
+    if at is not None:
+        raise reject(
+            source,
+            "labels",
+            f"value {labels[at]} at position {at} is no number of a class: number the classes from 0; "
+            f"there can be {MAX_CLASSES:,}",
+        )
+
+
+def check_all_classes(source: str, labels: Array) -> None:
+    """Check that every class up to the highest has a vertex, as training requires; other labels are not
+    checked.
+
+    Raises
+    ------
+    DataError
+        Naming the first class without a vertex.
+    """
+    if get_label_kind(labels) != "classes" or not len(labels):
+        return
+    highest = int(labels.max())
+    # With fewer labels than classes some class is missing; never allocate by a value read from a file.
+    size = min(highest, len(labels)) + 1
+    seen = np.zeros(size + 1, np.bool_)
+    for start in range(0, len(labels), CHUNK):
+        part = labels[start : start + CHUNK]
+        # `format_bytes` may lie just beyond the labels' own dtype.
+        seen[np.minimum(part[part >= 0].astype(np.int64), size)] = True
+    missing = int(np.argmin(seen[:size])) if not seen[:size].all() else size
+    if missing <= highest:
+        at = find_first_violation(lambda a, b: labels[a:b] > missing, len(labels))
+        assert at is not None
+        raise reject(
+            source,
+            "labels",
+            f"value {labels[at]} at position {at} is out of range: no vertex has class {missing}: "
+            "number the classes from 0 to C-1 without gaps",
+        )
+
+
+def convert_targets(values: Array, source: str, key: str) -> Array:
+    """Convert labels of another library, of any dtype, to the dtype that hyrt uses for their kind.
+
+    [V] integers are classes; [V, K] of 0, 1 and nan (or -1) are labels of 0 and 1; other floats are numbers,
+    even if they are whole, as in files.
+
+    Raises
+    ------
+    DataError
+        If there are integers [V, K] other than these.
+    """
+    is_float = values.dtype.kind == "f"
+    known = values[~np.isnan(values)] if is_float else values
+    if values.ndim == 2:
+        if ((known == 0) | (known == 1) | (known == -1)).all():
+            return (
+                np.where(np.isnan(values), -1, values).astype(np.int8) if is_float else values.astype(np.int8)
+            )
+        if not is_float:
+            raise reject(source, key, "integers [V, K] that are not 0 or 1: make numbers floats")
+        return values.astype(np.float32)
+    if is_float:
+        return values.astype(np.float32)
+    return convert_classes(values, source, key)
+
+
+def convert_classes(values: Array, source: str, key: str) -> Array:
+    """Convert classes to the smallest sufficient dtype of int16, int32 and int64; NaN becomes -1.
+
+    Raises
+    ------
+    DataError
+        If a value is not a whole number.
+    """
+    if values.dtype.kind == "f":
+        missing = np.isnan(values)
+        whole = np.where(missing, -1, values)
+        odd = (whole != np.floor(whole)) | np.isinf(whole)
+        if odd.any():
+            at = int(odd.argmax())
+            raise reject(
+                source,
+                key,
+                f"value {values[at]} at position {at} is not a class: give whole numbers from 0 on",
+            )
+    else:
+        whole = values
+    highest = int(whole.max()) if len(whole) else 0
+    lowest = int(whole.min()) if len(whole) else 0
+    for dtype in (np.int16, np.int32):
+        if np.iinfo(dtype).min <= lowest and highest <= np.iinfo(dtype).max:
+            return whole.astype(dtype)
+    return whole.astype(np.int64)

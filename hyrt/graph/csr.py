@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph import kernels
-from hyrt.graph.formats.npy import NpyWriter
-from hyrt.graph.formats.recorded_npy import map_npy
-from hyrt.machine.cores import available_cores
+from hyrt.graph.formats.npy import NpyWriter, map_npy
+from hyrt.runtime.hardware import available_cores
 
 Array = NDArray[Any]
 Item = TypeVar("Item")
@@ -35,7 +34,7 @@ RANGE_ENTRIES = 210_000_000
 _RANGE = 1 << 24
 
 
-class Store:
+class ArrayBuilder:
     """Array that grows by rows, in memory or in a .npy file that is mapped once it is complete.
 
     Parameters
@@ -83,14 +82,16 @@ class Store:
         return np.concatenate([np.empty((0, *self._row), self._dtype), *self._parts])
 
 
-def in_order(
-    pool: ThreadPoolExecutor, work: Callable[[Item], Result], items: Iterable[Item], ahead: int
+def map_in_order(
+    pool: ThreadPoolExecutor, function: Callable[[Item], Result], items: Iterable[Item], max_pending: int
 ) -> Iterator[Result]:
-    """Yield the results of `work` in the order of the items, with at most `ahead` computed in advance."""
+    """Yield the results of `function` in the order of the items, with at most `max_pending` computed in
+    advance.
+    """
     pending: deque[Future[Result]] = deque()
     for item in items:
-        pending.append(pool.submit(work, item))
-        if len(pending) > ahead:
+        pending.append(pool.submit(function, item))
+        if len(pending) > max_pending:
             yield pending.popleft().result()
     while pending:
         yield pending.popleft().result()
@@ -141,7 +142,7 @@ def build_csr(
     counts = np.zeros(num_vertices, np.int64)
     at = 0
     for sources, targets in edges():
-        bad = int(kernels.first_outside(sources, targets, num_vertices))
+        bad = int(kernels.find_invalid_edge(sources, targets, num_vertices))
         if bad >= 0:
             raise DataError(
                 f"{source}: edge {at + bad} ({sources[bad]} → {targets[bad]}) does not join two of the "
@@ -154,7 +155,7 @@ def build_csr(
     dtype = np.dtype(np.int32 if num_vertices < 2**31 else np.int64)
     workers = threads or available_cores()
     with ThreadPoolExecutor(workers) as pool:
-        for low, high in ranges(upper, range_entries):
+        for low, high in iter_ranges(upper, range_entries):
             starts = upper[low : high + 1] - upper[low]
             entries = np.empty(int(starts[-1]), dtype)
             cursor = starts[:-1].copy()
@@ -170,13 +171,13 @@ def build_csr(
             ]
             for job in jobs:
                 job.result()
-            emit(entries[: kernels.close_gaps(starts, counts[low:high], entries)])
+            emit(entries[: kernels.compact_rows(starts, counts[low:high], entries)])
     indptr = np.zeros(num_vertices + 1, np.int64)
     np.cumsum(counts, out=indptr[1:])
     return indptr
 
 
-def ranges(upper: NDArray[np.int64], range_entries: int) -> Iterator[tuple[int, int]]:
+def iter_ranges(upper: NDArray[np.int64], range_entries: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of at least one row with about `range_entries` entries, given the row pointers."""
     low, last = 0, len(upper) - 1
     while low < last:
@@ -186,11 +187,11 @@ def ranges(upper: NDArray[np.int64], range_entries: int) -> Iterator[tuple[int, 
         low = high
 
 
-def row_ranges(
+def iter_row_ranges(
     indptr: NDArray[np.int64], indices: Array, range_entries: int
 ) -> Iterator[tuple[NDArray[np.int64], Array, int]]:
     """Yield ranges of rows with about `range_entries` entries: indptr, entries and first vertex."""
-    for low, high in ranges(indptr, range_entries):
+    for low, high in iter_ranges(indptr, range_entries):
         starts = indptr[low : high + 1]
         yield starts, indices[starts[0] : starts[-1]], low
 
@@ -219,11 +220,11 @@ def drop_edges(
     total = int(indptr[-1]) // 2
     bound = _rank_of(indptr, indices, excess, total, key)
     counts = np.empty(len(indptr) - 1, np.int64)
-    for rows in row_ranges(indptr, indices, _RANGE):
+    for rows in iter_row_ranges(indptr, indices, _RANGE):
         starts, entries, first = rows
         kept = np.empty_like(entries)
         part = counts[first : first + len(starts) - 1]
-        emit(kept[: kernels.drop_ranks(*rows, np.uint64(key), bound, kept, part)])
+        emit(kept[: kernels.drop_low_ranks(*rows, np.uint64(key), bound, kept, part)])
     remaining = np.zeros_like(indptr)
     np.cumsum(counts, out=remaining[1:])
     return remaining
@@ -239,7 +240,7 @@ def _rank_of(indptr: NDArray[np.int64], indices: Array, excess: int, total: int,
         bound = np.uint64(min(int(share * 2.0**64), 2**64 - 1))
         ranks = np.empty(min(total, int(share * total * 1.2) + 1024), np.uint64)
         found = 0
-        for rows in row_ranges(indptr, indices, _RANGE):
-            found += kernels.collect_ranks(*rows, np.uint64(key), bound, ranks[found:])
+        for rows in iter_row_ranges(indptr, indices, _RANGE):
+            found += kernels.collect_edge_ranks(*rows, np.uint64(key), bound, ranks[found:])
         if excess < found <= len(ranks):
             return np.uint64(np.partition(ranks[:found], excess)[excess])

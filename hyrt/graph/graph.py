@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
@@ -9,15 +10,125 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from hyrt.checks import check_int, show
+from hyrt.errors import DataError
+from hyrt.formatting import pluralize, short_repr
+from hyrt.graph.hetero.graph_types import GraphTypes
+from hyrt.graph.hetero.rows import HeteroRows
+from hyrt.graph.labels import LabelKind, convert_for_training, count_outputs, describe_labels, get_label_kind
 from hyrt.graph.links.link_split import LinkGraph
-from hyrt.graph.names.data_names import NO_NAMES, DataNames, Scalings
+from hyrt.graph.names import NO_NAMES, DataNames, Scalings
 from hyrt.graph.row_source import RowSource, SparseFeatures
 from hyrt.graph.topology import Topology
-from hyrt.graph.typed.graph_types import GraphTypes
-from hyrt.graph.typed.typed_rows import TypedRows
-from hyrt.graph.vertex_table import VertexTable
-from hyrt.machine.workers import current_workers
-from hyrt.quantities import counted
+from hyrt.runtime.workers import current_workers
+
+SPLITS = ("train", "val", "test")
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class VertexTable:
+    """Features, labels and splits of all vertices."""
+
+    features: RowSource
+    """Feature rows of the vertices."""
+    labels: NDArray[Any]
+    """Classes, flags or numbers; see `hyrt.graph.labels.get_label_kind.LabelKind`."""
+    masks: dict[str, NDArray[np.bool_]]
+    """`train`, `val`, `test`: bool [V] or [V, K] with K alternative splits."""
+    vertex_ids: NDArray[Any] | None = None
+    """[V] integers, original index of each vertex before the dataset was reordered; None if it was not."""
+    outputs: int | None = None
+    """Number of outputs per vertex, if a run has fixed it; None to infer it from the labels."""
+
+    __repr__ = short_repr
+
+    @property
+    def label_kind(self) -> LabelKind:
+        """Kind of the labels."""
+        return get_label_kind(self.labels)
+
+    @cached_property
+    def num_outputs(self) -> int:
+        """Number of model outputs per vertex."""
+        return count_outputs(self.labels) if self.outputs is None else self.outputs
+
+    @property
+    def label_description(self) -> str:
+        """Description of the labels: `7 classes`, `112 labels of 0 and 1`, `1 number`."""
+        return describe_labels(self.label_kind, self.num_outputs)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes or of binary labels; 0 if labels are numbers."""
+        return 0 if self.label_kind == "numbers" else self.num_outputs
+
+    def select_labels(self, vertices: NDArray[Any]) -> NDArray[Any]:
+        """Return labels of vertices in mini-batch form; see `convert_for_training`."""
+        return convert_for_training(self.labels[vertices])
+
+    @cached_property
+    def positions(self) -> NDArray[Any] | None:
+        """[V] integers, current index of each original vertex; None if the vertices were not reordered."""
+        if self.vertex_ids is None:
+            return None
+        positions = np.empty_like(self.vertex_ids)
+        positions[self.vertex_ids] = np.arange(len(positions), dtype=positions.dtype)
+        return positions
+
+    @cached_property
+    def checksum(self) -> int:
+        """CRC-32 of the labels and the training mask, which identifies a dataset.
+
+        The checksum does not depend on the storage (file, folder or partition) or on integer dtypes. Features
+        are not included, because a rank has only a part of them.
+        """
+        found = 0
+        for array in (self.labels, self.masks["train"]):
+            wide = np.int64 if array.dtype.kind in "iu" else array.dtype
+            for start in range(0, len(array), _PIECE):
+                found = zlib.crc32(np.ascontiguousarray(array[start : start + _PIECE], wide).tobytes(), found)
+        return found
+
+    @property
+    def num_splits(self) -> int:
+        """Number of alternative train/val/test splits of the dataset."""
+        mask = self.masks["train"]
+        return 1 if mask.ndim == 1 else int(mask.shape[1])
+
+    def split(self, name: str, column: int, source: str) -> NDArray[np.int64]:
+        """Return the vertices of one split, sorted.
+
+        Parameters
+        ----------
+        name
+            `train`, `val` or `test`, or the name of a further mask.
+        column
+            Index of one of the K alternative splits.
+        source
+            The graph's name, for the error.
+
+        Returns
+        -------
+        [n] int64 vertex ids.
+
+        Raises
+        ------
+        DataError
+            If there is no such split or column.
+        """
+        check_int("the number of a split", column, -(2**63))
+        if not isinstance(name, str) or name not in self.masks:
+            raise DataError(f"{source}: no split {show(name)}: the splits are {', '.join(self.masks)}")
+        mask = self.masks[name]
+        if column < 0 or column >= self.num_splits:
+            raise DataError(
+                f"{source}: no split {column}: the dataset has "
+                f"{pluralize(self.num_splits, 'split')}: give its "
+                "number, from 0 on"
+            )
+        return np.flatnonzero(mask if mask.ndim == 1 else mask[:, column])
+
 
 # Number of vertices whose feature rows are compared to distinguish datasets.
 _NUM_COMPARED = 16
@@ -40,7 +151,7 @@ class Graph:
     """Links that are predicted; None if vertices are predicted."""
     types: GraphTypes | None = None
     """Vertex types and relations of a heterogeneous graph, otherwise None. In a heterogeneous graph,
-    `features` is a `TypedRows`, only vertices of the target type have labels, and the `edge_types` of the
+    `features` is a `HeteroRows`, only vertices of the target type have labels, and the `edge_types` of the
     topology are relation indices."""
     names: DataNames = NO_NAMES
     """Names of classes, feature columns and edge types in the dataset."""
@@ -52,19 +163,19 @@ class Graph:
     def __repr__(self) -> str:
         if self.types is not None:
             return (
-                f"Graph({self.name!r}: {counted(self.num_vertices, 'vertex', 'vertices')} of "
-                f"{counted(len(self.types.vertex_types), 'type')}, {counted(self.num_edges, 'edge')} of "
-                f"{counted(len(self.types.relations), 'relation')}, {self.vertices.labels_in_words})"
+                f"Graph({self.name!r}: {pluralize(self.num_vertices, 'vertex', 'vertices')} of "
+                f"{pluralize(len(self.types.vertex_types), 'type')}, {pluralize(self.num_edges, 'edge')} of "
+                f"{pluralize(len(self.types.relations), 'relation')}, {self.vertices.label_description})"
             )
         kind = "sparse" if isinstance(self.features, SparseFeatures) else "dense"
         return (
-            f"Graph({self.name!r}: {counted(self.num_vertices, 'vertex', 'vertices')}, "
-            f"{counted(self.num_edges, 'edge')}, {counted(self.num_features, f'{kind} feature')}, "
-            f"{self.vertices.labels_in_words})"
+            f"Graph({self.name!r}: {pluralize(self.num_vertices, 'vertex', 'vertices')}, "
+            f"{pluralize(self.num_edges, 'edge')}, {pluralize(self.num_features, f'{kind} feature')}, "
+            f"{self.vertices.label_description})"
         )
 
     @classmethod
-    def of_arrays(
+    def from_arrays(
         cls,
         name: str,
         indptr: NDArray[np.int64],
@@ -136,7 +247,7 @@ class Graph:
         In a heterogeneous graph, a few vertices of each type that has features are used. The sums
         distinguish feature rows, which `checksum` does not cover. All rows must be in this process.
         """
-        if not isinstance(self.features, TypedRows):
+        if not isinstance(self.features, HeteroRows):
             return self._sums_of(self.features, self.num_vertices)
         counts = np.diff(self.features.types.starts).tolist()
         tables = [

@@ -2,31 +2,107 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import listed
-from hyrt.graph.graph import Graph
-from hyrt.graph.labels.label_kind import is_labelled, labels_in_words
-from hyrt.graph.row_source import NarrowSource, RowSource, SparseFeatures
+from hyrt.errors import join_names
+from hyrt.formatting import format_bytes, pluralize
+from hyrt.graph.graph import SPLITS, Graph
+from hyrt.graph.hetero.graph_types import GraphTypes
+from hyrt.graph.hetero.hetero_kernels import count_relation_edges
+from hyrt.graph.hetero.rows import HeteroRows
+from hyrt.graph.labels import describe_labels, is_labelled
+from hyrt.graph.row_source import QuantizedRowSource, RowSource, SparseFeatures
 from hyrt.graph.topology import Topology
-from hyrt.graph.typed.typed_facts import type_facts, type_lines
-from hyrt.graph.typed.typed_rows import TypedRows
-from hyrt.graph.vertex_table import SPLITS
-from hyrt.quantities import counted, size
+
+
+def summarize_types(
+    types: GraphTypes,
+    topology: Topology,
+    rows: HeteroRows,
+    rows_in_numbers: Callable[[RowSource], dict[str, Any]],
+) -> dict[str, Any]:
+    """Return statistics per vertex type and relation as JSON data.
+
+    Parameters
+    ----------
+    types, topology, rows
+        Those of a typed graph.
+    rows_in_numbers
+        What to say of one table.
+
+    Returns
+    -------
+    `vertex_types`, `relations` and `target_type`. The degree of a relation is that of the vertices that its
+    edges go to: `mean` over all of that type, `max`, and how many have `zero`.
+    """
+    edges, longest, reached = (np.zeros(len(types.relations), np.int64) for _ in range(3))
+    assert topology.edge_types is not None
+    count_relation_edges(topology.indptr, topology.edge_types, edges, longest, reached)
+    vertex_types = [
+        {
+            "name": name,
+            "vertices": types.count(name),
+            "features": None if table is None else rows_in_numbers(table),
+            "bytes": 0 if table is None else table.nbytes,
+        }
+        for name, table in zip(types.vertex_types, rows.tables, strict=True)
+    ]
+    relations = [
+        {
+            "source": relation.source,
+            "name": relation.name,
+            "destination": relation.destination,
+            "edges": int(edges[number]),
+            "degree": {
+                "mean": float(edges[number]) / max(1, types.count(relation.destination)),
+                "max": int(longest[number]),
+                "none": types.count(relation.destination) - int(reached[number]),
+            },
+        }
+        for number, relation in enumerate(types.relations)
+    ]
+    return {"vertex_types": vertex_types, "relations": relations, "target_type": types.target}
+
+
+def format_type_summary(facts: dict[str, Any], rows_in_words: Callable[[dict[str, Any]], str]) -> list[str]:
+    """Format the result of `summarize_types` as lines for a terminal."""
+    names = [each["name"] for each in facts["vertex_types"]]
+    triples = [(each["source"], each["name"], each["destination"]) for each in facts["relations"]]
+    wide = max(map(len, names))
+    lines = [f"types      {len(names):,}, of which {facts['target_type']} has labels"]
+    for each in facts["vertex_types"]:
+        held = each["features"]
+        told = (
+            "no features: learned"
+            if held is None
+            else f"{rows_in_words(held)} · {format_bytes(each['bytes'])}"
+        )
+        lines.append(f"  {each['name']:<{wide}}  {each['vertices']:,} · {told}")
+    lines.append(f"relations  {len(triples):,}")
+    wide = max((len(" ".join(triple)) for triple in triples), default=0)
+    for triple, each in zip(triples, facts["relations"], strict=True):
+        degree = each["degree"]
+        lines.append(
+            f"  {' '.join(triple):<{wide}}  {each['edges']:,} · degree mean {degree['mean']:.1f} · "
+            f"max {degree['max']:,} · {degree['none']:,} without"
+        )
+    return lines
+
 
 _EDGES = 1 << 24
 
 
-def describe(graph: Graph) -> dict[str, Any]:
+def summarize_graph(graph: Graph) -> dict[str, Any]:
     """Return counts, degrees, features, classes, splits and memory of a graph as JSON data.
 
     Returns
     -------
     Plain numbers, strings, lists and dicts. `bytes` counts the arrays, mapped or in memory. For a
-    heterogeneous graph, `features` is None and the result of `type_facts` is included.
+    heterogeneous graph, `features` is None and the result of `summarize_types` is included.
     """
     degrees = graph.topology.in_degrees
     labels = graph.labels
@@ -38,8 +114,8 @@ def describe(graph: Graph) -> dict[str, Any]:
     features = graph.features
     typed: dict[str, Any] = {}
     rows: dict[str, Any] | None = None
-    if isinstance(features, TypedRows):
-        typed = type_facts(features.types, graph.topology, features, _rows)
+    if isinstance(features, HeteroRows):
+        typed = summarize_types(features.types, graph.topology, features, _rows)
     else:
         rows = _rows(features)
     return typed | {
@@ -79,7 +155,7 @@ def _num_isolated(topology: Topology) -> int:
 
 
 def _rows(features: RowSource) -> dict[str, Any]:
-    dtype = features.row_format.name if isinstance(features, NarrowSource) else "float32"
+    dtype = features.row_format.name if isinstance(features, QuantizedRowSource) else "float32"
     if isinstance(features, SparseFeatures):
         return {"kind": "sparse", "width": features.width, "dtype": dtype, "entries": len(features.values)}
     return {"kind": "dense", "width": features.width, "dtype": dtype}
@@ -104,40 +180,42 @@ def _width(rows: NDArray[Any] | None) -> int:
 
 def _edge_values(facts: dict[str, Any]) -> str:
     width = facts["edge_features"]
-    values = ["weights"] * facts["edge_weights"] + [counted(width, "feature")] * (width > 0)
+    values = ["weights"] * facts["edge_weights"] + [pluralize(width, "feature")] * (width > 0)
     values += ["times"] * facts["edge_times"]
-    return f", with {listed(values, 'and')}" if values else ""
+    return f", with {join_names(values, 'and')}" if values else ""
 
 
-def summary_lines(facts: dict[str, Any]) -> list[str]:
-    """Format the result of `describe` as lines for a terminal."""
-    degree, features, held = facts["degree"], facts["features"], facts["bytes"]
-    counts = facts["class_counts"]
+def format_summary(summary: dict[str, Any]) -> list[str]:
+    """Format the result of `encode_task` as lines for a terminal."""
+    degree, features, held = summary["degree"], summary["features"], summary["bytes"]
+    counts = summary["class_counts"]
     shown = ", ".join(f"{count:,}" for count in counts[:20]) + (", ..." if len(counts) > 20 else "")
-    told = labels_in_words(facts["labels"], facts["outputs"])
-    if facts["labels"] == "classes":
-        told = f"{facts['classes']:,}: {shown}" if any(counts) else "none: no vertex has a label"
+    told = describe_labels(summary["labels"], summary["outputs"])
+    if summary["labels"] == "classes":
+        told = f"{summary['classes']:,}: {shown}" if any(counts) else "none: no vertex has a label"
     elif counts:
         told += f", which so many vertices have: {shown}"
     lines = [
-        f"name       {facts['name']}",
-        f"vertices   {facts['vertices']:,} · {degree['isolated']:,} isolated",
-        f"edges      {facts['edges']:,} directed{_edge_values(facts)}",
+        f"name       {summary['name']}",
+        f"vertices   {summary['vertices']:,} · {degree['isolated']:,} isolated",
+        f"edges      {summary['edges']:,} directed{_edge_values(summary)}",
         f"degree     mean {degree['mean']:.1f} · median {degree['median']:g} · max {degree['max']:,}",
         *([] if features is None else [f"features   {_rows_in_words(features)}"]),
-        *(type_lines(facts, _rows_in_words) if features is None else []),
-        f"{'classes' if facts['labels'] == 'classes' else 'labels':<11}{told}",
+        *(format_type_summary(summary, _rows_in_words) if features is None else []),
+        f"{'classes' if summary['labels'] == 'classes' else 'labels':<11}{told}",
     ]
-    if facts["unlabelled"]:
-        lines.append(f"unlabelled {facts['unlabelled']:,}")
+    if summary["unlabelled"]:
+        lines.append(f"unlabelled {summary['unlabelled']:,}")
     for name in SPLITS:
-        sizes = facts["splits"][name]
+        sizes = summary["splits"][name]
         more = f" ({len(sizes)} splits)" if len(sizes) > 1 else ""
         lines.append(f"{name:<11}{sizes[0]:,}{more}")
-    further = [name for name in facts["splits"] if name not in SPLITS]
+    further = [name for name in summary["splits"] if name not in SPLITS]
     if further:
         lines.append(f"further    {', '.join(further)}")
-    if facts["reordered"]:
+    if summary["reordered"]:
         lines.append("order      changed; vertex_ids has the original numbers")
-    lines.append(f"memory     topology {size(held['topology'])} · features {size(held['features'])}")
+    lines.append(
+        f"memory     topology {format_bytes(held['topology'])} · features {format_bytes(held['features'])}"
+    )
     return lines

@@ -1,17 +1,20 @@
-"""Compiled loops over edges and CSR rows. All release the GIL and access only the given range."""
+"""Compiled loops over edges, CSR rows and their transpose.
+
+All release the GIL and write only the range that they are given.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from hyrt.machine.generator import GOLDEN, mix64
-from hyrt.machine.kernels.kept_kernels import nb
+from hyrt.runtime.numba_cache import nb
+from hyrt.runtime.rng import GOLDEN, mix64
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 
 
 @_compile
-def first_outside(sources, targets, bound):  # type: ignore[no-untyped-def]
+def find_invalid_edge(sources, targets, bound):  # type: ignore[no-untyped-def]
     """Return the first edge with an endpoint outside 0..bound-1, or -1."""
     for i in range(len(sources)):
         if sources[i] < 0 or sources[i] >= bound or targets[i] < 0 or targets[i] >= bound:
@@ -87,26 +90,26 @@ def sort_rows(starts, first, last, entries, counts):  # type: ignore[no-untyped-
 
 
 @_compile
-def sort_along(starts, first, last, entries, along):  # type: ignore[no-untyped-def]
-    """Sort rows first..last-1 stably, and permute the parallel array `along` in the same way."""
+def sort_rows_with_values(starts, first, last, entries, values):  # type: ignore[no-untyped-def]
+    """Sort rows first..last-1 stably, and permute the parallel array `values` in the same way."""
     for r in range(first, last):
         a, b = starts[r], starts[r + 1]
         if b - a <= 24:
             for i in range(a + 1, b):
-                x, n = entries[i], along[i]
+                x, n = entries[i], values[i]
                 j = i - 1
                 while j >= a and entries[j] > x:
-                    entries[j + 1], along[j + 1] = entries[j], along[j]
+                    entries[j + 1], values[j + 1] = entries[j], values[j]
                     j -= 1
-                entries[j + 1], along[j + 1] = x, n
+                entries[j + 1], values[j + 1] = x, n
         else:
             order = np.argsort(entries[a:b], kind="mergesort")
             entries[a:b] = entries[a:b][order]
-            along[a:b] = along[a:b][order]
+            values[a:b] = values[a:b][order]
 
 
 @_compile
-def close_gaps(starts, counts, entries):  # type: ignore[no-untyped-def]
+def compact_rows(starts, counts, entries):  # type: ignore[no-untyped-def]
     """Compact the first counts[r] entries of every row; return the number of remaining entries."""
     at = 0
     for r in range(len(counts)):
@@ -134,14 +137,14 @@ def mark_self_loops(indptr, indices, first, last, marks):  # type: ignore[no-unt
 
 
 @_compile
-def edge_rank(key, u, v):  # type: ignore[no-untyped-def]
+def hash_edge(key, u, v):  # type: ignore[no-untyped-def]
     """Return the random 64-bit hash of an undirected edge, which is the same in both directions."""
     low, high = np.uint64(min(u, v)), np.uint64(max(u, v))
     return mix64(mix64(np.uint64(key) + (low + np.uint64(1)) * GOLDEN) + (high + np.uint64(1)) * GOLDEN)
 
 
 @_compile
-def collect_ranks(starts, entries, first_vertex, key, bound, ranks):  # type: ignore[no-untyped-def]
+def collect_edge_ranks(starts, entries, first_vertex, key, bound, ranks):  # type: ignore[no-untyped-def]
     """Write the hashes below bound of the edges (u, v), u < v, in these rows; return their number."""
     found = 0
     base = starts[0]
@@ -149,7 +152,7 @@ def collect_ranks(starts, entries, first_vertex, key, bound, ranks):  # type: ig
         v = first_vertex + r
         for i in range(starts[r] - base, starts[r + 1] - base):
             if entries[i] < v:
-                rank = edge_rank(key, entries[i], v)
+                rank = hash_edge(key, entries[i], v)
                 if rank < bound:
                     if found < len(ranks):
                         ranks[found] = rank
@@ -158,7 +161,7 @@ def collect_ranks(starts, entries, first_vertex, key, bound, ranks):  # type: ig
 
 
 @_compile
-def drop_ranks(starts, entries, first_vertex, key, bound, kept, counts):  # type: ignore[no-untyped-def]
+def drop_low_ranks(starts, entries, first_vertex, key, bound, kept, counts):  # type: ignore[no-untyped-def]
     """Copy the edges whose hash is at least bound to kept, row by row; return their number."""
     at = 0
     base = starts[0]
@@ -166,8 +169,75 @@ def drop_ranks(starts, entries, first_vertex, key, bound, kept, counts):  # type
         v = first_vertex + r
         before = at
         for i in range(starts[r] - base, starts[r + 1] - base):
-            if edge_rank(key, entries[i], v) >= bound:
+            if hash_edge(key, entries[i], v) >= bound:
                 kept[at] = entries[i]
                 at += 1
         counts[r] = at - before
     return at
+
+
+@_compile
+def is_symmetric_csr(indptr, indices, low, high):  # type: ignore[no-untyped-def]
+    """Return whether edges u -> v and v -> u match, for all u, v with low <= min(u, v) < high.
+
+    Each row c has a cursor into its edges from higher vertices, which must match the rows i > c in order.
+    Returns False if the rows low..high-1 are not sorted.
+    """
+    at = np.empty(high - low, np.int64)
+    for c in range(low, high):
+        for e in range(indptr[c] + 1, indptr[c + 1]):
+            if indices[e] < indices[e - 1]:
+                return False
+        first, last = indptr[c], indptr[c + 1]
+        while first < last:
+            middle = (first + last) // 2
+            if indices[middle] > c:
+                last = middle
+            else:
+                first = middle + 1
+        at[c - low] = first
+    for i in range(low, len(indptr) - 1):
+        for e in range(indptr[i], indptr[i + 1]):
+            c = indices[e]
+            if c >= i or c >= high:
+                break
+            if c >= low:
+                t = at[c - low]
+                if t == indptr[c + 1] or indices[t] != i:
+                    return False
+                at[c - low] = t + 1
+    return np.all(at == indptr[low + 1 : high + 1])
+
+
+@_compile
+def count_columns(indices, low, high, counts):  # type: ignore[no-untyped-def]
+    """Count the edges of each column c, low <= c < high, into counts[c]."""
+    counts[low:high] = 0
+    for e in range(len(indices)):
+        c = indices[e]
+        if low <= c < high:
+            counts[c] += 1
+
+
+@_compile
+def transpose_rows(indptr, indices, t_indptr, low, high, t_indices):  # type: ignore[no-untyped-def]
+    """Write rows low..high-1 of the transpose."""
+    at = t_indptr[low:high].copy()
+    for i in range(len(indptr) - 1):
+        for e in range(indptr[i], indptr[i + 1]):
+            c = indices[e]
+            if low <= c < high:
+                t_indices[at[c - low]] = i
+                at[c - low] += 1
+
+
+@_compile
+def transpose_edge_ids(indptr, indices, t_indptr, low, high, edges):  # type: ignore[no-untyped-def]
+    """Write the original edge index of each edge in rows low..high-1 of the transpose."""
+    at = t_indptr[low:high].copy()
+    for i in range(len(indptr) - 1):
+        for e in range(indptr[i], indptr[i + 1]):
+            c = indices[e]
+            if low <= c < high:
+                edges[at[c - low]] = e
+                at[c - low] += 1

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph.formats.schema import Dataset, FeatureRows
-from hyrt.graph.reuse.scaling import Scaling, ScalingKind, divisors
+from hyrt.graph.scaling import Scaling, ScalingKind, divisors
 
 Array = NDArray[Any]
 Normalize = Literal["auto", "none", "row", "length", "standard"]
@@ -19,7 +19,7 @@ NORMALIZERS = get_args(Normalize)
 _ROWS = 1 << 14
 
 
-def scaled(data: Dataset, normalize: str) -> Dataset:
+def normalize_features(data: Dataset, normalize: str) -> Dataset:
     """Return a dataset with scaled features; dense features are scaled block by block when they are read.
 
     Parameters
@@ -27,10 +27,10 @@ def scaled(data: Dataset, normalize: str) -> Dataset:
     data
         A checked dataset.
     normalize
-        `none`; `row` divides each row by its sum and `length` by its Euclidean length (a row where that is 0
-        stays as it is); `standard` subtracts the column's mean and divides by its deviation (a constant
-        column becomes 0; dense features only); `auto` is `length` for bags of words and `none` for others.
-        A normalization that was already applied is not repeated.
+        `zero`; `row` divides each row by its sum and `total_length` by its Euclidean length (a row where that
+        is 0 stays as it is); `standard` subtracts the column's mean and divides by its deviation (a constant
+        column becomes 0; dense features only); `auto` is `total_length` for bags of words and `zero` for
+        others. A normalization that was already applied is not repeated.
 
     Raises
     ------
@@ -40,11 +40,11 @@ def scaled(data: Dataset, normalize: str) -> Dataset:
     if normalize not in NORMALIZERS:
         raise DataError(f"unknown normalize {normalize!r}: give one of {', '.join(NORMALIZERS)}")
     if data.tables is not None:
-        return data.with_features(lambda table: scaled(table, normalize))
+        return data.with_features(lambda table: normalize_features(table, normalize))
     if normalize == "auto":
         bags = data.rows is None and are_bags_of_words(data.arrays["feat_values"])
         normalize = "length" if bags else "none"
-    if normalize == "none" or normalize == data.normalized:
+    if normalize == "none" or normalize == data.normalization:
         return data
     return apply_scaling(data, (_fitted(data, normalize),))
 
@@ -74,7 +74,7 @@ def _fitted(data: Dataset, kind: str) -> Scaling:
 
 
 def _mapped(rows: FeatureRows, change: Callable[[Array], Array]) -> FeatureRows:
-    return FeatureRows.streamed(rows.shape, rows.dtype, lambda: (change(block) for block in rows.blocks()))
+    return FeatureRows.from_blocks(rows.shape, rows.dtype, lambda: (change(block) for block in rows.blocks()))
 
 
 def are_bags_of_words(values: Array) -> bool:
@@ -85,7 +85,7 @@ def are_bags_of_words(values: Array) -> bool:
     return bool(np.all(values == 1))
 
 
-def largest_column(rows: FeatureRows) -> float:
+def largest_column_rms(rows: FeatureRows) -> float:
     """Return the largest root mean square of a column over the first block of rows; 0 without rows.
 
     A column of large values dominates all others in a matrix product.

@@ -11,11 +11,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.graph.narrow.narrow_rows import NarrowRows
-from hyrt.graph.narrow.row_format import FLOAT16, FLOAT32, RowFormat
+from hyrt.formatting import short_repr
+from hyrt.graph.quantized.row_format import FLOAT16, FLOAT32, RowFormat
+from hyrt.graph.quantized.rows import QuantizedRows
 from hyrt.graph.row_kernels import densify, gather_rows, gather_sparse_rows
-from hyrt.machine.workers import Workers
-from hyrt.quantities import one_line
+from hyrt.runtime.workers import Workers
 
 _GRAIN = 512
 
@@ -71,7 +71,7 @@ class SparseSource(RowSource, Protocol):
 
 
 @runtime_checkable
-class NarrowSource(RowSource, Protocol):
+class QuantizedRowSource(RowSource, Protocol):
     """Row source that can return quantized rows without dequantizing them."""
 
     @property
@@ -85,11 +85,11 @@ class NarrowSource(RowSource, Protocol):
         ...
 
     @property
-    def all_rows(self) -> NarrowRows | None:
+    def all_rows(self) -> QuantizedRows | None:
         """Quantized rows of all vertices, if they are in host memory; otherwise None."""
         ...
 
-    def narrow_rows(self, ids: NDArray[Any], out: NarrowRows, workers: Workers) -> None:
+    def quantized_rows(self, ids: NDArray[Any], out: QuantizedRows, workers: Workers) -> None:
         """Write the quantized rows of some vertices.
 
         Parameters
@@ -105,7 +105,7 @@ class NarrowSource(RowSource, Protocol):
 
 
 @runtime_checkable
-class FetchedRows(RowSource, Protocol):
+class PrefetchedRowSource(RowSource, Protocol):
     """Row source that prefetches all remote rows of a step in one exchange."""
 
     def fetch(self, step: int, ids: Sequence[NDArray[Any]], workers: Workers) -> None:
@@ -128,7 +128,7 @@ class FetchedRows(RowSource, Protocol):
         ...
 
     def end(self) -> None:
-        """Stop fetching: waiting threads raise `ChannelClosed` (thread-safe)."""
+        """Stop fetching: waiting threads raise `ChannelClosedError` (thread-safe)."""
         ...
 
 
@@ -139,7 +139,7 @@ class DenseFeatures:
     values: NDArray[Any]
     """[V, F] float32 or float16, C-contiguous."""
 
-    __repr__ = one_line
+    __repr__ = short_repr
 
     @property
     def width(self) -> int:
@@ -166,10 +166,10 @@ class DenseFeatures:
         return None
 
     @property
-    def all_rows(self) -> NarrowRows:
-        return NarrowRows(self.row_format, self.matrix)
+    def all_rows(self) -> QuantizedRows:
+        return QuantizedRows(self.row_format, self.matrix)
 
-    def narrow_rows(self, ids: NDArray[Any], out: NarrowRows, workers: Workers) -> None:
+    def quantized_rows(self, ids: NDArray[Any], out: QuantizedRows, workers: Workers) -> None:
         self.all_rows.gather(ids, out, workers)
 
     def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
@@ -190,7 +190,7 @@ class SparseFeatures:
     width: int
     """F, the number of columns."""
 
-    __repr__ = one_line
+    __repr__ = short_repr
 
     @property
     def value_bytes(self) -> int:

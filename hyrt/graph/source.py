@@ -1,4 +1,6 @@
-"""Opening of a graph from a file, a folder, a generator, an OGB name or an object."""
+"""Opening of a graph from a file, a folder, a generator, an OGB name or an object, and a warning about
+suspicious feature columns.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +8,119 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from hyrt.checks import check_word
-from hyrt.errors import DataError, readable
-from hyrt.graph.bundled import path_of
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.checks import check_choice
+from hyrt.errors import DataError, DataWarning, escape_undecodable, warn_user
+from hyrt.formatting import format_bytes
+from hyrt.graph.bundled import resolve_source
+from hyrt.graph.formats.check_graph import check_graph
 from hyrt.graph.formats.folder import read_folder
 from hyrt.graph.formats.npz import read_npz
-from hyrt.graph.formats.objects.check_graph import check_graph
-from hyrt.graph.formats.objects.dgl_file import is_dgl_file, saved_graph
+from hyrt.graph.formats.objects.dgl_file import is_dgl_file, read_dgl_file
 from hyrt.graph.formats.schema import (
+    VERTEX_IDS,
     Dataset,
     FeatureRows,
     check_dataset,
     from_graph,
     is_large,
+    make_row_source,
     to_graph,
     with_labels,
 )
 from hyrt.graph.graph import Graph
-from hyrt.graph.normalize import Normalize, are_bags_of_words, scaled
+from hyrt.graph.hetero.graph_types import types_from_arrays
+from hyrt.graph.hetero.rows import HeteroRows
+from hyrt.graph.labels import is_labelled
+from hyrt.graph.normalize import Normalize, are_bags_of_words, normalize_features
 from hyrt.graph.partition.manifest import is_partition
-from hyrt.graph.row_source import SparseFeatures
-from hyrt.graph.suspicious_features import warn_of_suspicious_features
-from hyrt.graph.typed.typed_rows import TypedRows
-from hyrt.machine.path_length import is_too_long
-from hyrt.quantities import size
+from hyrt.graph.row_source import DenseFeatures, RowSource, SparseFeatures
+from hyrt.graph.tables.suspicious_columns import SuspiciousColumns, format_reasons
+from hyrt.runtime.files import is_path_too_long
+from hyrt.runtime.workers import current_workers
+
+Array = NDArray[Any]
+
+_BLOCKS, _BLOCK_ROWS = 16, 64
+"""Rows are sampled in blocks, because large features may be on disk."""
+_MAX_LABELLED = 512
+_MAX_VALUES = 1 << 22
+"""Maximum number of values in a sample; wider bags of words are not sampled."""
+
+
+def warn_suspicious_features(data: Dataset) -> None:
+    """Warn about feature columns that are probably not features.
+
+    Table imports check all rows. For features that were not imported from tables, a sample is checked.
+
+    Parameters
+    ----------
+    data
+        A checked dataset whose features are not scaled yet.
+    """
+    labels, ids = data.arrays["labels"], data.arrays.get(VERTEX_IDS)
+    types = types_from_arrays(data.arrays)
+    if types is None:
+        tables = {"": (data, 0, len(labels))}
+    else:
+        tables = {name: (table, *types.interval(name)) for name, table in (data.tables or {}).items()}
+    for vertex_type, (table, start, stop) in tables.items():
+        if vertex_type in data.names.columns:
+            continue
+        features = make_row_source(table)
+        numbers = np.arange(stop - start) if ids is None else ids[start:stop] - start
+        reasons = _suspicious_columns(features, labels[start:stop], numbers)
+        if reasons:
+            warn_user(
+                f"{table.name}: feature columns that seem to be numbers of rows or copies of the label: "
+                f"{format_reasons(reasons)}: remove these columns if they are not known of new vertices",
+                DataWarning,
+            )
+
+
+def _suspicious_columns(features: RowSource, labels: Array, numbers: Array) -> dict[int, str]:
+    """Return the reason for each suspicious column, by column index.
+
+    Parameters
+    ----------
+    features
+        The rows of n vertices.
+    labels
+        [n, ...] labels.
+    numbers
+        [n] original row numbers, before vertices were reordered.
+    """
+    count = len(numbers)
+    if (_BLOCKS * _BLOCK_ROWS + _MAX_LABELLED) * features.width > _MAX_VALUES or not count:
+        return {}
+    found = SuspiciousColumns(features.width)
+    starts = np.linspace(0, max(count - _BLOCK_ROWS, 0), _BLOCKS).astype(np.int64)
+    rows = np.unique(np.minimum(starts[:, None] + np.arange(_BLOCK_ROWS), count - 1))
+    found.add(_rows(features, rows), None, numbers[rows])
+    labelled = np.flatnonzero(is_labelled(labels)) if labels.ndim == 1 else np.empty(0, np.int64)
+    if len(labelled):
+        places = np.linspace(0, len(labelled) - 1, min(_MAX_LABELLED, len(labelled))).astype(np.int64)
+        rows = labelled[places]
+        found.add_labelled(_rows(features, rows), labels[rows])
+    return found.find_reasons()
+
+
+def _rows(features: RowSource, rows: Array) -> Array:
+    """Return rows [n, width] as a dense array, without compiling a kernel for dense and sparse features."""
+    if isinstance(features, DenseFeatures):
+        return np.asarray(features.values[rows])
+    if isinstance(features, SparseFeatures):
+        values = np.zeros((len(rows), features.width), np.float32)
+        for place, row in enumerate(rows.tolist()):
+            entries = slice(features.indptr[row], features.indptr[row + 1])
+            values[place, features.columns[entries]] = features.values[entries]
+        return values
+    values = np.empty((len(rows), features.width), np.float32)
+    features.rows(rows, values, current_workers())
+    return values
+
 
 SYNTHETIC = "synthetic:"
 KINDS = (
@@ -57,9 +148,9 @@ def open_graph(
         or a folder it downloaded; a PyG `Data`; a graph of DGL; or a Graph, which is returned as it is unless
         it is to be scaled.
     normalize
-        `row` divides each feature row by its sum, `length` by its Euclidean length; `standard` scales columns
-        to mean 0 and deviation 1; `auto` is `length` for sparse features whose values are all 1 (bags of
-        words), and `none` for others.
+        `row` divides each feature row by its sum, `total_length` by its Euclidean length; `standard` scales
+        columns to mean 0 and deviation 1; `auto` is `total_length` for sparse features whose values are all 1
+        (bags of words), and `zero` for others.
     check
         Read everything: also large memory-mapped features.
 
@@ -74,12 +165,12 @@ def open_graph(
     DataError
         Names source, key and the first bad position, or the remedy.
     """
-    check_word("normalize", normalize, get_args(Normalize))
+    check_choice("normalize", normalize, get_args(Normalize))
     if isinstance(source, Graph):
         is_new = "was_checked" not in source.__dict__
         check_graph(source)
         if is_new:
-            warn_of_suspicious_features(from_graph(source))
+            warn_suspicious_features(from_graph(source))
     if isinstance(source, Graph) and (normalize == "none" or (normalize == "auto" and not _has_bags(source))):
         return source
     data, trusted = _read(source, check, None)
@@ -87,21 +178,21 @@ def open_graph(
     if not trusted:
         check_dataset(data, features="all" if check else "small")
     if not isinstance(source, Graph) and not str(source).startswith(SYNTHETIC):
-        warn_of_suspicious_features(data)
-    return to_graph(scaled(data, normalize))
+        warn_suspicious_features(data)
+    return to_graph(normalize_features(data, normalize))
 
 
 def _in_memory(table: Dataset, name: str, normalize: str) -> Dataset:
     """Load features into memory unless they stay in files; refuse large features that must be scaled."""
     rows = table.rows
-    if rows is not None and is_large(table) and normalize not in ("none", "auto", table.normalized):
+    if rows is not None and is_large(table) and normalize not in ("none", "auto", table.normalization):
         once = f"hyrt data convert {name} DEST" if rows.mapped else "hyrt partition ..."
         raise DataError(
-            f"{table.name}: features of {size(rows.num_bytes)} are too large to scale in memory; "
+            f"{table.name}: features of {format_bytes(rows.num_bytes)} are too large to scale in memory; "
             f"scale them once: {once} --normalize {normalize}"
         )
-    if rows is not None and not rows.stays_in_files:
-        return replace(table, rows=FeatureRows.of(rows.whole()))
+    if rows is not None and not rows.is_file_backed:
+        return replace(table, rows=FeatureRows.from_array(rows.whole()))
     return table
 
 
@@ -120,7 +211,7 @@ def open_dataset(
     scratch
         Folder for edges and features that must be sorted.
     sort, unique
-        Repairs of the rows of a file or folder; see `hyrt.graph.formats.row_order.in_row_order`.
+        Repairs of the rows of a file or folder; see `hyrt.graph.formats.reorder.order_rows`.
 
     Raises
     ------
@@ -130,17 +221,17 @@ def open_dataset(
     data, trusted = _read(source, True, scratch)
     if not trusted:
         if sort or unique:
-            from hyrt.graph.formats.row_order import in_row_order
+            from hyrt.graph.formats.reorder import order_rows
 
             check_dataset(data, features="none", ordered=False)
-            data = in_row_order(data, scratch, sort=sort, unique=unique)
+            data = order_rows(data, scratch, sort=sort, unique=unique)
         check_dataset(data, features="none")
     return data
 
 
 def _has_bags(graph: Graph) -> bool:
     features = graph.features
-    tables = features.tables if isinstance(features, TypedRows) else (features,)
+    tables = features.tables if isinstance(features, HeteroRows) else (features,)
     return any(isinstance(table, SparseFeatures) and are_bags_of_words(table.values) for table in tables)
 
 
@@ -149,39 +240,39 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
     if isinstance(source, Graph):
         return from_graph(check_graph(source)), True
     if not isinstance(source, str | Path):
-        from hyrt.graph.formats.objects.dgl_graph import is_dgl, read_dgl
-        from hyrt.graph.formats.pyg import read_pyg
+        from hyrt.graph.formats.objects.dgl import is_dgl, read_dgl
+        from hyrt.graph.formats.objects.pyg import read_pyg
 
         if is_dgl(source):
             return read_dgl(source), False
         return read_pyg(source), False
     name = str(source)
-    check_name(name)
+    check_source_name(name)
     if name.startswith(SYNTHETIC):
-        from hyrt.graph.synthetic import generate, generate_typed, parse_spec
+        from hyrt.graph.synthetic import generate, generate_hetero, parse_spec
 
         spec = parse_spec(name)
-        return (generate_typed if spec.typed else generate)(spec, scratch), True
-    path, shown = path_of(name), readable(name)
+        return (generate_hetero if spec.is_hetero else generate)(spec, scratch), True
+    path, shown = resolve_source(name), escape_undecodable(name)
     shown = shown if shown.isprintable() else repr(shown)
     if is_partition(path):
-        from hyrt.graph.partition.all_parts import read_parts
+        from hyrt.graph.partition.read_parts import read_parts
 
         return read_parts(path, shown, check=check), True
     if path.is_file():
         if is_dgl_file(path):
-            from hyrt.graph.formats.objects.dgl_graph import read_dgl
+            from hyrt.graph.formats.objects.dgl import read_dgl
 
-            return read_dgl(saved_graph(path, shown), shown), False
-        return with_labels(read_npz(path, shown, scratch)).with_files_of(path), False
+            return read_dgl(read_dgl_file(path, shown), shown), False
+        return with_labels(read_npz(path, shown, scratch)).with_metadata_of(path), False
     if path.is_dir() and not (path / "raw").is_dir() and not (path / "processed").is_dir():
-        return with_labels(read_folder(path, shown, check=check)).with_files_of(path), False
-    from hyrt.graph.formats.ogb_layout import read_ogb
+        return with_labels(read_folder(path, shown, check=check)).with_metadata_of(path), False
+    from hyrt.graph.formats.ogb_dataset import read_ogb
 
     return replace(read_ogb(name, scratch), name=shown), False
 
 
-def check_name(name: str) -> None:
+def check_source_name(name: str) -> None:
     """Raise the error of `open_graph` if a name is not a dataset, without opening it.
 
     Parameters
@@ -200,11 +291,11 @@ def check_name(name: str) -> None:
         raise DataError(f"{name}: hyrt reads no addresses: download the file, and give its path")
     if name.startswith(SYNTHETIC):
         return
-    path, shown = path_of(name), readable(name)
-    if is_too_long(path):
+    path, shown = resolve_source(name), escape_undecodable(name)
+    if is_path_too_long(path):
         raise DataError(f"{shown[:40]}...: this is too long for a path; a dataset is {KINDS}")
     base = name.removesuffix(":typed")
-    if path.is_file() or path.is_dir() or path_of(base).is_dir():
+    if path.is_file() or path.is_dir() or resolve_source(base).is_dir():
         return
     if base == "mag240m" or name.startswith("ogbn-"):
         return

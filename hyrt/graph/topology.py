@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.checks import check_array
+from hyrt.formatting import short_repr
 from hyrt.graph import check, kernels
-from hyrt.graph.transpose import count_columns, is_own_transpose, number_edges, turn_rows
-from hyrt.machine.workers import current_workers
-from hyrt.quantities import one_line
+from hyrt.graph.kernels import count_columns, is_symmetric_csr, transpose_edge_ids, transpose_rows
+from hyrt.runtime.workers import current_workers
 
 # The transpose makes one pass over all edges per range of columns. Few passes, because each reads all edges.
 _PASSES = 4
@@ -40,7 +40,7 @@ class Topology:
     edge_times: NDArray[Any] | None = field(default=None, repr=False)
     """[E] numbers, time of each edge, or None. Link splits by time use the times."""
 
-    __repr__ = one_line
+    __repr__ = short_repr
 
     @property
     def num_vertices(self) -> int:
@@ -131,7 +131,7 @@ class Topology:
         return sums
 
     @cached_property
-    def run_weights(self) -> NDArray[np.float32]:
+    def relation_weights(self) -> NDArray[np.float32]:
         """[E] float32, sum of the weights of all edges of the same type into the same vertex as each edge.
 
         Sums are computed in float64. Rows must be sorted by type, as in a heterogeneous graph, and edges must
@@ -212,7 +212,7 @@ class Topology:
         differs: list[int] = []
 
         def compare(low: int, high: int) -> None:
-            if not differs and not is_own_transpose(self.indptr, self.indices, low, high):
+            if not differs and not is_symmetric_csr(self.indptr, self.indices, low, high):
                 differs.append(low)
 
         self._by_columns(compare)
@@ -233,7 +233,9 @@ class Topology:
         indptr = np.zeros(self.num_vertices + 1, np.int64)
         np.cumsum(counts, out=indptr[1:])
         indices = np.empty_like(self.indices)
-        self._by_columns(lambda low, high: turn_rows(self.indptr, self.indices, indptr, low, high, indices))
+        self._by_columns(
+            lambda low, high: transpose_rows(self.indptr, self.indices, indptr, low, high, indices)
+        )
         turned = Topology(indptr, indices)
         turned.__dict__["is_symmetric"] = False
         return turned
@@ -247,7 +249,9 @@ class Topology:
         """
         edges = np.empty(self.num_edges, np.int32 if self.num_edges < 2**31 else np.int64)
         starts = self.transposed.indptr
-        self._by_columns(lambda low, high: number_edges(self.indptr, self.indices, starts, low, high, edges))
+        self._by_columns(
+            lambda low, high: transpose_edge_ids(self.indptr, self.indices, starts, low, high, edges)
+        )
         return edges
 
     def _by_columns(self, work: Callable[[int, int], None]) -> None:

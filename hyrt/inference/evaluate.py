@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,24 +15,89 @@ from numpy.typing import NDArray
 from hyrt.checks import show
 from hyrt.config import Config
 from hyrt.errors import ConfigError
+from hyrt.formatting import short_repr
 from hyrt.graph.graph import Graph
-from hyrt.inference.judged import judged_links, judged_vertices
+from hyrt.graph.links.link_split import LinkGraph
+from hyrt.graph.links.negative_sampling import sample_candidates
+from hyrt.inference.distributed_scorer import DistributedScorer, ScoresAt
 from hyrt.inference.score_vertices import score_vertices
-from hyrt.inference.shared_scores import ScoresAt, SharedScores
-from hyrt.machine.workers import Workers
-from hyrt.nn.model import torch_threads_for
+from hyrt.nn.model import num_torch_threads
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.objective import Objective
+from hyrt.objective.link_metrics import LinkQueries
 from hyrt.objective.metrics import confusion_matrix
-from hyrt.objective.registry import OBJECTIVES, check_metric
-from hyrt.objective.returned import check_numbers, refusal
+from hyrt.objective.objective import OBJECTIVES, check_metric
+from hyrt.objective.validation import check_numbers, objective_error
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Ids
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EvalTargets:
+    """Targets of an evaluation, by split; splits without targets are omitted."""
+
+    vertices: NDArray[np.int64]
+    """[n] vertices to score."""
+    rows: Mapping[str, slice]
+    """Slice of the scores of `vertices`, by split."""
+    labels: Mapping[str, Any]
+    """The `unique_names` argument of `hyrt.objective.Objective.evaluate`, by split."""
+
+    __repr__ = short_repr
+
+
+def eval_vertices(config: Config, graph: Graph) -> EvalTargets:
+    """Return the validation vertices followed by the test vertices."""
+    splits = {name: graph.split(name, config.data.split) for name in ("val", "test")}
+    splits = {name: vertices for name, vertices in splits.items() if len(vertices)}
+    ends = np.cumsum([0, *(len(vertices) for vertices in splits.values())])
+    return EvalTargets(
+        vertices=np.concatenate([np.empty(0, np.int64), *splits.values()]),
+        rows={name: slice(ends[i], ends[i + 1]) for i, name in enumerate(splits)},
+        labels={name: graph.vertices.select_labels(vertices) for name, vertices in splits.items()},
+    )
+
+
+def eval_links(config: Config, graph: Graph, links: LinkGraph) -> EvalTargets:
+    """Return the held-out links with negative pairs and ranking candidates."""
+    held_out, num_candidates = links.split.held_out, config.links.candidates
+    candidates: dict[str, NDArray[np.int64] | None] = {
+        name: None
+        if num_candidates == "all"
+        else sample_candidates(links.known_edges, part.links, config.seed, name, num_candidates, links.ends)
+        for name, part in held_out.items()
+    }
+    if num_candidates == "all":
+        vertices = np.arange(graph.num_vertices)
+    else:
+        ends = [part for each in held_out.values() for part in (each.links.ravel(), each.negatives.ravel())]
+        sampled = [each[each >= 0] for each in candidates.values() if each is not None]
+        vertices = np.unique(np.concatenate([np.empty(0, np.int64), *ends, *sampled]))
+
+    def rows_of(ids: NDArray[Any]) -> NDArray[np.int64]:
+        return np.where(ids < 0, -1, np.searchsorted(vertices, ids)).astype(np.int64)
+
+    return EvalTargets(
+        vertices=vertices,
+        rows={name: slice(None) for name in held_out},
+        labels={
+            name: LinkQueries(
+                links=rows_of(part.links),
+                negatives=rows_of(part.negatives),
+                candidates=None if (sampled_pairs := candidates[name]) is None else rows_of(sampled_pairs),
+                known_edges=links.known_edges if num_candidates == "all" else None,
+                ends=links.ends if num_candidates == "all" else None,
+            )
+            for name, part in held_out.items()
+        },
+    )
+
 
 # A larger confusion matrix would not be readable.
 _MAX_CLASSES = 20
 
 
-class StopRequested(Exception):
+class EvaluationStoppedError(Exception):
     """The run was stopped during an evaluation."""
 
 
@@ -40,14 +107,14 @@ class Evaluator:
     Parameters
     ----------
     config
-        Settings; uses `evaluate` and `train.metric`, among others.
+        Settings; uses `evaluate_design` and `train.metric`, among others.
     graph
         Graph with features and labels.
     scratch
         Folder for temporary files; the system's default if None.
     objective
         Objective that computes the metrics; built from the settings by default.
-    shared
+    scorer
         Scorer for several processes; None computes all scores in this process.
 
     Raises
@@ -62,12 +129,12 @@ class Evaluator:
         graph: Graph,
         scratch: Path | None,
         objective: Objective | None = None,
-        shared: SharedScores | None = None,
+        scorer: DistributedScorer | None = None,
     ) -> None:
         self._config = config
         self._graph = graph
         self._scratch = scratch
-        self._shared = shared
+        self._shared = scorer
         self._confusion: NDArray[np.int64] | None = None
         self.not_finite: str | None = None
         """Warning about scores of the latest evaluation that are not finite; None if all are finite."""
@@ -75,17 +142,15 @@ class Evaluator:
         metric = config.train.metric
         self.metric = self.objective.metrics[0] if metric == "auto" else metric
         links = graph.links
-        self._targets = (
-            judged_vertices(config, graph) if links is None else judged_links(config, graph, links)
-        )
+        self._targets = eval_vertices(config, graph) if links is None else eval_links(config, graph, links)
         if self.metric not in self.objective.metrics:
             check_metric(self.objective.name, self.metric)
-        validation = self._targets.labels.get("val", graph.vertices.labels_of(np.empty(0, np.int64)))
-        with OBJECTIVES.blamed(self.objective.name, "why_not"):
-            reason = self.objective.why_not(self.metric, validation, graph.num_outputs)
+        validation = self._targets.labels.get("val", graph.vertices.select_labels(np.empty(0, np.int64)))
+        with OBJECTIVES.wrap_errors(self.objective.name, "metric_problem"):
+            reason = self.objective.metric_problem(self.metric, validation, graph.num_outputs)
         if not isinstance(reason, str):
-            raise refusal(
-                self.objective.name, f"why_not returns {show(reason)}: return a text, empty for none"
+            raise objective_error(
+                self.objective.name, f"metric_problem returns {show(reason)}: return a text, empty for none"
             )
         if reason:
             raise ConfigError(f"{graph.name}, split {config.data.split}: train.metric={self.metric} {reason}")
@@ -118,23 +183,23 @@ class Evaluator:
 
         Raises
         ------
-        StopRequested
+        EvaluationStoppedError
             If `should_stop` returns true during the evaluation.
         """
 
         def check() -> None:
             if should_stop():
-                raise StopRequested
+                raise EvaluationStoppedError
 
         if not self._targets.labels:
             return {}
         vertices = self._targets.vertices
         # Summation order depends on the thread count: evaluating a trained model must round the loss like the
         # run did.
-        with torch_threads(torch_threads_for(model, workers.count)):
+        with torch_threads(num_torch_threads(model, workers.count)):
             if self._shared is not None:
-                scores = self._shared.scores(model, vertices, workers, check, scores_at)
-                return self._shared.tell(None if scores is None else self._metrics(scores))
+                scores = self._shared.compute_scores(model, vertices, workers, check, scores_at)
+                return self._shared.broadcast_metrics(None if scores is None else self._metrics(scores))
             scores = scores_at(vertices) if self._config.evaluate.mode == "full" else None
             if scores is None:
                 scores = self._scores(model, vertices, workers, check)
@@ -163,7 +228,7 @@ class Evaluator:
             )
         metrics = {}
         for name, labels in self._targets.labels.items():
-            with OBJECTIVES.blamed(self.objective.name, "evaluate"):
+            with OBJECTIVES.wrap_errors(self.objective.name, "evaluate"):
                 returned = self.objective.evaluate(scores[self._targets.rows[name]], labels)
             metrics[name] = check_numbers(self.objective.name, "evaluate", returned)
         return metrics
@@ -199,14 +264,14 @@ class Evaluator:
             check=check,
         )
 
-    def worth(self, metrics: Mapping[str, Mapping[str, float]], epoch: int) -> float:
+    def ranking_value(self, metrics: Mapping[str, Mapping[str, float]], epoch: int) -> float:
         """Return a value to compare evaluations by: higher is better; the epoch without validation targets.
 
         A NaN metric is the worst.
         """
         if "val" not in metrics:
             return float(epoch)
-        with OBJECTIVES.blamed(self.objective.name, "evaluate of the validation vertices"):
+        with OBJECTIVES.wrap_errors(self.objective.name, "evaluate of the validation vertices"):
             value = metrics["val"][self.metric]
         if math.isnan(value):
             return -math.inf

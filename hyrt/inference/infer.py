@@ -1,10 +1,12 @@
-"""Scores and embeddings of vertices: layer-wise with all neighbours, or by mini-batches."""
+"""Scores and embeddings of vertices: layer-wise with all neighbours in chunks of bounded memory, by mini-
+batches, or by one full-graph pass.
+"""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,30 +17,86 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.graph.graph import Graph
-from hyrt.graph.narrow.narrow_rows import NarrowRows
-from hyrt.graph.row_source import NarrowSource, RowSource, SparseFeatures
-from hyrt.graph.typed.typed_rows import TypedRows
-from hyrt.inference.infer_memory import (
-    ENTRY_BYTES,
-    ROW_BYTES,
-    SPARSE_ROW_BYTES,
-    Cost,
-    chunks,
-    layer_cost,
-)
-from hyrt.machine.workers import Workers, working
-from hyrt.nn.aggregation import Aggregation
-from hyrt.nn.inputs import Aggregated, InPlace, Multiplied, Rows
+from hyrt.graph.hetero.rows import HeteroRows
+from hyrt.graph.quantized.rows import QuantizedRows
+from hyrt.graph.row_source import QuantizedRowSource, RowSource, SparseFeatures
+from hyrt.nn.architecture import Aggregation
+from hyrt.nn.inputs import AggregatedFeatures, InPlaceFeatures, MultipliedFeatures, Rows
+from hyrt.nn.layer import Footprint
 from hyrt.nn.model import GNN
-from hyrt.nn.operators.narrow.aggregate_narrow import aggregate_narrow_into
+from hyrt.nn.operators.quantized import aggregate_quantized_into
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear
 from hyrt.nn.self_loops import drop_replaced_loops
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan
+from hyrt.runtime.workers import Workers, use_workers
 from hyrt.sampling.block import Block, Ids
-from hyrt.sampling.kernels import count_neighbors, draw_neighbors, prefix_sum, relabel
-from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.sampling.relations.relation_sampler import RelationSampler
+from hyrt.sampling.full_sampler import FullSampler
+from hyrt.sampling.kernels import count_neighbors, prefix_sum, relabel, sample_neighbors
+from hyrt.sampling.neighbor_sampler import NeighborSampler
+from hyrt.sampling.relation_sampler import RelationSampler
+
+# A destination's id, degree, counts, offsets, factors and position in the result.
+ROW_BYTES = 96
+# A gathered sparse row (id, number, counts, offset), and each of its entries.
+SPARSE_ROW_BYTES, ENTRY_BYTES = 48, 8
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkCost:
+    """Memory cost of a chunk of destinations while a layer is applied, in bytes."""
+
+    row: int
+    """Bytes per destination."""
+    edge: int
+    """Bytes per edge into a destination."""
+    entry: int = 0
+    """Bytes per stored value of the destinations' sparse features."""
+
+
+def split_into_chunks(
+    graph: Graph, marked: NDArray[np.bool_], cost: ChunkCost, budget_bytes: int
+) -> Iterator[NDArray[np.int64]]:
+    """Split the marked vertices into chunks of at most `budget_bytes`; only single vertices may exceed it.
+
+    Parameters
+    ----------
+    graph
+        Provides degrees and lengths of sparse feature rows.
+    marked
+        [V] mask of the vertices to split.
+    cost
+        Cost per vertex.
+    budget_bytes
+        Maximum cost of a chunk.
+
+    Yields
+    ------
+    Vertices, ascending over all chunks.
+    """
+    # Limit the arrays of costs: those of a window take about a sixth of a chunk.
+    window = min(max(1, budget_bytes // 256), 1 << 16)
+    for first in range(0, len(marked), window):
+        vertices = first + np.flatnonzero(marked[first : first + window])
+        bytes_each = cost.row + cost.edge * (
+            graph.topology.indptr[vertices + 1] - graph.topology.indptr[vertices]
+        )
+        if cost.entry and isinstance(graph.features, SparseFeatures):
+            pointer = graph.features.indptr
+            bytes_each += cost.entry * (pointer[vertices + 1] - pointer[vertices])
+        total = np.cumsum(bytes_each)
+        start = 0
+        while start < len(vertices):
+            before = total[start - 1] if start else 0
+            stop = max(start + 1, int(np.searchsorted(total, before + budget_bytes, side="right")))
+            yield vertices[start:stop]
+            start = stop
+
+
+def layer_cost(graph: Graph, footprint: Footprint) -> ChunkCost:
+    """Return the cost of a layer over a block that is read in place."""
+    # Per edge: its source, and the position of the source.
+    return ChunkCost(ROW_BYTES + 4 * footprint.row, graph.topology.indices.itemsize + 8 + 4 * footprint.edge)
 
 
 def infer_layerwise(
@@ -92,7 +150,7 @@ def infer_layerwise(
     chunk_bytes = memory_bytes // 4
     was_training = model.training
     model.eval()
-    with ExitStack() as stack, torch.no_grad(), working(workers):
+    with ExitStack() as stack, torch.no_grad(), use_workers(workers):
         stack.callback(model.train, was_training)
         needed = needed_vertices(graph, vertices, depth, chunk_bytes)
         step = _first_step(model, graph, needed[0], workers, memory_bytes, scratch, between_chunks)
@@ -100,7 +158,7 @@ def infer_layerwise(
             last = i == depth - 1
             height = len(vertices) if last else graph.num_vertices
             out = _allocate_matrix((height, model.widths[i + 1]), memory_bytes, scratch)
-            for part in chunks(graph, needed[i], step.cost, chunk_bytes):
+            for part in split_into_chunks(graph, needed[i], step.cost, chunk_bytes):
                 between_chunks()
                 result = step.apply(part)
                 if not last:
@@ -156,7 +214,7 @@ def infer_sampled(
     parts = []
     was_training = model.training
     model.eval()
-    with ExitStack() as stack, torch.no_grad(), working(workers):
+    with ExitStack() as stack, torch.no_grad(), use_workers(workers):
         stack.callback(model.train, was_training)
         for start in range(0, len(vertices), batch_size):
             between_chunks()
@@ -173,14 +231,16 @@ def infer_sampled(
 class _Step:
     """One layer over chunks of the graph: cost per chunk and function that computes a chunk's rows."""
 
-    cost: Cost
+    cost: ChunkCost
     apply: Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
 
 def _step(
-    model: GNN, i: int, cost: Cost, inputs_of: Callable[[NDArray[np.int64]], tuple[Block, Rows]]
+    model: GNN, i: int, cost: ChunkCost, inputs_of: Callable[[NDArray[np.int64]], tuple[Block, Rows]]
 ) -> _Step:
-    """Return a step for layer i (from 0) with the block and input rows that `inputs_of` makes for a chunk."""
+    """Return a step for layer i (from 0) with the block and input rows that `get_model_inputs` makes for a
+    chunk.
+    """
 
     def apply(part: NDArray[np.int64]) -> NDArray[np.float32]:
         result: NDArray[np.float32] = model.layer(i, *inputs_of(part)).numpy()
@@ -192,7 +252,7 @@ def _step(
 def _dense_step(model: GNN, graph: Graph, i: int, rows: NDArray[Any], workers: Workers) -> _Step:
     """Return a step for layer i (from 0) that reads a matrix of rows in place."""
     cost = layer_cost(graph, model.footprint(i))
-    return _step(model, i, cost, lambda part: (full_block(graph, part, i, workers), InPlace(rows)))
+    return _step(model, i, cost, lambda part: (full_block(graph, part, i, workers), InPlaceFeatures(rows)))
 
 
 def _first_step(
@@ -210,7 +270,7 @@ def _first_step(
         return _hetero_step(model, graph, workers)
     if features.matrix is not None:
         return _dense_step(model, graph, 0, features.matrix, workers)
-    if isinstance(features, NarrowSource) and features.all_rows is not None:
+    if isinstance(features, QuantizedRowSource) and features.all_rows is not None:
         aggregation = model.input_aggregation
         if aggregation is not None:
             return _aggregated_step(model, graph, features.all_rows, aggregation, workers)
@@ -220,18 +280,18 @@ def _first_step(
     if weight is None:
         if graph.num_vertices * graph.num_features * 4 > memory_bytes // 3:
             return _gathered_step(model, graph, features, workers)
-        rows = SparseRows.of(features)
-        return _dense_step(model, graph, 0, rows.dense().numpy(), workers)
+        rows = SparseRows.from_features(features)
+        return _dense_step(model, graph, 0, rows.to_dense().numpy(), workers)
     products = _allocate_matrix((graph.num_vertices, len(weight)), memory_bytes, scratch)
     sources = _with_neighbors(graph, destinations, memory_bytes // 4)
-    cost = Cost(SPARSE_ROW_BYTES + 4 * len(weight), 0, ENTRY_BYTES)
-    for part in chunks(graph, sources, cost, memory_bytes // 4):
+    cost = ChunkCost(SPARSE_ROW_BYTES + 4 * len(weight), 0, ENTRY_BYTES)
+    for part in split_into_chunks(graph, sources, cost, memory_bytes // 4):
         between_chunks()
-        products[part] = sparse_linear(SparseRows.of(features.take(part, workers)), weight).numpy()
+        products[part] = sparse_linear(SparseRows.from_features(features.take(part, workers)), weight).numpy()
 
     def inputs_of(part: NDArray[np.int64]) -> tuple[Block, Rows]:
-        destination_rows = SparseRows.of(features.take(part, workers))
-        return full_block(graph, part, 0, workers), Multiplied(products, destination_rows)
+        destination_rows = SparseRows.from_features(features.take(part, workers))
+        return full_block(graph, part, 0, workers), MultipliedFeatures(products, destination_rows)
 
     cost_per_layer = layer_cost(graph, model.footprint(0, multiplied=True))
     return _step(
@@ -243,15 +303,15 @@ def _first_step(
 
 
 def _aggregated_step(
-    model: GNN, graph: Graph, rows: NarrowRows, aggregation: Aggregation, workers: Workers
+    model: GNN, graph: Graph, rows: QuantizedRows, aggregation: Aggregation, workers: Workers
 ) -> _Step:
     """Return the step of the first layer over quantized rows, read in place."""
 
     def inputs_of(part: NDArray[np.int64]) -> tuple[Block, Rows]:
         block = full_block(graph, part, 0, workers)
         out = np.empty((len(part), aggregation.width(graph.num_features)), np.float32)
-        aggregate_narrow_into(aggregation, block, rows, out, workers)
-        return block, Aggregated(torch.from_numpy(out))
+        aggregate_quantized_into(aggregation, block, rows, out, workers)
+        return block, AggregatedFeatures(torch.from_numpy(out))
 
     return _step(model, 0, layer_cost(graph, model.footprint(0)), inputs_of)
 
@@ -261,9 +321,9 @@ def _gathered_step(model: GNN, graph: Graph, features: RowSource, workers: Worke
     local = np.full(graph.num_vertices, -1, np.int32)
 
     def inputs_of(part: NDArray[np.int64]) -> tuple[Block, Rows]:
-        block, sources = with_own_sources(graph, full_block(graph, part, 0, workers), local)
+        block, sources = compact_sources(graph, full_block(graph, part, 0, workers), local)
         if isinstance(features, SparseFeatures):
-            return block, SparseRows.of(features.take(sources, workers))
+            return block, SparseRows.from_features(features.take(sources, workers))
         rows = np.empty((len(sources), features.width), np.float32)
         features.rows(sources, rows, workers)
         return block, torch.from_numpy(rows)
@@ -271,7 +331,7 @@ def _gathered_step(model: GNN, graph: Graph, features: RowSource, workers: Worke
     cost = layer_cost(graph, model.footprint(0))
     # Each edge may have a distinct source, and a sparse row may be full.
     source = SPARSE_ROW_BYTES + (4 + ENTRY_BYTES) * graph.num_features
-    return _step(model, 0, Cost(cost.row + source, cost.edge + source), inputs_of)
+    return _step(model, 0, ChunkCost(cost.row + source, cost.edge + source), inputs_of)
 
 
 def _hetero_step(model: GNN, graph: Graph, workers: Workers) -> _Step:
@@ -280,14 +340,14 @@ def _hetero_step(model: GNN, graph: Graph, workers: Workers) -> _Step:
     loader = Loader(graph.features)
 
     def inputs_of(part: NDArray[np.int64]) -> tuple[Block, Rows]:
-        block, sources = with_own_sources(graph, full_block(graph, part, 0, workers), local)
-        return block, loader.typed_rows(sources, workers)
+        block, sources = compact_sources(graph, full_block(graph, part, 0, workers), local)
+        return block, loader.hetero_rows(sources, workers)
 
     cost = layer_cost(graph, model.footprint(0))
     # Each edge may have a distinct source: its row and its projections.
-    assert isinstance(graph.features, TypedRows)
+    assert isinstance(graph.features, HeteroRows)
     source = 4 * (graph.features.width + 2 * model.widths[0])
-    return _step(model, 0, Cost(cost.row + source, cost.edge + source), inputs_of)
+    return _step(model, 0, ChunkCost(cost.row + source, cost.edge + source), inputs_of)
 
 
 def needed_vertices(
@@ -295,17 +355,17 @@ def needed_vertices(
     vertices: Ids,
     depth: int,
     chunk_bytes: int,
-    together: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] = lambda grown: grown,
+    combine: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] = lambda grown: grown,
 ) -> list[NDArray[np.bool_]]:
     """Return [V] masks per layer: vertices whose rows the layer must compute; the last mask is `vertices`.
 
-    If the edges are partitioned over processes, `together` combines the masks of all processes.
+    If the edges are partitioned over processes, `run_concurrently` combines the masks of all processes.
     """
     targets = np.zeros(graph.num_vertices, np.bool_)
     targets[vertices] = True
     needed = [targets]
     for _ in range(depth - 1):
-        needed.insert(0, together(_with_neighbors(graph, needed[0], chunk_bytes)))
+        needed.insert(0, combine(_with_neighbors(graph, needed[0], chunk_bytes)))
     return needed
 
 
@@ -313,8 +373,8 @@ def _with_neighbors(graph: Graph, marked: NDArray[np.bool_], chunk_bytes: int) -
     """Return the [V] mask of the marked vertices and all sources of their edges."""
     extended = marked.copy()
     # Three arrays of positions, and the neighbours.
-    cost = Cost(ROW_BYTES, 24 + graph.topology.indices.itemsize)
-    for part in chunks(graph, marked, cost, chunk_bytes):
+    cost = ChunkCost(ROW_BYTES, 24 + graph.topology.indices.itemsize)
+    for part in split_into_chunks(graph, marked, cost, chunk_bytes):
         counts = graph.topology.indptr[part + 1] - graph.topology.indptr[part]
         ends = np.cumsum(counts)
         positions = np.repeat(graph.topology.indptr[part] - (ends - counts), counts)
@@ -338,10 +398,10 @@ def full_block(graph: Graph, destinations: Ids, i: int, workers: Workers) -> Blo
     positions = np.empty(edges, np.int64)
     types, weights = graph.topology.edge_types, graph.topology.edge_weights
     features = graph.topology.edge_features
-    run_weights = graph.topology.run_weights if graph.types is not None and weights is not None else None
+    run_weights = graph.topology.relation_weights if graph.types is not None and weights is not None else None
     key = np.uint64(0)
     workers.run(
-        lambda start, stop: draw_neighbors(
+        lambda start, stop: sample_neighbors(
             graph.topology.indptr,
             graph.topology.indices,
             destinations,
@@ -374,7 +434,7 @@ def full_block(graph: Graph, destinations: Ids, i: int, workers: Workers) -> Blo
     ).trusted()
 
 
-def with_own_sources(graph: Graph, block: Block, local: NDArray[np.int32]) -> tuple[Block, Ids]:
+def compact_sources(graph: Graph, block: Block, local: NDArray[np.int32]) -> tuple[Block, Ids]:
     """Convert a block that reads all vertices in place into a block over its sources only.
 
     Parameters
@@ -419,3 +479,46 @@ def _allocate_matrix(shape: tuple[int, int], memory_bytes: int, scratch: Path | 
         # A full disk raises an error here instead of SIGBUS at a later write.
         os.posix_fallocate(file.fileno(), 0, size_bytes)
         return np.memmap(file, np.float32, "r+", shape=shape)
+
+
+def infer_full_graph(
+    model: torch.nn.Module,
+    graph: Graph,
+    vertices: Ids,
+    workers: Workers,
+    *,
+    layers: int,
+    plan: InputPlan,
+) -> NDArray[np.float32]:
+    """Apply any model to the full graph, as in full-graph training.
+
+    Parameters
+    ----------
+    model
+        A module that maps (blocks, x) to one row of scores per vertex.
+    graph
+        Topology and features.
+    vertices
+        [n] vertices to compute.
+    workers
+        Thread team.
+    layers
+        Number of blocks to pass to the model.
+    plan
+        Input format of the model.
+
+    Returns
+    -------
+    [n, classes] float32 in the order of `vertices`.
+    """
+    graph = drop_replaced_loops(graph, model)
+    sampler = FullSampler(graph, np.unique(vertices), layers, seed=0)
+    was_training = model.training
+    model.eval()
+    with ExitStack() as stack, torch.no_grad(), use_workers(workers):
+        stack.callback(model.train, was_training)
+        # Negative step numbers are never used in training.
+        batch = sampler.sample(-1, sampler.units(-1), workers, in_place=plan.in_place)
+        Loader(graph.features).load(batch, plan, workers)
+        scores: NDArray[np.float32] = model(batch.blocks, batch.inputs).float().numpy()
+    return scores[vertices]

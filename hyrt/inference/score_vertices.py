@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from hyrt.config import Config
 from hyrt.device import HOST_FORMS
 from hyrt.graph.graph import Graph
-from hyrt.inference.infer import infer_layerwise, infer_sampled
-from hyrt.inference.infer_whole import infer_whole
-from hyrt.machine.workers import Workers
+from hyrt.inference.infer import infer_full_graph, infer_layerwise, infer_sampled
+from hyrt.nn.description import overrides_only
 from hyrt.nn.model import GNN
-from hyrt.nn.overridden import is_newer
 from hyrt.pipeline.trainer import plan_input
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Ids
 
 
@@ -27,7 +26,7 @@ def computes_by_layers(config: Config, model: torch.nn.Module) -> bool:
 
 
 def _is_chain(model: torch.nn.Module) -> bool:
-    return isinstance(model, GNN) and not is_newer(type(model), "forward", "layer")
+    return isinstance(model, GNN) and not overrides_only(type(model), "forward", "layer")
 
 
 def score_vertices(
@@ -79,11 +78,11 @@ def score_vertices(
             scratch=scratch,
             between_chunks=check,
         )
-    full_graph = full and config.sampler.whole_graph
+    full_graph = full and config.sampler.is_full_graph
     plan = plan_input(model, graph, HOST_FORMS, fuse=config.runtime.fuse_load, whole=full_graph)
     if full_graph:
         check()
-        return infer_whole(model, graph, vertices, workers, layers=len(config.fanouts), plan=plan)
+        return infer_full_graph(model, graph, vertices, workers, layers=len(config.fanouts), plan=plan)
     return infer_sampled(
         model,
         graph,

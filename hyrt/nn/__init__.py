@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hyrt.nn.hetero.hetero_gnn import hetero_stack
+    from hyrt.nn.message_passing.layer import SagaLayer
     from hyrt.nn.model import stack
-    from hyrt.nn.saga.layer import SagaLayer
-    from hyrt.nn.typed.typed_stack import typed_stack
 
-__all__ = ["SagaLayer", "stack", "typed_stack"]
+__all__ = ["SagaLayer", "hetero_stack", "stack"]
 
 _HOMES = {
-    "SagaLayer": "hyrt.nn.saga.layer",
+    "SagaLayer": "hyrt.nn.message_passing.layer",
     "stack": "hyrt.nn.model",
-    "typed_stack": "hyrt.nn.typed.typed_stack",
+    "hetero_stack": "hyrt.nn.hetero.hetero_gnn",
 }
 
 

@@ -1,7 +1,7 @@
 """Model descriptions that devices with their own kernels compile: aggregations, products and dropout.
 
-A module describes itself with a method `description() -> ModelDescription`. `GNN` has this method, and a
-user-defined module may have it.
+A module describes itself with a method `description() -> ModelDescription`; `GNN` has one, and a user-defined
+module may have one.
 """
 
 from __future__ import annotations
@@ -10,10 +10,24 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from hyrt.checks import check_kind
-from hyrt.errors import UnsupportedModel
-from hyrt.nn.aggregation import Aggregation
-from hyrt.quantities import one_line
+from hyrt.checks import check_type
+from hyrt.errors import UnsupportedModelError
+from hyrt.formatting import short_repr
+from hyrt.nn.architecture import Aggregation
+
+
+def overrides_only(kind: type, method: str, companion: str) -> bool:
+    """Return whether a class overrides `method` without overriding `companion`, which describes it.
+
+    Parameters
+    ----------
+    kind
+        The class.
+    method, companion
+        Names of attributes of the class, such as `forward` and `description`.
+    """
+    defined = [{method, companion} & vars(base).keys() for base in kind.__mro__]
+    return next(names for names in defined if names) == {method}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +41,7 @@ class Product:
     relu: bool
     """Whether a ReLU is applied to the result."""
 
-    __repr__ = one_line
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +69,7 @@ class ModelDescription:
     """Dropout rate of the input rows, with layer number 0 in the mask key; 0 for no dropout."""
 
 
-def other_device(device: str) -> str:
+def suggest_device(device: str) -> str:
     """Return the message text that suggests another device for a model that `device` cannot run.
 
     Devices on `cpu` and torch reject a model only if it is trained in chunks or on several devices together.
@@ -69,7 +83,7 @@ def describe(
     model: nn.Module,
     device: str,
     *,
-    takes: str = "gcn, graphsage with mean or sum, gin",
+    supported: str = "gcn, graphsage with mean or sum, gin",
     dropout: bool = True,
 ) -> ModelDescription:
     """Return the description of a model after checking that a device can run it.
@@ -80,32 +94,34 @@ def describe(
         The model to describe.
     device
         Name of the requesting device, for messages.
-    takes
+    supported
         Built-in models that the device supports, for messages.
     dropout
         Whether the device supports dropout, which most kinds of models have by default.
 
     Raises
     ------
-    UnsupportedModel
+    UnsupportedModelError
         If a layer cannot be described, a parameter is frozen, or the model has dropout that the device does
         not support. The message names the layer and the device.
     """
-    check_kind("device", device, str, "give the name of a device, such as fpga:0")
-    check_kind("model", model, nn.Module, "give a torch module")
-    remedy = other_device(device)
+    check_type("device", device, str, "give the name of a device, such as fpga:0")
+    check_type("model", model, nn.Module, "give a torch module")
+    remedy = suggest_device(device)
     get_description = getattr(model, "description", None)
     if get_description is None:
-        raise UnsupportedModel(
+        raise UnsupportedModelError(
             f"{type(model).__name__} on {device}: this device compiles its own kernels and runs only "
-            f"models that describe themselves ({takes}): {remedy}"
+            f"models that describe themselves ({supported}): {remedy}"
         )
     try:
         described: ModelDescription = get_description()
-    except UnsupportedModel as error:
-        raise UnsupportedModel(f"{device} cannot run {error}: {remedy}. {device} runs {takes}") from None
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(
+            f"{device} cannot run {error}: {remedy}. {device} runs {supported}"
+        ) from None
     if not dropout and (described.input_dropout or any(layer.dropout for layer in described.layers)):
-        raise UnsupportedModel(
+        raise UnsupportedModelError(
             f"{type(model).__name__} with dropout on {device}: this device has none: set model.dropout=0 "
             f"and model.input_dropout=0, or {remedy}"
         )
@@ -113,7 +129,7 @@ def describe(
         for product in layer.products:
             for parameter in (product.weight, product.bias):
                 if parameter is not None and not parameter.requires_grad:
-                    raise UnsupportedModel(
+                    raise UnsupportedModelError(
                         f"layer {layer.name!r} on {device}: a parameter is frozen: {remedy}"
                     )
     return described

@@ -10,38 +10,38 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.graph.narrow.narrow_rows import as_numbers
-from hyrt.nn.aggregation import Aggregation
+from hyrt.formatting import short_repr
+from hyrt.graph.quantized.rows import to_numpy_dtype
+from hyrt.nn.architecture import Aggregation
+from hyrt.nn.description import overrides_only
+from hyrt.nn.hetero.inputs import HeteroInPlaceInput, HeteroInput, HeteroSources
 from hyrt.nn.operators.sparse import SparseRows
-from hyrt.nn.overridden import is_newer
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
-from hyrt.nn.typed.typed_input import TypedInPlace, TypedInput, TypedSources
-from hyrt.quantities import one_line
 from hyrt.sampling.block import Block
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregated:
+class AggregatedFeatures:
     """Input features that the load stage has already aggregated; the first layer only updates them."""
 
     values: torch.Tensor
     """[num_dst, aggregation.width(f)] float32."""
 
-    __repr__ = one_line
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
-class InPlace:
+class InPlaceFeatures:
     """Whole feature matrix for a block whose columns are vertex ids of the graph; gets no gradient."""
 
     values: NDArray[Any]
     """[V, f] float32, float64, float16 bits as uint16, or bfloat16 bits as int16."""
 
-    __repr__ = one_line
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
-class Multiplied:
+class MultipliedFeatures:
     """Sparse features times the layer's `source_weight()`, for a block read in place; gets no gradient.
 
     In a full graph a vertex is the source of many destinations, so its row is multiplied once in advance.
@@ -49,13 +49,13 @@ class Multiplied:
 
     products: NDArray[np.float32]
     """[V, width] float32, product of each source row."""
-    own: SparseRows
+    destination_rows: SparseRows
     """Unmultiplied rows of the destinations."""
 
-    __repr__ = one_line
+    __repr__ = short_repr
 
 
-class DividedRows(ABC):
+class ColumnShardedFeatures(ABC):
     """First-layer input whose columns are sharded over processes, so that only its products are available."""
 
     @abstractmethod
@@ -70,17 +70,17 @@ class DividedRows(ABC):
 Rows = (
     torch.Tensor
     | SparseRows
-    | Aggregated
-    | InPlace
-    | Multiplied
-    | DividedRows
-    | TypedInput
-    | TypedInPlace
-    | TypedSources
+    | AggregatedFeatures
+    | InPlaceFeatures
+    | MultipliedFeatures
+    | ColumnShardedFeatures
+    | HeteroInput
+    | HeteroInPlaceInput
+    | HeteroSources
 )
 
 
-def own_rows(block: Block | TensorBlock, x: Rows) -> torch.Tensor | SparseRows:
+def destination_rows(block: Block | TensorBlock, x: Rows) -> torch.Tensor | SparseRows:
     """Return the feature rows of the destinations, [num_dst, f].
 
     Raises
@@ -88,16 +88,16 @@ def own_rows(block: Block | TensorBlock, x: Rows) -> torch.Tensor | SparseRows:
     TypeError
         If the rows are not available: aggregated, sharded by columns, or of several types.
     """
-    if isinstance(x, TypedInput | TypedInPlace | TypedSources):
+    if isinstance(x, HeteroInput | HeteroInPlaceInput | HeteroSources):
         raise TypeError("rows of several types have no common width before they are mapped")
-    if isinstance(x, Aggregated | DividedRows):
+    if isinstance(x, AggregatedFeatures | ColumnShardedFeatures):
         raise TypeError("the destinations' own rows are not kept where the load stage aggregates")
-    if isinstance(x, Multiplied):
-        return x.own
+    if isinstance(x, MultipliedFeatures):
+        return x.destination_rows
     if isinstance(x, SparseRows):
         return x.head(block.num_dst)
-    if isinstance(x, InPlace):
-        rows = as_numbers(x.values[block.destinations])
+    if isinstance(x, InPlaceFeatures):
+        rows = to_numpy_dtype(x.values[block.destinations])
         return torch.from_numpy(rows.astype(np.float32) if rows.dtype == np.float16 else rows)
     return x[: block.num_dst]
 
@@ -110,13 +110,13 @@ def source_rows(x: Rows) -> torch.Tensor | NDArray[Any]:
     TypeError
         If the rows are not available: aggregated, multiplied, sharded by columns, or of several types.
     """
-    if isinstance(x, TypedInput | TypedInPlace | TypedSources):
+    if isinstance(x, HeteroInput | HeteroInPlaceInput | HeteroSources):
         raise TypeError("rows of several types have no common width before they are mapped")
-    if isinstance(x, Aggregated | Multiplied | DividedRows):
+    if isinstance(x, AggregatedFeatures | MultipliedFeatures | ColumnShardedFeatures):
         raise TypeError("the rows of the sources are needed here, not their aggregate or product")
-    if isinstance(x, InPlace):
+    if isinstance(x, InPlaceFeatures):
         return x.values
-    return x.dense() if isinstance(x, SparseRows) else x
+    return x.to_dense() if isinstance(x, SparseRows) else x
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +125,12 @@ class ModelInputs:
 
     aggregation: Aggregation | None = None
     """Aggregation of the raw features before any weight that a loader may compute for the first layer
-    (`Aggregated`); None if the loader must not aggregate."""
+    (`AggregatedFeatures`); None if the loader must not aggregate."""
     in_place: bool = False
-    """Whether the first layer accepts the whole matrix instead of gathered rows (`InPlace`)."""
+    """Whether the first layer accepts the whole matrix instead of gathered rows (`InPlaceFeatures`)."""
     sparse: bool = False
     """Whether the first layer accepts `SparseRows`."""
-    rather_rows: bool = False
+    prefers_gathered_rows: bool = False
     """Whether gathered rows are cheaper for the first layer than the whole matrix, from which the layer would
     gather them itself. This applies to sampled mini-batches, not to full graphs."""
 
@@ -143,11 +143,11 @@ class DeclaresInputs(ABC):
         """Return the accepted forms of input features."""
 
 
-def inputs_of(model: torch.nn.Module) -> ModelInputs:
+def get_model_inputs(model: torch.nn.Module) -> ModelInputs:
     """Return the forms of input features that a model accepts; only gathered rows if it declares no others.
 
     A subclass that overrides `forward` but not `inputs` is treated as declaring no others.
     """
-    if isinstance(model, DeclaresInputs) and not is_newer(type(model), "forward", "inputs"):
+    if isinstance(model, DeclaresInputs) and not overrides_only(type(model), "forward", "inputs"):
         return model.inputs()
     return ModelInputs()

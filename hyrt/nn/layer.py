@@ -1,21 +1,74 @@
-"""Interface of a layer, for models and inference. Built-in and user-defined layers implement it."""
+"""Interface of a layer, for models and inference, and its decomposition into Scatter, Gather and ApplyVertex.
+Built-in layers and user-defined layers implement it.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import nn
 
-from hyrt.errors import UnsupportedModel
-from hyrt.nn.aggregation import Aggregation
+from hyrt.errors import UnsupportedModelError
+from hyrt.formatting import short_repr
+from hyrt.nn.architecture import Aggregation
 from hyrt.nn.description import Product
 from hyrt.nn.inputs import Rows
-from hyrt.nn.layer_parts import LayerParts
+from hyrt.nn.message_passing.gather import SagaGather
+from hyrt.nn.operators.sparse import SparseRows
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.sampling.block import Block
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSum:
+    """Gather that sums with softmax weights over a vertex's edges and its self-loop (GAT).
+
+    Each vertex sends three messages: its row [n, heads * width], and its scores [n, heads] as a source and as
+    a destination. The score of an edge is LeakyReLU(source score + destination score).
+    """
+
+    heads: int
+    slope: float = 0.2
+    dropout: float = 0.0
+    """Dropout rate of the softmax weights, in training."""
+
+
+class ApplyVertex(Protocol):
+    """Row-wise function from gathered rows to the layer's result."""
+
+    def __call__(
+        self, gathered: torch.Tensor, self_rows: torch.Tensor | SparseRows | None, /, *, relu: bool
+    ) -> torch.Tensor:
+        """Return [n, out] from gathered rows and, if `reads_self`, the input rows [n, in]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerParts:
+    """Scatter, Gather and ApplyVertex of a layer (NeuGraph, section 2.2).
+
+    Only the gather reads edges; the other stages are row-wise. They can therefore be computed in chunks of
+    any number of rows, and recomputed if that is cheaper than saving their results.
+    """
+
+    scatter: Callable[[torch.Tensor | SparseRows], tuple[torch.Tensor, ...]] | None
+    """Function from rows [n, in] to messages; None if the rows themselves are the messages."""
+    message_widths: tuple[int, ...]
+    """Width of each message."""
+    gather: Aggregation | AttentionSum | SagaGather
+    """Combination of messages along the edges. The self path of an `Aggregation` is `zero` or `add`."""
+    gathered_width: int
+    """Number of columns of the gathered rows."""
+    apply: ApplyVertex
+    """Function from gathered rows to the layer's result."""
+    reads_self: bool = False
+    """Whether `apply` also reads the input rows of the vertices."""
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +92,7 @@ class Layer(nn.Module, ABC):
     multiplies_weights: ClassVar[bool] = False
     """Whether the sums over relations are weighted by edge weights, if edges have weights."""
     takes_types: ClassVar[bool] = False
-    """Whether the layer accepts `TypedSources`: rows of several types, not yet projected to one width."""
+    """Whether the layer accepts `HeteroSources`: rows of several types, not yet projected to one width."""
     edge_features: int = 0
     """Number of edge features that the layer reads; 0 if it reads none."""
 
@@ -47,8 +100,8 @@ class Layer(nn.Module, ABC):
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
         """Compute [num_dst, out] rows from [num_src, in] rows, followed by a ReLU if `relu`.
 
-        Layer-wise inference passes `InPlace` rows; with sparse features it passes `Multiplied` rows to the
-        first layer if `source_weight()` is not None.
+        Layer-wise inference passes `InPlaceFeatures` rows; with sparse features it passes
+        `MultipliedFeatures` rows to the first layer if `source_weight()` is not None.
         """
 
     @abstractmethod
@@ -58,7 +111,7 @@ class Layer(nn.Module, ABC):
         Parameters
         ----------
         multiplied
-            Whether the input is `Multiplied`.
+            Whether the input is `MultipliedFeatures`.
         """
 
     @property
@@ -74,7 +127,7 @@ class Layer(nn.Module, ABC):
 
     @property
     def gathers_rows(self) -> bool:
-        """Return whether the layer gathers the source rows of a block if its input is `InPlace`."""
+        """Return whether the layer gathers the source rows of a block if its input is `InPlaceFeatures`."""
         return False
 
     def source_weight(self) -> torch.Tensor | None:
@@ -97,7 +150,7 @@ class Layer(nn.Module, ABC):
 
         Raises
         ------
-        UnsupportedModel
+        UnsupportedModelError
             If the layer is not just an aggregation followed by products.
         """
-        raise UnsupportedModel(type(self).__name__)
+        raise UnsupportedModelError(type(self).__name__)

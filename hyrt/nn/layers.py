@@ -8,19 +8,25 @@ from typing import Literal
 import torch
 from torch import nn
 
-from hyrt.nn.aggregation import Aggregation
+from hyrt.nn.architecture import Aggregation
 from hyrt.nn.description import Product
-from hyrt.nn.fused.block_loops import aggregate_by_loops, attend_by_loops
-from hyrt.nn.fused.loop_runner import is_on_device
-from hyrt.nn.inputs import Aggregated, DividedRows, Multiplied, Rows, own_rows, source_rows
-from hyrt.nn.layer import Footprint, Layer
-from hyrt.nn.layer_parts import AttentionSum, LayerParts
+from hyrt.nn.fused.layer_loops import aggregate_with_loops, attend_with_loops
+from hyrt.nn.fused.loop_backend import is_on_device
+from hyrt.nn.inputs import (
+    AggregatedFeatures,
+    ColumnShardedFeatures,
+    MultipliedFeatures,
+    Rows,
+    destination_rows,
+    source_rows,
+)
+from hyrt.nn.layer import AttentionSum, Footprint, Layer, LayerParts
+from hyrt.nn.message_passing.block_gather import relabel_block
 from hyrt.nn.operators.aggregate import aggregate
 from hyrt.nn.operators.attention import attend
-from hyrt.nn.operators.attention_mask import AttentionMask
-from hyrt.nn.operators.product import linear
+from hyrt.nn.operators.attention_dropout import AttentionMask
+from hyrt.nn.operators.linear import linear
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear
-from hyrt.nn.saga.blocks.over_block import relabelled
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.sampling.block import Block
 
@@ -58,12 +64,12 @@ class ConvolutionLayer(Layer):
 
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
         """Compute [num_dst, out] from [num_src, in] rows."""
-        if isinstance(x, Multiplied | SparseRows) and self.aggregation.reduce != "max":
+        if isinstance(x, MultipliedFeatures | SparseRows) and self.aggregation.reduce != "max":
             return self._multiply_first(block, x, relu)
-        if isinstance(x, DividedRows):
+        if isinstance(x, ColumnShardedFeatures):
             total = x.product(self.weight) + self.bias
             return total.relu() if relu else total
-        if isinstance(x, Aggregated):
+        if isinstance(x, AggregatedFeatures):
             combined = x.values
         else:
             combined = _aggregate(block, x, self.aggregation)
@@ -88,7 +94,7 @@ class ConvolutionLayer(Layer):
                 gather=gather,
                 gathered_width=self.in_features,
                 apply=self._update,
-                reads_own=concat,
+                reads_self=concat,
             )
         return LayerParts(
             scatter=lambda rows: (self._multiply(rows, self.weight[:, -self.in_features :]),),
@@ -96,7 +102,7 @@ class ConvolutionLayer(Layer):
             gather=gather,
             gathered_width=out,
             apply=self._add_self_product,
-            reads_own=concat,
+            reads_self=concat,
         )
 
     def products(self, *, relu: bool) -> tuple[Product, ...]:
@@ -112,7 +118,7 @@ class ConvolutionLayer(Layer):
     ) -> torch.Tensor:
         """Multiply the gathered rows, concatenated to the self rows if the layer reads them."""
         if self_rows is not None:
-            dense = self_rows.dense() if isinstance(self_rows, SparseRows) else self_rows
+            dense = self_rows.to_dense() if isinstance(self_rows, SparseRows) else self_rows
             gathered = torch.cat([dense, gathered], 1)
         return linear(gathered, self.weight, self.bias, relu=relu, low_precision=self.low_precision)
 
@@ -126,22 +132,22 @@ class ConvolutionLayer(Layer):
         return total.relu() if relu else total
 
     def _multiply_first(
-        self, block: Block | TensorBlock, x: Multiplied | SparseRows, relu: bool
+        self, block: Block | TensorBlock, x: MultipliedFeatures | SparseRows, relu: bool
     ) -> torch.Tensor:
         aggregation, self_product = self.aggregation, None
         weight: torch.Tensor = self.weight
         if aggregation.self_path == "concat":
             aggregation = replace(aggregation, self_path="none")
             self_weight, weight = torch.split(weight, self.in_features, dim=1)
-            rows = own_rows(block, x)
+            rows = destination_rows(block, x)
             assert isinstance(rows, SparseRows)
             self_product = sparse_linear(rows, self_weight)
-        products = x.products if isinstance(x, Multiplied) else sparse_linear(x, weight)
+        products = x.products if isinstance(x, MultipliedFeatures) else sparse_linear(x, weight)
         if isinstance(products, torch.Tensor) and isinstance(block, Block) and is_on_device():
-            total = aggregate_by_loops(block, products, aggregation)
+            total = aggregate_with_loops(block, products, aggregation)
             total = total if self_product is None else total + self_product
         else:
-            total = aggregate(block, products, aggregation, onto=self_product)
+            total = aggregate(block, products, aggregation, accumulate_into=self_product)
         total += self.bias
         return total.relu_() if relu else total
 
@@ -149,8 +155,10 @@ class ConvolutionLayer(Layer):
 def _aggregate(block: Block | TensorBlock, x: Rows, aggregation: Aggregation) -> torch.Tensor:
     """Aggregate rows, on the device that runs the calling thread's loops if there is one."""
     if isinstance(block, Block) and is_on_device():
-        block, rows = relabelled(block, x, torch.float32)
-        return aggregate_by_loops(block, rows.dense() if isinstance(rows, SparseRows) else rows, aggregation)
+        block, rows = relabel_block(block, x, torch.float32)
+        return aggregate_with_loops(
+            block, rows.to_dense() if isinstance(rows, SparseRows) else rows, aggregation
+        )
     return aggregate(block, source_rows(x), aggregation)
 
 
@@ -312,17 +320,17 @@ class GatLayer(Layer):
         heads, width, _ = self.weight.shape
         mask = None
         if self.training and self.dropout > 0:
-            mask = AttentionMask.of(self.dropout, block.seed, block.step, block.layer)
+            mask = AttentionMask.from_rate(self.dropout, block.seed, block.step, block.layer)
         if isinstance(block, Block) and is_on_device():
-            block, rows = relabelled(block, x, self.weight.dtype)
+            block, rows = relabel_block(block, x, self.weight.dtype)
             by_head = self._products(rows).view(-1, heads, width)
-            per_head = attend_by_loops(block, by_head, self.source, self.destination, mask=mask)
-        elif isinstance(x, Multiplied):
+            per_head = attend_with_loops(block, by_head, self.source, self.destination, mask=mask)
+        elif isinstance(x, MultipliedFeatures):
             products = x.products.reshape(-1, heads, width)
             per_head = attend(block, products, self.source, self.destination, mask=mask)
-        elif isinstance(x, SparseRows | DividedRows):
+        elif isinstance(x, SparseRows | ColumnShardedFeatures):
             weight = self.weight.flatten(0, 1)
-            flat = x.product(weight) if isinstance(x, DividedRows) else sparse_linear(x, weight)
+            flat = x.product(weight) if isinstance(x, ColumnShardedFeatures) else sparse_linear(x, weight)
             multiplied = flat.view(-1, heads, width)
             per_head = attend(block, multiplied, self.source, self.destination, mask=mask)
         else:

@@ -10,21 +10,19 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
-from hyrt.checks import check_flag, check_number, check_word, show
-from hyrt.errors import ArgumentError, ConfigError, UnsupportedModel
-from hyrt.nn.aggregation import Aggregation
-from hyrt.nn.architecture import Architecture
-from hyrt.nn.description import LayerDescription, ModelDescription
-from hyrt.nn.inputs import DeclaresInputs, ModelInputs, Rows, own_rows
+from hyrt.checks import check_choice, check_flag, check_number, show
+from hyrt.errors import ArgumentError, ConfigError, UnsupportedModelError
+from hyrt.nn.architecture import Aggregation, Architecture
+from hyrt.nn.description import LayerDescription, ModelDescription, overrides_only
+from hyrt.nn.inputs import DeclaresInputs, ModelInputs, Rows, destination_rows
 from hyrt.nn.layer import Footprint, Layer
 from hyrt.nn.models.model_kind import MODELS, find_model
 from hyrt.nn.operators.dropout import dropout
-from hyrt.nn.operators.product import linear
+from hyrt.nn.operators.linear import linear
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear
-from hyrt.nn.overridden import is_newer
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.sampling.block import Block
-from hyrt.sampling.minibatch import checked_blocks
+from hyrt.sampling.minibatch import check_blocks
 
 
 @contextmanager
@@ -66,7 +64,7 @@ class GNN(nn.Module, DeclaresInputs):
         self.norms = nn.ModuleList(nn.LayerNorm(a.hidden) for _ in range(hidden if a.norm == "layer" else 0))
         self.shortcuts = nn.ModuleList(
             nn.Identity()
-            if a.widths[i] == a.hidden or not self.adds_own(i)
+            if a.widths[i] == a.hidden or not self.adds_residual(i)
             else nn.Linear(a.widths[i], a.hidden, bias=False)
             for i in range(hidden if a.residual else 0)
         )
@@ -79,13 +77,13 @@ class GNN(nn.Module, DeclaresInputs):
             kind.check(hidden=a.hidden, heads=a.heads)
         for i in range(a.layers):
             with (
-                MODELS.blamed(a.kind, f"layer {i}"),
+                MODELS.wrap_errors(a.kind, f"layer {i}"),
                 _explain_allocation_failure(i, widths[i], widths[i + 1]),
             ):
                 layer = kind.layer(a, widths[i], widths[i + 1], last=i == hidden, **a.options)
             if not isinstance(layer, Layer):
                 raise ConfigError(
-                    f"{MODELS.named(a.kind)}: layer returned {type(layer).__name__}, which is not "
+                    f"{MODELS.describe(a.kind)}: layer returned {type(layer).__name__}, which is not "
                     f"derived from {Layer.__module__}.{Layer.__name__}"
                 )
             layers.append(layer)
@@ -102,7 +100,7 @@ class GNN(nn.Module, DeclaresInputs):
         if self.architecture.input_dropout > 0:
             return ModelInputs(sparse=True)
         if layer.aggregation is None:
-            return ModelInputs(in_place=True, sparse=True, rather_rows=layer.gathers_rows)
+            return ModelInputs(in_place=True, sparse=True, prefers_gathered_rows=layer.gathers_rows)
         if aggregation is None:
             return ModelInputs(sparse=True)
         return ModelInputs(aggregation=aggregation, in_place=True, sparse=True)
@@ -113,33 +111,35 @@ class GNN(nn.Module, DeclaresInputs):
 
         None if the aggregation cannot be precomputed, or the model also needs the raw features.
         """
-        return None if self.adds_own(0) else self._layer(0).aggregation
+        return None if self.adds_residual(0) else self._layer(0).aggregation
 
     def description(self) -> ModelDescription:
         """Return the description that kernel devices compile.
 
         Raises
         ------
-        UnsupportedModel
+        UnsupportedModelError
             If a layer cannot be described, or a subclass overrides `forward`; the message names it.
         """
         a = self.architecture
-        if any(is_newer(type(self), method, "description") for method in ("forward", "layer")):
-            raise UnsupportedModel(f"{type(self).__name__}, whose forward is not that of its description")
+        if any(overrides_only(type(self), method, "description") for method in ("forward", "layer")):
+            raise UnsupportedModelError(
+                f"{type(self).__name__}, whose forward is not that of its description"
+            )
         if a.low_precision:
-            raise UnsupportedModel("layer 'layers.0' in bf16 (train.precision)")
+            raise UnsupportedModelError("layer 'layers.0' in bf16 (train.precision)")
         for name, module in self.named_modules():
             if isinstance(module, nn.LayerNorm):
-                raise UnsupportedModel(f"layer {name!r} (model.norm=none leaves it out)")
+                raise UnsupportedModelError(f"layer {name!r} (model.norm=none leaves it out)")
         if len(self.shortcuts):
-            raise UnsupportedModel("layer 'shortcuts.0' (model.residual=false leaves it out)")
+            raise UnsupportedModelError("layer 'shortcuts.0' (model.residual=false leaves it out)")
         layers = []
         for i in range(a.layers):
             layer, last = self._layer(i), i == a.layers - 1
             aggregation = layer.aggregation
-            stale = is_newer(type(layer), "forward", "products")
+            stale = overrides_only(type(layer), "forward", "products")
             if stale or aggregation is None or aggregation.reduce == "max":
-                raise UnsupportedModel(
+                raise UnsupportedModelError(
                     f"layer 'layers.{i}' ({type(layer).__name__}, aggregate={a.aggregate!r})"
                 )
             layers.append(
@@ -195,35 +195,35 @@ class GNN(nn.Module, DeclaresInputs):
     def layer(self, i: int, block: Block, x: Rows) -> torch.Tensor:
         """Compute layer i (from 0) with residual, norm and activation, without dropout: [num_dst, width]."""
         out: torch.Tensor = self.layers[i](block, x, relu=self.ends_with_relu(i))
-        return self.finish(i, out, own_rows(block, x) if self.adds_own(i) else None)
+        return self.finish(i, out, destination_rows(block, x) if self.adds_residual(i) else None)
 
     def ends_with_relu(self, i: int) -> bool:
         """Return whether the only operation after layer i (from 0) is a ReLU."""
         a = self.architecture
-        return i < a.layers - 1 and a.norm == "none" and not self.adds_own(i)
+        return i < a.layers - 1 and a.norm == "none" and not self.adds_residual(i)
 
-    def adds_own(self, i: int) -> bool:
+    def adds_residual(self, i: int) -> bool:
         """Return whether layer i (from 0) has a residual connection."""
         a = self.architecture
         return a.residual and i < a.layers - 1 and not (i == 0 and self._adds_last)
 
-    def finish(self, i: int, out: torch.Tensor, own: torch.Tensor | SparseRows | None) -> torch.Tensor:
+    def finish(self, i: int, out: torch.Tensor, residual: torch.Tensor | SparseRows | None) -> torch.Tensor:
         """Apply residual, norm and ReLU after layer i (from 0), if not part of the layer: [n, width]."""
         a = self.architecture
         if i == a.layers - 1 or self.ends_with_relu(i):
             return out
-        if own is not None and not self._adds_last:
-            out = out + self._shortcut(i, own)
+        if residual is not None and not self._adds_last:
+            out = out + self._shortcut(i, residual)
         if a.norm == "layer":
             out = self.norms[i](out)
         out = out.relu()
-        return out + self._shortcut(i, own) if own is not None and self._adds_last else out
+        return out + self._shortcut(i, residual) if residual is not None and self._adds_last else out
 
     def footprint(self, i: int, *, multiplied: bool = False) -> Footprint:
         """Return the memory use of `layer(i, ...)`; see `Layer.footprint`."""
         a, layer = self.architecture, self._layer(i).footprint(multiplied=multiplied)
         # Residual, norm, activation, rows in the caller's order; residual input as halves and as floats.
-        residual = 2 * a.widths[i] if self.adds_own(i) else 0
+        residual = 2 * a.widths[i] if self.adds_residual(i) else 0
         return Footprint(layer.row + 4 * a.widths[i + 1] + residual, layer.edge)
 
     def source_weight(self) -> torch.Tensor | None:
@@ -238,14 +238,16 @@ class GNN(nn.Module, DeclaresInputs):
     def _shortcut(self, i: int, rows: torch.Tensor | SparseRows) -> torch.Tensor:
         shortcut = self.shortcuts[i]
         if isinstance(rows, SparseRows):
-            return sparse_linear(rows, shortcut.weight) if isinstance(shortcut, nn.Linear) else rows.dense()
+            return (
+                sparse_linear(rows, shortcut.weight) if isinstance(shortcut, nn.Linear) else rows.to_dense()
+            )
         return linear(rows, shortcut.weight) if isinstance(shortcut, nn.Linear) else rows
 
 
 def check_model_input(blocks: Any, x: Any) -> None:
     """Reject inconsistent blocks, and inputs that are not feature rows."""
     if not isinstance(blocks, Sequence) or not all(isinstance(block, TensorBlock) for block in blocks):
-        checked_blocks(blocks)
+        check_blocks(blocks)
     if not isinstance(x, get_args(Rows)):
         raise ArgumentError(
             f"x is {show(x)}: give a float32 tensor with a row for each source of the first block"
@@ -287,7 +289,7 @@ def stack(
                 f"layer {i + 1} of stack() is a {type(layer).__name__}: give a hyrt.nn.SagaLayer, or another "
                 "layer of hyrt that has in_features and out_features"
             )
-    check_word("norm", norm, ("none", "layer"))
+    check_choice("norm", norm, ("none", "layer"))
     check_flag("residual", residual)
     for name, rate in (("dropout", dropout), ("input_dropout", input_dropout)):
         if check_number(name, rate, 0, 1) == 1:
@@ -313,7 +315,7 @@ def stack(
     return GNN(architecture, layers)
 
 
-def torch_threads_for(model: nn.Module, count: int) -> int:
+def num_torch_threads(model: nn.Module, count: int) -> int:
     """Return the number of threads for torch operators in a model that has `count` threads.
 
     One thread for models of hyrt.nn, whose work the thread team divides; all for user-defined modules.

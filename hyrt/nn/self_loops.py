@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from hyrt.errors import DataError
+from hyrt.formatting import pluralize
 from hyrt.graph.graph import Graph
 from hyrt.nn.layer import Layer
-from hyrt.nn.saga.layer import SagaLayer
-from hyrt.quantities import counted
+from hyrt.nn.message_passing.layer import SagaLayer
 
 
 def drop_replaced_loops(graph: Graph, model: torch.nn.Module) -> Graph:
@@ -39,7 +39,7 @@ def drop_replaced_loops(graph: Graph, model: torch.nn.Module) -> Graph:
     count = graph.topology.num_self_loops if adding else 0
     if not count:
         return graph
-    loops = counted(count, "self loop")
+    loops = pluralize(count, "self loop")
     others = [type(part).__name__ for part, adds in parts if not adds]
     if others:
         raise DataError(
@@ -67,7 +67,7 @@ def _find_parts(module: torch.nn.Module) -> list[tuple[torch.nn.Module, bool]]:
 def _multiplies(part: torch.nn.Module) -> bool:
     """Return whether a layer multiplies by edge weights; the self-loops that it adds have weight 1."""
     if isinstance(part, SagaLayer):
-        return "weight" in part.edge_reads
+        return "weight" in part.edge_fields
     aggregation = part.aggregation if isinstance(part, Layer) else None
     return aggregation is not None and aggregation.weighted
 

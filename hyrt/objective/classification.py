@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.checks import check_number, check_range, check_whole
+from hyrt.checks import check_int, check_number, check_range
 from hyrt.errors import ConfigError
-from hyrt.objective.check_scores import check_labels, check_scores
 from hyrt.objective.metrics import (
     balanced_class_weights,
     check_weights,
-    evaluate_metrics,
-    given_class_weights,
+    classification_metrics,
+    scale_class_weights,
 )
 from hyrt.objective.objective import Objective
+from hyrt.objective.validation import check_labels, check_scores
 
 
 class Classification(Objective):
@@ -81,12 +81,12 @@ class Classification(Objective):
         return {"accuracy": counts.get("correct", 0) / targets if targets else 0.0}
 
     def evaluate(self, scores: NDArray[Any], labels: NDArray[Any]) -> dict[str, float]:
-        return evaluate_metrics(scores, labels)
+        return classification_metrics(scores, labels)
 
     def num_scores(self, num_classes: int) -> int:
         return num_classes
 
-    def why_not(self, metric: str, labels: NDArray[Any], num_classes: int) -> str:
+    def metric_problem(self, metric: str, labels: NDArray[Any], num_classes: int) -> str:
         if metric != "roc_auc":
             return ""
         if num_classes != 2:
@@ -99,14 +99,14 @@ class Classification(Objective):
             )
         return ""
 
-    def with_targets(self, labels: NDArray[Any], num_outputs: int) -> Self:
+    def fit_to_targets(self, labels: NDArray[Any], num_outputs: int) -> Self:
         check_labels(labels, "classes")
-        check_whole("num_outputs", num_outputs, 1)
+        check_int("num_outputs", num_outputs, 1)
         return self
 
     def class_weights(self, labels: NDArray[Any], num_classes: int) -> NDArray[np.float32] | None:
         check_labels(labels, "classes")
-        check_range("labels", labels, check_whole("num_classes", num_classes), "classes")
+        check_range("labels", labels, check_int("num_classes", num_classes), "classes")
         if isinstance(self._class_weights, str) and self._class_weights == "none":
             return None
         if self._class_weights == "balanced":
@@ -116,4 +116,4 @@ class Classification(Objective):
             raise ConfigError(
                 f"train.class_weights has {len(weights)} numbers for {num_classes} classes: give one for each"
             )
-        return given_class_weights(weights, labels)
+        return scale_class_weights(weights, labels)

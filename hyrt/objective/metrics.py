@@ -1,11 +1,12 @@
-"""Metrics of classification, and class weights.
+"""Metrics of classification, multi-label classification and regression, and class weights.
 
-Scores are [n, C] floats before the softmax; labels are [n] integers in 0..C-1. Metrics without rows, or with
-a NaN score, are NaN: NaN is not a prediction.
+Metrics of an empty set, or with NaN scores, are NaN: NaN is not a prediction. Unknown labels (-1, or NaN in
+regression) are ignored.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from hyrt.checks import show
 from hyrt.errors import ArgumentError, ConfigError
-from hyrt.objective.check_scores import check_scores
+from hyrt.objective.validation import check_scores
 
 Array = NDArray[Any]
 
@@ -125,7 +126,7 @@ def cross_entropy(scores: Array, labels: Array) -> float:
     return total / len(labels) if len(labels) else float("nan")
 
 
-def evaluate_metrics(scores: Array, labels: Array) -> dict[str, float]:
+def classification_metrics(scores: Array, labels: Array) -> dict[str, float]:
     """Return all metrics of a split: `accuracy`, `macro_f1`, `loss`, and `roc_auc` if two classes occur."""
     metrics = {
         "accuracy": accuracy(scores, labels),
@@ -141,7 +142,7 @@ def evaluate_metrics(scores: Array, labels: Array) -> dict[str, float]:
 
 
 def check_weights(weights: Any) -> None:
-    """Check that class weights are `none`, `balanced`, or non-negative numbers that are not all 0.
+    """Check that class weights are `zero`, `balanced`, or non-negative numbers that are not all 0.
 
     Raises
     ------
@@ -164,7 +165,7 @@ def check_weights(weights: Any) -> None:
         )
 
 
-def given_class_weights(weights: Array, labels: Array) -> NDArray[np.float32]:
+def scale_class_weights(weights: Array, labels: Array) -> NDArray[np.float32]:
     """Return the [C] float32 class weights of the loss: the given weights, scaled to mean 1 over the targets.
 
     With this scale, the loss of all targets is a weighted mean.
@@ -190,3 +191,133 @@ def balanced_class_weights(labels: Array, num_classes: int) -> NDArray[np.float3
     weights = np.zeros(num_classes, np.float32)
     weights[present] = len(labels) / (np.count_nonzero(present) * counts[present])
     return weights
+
+
+def f1_from_counts(hits: float, wrong: float, missed: float) -> float:
+    """Return F1 in 0..1, which is 2 TP / (2 TP + FP + FN); NaN if all counts are 0."""
+    return 2 * hits / (2 * hits + wrong + missed) if hits or wrong or missed else float("nan")
+
+
+def micro_f1(counts: Mapping[str, float]) -> float:
+    """Return the F1 over all labels of all targets, from the counts `hits`, `false_positive_rates` and
+    `missed`.
+    """
+    return f1_from_counts(counts.get("hits", 0), counts.get("wrong", 0), counts.get("missed", 0))
+
+
+def f1_scores(scores: Array, labels: Array) -> tuple[float, float]:
+    """Return micro and macro F1.
+
+    Macro F1 is the mean F1 over labels; labels without any positive target or prediction are excluded.
+    """
+    if np.isnan(scores[labels >= 0]).any():
+        return float("nan"), float("nan")
+    predicted = scores > 0
+    hits, wrong, missed = (
+        np.count_nonzero(each, axis=0)
+        for each in (predicted & (labels == 1), predicted & (labels == 0), ~predicted & (labels == 1))
+    )
+    each = np.array([f1_from_counts(*one) for one in zip(hits, wrong, missed, strict=True)])
+    defined = each[~np.isnan(each)]
+    micro = f1_from_counts(int(hits.sum()), int(wrong.sum()), int(missed.sum()))
+    return micro, float(defined.mean()) if len(defined) else float("nan")
+
+
+def average_precision(scores: Array, labels: Array) -> float:
+    """Return the sum of precision times recall gain over all distinct scores, in descending order.
+
+    Parameters
+    ----------
+    scores
+        [n] float. The result is NaN if any score is NaN.
+    labels
+        [n] integer, 0 or 1. The result is NaN if no label is 1.
+    """
+    positives = int(np.count_nonzero(labels == 1))
+    if not positives or np.isnan(scores).any():
+        return float("nan")
+    order = np.argsort(-scores, kind="stable")
+    ranked = scores[order]
+    ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True))
+    hits = np.cumsum(labels[order] == 1, dtype=np.int64)[ends]
+    new_hits = np.diff(hits, prepend=0)
+    return float(np.sum(new_hits * (hits / (ends + 1))) / positives)
+
+
+def binary_cross_entropy(scores: Array, labels: Array) -> float:
+    """Return the mean over known labels of -log(probability of the label, from the sigmoid), in nats.
+
+    An infinite score has loss 0 if it is right, and infinite loss if it is wrong.
+    """
+    known = labels >= 0
+    z, y = scores[known].astype(np.float64), labels[known]
+    if not len(z):
+        return float("nan")
+    with np.errstate(invalid="ignore", over="ignore"):
+        return float(np.mean(np.logaddexp(0, np.where(y == 1, -z, z))))
+
+
+def multilabel_metrics(scores: Array, labels: Array) -> dict[str, float]:
+    """Return all metrics of a split: `micro_f1`, `macro_f1`, `mean_average_precision`, `roc_auc` and `loss`.
+
+    The average precision is averaged over labels with a positive target, the ROC AUC over labels with both
+    positive and negative targets.
+    """
+    check_scores(scores, labels, "flags")
+    micro, macro = f1_scores(scores, labels)
+    precisions, areas = [], []
+    for column in range(labels.shape[1]):
+        known = labels[:, column] >= 0
+        z, y = scores[known, column], labels[known, column]
+        if (y == 1).any():
+            precisions.append(average_precision(z, y))
+            if (y == 0).any():
+                areas.append(roc_auc(z, y))
+    return {
+        "micro_f1": micro,
+        "macro_f1": macro,
+        "mean_average_precision": float(np.mean(precisions)) if precisions else float("nan"),
+        "roc_auc": float(np.mean(areas)) if areas else float("nan"),
+        "loss": binary_cross_entropy(scores, labels),
+    }
+
+
+def r2_score(scores: Array, labels: Array) -> float:
+    """Return R2 of one column, [n] float64: 1 - (sum of squared errors) / (sum of squared deviations).
+
+    NaN for fewer than two rows. If all labels are equal, the result is 1 if all scores equal them, otherwise
+    0.
+    """
+    if len(labels) < 2:
+        return float("nan")
+    error = float(np.sum((labels - scores) ** 2))
+    # The mean of equal labels is rounded, so their deviation would not be exactly 0.
+    if labels.min() == labels.max():
+        return error if np.isnan(error) else float(error == 0)
+    return 1 - error / float(np.sum((labels - labels.mean()) ** 2))
+
+
+def regression_metrics(scores: Array, labels: Array) -> dict[str, float]:
+    """Return all metrics of a split: `mse` and `mae` over all known values; `r2` averaged over columns."""
+    check_scores(scores, labels, "numbers")
+    known = ~np.isnan(labels)
+    if not known.any():
+        return dict.fromkeys(("mse", "mae", "r2"), float("nan"))
+    x, y = scores.astype(np.float64), labels.astype(np.float64)
+    # Scores of a diverged model are infinite.
+    with np.errstate(invalid="ignore", over="ignore"):
+        errors = (x - y)[known]
+        column_scores = [
+            r2_score(x[rows, column], y[rows, column]) for column, rows in enumerate(known.T) if rows.any()
+        ]
+        return {
+            "mse": float(np.mean(errors**2)),
+            "mae": float(np.mean(np.abs(errors))),
+            "r2": float(np.mean(column_scores)),
+        }
+
+
+def mean_known_entries(known: NDArray[np.bool_]) -> float | None:
+    """Return the mean number of known entries per target for a mask [n, K]; None if all are unknown."""
+    entries = int(np.count_nonzero(known))
+    return entries / len(known) if entries else None

@@ -10,13 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.checks import check_whole
+from hyrt.checks import check_int
 from hyrt.errors import ConfigError
-from hyrt.objective.check_scores import check_labels, check_scores
-from hyrt.objective.flag_metrics import flag_metrics, micro_f1
-from hyrt.objective.known_entries import known_per_target
-from hyrt.objective.metrics import check_weights
+from hyrt.objective.metrics import check_weights, mean_known_entries, micro_f1, multilabel_metrics
 from hyrt.objective.objective import Objective
+from hyrt.objective.validation import check_labels, check_scores
 
 
 class MultiLabel(Objective):
@@ -49,11 +47,11 @@ class MultiLabel(Objective):
         self._positive: torch.Tensor | None = None
         self._known: float | None = None
 
-    def with_targets(self, labels: NDArray[Any], num_outputs: int) -> Self:
+    def fit_to_targets(self, labels: NDArray[Any], num_outputs: int) -> Self:
         check_labels(labels, "flags")
-        check_whole("num_outputs", num_outputs, 1)
+        check_int("num_outputs", num_outputs, 1)
         fitted = copy.copy(self)
-        fitted._known = known_per_target(labels >= 0)
+        fitted._known = mean_known_entries(labels >= 0)
         if self._class_weights == "none":
             return fitted
         if self._class_weights == "balanced":
@@ -100,12 +98,12 @@ class MultiLabel(Objective):
         return {"micro_f1": micro_f1(counts)}
 
     def evaluate(self, scores: NDArray[Any], labels: NDArray[Any]) -> dict[str, float]:
-        return flag_metrics(scores, labels)
+        return multilabel_metrics(scores, labels)
 
     def num_scores(self, num_classes: int) -> int:
         return num_classes
 
-    def why_not(self, metric: str, labels: NDArray[Any], num_classes: int) -> str:
+    def metric_problem(self, metric: str, labels: NDArray[Any], num_classes: int) -> str:
         if not len(labels):
             return ""
         has_positive, has_negative = (labels == 1).any(axis=0), (labels == 0).any(axis=0)

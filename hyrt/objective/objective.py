@@ -1,17 +1,25 @@
-"""Objective protocol: loss and counts of a mini-batch, and the metrics computed from counts or scores."""
+"""Objective protocol: loss and counts of a mini-batch, and metrics; and the registry of the objectives in the
+entry-point group `hyrt.objectives`.
+"""
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from hyrt_perfmodel.suggestions import nearest_name
+
+from hyrt.errors import ConfigError, join_names
+from hyrt.runtime.entry_points import EntryPointGroup
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
     from numpy.typing import NDArray
 
-    from hyrt.graph.labels.label_kind import TargetKind
+    from hyrt.graph.labels import LabelKind, TargetKind
 
 
 class Objective(ABC):
@@ -30,14 +38,14 @@ class Objective(ABC):
     """The name in the entry-point group."""
     labels: ClassVar[TargetKind] = "classes"
     """Kind of the labels: `classes` ([n] int64), `flags` ([n, K] int8 of 0 and 1, -1 for unknown) or
-    `numbers` ([n, K] float32, NaN for unknown). `links` is reserved for `hyrt.objective.links`, which does
-    not use labels.
+    `counts_to_numbers` ([n, K] float32, NaN for unknown). `links` is reserved for `hyrt.objective`, which
+    does not use labels.
     """
     counts: ClassVar[tuple[str, ...]] = ("targets",)
     """Keys of the result of `count`. `targets`, the number of targets, is always one of the keys."""
     metrics: ClassVar[tuple[str, ...]]
-    """Names of the metrics from `evaluate` that may select the best epoch (`train.metric`); `auto` uses the
-    first.
+    """Names of the metrics from `evaluate_design` that may select the best epoch (`train.metric`); `auto`
+    uses the first.
     """
     lowest_is_best: ClassVar[tuple[str, ...]] = ()
     """Metrics whose lowest value is best; for all other `metrics`, the highest is best."""
@@ -55,7 +63,7 @@ class Objective(ABC):
         scores
             [n, C] float32, the model output for the targets.
         labels
-            Labels of the targets; see the class attribute `labels`.
+            Labels of the targets; see the class attribute `unique_names`.
         weights
             [n] float32; None if each weight is 1.
 
@@ -73,7 +81,7 @@ class Objective(ABC):
         scores
             [n, C] float32, without gradient.
         labels
-            Labels of the targets; see the class attribute `labels`.
+            Labels of the targets; see the class attribute `unique_names`.
 
         Returns
         -------
@@ -94,10 +102,10 @@ class Objective(ABC):
         scores
             [n, C] float32.
         labels
-            Labels of the vertices; see the class attribute `labels`.
+            Labels of the vertices; see the class attribute `unique_names`.
         """
 
-    def with_targets(self, labels: NDArray[Any], num_outputs: int) -> Self:
+    def fit_to_targets(self, labels: NDArray[Any], num_outputs: int) -> Self:
         """Return the objective fitted to the training targets: itself, or a copy with statistics of the
         labels.
 
@@ -107,7 +115,7 @@ class Objective(ABC):
         Parameters
         ----------
         labels
-            Labels of all training targets; see the class attribute `labels`.
+            Labels of all training targets; see the class attribute `unique_names`.
         num_outputs
             Number of classes, flags or regression values.
         """
@@ -135,7 +143,7 @@ class Objective(ABC):
         """
         return False
 
-    def why_not(self, metric: str, labels: Any, num_classes: int) -> str:
+    def metric_problem(self, metric: str, labels: Any, num_classes: int) -> str:
         """Return why a metric cannot select the best epoch, with the remedy; "" if it can.
 
         Parameters
@@ -143,7 +151,7 @@ class Objective(ABC):
         metric
             Name of one of the `metrics`.
         labels
-            Labels of the validation vertices (see the class attribute `labels`); may be empty.
+            Labels of the validation vertices (see the class attribute `unique_names`); may be empty.
         num_classes
             Number of classes of the dataset.
         """
@@ -166,10 +174,117 @@ class Objective(ABC):
         return None
 
 
-def added(counts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+def sum_counts(counts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Add the counts of several mini-batches by name."""
     total: dict[str, float] = {}
     for each in counts:
         for name, value in each.items():
             total[name] = total.get(name, 0) + value
     return total
+
+
+OBJECTIVES = EntryPointGroup("hyrt.objectives", "objective")
+
+AUTO_OBJECTIVE = "auto"
+"""Value of `train.objective` that selects the objective by the kind of the dataset's labels."""
+DEFAULT_OBJECTIVES: dict[LabelKind, str] = {
+    "classes": "classification",
+    "flags": "multilabel",
+    "numbers": "regression",
+}
+"""Objective that `auto` selects, by kind of labels."""
+
+
+def find_objective(name: str) -> type[Objective]:
+    """Load the objective class of a name; raises the errors of `EntryPointGroup.load_class`."""
+    # This import loads numpy, which reading settings must not do.
+    from hyrt.graph.labels import LABEL_SHAPES
+
+    kind = OBJECTIVES.load_class(name, Objective)  # type: ignore[type-abstract]
+    if getattr(kind, "name", None) != name:
+        raise ConfigError(
+            f"objective {name!r}: {OBJECTIVES.find_entry(name).value} must derive from Objective and set "
+            f"name = {name!r}"
+        )
+    if not getattr(kind, "metrics", ()):
+        raise ConfigError(
+            f"{OBJECTIVES.describe(name)}: its metrics are empty: name at least one that evaluate returns"
+        )
+    if getattr(kind, "labels", None) not in (*LABEL_SHAPES, "links"):
+        raise ConfigError(
+            f"{OBJECTIVES.describe(name)}: its labels must be one of {join_names(tuple(LABEL_SHAPES))}"
+        )
+    return kind
+
+
+def build_objective(name: str, options: Mapping[str, Any], labels: NDArray[Any] | None = None) -> Objective:
+    """Build an objective with its options.
+
+    Parameters
+    ----------
+    name
+        The declared name, or `auto` to select by the labels.
+    options
+        Keyword arguments of the objective.
+    labels
+        Labels of the dataset; None if there is no dataset yet, in which case `auto` is `classification`.
+
+    Raises
+    ------
+    ConfigError, PluginConflictError
+        If the objective cannot be found, rejects its options, or trains for another kind of labels.
+    """
+    from hyrt.graph.labels import LABEL_SHAPES, get_label_kind
+
+    found_kind = None if labels is None else get_label_kind(labels)
+    name = DEFAULT_OBJECTIVES[found_kind or "classes"] if name == AUTO_OBJECTIVE else name
+    kind = find_objective(name)
+    if labels is not None and found_kind is not None and kind.labels != "links" and kind.labels != found_kind:
+        raise ConfigError(
+            f"train.objective={name} trains for {LABEL_SHAPES[kind.labels]}, but the labels are "
+            f"{labels.dtype.name} {list(labels.shape)}, which hyrt reads as {LABEL_SHAPES[found_kind]}: omit "
+            f"train.objective for {DEFAULT_OBJECTIVES[found_kind]}, or write the labels in that form"
+        )
+    for option, text in (("class_weights", "class weights"), ("label_smoothing", "label smoothing")):
+        if option in options and not _accepts_keyword(kind, option):
+            raise ConfigError(
+                f"train.{option}={options[option]}: objective {name} does not support {text}: omit it"
+            )
+    try:
+        with OBJECTIVES.wrap_errors(name, "making it", passing=(TypeError, ValueError)):
+            return kind(**options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"train.objective={name!r} refuses {dict(options)}: {error}") from error
+
+
+def _accepts_keyword(kind: type[Objective], option: str) -> bool:
+    """Return whether a constructor accepts a keyword argument."""
+    parameters = inspect.signature(kind).parameters.values()
+    return any(each.name == option or each.kind is each.VAR_KEYWORD for each in parameters)
+
+
+def check_metric(name: str, metric: str) -> None:
+    """Check that an objective exists and has the metric that selects the best epoch (or `auto`).
+
+    For objective `auto`, any of the possible objectives may have the metric.
+
+    Raises
+    ------
+    ConfigError, PluginConflictError
+        If the objective cannot be found, or lacks the metric; with the nearest name.
+    """
+    if name == AUTO_OBJECTIVE:
+        kinds = [
+            find_objective(each)
+            for each in DEFAULT_OBJECTIVES.values()
+            if each in OBJECTIVES.entries_by_name()
+        ]
+        metrics = tuple(dict.fromkeys(metric for kind in kinds for metric in kind.metrics))
+        name = "the objectives"
+    else:
+        metrics = find_objective(name).metrics
+    if metric not in ("auto", *metrics):
+        near = nearest_name(metric, metrics)
+        hint = f" (did you mean {near!r}?)" if near else ""
+        choices = join_names(("auto", *metrics))
+        raise ConfigError(f"train.metric={metric!r}: the metrics of {name} are {choices}{hint}")

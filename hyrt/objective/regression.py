@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.checks import check_whole, check_word
-from hyrt.objective.check_scores import check_labels, check_scores
-from hyrt.objective.known_entries import known_per_target
-from hyrt.objective.number_metrics import number_metrics
+from hyrt.checks import check_choice, check_int
+from hyrt.objective.metrics import mean_known_entries, regression_metrics
 from hyrt.objective.objective import Objective
+from hyrt.objective.validation import check_labels, check_scores
 
 
 class Regression(Objective):
@@ -41,14 +40,14 @@ class Regression(Objective):
     lowest_is_best = ("mse", "mae")
 
     def __init__(self, *, loss: Literal["mse", "mae"] = "mse") -> None:
-        self._loss = check_word("loss", loss, ("mse", "mae"))
+        self._loss = check_choice("loss", loss, ("mse", "mae"))
         self._known: float | None = None
 
-    def with_targets(self, labels: NDArray[Any], num_outputs: int) -> Self:
+    def fit_to_targets(self, labels: NDArray[Any], num_outputs: int) -> Self:
         check_labels(labels, "numbers")
-        check_whole("num_outputs", num_outputs, 1)
+        check_int("num_outputs", num_outputs, 1)
         fitted = copy.copy(self)
-        fitted._known = known_per_target(~np.isnan(labels))
+        fitted._known = mean_known_entries(~np.isnan(labels))
         return fitted
 
     def loss_sum(
@@ -78,12 +77,12 @@ class Regression(Objective):
         return {name: counts.get(sums, 0) / known if known else 0.0 for name, sums in names.items()}
 
     def evaluate(self, scores: NDArray[Any], labels: NDArray[Any]) -> dict[str, float]:
-        return number_metrics(scores, labels)
+        return regression_metrics(scores, labels)
 
     def num_scores(self, num_classes: int) -> int:
         return num_classes
 
-    def why_not(self, metric: str, labels: NDArray[Any], num_classes: int) -> str:
+    def metric_problem(self, metric: str, labels: NDArray[Any], num_classes: int) -> str:
         if metric == "r2" and len(labels) == 1:
             return "needs two validation vertices, and there is one: use mse, or another data.split"
         return ""

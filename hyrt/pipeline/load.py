@@ -12,25 +12,29 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
-from hyrt.graph.cached.cached_rows import CachedRows
-from hyrt.graph.cached.row_places import RowPlaces
-from hyrt.graph.narrow.narrow_rows import NarrowRows
-from hyrt.graph.row_source import FetchedRows, NarrowSource, RowSource, SparseFeatures, SparseSource
-from hyrt.graph.typed.typed_rows import TypedRows
-from hyrt.machine.buffer_pool import BufferPool
-from hyrt.machine.workers import Workers
-from hyrt.nn.aggregation import Aggregation
-from hyrt.nn.inputs import Aggregated, InPlace
+from hyrt.graph.feature_cache import CachedRows, CacheIndex
+from hyrt.graph.hetero.rows import HeteroRows
+from hyrt.graph.quantized.rows import QuantizedRows
+from hyrt.graph.row_source import (
+    PrefetchedRowSource,
+    QuantizedRowSource,
+    RowSource,
+    SparseFeatures,
+    SparseSource,
+)
+from hyrt.nn.architecture import Aggregation
+from hyrt.nn.hetero.inputs import HeteroInPlaceInput, HeteroInput, append_sources
+from hyrt.nn.hetero.type_order import order_by_type
+from hyrt.nn.inputs import AggregatedFeatures, InPlaceFeatures
 from hyrt.nn.operators.aggregate import aggregate_into
-from hyrt.nn.operators.narrow.aggregate_narrow import aggregate_narrow_into
+from hyrt.nn.operators.quantized import aggregate_quantized_into
 from hyrt.nn.operators.sparse import SparseRows
-from hyrt.nn.typed.type_order import order_by_type
-from hyrt.nn.typed.typed_input import TypedInPlace, TypedInput, with_sources
-from hyrt.pipeline.schedule import Schedule
-from hyrt.pipeline.shares import ALL, Share, StepPart
 from hyrt.pipeline.trainer import AggregatedRows, InputPlan, Trainer
+from hyrt.pipeline.work_items import ALL, RankSlice, Schedule, WorkShare
+from hyrt.runtime.buffer_pool import BufferPool
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
-from hyrt.sampling.full.whole_graph import WholeGraph
+from hyrt.sampling.full_sampler import FullGraph
 from hyrt.sampling.minibatch import MiniBatch
 
 Take = Callable[[tuple[int, ...]], NDArray[Any]]
@@ -38,7 +42,7 @@ Take = Callable[[tuple[int, ...]], NDArray[Any]]
 
 
 @runtime_checkable
-class InputSource(FetchedRows, Protocol):
+class InputSource(PrefetchedRowSource, Protocol):
     """Fetched rows that come in a form of their own."""
 
     def inputs(self, batch: MiniBatch, workers: Workers) -> Any:
@@ -57,15 +61,15 @@ class Loader:
 
     def __init__(self, source: RowSource) -> None:
         self._source = source
-        self.fetched = source if isinstance(source, FetchedRows) else None
+        self.fetched = source if isinstance(source, PrefetchedRowSource) else None
         """The source, where it brings the rows of a step at once."""
         # Looked up once: asking whether an object follows a protocol takes longer than loading a few rows.
         self._input_source = source if isinstance(source, InputSource) else None
-        self._narrow_source = source if isinstance(source, NarrowSource) else None
+        self._narrow_source = source if isinstance(source, QuantizedRowSource) else None
         self._aggregated_source = source if isinstance(source, AggregatedRows) else None
         self._pool = BufferPool()
         # The inputs of the whole graph, which stay the same from step to step.
-        self._whole: tuple[WholeGraph, InputPlan, Any] | None = None
+        self._whole: tuple[FullGraph, InputPlan, Any] | None = None
 
     def load(self, batch: MiniBatch, plan: InputPlan, workers: Workers) -> None:
         """Load one mini-batch.
@@ -85,50 +89,50 @@ class Loader:
         if self._input_source is not None:
             batch.inputs = self._input_source.inputs(batch, workers)
             return
-        if batch.whole is not None:
-            batch.inputs = self._inputs_of_whole(batch, batch.whole, plan, workers)
+        if batch.full_graph is not None:
+            batch.inputs = self._inputs_of_whole(batch, batch.full_graph, plan, workers)
             return
         if plan.leaves_tables:
-            batch.inputs = self._typed_in_place(block, partial(self._take, batch), workers)
+            batch.inputs = self._load_hetero_in_place(block, partial(self._take, batch), workers)
             return
         if plan.form == "typed":
             assert block.sources is not None
-            batch.inputs = self._typed(block.sources, partial(self._take, batch), workers)
+            batch.inputs = self._load_hetero(block.sources, partial(self._take, batch), workers)
             return
         if plan.aggregation is not None:
             out = self._take(batch, (block.num_dst, plan.aggregation.width(source.width)))
             self._aggregate(plan.aggregation, block, out, workers)
-            batch.inputs = Aggregated(torch.from_numpy(out))
+            batch.inputs = AggregatedFeatures(torch.from_numpy(out))
             return
         if plan.in_place:
             assert source.matrix is not None
-            batch.inputs = InPlace(source.matrix)
+            batch.inputs = InPlaceFeatures(source.matrix)
             return
         assert block.sources is not None
         if plan.form == "sparse":
             assert isinstance(source, SparseSource)
-            batch.inputs = SparseRows.of(source.take(block.sources, workers))
+            batch.inputs = SparseRows.from_features(source.take(block.sources, workers))
         elif plan.form == "narrow":
-            batch.inputs = self._narrow(batch, block.sources, workers)
+            batch.inputs = self._load_quantized(batch, block.sources, workers)
         elif plan.places is not None:
             batch.inputs = self._cached(batch, block.sources, plan, plan.places, workers)
         else:
             batch.inputs = torch.from_numpy(self._wide(batch, block.sources, workers))
 
-    def typed_rows(self, ids: NDArray[Any], workers: Workers) -> TypedInput:
+    def hetero_rows(self, ids: NDArray[Any], workers: Workers) -> HeteroInput:
         """The rows of some vertices of a typed graph, in memory of their own."""
-        return self._typed(ids, lambda shape: np.empty(shape, np.float32), workers)
+        return self._load_hetero(ids, lambda shape: np.empty(shape, np.float32), workers)
 
-    def _typed(self, ids: NDArray[Any], take: Take, workers: Workers) -> TypedInput:
+    def _load_hetero(self, ids: NDArray[Any], take: Take, workers: Workers) -> HeteroInput:
         """The rows of each type, in a matrix of the type's own width."""
         source = self._source
-        assert isinstance(source, TypedRows)
+        assert isinstance(source, HeteroRows)
         starts = source.types.starts
         order = order_by_type(starts, ids)
         matrices: list[torch.Tensor | None] = []
         tables: list[NDArray[Any] | None] = []
         for number, table in enumerate(source.tables):
-            rows = ids[order.of(number)] - ids.dtype.type(starts[number])
+            rows = ids[order.positions_of_type(number)] - ids.dtype.type(starts[number])
             if table is None:
                 matrices.append(None)
                 tables.append(rows)
@@ -137,55 +141,59 @@ class Loader:
             table.rows(rows, out, workers)
             matrices.append(torch.from_numpy(out))
             tables.append(None)
-        return TypedInput(order, matrices, tables)
+        return HeteroInput(order, matrices, tables)
 
-    def _typed_in_place(self, block: Block, take: Take, workers: Workers) -> TypedInPlace:
+    def _load_hetero_in_place(self, block: Block, take: Take, workers: Workers) -> HeteroInPlaceInput:
         """The tables themselves, beside the rows that are read once: the destinations' own."""
         source = self._source
-        assert isinstance(source, TypedRows)
+        assert isinstance(source, HeteroRows)
         starts, ids = source.types.starts, block.destinations
         order = order_by_type(starts, ids)
         matrices: list[NDArray[Any] | None] = []
         own: list[torch.Tensor | None] = []
         tables: list[NDArray[Any] | None] = []
         for number, table in enumerate(source.tables):
-            rows = ids[order.of(number)] - ids.dtype.type(starts[number])
+            rows = ids[order.positions_of_type(number)] - ids.dtype.type(starts[number])
             if table is None:
                 matrices.append(None)
                 own.append(None)
-                tables.append(with_sources(rows, block.columns, int(starts[number]), int(starts[number + 1])))
+                tables.append(
+                    append_sources(rows, block.columns, int(starts[number]), int(starts[number + 1]))
+                )
                 continue
             out = take((len(rows), table.width))
             table.rows(rows, out, workers)
             matrices.append(table.matrix)
             own.append(torch.from_numpy(out))
             tables.append(None)
-        return TypedInPlace(order, starts, matrices, own, tables)
+        return HeteroInPlaceInput(order, starts, matrices, own, tables)
 
     def _wide(self, batch: MiniBatch, ids: NDArray[Any], workers: Workers) -> NDArray[np.float32]:
         out = self._take(batch, (len(ids), self._source.width))
         self._source.rows(ids, out, workers)
         return out
 
-    def _narrow(self, batch: MiniBatch, ids: NDArray[Any], workers: Workers) -> NarrowRows:
+    def _load_quantized(self, batch: MiniBatch, ids: NDArray[Any], workers: Workers) -> QuantizedRows:
         source = self._narrow_source
         assert source is not None
         shape = (len(ids), source.width)
-        rows = NarrowRows.room(source.row_format, shape, source.column_scales, partial(self._take, batch))
-        source.narrow_rows(ids, rows, workers)
+        rows = QuantizedRows.allocate(
+            source.row_format, shape, source.column_scales, partial(self._take, batch)
+        )
+        source.quantized_rows(ids, rows, workers)
         return rows
 
     def _cached(
-        self, batch: MiniBatch, ids: NDArray[Any], plan: InputPlan, places: RowPlaces, workers: Workers
+        self, batch: MiniBatch, ids: NDArray[Any], plan: InputPlan, places: CacheIndex, workers: Workers
     ) -> CachedRows:
         """What a device that keeps some rows is sent."""
         found = self._take(batch, (len(ids),), np.int32)
         missing = self._take(batch, (len(ids),), ids.dtype)
         missing = missing[: places.find(ids, found, missing)]
-        rows = self._narrow if plan.sends_narrow else self._wide
+        rows = self._load_quantized if plan.sends_quantized else self._wide
         return CachedRows(found, rows(batch, missing, workers))
 
-    def _inputs_of_whole(self, batch: MiniBatch, whole: WholeGraph, plan: InputPlan, workers: Workers) -> Any:
+    def _inputs_of_whole(self, batch: MiniBatch, whole: FullGraph, plan: InputPlan, workers: Workers) -> Any:
         """The inputs of all vertices, made at the first call; the graph's own arrays wherever they do."""
         kept = self._whole
         if kept is None or kept[0] is not whole or kept[1] != plan:
@@ -195,18 +203,18 @@ class Loader:
     def _made_of_whole(self, batch: MiniBatch, plan: InputPlan, workers: Workers) -> Any:
         if plan.form == "typed":
             assert batch.blocks[0].sources is not None
-            return self.typed_rows(batch.blocks[0].sources, workers)
+            return self.hetero_rows(batch.blocks[0].sources, workers)
         source, matrix, num = self._source, self._source.matrix, batch.blocks[0].num_src
         if plan.form == "sparse":
             assert isinstance(source, SparseFeatures)
-            return SparseRows.of(source)
+            return SparseRows.from_features(source)
         if plan.form == "in_place":
             assert matrix is not None
-            return InPlace(matrix)
+            return InPlaceFeatures(matrix)
         if plan.aggregation is not None:
             out = np.empty((num, plan.aggregation.width(source.width)), np.float32)
             self._aggregate(plan.aggregation, batch.blocks[0], out, workers)
-            return Aggregated(torch.from_numpy(out))
+            return AggregatedFeatures(torch.from_numpy(out))
         if matrix is not None and matrix.dtype == np.float32 and matrix.flags.writeable:
             return torch.from_numpy(matrix)
         out = np.empty((num, source.width), np.float32)
@@ -222,14 +230,14 @@ class Loader:
             self._aggregated_source.aggregate(aggregation, block, out, workers)
             return
         if narrow is not None and narrow.all_rows is not None:
-            aggregate_narrow_into(aggregation, block, narrow.all_rows, out, workers)
+            aggregate_quantized_into(aggregation, block, narrow.all_rows, out, workers)
             return
         assert source.matrix is not None
         aggregate_into(aggregation, block, source.matrix, out, workers=workers)
 
     def _take(self, batch: MiniBatch, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:
         out = self._pool.take(shape, dtype)
-        batch.when_released(lambda: self._pool.give(out))
+        batch.on_release(lambda: self._pool.release(out))
         return out
 
 
@@ -241,31 +249,31 @@ class LoadStage:
     trainers: Sequence[Trainer]
     schedule: Schedule
     workers: Workers
-    part: StepPart = ALL
+    part: RankSlice = ALL
 
-    def together(self, shares: Iterable[Share]) -> Iterator[list[Share]]:
+    def together(self, shares: Iterable[WorkShare]) -> Iterator[list[WorkShare]]:
         """Shares in the groups that are loaded together: one by one, or all of a step, or of one of its time
         steps, where their rows are fetched at once.
         """
-        waiting: list[Share] = []
+        waiting: list[WorkShare] = []
         for share in shares:
             waiting.append(share)
             times = 1 if self.part.fetches_each_time else share.work.num_times
-            if self.loader.fetched is None or share.is_again or len(waiting) == len(self.trainers) * times:
+            if self.loader.fetched is None or share.is_retry or len(waiting) == len(self.trainers) * times:
                 yield waiting
                 waiting = []
 
-    def fetch(self, shares: Sequence[Share]) -> None:
+    def fetch(self, shares: Sequence[WorkShare]) -> None:
         """Bring the rows of shares here, if that has to be done, or turn to those of one that is done again.
 
-        `shares` are those of a step or a time step, as `together` gives them.
+        `shares` are those of a step or a time step, as `run_concurrently` gives them.
         """
         source, step = self.loader.fetched, shares[0].work.step
         if source is None:
             return
         self.workers.resize(self.schedule.of(step).threads.load)
         batches = [share.batch for share in shares if share.batch is not None]
-        number = step * self.part.most_times + shares[0].time if self.part.fetches_each_time else step
+        number = step * self.part.max_time_steps + shares[0].time if self.part.fetches_each_time else step
         started = time.perf_counter()
         source.fetch(number, [ids for batch in batches for ids in _read(batch)], self.workers)
         for share in shares:
@@ -273,15 +281,15 @@ class LoadStage:
             share.seconds["fetch"] = (time.perf_counter() - started) / len(shares)
         if not batches:
             source.release(number)
-        elif not shares[0].is_again:
-            batches[0].when_released(lambda: source.release(number))
+        elif not shares[0].is_retry:
+            batches[0].on_release(lambda: source.release(number))
 
     def end(self) -> None:
         """No more rows are fetched: free a thread that waits for some."""
         if self.loader.fetched is not None:
             self.loader.fetched.end()
 
-    def __call__(self, share: Share) -> None:
+    def __call__(self, share: WorkShare) -> None:
         """Fill in the inputs of a share's mini-batch, if it has one."""
         batch, trainer = share.batch, self.trainers[share.trainer]
         if batch is not None:

@@ -1,25 +1,127 @@
-"""Steps on threads: each stage on its own, joined by bounded channels, or all stages in turn on one.
-
-In the pipeline, while step i propagates, i+1 is transferred, i+2 loaded and i+3 sampled. Credits bound the
-steps in flight.
-"""
+"""The pipeline: all stages on threads, or one after the other on the calling thread."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from hyrt.errors import StageFailure, StepStopped
-from hyrt.flow.channel import Channel, ChannelClosed
-from hyrt.flow.queues import Queues
-from hyrt.flow.stage_threads import Place, StageThreads
-from hyrt.observe.hook import Hook
-from hyrt.pipeline.serial import SerialSteps
-from hyrt.pipeline.shares import Share, StepWork
+from hyrt.errors import StageError, StepInterrupted, describe_error
 from hyrt.pipeline.stages import Stages
+from hyrt.pipeline.work_items import StepWork, WorkShare
+from hyrt.runtime.channel import Channel, ChannelClosedError, QueueSnapshot
+from hyrt.runtime.stage_threads import StageProgress, StageThreads
+from hyrt.telemetry.hooks import Hook
+
+
+class SerialSteps:
+    """Runs steps like `Pipeline`, without threads or channels: whoever drives one can drive the other.
+
+    Parameters
+    ----------
+    stages
+        The work.
+    steps
+        Which steps of the run, in order.
+    at
+        Called with the stage, the device and the step that begin.
+    """
+
+    def __init__(
+        self,
+        stages: Stages,
+        steps: Iterable[int],
+        at: Callable[[str, str, int], None] = lambda stage, device, step: None,
+    ) -> None:
+        self._stages = stages
+        self._steps = steps
+        self._at = at
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def steps(self) -> Iterator[StepWork]:
+        """The same steps as `Pipeline.steps`, each sampled, loaded, transferred and propagated in turn.
+
+        Raises
+        ------
+        StageError
+            Naming stage, device and step.
+        StepInterrupted
+            If the run is asked to stop, and what is done of a step is kept.
+        """
+        for step in self._steps:
+            with self._named("sample", "cpu", step):
+                shares = self._stages.cut(step)
+            work = shares[0].work
+            for number, share in enumerate(self._finished(shares), start=1):
+                if number % len(self._stages.trainers):
+                    continue
+                work.time = share.time
+                while again := self._stages.retry(work):
+                    for _ in self._finished(again):
+                        """Its result is in the step."""
+                yield work
+            work.release()
+            for index, trainer in enumerate(self._stages.trainers):
+                with self._named("synchronize", trainer.name, step):
+                    self._stages.update(index, step)
+
+    def queues(self) -> None:
+        """There are no channels to tell of."""
+
+    def guarded(self, doing: str) -> AbstractContextManager[None]:
+        """The consumer's work is not watched."""
+        return nullcontext()
+
+    def raise_failure(self) -> None:
+        """What fails is raised where it fails."""
+
+    def _sampled(self, shares: Iterable[WorkShare]) -> Iterator[WorkShare]:
+        """The shares, each sampled when it is asked for."""
+        for share in shares:
+            with self._named("sample", "cpu", share.work.step):
+                self._stages.sample(share)
+            yield share
+
+    def _finished(self, shares: Sequence[WorkShare]) -> Iterator[WorkShare]:
+        """The shares, each through all stages when it is given."""
+        for together in self._stages.load.together(self._sampled(shares)):
+            with self._named("load", "cpu", together[0].work.step):
+                self._stages.load.fetch(together)
+            for share in together:
+                self._finish(share)
+                yield share
+
+    def _finish(self, share: WorkShare) -> None:
+        """Load, transfer and propagate a share."""
+        step, name = share.work.step, self._stages.trainers[share.trainer].name
+        with self._named("load", "cpu", step):
+            self._stages.load(share)
+        with self._named("transfer", name, step):
+            staged = self._stages.transfer(share)
+        with self._named("propagate", name, step):
+            self._stages.propagate(share, staged)
+
+    @contextmanager
+    def _named(self, stage: str, device: str, step: int) -> Iterator[None]:
+        self._at(stage, device, step)
+        try:
+            yield
+        except (KeyboardInterrupt, StepInterrupted):
+            raise
+        except BaseException as error:
+            # As in the pipeline: what asks a thread to exit must not end the run as if all were well.
+            why = describe_error(error).removeprefix(f"{device}: ")
+            raise StageError(f"error in {stage} on {device} at step {step}: {why}") from error
 
 
 class _ThreadedSteps:
@@ -37,10 +139,10 @@ class _ThreadedSteps:
     ) -> None:
         def failed(failure: BaseException) -> None:
             for hook in hooks:
-                hook.fail(failure)
+                hook.on_pipeline_failure(failure)
 
         def cause() -> BaseException | None:
-            return next((found for hook in hooks if (found := hook.stall()) is not None), None)
+            return next((found for hook in hooks if (found := hook.on_stall()) is not None), None)
 
         self._stages = stages
         self._steps = steps
@@ -48,11 +150,11 @@ class _ThreadedSteps:
             stall_timeout_s=stall_timeout_s,
             on_stall=on_stall,
             on_failure=failed,
-            cause_of_stall=cause,
-            watch=watch,
+            explain_stall=cause,
+            channel_observer=watch,
             on_close=stages.end,
         )
-        self.guarded = self._threads.waiting
+        self.guarded = self._threads.consumer_waiting
         """What the consumer does in the block has to end within the stall timeout too: `guarded(doing)`."""
         self.raise_failure = self._threads.raise_failure
         """Raise what has failed so far, if anything; for a consumer that is busy with something else."""
@@ -64,7 +166,7 @@ class _ThreadedSteps:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End every thread; one that does not end in time is a StageFailure that names it."""
+        """End every thread; one that does not end in time is a StageError that names it."""
         self._threads.close()
 
 
@@ -102,7 +204,9 @@ class Pipeline(_ThreadedSteps):
         hooks: Sequence[Hook] = (),
     ) -> None:
         def watch(channel: str) -> Callable[[int], None] | None:
-            return next((heard for hook in hooks if (heard := hook.channel(channel)) is not None), None)
+            return next(
+                (heard for hook in hooks if (heard := hook.channel_observer(channel)) is not None), None
+            )
 
         super().__init__(
             stages, steps, stall_timeout_s=stall_timeout_s, on_stall=on_stall, hooks=hooks, watch=watch
@@ -113,30 +217,34 @@ class Pipeline(_ThreadedSteps):
         stages.schedule.ahead = depth
         # Credits, one for each step in flight, bound what the channels hold; they need no bound beyond it. A
         # share to do again goes the same way.
-        self._credits: Channel[Share | None] = threads.channel("credits", depth + 1)
+        self._credits: Channel[WorkShare | None] = threads.add_channel("credits", depth + 1)
         for _ in range(depth):
             self._credits.put(None)
-        most = depth * stages.most_times
-        self._sampled: Channel[Share] = threads.channel("sampled", most * len(names))
-        self._loaded: list[Channel[Share]] = [threads.channel(f"loaded.{name}", most) for name in names]
-        self._staged: list[Channel[tuple[Share, Any]]] = [
-            threads.channel(f"staged.{name}", most) for name in names
+        most = depth * stages.max_time_steps
+        self._sampled: Channel[WorkShare] = threads.add_channel("sampled", most * len(names))
+        self._loaded: list[Channel[WorkShare]] = [
+            threads.add_channel(f"loaded.{name}", most) for name in names
         ]
-        self._done: list[Channel[Share]] = [threads.channel(f"done.{name}", most) for name in names]
+        self._staged: list[Channel[tuple[WorkShare, Any]]] = [
+            threads.add_channel(f"staged.{name}", most) for name in names
+        ]
+        self._done: list[Channel[WorkShare]] = [threads.add_channel(f"done.{name}", most) for name in names]
         # After a share: those to do again, then None, to go on: after a step's last, with the new weights.
-        self._next: list[Channel[Share | None]] = [threads.channel(f"next.{name}", depth) for name in names]
-        threads.add("hyrt.sample", "sample", "cpu", self._sample)
-        threads.add("hyrt.load", "load", "cpu", self._load)
+        self._next: list[Channel[WorkShare | None]] = [
+            threads.add_channel(f"next.{name}", depth) for name in names
+        ]
+        threads.add_thread("hyrt.sample", "sample", "cpu", self._sample)
+        threads.add_thread("hyrt.load", "load", "cpu", self._load)
         for i, name in enumerate(names):
-            threads.add(f"hyrt.transfer.{name}", "transfer", name, partial(self._transfer, i))
-            threads.add(f"hyrt.propagate.{name}", "propagate", name, partial(self._propagate, i))
+            threads.add_thread(f"hyrt.transfer.{name}", "transfer", name, partial(self._transfer, i))
+            threads.add_thread(f"hyrt.propagate.{name}", "propagate", name, partial(self._propagate, i))
 
     def steps(self) -> Iterator[StepWork]:
         """Steps whose gradients are there, in order; one of several time steps after each of them.
 
         Raises
         ------
-        StageFailure
+        StageError
             Naming stage, device and step, when a stage failed.
         Stalled
             When nothing moved for the guard's timeout.
@@ -145,7 +253,7 @@ class Pipeline(_ThreadedSteps):
             has_more_times = True
             while has_more_times:
                 work = self._take(step, range(len(self._done)))
-                while shares := self._stages.again(work):
+                while shares := self._stages.retry(work):
                     for share in shares:
                         self._credits.put(share)
                         self._take(step, [share.trainer])
@@ -158,7 +266,7 @@ class Pipeline(_ThreadedSteps):
             self._credits.put(None)
         self._credits.close_sender()
         # The trainers take the last weights too: who fails at it, or hangs, fails the run.
-        with self._threads.waiting():
+        with self._threads.consumer_waiting():
             for done in self._done:
                 for _ in done:
                     raise AssertionError("a share of no step")
@@ -166,15 +274,15 @@ class Pipeline(_ThreadedSteps):
     def _take(self, step: int, trainers: Sequence[int]) -> StepWork:
         """Wait until each of some trainers is through with a share of a step."""
         try:
-            with self._threads.waiting():
+            with self._threads.consumer_waiting():
                 shares = [self._done[index].get() for index in trainers]
-        except ChannelClosed:
-            raise StageFailure(f"the pipeline ended before step {step}: a stage thread has ended") from None
+        except ChannelClosedError:
+            raise StageError(f"the pipeline ended before step {step}: a stage thread has ended") from None
         work = shares[0].work
         work.time = shares[0].time
         return work
 
-    def queues(self) -> Queues:
+    def queues(self) -> QueueSnapshot:
         """What the channels have seen so far."""
         at_s = time.perf_counter()
         sampled = self._sampled.statistics()
@@ -186,8 +294,8 @@ class Pipeline(_ThreadedSteps):
         channels: list[Channel[Any]] = [self._sampled, *self._loaded, *self._staged, *self._done]
         names = [channel.name for channel in channels]
         seen = dict(zip(names, [sampled, *loaded, *staged, *done], strict=True))
-        return Queues(
-            at_s=at_s,
+        return QueueSnapshot(
+            time_s=at_s,
             blocked_s={
                 "sample.input": self._credits.statistics().receive_blocked_s,
                 "sample.output": sampled.send_blocked_s,
@@ -199,38 +307,38 @@ class Pipeline(_ThreadedSteps):
                 "synchronize.input": sum(s.receive_blocked_s for s in done) / num,
             },
             item_s={name: statistics.item_s for name, statistics in seen.items()},
-            depth={name: statistics.capacity for name, statistics in seen.items()},
+            capacity={name: statistics.capacity for name, statistics in seen.items()},
         )
 
     # The stages, each on its own thread.
 
-    def _sample(self, place: Place) -> None:
+    def _sample(self, place: StageProgress) -> None:
         steps = iter(self._steps)
         for again in self._credits:
             if again is not None:
                 shares = [again]
             elif (step := next(steps, None)) is not None:
-                place.at(step)
+                place.begin_step(step)
                 shares = self._stages.cut(step)
             else:
                 continue
             for share in shares:
-                place.at(share.work.step)
+                place.begin_step(share.work.step)
                 self._stages.sample(share)
                 self._sampled.put(share)
         self._sampled.close_sender()
 
-    def _load(self, place: Place) -> None:
-        def arriving() -> Iterator[Share]:
+    def _load(self, place: StageProgress) -> None:
+        def arriving() -> Iterator[WorkShare]:
             for share in self._sampled:
-                place.at(share.work.step)
+                place.begin_step(share.work.step)
                 yield share
 
         for shares in self._stages.load.together(arriving()):
             self._stages.load.fetch(shares)
             for share in shares:
                 self._stages.load(share)
-                if share.is_again:
+                if share.is_retry:
                     # It overtakes the next steps: its trainer waits for it.
                     self._next[share.trainer].put(share)
                 else:
@@ -238,28 +346,28 @@ class Pipeline(_ThreadedSteps):
         for channel in self._loaded:
             channel.close_sender()
 
-    def _transfer(self, index: int, place: Place) -> None:
+    def _transfer(self, index: int, place: StageProgress) -> None:
         for share in self._loaded[index]:
-            place.at(share.work.step)
+            place.begin_step(share.work.step)
             self._staged[index].put((share, self._stages.transfer(share)))
         self._staged[index].close_sender()
 
-    def _propagate(self, index: int, place: Place) -> None:
+    def _propagate(self, index: int, place: StageProgress) -> None:
         for share, staged in self._staged[index]:
             step = share.work.step
-            place.at(step)
+            place.begin_step(step)
             self._stages.propagate(share, staged)
             del staged
             self._done[index].put(share)
             while (again := self._next[index].get()) is not None:
-                place.at(step, "transfer")
+                place.begin_step(step, "transfer")
                 staged = self._stages.transfer(again)
-                place.at(step)
+                place.begin_step(step)
                 self._stages.propagate(again, staged)
                 del staged
                 self._done[index].put(again)
             if share.is_of_last_time:
-                place.at(step, "synchronize")
+                place.begin_step(step, "synchronize")
                 self._stages.update(index, step)
         self._done[index].close_sender()
 
@@ -281,42 +389,42 @@ class GuardedSteps(_ThreadedSteps):
         hooks: Sequence[Hook] = (),
     ) -> None:
         super().__init__(stages, steps, stall_timeout_s=stall_timeout_s, on_stall=on_stall, hooks=hooks)
-        self._done: Channel[StepWork] = self._threads.channel("done", 1)
-        self._next: Channel[None] = self._threads.channel("next", 1)
+        self._done: Channel[StepWork] = self._threads.add_channel("done", 1)
+        self._next: Channel[None] = self._threads.add_channel("next", 1)
         self._is_stopped = False
-        self._threads.add("hyrt.steps", "sample", "cpu", self._run)
-        self.moved = self._threads.moved
+        self._threads.add_thread("hyrt.steps", "sample", "cpu", self._run)
+        self.moved = self._threads.record_progress
         """Called where something of a long step is done, so that it does not count as a stall."""
 
     def steps(self) -> Iterator[StepWork]:
         """The same steps as `Pipeline.steps`; the next one begins when it is asked for."""
         for step in self._steps:
             try:
-                with self._threads.waiting():
+                with self._threads.consumer_waiting():
                     work = self._done.get()
-            except ChannelClosed:
+            except ChannelClosedError:
                 if self._is_stopped:
-                    raise StepStopped from None
-                raise StageFailure(f"the steps ended before step {step}: their thread has ended") from None
+                    raise StepInterrupted from None
+                raise StageError(f"the steps ended before step {step}: their thread has ended") from None
             yield work
             self._next.put(None)
         # The trainer takes the last weights, too.
-        with self._threads.waiting():
+        with self._threads.consumer_waiting():
             for _ in self._done:
                 raise AssertionError("a step too many")
 
     def queues(self) -> None:
         """No channel holds a mini-batch."""
 
-    def _run(self, place: Place) -> None:
+    def _run(self, place: StageProgress) -> None:
         def at(stage: str, device: str, step: int) -> None:
             place.device = device
-            place.at(step, stage)
+            place.begin_step(step, stage)
 
         try:
             for work in SerialSteps(self._stages, self._steps, at).steps():
                 self._done.put(work)
                 self._next.get()
-        except StepStopped:
+        except StepInterrupted:
             self._is_stopped = True
         self._done.close_sender()

@@ -11,9 +11,8 @@ import torch
 from hyrt.device import StepResult
 from hyrt.device.check_result import check_result
 from hyrt.pipeline.recovery import Recovery
-from hyrt.pipeline.schedule import Schedule
-from hyrt.pipeline.shares import Failure, Share
 from hyrt.pipeline.trainer import Trainer
+from hyrt.pipeline.work_items import Failure, Schedule, WorkShare
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +28,10 @@ class PropagateStage:
     counts: Sequence[str]
     recovery: Recovery
 
-    def __call__(self, share: Share, staged: Any) -> None:
+    def __call__(self, share: WorkShare, staged: Any) -> None:
         """Fill in a share's result, or its failure."""
         trainer = self.trainers[share.trainer]
-        if not share.is_again:
+        if not share.is_retry:
             # The weights of this step are taken later: those before took as long.
             share.seconds["update"] = trainer.update_s
         if not len(share.units):

@@ -8,10 +8,9 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from hyrt.errors import DeviceOutOfMemory, StageFailure, describe
-from hyrt.pipeline.schedule import Schedule
-from hyrt.pipeline.shares import Failure, Share, StepWork, cut
+from hyrt.errors import DeviceOutOfMemoryError, StageError, describe_error
 from hyrt.pipeline.trainer import Trainer
+from hyrt.pipeline.work_items import Failure, Schedule, StepWork, WorkShare, cut
 from hyrt.sampling.block import Ids
 
 # How often one step's shares are cut smaller before the lack of memory ends the run.
@@ -52,27 +51,27 @@ class Recovery:
         """Have the consumer's thread tell what a stage's thread has found."""
         self._unsaid.put(text)
 
-    def lose(self, index: int, error: Exception) -> None:
+    def drop_trainer(self, index: int, error: Exception) -> None:
         """Go on without a trainer, if the run may; else raise the error."""
         if not self._continue_on_loss:
             raise error
         self._trainers[index].lost = error
 
-    def note(self, share: Share, stage: str, error: Exception) -> None:
+    def note(self, share: WorkShare, stage: str, error: Exception) -> None:
         """Keep what can be mended with the share; anything else ends the run."""
-        is_lost = not isinstance(error, DeviceOutOfMemory)
+        is_lost = not isinstance(error, DeviceOutOfMemoryError)
         if is_lost:
-            self.lose(share.trainer, error)
+            self.drop_trainer(share.trainer, error)
         share.failure = Failure(error, stage, is_lost=is_lost)
 
-    def again(self, work: StepWork) -> list[Share]:
+    def retry(self, work: StepWork) -> list[WorkShare]:
         """Cut what failed of a step again: new shares, to be sampled; none where nothing failed.
 
         Called when every trainer is through with the step.
 
         Raises
         ------
-        StageFailure
+        StageError
             Naming stage, device and step, when memory was short too often or no trainer is left.
         """
         while not self._unsaid.empty():
@@ -86,16 +85,16 @@ class Recovery:
         newly_short = {index for index in short if not self._trainers[index].is_short}
         for share, failure in failed:
             trainer = self._trainers[share.trainer]
-            if not failure.is_lost and trainer.most_units is None:
-                trainer.most_units = len(share.units)
+            if not failure.is_lost and trainer.max_units is None:
+                trainer.max_units = len(share.units)
         first = len(work.shares)
         for share, failure in failed:
             num_units = len(share.units)
-            self._cut_again(share, failure, share.trainer in newly_short)
+            self._resplit(share, failure, share.trainer in newly_short)
             trainer = self._trainers[share.trainer]
-            if trainer.most_units is not None:
+            if trainer.max_units is not None:
                 # The split may have come to give it less than the half that fits as far as is known.
-                trainer.most_units = min(trainer.most_units, max(self._split[share.trainer], num_units // 2))
+                trainer.max_units = min(trainer.max_units, max(self._split[share.trainer], num_units // 2))
             # Done with: its units are in other shares now.
             share.units = share.units[:0]
         return work.shares[first:]
@@ -122,23 +121,23 @@ class Recovery:
                 )
 
     def _change_split(
-        self, step: int, trainer: Trainer, what: str, after: Sequence[int], error: Exception
+        self, step: int, trainer: Trainer, cause: str, after: Sequence[int], error: Exception
     ) -> None:
         shares = ", ".join(
             f"{other.name} {before} → {n}"
             for other, before, n in zip(self._trainers, self._split, after, strict=True)
         )
-        self._notify(f"step {step}: {trainer.name} {what}; split {shares} ({describe(error)})")
+        self._notify(f"step {step}: {trainer.name} {cause}; split {shares} ({describe_error(error)})")
         self._schedule.change(step, replace(self._schedule.latest, split=tuple(after)))
 
-    def _cut_again(self, share: Share, failure: Failure, is_newly_short: bool) -> None:
+    def _resplit(self, share: WorkShare, failure: Failure, is_newly_short: bool) -> None:
         """Add the shares to the step that do the units of one that failed."""
         work, trainer = share.work, self._trainers[share.trainer]
         takers = self._takers(share.trainer)
         new = recut(share.units, share.trainer, self._split, takers, is_lost=trainer.lost is not None)
         if new is None or work.redone > _RETRIES:
-            why = describe(failure.error).removeprefix(f"{trainer.name}: ")
-            raise StageFailure(
+            why = describe_error(failure.error).removeprefix(f"{trainer.name}: ")
+            raise StageError(
                 f"error in {failure.stage} on {trainer.name} at step {work.step}: {why}; "
                 f"{_remedy(share, failure)}"
             ) from failure.error
@@ -148,23 +147,25 @@ class Recovery:
         elif is_newly_short and not takers:
             self._notify(
                 f"step {work.step}: {trainer.name} is out of memory and no other trainer can take "
-                f"more, so it trains its share in several parts ({describe(failure.error)})"
+                f"more, so it trains its share in several parts ({describe_error(failure.error)})"
             )
         for index, units in pieces:
-            work.shares.append(Share(work, index, units, len(work.shares), is_again=True, time=share.time))
+            work.shares.append(
+                WorkShare(work, index, units, len(work.shares), is_retry=True, time=share.time)
+            )
 
 
-def _remedy(share: Share, failure: Failure) -> str:
+def _remedy(share: WorkShare, failure: Failure) -> str:
     if failure.is_lost:
         return "no trainer is left"
-    if share.batch is not None and share.batch.whole is not None:
-        if isinstance(failure.error, DeviceOutOfMemory) and failure.error.remedy:
+    if share.batch is not None and share.batch.full_graph is not None:
+        if isinstance(failure.error, DeviceOutOfMemoryError) and failure.error.remedy:
             return failure.error.remedy
         return (
             "the whole graph has to fit the device. Give fullgraph.device_memory to train in chunks, lower "
             "model.hidden or model.layers, train on cpu, or take mini-batches (without --full-graph)"
         )
-    if isinstance(failure.error, DeviceOutOfMemory) and failure.error.remedy:
+    if isinstance(failure.error, DeviceOutOfMemoryError) and failure.error.remedy:
         return failure.error.remedy
     return (
         "fewer targets did not help. Lower data.batch_size or sampler.fanout, or raise "
@@ -173,7 +174,7 @@ def _remedy(share: Share, failure: Failure) -> str:
 
 
 def handed_over(split: Sequence[int], giver: int, amount: int, takers: Sequence[int]) -> list[int]:
-    """The split after `giver` has given `amount` units to `takers`, in proportion to what they have."""
+    """The split after `giver` has given `amount` units to `receivers`, in proportion to what they have."""
     after = list(split)
     after[giver] -= amount
     parts = cut(np.arange(amount, dtype=np.int32), [split[taker] for taker in takers])

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hyrt.errors import ArgumentError, ConfigError, DeviceFault, DeviceOutOfMemory
-from hyrt.machine.workers import Workers
+from hyrt.errors import ArgumentError, ConfigError, DeviceFaultError, DeviceOutOfMemoryError
 from hyrt.pipeline.recovery import Recovery
-from hyrt.pipeline.schedule import Schedule
-from hyrt.pipeline.shares import Share
 from hyrt.pipeline.trainer import Trainer
+from hyrt.pipeline.work_items import Schedule, WorkShare
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.sampler import HopSampler, Sampler
 
@@ -26,7 +25,7 @@ class SampleStage:
     workers: Workers
     recovery: Recovery
 
-    def __call__(self, share: Share) -> None:
+    def __call__(self, share: WorkShare) -> None:
         """Fill in a share's mini-batch; without units it stays without one."""
         if not len(share.units):
             return
@@ -38,10 +37,10 @@ class SampleStage:
                 share.batch = trainer.work("sample", share, lambda: self._draw(share, hops))
                 share.seconds["sample_on_device"] = share.seconds.pop("sample")
                 return
-            except DeviceFault as error:
+            except DeviceFaultError as error:
                 self.recovery.note(share, "sample", error)
                 return
-            except DeviceOutOfMemory as error:
+            except DeviceOutOfMemoryError as error:
                 trainer.hops = None
                 self.recovery.say_later(
                     f"step {step}: {trainer.name} has no memory for sampling; the host samples for it "
@@ -49,7 +48,7 @@ class SampleStage:
                 )
         share.batch = trainer.work("sample", share, lambda: self._draw(share, None))
 
-    def _draw(self, share: Share, hops: HopSampler | None) -> MiniBatch:
+    def _draw(self, share: WorkShare, hops: HopSampler | None) -> MiniBatch:
         in_place = self.trainers[share.trainer].plan.in_place
         # A third party's may return anything.
         batch: Any = self.sampler.sample(

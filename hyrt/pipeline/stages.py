@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from hyrt_perfmodel.assignment import Assignment, Threads
+from hyrt_perfmodel.policy import Assignment, Threads
 
 from hyrt.checks import check_ids
 from hyrt.errors import ArgumentError, ConfigError
-from hyrt.machine.workers import Workers
-from hyrt.observe.hook import Hook
 from hyrt.pipeline.load import Loader, LoadStage
 from hyrt.pipeline.propagate import PropagateStage
 from hyrt.pipeline.recovery import Recovery
 from hyrt.pipeline.sample import SampleStage
-from hyrt.pipeline.schedule import Schedule
-from hyrt.pipeline.shares import ALL, Share, StepPart, StepWork, cut
 from hyrt.pipeline.synchronize import UpdateStage
 from hyrt.pipeline.trainer import Trainer
 from hyrt.pipeline.transfer import TransferStage
+from hyrt.pipeline.work_items import ALL, RankSlice, Schedule, StepWork, WorkShare, cut
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Ids
 from hyrt.sampling.sampler import Sampler
+from hyrt.telemetry.hooks import Hook
 
 
 class Stages:
@@ -66,7 +65,7 @@ class Stages:
         notify: Callable[[str], None] = lambda text: None,
         train_threads: int = 1,
         hooks: Sequence[Hook] = (),
-        part: StepPart = ALL,
+        part: RankSlice = ALL,
     ) -> None:
         self.trainers = trainers = list(trainers)
         for trainer in trainers:
@@ -94,9 +93,9 @@ class Stages:
         return dict(zip(names, assignment.split, strict=True))
 
     @property
-    def most_times(self) -> int:
+    def max_time_steps(self) -> int:
         """The most time steps that a step has."""
-        return self._part.most_times
+        return self._part.max_time_steps
 
     @property
     def is_part_of_steps(self) -> bool:
@@ -108,18 +107,18 @@ class Stages:
         """The names of the trainers' devices that do not work on the hardware they are named after."""
         return tuple(trainer.name for trainer in self.trainers if trainer.device.info.simulated)
 
-    def cut(self, step: int) -> list[Share]:
+    def cut(self, step: int) -> list[WorkShare]:
         """A step's shares, one a trainer, for each of its time steps in turn."""
         assignment = self.schedule.of(step)
         for hook in self._hooks:
-            hook.cut(assignment)
+            hook.on_step_split(assignment)
         most = sum(assignment.split) * self._part.num_processes
         units = _checked_units(self._sampler, step, most)
-        own = self._part.own_units(step, units)
+        own = self._part.local_units(step, units)
         work = StepWork(step, num_times=len(own))
         for time, of_time in enumerate(own):
             for index, piece in enumerate(cut(of_time, assignment.split)):
-                work.shares.append(Share(work, index, piece, len(work.shares), time=time))
+                work.shares.append(WorkShare(work, index, piece, len(work.shares), time=time))
         return list(work.shares)
 
     def end(self) -> None:
@@ -127,12 +126,12 @@ class Stages:
         self._part.end()
         self.load.end()
 
-    def again(self, work: StepWork) -> list[Share]:
+    def retry(self, work: StepWork) -> list[WorkShare]:
         """The shares of a step that have to be done again (see `Recovery.again`); empty where none failed."""
-        return self._recovery.again(work)
+        return self._recovery.retry(work)
 
 
-def _checked_units(sampler: Sampler, step: int, most: int) -> Ids:
+def _checked_units(sampler: Sampler, step: int, max_units: int) -> Ids:
     """Return the units of a step; the sampler may be that of another package, and give anything."""
     kind = type(sampler)
     try:
@@ -141,9 +140,10 @@ def _checked_units(sampler: Sampler, step: int, most: int) -> Ids:
         raise ConfigError(
             f"the sampler {kind.__module__}.{kind.__name__} gave step {step} wrong units: {error}"
         ) from error
-    if len(units) > most:
+    if len(units) > max_units:
         raise ConfigError(
             f"the sampler {kind.__module__}.{kind.__name__} gave step {step} {len(units)} units, more "
-            f"than the {most} that it declared: return fewer from units(), or declare more in units_per_step"
+            f"than the {max_units} that it declared: return fewer from units(), or declare "
+            "more in units_per_step"
         )
     return units

@@ -12,15 +12,14 @@ from typing import Protocol
 import torch
 
 from hyrt.device import StepResult
-from hyrt.errors import Diverged
-from hyrt.nn.typed.learned.learned_rows import RowGradients, added_rows
-from hyrt.nn.typed.learned.table_optimizer import TableOptimizer
-from hyrt.objective.objective import added
-from hyrt.observe.hook import Site, call_in
+from hyrt.errors import DivergenceError
+from hyrt.formatting import short_repr
+from hyrt.nn.hetero.node_embedding import EmbeddingOptimizer, SparseGradient, add_sparse_gradients
+from hyrt.objective.objective import sum_counts
 from hyrt.pipeline.recovery import Recovery
-from hyrt.pipeline.shares import StepWork
 from hyrt.pipeline.trainer import Trainer
-from hyrt.quantities import one_line
+from hyrt.pipeline.work_items import StepWork
+from hyrt.telemetry.hooks import Site, call_with_hooks
 
 # What torch adds to a norm before it divides by it.
 _CLIP_EPSILON = 1e-6
@@ -53,10 +52,10 @@ class StepTotals:
     """One host tensor a parameter; empty where no trainer had any targets."""
     num_edges: int = 0
     """Sampled edges."""
-    row_gradients: Sequence[RowGradients] = ()
+    row_gradients: Sequence[SparseGradient] = ()
     """Those of learned rows: one entry a table, with each row once."""
 
-    __repr__ = one_line
+    __repr__ = short_repr
 
 
 class Reduction(Protocol):
@@ -65,38 +64,38 @@ class Reduction(Protocol):
     The result is the step's only if nothing is divided.
     """
 
-    def __call__(self, own: StepTotals) -> StepTotals:
+    def __call__(self, totals: StepTotals) -> StepTotals:
         """The sums over all processes, from those of this one."""
         ...
 
 
-def alone(own: StepTotals) -> StepTotals:
+def no_reduction(totals: StepTotals) -> StepTotals:
     """The reduction of a run of one process: there is nothing to add."""
-    return own
+    return totals
 
 
-class PassOn(Protocol):
+class StateHandoff(Protocol):
     """Hands on what was computed in a time step, before the next one begins.
 
     All processes call it at once.
     """
 
-    def __call__(self, step: int, time: int, own: StepTotals) -> StepTotals:
+    def __call__(self, step: int, time: int, totals: StepTotals) -> StepTotals:
         """What this process goes on adding to.
 
         Parameters
         ----------
         step, time
             The step, and its time step that is over.
-        own
+        totals
             What this process holds of the step so far.
         """
         ...
 
 
-def keep(step: int, time: int, own: StepTotals) -> StepTotals:
+def no_handoff(step: int, time: int, totals: StepTotals) -> StepTotals:
     """Nothing moves."""
-    return own
+    return totals
 
 
 def add_results(results: Sequence[StepResult | StepTotals]) -> StepTotals:
@@ -104,10 +103,10 @@ def add_results(results: Sequence[StepResult | StepTotals]) -> StepTotals:
     gradients = [result.gradients for result in results if result.gradients]
     return StepTotals(
         loss_sum=sum(result.loss_sum for result in results),
-        counts=added(result.counts for result in results),
+        counts=sum_counts(result.counts for result in results),
         normalizer=sum(result.normalizer for result in results),
         gradients=[reduce(torch.add, of_parameter) for of_parameter in zip(*gradients, strict=True)],
-        row_gradients=added_rows([rows for result in results for rows in result.row_gradients]),
+        row_gradients=add_sparse_gradients([rows for result in results for rows in result.row_gradients]),
     )
 
 
@@ -143,11 +142,11 @@ class Synchronizer:
         optimizer: torch.optim.Optimizer,
         trainers: Sequence[Trainer],
         seed: int,
-        reduction: Reduction = alone,
-        pass_on: PassOn = keep,
+        reduction: Reduction = no_reduction,
+        pass_on: StateHandoff = no_handoff,
         clip_norm: float = 0.0,
         warm_up: Callable[[int], float] = lambda step: 1.0,
-        tables: TableOptimizer | None = None,
+        tables: EmbeddingOptimizer | None = None,
     ) -> None:
         self._parameters = list(parameters)
         self._optimizer = optimizer
@@ -176,7 +175,7 @@ class Synchronizer:
         if total.gradients:
             for parameter, gradient in zip(self._parameters, total.gradients, strict=True):
                 parameter.grad = gradient / total.normalizer
-            rows = [each.divided(total.normalizer) for each in total.row_gradients]
+            rows = [each.divide(total.normalizer) for each in total.row_gradients]
             rows = self._clip(work.step, rows)
             self._step_optimizer(self._warm_up(work.step), rows)
         return StepSummary(
@@ -192,7 +191,7 @@ class Synchronizer:
         Raises
         ------
         Diverged
-            As in `step`.
+            As in `run_step`.
         """
         self._held = self._pass_on(work.step, work.time, self._sums(work))
 
@@ -209,7 +208,7 @@ class Synchronizer:
         held = [] if self._held is None else [self._held]
         return add_results([*held, *(result for _, result in shares)])
 
-    def _clip(self, step: int, rows: list[RowGradients]) -> list[RowGradients]:
+    def _clip(self, step: int, rows: list[SparseGradient]) -> list[SparseGradient]:
         """Clip the gradients of parameters where they are, and return those of rows."""
         if not self._clip_norm:
             return rows
@@ -220,9 +219,9 @@ class Synchronizer:
             raise self._diverged("the norm of the gradients", step)
         torch.nn.utils.clip_grads_with_norm_(self._parameters, self._clip_norm, norm)
         factor = min(1.0, self._clip_norm / (float(norm) + _CLIP_EPSILON))
-        return [each.divided(1 / factor) for each in rows]
+        return [each.divide(1 / factor) for each in rows]
 
-    def _step_optimizer(self, warm_up: float, rows: Sequence[RowGradients]) -> None:
+    def _step_optimizer(self, warm_up: float, rows: Sequence[SparseGradient]) -> None:
         """Step it with that part of its learning rates, which stay those of the schedule."""
         groups = self._optimizer.param_groups
         rates = [group["lr"] for group in groups]
@@ -235,9 +234,9 @@ class Synchronizer:
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate
 
-    def _diverged(self, what: str, step: int) -> Diverged:
-        return Diverged(
-            f"{what} is not finite at step {step} (seed {self._seed}): the step was not applied; lower "
+    def _diverged(self, quantity: str, step: int) -> DivergenceError:
+        return DivergenceError(
+            f"{quantity} is not finite at step {step} (seed {self._seed}): the step was not applied; lower "
             "train.lr, or check the features"
         )
 
@@ -258,9 +257,9 @@ class UpdateStage:
         site = Site(trainer.name, step, index)
         with trainer.quiet:
             try:
-                call_in(trainer.hooks, "update", site, lambda: self._timed(trainer))
+                call_with_hooks(trainer.hooks, "update", site, lambda: self._timed(trainer))
             except Exception as error:
-                self.recovery.lose(index, error)
+                self.recovery.drop_trainer(index, error)
 
     def _timed(self, trainer: Trainer) -> None:
         started = time.perf_counter()

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hyrt.pipeline.recovery import Recovery
-from hyrt.pipeline.shares import Failure, Share
 from hyrt.pipeline.trainer import Trainer
+from hyrt.pipeline.work_items import Failure, WorkShare
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class TransferStage:
     trainers: Sequence[Trainer]
     recovery: Recovery
 
-    def __call__(self, share: Share) -> Any:
+    def __call__(self, share: WorkShare) -> Any:
         """What the device staged; None where there is nothing to propagate."""
         trainer, batch = self.trainers[share.trainer], share.batch
         if batch is None:

@@ -7,28 +7,27 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
-from hyrt_perfmodel.assignment import Threads
-from hyrt_perfmodel.platforms.calibration_file import Calibration
 from hyrt_perfmodel.platforms.platform import Host, Platform, PlatformTrainer
-from hyrt_perfmodel.prediction.extra_terms import Terms
+from hyrt_perfmodel.platforms.platform_file import Calibration
+from hyrt_perfmodel.policy import Threads
+from hyrt_perfmodel.prediction.extra_terms import ExtraTerms
 from hyrt_perfmodel.prediction.stage_times import StepModel
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
-from hyrt_perfmodel.workloads.workload import TrainingWorkload
+from hyrt_perfmodel.workload import TrainingWorkload
 
-from hyrt.balance.registry import default_policy_name
+from hyrt.balance.registry import DEFAULT_POLICY
 from hyrt.config import Config
 from hyrt.device import DeviceInfo, DeviceOptions
 from hyrt.device.calls import call_device, load_replica, opened
 from hyrt.device.discovery import Survey, find_device, survey_devices
 from hyrt.device.names import AUTO
-from hyrt.errors import ConfigError, DataNotWritten, DeviceFault, DeviceUnavailable, describe
+from hyrt.errors import ConfigError, DataWriteError, DeviceFaultError, DeviceUnavailableError, describe_error
 from hyrt.nn.models.model_kind import find_model
 from hyrt.objective import Objective
-from hyrt.predict.bare_model import small_model
-from hyrt.predict.block_sizes import SamplerSizesUnknown
 from hyrt.predict.calibrate.machine import measure_devices
-from hyrt.predict.calibrate.store import keep, known_speed, read_measured, real_devices
-from hyrt.predict.dataset_sizes import graph_sizes
+from hyrt.predict.calibrate.store import device_speed, read_measured, real_devices, save_calibration
+from hyrt.predict.dataset_sizes import SamplerSizesUnknownError, graph_sizes
+from hyrt.predict.meta_model import model_for_widths
 from hyrt.predict.workload import check_predictable, expected_workload, sampled_workload
 from hyrt.training.setup import PreparedRun
 
@@ -38,7 +37,7 @@ _NOT_MEASURED = "its rates are unknown: run `hyrt devices --measure`"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class DeviceChoice:
     """Devices selected by auto."""
 
     devices: tuple[str, ...]
@@ -47,7 +46,7 @@ class Choice:
     """Devices that were found but not selected, as (name, reason)."""
 
 
-def resolve_auto(config: Config, prepared: PreparedRun) -> tuple[Config, Choice | None]:
+def resolve_auto(config: Config, prepared: PreparedRun) -> tuple[Config, DeviceChoice | None]:
     """Replace `devices: auto` in the settings by the selected devices; other settings are unchanged.
 
     Parameters
@@ -59,7 +58,7 @@ def resolve_auto(config: Config, prepared: PreparedRun) -> tuple[Config, Choice 
 
     Raises
     ------
-    DeviceUnavailable
+    DeviceUnavailableError
         If no device can train, with every device's reason.
     """
     if config.device_requests[0].name != AUTO:
@@ -76,7 +75,7 @@ def resolve_auto_for(config: Config, work: TrainingWorkload) -> Config:
     widths = work.at(1.0).features
     objective = config.build_objective(None)
     return _resolved(
-        config, lambda: small_model(config, widths[0], widths[-1]), lambda: objective, lambda: work
+        config, lambda: model_for_widths(config, widths[0], widths[-1]), lambda: objective, lambda: work
     )[0]
 
 
@@ -85,7 +84,7 @@ def _resolved(
     model_of: Callable[[], torch.nn.Module],
     objective_of: Callable[[], Objective],
     work_of: Callable[[], TrainingWorkload],
-) -> tuple[Config, Choice]:
+) -> tuple[Config, DeviceChoice]:
     surveys = survey_devices()
     calibration, work, why_unknown = read_measured(), None, _NOT_MEASURED
     candidates = real_devices(surveys)
@@ -97,28 +96,28 @@ def _resolved(
             work = work_of()
         except ConfigError as error:
             why_unknown = f"its speed in this run is unknown: {error}"
-    choice = choose(
+    choice = choose_devices(
         surveys,
         lambda info: _step_s(info, calibration, model_kind, work),
         lambda info: _unsupported_reason(info, model_of(), objective_of()),
         why_unknown,
-        one=config.sampler.whole_graph,
+        only_fastest=config.sampler.is_full_graph,
     )
     balance = config.balance
-    if balance.policy == "auto" and not config.sampler.whole_graph:
+    if balance.policy == "auto" and not config.sampler.is_full_graph:
         # Selected shares are only a starting point, unlike shares in the settings.
-        balance = balance.model_copy(update={"policy": default_policy_name})
+        balance = balance.model_copy(update={"policy": DEFAULT_POLICY})
     return config.model_copy(update={"devices": list(choice.devices), "balance": balance}), choice
 
 
-def choose(
+def choose_devices(
     surveys: Sequence[Survey],
     step_s: Callable[[DeviceInfo], float | None],
-    why_not: Callable[[DeviceInfo], str],
-    why_unknown: str = _NOT_MEASURED,
+    unsupported_reason: Callable[[DeviceInfo], str],
+    unknown_reason: str = _NOT_MEASURED,
     *,
-    one: bool = False,
-) -> Choice:
+    only_fastest: bool = False,
+) -> DeviceChoice:
     """Choose among the devices found.
 
     The CPU always trains. Every other real device trains if it can run the model, does not share the CPU's
@@ -131,16 +130,16 @@ def choose(
         Findings of every backend.
     step_s
         Function that returns the seconds of a device for a whole step alone; None if unknown.
-    why_not
+    unsupported_reason
         Function that returns the reason why a device cannot run the model; empty if it can.
-    why_unknown
+    unknown_reason
         Reason against a device of unknown speed.
-    one
+    only_fastest
         Whether to choose only the fastest device, for full-graph training on one device.
 
     Raises
     ------
-    DeviceUnavailable
+    DeviceUnavailableError
         If no device can train, with every device's reason.
     """
     speeds: dict[str, float] = {}
@@ -155,8 +154,8 @@ def choose(
         if info.host_cores:
             reason = "shares the CPU"
         else:
-            reason = why_unknown if seconds is None else why_not(info)
-        if one and not info.whole_graphs:
+            reason = unknown_reason if seconds is None else unsupported_reason(info)
+        if only_fastest and not info.whole_graphs:
             reason = "trains mini-batches only"
         if reason or seconds is None:
             unused.append((info.name, reason))
@@ -165,20 +164,22 @@ def choose(
     if not speeds:
         reasons = [f"{name}: {reason}" for name, reason in unused]
         reasons += [f"{survey.kind}: {survey.problem}" for survey in surveys if survey.problem]
-        raise DeviceUnavailable(f"devices=auto found no device that can train: {'; '.join(reasons)}")
-    if one:
+        raise DeviceUnavailableError(f"devices=auto found no device that can train: {'; '.join(reasons)}")
+    if only_fastest:
         best = max(speeds, key=speeds.__getitem__)
         unused += [(name, f"slower than {best}") for name in speeds if name != best]
-        return Choice((best,), tuple(unused))
+        return DeviceChoice((best,), tuple(unused))
     total = sum(speeds.values())
     for name, speed in list(speeds.items()):
         if speed < _MIN_SHARE * total and not name.startswith("cpu:"):
             unused.append((name, f"too slow: {speed / total:.1%} of the speed of all together"))
             del speeds[name]
     if len(speeds) == 1:
-        return Choice(tuple(speeds), tuple(unused))
+        return DeviceChoice(tuple(speeds), tuple(unused))
     largest = max(speeds.values())
-    return Choice(tuple(f"{name}={speed / largest:.3g}" for name, speed in speeds.items()), tuple(unused))
+    return DeviceChoice(
+        tuple(f"{name}={speed / largest:.3g}" for name, speed in speeds.items()), tuple(unused)
+    )
 
 
 def _with_cpu(
@@ -187,7 +188,7 @@ def _with_cpu(
     """Return the calibration, after measuring the CPU if its speed with the kind of model is unknown."""
     cpu = [info for info in candidates if info.kind == "cpu"]
     for info in cpu:
-        speed = known_speed(info, calibration, kind)
+        speed = device_speed(info, calibration, kind)
         if (
             speed.trainer is None
             or speed.not_used
@@ -195,8 +196,8 @@ def _with_cpu(
         ):
             calibration, _ = measure_devices(cpu, kinds=[kind])
             try:
-                keep(calibration)
-            except DataNotWritten:
+                save_calibration(calibration)
+            except DataWriteError:
                 pass  # The next run has to measure again, nothing else is lost.
     return calibration
 
@@ -205,7 +206,7 @@ def _step_s(
     info: DeviceInfo, calibration: Calibration | None, model: str, work: TrainingWorkload | None
 ) -> float | None:
     """Return the seconds of a device for a whole step alone; None if unknown."""
-    trainer = known_speed(info, calibration, model).trainer
+    trainer = device_speed(info, calibration, model).trainer
     return None if trainer is None or work is None else whole_step_s(trainer, work)
 
 
@@ -221,7 +222,7 @@ def whole_step_s(trainer: PlatformTrainer, work: TrainingWorkload) -> float:
     """
     host = Host(memory_gb_s=1.0, macs_per_s=1.0)
     # Include work that the load stage would do (aggregation). Sparse rows stay sparse.
-    model = StepModel(Platform(name="one trainer", host=host), work, Terms(load_forms=False))
+    model = StepModel(Platform(name="one trainer", host=host), work, ExtraTerms(load_forms=False))
     step, threads = work.at(float(work.batch_size)), Threads(sample=1, load=1, train=1)
     computing = model.propagate_s(replace(trainer, is_host=False), step, threads)
     return max(model.transfer_s(trainer, step), computing)
@@ -238,7 +239,7 @@ def known_work(config: Config, prepared: PreparedRun) -> TrainingWorkload:
     graph, targets = prepared.graph, prepared.targets
     if len(targets) and config.sampler.preparation:
         degrees = DegreeDistribution.assumed(graph.num_vertices, graph.num_edges)
-        with suppress(SamplerSizesUnknown):
+        with suppress(SamplerSizesUnknownError):
             return expected_workload(config, replace(graph_sizes(graph, targets), degrees=degrees))
     check_predictable(config)
     return sampled_workload(config, graph, prepared.sampler)
@@ -254,8 +255,8 @@ def _unsupported_reason(info: DeviceInfo, model: torch.nn.Module, objective: Obj
                 info.name,
                 "load",
                 lambda: load_replica(device, model, trainable, objective),
-                fault=DeviceFault,
+                fault=DeviceFaultError,
             )
     except Exception as error:  # Plug-in exceptions must not stop the run.
-        return " ".join(describe(error).split()).removeprefix(f"{info.name}: ")
+        return " ".join(describe_error(error).split()).removeprefix(f"{info.name}: ")
     return ""

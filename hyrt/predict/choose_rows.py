@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hyrt_perfmodel.assignment import Assignment
 from hyrt_perfmodel.platforms.platform import Platform
+from hyrt_perfmodel.policy import Assignment
 from hyrt_perfmodel.prediction.predict import predict
-from hyrt_perfmodel.workloads.workload import TrainingWorkload
+from hyrt_perfmodel.workload import TrainingWorkload
 
 from hyrt.config import Config
 from hyrt.errors import ConfigError, DataError
-from hyrt.graph.narrow.row_format import ROW_FORMATS
-from hyrt.predict.workload import terms_of
-from hyrt.quantities import duration
+from hyrt.formatting import format_duration
+from hyrt.graph.quantized.row_format import ROW_FORMATS
+from hyrt.predict.workload import configured_terms
 
 if TYPE_CHECKING:
     from hyrt.training.setup import PreparedRun
@@ -65,8 +65,8 @@ def choose_rows(
     for name in _QUANTIZED:
         row_bytes = float(ROW_FORMATS[name].row_bytes(sample.features[0]))
         if row_bytes < sample.dense_row_bytes:
-            works[name] = training.with_rows_of(row_bytes)
-    terms = terms_of(config)
+            works[name] = training.with_row_bytes(row_bytes)
+    terms = configured_terms(config)
     epochs_s = {
         name: predict(platform, work, assignment=assign(work), terms=terms).epoch_s
         for name, work in works.items()
@@ -74,9 +74,11 @@ def choose_rows(
     min_epoch_s = min(epochs_s.values())
     rows = next(name for name, epoch_s in epochs_s.items() if epoch_s <= min_epoch_s * (1 + _MIN_GAIN))
     alternatives = ", ".join(
-        f"{name} {duration(epoch_s)}" for name, epoch_s in epochs_s.items() if name != rows
+        f"{name} {format_duration(epoch_s)}" for name, epoch_s in epochs_s.items() if name != rows
     )
-    reason = f"data.rows=auto takes {rows}: {duration(epochs_s[rows])} per epoch predicted ({alternatives})"
+    reason = (
+        f"data.rows=auto takes {rows}: {format_duration(epochs_s[rows])} per epoch predicted ({alternatives})"
+    )
     return RowsChoice(rows, works[rows], reason)
 
 
@@ -96,17 +98,17 @@ def resolve_rows(config: Config, prepared: PreparedRun) -> tuple[Config, Prepare
     """
     if config.data.rows != AUTO:
         return config, prepared, ""
-    from hyrt.graph.narrow.narrowing import narrowed
-    from hyrt.machine.cores import available_cores
-    from hyrt.machine.workers import Workers, working
+    from hyrt.graph.quantized.features import quantize_graph
+    from hyrt.runtime.hardware import available_cores
+    from hyrt.runtime.workers import Workers, use_workers
     from hyrt.training.setup import PreparedRun
 
     rows, reason = _choice_here(config, prepared)
     graph = prepared.graph
     if rows != STORED:
         try:
-            with Workers(available_cores(), "rounding") as workers, working(workers):
-                graph = narrowed(graph, rows)
+            with Workers(available_cores(), "rounding") as workers, use_workers(workers):
+                graph = quantize_graph(graph, rows)
         except DataError as error:
             rows, reason = STORED, f"data.rows=auto leaves the rows as they are, since {rows} fails: {error}"
     config = config.model_copy(update={"data": config.data.model_copy(update={"rows": rows})})
@@ -117,16 +119,16 @@ def resolve_rows(config: Config, prepared: PreparedRun) -> tuple[Config, Prepare
 
 def _choice_here(config: Config, prepared: PreparedRun) -> tuple[str, str]:
     """Return the format for a run on this machine, and the reason."""
-    from hyrt.predict.calibrate.store import usable
+    from hyrt.predict.calibrate.store import usable_calibration
     from hyrt.predict.choose_devices import known_work
-    from hyrt.predict.this_run import devices_of, first_assignment
+    from hyrt.predict.predict_run import first_assignment, run_platform
 
-    calibration, reason = usable()
+    calibration, reason = usable_calibration()
     if calibration is None:
         reason = reason or "this machine is not calibrated: run `hyrt calibrate`"
         return STORED, f"data.rows=auto leaves the rows as they are: {reason}"
     try:
-        platform = devices_of(config, calibration.platform)
+        platform = run_platform(config, calibration.platform)
         work = known_work(config, prepared)
         choice = choose_rows(config, platform, work, lambda work: first_assignment(config, platform, work))
     except ConfigError as error:

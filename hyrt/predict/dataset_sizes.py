@@ -1,18 +1,33 @@
-"""Dataset sizes: published, from the law of a generator, or of an open graph."""
+"""Sizes of datasets, of full graphs and of mini-batches: published, from a generator's law, of an open graph,
+or sampled.
+"""
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 from hyrt_perfmodel.sizes.datasets import PublishedSizes
-from hyrt_perfmodel.sizes.degrees import DegreeDistribution
+from hyrt_perfmodel.sizes.degrees import DegreeClasses, DegreeDistribution
+from hyrt_perfmodel.sizes.expected_sizes import BlockSizes, SampledSizes
+
+from hyrt.config import Config
+from hyrt.errors import ConfigError
+from hyrt.sampling.sampler_settings import SAMPLERS
 
 if TYPE_CHECKING:
     import numpy as np
 
     from hyrt.graph.graph import Graph
     from hyrt.graph.topology import Topology
+    from hyrt.runtime.workers import Workers
+    from hyrt.sampling.minibatch import MiniBatch
+    from hyrt.sampling.sampler import Sampler
+    from hyrt.sampling.sampler_settings import SamplerSettings
+
 
 _ID_BYTES = 4
 _OFFSET_BYTES = 8
@@ -50,7 +65,7 @@ class DatasetSizes:
     """Whether an open graph's dense rows are in a memory-mapped file."""
     row_entries: float | None = None
     """Mean number of stored values per sparse row; None if rows are dense."""
-    found: str = ""
+    location: str = ""
     """Location of the dataset, for display."""
 
     @classmethod
@@ -62,7 +77,7 @@ class DatasetSizes:
         classes: int,
         targets: int,
         value_bytes: int,
-        found: str = "",
+        location: str = "",
     ) -> DatasetSizes:
         """Return the sizes of a dataset that is held in memory completely, with dense rows."""
         vertices, edges = float(degrees.num_vertices), float(degrees.num_edges)
@@ -76,11 +91,11 @@ class DatasetSizes:
             graph_bytes=graph_bytes,
             transpose_bytes=0.0 if degrees.reciprocity == 1 else graph_bytes,
             degrees=degrees,
-            found=found,
+            location=location,
         )
 
 
-def in_format(sizes: DatasetSizes, rows: str) -> DatasetSizes:
+def with_row_format(sizes: DatasetSizes, rows: str) -> DatasetSizes:
     """Return the sizes of a dataset after quantizing its dense rows.
 
     Parameters
@@ -88,11 +103,11 @@ def in_format(sizes: DatasetSizes, rows: str) -> DatasetSizes:
     sizes
         Sizes of the stored dataset.
     rows
-        Value of the setting `data.rows`; `auto` is treated like `stored` until it is resolved.
+        Value of the setting `data.rows`; `auto` is treated like `read_stored_range` until it is resolved.
     """
     if rows in ("stored", "auto") or sizes.row_entries is not None:
         return sizes
-    from hyrt.graph.narrow.row_format import ROW_FORMATS
+    from hyrt.graph.quantized.row_format import ROW_FORMATS
 
     row_bytes = float(ROW_FORMATS[rows].row_bytes(sizes.features))
     stored = sizes.features * sizes.value_bytes if sizes.row_bytes is None else sizes.row_bytes
@@ -105,29 +120,33 @@ def in_format(sizes: DatasetSizes, rows: str) -> DatasetSizes:
     )
 
 
-def published_sizes(known: PublishedSizes, *, symmetrized: bool = False, found: str = "") -> DatasetSizes:
+def published_sizes(
+    published: PublishedSizes, *, symmetrized: bool = False, location: str = ""
+) -> DatasetSizes:
     """Return the published sizes of a dataset, with log-normal degrees.
 
     Parameters
     ----------
-    known
+    published
         Published figures.
     symmetrized
         Whether to count edges in both directions, as opening the dataset stores them, instead of as
         published.
-    found
+    location
         Location of the dataset, for display.
     """
-    edges, reciprocity = known.edges, float(known.symmetric)
+    edges, reciprocity = published.edges, float(published.symmetric)
     if symmetrized:
-        edges, reciprocity = edges if known.symmetric else 2 * edges, 1.0
+        edges, reciprocity = edges if published.symmetric else 2 * edges, 1.0
     return DatasetSizes.in_memory(
-        DegreeDistribution.assumed(known.vertices, edges, num_targets=known.targets, reciprocity=reciprocity),
-        features=known.features,
-        classes=known.classes,
-        targets=known.targets,
-        value_bytes=known.value_bytes,
-        found=found,
+        DegreeDistribution.assumed(
+            published.vertices, edges, num_targets=published.targets, reciprocity=reciprocity
+        ),
+        features=published.features,
+        classes=published.classes,
+        targets=published.targets,
+        value_bytes=published.value_bytes,
+        location=location,
     )
 
 
@@ -144,34 +163,34 @@ def generated_sizes(source: str) -> DatasetSizes:
     DataError
         If there is no such preset or key.
     """
-    from hyrt.graph.synthetic.degree_law import synthetic_degrees
+    from hyrt.graph.synthetic.degree_distribution import compute_degree_distribution
     from hyrt.graph.synthetic.spec import parse_spec
 
     spec = parse_spec(source)
     return DatasetSizes.in_memory(
-        synthetic_degrees(spec),
+        compute_degree_distribution(spec),
         features=spec.features,
         classes=spec.classes,
         targets=spec.train,
         value_bytes=2 if spec.dtype == "float16" else 4,
-        found=f"{source}, which is generated when the run starts",
+        location=f"{source}, which is generated when the run starts",
     )
 
 
 def graph_sizes(graph: Graph, targets: np.ndarray) -> DatasetSizes:
     """Return the sizes of an open graph; if a rank has only part of the rows, they represent all rows."""
-    from hyrt.fullgraph.mapped_rows import memory_map
-    from hyrt.graph.narrow.narrow_features import NarrowFeatures
-    from hyrt.graph.narrow.row_format import FLOAT16, FLOAT32
-    from hyrt.graph.row_source import DenseFeatures, NarrowSource, SparseFeatures
+    from hyrt.fullgraph.mmap_rows import find_mmap
+    from hyrt.graph.quantized.features import QuantizedFeatures
+    from hyrt.graph.quantized.row_format import FLOAT16, FLOAT32
+    from hyrt.graph.row_source import DenseFeatures, QuantizedRowSource, SparseFeatures
 
     features = graph.features
     sparse = features if isinstance(features, SparseFeatures) else None
     row_bytes = None
-    if isinstance(features, NarrowSource) and features.row_format not in (FLOAT32, FLOAT16):
+    if isinstance(features, QuantizedRowSource) and features.row_format not in (FLOAT32, FLOAT16):
         row_bytes = float(features.row_format.row_bytes(features.width))
     rows_bytes = float(graph.num_vertices) * graph.num_features * features.value_bytes
-    if isinstance(features, NarrowFeatures):
+    if isinstance(features, QuantizedFeatures):
         rows_bytes = float(features.nbytes)
     return DatasetSizes(
         features=graph.num_features,
@@ -182,7 +201,7 @@ def graph_sizes(graph: Graph, targets: np.ndarray) -> DatasetSizes:
         feature_bytes=rows_bytes if sparse is None else float(sparse.nbytes),
         graph_bytes=float(graph.topology.nbytes),
         edge_value_bytes=4.0 * edge_columns(graph.topology),
-        is_mapped=isinstance(features, DenseFeatures) and memory_map(features.values) is not None,
+        is_mapped=isinstance(features, DenseFeatures) and find_mmap(features.values) is not None,
         row_entries=None if sparse is None else len(sparse.columns) / (len(sparse.indptr) - 1),
     )
 
@@ -191,3 +210,208 @@ def edge_columns(topology: Topology) -> int:
     """Return the number of four-byte values per edge besides its source."""
     weights, features = topology.edge_weights, topology.edge_features
     return (weights is not None) + (0 if features is None else int(features.shape[1]))
+
+
+# Numbers of equal pieces that steps are divided into, since a trainer's share may be any part of a step.
+_PIECES = (16, 8, 4, 2, 1)
+_STEPS = 4
+
+
+class SamplerSizesUnknownError(ConfigError):
+    """A sampler does not provide expected mini-batch sizes."""
+
+
+def expected_block_sizes(config: Config, dataset: DatasetSizes, units: float) -> BlockSizes:
+    """Return the expected mini-batch sizes of the configured sampler.
+
+    Parameters
+    ----------
+    config
+        All settings.
+    dataset
+        Sizes of the dataset, with its degrees.
+    units
+        Targets of the mini-batch, or its subgraphs if the sampler produces subgraphs.
+
+    Raises
+    ------
+    SamplerSizesUnknownError
+        If the sampler provides no sizes.
+    """
+    assert dataset.degrees is not None
+    sampler, layers = config.sampler, config.model.layers
+    sizes = sampler.expected_sizes(dataset.degrees, layers=layers, num_targets=dataset.targets, units=units)
+    if sizes is None:
+        raise SamplerSizesUnknownError(
+            f"sampler.kind={sampler.kind} cannot be predicted without its data: it does not say how large "
+            "its mini-batches become"
+        )
+    return sizes
+
+
+def sampled_block_sizes(settings: SamplerSettings, sampler: Sampler, workers: Workers) -> SampledSizes:
+    """Sample pieces of a run's first steps and average their sizes.
+
+    Parameters
+    ----------
+    settings, sampler
+        Settings of the run's sampler, and the sampler.
+    workers
+        Sampling threads.
+
+    Raises
+    ------
+    ConfigError
+        If the sampler fails, naming its kind and package.
+    """
+    with SAMPLERS.wrap_errors(settings.kind, "sample"):
+        rows = measure_pieces(sampler, workers, lambda batch, size: settings.batch_sizes(batch, size).row)
+    return SampledSizes({count: BlockSizes.from_row(row) for count, row in rows.items()})
+
+
+def measure_pieces(
+    sampler: Sampler, workers: Workers, sizes_of: Callable[[MiniBatch, int], tuple[float, ...]]
+) -> dict[float, tuple[float, ...]]:
+    """Return the mean sizes of pieces of a run's first steps, by number of units.
+
+    Parameters
+    ----------
+    sampler, workers
+        The run's sampler, and the sampling threads.
+    sizes_of
+        Function of a mini-batch and its number of units that returns its sizes; always the same number of
+        values.
+    """
+    steps = [sampler.units(step) for step in range(_STEPS)]
+    # Keep the step numbers, but skip steps that end an epoch, which have fewer units.
+    full_steps = {step: units for step, units in enumerate(steps) if len(units) == len(steps[0])}
+    measured = {}
+    for pieces in _PIECES:
+        size = len(steps[0]) // pieces
+        if not size or float(size) in measured:
+            continue
+        rows = []
+        for step, units in full_steps.items():
+            for first in range(0, size * pieces, size):
+                batch = sampler.sample(step, units[first : first + size], workers, in_place=False)
+                rows.append(sizes_of(batch, size))
+                batch.release()
+        measured[float(size)] = tuple(statistics.fmean(column) for column in zip(*rows, strict=True))
+    return measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullGraphSizes:
+    """Sizes of a graph and of its targets."""
+
+    vertices: int
+    edges: int
+    targets: int
+    """`vertices`, `edges` and `targets`: sizes of the graph, and number of training vertices."""
+    target_edges: float
+    """Edges into the targets."""
+    scored: int
+    """Vertices that an evaluation scores."""
+    data_bytes: Mapping[str, float]
+    """Bytes of the data, by array name."""
+    row_entries: float | None = None
+    """Mean number of stored values per sparse feature row; None if rows are dense."""
+    is_mapped: bool = False
+    """Whether the features are memory-mapped."""
+    degrees: DegreeDistribution | None = None
+    """Degree distribution, if it was counted."""
+
+
+def expected_full_graph_sizes(config: Config, dataset: DatasetSizes) -> FullGraphSizes:
+    """Return the expected sizes of a graph from its degrees.
+
+    Parameters
+    ----------
+    config
+        All settings.
+    dataset
+        Sizes of the dataset, with its degrees.
+    """
+    assert dataset.degrees is not None
+    vertices, edges = round(dataset.degrees.num_vertices), round(dataset.degrees.num_edges)
+    return FullGraphSizes(
+        vertices=vertices,
+        edges=edges,
+        targets=dataset.targets,
+        target_edges=edges * dataset.targets / vertices,
+        # All other vertices are for validation or test.
+        scored=vertices - dataset.targets if config.evaluate.mode == "full" else 0,
+        data_bytes=_data_arrays(config, dataset, vertices),
+        row_entries=dataset.row_entries,
+    )
+
+
+def with_transpose(dataset: DatasetSizes, graph: Graph) -> DatasetSizes:
+    """Return the sizes of an open graph, including its edges by source if they need a separate array.
+
+    Edge values are read by edge index, which needs one more number per edge.
+    """
+    topology = graph.topology
+    index_bytes = (
+        (4.0 if graph.num_edges < 2**31 else 8.0) * graph.num_edges if topology.has_edge_values else 0.0
+    )
+    transpose_bytes = (
+        0.0 if topology.is_symmetric else float(topology.indptr.nbytes + topology.indices.nbytes)
+    )
+    return replace(dataset, transpose_bytes=transpose_bytes + index_bytes)
+
+
+def counted_full_graph_sizes(
+    config: Config, graph: Graph, dataset: DatasetSizes, targets: np.ndarray
+) -> FullGraphSizes:
+    """Return the sizes of an open graph.
+
+    Parameters
+    ----------
+    config
+        All settings.
+    graph
+        The graph.
+    dataset
+        Its sizes, from `with_transpose`.
+    targets
+        Its training vertices.
+    """
+    topology = graph.topology
+    scored = sum(len(graph.split(name, config.data.split)) for name in ("val", "test"))
+    return FullGraphSizes(
+        vertices=graph.num_vertices,
+        edges=graph.num_edges,
+        targets=len(targets),
+        target_edges=float(topology.in_degrees[targets].sum(dtype=np.int64)),
+        scored=scored if config.evaluate.mode == "full" else 0,
+        data_bytes=_data_arrays(config, dataset, graph.num_vertices),
+        row_entries=dataset.row_entries,
+        is_mapped=dataset.is_mapped and not _copies_rows(config, dataset),
+        degrees=(
+            DegreeDistribution.from_classes(DegreeClasses.from_degrees(topology.in_degrees))
+            if topology.is_symmetric
+            else None
+        ),
+    )
+
+
+def _data_arrays(config: Config, dataset: DatasetSizes, vertices: int) -> dict[str, float]:
+    """Return the bytes of the data in memory, per array."""
+    arrays = {
+        "topology": dataset.graph_bytes,
+        "edges by source": dataset.transpose_bytes,
+        "features": dataset.feature_bytes,
+    }
+    if _copies_rows(config, dataset):
+        arrays["features as float32, to be dropped"] = 4.0 * vertices * dataset.features
+    return arrays
+
+
+def _copies_rows(config: Config, dataset: DatasetSizes) -> bool:
+    """Return whether dense rows are copied before the first step: for input dropout, unless they are float32
+    in memory.
+    """
+    if config.model.input_dropout == 0 or dataset.row_entries is not None:
+        return False
+    return dataset.value_bytes != 4 or dataset.is_mapped

@@ -1,4 +1,4 @@
-"""Memory of full-graph training on an open graph, per array."""
+"""Memory of training on an open graph, homogeneous or heterogeneous, per array."""
 
 from __future__ import annotations
 
@@ -7,17 +7,76 @@ from typing import Any
 import psutil
 
 from hyrt.config.command_line import new_config
-from hyrt.fullgraph.plan import can_take_apart
+from hyrt.errors import ConfigError
+from hyrt.formatting import format_bytes
+from hyrt.fullgraph.plan import is_decomposable
 from hyrt.graph.graph import Graph
-from hyrt.machine.cores import available_cores
+from hyrt.graph.hetero.rows import HeteroRows
 from hyrt.nn.layer import Layer
 from hyrt.nn.model import GNN
-from hyrt.predict.bare_model import small_model
-from hyrt.predict.dataset_sizes import graph_sizes
-from hyrt.predict.whole_graphs.whole_graph_sizes import WholeGraphSizes, counted_sizes, with_transpose
-from hyrt.predict.whole_graphs.whole_graph_work import whole_graph_step
+from hyrt.nn.models.model_kind import find_model
+from hyrt.predict.dataset_sizes import FullGraphSizes, counted_full_graph_sizes, graph_sizes, with_transpose
+from hyrt.predict.meta_model import model_for_widths
+from hyrt.predict.step_dry_run import full_graph_step
 from hyrt.predict.workload import training_vertices
-from hyrt.quantities import size
+from hyrt.runtime.hardware import available_cores
+
+_VALUE_BYTES = 4
+_WITH_MOMENTS = 3
+
+
+def hetero_memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
+    """Return the memory of graph, rows and learned embeddings for a kind of model, ready for JSON.
+
+    Parameters
+    ----------
+    graph
+        An open heterogeneous graph.
+    kind
+        Kind of the model, such as rgcn.
+
+    Returns
+    -------
+    `model`, and `arrays`, the bytes of each array: learned embeddings include Adam's two moments, at the
+    kind's default width. The memory of a step's computation is unknown before a run and not included.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such kind, or it does not support heterogeneous graphs.
+    """
+    if not find_model(kind).hetero:
+        raise ConfigError(
+            f"{graph.name} has types of vertices, but the model {kind} is not for typed graphs: give "
+            "another kind, such as rgcn"
+        )
+    types, rows = graph.types, graph.features
+    assert types is not None
+    assert isinstance(rows, HeteroRows)
+    hidden = new_config(None, [f"model.kind={kind}"]).model.hidden
+    arrays = {"topology": graph.topology.nbytes}
+    if graph.topology.edge_weights is not None:
+        arrays["sums of weights"] = _VALUE_BYTES * graph.num_edges
+    for name, table in zip(types.vertex_types, rows.tables, strict=True):
+        if table is not None:
+            arrays[f"feature rows of {name}"] = table.nbytes
+        else:
+            learned = _WITH_MOMENTS * _VALUE_BYTES * types.count(name) * hidden
+            arrays[f"learned rows of {name}, moments"] = learned
+    return {"model": kind, "arrays": arrays}
+
+
+def hetero_memory_lines(facts: dict[str, Any]) -> list[str]:
+    """Format the result of `hetero_memory_facts` as terminal lines."""
+    arrays = facts["arrays"]
+    width = max(map(len, arrays))
+    return [
+        f"training with {facts['model']} keeps {format_bytes(sum(arrays.values()))} "
+        "besides what a step computes:",
+        *(f"  {name:<{width}}  {format_bytes(bytes_):>10}" for name, bytes_ in arrays.items()),
+        "  what lies in a folder is mapped: its pages need not stay in memory",
+    ]
+
 
 _FLOAT_BYTES = 4
 
@@ -36,25 +95,25 @@ def memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
     -------
     `model`; `symmetric`; `topology_integers`, counted like GraphPy (6.1): V + E, doubled by the transpose of
     a graph that is not symmetric; `edge_tensor_integers`, plus E integers by which the transpose finds edge
-    values, for user modules with edge tensors; `arrays`, bytes per array on the CPU; `at_most`, whether they
-    are upper bounds.
+    values, for user modules with edge tensors; `arrays`, bytes per array on the CPU; `is_upper_bound`,
+    whether they are upper bounds.
 
     Raises
     ------
     ConfigError
         If there is no such kind, or the data has no training vertices.
-    UnsupportedModel
+    UnsupportedModelError
         If a layer of the kind cannot be read.
     """
     config = new_config(None, [f"model.kind={kind}", "sampler.kind=full"])
     targets = training_vertices(config, graph)
     dataset = with_transpose(graph_sizes(graph, targets), graph)
-    sizes = counted_sizes(config, graph, dataset, targets)
-    model = small_model(config, dataset.features, dataset.classes)
-    is_exact = can_take_apart(model)
+    sizes = counted_full_graph_sizes(config, graph, dataset, targets)
+    model = model_for_widths(config, dataset.features, dataset.classes)
+    is_exact = is_decomposable(model)
     if is_exact:
         memory, cores = float(psutil.virtual_memory().total), available_cores()
-        arrays = whole_graph_step(model, sizes, memory_bytes=memory, threads=cores).arrays
+        arrays = full_graph_step(model, sizes, memory_bytes=memory, threads=cores).arrays
     else:
         arrays = _layer_arrays(model, sizes)
     integers = graph.num_vertices + graph.num_edges
@@ -70,12 +129,12 @@ def memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
     }
 
 
-def _layer_arrays(model: GNN, sizes: WholeGraphSizes) -> dict[str, float]:
+def _layer_arrays(model: GNN, sizes: FullGraphSizes) -> dict[str, float]:
     """Return an upper bound of the bytes per array for a model that takes the full graph as one block.
 
     Torch saves all results of a layer for the backward pass, plus the gradient of the largest.
     """
-    arrays = dict(sizes.held)
+    arrays = dict(sizes.data_bytes)
     rows = []
     for i, layer in enumerate(model.layers, 1):
         assert isinstance(layer, Layer)
@@ -97,8 +156,9 @@ def memory_lines(facts: dict[str, Any]) -> list[str]:
     width = max(map(len, arrays))
     prefix = "at most " if facts["at_most"] else ""
     return [
-        f"full-graph training with {facts['model']} keeps {prefix}{size(sum(arrays.values()))} on the CPU:",
-        *(f"  {name:<{width}}  {size(bytes_):>10}" for name, bytes_ in arrays.items()),
+        f"full-graph training with {facts['model']} keeps "
+        f"{prefix}{format_bytes(sum(arrays.values()))} on the CPU:",
+        *(f"  {name:<{width}}  {format_bytes(bytes_):>10}" for name, bytes_ in arrays.items()),
         f"  the topology is {facts['topology_integers']:,} integers ({explanation})",
         f"  with edge tensors (hyrt.ops) it is {facts['edge_tensor_integers']:,}: one more for each edge",
     ]

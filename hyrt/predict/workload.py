@@ -8,42 +8,40 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from hyrt_perfmodel.prediction.extra_terms import Terms
-from hyrt_perfmodel.sizes.datasets import DATASETS, TYPED_DATASETS
-from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
-from hyrt_perfmodel.sizes.hit_curve import HitCurve, expected_hits
-from hyrt_perfmodel.sizes.sampled_sizes import SampledSizes
-from hyrt_perfmodel.workloads.model_workload import model_workload
-from hyrt_perfmodel.workloads.typed_workload import TYPED_KINDS
-from hyrt_perfmodel.workloads.workload import LoadForm, TrainingWorkload, Workload
+from hyrt_perfmodel.model_workload import HETERO_KINDS, model_workload
+from hyrt_perfmodel.prediction.extra_terms import ExtraTerms
+from hyrt_perfmodel.sizes.datasets import DATASETS, HETERO_DATASETS
+from hyrt_perfmodel.sizes.expected_sizes import BlockSizes, SampledSizes
+from hyrt_perfmodel.sizes.sampler_sizes import CacheHitCurve, expected_hit_rates
+from hyrt_perfmodel.workload import LoadForm, TrainingWorkload, Workload
 
 from hyrt.config import Config, build_config
 from hyrt.errors import ConfigError
-from hyrt.nn.models.model_kind import find_model, takes_edge_features, takes_edge_types
-from hyrt.predict.block_sizes import expected_block_sizes, sampled_block_sizes
+from hyrt.nn.models.model_kind import find_model, supports_edge_features, supports_edge_types
 from hyrt.predict.dataset_sizes import (
     DatasetSizes,
+    FullGraphSizes,
+    counted_full_graph_sizes,
+    expected_block_sizes,
+    expected_full_graph_sizes,
     generated_sizes,
     graph_sizes,
-    in_format,
     published_sizes,
-)
-from hyrt.predict.typed.typed_sizes import (
-    TypedDatasetSizes,
-    generated_typed_sizes,
-    published_typed_sizes,
-)
-from hyrt.predict.typed.typed_work import expected_typed_work, sampled_typed_work
-from hyrt.predict.whole_graphs.whole_graph_sizes import (
-    WholeGraphSizes,
-    counted_sizes,
-    expected_sizes,
+    sampled_block_sizes,
+    with_row_format,
     with_transpose,
+)
+from hyrt.predict.hetero_workload import (
+    HeteroDatasetSizes,
+    expected_hetero_workload,
+    generated_hetero_sizes,
+    published_hetero_sizes,
+    sampled_hetero_workload,
 )
 
 if TYPE_CHECKING:
     from hyrt_perfmodel.platforms.platform import Platform
-    from hyrt_perfmodel.workloads.whole_graph import WholeGraphStep
+    from hyrt_perfmodel.workload import FullGraphStep
 
     from hyrt.graph.graph import Graph
     from hyrt.sampling.sampler import Sampler
@@ -56,7 +54,7 @@ def training_workload(
     config: Config,
     dataset: DatasetSizes,
     sizes: Callable[[float], BlockSizes],
-    whole: WholeGraphSizes | None = None,
+    full_graph: FullGraphSizes | None = None,
     hit_rate: Callable[[float], float] | None = None,
 ) -> TrainingWorkload:
     """Build the work of a run with known mini-batch sizes.
@@ -72,13 +70,13 @@ def training_workload(
     sizes
         Function that returns mini-batch sizes for a number of targets, or of subgraphs if the sampler
         produces subgraphs.
-    whole
+    full_graph
         Sizes of the full graph, for full-graph training; None if the CPU trainer's full-graph step is not
         needed.
     hit_rate
         `TrainingWorkload.hit_rate`.
     """
-    dataset = in_format(dataset, config.data.rows)
+    dataset = with_row_format(dataset, config.data.rows)
     model, kind = config.model, find_model(config.model.kind)
     # Rates of user-defined kinds are fitted to the terms of GCN's form, with the kind's own products.
     costs, products = kind.costs_like or "gcn", kind.products(config.model.options)
@@ -115,14 +113,14 @@ def training_workload(
         best_form=_best_form(config) if dataset.row_entries is None else "sparse",
         feature_bytes=dataset.feature_bytes,
         graph_bytes=dataset.graph_bytes,
-        resident=config.sampler.whole_graph,
-        kept_part=_cached_fraction(config, dataset),
+        resident=config.sampler.is_full_graph,
+        cached_fraction=_cached_fraction(config, dataset),
         hit_rate=hit_rate,
-        transpose_bytes=dataset.transpose_bytes if config.sampler.whole_graph else 0.0,
-        targets=dataset.targets if config.sampler.whole_graph else None,
-        target_edges=None if whole is None else whole.target_edges,
-        degrees=None if whole is None else whole.degrees,
-        whole=None if whole is None else _full_graph_step(config, dataset, whole),
+        transpose_bytes=dataset.transpose_bytes if config.sampler.is_full_graph else 0.0,
+        targets=dataset.targets if config.sampler.is_full_graph else None,
+        target_edges=None if full_graph is None else full_graph.target_edges,
+        degrees=None if full_graph is None else full_graph.degrees,
+        full_graph_step=None if full_graph is None else _full_graph_step(config, dataset, full_graph),
     )
 
 
@@ -135,21 +133,21 @@ def _cached_fraction(config: Config, dataset: DatasetSizes) -> float:
 
 
 def _full_graph_step(
-    config: Config, dataset: DatasetSizes, sizes: WholeGraphSizes
-) -> Callable[[float, int], WholeGraphStep] | None:
+    config: Config, dataset: DatasetSizes, sizes: FullGraphSizes
+) -> Callable[[float, int], FullGraphStep] | None:
     """Return the CPU trainer's full-graph step; None if it is unknown."""
-    from hyrt.predict.bare_model import small_model
-    from hyrt.predict.whole_graphs.whole_graph_work import can_say, whole_graph_step
+    from hyrt.predict.meta_model import model_for_widths
+    from hyrt.predict.step_dry_run import full_graph_step, is_predictable
 
     # A model with values, not a meta model: user-defined layers are tried on a few rows.
-    model = small_model(config, dataset.features, dataset.classes)
-    if not can_say(model):
+    model = model_for_widths(config, dataset.features, dataset.classes)
+    if not is_predictable(model):
         return None
 
     @cache
-    def step(memory_bytes: float, threads: int) -> WholeGraphStep:
+    def step(memory_bytes: float, threads: int) -> FullGraphStep:
         limited = config.fullgraph.host_memory is not None
-        return whole_graph_step(model, sizes, memory_bytes=memory_bytes, threads=threads, limited=limited)
+        return full_graph_step(model, sizes, memory_bytes=memory_bytes, threads=threads, limited=limited)
 
     return step
 
@@ -185,13 +183,13 @@ def expected_workload(config: Config, dataset: DatasetSizes) -> TrainingWorkload
     max_units = min(config.units_per_step, max(1, config.sampler.units_per_epoch(dataset.targets)))
     counts = sorted({max(1.0, max_units / 2**power) for power in range(_HALVINGS)})
     sizes = SampledSizes({count: expected_block_sizes(config, dataset, count) for count in counts})
-    if not config.sampler.whole_graph:
+    if not config.sampler.is_full_graph:
         hits = None
         if config.sampler.kind == "neighbor" and dataset.degrees is not None:
             # The hit rate depends little on a trainer's part of the step.
-            hits = expected_hits(dataset.degrees, config.fanouts, max_units)
+            hits = expected_hit_rates(dataset.degrees, config.fanouts, max_units)
         return training_workload(config, dataset, sizes.at, hit_rate=hits)
-    return training_workload(config, dataset, sizes.at, expected_sizes(config, dataset))
+    return training_workload(config, dataset, sizes.at, expected_full_graph_sizes(config, dataset))
 
 
 def sampled_workload(config: Config, graph: Graph, sampler: Sampler | None = None) -> TrainingWorkload:
@@ -211,33 +209,33 @@ def sampled_workload(config: Config, graph: Graph, sampler: Sampler | None = Non
     ConfigError
         If the performance model does not support the run, or there are no training vertices.
     """
-    from hyrt.machine.workers import Workers
+    from hyrt.runtime.workers import Workers
     from hyrt.training.setup import build_sampler, select_edges
 
     check_predictable(config)
     graph = select_edges(config, _with_links(config, graph))
     targets = training_vertices(config, graph)
     if graph.types is not None:
-        return sampled_typed_work(config, graph, targets, sampler)
+        return sampled_hetero_workload(config, graph, targets, sampler)
     with Workers(1, "hyrt.predict") as workers:
         built = sampler or build_sampler(config, graph, targets)
         sizes = sampled_block_sizes(config.sampler, built, workers)
     dataset = graph_sizes(graph, targets)
-    if not config.sampler.whole_graph:
+    if not config.sampler.is_full_graph:
         hits = _measured_hit_rate(config, graph, built, targets)
         return training_workload(config, dataset, sizes.at, hit_rate=hits)
     dataset = with_transpose(dataset, graph)
     scored = targets if graph.links is None else np.unique(graph.links.split.train)
-    full_graph = counted_sizes(config, graph, dataset, scored)
+    full_graph = counted_full_graph_sizes(config, graph, dataset, scored)
     work = training_workload(config, dataset, sizes.at, full_graph)
     if graph.links is not None:
         return work
 
     @cache
     def chunks(parts: int) -> tuple[Any, Any]:
-        from hyrt.predict.chunks.counted_chunks import counted_chunks
+        from hyrt.predict.chunks.chunked_work import count_graph_chunks
 
-        return counted_chunks(graph.topology, targets, parts)
+        return count_graph_chunks(graph.topology, targets, parts)
 
     return replace(work, chunk_counts=chunks)
 
@@ -264,15 +262,15 @@ def _measured_hit_rate(
     config: Config, graph: Graph, sampler: Sampler, targets: np.ndarray
 ) -> Callable[[float], float] | None:
     """Return a lazy cache hit rate function; None if it is not needed and expensive to compute."""
-    if config.sampler.whole_graph or (config.data.cache is None and config.sampler.kind != "neighbor"):
+    if config.sampler.is_full_graph or (config.data.cache is None and config.sampler.kind != "neighbor"):
         return None
     if graph.links is not None:
         return None  # Devices do not cache rows of link endpoints.
 
     @cache
-    def curve() -> HitCurve:
-        from hyrt.machine.workers import Workers
-        from hyrt.sampling.visits.row_ranking import rank_rows
+    def curve() -> CacheHitCurve:
+        from hyrt.runtime.workers import Workers
+        from hyrt.sampling.hotness import rank_by_hotness
 
         share = 1.0 / len(config.device_requests)
         arguments = (
@@ -285,8 +283,10 @@ def _measured_hit_rate(
             share,
         )
         with Workers(1, "hyrt.predict") as workers:
-            ranking = rank_rows(*arguments, workers)
-        return HitCurve.of_ranking(np.ones(len(ranking.visits)), ranking.visits, graph.num_vertices)
+            ranking = rank_by_hotness(*arguments, workers)
+        return CacheHitCurve.from_ranking(
+            np.ones(len(ranking.accesses)), ranking.accesses, graph.num_vertices
+        )
 
     return lambda share: curve()(share)
 
@@ -302,15 +302,15 @@ def check_predictable(config: Config) -> None:
     sampler, model = config.sampler, config.model
     if sampler.unpredictable:
         raise ConfigError(f"sampler.kind={sampler.kind} cannot be predicted: {sampler.unpredictable}")
-    reason = why_not_measured(model.kind)
+    reason = calibration_gap(model.kind)
     if reason:
         raise ConfigError(f"model.kind={model.kind} cannot be predicted: {reason}")
 
 
-def why_not_measured(kind: str) -> str:
+def calibration_gap(kind: str) -> str:
     """Return why a kind of model has no known costs and cannot be measured; empty if it has or can."""
     model_kind = find_model(kind)
-    if not (model_kind.costs_like or model_kind.typed) and takes_edge_features(kind):
+    if not (model_kind.costs_like or model_kind.hetero) and supports_edge_features(kind):
         return "its costs would be measured on generated graphs, whose edges have no features"
     return ""
 
@@ -340,14 +340,14 @@ def configured_workload(config: Config) -> TrainingWorkload:
         hetero_sizes = _unopened_hetero_sizes(source)
         if hetero_sizes is not None:
             _check_model_graph_type(config, source, is_hetero=True)
-            return expected_typed_work(config, hetero_sizes)
+            return expected_hetero_workload(config, hetero_sizes)
         if source in DATASETS or source.startswith(_GENERATED):
             _check_model_graph_type(config, source, is_hetero=False)
             published = source in DATASETS
             return expected_workload(
                 config, published_sizes(DATASETS[source]) if published else generated_sizes(source)
             )
-    from hyrt.training.given.opened_graph import opened_graph
+    from hyrt.training.open_graph import opened_graph
 
     return sampled_workload(config, opened_graph(config))
 
@@ -356,33 +356,33 @@ def _with_links(config: Config, graph: Graph) -> Graph:
     """Return the graph with its prediction links, if links are predicted."""
     if not config.train.predicts_links:
         return graph
-    from hyrt.training.given.link_graph import link_graph
+    from hyrt.training.open_graph import link_graph
 
     return link_graph(config, graph)
 
 
-def _unopened_hetero_sizes(source: str) -> TypedDatasetSizes | None:
+def _unopened_hetero_sizes(source: str) -> HeteroDatasetSizes | None:
     """Return the sizes of a heterogeneous dataset that is predicted without loading; None for other
     datasets.
     """
-    if source in TYPED_DATASETS:
-        return published_typed_sizes(TYPED_DATASETS[source])
+    if source in HETERO_DATASETS:
+        return published_hetero_sizes(HETERO_DATASETS[source])
     if not source.startswith(_GENERATED):
         return None
     from hyrt.graph.synthetic.spec import parse_spec
 
-    return generated_typed_sizes(source) if parse_spec(source).typed else None
+    return generated_hetero_sizes(source) if parse_spec(source).is_hetero else None
 
 
 def _check_model_graph_type(config: Config, source: str, *, is_hetero: bool) -> None:
     """Reject a kind of model that does not match the graph, as a run does after opening the data."""
     name = config.model.kind
-    if is_hetero and not (find_model(name).typed or takes_edge_types(name)):
+    if is_hetero and not (find_model(name).hetero or supports_edge_types(name)):
         raise ConfigError(
             f"{source} has several types of vertices, which model.kind={name} does not tell apart: choose "
-            f"a kind for typed graphs, such as {TYPED_KINDS[0]}"
+            f"a kind for typed graphs, such as {HETERO_KINDS[0]}"
         )
-    if not is_hetero and find_model(name).typed:
+    if not is_hetero and find_model(name).hetero:
         raise ConfigError(
             f"model.kind={name} is for typed graphs, and {source} has vertices of one type: choose another "
             "kind, such as graphsage"
@@ -412,12 +412,12 @@ def other_samplers(config: Config, training: TrainingWorkload) -> list[tuple[str
         {"sampler": {"kind": "labor", "fanout": config.fanouts}, "model": {"layers": config.model.layers}}
     ).sampler
     labor = configured_workload(config.model_copy(update={"sampler": sampler}))
-    labor = replace(labor, kept_part=training.kept_part, hit_rate=training.hit_rate)
-    labor = labor.with_rows_of(training.at(1.0).dense_row_bytes)
+    labor = replace(labor, cached_fraction=training.cached_fraction, hit_rate=training.hit_rate)
+    labor = labor.with_row_bytes(training.at(1.0).dense_row_bytes)
     return [("neighbours that vertices share (sampler.kind=labor, which learns more slowly at first)", labor)]
 
 
-def assumptions_of(config: Config) -> list[str]:
+def workload_assumptions(config: Config) -> list[str]:
     """Return the assumptions about a configured run that are neither published nor counted, one sentence
     each.
 
@@ -430,11 +430,11 @@ def assumptions_of(config: Config) -> list[str]:
     source, of_model = config.data.source, find_model(config.model.kind).assumption
     if config.train.predicts_links:
         assumptions.append("scoring pairs, and finding the edges that a step leaves out, take no time")
-    elif source in DATASETS or source in TYPED_DATASETS:
+    elif source in DATASETS or source in HETERO_DATASETS:
         assumptions.append(f"{source} has log-normal degrees, and its training vertices are like all others")
     elif source.startswith(_GENERATED):
         assumptions.append(f"{source} has the degrees of the distribution that it is drawn from")
-    if config.sampler.whole_graph:
+    if config.sampler.is_full_graph:
         assumptions.append(
             "the time of an epoch leaves out what is done once: opening the data, finding the edges by "
             "source, copying all of it to a device with memory of its own"
@@ -442,10 +442,12 @@ def assumptions_of(config: Config) -> list[str]:
     return [*assumptions, of_model] if of_model else assumptions
 
 
-def dense_rows(platform: Platform, work: TrainingWorkload) -> list[str]:
+def dense_row_notes(platform: Platform, work: TrainingWorkload) -> list[str]:
     """Return a sentence about trainers that receive sparse features as dense rows, if there are any."""
     step = work.at(1.0)
-    names = sorted({trainer.device.kind for trainer in platform.trainers() if trainer.taken(step) != step})
+    names = sorted(
+        {trainer.device.kind for trainer in platform.trainers() if trainer.adapt_workload(step) != step}
+    )
     if not names:
         return []
     return [
@@ -454,21 +456,21 @@ def dense_rows(platform: Platform, work: TrainingWorkload) -> list[str]:
     ]
 
 
-def terms_of(config: Config) -> Terms:
+def configured_terms(config: Config) -> ExtraTerms:
     """Return all terms of the performance model, with the concurrency of a run with these settings."""
-    if config.sampler.whole_graph:
+    if config.sampler.is_full_graph:
         # Only one stage has work.
-        return Terms(overlap="nothing", shared_cores=False)
+        return ExtraTerms(overlap="nothing", shared_cores=False)
     if not config.runtime.pipelined:
-        return Terms(overlap="nothing")
-    return Terms(overlap="trainers" if config.runtime.depth == 1 else "all")
+        return ExtraTerms(overlap="nothing")
+    return ExtraTerms(overlap="trainers" if config.runtime.depth == 1 else "all")
 
 
-def other_ways(config: Config) -> list[tuple[str, Terms]]:
+def other_schedules(config: Config) -> list[tuple[str, ExtraTerms]]:
     """Return other ways to run the same steps, as (description, terms) pairs: short steps may be faster
     without threads.
     """
     serial = config.model_copy(update={"runtime": config.runtime.model_copy(update={"pipelined": False})})
-    if terms_of(serial) == terms_of(config):
+    if configured_terms(serial) == configured_terms(config):
         return []
-    return [("one stage after the other (runtime.pipelined=false)", terms_of(serial))]
+    return [("one stage after the other (runtime.pipelined=false)", configured_terms(serial))]

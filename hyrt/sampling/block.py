@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.checks import check_array, check_offsets, check_range, check_whole
+from hyrt.checks import check_array, check_int, check_offsets, check_range
 from hyrt.errors import ArgumentError
-from hyrt.quantities import one_line
+from hyrt.formatting import short_repr
 from hyrt.sampling.kernels import transpose
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ class Transposed:
     edges: Ids
     """[E] int32, the edge's number in the block; int64 where the block's indptr is."""
 
-    __repr__ = one_line
+    __repr__ = short_repr
 
 
-class KeptEdges(Protocol):
+class EdgeFormatCache(Protocol):
     """Cache of a block's edges in other formats, shared by many blocks."""
 
     @property
@@ -104,14 +104,14 @@ class Block:
     """[num_src] float32, the same of the sources."""
     resident: Any = None
     """The device's copy, if a device sampled the block."""
-    kept: KeptEdges | None = None
+    format_cache: EdgeFormatCache | None = None
     """Cached formats of the edges, if there are any."""
     _transposed: Transposed | None = field(default=None, repr=False)
     relations: Any = field(default=None, repr=False)
-    """The edges by relation, a `RelationSplit`, once `hyrt.nn.typed.by_relation` has computed it."""
+    """The edges by relation, a `RelationSplit`, once `hyrt.nn.hetero.get_relation_split` has computed it."""
     _is_checked: bool = field(default=False, init=False, repr=False)
 
-    __repr__ = one_line
+    __repr__ = short_repr
 
     @property
     def checked(self) -> Block:
@@ -177,8 +177,8 @@ class Block:
                     "a block that is read in place has no transpose: sample without in_place, for its "
                     "sources take no gradient"
                 )
-            if self.kept is not None:
-                self._transposed = self.kept.transposed
+            if self.format_cache is not None:
+                self._transposed = self.format_cache.transposed
                 return self._transposed
             indptr = np.empty(self.num_src + 1, self.indptr.dtype)
             rows = np.empty(self.num_edges, np.int32)
@@ -191,8 +191,8 @@ class Block:
         """Return a [2, E] int64 tensor of (source, destination) positions, as in PyG."""
         import torch
 
-        if self.kept is not None:
-            return self.kept.edge_index
+        if self.format_cache is not None:
+            return self.format_cache.edge_index
         if self.in_place:
             raise ArgumentError(
                 "a block that is read in place has no places of its sources: sample without in_place"
@@ -218,11 +218,11 @@ _OF_BLOCK = (
 
 
 def _check(block: Block) -> None:
-    layer = check_whole("layer of a block", block.layer)
+    layer = check_int("layer of a block", block.layer)
     at = f"block of layer {layer}: "
-    check_whole(f"{at}step", block.step, -(2**63))
-    check_whole(f"{at}seed", block.seed, -(2**63), 2**64 - 1)
-    num_src = check_whole(f"{at}num_src", block.num_src)
+    check_int(f"{at}step", block.step, -(2**63))
+    check_int(f"{at}seed", block.seed, -(2**63), 2**64 - 1)
+    num_src = check_int(f"{at}num_src", block.num_src)
     columns = check_array(
         f"{at}columns", block.columns, _ID_DTYPES, (None,), "the source of each edge, int32 or int64,"
     )

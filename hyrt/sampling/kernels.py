@@ -1,13 +1,17 @@
-"""Compiled loops of neighbour sampling. All release the interpreter lock and write disjoint ranges."""
+"""Compiled loops of neighbour and layer-wise sampling.
 
-# mypy: disable-error-code="no-untyped-def,call-arg,unreachable"
+All release the interpreter lock and write disjoint ranges.
+"""
+
+# mypy: disable-error-code="no-untyped-def,call-arg,unreachable", disallow-untyped-decorators=False
+
 from __future__ import annotations
 
 import numpy as np
 
-from hyrt.machine.generator import below, random_bits, vertex_stream
-from hyrt.machine.intrinsics import prefetch
-from hyrt.machine.kernels.kept_kernels import nb
+from hyrt.runtime.intrinsics import prefetch
+from hyrt.runtime.numba_cache import nb
+from hyrt.runtime.rng import random_below, random_bits, vertex_stream
 
 # Above this fan-out, a linear search of the sampled positions is slower than one pass over the neighbours.
 FLOYD_LIMIT = 64
@@ -40,7 +44,7 @@ def prefix_sum(counts, offsets):
 
 
 @_compile
-def draw_neighbors(indptr, indices, vertices, offsets, key, start, stop, positions, neighbors):
+def sample_neighbors(indptr, indices, vertices, offsets, key, start, stop, positions, neighbors):
     """Sample neighbours of vertices[start:stop], uniformly without replacement.
 
     Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987) for small fan-outs, selection
@@ -64,7 +68,7 @@ def draw_neighbors(indptr, indices, vertices, offsets, key, start, stop, positio
         if count <= FLOYD_LIMIT:
             for k in range(count):
                 last = degree - count + k
-                pick = first + np.int64(below(random_bits(stream, np.uint64(k)), np.uint64(last + 1)))
+                pick = first + np.int64(random_below(random_bits(stream, np.uint64(k)), np.uint64(last + 1)))
                 for taken in range(begin, begin + k):
                     if positions[taken] == pick:
                         pick = first + last
@@ -75,7 +79,7 @@ def draw_neighbors(indptr, indices, vertices, offsets, key, start, stop, positio
             k = 0
             for candidate in range(degree):
                 left = np.uint64(degree - candidate)
-                if below(random_bits(stream, np.uint64(candidate)), left) < np.uint64(count - k):
+                if random_below(random_bits(stream, np.uint64(candidate)), left) < np.uint64(count - k):
                     positions[begin + k] = first + candidate
                     prefetch(indices, np.int64(first + candidate))
                     k += 1
@@ -150,3 +154,126 @@ def find_edges(indptr, indices, vertices, offsets, neighbors, start, stop, edges
                 return k
             edges[k] = e
     return -1
+
+
+@_compile
+def copy_rows(offsets, values, rows, new_offsets, start, stop, out):
+    """Copy row rows[i] of `values` to row i of `out`, for i of start..stop-1; both are in CSR order."""
+    for i in range(start, stop):
+        at = new_offsets[i]
+        for e in range(offsets[rows[i]], offsets[rows[i] + 1]):
+            out[at] = values[e]
+            at += 1
+
+
+@_compile
+def find_excluded(vertices, offsets, neighbors, types, rows, starts, codes, new_offsets, dropped):
+    """Find excluded edges among sampled ones, and the offsets of the neighbours without them.
+
+    Returns
+    -------
+    How many of `dropped` were written.
+    """
+    num = 0
+    new_offsets[0] = 0
+    for i in range(len(vertices)):
+        row = rows[vertices[i]]
+        if row >= 0:
+            for e in range(offsets[i], offsets[i + 1]):
+                code = np.int64(neighbors[e])
+                if types is not None:
+                    code += np.int64(types[e]) * len(rows)
+                low, high = starts[row], starts[row + 1]
+                while low < high:
+                    middle = (low + high) >> 1
+                    if codes[middle] < code:
+                        low = middle + 1
+                    else:
+                        high = middle
+                if low < starts[row + 1] and codes[low] == code:
+                    dropped[num] = e
+                    num += 1
+        new_offsets[i + 1] = offsets[i + 1] - num
+    return num
+
+
+@_compile
+def close_gaps(values, dropped):
+    """Move `values` together, in place, over the positions that are dropped: sorted, and at least one."""
+    at = dropped[0]
+    for k in range(len(dropped)):
+        end = dropped[k + 1] if k + 1 < len(dropped) else len(values)
+        for e in range(dropped[k] + 1, end):
+            values[at] = values[e]
+            at += 1
+
+
+_11 = np.uint64(11)
+_UNIT = 2.0**-53
+_0 = np.uint64(0)
+
+
+@nb.njit("uint8(uint64, uint64, float64)", inline="always", cache=True, nogil=True)
+def is_sampled(key, vertex, probability):
+    """Return whether a vertex is sampled under a key, which has probability `probability`."""
+    number = (np.float64(random_bits(vertex_stream(key, vertex), _0) >> _11) + 1.0) * _UNIT
+    return number <= probability
+
+
+@_compile
+def add_importance(indptr, indices, in_degrees, vertices, sums, found):
+    """Add 1 / ((d_v + 1) (d_u + 1)) to sums[u] for every edge from u into one of the vertices v.
+
+    `sums` has an entry a vertex of the graph; `found` receives the sources whose sum was 0, as they are met.
+
+    Returns
+    -------
+    How many were written to `found`.
+    """
+    num = 0
+    for i in range(len(vertices)):
+        v = vertices[i]
+        of_row = 1.0 / (in_degrees[v] + 1.0)
+        for e in range(indptr[v], indptr[v + 1]):
+            u = indices[e]
+            if sums[u] == 0.0:
+                found[num] = u
+                num += 1
+            sums[u] += of_row / (in_degrees[u] + 1.0)
+    return num
+
+
+@_compile
+def count_sampled(indptr, indices, vertices, key, probabilities, start, stop, counts):
+    """Count the edges into each of vertices[start:stop] that come from a sampled vertex."""
+    for i in range(start, stop):
+        count = 0
+        for e in range(indptr[vertices[i]], indptr[vertices[i] + 1]):
+            u = indices[e]
+            if is_sampled(key, np.uint64(u), probabilities[u]):
+                count += 1
+        counts[i] = count
+
+
+@_compile
+def write_sampled(
+    indptr, indices, vertices, offsets, key, probabilities, scale_weights, start, stop, neighbors, weights
+):
+    """Write the edges that `count_sampled` counted, in row order, and their inverse probabilities.
+
+    If `normalize_features` is true, the weights of a vertex are scaled to sum to its degree.
+    """
+    for i in range(start, stop):
+        first, last = indptr[vertices[i]], indptr[vertices[i] + 1]
+        at = offsets[i]
+        total = 0.0
+        for e in range(first, last):
+            u = indices[e]
+            if is_sampled(key, np.uint64(u), probabilities[u]):
+                neighbors[at] = u
+                weights[at] = 1.0 / probabilities[u]
+                total += 1.0 / probabilities[u]
+                at += 1
+        if scale_weights and total > 0.0:
+            for k in range(offsets[i], at):
+                weights[k] *= (last - first) / total

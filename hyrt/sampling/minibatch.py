@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.checks import check_array, check_kind, check_number, check_range, check_whole, show
+from hyrt.checks import check_array, check_int, check_number, check_range, check_type, show
 from hyrt.errors import ArgumentError
-from hyrt.quantities import one_line
+from hyrt.formatting import short_repr
 from hyrt.sampling.block import Block, Ids
 
 if TYPE_CHECKING:
-    from hyrt.sampling.full.whole_graph import WholeGraph
+    from hyrt.sampling.full_sampler import FullGraph
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +45,7 @@ class MiniBatch:
     """[n] row of the scores of each target. None if the scores have one row per target, in order;
     otherwise the last block has more destinations than targets, and only these rows enter the loss.
     """
-    whole: WholeGraph | None = None
+    full_graph: FullGraph | None = None
     """The full graph, if every block covers it; otherwise None. Mini-batches with the same object have the
     same blocks (except for the step), targets, labels and inputs, so a device may cache them.
     """
@@ -53,7 +53,7 @@ class MiniBatch:
 
     _is_checked: bool = field(default=False, init=False, repr=False)
 
-    __repr__ = one_line
+    __repr__ = short_repr
 
     @property
     def checked(self) -> MiniBatch:
@@ -97,7 +97,7 @@ class MiniBatch:
         """Return the number of sampled edges of all layers."""
         return sum(block.num_edges for block in self.blocks)
 
-    def when_released(self, action: Callable[[], None]) -> None:
+    def on_release(self, action: Callable[[], None]) -> None:
         """Call `action` when the step that used this mini-batch is over."""
         self._on_release.append(action)
 
@@ -112,11 +112,11 @@ _ID_DTYPES = (np.int32, np.int64)
 _REMEDY = "give a hyrt.sampling.block.Block, as samplers make them"
 
 
-def checked_blocks(blocks: Any) -> list[Block]:
+def check_blocks(blocks: Any) -> list[Block]:
     """Return the validated blocks of a mini-batch, if each one reads the output of its predecessor."""
     if not isinstance(blocks, list | tuple) or not blocks:
         raise ArgumentError(f"blocks is {show(blocks)}: give a list of blocks, the input's first")
-    checked = [check_kind("a block", block, Block, _REMEDY).checked for block in blocks]
+    checked = [check_type("a block", block, Block, _REMEDY).checked for block in blocks]
     for below, above in pairwise(checked):
         if below.num_dst != above.num_src:
             raise ArgumentError(
@@ -128,10 +128,10 @@ def checked_blocks(blocks: Any) -> list[Block]:
 
 
 def _check(batch: MiniBatch) -> None:
-    check_whole("step of a mini-batch", batch.step, -(2**63))
+    check_int("step of a mini-batch", batch.step, -(2**63))
     targets = check_array("targets", batch.targets, _ID_DTYPES, (None,), "vertices, int32 or int64,")
     check_number("normalizer", batch.normalizer, 0)
-    blocks = checked_blocks(batch.blocks)
+    blocks = check_blocks(batch.blocks)
     num_rows = blocks[-1].num_dst
     if batch.target_rows is not None:
         rows = check_array(
@@ -147,7 +147,7 @@ def _check(batch: MiniBatch) -> None:
             f"the last block has {num_rows:,} destinations for {len(targets):,} targets: make the targets "
             "its destinations, or give target_rows"
         )
-    labels = check_kind("labels", batch.labels, np.ndarray, "give the labels of the targets as a numpy array")
+    labels = check_type("labels", batch.labels, np.ndarray, "give the labels of the targets as a numpy array")
     is_links = labels.dtype.kind == "i" and labels.ndim == 3
     if is_links:
         check_array("labels", labels, (np.int64,), (None, None, 2), "the rows of the ends of links, int64,")

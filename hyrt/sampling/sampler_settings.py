@@ -1,5 +1,5 @@
-"""Base class of the sampler settings, through which a kind of sampler describes itself to the rest of
-hyrt.
+"""Base class of the sampler settings, which also describes a kind of sampler to the rest of hyrt, and the
+registry of kinds.
 """
 
 from __future__ import annotations
@@ -7,7 +7,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from hyrt.section import Listed, NoTruth, Section
+from hyrt.runtime.entry_points import EntryPointGroup
+from hyrt.section import ListFromText, NotBool, Section
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +38,7 @@ class SamplerSettings(Section):
     """The setting that determines the number of units per step."""
     smaller_unit: ClassVar[str] = "lower sampler.fanout"
     """Remedy if a device cannot hold one unit."""
-    whole_graph: ClassVar[bool] = False
+    is_full_graph: ClassVar[bool] = False
     """Whether every step is one unit with the same mini-batch over the full graph, which one device trains
     without prefetching.
     """
@@ -53,7 +54,7 @@ class SamplerSettings(Section):
     subgraphs by GraphSAINT random walks, `shadow` one around each target; `cluster` trains on parts of the
     graph; `full` trains on the whole graph in each step, and `--full-graph` sets it; installed packages may
     declare more."""
-    fanout: Annotated[list[Annotated[int, NoTruth]] | None, Listed] = None
+    fanout: Annotated[list[Annotated[int, NotBool]] | None, ListFromText] = None
     """The number of neighbours to sample in each layer, starting with the targets' layer; -1 takes all
     neighbours. By default 25, then 10 in the next three layers, and 2 in each further one, because deep
     models reach many vertices even with few neighbours. Kinds that draw no neighbours by layer use it for
@@ -137,7 +138,7 @@ class SamplerSettings(Section):
         """Return the number of units of an epoch."""
         return num_targets
 
-    def sizes_of(self, batch: MiniBatch, units: int) -> BlockSizes:
+    def batch_sizes(self, batch: MiniBatch, units: int) -> BlockSizes:
         """Return the sizes of a sampled mini-batch of `units` units."""
         from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
 
@@ -147,7 +148,7 @@ class SamplerSettings(Section):
             edges=tuple(float(block.num_edges) for block in blocks),
         )
 
-    def kept_bytes(self, num_vertices: float, num_edges: float) -> float:
+    def persistent_bytes(self, num_vertices: float, num_edges: float) -> float:
         """Return the bytes of the sampler's own arrays during the whole run, without the graph."""
         return 0.0
 
@@ -179,3 +180,6 @@ class SamplerSettings(Section):
         class_weights
             [C] float32 factors on the losses by class, or None.
         """
+
+
+SAMPLERS = EntryPointGroup("hyrt.samplers", "sampler.kind")

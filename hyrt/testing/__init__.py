@@ -7,6 +7,6 @@ print(check_device(lambda options: MyDevice.open(MyDevice.probe()[0], options)))
 from __future__ import annotations
 
 from hyrt.testing.suite import check_device
-from hyrt.testing.verdicts import ConformanceError, Report, Verdict
+from hyrt.testing.trial import ConformanceError, Report, Verdict
 
 __all__ = ["ConformanceError", "Report", "Verdict", "check_device"]

@@ -7,16 +7,16 @@ import sys
 from dataclasses import replace
 
 from hyrt.errors import HyrtError
-from hyrt.machine.this_process.process_end import ends_whole
-from hyrt.machine.this_process.process_settings import prepare_process
+from hyrt.runtime.process_setup import prepare_process
+from hyrt.runtime.shutdown import exit_cleanly
 
 
-def main(words: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run the suite; return 0 if the device conforms to the protocol, 1 if not, 2 if it is not available.
 
     Parameters
     ----------
-    words
+    arguments
         Command-line arguments; default: those of the process.
     """
     parser = argparse.ArgumentParser(
@@ -37,10 +37,10 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument(
         "--only", default="", metavar="WORDS", help="run only the checks whose names contain WORDS"
     )
-    options = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     from hyrt.device.discovery import find_device
     from hyrt.testing.suite import check_device
-    from hyrt.testing.verdicts import ConformanceError, Verdict
+    from hyrt.testing.trial import ConformanceError, Verdict
 
     first: dict[str, str] = {}
 
@@ -75,5 +75,5 @@ def main(words: list[str] | None = None) -> int:
 
 if __name__ == "__main__":
     prepare_process()
-    with ends_whole():
+    with exit_cleanly():
         sys.exit(main())

@@ -11,36 +11,34 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.device import Device, InputForm
-from hyrt.device.capabilities import CachesRows
-from hyrt.graph.cached.cached_rows import Rows
-from hyrt.graph.cached.row_places import RowPlaces, ranks_of
+from hyrt.device.capabilities import FeatureCacheDevice
+from hyrt.graph.feature_cache import CacheIndex, Rows, invert_ranking
 from hyrt.graph.graph import Graph
-from hyrt.graph.narrow.narrow_features import NarrowFeatures
-from hyrt.graph.narrow.narrow_rows import NarrowRows
-from hyrt.graph.narrow.narrowing import narrowed
+from hyrt.graph.quantized.features import QuantizedFeatures, quantize_graph
+from hyrt.graph.quantized.rows import QuantizedRows
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
-from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.inputs import inputs_of
+from hyrt.nn.inputs import get_model_inputs
 from hyrt.nn.model import GNN
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
-from hyrt.sampling.full.full_sampler import FullSampler
+from hyrt.sampling.full_sampler import FullSampler
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.sampling.saint.saint_sampler import SaintSampler
+from hyrt.sampling.neighbor_sampler import NeighborSampler
+from hyrt.sampling.saint_sampler import SaintSampler
 from hyrt.sampling.sampler import HopSampler
 
 VERTICES = 240
 HUB = 7
 """A vertex with more in-neighbours than any fan-out."""
-LONELY = (3, 50, 51)
+ISOLATED = (3, 50, 51)
 """Vertices without edges."""
 SEED, STEP = 3, 2
 
 ROWS = InputPlan("rows")
-ALONE = Workers(1, "hyrt.testing")
+SINGLE_WORKER = Workers(1, "hyrt.testing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +52,11 @@ class ModelCase:
 
     def build(self) -> GNN:
         """Build the model, with the same non-zero parameters each time."""
-        model: GNN = shaken(GNN(Architecture(**self.settings)))
+        model: GNN = randomize_parameters(GNN(Architecture(**self.settings)))
         return model
 
 
-def shaken(model: Any, seed: int = 0) -> Any:
+def randomize_parameters(model: Any, seed: int = 0) -> Any:
     """Set random parameters of a module, the same ones each time."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -113,7 +111,7 @@ def model_cases() -> list[ModelCase]:
     return cases
 
 
-class OwnModule(torch.nn.Module):
+class EdgeListModule(torch.nn.Module):
     """A user's module that reads blocks only through their edge lists; one of its parameters is unused."""
 
     def __init__(self, in_features: int = 13, num_classes: int = 2) -> None:
@@ -153,9 +151,9 @@ def make_graph(features: int, classes: int, *, sparse: bool = False, row_format:
     rng = np.random.default_rng(11)
     degrees = rng.poisson(6, VERTICES)
     degrees[HUB] = min(3 * VERTICES // 4, 180)
-    degrees[list(LONELY)] = 0
+    degrees[list(ISOLATED)] = 0
     indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
-    neighbors = np.setdiff1d(np.arange(VERTICES), LONELY)
+    neighbors = np.setdiff1d(np.arange(VERTICES), ISOLATED)
     rows = [np.sort(rng.choice(neighbors, degree)) for degree in degrees]
     indices = np.concatenate(rows).astype(np.int32)
     x = rng.standard_normal((VERTICES, features)).astype(np.float32)
@@ -169,8 +167,8 @@ def make_graph(features: int, classes: int, *, sparse: bool = False, row_format:
     # The number of classes is read from the labels.
     labels[-1] = classes - 1
     all_vertices = np.ones(VERTICES, np.bool_)
-    graph = Graph.of_arrays("checks", indptr, indices, store, labels, {"train": all_vertices})
-    return graph if row_format == "float32" else narrowed(graph, row_format)
+    graph = Graph.from_arrays("checks", indptr, indices, store, labels, {"train": all_vertices})
+    return graph if row_format == "float32" else quantize_graph(graph, row_format)
 
 
 def dense_rows(graph: Graph, vertices: NDArray[Any]) -> NDArray[np.float64]:
@@ -179,8 +177,8 @@ def dense_rows(graph: Graph, vertices: NDArray[Any]) -> NDArray[np.float64]:
     if isinstance(store, DenseFeatures):
         dense: NDArray[np.float64] = store.values[vertices].astype(np.float64)
         return dense
-    if isinstance(store, NarrowFeatures):
-        quantized: NDArray[np.float64] = store.kept.numbers()[vertices].astype(np.float64)
+    if isinstance(store, QuantizedFeatures):
+        quantized: NDArray[np.float64] = store.stored.to_float32()[vertices].astype(np.float64)
         return quantized
     assert isinstance(store, SparseFeatures)
     out = np.zeros((graph.num_vertices, store.width))
@@ -192,7 +190,7 @@ def dense_rows(graph: Graph, vertices: NDArray[Any]) -> NDArray[np.float64]:
 
 def input_plan(model: torch.nn.Module, form: InputForm) -> InputPlan | None:
     """Return the input plan of a model for an input form; None if the model does not support the form."""
-    takes = inputs_of(model)
+    takes = get_model_inputs(model)
     if form == "typed":
         # Only for heterogeneous graphs; the graphs of the cases are homogeneous.
         return None
@@ -203,14 +201,14 @@ def input_plan(model: torch.nn.Module, form: InputForm) -> InputPlan | None:
     return InputPlan(form)
 
 
-def some_targets(count: int = 40) -> NDArray[np.int32]:
+def sample_targets(count: int = 40) -> NDArray[np.int32]:
     """Return distinct vertices: the hub, an isolated vertex, and others."""
     rest = np.random.default_rng(5).permutation(VERTICES)
-    rest = rest[~np.isin(rest, [HUB, LONELY[0]])]
-    return np.concatenate([[HUB, LONELY[0]], rest])[:count].astype(np.int32)
+    rest = rest[~np.isin(rest, [HUB, ISOLATED[0]])]
+    return np.concatenate([[HUB, ISOLATED[0]], rest])[:count].astype(np.int32)
 
 
-def sampled(
+def sampled_batch(
     graph: Graph,
     layers: int,
     targets: NDArray[Any],
@@ -227,21 +225,23 @@ def sampled(
     weights = np.linspace(0.25, 2.5, graph.num_classes, dtype=np.float32) if class_weights else None
     all_vertices = np.arange(graph.num_vertices)
     sampler = NeighborSampler(graph, all_vertices, [5, 4, 3][:layers], 64, SEED, weights)
-    batch = sampler.sample(step, targets.astype(sampler.ids), ALONE, in_place=plan.in_place, hops=hops)
-    Loader(graph.features).load(batch, plan, ALONE)
+    batch = sampler.sample(
+        step, targets.astype(sampler.ids), SINGLE_WORKER, in_place=plan.in_place, hops=hops
+    )
+    Loader(graph.features).load(batch, plan, SINGLE_WORKER)
     return batch
 
 
-def keeping_some(device: Device, graph: Graph) -> InputPlan:
+def cache_some_rows(device: Device, graph: Graph) -> InputPlan:
     """Cache every third row of a graph on a device; return the input plan for mini-batches that send only the
     others.
 
     Quantized rows are cached and sent quantized if the device supports it.
     """
-    assert isinstance(device, CachesRows)
+    assert isinstance(device, FeatureCacheDevice)
     vertices = np.arange(0, graph.num_vertices, 3)[::-1]
     source = graph.features
-    is_quantized = isinstance(source, NarrowFeatures) and "narrow" in device.info.forms
+    is_quantized = isinstance(source, QuantizedFeatures) and "narrow" in device.info.forms
 
     def pieces() -> Iterator[Rows]:
         # Reuses one buffer for all pieces, as a device must expect.
@@ -249,36 +249,38 @@ def keeping_some(device: Device, graph: Graph) -> InputPlan:
         wide = np.empty((half, source.width), np.float32)
         for ids in (vertices[:half], vertices[half:]):
             if is_quantized:
-                assert isinstance(source, NarrowFeatures)
-                rows = NarrowRows.room(source.row_format, (len(ids), source.width), source.column_scales)
-                source.narrow_rows(ids, rows, ALONE)
+                assert isinstance(source, QuantizedFeatures)
+                rows = QuantizedRows.allocate(
+                    source.row_format, (len(ids), source.width), source.column_scales
+                )
+                source.quantized_rows(ids, rows, SINGLE_WORKER)
                 yield rows
             else:
-                source.rows(ids, wide[: len(ids)], ALONE)
+                source.rows(ids, wide[: len(ids)], SINGLE_WORKER)
                 yield wide[: len(ids)]
 
     device.keep_rows(len(vertices), pieces())
-    places = RowPlaces(ranks_of(vertices, graph.num_vertices), len(vertices))
-    return InputPlan("cached", places=places, sends_narrow=is_quantized)
+    places = CacheIndex(invert_ranking(vertices, graph.num_vertices), len(vertices))
+    return InputPlan("cached", places=places, sends_quantized=is_quantized)
 
 
-def with_edge_weights(graph: Graph) -> Graph:
+def add_edge_weights(graph: Graph) -> Graph:
     """Return the graph with edge weights."""
     weights = np.random.default_rng(2).lognormal(0, 0.8, graph.num_edges).astype(np.float32)
     return replace(graph, topology=replace(graph.topology, edge_weights=weights))
 
 
-def subgraphs(graph: Graph, layers: int, plan: InputPlan) -> MiniBatch:
+def saint_batch(graph: Graph, layers: int, plan: InputPlan) -> MiniBatch:
     """Return a loaded mini-batch of two GraphSAINT subgraphs: edge and target weights, and a normalizer of
     2.
     """
     sampler = SaintSampler(graph, graph.split("train"), layers, 6, 3, 2, SEED, coverage=5)
-    batch = sampler.sample(0, sampler.units(0), ALONE, in_place=plan.in_place)
-    Loader(graph.features).load(batch, plan, ALONE)
+    batch = sampler.sample(0, sampler.units(0), SINGLE_WORKER, in_place=plan.in_place)
+    Loader(graph.features).load(batch, plan, SINGLE_WORKER)
     return batch
 
 
-def whole_graph(
+def full_graph_batches(
     graph: Graph,
     layers: int,
     targets: NDArray[Any],
@@ -293,8 +295,8 @@ def whole_graph(
     loader = Loader(graph.features)
     batches = []
     for step in steps:
-        batch = sampler.sample(step, sampler.units(step), ALONE, in_place=plan.in_place)
-        loader.load(batch, plan, ALONE)
+        batch = sampler.sample(step, sampler.units(step), SINGLE_WORKER, in_place=plan.in_place)
+        loader.load(batch, plan, SINGLE_WORKER)
         batches.append(batch)
     return batches
 
@@ -320,7 +322,7 @@ def square_blocks(
     ]
 
 
-def edgeless(rows: int, features: int, layers: int) -> MiniBatch:
+def edgeless_batch(rows: int, features: int, layers: int) -> MiniBatch:
     """Return a mini-batch of any size at low cost: `rows` targets without neighbours."""
     ids = np.arange(rows, dtype=np.int32)
     zeros = np.zeros(rows, np.int32)

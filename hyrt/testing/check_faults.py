@@ -1,57 +1,65 @@
-"""Checks of error handling: faults, out-of-memory, use after close."""
+"""Checks of error handling (faults, out-of-memory, use after close) and of resource leaks."""
 
 from __future__ import annotations
 
+import gc
+import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import psutil
+
 from hyrt.device import Device
-from hyrt.errors import DeviceFault, DeviceOutOfMemory, HyrtError
+from hyrt.errors import DeviceFaultError, DeviceOutOfMemoryError, HyrtError
+from hyrt.formatting import format_bytes
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.testing import cases
 from hyrt.testing.trial import (
+    CheckFailedError,
+    CheckSkippedError,
     Trial,
-    agree,
-    demand,
-    expected,
-    kept,
-    load,
-    must_fault,
-    same_bits,
+    check_agreement,
+    check_same_bits,
+    compute_reference,
+    copy_result,
+    load_model,
+    require,
+    require_fault,
+    run_step,
     skip_unless,
-    step,
-    trainable,
+    trainable_parameters,
 )
-from hyrt.testing.verdicts import Failed, Skipped
 
 _SMALLEST_BYTES = 1 << 15
 _LARGEST_BYTES = 1 << 28
 
 
-def _stays_faulted(trial: Trial, device: Device, staged: Any, first: DeviceFault) -> None:
+def _stays_faulted(trial: Trial, device: Device, staged: Any, first: DeviceFaultError) -> None:
     """Check that every call after a fault raises the fault again, and that closing works."""
     calls: dict[str, Callable[[], Any]] = {
         "transfer after a fault": lambda: device.transfer(trial.batch()),
         "propagate after a fault": lambda: device.propagate(staged),
-        "update after a fault": lambda: device.update(trainable(trial.model())),
+        "update after a fault": lambda: device.update(trainable_parameters(trial.model())),
     }
     for doing, call in calls.items():
-        fault = must_fault(doing, call)
-        demand(str(fault) == str(first), f"the first fault again ({first})", f"{doing} raised {fault}")
+        fault = require_fault(doing, call)
+        require(str(fault) == str(first), f"the first fault again ({first})", f"{doing} raised {fault}")
     for times in ("", " a second time"):
         try:
             device.close()
         except Exception as error:
-            raise Failed(
+            raise CheckFailedError(
                 f"expected close after a fault to work{times}; it raised {type(error).__name__}: {error}"
             ) from error
-    must_fault("transfer after closing", lambda: device.transfer(trial.batch()))
+    require_fault("transfer after closing", lambda: device.transfer(trial.batch()))
 
 
 def _name_is_in(device: Device, error: HyrtError) -> None:
     name = device.info.name
-    demand(
+    require(
         name in str(error), f"the message to name the device {name}", f"{type(error).__name__} says: {error}"
     )
 
@@ -61,33 +69,33 @@ def propagating_a_foreign_object_is_a_fault(trial: Trial) -> None:
     works.
     """
     for foreign in (object(), None):
-        device = trial.loaded()
+        device = trial.open_loaded()
         staged = device.transfer(trial.batch())
-        fault = must_fault(f"propagate({foreign!r})", partial(device.propagate, foreign))
+        fault = require_fault(f"propagate({foreign!r})", partial(device.propagate, foreign))
         _name_is_in(device, fault)
         _stays_faulted(trial, device, staged, fault)
 
 
 def a_mini_batch_is_propagated_once(trial: Trial) -> None:
     """Check that propagate releases the mini-batch."""
-    device = trial.loaded()
+    device = trial.open_loaded()
     staged = device.transfer(trial.batch())
     device.propagate(staged)
-    fault = must_fault("propagating a mini-batch twice", lambda: device.propagate(staged))
+    fault = require_fault("propagating a mini-batch twice", lambda: device.propagate(staged))
     _stays_faulted(trial, device, staged, fault)
 
 
 def another_devices_mini_batch_is_a_fault(trial: Trial) -> None:
     """Check that a mini-batch staged by another device is a fault."""
-    device, other = trial.loaded(), trial.loaded()
+    device, other = trial.open_loaded(), trial.open_loaded()
     staged = other.transfer(trial.batch())
-    fault = must_fault("propagating what another device staged", lambda: device.propagate(staged))
+    fault = require_fault("propagating what another device staged", lambda: device.propagate(staged))
     _stays_faulted(trial, device, device, fault)
-    step(other, trial.batch())
+    run_step(other, trial.batch())
 
 
 def an_unfit_mini_batch_is_a_fault(trial: Trial) -> None:
-    """Check that a mini-batch of another model (too few blocks, other widths) is a DeviceFault, not a
+    """Check that a mini-batch of another model (too few blocks, other widths) is a DeviceFaultError, not a
     library's error.
     """
     skip_unless(trial.computes, "it computes nothing")
@@ -101,10 +109,10 @@ def an_unfit_mini_batch_is_a_fault(trial: Trial) -> None:
         batch.inputs = batch.inputs[:, 1:].contiguous()
 
     for defect, damage in {"a block too few": drop_block, "rows of another width": drop_column}.items():
-        device = trial.loaded()
+        device = trial.open_loaded()
         batch = trial.batch()
         damage(batch)
-        fault = must_fault(f"a mini-batch with {defect}", partial(step, device, batch))
+        fault = require_fault(f"a mini-batch with {defect}", partial(run_step, device, batch))
         _name_is_in(device, fault)
         _stays_faulted(trial, device, object(), fault)
 
@@ -113,20 +121,20 @@ def a_broken_device_faults_for_good(trial: Trial) -> None:
     """Check that a fault is permanent and has the driver's exception as its cause."""
     skip_unless(trial.break_next is not None, "no way to break it was given (break_next)")
     assert trial.break_next is not None
-    device = trial.loaded()
-    step(device, trial.batch())
+    device = trial.open_loaded()
+    run_step(device, trial.batch())
     pending = device.transfer(trial.batch())
     trial.break_next(device)
-    fault = must_fault("a device that was broken", lambda: step(device, trial.batch()))
+    fault = require_fault("a device that was broken", lambda: run_step(device, trial.batch()))
     caused = fault.__cause__ is not None
-    demand(caused, "the fault to have the error that broke the device as its cause", f"it has none: {fault}")
+    require(caused, "the fault to have the error that broke the device as its cause", f"it has none: {fault}")
     _name_is_in(device, fault)
     _stays_faulted(trial, device, pending, fault)
 
 
 def closing_is_idempotent(trial: Trial) -> None:
     """Check that closing twice works: right after opening, after loading, and with mini-batches in flight."""
-    fresh, loaded, busy = trial.open(), trial.loaded(), trial.loaded()
+    fresh, loaded, busy = trial.open(), trial.open_loaded(), trial.open_loaded()
     for _ in range(3):
         busy.transfer(trial.batch())
     for device in (fresh, loaded, busy):
@@ -137,19 +145,19 @@ def closing_is_idempotent(trial: Trial) -> None:
 def use_after_close_is_a_fault(trial: Trial) -> None:
     """Check that every call except close is a fault after close."""
     model = trial.model()
-    device = trial.loaded(model)
+    device = trial.open_loaded(model)
     staged = device.transfer(trial.batch())
     device.close()
-    must_fault("transfer after close", lambda: device.transfer(trial.batch()))
-    must_fault("propagate after close", lambda: device.propagate(staged))
-    must_fault("update after close", lambda: device.update(trainable(model)))
-    must_fault("load after close", lambda: load(device, model))
+    require_fault("transfer after close", lambda: device.transfer(trial.batch()))
+    require_fault("propagate after close", lambda: device.propagate(staged))
+    require_fault("update after close", lambda: device.update(trainable_parameters(model)))
+    require_fault("load after close", lambda: load_model(device, model))
     device.close()
 
 
 def out_of_memory_is_recoverable(trial: Trial) -> None:
-    """Check that a mini-batch that does not fit raises DeviceOutOfMemory, leaks nothing, and does not affect
-    others.
+    """Check that a mini-batch that does not fit raises DeviceOutOfMemoryError, leaks nothing, and does not
+    affect others.
     """
     skip_unless(trial.computes, "it computes nothing")
     model: Any = trial.model()
@@ -158,45 +166,49 @@ def out_of_memory_is_recoverable(trial: Trial) -> None:
     while (device := _open_with_limit(trial, model, limit)) is None:
         limit *= 2
         wide = limit <= _LARGEST_BYTES
-        demand(wide, f"a mini-batch of 40 targets to fit into memory_bytes={limit}", "it does not fit")
+        require(wide, f"a mini-batch of 40 targets to fit into memory_bytes={limit}", "it does not fit")
     small = trial.batch()
-    reference = expected(model, small, trial.graph())
-    before = kept(step(device, small))
-    agree(before, reference, "before memory was short")
+    reference = compute_reference(model, small, trial.graph())
+    before = copy_result(run_step(device, small))
+    check_agreement(before, reference, "before memory was short")
     # Rows of four times the memory limit, whatever else the device stores.
-    large = cases.edgeless(4 * limit // (4 * features), features, layers)
+    large = cases.edgeless_batch(4 * limit // (4 * features), features, layers)
     if _fits(device, large):
         info = device.info
         has_memory = not (info.zero_copy or info.host_cores or info.simulated)
-        demand(
+        require(
             not has_memory,
-            f"DeviceOutOfMemory for rows of four times memory_bytes={limit}",
+            f"DeviceOutOfMemoryError for rows of four times memory_bytes={limit}",
             "the device, which has memory of its own, took them",
         )
-        raise Skipped("it trains in the host's memory and took what is larger than memory_bytes")
+        raise CheckSkippedError("it trains in the host's memory and took what is larger than memory_bytes")
     for attempt in range(5):
         staged = device.transfer(trial.batch())
         fits = _fits(device, large)
-        demand(
-            not fits, "DeviceOutOfMemory each time", f"mini-batch number {attempt + 2} of that size fitted"
+        require(
+            not fits,
+            "DeviceOutOfMemoryError each time",
+            f"mini-batch number {attempt + 2} of that size fitted",
         )
-        same_bits(device.propagate(staged), before, "of a mini-batch that was staged while memory was short")
-        same_bits(step(device, trial.batch()), before, "after memory was short")
+        check_same_bits(
+            device.propagate(staged), before, "of a mini-batch that was staged while memory was short"
+        )
+        check_same_bits(run_step(device, trial.batch()), before, "after memory was short")
     for _ in range(60):
-        step(device, trial.batch())
+        run_step(device, trial.batch())
 
 
 def _open_with_limit(trial: Trial, model: Any, limit: int) -> Device | None:
     """Open a device with a memory limit; None if the model and a small mini-batch do not fit."""
     device = trial.open(memory_bytes=limit)
     try:
-        load(device, model)
+        load_model(device, model)
         # Two at a time, as in the pipeline.
         first = device.transfer(trial.batch())
         second = device.transfer(trial.batch())
         device.propagate(first)
         device.propagate(second)
-    except (DeviceOutOfMemory, DeviceFault):
+    except (DeviceOutOfMemoryError, DeviceFaultError):
         # Closed now, because the limit may apply to the whole process.
         device.close()
         return None
@@ -205,8 +217,103 @@ def _open_with_limit(trial: Trial, model: Any, limit: int) -> Device | None:
 
 def _fits(device: Device, batch: MiniBatch) -> bool:
     try:
-        step(device, batch)
-    except DeviceOutOfMemory as error:
+        run_step(device, batch)
+    except DeviceOutOfMemoryError as error:
         _name_is_in(device, error)
         return False
     return True
+
+
+_PATIENCE_S = 3.0
+# Pools and caches of libraries fill up in the first cycles.
+_WARM_UP = 20
+# Size of one mini-batch in flight that is not freed: about 400 kB.
+_ROW_BYTES = 400_000
+_GROWTH_PER_CYCLE_BYTES = 60_000
+_NOISE_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Resources:
+    threads: int
+    files: int
+    resident_bytes: int
+
+
+def _count_resources(process: psutil.Process) -> _Resources:
+    gc.collect()
+    return _Resources(process.num_threads(), process.num_fds(), process.memory_info().rss)
+
+
+def closing_ends_its_threads(trial: Trial) -> None:
+    """Check that close ends all threads: after training, with mini-batches in flight, and after a fault."""
+    trial.model()
+    trial.close_all()
+    before = set(threading.enumerate())
+    for faulty in (False, True):
+        device = trial.open_loaded(threads=3)
+        run_step(device, trial.batch())
+        device.transfer(trial.batch())
+        if faulty:
+            require_fault("propagate(None)", partial(device.propagate, None))
+        device.close()
+        remaining, when = _remaining_threads(before), " after a fault" if faulty else ""
+        require(not remaining, f"no thread of the device after close{when}", f"left: {', '.join(remaining)}")
+
+
+def _remaining_threads(before: set[threading.Thread]) -> list[str]:
+    end = time.monotonic() + _PATIENCE_S
+    while True:
+        names = [thread.name for thread in threading.enumerate() if thread not in before]
+        if not names or time.monotonic() > end:
+            return names
+        time.sleep(0.01)
+
+
+def opening_and_closing_leaks_nothing(trial: Trial) -> None:
+    """Check that no threads, file descriptors or memory leak over many cycles with unpropagated mini-
+    batches.
+    """
+    model = trial.supported_case(layers=1).build()
+    a = model.architecture
+    small = trial.batch(cases.sample_targets(8), model=model)
+    large = cases.edgeless_batch(_ROW_BYTES // (4 * a.in_features), a.in_features, a.layers)
+    process = psutil.Process()
+
+    def cycle(number: int) -> None:
+        device = trial.open()
+        load_model(device, model)
+        run_step(device, small)
+        device.transfer(large)
+        if number % 10 == 0:
+            try:
+                device.propagate(None)
+            except DeviceFaultError:
+                device.close()
+        trial.close_all()
+
+    for number in range(_WARM_UP):
+        cycle(number)
+    before = _count_resources(process)
+    middle = before
+    for number in range(trial.cycles):
+        cycle(number)
+        if number == trial.cycles // 2:
+            middle = _count_resources(process)
+    after = _count_resources(process)
+    end = time.monotonic() + _PATIENCE_S
+    while after.threads > before.threads and time.monotonic() < end:
+        time.sleep(0.05)
+        after = _count_resources(process)
+    for resource, old, new in (
+        ("threads", before.threads, after.threads),
+        ("file descriptors", before.files, after.files),
+    ):
+        require(new <= old, f"as many {resource} after {trial.cycles} cycles", f"there were {old}, now {new}")
+    # A cache that fills up once does not grow in both halves.
+    grown = min(middle.resident_bytes - before.resident_bytes, after.resident_bytes - middle.resident_bytes)
+    require(
+        grown <= max(_NOISE_BYTES, _GROWTH_PER_CYCLE_BYTES * trial.cycles),
+        f"no more memory after {trial.cycles} cycles",
+        f"the process grew by at least {format_bytes(grown)} in each half of them",
+    )

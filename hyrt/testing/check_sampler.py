@@ -11,11 +11,19 @@ from numpy.typing import NDArray
 from hyrt.device import Device
 from hyrt.device.capabilities import device_sampler
 from hyrt.graph.graph import Graph
-from hyrt.machine.generator import SAMPLE, stream_key
-from hyrt.sampling.kernels import count_neighbors, draw_neighbors, prefix_sum, relabel
+from hyrt.runtime.rng import SAMPLE, stream_key
+from hyrt.sampling.kernels import count_neighbors, prefix_sum, relabel, sample_neighbors
 from hyrt.sampling.sampler import Hop, HopSampler
 from hyrt.testing import cases
-from hyrt.testing.trial import Trial, demand, kept, same_bits, skip_unless, step, together
+from hyrt.testing.trial import (
+    Trial,
+    check_same_bits,
+    copy_result,
+    require,
+    run_concurrently,
+    run_step,
+    skip_unless,
+)
 
 _FANOUTS = (1, 5, 64, 65, 100, 1000, -1)
 
@@ -27,7 +35,7 @@ def _sampler(device: Device, graph: Graph) -> HopSampler:
     return sampler
 
 
-def host_hop(graph: Graph, vertices: NDArray[Any], fanout: int, key: np.uint64) -> Hop:
+def sample_hop_on_host(graph: Graph, vertices: NDArray[Any], fanout: int, key: np.uint64) -> Hop:
     """Return the hop that the host samples."""
     count = len(vertices)
     degrees, counts = np.empty(count, np.int32), np.empty(count, np.int32)
@@ -36,7 +44,7 @@ def host_hop(graph: Graph, vertices: NDArray[Any], fanout: int, key: np.uint64) 
     prefix_sum(counts, offsets)
     neighbors = np.empty(offsets[-1], vertices.dtype)
     positions = np.empty(offsets[-1], np.int64)
-    draw_neighbors(
+    sample_neighbors(
         graph.topology.indptr, graph.topology.indices, vertices, offsets, key, 0, count, positions, neighbors
     )
     local = np.full(graph.num_vertices, -1, np.int32)
@@ -51,33 +59,33 @@ def _compare(actual: Hop, expected: Hop, where: str, *, relabelled: bool) -> Non
     fields = ["degrees", "offsets", "neighbors"]
     if relabelled:
         both = (actual.sources is None) == (actual.columns is None)
-        demand(both, f"both sources and columns, or neither, {where}", "it gives one of them")
+        require(both, f"both sources and columns, or neither, {where}", "it gives one of them")
         fields += [] if actual.sources is None else ["sources", "columns"]
     for field in fields:
         value, exact = getattr(actual, field), getattr(expected, field)
-        demand(value.dtype == exact.dtype, f"{field} of {exact.dtype} {where}", f"they are {value.dtype}")
+        require(value.dtype == exact.dtype, f"{field} of {exact.dtype} {where}", f"they are {value.dtype}")
         same = np.array_equal(value, exact)
-        demand(same, f"the {field} that the host draws, bit for bit, {where}", "they differ")
+        require(same, f"the {field} that the host draws, bit for bit, {where}", "they differ")
 
 
 def sampler_matches_the_host(trial: Trial) -> None:
     """Check the sampled edges for fan-outs on both sides of every method, isolated vertices, and empty
     input.
     """
-    device = trial.loaded()
+    device = trial.open_loaded()
     graph = trial.graph()
     sampler = _sampler(device, graph)
     groups = {
         "all vertices": np.random.default_rng(2).permutation(graph.num_vertices),
         "the hub": np.array([cases.HUB]),
-        "vertices without neighbours": np.array(cases.LONELY),
+        "vertices without neighbours": np.array(cases.ISOLATED),
         "no vertices": np.empty(0, np.int64),
     }
     for fanout in _FANOUTS:
         for name, vertices in groups.items():
             ids = vertices.astype(np.int32)
             key = stream_key(cases.SEED, SAMPLE, fanout + 1, len(ids))
-            expected = host_hop(graph, ids, fanout, key)
+            expected = sample_hop_on_host(graph, ids, fanout, key)
             for relabelled in (False, True):
                 where = f"of {name} at fan-out {fanout}"
                 actual = sampler.draw(ids, fanout, key, relabel=relabelled)
@@ -91,28 +99,28 @@ def mini_batches_it_sampled_are_trained(trial: Trial) -> None:
     batches.
     """
     model: Any = trial.model()
-    device = trial.loaded(model)
+    device = trial.open_loaded(model)
     graph, layers = trial.graph(), model.architecture.layers
     sampler = _sampler(device, graph)
     for count in (40, 1, 120):
-        targets = cases.some_targets(count)
-        reference = kept(step(device, cases.sampled(graph, layers, targets, cases.ROWS)))
-        drawn = [cases.sampled(graph, layers, targets, cases.ROWS, hops=sampler) for _ in range(3)]
+        targets = cases.sample_targets(count)
+        reference = copy_result(run_step(device, cases.sampled_batch(graph, layers, targets, cases.ROWS)))
+        drawn = [cases.sampled_batch(graph, layers, targets, cases.ROWS, hops=sampler) for _ in range(3)]
         staged = [device.transfer(batch) for batch in drawn]
         for handle in staged:
-            same_bits(device.propagate(handle), reference, "of a mini-batch that the device sampled")
+            check_same_bits(device.propagate(handle), reference, "of a mini-batch that the device sampled")
 
 
 def sampler_draws_while_the_device_trains(trial: Trial) -> None:
     """Check that the sampler can be called from the sample stage's thread during training."""
     model: Any = trial.model()
-    device = trial.loaded(model)
+    device = trial.open_loaded(model)
     graph = trial.graph()
     sampler = _sampler(device, graph)
     ids = np.arange(graph.num_vertices, dtype=np.int32)
     key = stream_key(cases.SEED, SAMPLE, 0, 1)
-    expected_hop = host_hop(graph, ids, 5, key)
-    reference = kept(step(device, trial.batch()))
+    expected_hop = sample_hop_on_host(graph, ids, 5, key)
+    reference = copy_result(run_step(device, trial.batch()))
 
     trained = threading.Event()
 
@@ -124,17 +132,17 @@ def sampler_draws_while_the_device_trains(trial: Trial) -> None:
     def train() -> None:
         try:
             for _ in range(20):
-                same_bits(step(device, trial.batch()), reference, "while it samples")
+                check_same_bits(run_step(device, trial.batch()), reference, "while it samples")
         finally:
             trained.set()
 
-    together(draw, train)
+    run_concurrently(draw, train)
 
 
 def the_sampler_may_outlive_the_device(trial: Trial) -> None:
     """Check that a sampler may be closed before its device, after it, or not at all."""
     for order in ("before", "after", "never"):
-        device = trial.loaded()
+        device = trial.open_loaded()
         sampler = _sampler(device, trial.graph())
         sampler.draw(np.arange(9, dtype=np.int32), 5, np.uint64(1), relabel=False)
         if order == "before":

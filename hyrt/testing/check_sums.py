@@ -10,58 +10,58 @@ import numpy as np
 import torch
 
 from hyrt.device import InputForm, StepResult
-from hyrt.device.capabilities import CachesRows, KeepsHostBudget, RunsChunks, usable_forms
-from hyrt.errors import PluginConflict, UnsupportedModel
-from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
-from hyrt.fullgraph.host_budget import HostBudget
-from hyrt.graph.narrow.row_format import ROW_FORMATS
+from hyrt.device.capabilities import FeatureCacheDevice, KeepsHostBudget, RunsChunks, usable_forms
+from hyrt.errors import PluginConflictError, UnsupportedModelError
+from hyrt.fullgraph.chunks.intervals import ChunkOptions
+from hyrt.fullgraph.matrix_pool import HostMemoryBudget
+from hyrt.graph.quantized.row_format import ROW_FORMATS
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.nn.model import GNN
-from hyrt.objective.objective import added
+from hyrt.objective.objective import sum_counts
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.testing import cases
 from hyrt.testing.cases import ModelCase
 from hyrt.testing.trial import (
+    CheckFailedError,
     Trial,
-    agree,
-    built,
+    build_or_skip,
+    check_agreement,
     check_refusal,
+    check_same_bits,
     check_step,
-    demand,
-    expected,
-    kept,
-    load,
-    loaded_or_skipped,
-    pieces,
-    same_bits,
+    compute_reference,
+    copy_result,
+    load_model,
+    load_or_skip,
+    require,
+    run_step,
     skip_unless,
-    step,
-    trainable,
+    split_targets,
+    trainable_parameters,
 )
-from hyrt.testing.verdicts import Failed
 
 
 def sums_agree_with_float64(trial: Trial, case: ModelCase) -> None:
     """Check loss sum, correct count and gradient sums, with and without class weights, factors and edge
     weights.
     """
-    model = built(case)
-    device = loaded_or_skipped(trial, model)
+    model = build_or_skip(case)
+    device = load_or_skip(trial, model)
     graph, layers = trial.graph(model=model), model.architecture.layers
-    targets = cases.some_targets()
+    targets = cases.sample_targets()
     for where, batch in {
-        "sampled neighbours": cases.sampled(graph, layers, targets, cases.ROWS),
-        "class weights": cases.sampled(graph, layers, targets, cases.ROWS, class_weights=True),
-        "subgraphs with factors of edges": cases.subgraphs(graph, layers, cases.ROWS),
-        "another step": cases.sampled(graph, layers, targets, cases.ROWS, step=cases.STEP + 1),
+        "sampled neighbours": cases.sampled_batch(graph, layers, targets, cases.ROWS),
+        "class weights": cases.sampled_batch(graph, layers, targets, cases.ROWS, class_weights=True),
+        "subgraphs with factors of edges": cases.saint_batch(graph, layers, cases.ROWS),
+        "another step": cases.sampled_batch(graph, layers, targets, cases.ROWS, step=cases.STEP + 1),
     }.items():
         check_step(device, model, batch, graph, where)
     if model.architecture.aggregate == "max":
         return  # Max aggregation ignores edge weights, and models with it are refused for weighted graphs.
-    weighted = cases.with_edge_weights(graph)
+    weighted = cases.add_edge_weights(graph)
     for where, batch in {
-        "weights of edges": cases.sampled(weighted, layers, targets, cases.ROWS),
-        "weights and factors of edges": cases.subgraphs(weighted, layers, cases.ROWS),
+        "weights of edges": cases.sampled_batch(weighted, layers, targets, cases.ROWS),
+        "weights and factors of edges": cases.saint_batch(weighted, layers, cases.ROWS),
     }.items():
         check_step(device, model, batch, weighted, where)
 
@@ -70,10 +70,10 @@ def a_user_module_is_trained_or_refused(trial: Trial) -> None:
     """Check a module that reads blocks through edge lists; the gradient of its unused parameter must be
     zero.
     """
-    model = cases.shaken(cases.OwnModule())
-    device = loaded_or_skipped(trial, model)
+    model = cases.randomize_parameters(cases.EdgeListModule())
+    device = load_or_skip(trial, model)
     graph = cases.make_graph(13, 2)
-    batch = cases.sampled(graph, 2, cases.some_targets(), cases.ROWS)
+    batch = cases.sampled_batch(graph, 2, cases.sample_targets(), cases.ROWS)
     check_step(device, model, batch, graph)
 
 
@@ -81,7 +81,7 @@ def frozen_parameters_are_left_out_or_refused(trial: Trial) -> None:
     """Check that gradients correspond to the parameters passed to load."""
     model: Any = trial.model()
     next(iter(model.parameters())).requires_grad_(False)
-    device = loaded_or_skipped(trial, model)
+    device = load_or_skip(trial, model)
     batch = trial.batch()
     check_step(device, model, batch, trial.graph())
 
@@ -91,24 +91,24 @@ def statistics_over_a_mini_batch_are_refused(trial: Trial) -> None:
     model = cases.StatisticsModule()
     device = trial.open()
     try:
-        load(device, model)
-    except UnsupportedModel as refusal:
+        load_model(device, model)
+    except UnsupportedModelError as refusal:
         check_refusal(refusal, model, device.info.name)
     else:
-        raise Failed("expected UnsupportedModel for a module with BatchNorm; load took it")
+        raise CheckFailedError("expected UnsupportedModelError for a module with BatchNorm; load took it")
 
 
 def a_full_graph_is_a_step(trial: Trial) -> None:
     """Check full-graph steps; arrays shared by steps may be cached on the device, but not their dropout."""
     device = trial.open()
     skip_unless(device.info.whole_graphs, "it does not train full graphs")
-    for case in (trial.supported(2), trial.supported(3), *_with_dropout(trial)):
+    for case in (trial.supported_case(2), trial.supported_case(3), *_with_dropout(trial)):
         model = case.build()
-        load(device, model)
+        load_model(device, model)
         graph, layers = trial.graph(model=model), model.architecture.layers
-        few, many = np.sort(cases.some_targets(25)), np.sort(cases.some_targets(90))
-        first, second = cases.whole_graph(graph, layers, few, cases.ROWS, steps=[0, 1])
-        [other] = cases.whole_graph(graph, layers, many, cases.ROWS, class_weights=True)
+        few, many = np.sort(cases.sample_targets(25)), np.sort(cases.sample_targets(90))
+        first, second = cases.full_graph_batches(graph, layers, few, cases.ROWS, steps=[0, 1])
+        [other] = cases.full_graph_batches(graph, layers, many, cases.ROWS, class_weights=True)
         for where, batch in {
             "the first step": first,
             "the next step": second,
@@ -119,12 +119,18 @@ def a_full_graph_is_a_step(trial: Trial) -> None:
         rows = graph.features
         assert isinstance(rows, DenseFeatures)
         reversed_graph = graph.with_features(DenseFeatures(np.ascontiguousarray(rows.values[::-1])))
-        [reversed_batch] = cases.whole_graph(reversed_graph, layers, few, cases.ROWS)
+        [reversed_batch] = cases.full_graph_batches(reversed_graph, layers, few, cases.ROWS)
         check_step(device, model, reversed_batch, reversed_graph, f"{case.name}, a graph with other features")
-        same_bits(step(device, first), kept(step(device, first)), "in a step that is done again")
+        check_same_bits(
+            run_step(device, first), copy_result(run_step(device, first)), "in a step that is done again"
+        )
         staged = [device.transfer(batch) for batch in (first, other, second)]
         for batch, handle in zip((first, other, second), staged, strict=True):
-            agree(device.propagate(handle), expected(model, batch, graph), f"{case.name}, several in flight")
+            check_agreement(
+                device.propagate(handle),
+                compute_reference(model, batch, graph),
+                f"{case.name}, several in flight",
+            )
 
 
 def a_full_graph_in_chunks_is_a_step(trial: Trial) -> None:
@@ -134,25 +140,33 @@ def a_full_graph_in_chunks_is_a_step(trial: Trial) -> None:
     device = trial.open()
     skip_unless(isinstance(device, RunsChunks), "it does not train in chunks")
     assert isinstance(device, RunsChunks)
-    for case in (trial.supported(2), trial.supported(3), *_with_dropout(trial)):
+    for case in (trial.supported_case(2), trial.supported_case(3), *_with_dropout(trial)):
         model = case.build()
         graph, layers = trial.graph(model=model), model.architecture.layers
         plans = [cases.ROWS, *filter(None, [cases.input_plan(model, "in_place")])]
-        targets = cases.some_targets(90)
-        relabelled = cases.whole_graph(graph, layers, targets, cases.ROWS, steps=[0, 1], class_weights=True)
-        references = [expected(model, batch, graph) for batch in relabelled]
+        targets = cases.sample_targets(90)
+        relabelled = cases.full_graph_batches(
+            graph, layers, targets, cases.ROWS, steps=[0, 1], class_weights=True
+        )
+        references = [compute_reference(model, batch, graph) for batch in relabelled]
         for options in (ChunkOptions(), ChunkOptions(7), ChunkOptions(3, "row-column")):
             device.take_chunks(options)
-            load(device, model)
+            load_model(device, model)
             for plan in plans:
                 where = f"{case.name}, {options.num} chunks, {options.order}, inputs {plan.form}"
-                steps = cases.whole_graph(graph, layers, targets, plan, steps=[0, 1], class_weights=True)
+                steps = cases.full_graph_batches(
+                    graph, layers, targets, plan, steps=[0, 1], class_weights=True
+                )
                 for batch, reference in zip(steps, references, strict=True):
-                    agree(step(device, batch), reference, where)
+                    check_agreement(run_step(device, batch), reference, where)
                 num = device.num_chunks
                 is_valid = num is not None and num >= 1 and num in (options.num or num, graph.num_vertices)
-                demand(is_valid, f"{options.num or 'some'} chunks", f"num_chunks is {num} of {where}")
-                same_bits(step(device, steps[0]), kept(step(device, steps[0])), f"of {where}, done again")
+                require(is_valid, f"{options.num or 'some'} chunks", f"num_chunks is {num} of {where}")
+                check_same_bits(
+                    run_step(device, steps[0]),
+                    copy_result(run_step(device, steps[0])),
+                    f"of {where}, done again",
+                )
 
 
 def a_budget_of_host_memory_changes_no_bit(trial: Trial) -> None:
@@ -162,17 +176,17 @@ def a_budget_of_host_memory_changes_no_bit(trial: Trial) -> None:
     assert isinstance(device, KeepsHostBudget)
     if isinstance(device, RunsChunks):
         device.take_chunks(ChunkOptions(3))
-    case = trial.supported(3)
+    case = trial.supported_case(3)
     model = case.build()
     graph, layers = trial.graph(model=model), model.architecture.layers
-    batches = cases.whole_graph(graph, layers, cases.some_targets(90), cases.ROWS, steps=[0, 1])
+    batches = cases.full_graph_batches(graph, layers, cases.sample_targets(90), cases.ROWS, steps=[0, 1])
     references: list[StepResult] = []
-    for budget in (HostBudget(), HostBudget(0)):
+    for budget in (HostMemoryBudget(), HostMemoryBudget(0)):
         device.take_host_budget(budget)
-        load(device, model)
-        results = [kept(step(device, batch)) for batch in batches]
+        load_model(device, model)
+        results = [copy_result(run_step(device, batch)) for batch in batches]
         for result, reference in zip(results, references or results, strict=True):
-            same_bits(result, reference, f"with a budget of {budget.limit_bytes} bytes")
+            check_same_bits(result, reference, f"with a budget of {budget.limit_bytes} bytes")
         references = results
 
 
@@ -180,8 +194,8 @@ def _with_dropout(trial: Trial) -> list[ModelCase]:
     """Return the first supported model with dropout, or none."""
     for case in cases.model_cases():
         if "dropout" in case.settings:
-            with suppress(UnsupportedModel, PluginConflict):
-                load(trial.open(), case.build())
+            with suppress(UnsupportedModelError, PluginConflictError):
+                load_model(trial.open(), case.build())
                 return [case]
     return []
 
@@ -191,8 +205,8 @@ def one_target_and_isolated_vertices(trial: Trial) -> None:
     vertices.
     """
     model = trial.model()
-    device = trial.loaded(model)
-    isolated = list(cases.LONELY)
+    device = trial.open_loaded(model)
+    isolated = list(cases.ISOLATED)
     for where, targets in {
         "one target": [cases.HUB],
         "one isolated target": isolated[:1],
@@ -213,8 +227,8 @@ def repeated_edges_count_each_time(trial: Trial) -> None:
     blocks = cases.square_blocks(ids, indptr, columns, degrees, layers)
     rows = cases.dense_rows(graph, ids)
     inputs = torch.from_numpy(rows.astype(np.float32))
-    batch = MiniBatch(cases.STEP, ids, blocks, graph.vertices.labels_of(ids), None, 5.0, inputs)
-    check_step(trial.loaded(model), model, batch, graph)
+    batch = MiniBatch(cases.STEP, ids, blocks, graph.vertices.select_labels(ids), None, 5.0, inputs)
+    check_step(trial.open_loaded(model), model, batch, graph)
 
 
 def vertices_may_be_64_bits_wide(trial: Trial) -> None:
@@ -222,7 +236,7 @@ def vertices_may_be_64_bits_wide(trial: Trial) -> None:
     int32.
     """
     model = trial.model()
-    device = trial.loaded(model)
+    device = trial.open_loaded(model)
     batch32 = trial.batch()
     batch64 = trial.batch()
     batch64.targets = batch64.targets.astype(np.int64)
@@ -230,7 +244,9 @@ def vertices_may_be_64_bits_wide(trial: Trial) -> None:
         assert block.sources is not None
         block.destinations = block.destinations.astype(np.int64)
         block.sources = block.sources.astype(np.int64)
-    same_bits(step(device, batch64), kept(step(device, batch32)), "for vertex ids of 64 bits")
+    check_same_bits(
+        run_step(device, batch64), copy_result(run_step(device, batch32)), "for vertex ids of 64 bits"
+    )
 
 
 def large_scores_do_not_overflow(trial: Trial) -> None:
@@ -239,54 +255,56 @@ def large_scores_do_not_overflow(trial: Trial) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(30)
-    result = step(trial.loaded(model), trial.batch())
-    reference = expected(model, trial.batch(), trial.graph())
+    result = run_step(trial.open_loaded(model), trial.batch())
+    reference = compute_reference(model, trial.batch(), trial.graph())
     close = math.isclose(result.loss_sum, reference.loss_sum, rel_tol=1e-3)
-    demand(close, f"the loss sum {reference.loss_sum:.6g}", f"it is {result.loss_sum:.6g}")
+    require(close, f"the loss sum {reference.loss_sum:.6g}", f"it is {result.loss_sum:.6g}")
     finite = all(bool(gradient.isfinite().all()) for gradient in result.gradients)
-    demand(finite, "finite gradients of large scores", "some are not")
+    require(finite, "finite gradients of large scores", "some are not")
 
 
 def weights_that_are_not_numbers_show(trial: Trial) -> None:
     """Check that divergence is visible: with NaN weights, the loss or a gradient must not be finite."""
     model = trial.model()
-    device = trial.loaded(model)
-    device.update([torch.full_like(parameter, math.nan) for parameter in trainable(model)])
-    result = step(device, trial.batch())
+    device = trial.open_loaded(model)
+    device.update([torch.full_like(parameter, math.nan) for parameter in trainable_parameters(model)])
+    result = run_step(device, trial.batch())
     is_visible = not math.isfinite(result.loss_sum) or any(
         not bool(gradient.isfinite().all()) for gradient in result.gradients
     )
-    demand(is_visible, "NaN for weights that are NaN", f"the loss sum is {result.loss_sum}")
+    require(is_visible, "NaN for weights that are NaN", f"the loss sum is {result.loss_sum}")
 
 
 def two_parts_add_up_to_the_whole(trial: Trial) -> None:
     """Check that results are sums over targets, never means."""
     model = trial.model()
-    device = trial.loaded(model)
-    targets = cases.some_targets(40)
-    whole = expected(model, trial.batch(targets), trial.graph())
-    parts = [kept(step(device, trial.batch(part))) for part in pieces(targets, [11])]
+    device = trial.open_loaded(model)
+    targets = cases.sample_targets(40)
+    whole = compute_reference(model, trial.batch(targets), trial.graph())
+    parts = [copy_result(run_step(device, trial.batch(part))) for part in split_targets(targets, [11])]
     total = StepResult(
         loss_sum=sum(part.loss_sum for part in parts),
-        counts=added(part.counts for part in parts),
+        counts=sum_counts(part.counts for part in parts),
         normalizer=sum(part.normalizer for part in parts),
         gradients=[a + b for a, b in zip(parts[0].gradients, parts[1].gradients, strict=True)],
     )
-    agree(total, whole, "11 and 29 of 40 targets")
+    check_agreement(total, whole, "11 and 29 of 40 targets")
     both = (total.counts["targets"], total.normalizer)
-    demand(both == (40, 40.0), "11 and 29 targets to add up to 40", f"got {total.counts}, {total.normalizer}")
+    require(
+        both == (40, 40.0), "11 and 29 targets to add up to 40", f"got {total.counts}, {total.normalizer}"
+    )
 
 
 def load_uses_the_passed_parameters(trial: Trial) -> None:
     """Check that load copies the passed parameters and ignores the module's values."""
     model = trial.model()
-    passed = [torch.full_like(parameter, 0.0) for parameter in trainable(model)]
+    passed = [torch.full_like(parameter, 0.0) for parameter in trainable_parameters(model)]
     device = trial.open()
     device.load(model, passed)
     zero = len(trial.batch().targets) * math.log(trial.graph().num_classes)
-    for tensors in (passed, trainable(model)):
-        loss_sum = step(device, trial.batch()).loss_sum
-        demand(
+    for tensors in (passed, trainable_parameters(model)):
+        loss_sum = run_step(device, trial.batch()).loss_sum
+        require(
             math.isclose(loss_sum, zero, rel_tol=1e-5),
             f"the loss sum {zero:.6g} of the zero parameters given to load, even if the tensors and the "
             "module change afterwards",
@@ -299,29 +317,31 @@ def load_uses_the_passed_parameters(trial: Trial) -> None:
 
 def update_takes_new_weights(trial: Trial) -> None:
     """Check that update copies the new weights, in the order of load, with immediate effect."""
-    model: GNN = trial.supported().build()
-    device = trial.loaded(model)
-    step(device, trial.batch())
-    cases.shaken(model, seed=9)
-    new = [parameter.detach().clone() for parameter in trainable(model)]
+    model: GNN = trial.supported_case().build()
+    device = trial.open_loaded(model)
+    run_step(device, trial.batch())
+    cases.randomize_parameters(model, seed=9)
+    new = [parameter.detach().clone() for parameter in trainable_parameters(model)]
     device.update(new)
-    reference = expected(model, trial.batch(), trial.graph())
-    agree(step(device, trial.batch()), reference, "after an update")
+    reference = compute_reference(model, trial.batch(), trial.graph())
+    check_agreement(run_step(device, trial.batch()), reference, "after an update")
     for tensor in new:
         tensor.zero_()
-    agree(step(device, trial.batch()), reference, "when the tensors of an update were written to")
+    check_agreement(
+        run_step(device, trial.batch()), reference, "when the tensors of an update were written to"
+    )
 
 
 def a_second_load_replaces_the_first(trial: Trial) -> None:
     """Check that the same device can load and train another model."""
-    device = trial.loaded()
-    step(device, trial.batch())
+    device = trial.open_loaded()
+    run_step(device, trial.batch())
     loaded = 0
     for case in cases.model_cases():
         try:
             model = case.build()
-            load(device, model)
-        except (UnsupportedModel, PluginConflict):
+            load_model(device, model)
+        except (UnsupportedModelError, PluginConflictError):
             continue
         batch = trial.batch(model=model)
         check_step(device, model, batch, trial.graph(model=model), case.name)
@@ -344,22 +364,24 @@ def input_form_gives_the_same(trial: Trial, form: InputForm) -> None:
             plan = cases.input_plan(model, form)
             if plan is None:
                 continue
-            load(device, model)
-        except (UnsupportedModel, PluginConflict):
+            load_model(device, model)
+        except (UnsupportedModelError, PluginConflictError):
             continue
         for row_format in _formats(form, number):
             graph = trial.graph(model=model, sparse=form == "sparse", row_format=row_format)
             if form == "ids" and form not in usable_forms(device, graph):
                 continue
-            if isinstance(device, CachesRows) and form == "cached":
-                load(device, model)
+            if isinstance(device, FeatureCacheDevice) and form == "cached":
+                load_model(device, model)
                 try:
-                    plan = cases.keeping_some(device, graph)
-                except UnsupportedModel:
+                    plan = cases.cache_some_rows(device, graph)
+                except UnsupportedModelError:
                     break  # The device has no use for cached rows with this model.
-            rows = cases.sampled(graph, model.architecture.layers, cases.some_targets(), cases.ROWS)
-            batch = cases.sampled(graph, model.architecture.layers, cases.some_targets(), plan)
-            agree(step(device, batch), expected(model, rows, graph), f"{case.name}, {row_format}")
+            rows = cases.sampled_batch(graph, model.architecture.layers, cases.sample_targets(), cases.ROWS)
+            batch = cases.sampled_batch(graph, model.architecture.layers, cases.sample_targets(), plan)
+            check_agreement(
+                run_step(device, batch), compute_reference(model, rows, graph), f"{case.name}, {row_format}"
+            )
             done += 1
         device.close()
     skip_unless(done > 0, "none of the models that it supports takes this form here")
@@ -369,7 +391,7 @@ def _formats(form: InputForm, number: int) -> list[str]:
     """Return the feature formats to test with an input form; one quantized format per model number."""
     if form == "sparse":
         return ["float32"]
-    names = [name for name, row_format in ROW_FORMATS.items() if row_format.is_narrow]
+    names = [name for name, row_format in ROW_FORMATS.items() if row_format.is_quantized]
     quantized = names[number % len(names)]
     if form == "narrow":
         return [quantized]

@@ -27,7 +27,7 @@ _DROPOUT_PURPOSE, _ATTENTION_PURPOSE = 2, 6
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ReferenceResult:
     """Expected result of a device for a mini-batch."""
 
     loss_sum: float
@@ -42,9 +42,9 @@ class Expected:
     """Names of the parameters."""
 
 
-def expected_step(
+def reference_step(
     model: torch.nn.Module, parameters: Sequence[Tensor], batch: MiniBatch, rows: NDArray[np.float64]
-) -> Expected:
+) -> ReferenceResult:
     """Compute one step.
 
     Parameters
@@ -79,7 +79,7 @@ def expected_step(
     other_scores[torch.arange(len(labels)), labels] = -torch.inf
     lead = target_scores.detach() - other_scores.amax(1)
     slack = 1e-5 * (1 + scores.detach().abs().amax(1))
-    return Expected(
+    return ReferenceResult(
         loss_sum=loss.item(),
         loss_magnitude=float(losses.detach().abs().sum() + scores.detach().abs().max()),
         correct=(int((lead > slack).sum()), int((lead > -slack).sum())),

@@ -15,23 +15,21 @@ from functools import partial
 from types import FrameType, ModuleType
 from typing import get_args
 
-from hyrt.checks import check_flag, check_kind, check_number, check_whole, show
+from hyrt.checks import check_flag, check_int, check_number, check_type, show
 from hyrt.device import Device, DeviceInfo, InputForm
 from hyrt.device.calls import call_device
-from hyrt.errors import ArgumentError, DeviceUnavailable, one_line
-from hyrt.testing import (
-    cases,
-    check_faults,
-    check_form,
-    check_leaks,
-    check_results,
-    check_sampler,
-    check_sums,
-    check_threads,
+from hyrt.errors import ArgumentError, DeviceUnavailableError, one_line
+from hyrt.testing import cases, check_faults, check_hetero, check_protocol, check_sampler, check_sums
+from hyrt.testing.trial import (
+    CheckFailedError,
+    CheckSkippedError,
+    ConformanceError,
+    OpenFn,
+    Outcome,
+    Report,
+    Trial,
+    Verdict,
 )
-from hyrt.testing.trial import OpenFn, Trial
-from hyrt.testing.typed import check_typed
-from hyrt.testing.verdicts import ConformanceError, Failed, Outcome, Report, Skipped, Verdict
 
 _Work = Callable[[Trial], None]
 _MAX_CHARACTERS = 300
@@ -44,7 +42,7 @@ class Check:
     name: str
     """Description of the requirement."""
     run: _Work
-    """Raises `Failed` or `Skipped`; any other exception counts as a failure."""
+    """Raises `CheckFailedError` or `CheckSkippedError`; any other exception counts as a failure."""
 
 
 def check_device(
@@ -90,14 +88,14 @@ def check_device(
     HyrtError
         If no device can be opened at all, or opening hangs.
     ValueError
-        If no check's name contains `only`.
+        If no check's name contains `require_single`.
     """
     if not callable(open_fn):
         raise ArgumentError(f"open_fn is {show(open_fn)}: give a function that opens a device with options")
     check_flag("computes", computes)
-    check_whole("cycles", cycles, 1)
+    check_int("cycles", cycles, 1)
     check_number("limit_s", limit_s, 0)
-    check_kind("only", only, str, "give words of the names of checks")
+    check_type("only", only, str, "give words of the names of checks")
     chosen = [check for check in all_checks(computes=computes) if only in check.name]
     if not chosen:
         raise ValueError(f"no check has {only!r} in its name")
@@ -121,10 +119,10 @@ def check_device(
 
 def _first_info(trial: Trial, limit_s: float) -> DeviceInfo:
     """Return the info of an opened device. Whether the device closes correctly is checked elsewhere."""
-    device = call_device("the device", "open", trial.open, timeout_s=limit_s, fault=DeviceUnavailable)
+    device = call_device("the device", "open", trial.open, timeout_s=limit_s, fault=DeviceUnavailableError)
     # A missing method is reported by its check.
     if not isinstance(getattr(device, "info", None), DeviceInfo):
-        raise DeviceUnavailable(f"what open returned is {type(device).__name__}: not a device")
+        raise DeviceUnavailableError(f"what open returned is {type(device).__name__}: not a device")
     with suppress(Exception):
         trial.close_all()
     return device.info
@@ -151,12 +149,11 @@ def all_checks(*, computes: bool) -> list[Check]:
         if name not in ("rows", "typed")
     ]
     sums = (
-        [*agreement, *forms, *_checks_of(check_sums), *_checks_of(check_typed), *_checks_of(check_sampler)]
+        [*agreement, *forms, *_checks_of(check_sums), *_checks_of(check_hetero), *_checks_of(check_sampler)]
         if computes
         else []
     )
-    first = [check for module in (check_form, check_results, check_threads) for check in _checks_of(module)]
-    return [*first, *sums, *_checks_of(check_faults), *_checks_of(check_leaks)]
+    return [*_checks_of(check_protocol), *sums, *_checks_of(check_faults)]
 
 
 def _checks_of(module: ModuleType) -> list[Check]:
@@ -206,9 +203,9 @@ def _outcome(check: Check, trial: Trial) -> tuple[Outcome, str]:
 def _result(work: _Work, trial: Trial) -> tuple[Outcome, str]:
     try:
         work(trial)
-    except Skipped as skipped:
+    except CheckSkippedError as skipped:
         return "skipped", str(skipped)
-    except Failed as failed:
+    except CheckFailedError as failed:
         return "failed", str(failed)
     except BaseException as error:  # A backend may raise anything, anywhere; this is the check's own thread.
         text = one_line(f"{type(error).__name__}: {error}")

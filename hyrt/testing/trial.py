@@ -1,4 +1,4 @@
-"""A device under test: opens it, and compares its results with references."""
+"""A device under test: opens it, compares its results with references, and reports verdicts."""
 
 from __future__ import annotations
 
@@ -6,21 +6,101 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from hyrt.device import Device, DeviceOptions, StepResult
-from hyrt.errors import DeviceFault, PluginConflict, UnsupportedModel
+from hyrt.errors import DeviceFaultError, HyrtError, PluginConflictError, UnsupportedModelError
 from hyrt.graph.graph import Graph
 from hyrt.nn.model import GNN
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.testing import cases
 from hyrt.testing.cases import ModelCase
-from hyrt.testing.reference import Expected, expected_step
-from hyrt.testing.verdicts import Failed, Skipped
+from hyrt.testing.reference import ReferenceResult, reference_step
+
+Outcome = Literal["passed", "failed", "skipped"]
+
+
+class CheckFailedError(Exception):
+    """Raised by a check if the device violates the protocol."""
+
+
+class CheckSkippedError(Exception):
+    """Raised by a check that does not apply to the device, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Outcome of one check."""
+
+    name: str
+    """Description of the requirement."""
+    outcome: Outcome
+    """`passed`, `failed` or `skipped`."""
+    detail: str = ""
+    """Expected and actual behaviour, or the reason for skipping."""
+    seconds: float = 0.0
+    """Duration of the check."""
+
+    def __str__(self) -> str:
+        word = self.outcome.upper() if self.outcome == "failed" else self.outcome
+        return f"{word:<8} {self.name}{': ' if self.detail else ''}{self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All verdicts about one device; as text, one line per verdict."""
+
+    device: str
+    """Name and description of the device."""
+    verdicts: tuple[Verdict, ...]
+    """Verdicts, in the order of the checks."""
+
+    @property
+    def passed(self) -> tuple[Verdict, ...]:
+        return self._having("passed")
+
+    @property
+    def failed(self) -> tuple[Verdict, ...]:
+        return self._having("failed")
+
+    @property
+    def skipped(self) -> tuple[Verdict, ...]:
+        return self._having("skipped")
+
+    def _having(self, outcome: Outcome) -> tuple[Verdict, ...]:
+        return tuple(verdict for verdict in self.verdicts if verdict.outcome == outcome)
+
+    def __str__(self) -> str:
+        counts = f"{len(self.passed)} passed, {len(self.skipped)} skipped, {len(self.failed)} failed"
+        return "\n".join([f"{self.device}: {counts}", *(f"  {verdict}" for verdict in self.verdicts)])
+
+
+class ConformanceError(HyrtError):
+    """Raised if a device violates the protocol; the message has one line for each distinct failure.
+
+    Parameters
+    ----------
+    report
+        All verdicts.
+    """
+
+    is_multiline = True
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        alike: dict[str, list[str]] = {}
+        for verdict in report.failed:
+            alike.setdefault(verdict.detail, []).append(verdict.name)
+        lines = [f"  {', '.join(names)}: {detail}" for detail, names in alike.items()]
+        super().__init__(
+            f"{report.device} does not follow the device protocol: {len(report.failed)} of "
+            f"{len(report.verdicts)} checks failed:\n" + "\n".join(lines)
+        )
+
 
 T = TypeVar("T")
 
@@ -69,28 +149,28 @@ class Trial:
         if errors:
             raise errors[0]
 
-    def loaded(self, model: torch.nn.Module | None = None, **options: Any) -> Device:
+    def open_loaded(self, model: torch.nn.Module | None = None, **options: Any) -> Device:
         """Open a new device and load a model, by default a supported one."""
         device = self.open(**options)
-        load(device, self.model() if model is None else model)
+        load_model(device, self.model() if model is None else model)
         return device
 
     def model(self) -> GNN:
         """Build a model that the device supports."""
-        return self.supported().build()
+        return self.supported_case().build()
 
-    def supported(self, layers: int = 2) -> ModelCase:
+    def supported_case(self, layers: int = 2) -> ModelCase:
         """Return the first supported model, preferably with `layers` layers."""
         if layers not in self._supported:
             candidates = sorted(cases.model_cases(), key=lambda case: case.settings["layers"] != layers)
             for case in candidates:
                 device = self.open()
-                with suppress(UnsupportedModel, PluginConflict):
-                    load(device, case.build())
+                with suppress(UnsupportedModelError, PluginConflictError):
+                    load_model(device, case.build())
                     self._supported[layers] = case
                     break
             else:
-                raise Failed("expected it to support at least one of the models; it refuses all")
+                raise CheckFailedError("expected it to support at least one of the models; it refuses all")
         return self._supported[layers]
 
     def graph(self, *, sparse: bool = False, row_format: str = "float32", model: GNN | None = None) -> Graph:
@@ -109,61 +189,63 @@ class Trial:
         """Return a mini-batch of rows for a model, by default for `model()`."""
         model = model or self.model()
         layers = model.architecture.layers
-        chosen = cases.some_targets() if targets is None else targets
-        return cases.sampled(self.graph(model=model), layers, chosen, cases.ROWS, step=step)
+        chosen = cases.sample_targets() if targets is None else targets
+        return cases.sampled_batch(self.graph(model=model), layers, chosen, cases.ROWS, step=step)
 
 
-def load(device: Device, model: torch.nn.Module) -> list[torch.Tensor]:
+def load_model(device: Device, model: torch.nn.Module) -> list[torch.Tensor]:
     """Load a model with its own trainable parameters and return the parameters."""
-    parameters = trainable(model)
+    parameters = trainable_parameters(model)
     device.load(model, parameters)
     return parameters
 
 
-def trainable(model: torch.nn.Module) -> list[torch.Tensor]:
-    """Return the parameters that the trainer passes to `load` and `update`."""
+def trainable_parameters(model: torch.nn.Module) -> list[torch.Tensor]:
+    """Return the parameters that the trainer passes to `load_model` and `update`."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def built(case: ModelCase) -> GNN:
+def build_or_skip(case: ModelCase) -> GNN:
     """Build a case's model; skip the check if another package declares its kind, which is not the device's
     fault.
     """
     try:
         return case.build()
-    except PluginConflict as conflict:
-        raise Skipped(str(conflict)) from conflict
+    except PluginConflictError as conflict:
+        raise CheckSkippedError(str(conflict)) from conflict
 
 
-def loaded_or_skipped(trial: Trial, model: torch.nn.Module) -> Device:
+def load_or_skip(trial: Trial, model: torch.nn.Module) -> Device:
     """Open a device with the model; skip the check if the device refuses the model with a proper message."""
     device = trial.open()
     try:
-        load(device, model)
-    except UnsupportedModel as refusal:
+        load_model(device, model)
+    except UnsupportedModelError as refusal:
         check_refusal(refusal, model, device.info.name)
         # The device must still be usable after a refusal.
-        load(device, trial.model())
-        raise Skipped(f"refused: {refusal}") from refusal
+        load_model(device, trial.model())
+        raise CheckSkippedError(f"refused: {refusal}") from refusal
     return device
 
 
-def check_refusal(refusal: UnsupportedModel, model: torch.nn.Module, device: str) -> None:
+def check_refusal(refusal: UnsupportedModelError, model: torch.nn.Module, device: str) -> None:
     """Check that a refusal names the device and the layer."""
     text = str(refusal)
-    demand(device in text, f"UnsupportedModel to name the device {device}", f"it says: {text}")
+    require(device in text, f"UnsupportedModelError to name the device {device}", f"it says: {text}")
     names = {name for name, _ in model.named_modules() if name}
     names |= {type(module).__name__ for module in model.modules()} | {"train.precision", "layer"}
-    demand(any(name in text for name in names), "UnsupportedModel to name the layer", f"it says: {text}")
+    require(
+        any(name in text for name in names), "UnsupportedModelError to name the layer", f"it says: {text}"
+    )
 
 
-def step(device: Device, batch: MiniBatch) -> StepResult:
+def run_step(device: Device, batch: MiniBatch) -> StepResult:
     """Transfer and propagate a mini-batch."""
     result = device.propagate(device.transfer(batch))
     kind = type(result).__name__
-    demand(isinstance(result, StepResult), "propagate to return a StepResult", f"it returned {kind}")
+    require(isinstance(result, StepResult), "propagate to return a StepResult", f"it returned {kind}")
     for number, gradient in enumerate(result.gradients):
-        demand(
+        require(
             isinstance(gradient, torch.Tensor),
             f"gradient {number} to be a tensor, of zeros where the loss does not depend on the parameter",
             f"it is {type(gradient).__name__}",
@@ -173,17 +255,17 @@ def step(device: Device, batch: MiniBatch) -> StepResult:
 
 def check_step(device: Device, model: Any, batch: MiniBatch, graph: Graph, where: str = "") -> None:
     """Check that a step of a loaded device agrees with the float64 reference; `where` names the case."""
-    agree(step(device, batch), expected(model, batch, graph), where)
+    check_agreement(run_step(device, batch), compute_reference(model, batch, graph), where)
 
 
-def expected(model: Any, batch: MiniBatch, graph: Graph) -> Expected:
+def compute_reference(model: Any, batch: MiniBatch, graph: Graph) -> ReferenceResult:
     """Compute the float64 reference of a mini-batch with relabelled blocks."""
     sources = batch.blocks[0].sources
     assert sources is not None
-    return expected_step(model, trainable(model), batch, cases.dense_rows(graph, sources))
+    return reference_step(model, trainable_parameters(model), batch, cases.dense_rows(graph, sources))
 
 
-def agree(result: StepResult, reference: Expected, where: str = "") -> None:
+def check_agreement(result: StepResult, reference: ReferenceResult, where: str = "") -> None:
     """Check loss sum, correct count and gradient sums against the reference.
 
     Raises
@@ -194,16 +276,16 @@ def agree(result: StepResult, reference: Expected, where: str = "") -> None:
     suffix = f" ({where})" if where else ""
     deviation = abs(result.loss_sum - reference.loss_sum)
     close = deviation <= 1e-5 * (1 + reference.loss_magnitude)
-    demand(close, f"the loss sum {reference.loss_sum:.7g}", f"it is {result.loss_sum:.7g}{suffix}")
+    require(close, f"the loss sum {reference.loss_sum:.7g}", f"it is {result.loss_sum:.7g}{suffix}")
     min_correct, max_correct = reference.correct
     correct = result.counts.get("correct", 0)
-    demand(
+    require(
         min_correct <= correct <= max_correct,
         f"{min_correct} correct targets",
         f"it counts {correct}{suffix}",
     )
     gradients = list(result.gradients)
-    demand(
+    require(
         len(gradients) == len(reference.gradients),
         f"one gradient for each of {len(reference.gradients)} parameters",
         f"got {len(gradients)}{suffix}",
@@ -212,14 +294,14 @@ def agree(result: StepResult, reference: Expected, where: str = "") -> None:
     for number, (gradient, exact) in enumerate(zip(gradients, reference.gradients, strict=True)):
         shape = tuple(exact.shape)
         label = f"gradient {number} {shape} of {reference.names[number]}"
-        demand(gradient.shape == exact.shape, label, f"its shape is {tuple(gradient.shape)}{suffix}")
+        require(gradient.shape == exact.shape, label, f"its shape is {tuple(gradient.shape)}{suffix}")
         bound = _TENSOR_TOLERANCE * float(exact.abs().max()) + _OVERALL_TOLERANCE * max(overall, 1.0)
         # A NaN difference counts as infinite.
         difference = (gradient.double() - exact).abs().nan_to_num(torch.inf)
         worst = int(difference.argmax())
         position = [int(i) for i in np.unravel_index(worst, shape)]
         actual, exact_value = float(gradient.flatten()[worst]), float(exact.flatten()[worst])
-        demand(
+        require(
             float(difference.max()) <= bound,
             f"{label} within {bound:.1e}",
             f"the largest difference is {abs(actual - exact_value):.1e}, at {position}: {actual:.6g} "
@@ -227,7 +309,7 @@ def agree(result: StepResult, reference: Expected, where: str = "") -> None:
         )
 
 
-def demand(holds: bool, expected: str, actual: object) -> None:
+def require(holds: bool, expected: str, actual: object) -> None:
     """Raise an error unless `holds` is true.
 
     Raises
@@ -236,10 +318,10 @@ def demand(holds: bool, expected: str, actual: object) -> None:
         With the expected and the actual behaviour.
     """
     if not holds:
-        raise Failed(f"expected {expected}; {actual}")
+        raise CheckFailedError(f"expected {expected}; {actual}")
 
 
-def same_bits(result: StepResult, reference: StepResult, where: str) -> None:
+def check_same_bits(result: StepResult, reference: StepResult, where: str) -> None:
     """Check that two results are bit-equal.
 
     Raises
@@ -249,25 +331,25 @@ def same_bits(result: StepResult, reference: StepResult, where: str) -> None:
     """
     for attribute in ("loss_sum", "counts", "normalizer"):
         actual, expected = getattr(result, attribute), getattr(reference, attribute)
-        demand(
+        require(
             actual == expected,
             f"the same {attribute} bit for bit {where}",
             f"got {actual!r} and {expected!r}",
         )
     numbers = len(result.gradients), len(reference.gradients)
-    demand(numbers[0] == numbers[1], f"as many gradients {where}", f"got {numbers[0]} and {numbers[1]}")
+    require(numbers[0] == numbers[1], f"as many gradients {where}", f"got {numbers[0]} and {numbers[1]}")
     for number, (a, b) in enumerate(zip(result.gradients, reference.gradients, strict=True)):
-        demand(torch.equal(a, b), f"gradient {number} to be the same bit for bit {where}", "it differs")
+        require(torch.equal(a, b), f"gradient {number} to be the same bit for bit {where}", "it differs")
 
 
-def kept(result: StepResult) -> StepResult:
+def copy_result(result: StepResult) -> StepResult:
     """Return a copy of a result that later steps cannot overwrite."""
     gradients = [gradient.clone() for gradient in result.gradients]
     return replace(result, counts=dict(result.counts), gradients=gradients, seconds=dict(result.seconds))
 
 
-def must_fault(doing: str, call: Callable[[], Any]) -> DeviceFault:
-    """Check that a call raises a DeviceFault, and return the fault.
+def require_fault(doing: str, call: Callable[[], Any]) -> DeviceFaultError:
+    """Check that a call raises a DeviceFaultError, and return the fault.
 
     Raises
     ------
@@ -276,16 +358,16 @@ def must_fault(doing: str, call: Callable[[], Any]) -> DeviceFault:
     """
     try:
         call()
-    except DeviceFault as fault:
+    except DeviceFaultError as fault:
         return fault
     except Exception as error:
-        raise Failed(
-            f"expected DeviceFault from {doing}; it raised {type(error).__name__}: {error}"
+        raise CheckFailedError(
+            f"expected DeviceFaultError from {doing}; it raised {type(error).__name__}: {error}"
         ) from error
-    raise Failed(f"expected DeviceFault from {doing}; it returned")
+    raise CheckFailedError(f"expected DeviceFaultError from {doing}; it returned")
 
 
-def pieces(targets: NDArray[Any], sizes: Sequence[int]) -> list[NDArray[Any]]:
+def split_targets(targets: NDArray[Any], sizes: Sequence[int]) -> list[NDArray[Any]]:
     """Split targets into pieces of the given sizes and a remainder."""
     return list(np.split(targets, np.cumsum(sizes)))
 
@@ -293,16 +375,16 @@ def pieces(targets: NDArray[Any], sizes: Sequence[int]) -> list[NDArray[Any]]:
 def skip_unless(applies: bool, reason: str) -> None:
     """Skip the check unless it applies."""
     if not applies:
-        raise Skipped(reason)
+        raise CheckSkippedError(reason)
 
 
-def on_a_thread(call: Callable[[], T]) -> T:
+def run_in_thread(call: Callable[[], T]) -> T:
     """Return the result of a call on a new thread, or raise its exception."""
-    (result,) = together(call)
+    (result,) = run_concurrently(call)
     return result
 
 
-def together(*calls: Callable[[], T]) -> list[T]:
+def run_concurrently(*calls: Callable[[], T]) -> list[T]:
     """Run calls concurrently and return their results; raise the first call's error when all have ended."""
     results: dict[int, T] = {}
     errors: dict[int, BaseException] = {}

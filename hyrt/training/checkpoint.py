@@ -23,8 +23,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors import torch as safetensors
 
-from hyrt.errors import CheckpointError, CheckpointNotWritten, told_of_system
-from hyrt.machine.atomic_write import sync_folder, write_atomically
+from hyrt.errors import CheckpointError, CheckpointWriteError, system_error_text
+from hyrt.runtime.files import sync_folder, write_atomically
 
 _FORMAT = 1
 _NAME = re.compile(r"step-(?P<step>\d{8,})\.(?P<checksum>[0-9a-f]{32})\.safetensors")
@@ -55,7 +55,7 @@ def save_checkpoint(
 ) -> Path:
     """Write a checkpoint, then delete those it makes superfluous.
 
-    The newest `keep` stay. Files of later steps than this one (a run that
+    The newest `no_handoff` stay. Files of later steps than this one (a run that
     resumed from before a damaged checkpoint has such) are neither counted nor deleted.
 
     Parameters
@@ -78,7 +78,7 @@ def save_checkpoint(
 
     Raises
     ------
-    CheckpointNotWritten
+    CheckpointWriteError
         If the file could not be written; earlier checkpoints are untouched and no temporary file stays.
     TypeError
         If the state holds anything else, naming where.
@@ -98,7 +98,7 @@ def save_checkpoint(
         there, then = ("Earlier checkpoints are untouched", "resume the run")
         if not any(folder.glob("step-*.safetensors")):
             there, then = ("There is no earlier one", "start the run again")
-        raise CheckpointNotWritten(
+        raise CheckpointWriteError(
             f"{folder}: the checkpoint of step {step} ({len(data):,} bytes) could not be written: "
             f"{error.strerror or error}. {there}. Free space or make the folder writable, then {then}."
         ) from error
@@ -122,7 +122,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {told_of_system(error)}") from error
+        raise CheckpointError(f"{path} cannot be read: {system_error_text(error)}") from error
     return checkpoint_of(path, data)
 
 
@@ -201,7 +201,7 @@ def _newest_first(folder: Path) -> list[tuple[int, Path]]:
                 found.append((int(match["step"]), path.stat().st_mtime_ns, path))
     except OSError as error:
         raise CheckpointError(
-            f"{folder} cannot be searched for checkpoints: {told_of_system(error)}"
+            f"{folder} cannot be searched for checkpoints: {system_error_text(error)}"
         ) from error
     return [(step, path) for step, _, path in sorted(found, reverse=True)]
 
@@ -229,7 +229,7 @@ def _remove_superfluous(folder: Path, new_step: int, new: Path, keep: int) -> No
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
-            raise CheckpointNotWritten(
+            raise CheckpointWriteError(
                 f"{path}: step {new_step} is saved, but this older checkpoint could not be "
                 f"deleted: {error.strerror or error}. Make its folder writable."
             ) from error

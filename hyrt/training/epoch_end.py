@@ -1,28 +1,146 @@
-"""What follows the last step of an epoch: an evaluation, the schedule's step, a checkpoint."""
+"""Metrics of step windows, and evaluation and checkpoints at the end of an epoch."""
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import psutil
+from hyrt_perfmodel.policy import STAGES, Assignment
 from numpy.typing import NDArray
 
-from hyrt.balance.kept_assignments import kept_assignments
+from hyrt.balance.resource_manager import assignment_state
 from hyrt.config import to_yaml
 from hyrt.device.capabilities import ScoresVertices
-from hyrt.inference.evaluate import StopRequested
-from hyrt.machine.atomic_write import write_atomically
-from hyrt.machine.cores import available_cores
-from hyrt.observe.events import Checkpointed, Evaluated
+from hyrt.inference.evaluate import EvaluationStoppedError
+from hyrt.objective.objective import Objective, sum_counts
+from hyrt.pipeline.synchronize import StepSummary
+from hyrt.pipeline.work_items import StepTimes, StepWork
+from hyrt.runtime.channel import QueueSnapshot
+from hyrt.runtime.files import write_atomically
+from hyrt.runtime.hardware import available_cores
 from hyrt.sampling.block import Ids
+from hyrt.telemetry.events import CheckpointWritten, Emit, EvaluationFinished, StepMetrics, steps_per_window
+from hyrt.training.build_run import RunComponents
 from hyrt.training.checkpoint import save_checkpoint
-from hyrt.training.compose import RunParts
 from hyrt.training.open_run import OpenRun
 from hyrt.training.run_state import Best, RunState
+
+
+class MetricsWindow:
+    """Adds steps up and emits a `StepMetrics` about ten times an epoch.
+
+    Which steps form a group depends on the epoch's length only, so that equal runs write equal lines.
+
+    Parameters
+    ----------
+    emit
+        Called with every group.
+    steps_per_epoch
+        The length of an epoch.
+    trainers
+        The trainers' names.
+    queues
+        Tells what the channels have seen, where there are any; asked once a group.
+    objective
+        Makes metrics of what was counted.
+    cache_hits
+        Tells of each trainer that keeps rows which part of the rows it needed those were.
+    """
+
+    def __init__(
+        self,
+        emit: Emit,
+        steps_per_epoch: int,
+        trainers: Sequence[str],
+        queues: Callable[[], QueueSnapshot | None],
+        objective: Objective,
+        cache_hits: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
+        self._emit = emit
+        self._objective = objective
+        self._per_epoch = steps_per_epoch
+        self._size = steps_per_window(steps_per_epoch)
+        self._trainers = trainers
+        self._process = psutil.Process()
+        self._read_queues = queues
+        self._cache_hits = cache_hits
+        self._queues_before: QueueSnapshot | None = None
+        self._added: list[tuple[StepSummary, StepTimes]] = []
+
+    def add(
+        self, work: StepWork, summary: StepSummary, times: StepTimes, assignment: Assignment, lr: float
+    ) -> None:
+        """Count a synchronized step that ran under an assignment."""
+        self._added.append((summary, times))
+        self._newest = work.step + 1, assignment, lr
+        self._chunks = {self._trainers[i]: chunks.figures() for i, chunks in work.chunks().items()}
+        if (work.step + 1) % self._per_epoch % self._size == 0:
+            self.flush()
+
+    def flush(self) -> None:
+        """Emit what has been added since the last group, if anything."""
+        if not self._added:
+            return
+        count = len(self._added)
+        summaries, times = zip(*self._added, strict=True)
+        step, assignment, lr = self._newest
+        seconds = sum(each.iteration_s for each in times)
+        stage_s = {stage: sum(each.stage_s[stage] for each in times) / count for stage in STAGES}
+        propagate_s = zip(*(each.trainers_s["propagate"] for each in times), strict=True)
+        normalizer = sum(each.normalizer for each in summaries)
+        loss_sum = sum(each.loss * each.normalizer for each in summaries)
+        queues = self._read_queues()
+        blocked, queued, depth = self._since_last(queues, count)
+        self._emit(
+            StepMetrics(
+                epoch=(step - 1) // self._per_epoch + 1,
+                step=step,
+                steps_done=(step - 1) % self._per_epoch + 1,
+                steps_per_epoch=self._per_epoch,
+                loss=loss_sum / normalizer if normalizer else 0.0,
+                losses=tuple(each.loss for each in summaries),
+                training_metrics=self._objective.training_metrics(
+                    sum_counts(each.counts for each in summaries)
+                ),
+                mteps=sum(each.num_edges for each in summaries) / seconds / 1e6 if seconds else 0.0,
+                step_s=seconds / count,
+                stage_s=stage_s,
+                busy_s={
+                    name: sum(each) / count for name, each in zip(self._trainers, propagate_s, strict=True)
+                },
+                blocked_s=blocked,
+                queued=queued,
+                queue_depth=depth,
+                bottleneck=max(STAGES[:-1], key=lambda stage: stage_s[stage]),
+                split=dict(zip(self._trainers, assignment.split, strict=True)),
+                threads=assignment.threads.by_name(),
+                lr=lr,
+                memory_bytes=self._process.memory_info().rss,
+                chunks=self._chunks,
+                cache_hits=dict(self._cache_hits()),
+            )
+        )
+        self._queues_before = queues
+        self._added.clear()
+
+    def begin(self) -> None:
+        """Steps begin, or go on after a pause: what the channels saw before belongs to none of them."""
+        self._queues_before = self._read_queues()
+
+    def _since_last(
+        self, now: QueueSnapshot | None, count: int
+    ) -> tuple[dict[str, float], dict[str, float], Mapping[str, int]]:
+        """Waiting a step, and what was in the channels, with their depths."""
+        before = self._queues_before
+        if now is None or before is None:
+            return {}, {}, {}
+        blocked = {end: (seconds - before.blocked_s[end]) / count for end, seconds in now.blocked_s.items()}
+        return blocked, now.mean_items_since(before), now.capacity
 
 
 class EpochEnd:
@@ -34,14 +152,14 @@ class EpochEnd:
         The run, where it is, and what it holds open.
     """
 
-    def __init__(self, parts: RunParts, state: RunState, run: OpenRun) -> None:
+    def __init__(self, parts: RunComponents, state: RunState, run: OpenRun) -> None:
         self._parts = parts
         self._state = state
         self._run = run
         self._saved = time.perf_counter()
         self._has_warned = False
-        if run.unfinished is not None:
-            run.unfinished.save_whole = self.save_once
+        if run.step_checkpointer is not None:
+            run.step_checkpointer.save_whole = self.save_once
 
     @property
     def is_out_of_patience(self) -> bool:
@@ -59,17 +177,17 @@ class EpochEnd:
         state.checkpoint = None
         epoch, loss = state.step // self._parts.steps_per_epoch, state.unevaluated
         assert loss is not None
-        is_last, whole = epoch >= self._parts.epochs, config.sampler.whole_graph
-        if is_last or config.evaluate.is_due(epoch, self._parts.epochs, whole_graph=whole):
+        is_last, whole = epoch >= self._parts.epochs, config.sampler.is_full_graph
+        if is_last or config.evaluate.is_due(epoch, self._parts.epochs, full_graph=whole):
             try:
                 self._evaluate(epoch, check)
-            except StopRequested:
+            except EvaluationStoppedError:
                 return False
         state.unevaluated = None
         self._parts.learner.end_epoch(epoch, loss)
         since_s = time.perf_counter() - self._saved
         is_due = config.checkpoint.is_due_at_step(state.step)
-        is_due = is_due or config.checkpoint.is_due_at_epoch(epoch, since_s, whole_graph=whole)
+        is_due = is_due or config.checkpoint.is_due_at_epoch(epoch, since_s, full_graph=whole)
         if is_last or self.is_out_of_patience or is_due:
             self.save()
         return True
@@ -90,7 +208,7 @@ class EpochEnd:
                 model, self._run.evaluate_workers, should_stop, self._scores_on_device
             ),
         )
-        value = evaluator.worth(metrics, epoch)
+        value = evaluator.ranking_value(metrics, epoch)
         # Without any better one, the first evaluation counts, even if its metric is not a number.
         is_best = value > state.best.value or state.best.weights is None
         if evaluator.not_finite is not None and not self._has_warned:
@@ -102,7 +220,7 @@ class EpochEnd:
             state.best.evaluations_since += 1
         counts = evaluator.confusion if is_best else None
         parts.emit(
-            Evaluated(
+            EvaluationFinished(
                 epoch=epoch,
                 step=state.step,
                 metrics=metrics,
@@ -116,7 +234,7 @@ class EpochEnd:
     def _scores_on_device(self, vertices: Ids) -> NDArray[np.float32] | None:
         """Scores from a device that holds the whole graph; None where the host computes them."""
         trainers = self._run.stages.trainers
-        if not self._parts.config.sampler.whole_graph or len(trainers) != 1:
+        if not self._parts.config.sampler.is_full_graph or len(trainers) != 1:
             return None
         trainer, device = trainers[0], trainers[0].device
         if trainer.lost is not None or not isinstance(device, ScoresVertices):
@@ -152,8 +270,8 @@ class EpochEnd:
         if folder is None:
             return
         state = {
-            **self._state.kept(kept_assignments(self._run.stages, available_cores())),
-            **parts.learner.kept(),
+            **self._state.to_state(assignment_state(self._run.stages, available_cores())),
+            **parts.learner.state(),
             "config": to_yaml(parts.config),
             "graph": parts.graph.checksum,
             "schema": parts.schema.to_dict(),
@@ -165,13 +283,13 @@ class EpochEnd:
             for hook in parts.hooks:
                 hook.before_write(step, operation)
 
-        write = partial(write_atomically, before=before)
+        write = partial(write_atomically, on_operation=before)
         keep = parts.config.checkpoint.keep
         path = parts.call(
             "checkpoint", step, lambda: save_checkpoint(folder, step, state, keep=keep, write=write)
         )
         self._saved = time.perf_counter()
         self._state.checkpoint = path
-        if self._run.unfinished is not None:
-            self._run.unfinished.saved(step)
-        parts.emit(Checkpointed(step=step, path=path))
+        if self._run.step_checkpointer is not None:
+            self._run.step_checkpointer.saved(step)
+        parts.emit(CheckpointWritten(step=step, path=path))

@@ -10,14 +10,17 @@ from types import ModuleType
 from typing import Any, TypeGuard, TypeVar
 
 import torch
-from hyrt_perfmodel.nearest_name import nearest_name
+from hyrt_perfmodel.suggestions import nearest_name
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hyrt.config import Config
-from hyrt.errors import ConfigError, StageFailure, describe
-from hyrt.nn.typed.learned.learned_rows import LearnedRows, tables_of
-from hyrt.nn.typed.learned.row_rules import ROW_RULES
-from hyrt.nn.typed.learned.table_optimizer import TableOptimizer
+from hyrt.errors import ConfigError, StageError, describe_error
+from hyrt.nn.hetero.node_embedding import (
+    SPARSE_UPDATE_RULES,
+    EmbeddingOptimizer,
+    NodeEmbedding,
+    find_embeddings,
+)
 
 Made = TypeVar("Made")
 
@@ -29,7 +32,7 @@ _HOW = {"foreach", "fused", "capturable", "differentiable"}
 _MOST_TRIED = 10_000
 
 
-class Learner:
+class TrainingState:
     """The master copy of the model with its optimizer and schedule.
 
     Parameters
@@ -58,7 +61,7 @@ class Learner:
                 )
         self._config, self._train = config, config.train
         self.optimizer, self._schedule = build_optimizer(config, self.parameters)
-        tables = tables_of(model)
+        tables = find_embeddings(model)
         self.tables = build_table_optimizer(config, tables) if tables else None
         """Steps the learned rows of the model, where it has some."""
 
@@ -86,7 +89,7 @@ class Learner:
         except Exception as error:  # Torch's own checks raise of all kinds.
             raise ConfigError(
                 f"train.optimizer={train.optimizer} cannot make a step with "
-                f"train.optimizer_options={train.optimizer_options}: {describe(error)}"
+                f"train.optimizer_options={train.optimizer_options}: {describe_error(error)}"
             ) from None
         if schedule is None:
             return
@@ -96,14 +99,14 @@ class Learner:
             except (TypeError, AttributeError) as error:
                 raise ConfigError(
                     f"train.schedule={train.schedule} cannot use train.schedule_options="
-                    f"{train.schedule_options}: {describe(error)}: give values of the types that "
+                    f"{train.schedule_options}: {describe_error(error)}: give values of the types that "
                     f"torch.optim.lr_scheduler.{train.schedule} takes"
                 ) from None
             except Exception as error:
                 raise ConfigError(
                     f"train.schedule={train.schedule} with train.schedule_options={train.schedule_options} "
                     f"fails after epoch {epoch} of {epochs}: it makes one step an epoch, so give it options "
-                    f"for more than {epochs} steps, or lower train.epochs ({describe(error)})"
+                    f"for more than {epochs} steps, or lower train.epochs ({describe_error(error)})"
                 ) from None
             rate = float(optimizer.param_groups[0]["lr"])
             # Below 0, but for rounding, steps would raise the loss. The last one is of no step.
@@ -125,7 +128,7 @@ class Learner:
 
         Raises
         ------
-        StageFailure
+        StageError
             If the schedule fails, naming it and the epoch.
         """
         if self._schedule is None:
@@ -133,12 +136,12 @@ class Learner:
         try:
             _step_schedule(self._schedule, loss)
         except Exception as error:
-            raise StageFailure(
+            raise StageError(
                 f"train.schedule={self._train.schedule!r} with {self._train.schedule_options} failed after "
-                f"epoch {epoch}: {describe(error)}"
+                f"epoch {epoch}: {describe_error(error)}"
             ) from error
 
-    def kept(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """The state of all three, for a checkpoint."""
         return {
             "model": self.model.state_dict(),
@@ -147,14 +150,14 @@ class Learner:
             "tables": None if self.tables is None else self.tables.state_dict(),
         }
 
-    def restore(self, kept: Mapping[str, Any]) -> None:
-        """Go on from what `kept` gave; raises what torch raises where it does not fit."""
-        self.model.load_state_dict(kept["model"])
-        self.optimizer.load_state_dict(kept["optimizer"])
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `stored_calibration` gave; raises what torch raises where it does not fit."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
         if self._schedule is not None:
-            self._schedule.load_state_dict(kept["schedule"])
+            self._schedule.load_state_dict(state["schedule"])
         if self.tables is not None:
-            self.tables.load_state_dict(kept["tables"])
+            self.tables.load_state_dict(state["tables"])
 
 
 def _step_schedule(schedule: LRScheduler, loss: float) -> None:
@@ -217,7 +220,7 @@ def build_optimizer(
     return optimizer, _made(schedule, optimizer, train.schedule_options, "schedule")
 
 
-def build_table_optimizer(config: Config, tables: list[LearnedRows]) -> TableOptimizer:
+def build_table_optimizer(config: Config, tables: list[NodeEmbedding]) -> EmbeddingOptimizer:
     """The rule of the configured optimizer for rows of which a step changes few.
 
     Raises
@@ -226,11 +229,11 @@ def build_table_optimizer(config: Config, tables: list[LearnedRows]) -> TableOpt
         If the optimizer has no such rule, or an option that would change all rows.
     """
     train = config.train
-    rule = ROW_RULES.get(train.optimizer)
+    rule = SPARSE_UPDATE_RULES.get(train.optimizer)
     if rule is None:
         raise ConfigError(
             f"train.optimizer={train.optimizer} has no rule for learned rows, which only change in steps "
-            f"that read them: give one of {', '.join(ROW_RULES)}"
+            f"that read them: give one of {', '.join(SPARSE_UPDATE_RULES)}"
         )
     moving = [name for name in ("momentum", "amsgrad", "maximize") if train.optimizer_options.get(name)]
     if moving:
@@ -239,7 +242,7 @@ def build_table_optimizer(config: Config, tables: list[LearnedRows]) -> TableOpt
         )
     known = inspect.signature(rule).parameters
     options = {name: value for name, value in train.optimizer_options.items() if name in known}
-    return TableOptimizer(tables, lambda values: rule(values, **options))
+    return EmbeddingOptimizer(tables, lambda values: rule(values, **options))
 
 
 def _needs_closure(optimizer: type[torch.optim.Optimizer]) -> bool:

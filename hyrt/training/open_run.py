@@ -1,4 +1,4 @@
-"""A run that is open: its trainers have the model, its threads have started."""
+"""Opening of a run: start or resume from a checkpoint, and the record of its start."""
 
 from __future__ import annotations
 
@@ -8,26 +8,88 @@ from dataclasses import dataclass
 
 import torch
 
-from hyrt.balance.kept_assignments import restore_assignments
-from hyrt.balance.resource_manager import ResourceManager, configured_policy
-from hyrt.device.capabilities import TellsGradients
-from hyrt.machine.cores import available_cores
-from hyrt.machine.workers import Workers
-from hyrt.nn.model import torch_threads_for
-from hyrt.nn.own_modules.checked_scores import check_scores
-from hyrt.nn.own_modules.drawn_numbers import RefusedDraws
+from hyrt.balance.resource_manager import ResourceManager, configured_policy, restore_assignments
+from hyrt.device.capabilities import StreamsGradients
+from hyrt.formatting import pluralize
+from hyrt.nn.model import num_torch_threads
 from hyrt.nn.torch_threads import torch_threads
-from hyrt.observe.events import Balanced
+from hyrt.nn.user_modules.model_errors import add_output_check
+from hyrt.nn.user_modules.split_safety import RngGuard
 from hyrt.pipeline.load import Loader
-from hyrt.pipeline.pipeline import GuardedSteps, Pipeline
-from hyrt.pipeline.serial import SerialSteps
+from hyrt.pipeline.pipeline import GuardedSteps, Pipeline, SerialSteps
 from hyrt.pipeline.stages import Stages
 from hyrt.pipeline.synchronize import Synchronizer
-from hyrt.training.compose import RunParts
+from hyrt.runtime.hardware import available_cores
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.sampler_settings import SAMPLERS
+from hyrt.telemetry.events import AssignmentChanged, RunStarted
+from hyrt.training.build_run import RunComponents
 from hyrt.training.run_state import RunState
-from hyrt.training.setup import evaluation_workers
+from hyrt.training.setup import architecture, evaluation_workers
+from hyrt.training.step_checkpoint import RunStepCheckpointer
 from hyrt.training.trainers import open_trainers, refuse_global_dropout
-from hyrt.training.unfinished.unfinished_steps import UnfinishedSteps
+
+
+def run_started(parts: RunComponents, stages: Stages, step: int) -> RunStarted:
+    """Data, model, devices and threads, in a line each.
+
+    Parameters
+    ----------
+    parts
+        The parts of the run.
+    stages
+        The stages with the trainers and their assignment.
+    step
+        The first step to be done.
+    """
+    config, graph = parts.config, parts.graph
+    links = graph.links
+    num_targets = len(graph.split("train", config.data.split)) if links is None else len(links.split.train)
+    known = f"{graph.vertices.label_description} · {pluralize(num_targets, 'target')}"
+    unit = config.sampler.unit
+    if links is not None:
+        unit = unit if config.sampler.is_full_graph else "link"
+        held_out = sum(len(part.links) for part in links.split.held_out.values())
+        known = f"{pluralize(num_targets, 'link')} to train on, {held_out:,} held out"
+    if parts.is_user_model:
+        model = type(parts.learner.model).__name__
+    else:
+        a = architecture(config, graph)
+        widths = "-".join(str(w) for w in (a.in_features, *[a.hidden] * (a.layers - 1), a.num_classes))
+        model = f"{config.model.kind} {widths}"
+    with SAMPLERS.wrap_errors(config.sampler.kind, "describe"):
+        batches = config.sampler.describe(config.model.layers, min(config.data.batch_size, num_targets))
+    named = parts.objective.name
+    objective = "" if named == "classification" else f" · {named}"
+    assignment = stages.schedule.of(step)
+    threads = assignment.threads
+    devices = " · ".join(
+        f"{trainer.name} {n} {unit}{'s' * (n != 1)}"
+        f"{' (simulated)' if trainer.device.info.simulated else ''}"
+        f"{' (samples its own)' if trainer.hops is not None else ''}"
+        for trainer, n in zip(stages.trainers, assignment.split, strict=True)
+    )
+    types, rows = "", f" · {pluralize(graph.num_features, 'feature')}"
+    if graph.types is not None:
+        types = f" of {pluralize(len(graph.types.vertex_types), 'type')}"
+        rows = f" of {pluralize(len(graph.types.relations), 'relation')}"
+    return RunStarted(
+        data=f"{graph.name}  {pluralize(graph.num_vertices, 'vertex', 'vertices')}{types} · "
+        f"{_edges(graph.num_edges)}{rows} · {known}",
+        model=f"{model}{objective} · {batches} · {config.train.optimizer} {config.train.lr:g} · "
+        f"{config.train.precision}",
+        devices=f"{devices} · threads sample {threads.sample}, load {threads.load}, train {threads.train}",
+        epochs=parts.epochs,
+        steps_per_epoch=parts.steps_per_epoch,
+        first_step=step,
+        simulated=stages.simulated,
+    )
+
+
+def _edges(count: int) -> str:
+    """Millions of them, or all of fewer."""
+    return f"{count / 1e6:.3g} M edges" if count >= 1e6 else pluralize(count, "edge")
+
 
 StepSource = Pipeline | GuardedSteps | SerialSteps
 """What runs the steps of a run."""
@@ -47,12 +109,12 @@ class OpenRun:
     """The threads that evaluate."""
     more_scores: set[str]
     """Is given a sentence where a module of the user's returns more scores than the objective needs."""
-    unfinished: UnfinishedSteps | None
+    step_checkpointer: RunStepCheckpointer | None
     """Keeps what is done of steps over a whole graph; None where nothing is kept."""
 
 
 @contextmanager
-def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
+def open_run(parts: RunComponents, state: RunState) -> Iterator[OpenRun]:
     """Open the devices and start the threads; all of it is closed at the end of the block.
 
     Raises
@@ -65,22 +127,22 @@ def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
     with ExitStack() as stack:
         # The caller's generator and torch's thread count are theirs again after the run.
         stack.enter_context(torch.random.fork_rng(devices=[]))
-        stack.enter_context(torch_threads(torch_threads_for(learner.model, threads.train)))
+        stack.enter_context(torch_threads(num_torch_threads(learner.model, threads.train)))
         if state.torch_generator is None:
             torch.manual_seed(config.seed)
         else:
             torch.set_rng_state(state.torch_generator)
         num_scores = parts.evaluator.objective.num_scores(parts.graph.num_outputs)
         more_scores: set[str] = set()
-        hears = more_scores if parts.is_own_model else None
-        stack.callback(check_scores(learner.model, num_scores, hears).remove)
+        hears = more_scores if parts.is_user_model else None
+        stack.callback(add_output_check(learner.model, num_scores, hears).remove)
         if is_shared:
             refuse_global_dropout(learner.model)
-        if parts.is_own_model and len(parts.found) * parts.shared.part.num_processes > 1:
-            stack.callback(RefusedDraws(learner.model).remove)
+        if parts.is_user_model and len(parts.found) * parts.shared.part.num_processes > 1:
+            stack.callback(RngGuard(learner.model).remove)
         unfinished = None
-        if parts.checkpoints is not None and config.sampler.whole_graph and not is_shared:
-            unfinished = UnfinishedSteps(parts, state, parts.checkpoints)
+        if parts.checkpoints is not None and config.sampler.is_full_graph and not is_shared:
+            unfinished = RunStepCheckpointer(parts, state, parts.checkpoints)
         trainers = stack.enter_context(
             open_trainers(
                 config,
@@ -95,16 +157,16 @@ def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
                 keeper=unfinished,
             )
         )
-        hear = parts.shared.hear_gradient
-        if hear is not None and len(trainers) == 1 and isinstance(trainers[0].device, TellsGradients):
-            trainers[0].device.tell_gradients(hear)
+        hear = parts.shared.on_gradient
+        if hear is not None and len(trainers) == 1 and isinstance(trainers[0].device, StreamsGradients):
+            trainers[0].device.register_gradient_hook(hear)
         sample_workers = stack.enter_context(Workers(threads.sample, "hyrt.sample"))
         load_workers = stack.enter_context(Workers(threads.load, "hyrt.load"))
         evaluate_workers = stack.enter_context(evaluation_workers(threads))
         if parts.caches is not None:
             parts.caches.fill(trainers, parts.split, load_workers)
         for hook in parts.hooks:
-            sample_workers.watch = load_workers.watch = hook.watch or load_workers.watch
+            sample_workers.observer = load_workers.observer = hook.worker_observer or load_workers.observer
         stages = Stages(
             parts.sampler,
             Loader(parts.graph.features),
@@ -135,14 +197,14 @@ def open_run(parts: RunParts, state: RunState) -> Iterator[OpenRun]:
         yield OpenRun(stages, synchronizer, managed, evaluate_workers, more_scores, unfinished)
 
 
-def _managed(parts: RunParts, state: RunState, stages: Stages) -> ResourceManager:
+def _managed(parts: RunComponents, state: RunState, stages: Stages) -> ResourceManager:
     """The resource manager of a run that is about to start, or to go on from a checkpoint's assignments."""
     runtime, cores = parts.config.runtime, available_cores()
     given = {"sample": runtime.sample_threads, "load": runtime.load_threads, "train": runtime.train_threads}
     if state.balance is not None:
         restore_assignments(state.balance, stages, state.step, cores, given)
 
-    def decided(event: Balanced) -> None:
+    def decided(event: AssignmentChanged) -> None:
         state.totals.decisions += 1
         parts.emit(event)
 
@@ -152,14 +214,14 @@ def _managed(parts: RunParts, state: RunState, stages: Stages) -> ResourceManage
         stages,
         cores=cores,
         start=parts.threads,
-        given=given,
+        fixed_threads=given,
         steps_per_epoch=parts.steps_per_epoch,
         last_step=parts.num_steps - 1,
         emit=decided,
     )
 
 
-def steps_of(parts: RunParts, run: OpenRun, steps: range) -> StepSource:
+def steps_of(parts: RunComponents, run: OpenRun, steps: range) -> StepSource:
     """The steps of an open run, through the pipeline or one stage after the other, as the settings say.
 
     Steps of the whole graph have nothing to overlap.
@@ -167,7 +229,7 @@ def steps_of(parts: RunParts, run: OpenRun, steps: range) -> StepSource:
     runtime, stages = parts.config.runtime, run.stages
     if not runtime.pipelined:
         return SerialSteps(stages, steps)
-    if parts.config.sampler.whole_graph:
+    if parts.config.sampler.is_full_graph:
         guarded = GuardedSteps(
             stages,
             steps,
@@ -175,8 +237,8 @@ def steps_of(parts: RunParts, run: OpenRun, steps: range) -> StepSource:
             on_stall=parts.on_stall,
             hooks=parts.hooks,
         )
-        if run.unfinished is not None:
-            run.unfinished.on_move = guarded.moved
+        if run.step_checkpointer is not None:
+            run.step_checkpointer.on_move = guarded.moved
         return guarded
     return Pipeline(
         stages,

@@ -9,11 +9,11 @@ from statistics import median_low
 from typing import Any, Self
 
 import torch
-from hyrt_perfmodel.assignment import STAGES
+from hyrt_perfmodel.policy import STAGES
 
-from hyrt.machine.peak_memory import peak_memory_bytes
-from hyrt.pipeline.shares import StepTimes
-from hyrt.quantities import one_line
+from hyrt.formatting import short_repr
+from hyrt.pipeline.work_items import StepTimes
+from hyrt.runtime.hardware import peak_memory_bytes
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class Best:
     evaluations_since: int = 0
     """How many have followed that were not better."""
 
-    __repr__ = one_line
+    __repr__ = short_repr
 
 
 @dataclass(slots=True)
@@ -101,28 +101,30 @@ class RunState:
     checkpoint: Path | None = None
     """The checkpoint that holds this state; None where it has changed since."""
     balance: dict[str, Any] | None = None
-    """The assignments to go on with (`hyrt.balance.kept_assignments`); None where there are none."""
+    """The assignments to go on with (`hyrt.balance.assignment_state`); None where there are none."""
 
-    __repr__ = one_line
+    __repr__ = short_repr
 
     @classmethod
-    def restored(cls, kept: Mapping[str, Any], checkpoint: Path | None = None) -> Self:
-        """From what `kept` gave; checkpoints of earlier versions have no totals and no assignments."""
+    def restored(cls, state: Mapping[str, Any], checkpoint: Path | None = None) -> Self:
+        """From what `stored_calibration` gave; checkpoints of earlier versions have no totals and no
+        assignments.
+        """
         return cls(
-            step=kept["step"],
-            first_step=kept["step"],
-            epoch_s=kept["epoch_s"],
-            epoch_sums=kept["epoch_sums"],
-            unevaluated=kept["unevaluated"],
-            totals=Totals(**(kept.get("totals") or {})),
-            best=Best(**{each.name: kept["best"][each.name] for each in fields(Best)}),
-            first_loss=kept.get("first_loss"),
-            torch_generator=kept["torch_generator"],
+            step=state["step"],
+            first_step=state["step"],
+            epoch_s=state["epoch_s"],
+            epoch_sums=state["epoch_sums"],
+            unevaluated=state["unevaluated"],
+            totals=Totals(**(state.get("totals") or {})),
+            best=Best(**{each.name: state["best"][each.name] for each in fields(Best)}),
+            first_loss=state.get("first_loss"),
+            torch_generator=state["torch_generator"],
             checkpoint=checkpoint,
-            balance=kept.get("balance"),
+            balance=state.get("balance"),
         )
 
-    def kept(self, balance: dict[str, Any] | None) -> dict[str, Any]:
+    def to_state(self, balance: dict[str, Any] | None) -> dict[str, Any]:
         """What a checkpoint holds beside model and settings; `balance` are the assignments now."""
         self.totals.see_memory()
         return {

@@ -7,41 +7,37 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from hyrt_perfmodel.assignment import Threads
+from hyrt_perfmodel.policy import Threads
 
 from hyrt.checks import show
 from hyrt.config import Config
 from hyrt.device.names import split_by_shares
 from hyrt.errors import ConfigError, DataError
+from hyrt.graph.check import check_all_classes
 from hyrt.graph.graph import Graph
-from hyrt.graph.labels.check_labels import check_all_classes
-from hyrt.machine.cores import available_cores
-from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.links.link_gnn import LinkGNN, TypedLinkGNN
-from hyrt.nn.links.link_heads import LINK_HEADS
+from hyrt.nn.hetero.hetero_gnn import HeteroGNN, get_graph_metadata
+from hyrt.nn.link_gnn import LINK_HEADS, HeteroLinkGNN, LinkGNN
+from hyrt.nn.message_passing.model_checks import check_edge_values, check_types, needs_loops
 from hyrt.nn.model import GNN
-from hyrt.nn.models.model_kind import EDGE_FEATURES, EDGE_TYPES, takes_edge_features, takes_edge_types
-from hyrt.nn.own_modules.modules_of_edges import check_takes_blocks
-from hyrt.nn.saga.checks.edge_values import check_edge_values
-from hyrt.nn.saga.checks.on_devices import needs_loops
-from hyrt.nn.saga.checks.typed_graphs import check_types
+from hyrt.nn.models.model_kind import EDGE_FEATURES, EDGE_TYPES, supports_edge_features, supports_edge_types
 from hyrt.nn.self_loops import drop_replaced_loops
 from hyrt.nn.torch_threads import use_one_torch_thread
-from hyrt.nn.typed.shape_of_graph import shape_of
-from hyrt.nn.typed.typed_gnn import TypedGNN
+from hyrt.nn.user_modules.conv_stack import check_forward_signature
 from hyrt.objective import Objective
-from hyrt.objective.links.decoders import DECODERS
-from hyrt.objective.registry import OBJECTIVES
-from hyrt.objective.returned import check_class_weights
-from hyrt.sampling.registry import SAMPLERS
+from hyrt.objective.link_prediction import DECODERS
+from hyrt.objective.objective import OBJECTIVES
+from hyrt.objective.validation import check_class_weights
+from hyrt.runtime.hardware import available_cores
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.sampler import Sampler
-from hyrt.training.given.expected_run import ExpectedRun
-from hyrt.training.given.link_steps import build_link_sampler
-from hyrt.training.given.typed_run import check_kind, check_own_module, check_typed_sampler
+from hyrt.sampling.sampler_settings import SAMPLERS
+from hyrt.training.hetero_run import check_hetero_sampler, check_kind, check_user_module
+from hyrt.training.link_steps import build_link_sampler
+from hyrt.training.prechecks import RunPrediction
 
 
-def assign_threads(config: Config, host_trainers: int = 1, expected: ExpectedRun | None = None) -> Threads:
+def assign_threads(config: Config, host_trainers: int = 1, expected: RunPrediction | None = None) -> Threads:
     """The configured thread counts; those left at 0 are as predicted, or chosen from the available cores.
 
     Sampling is the lightest stage, so it gets half of them. Loading may use all: its chunks are small, and
@@ -58,7 +54,7 @@ def assign_threads(config: Config, host_trainers: int = 1, expected: ExpectedRun
     """
     cores = available_cores()
     runtime = config.runtime
-    if config.sampler.whole_graph:
+    if config.sampler.is_full_graph:
         # Sampling and loading have nothing to do.
         chosen = Threads(sample=1, load=1, train=cores)
     elif expected is not None:
@@ -80,10 +76,10 @@ def evaluation_workers(threads: Threads) -> Workers:
 def architecture(config: Config, graph: Graph) -> Architecture:
     """The configured model for a graph's widths."""
     model, options = config.model, dict(config.model.options)
-    if graph.topology.edge_width and takes_edge_features(model.kind):
+    if graph.topology.edge_width and supports_edge_features(model.kind):
         options.setdefault(EDGE_FEATURES, graph.topology.edge_width)
-    shape = shape_of(graph)
-    if shape is not None and takes_edge_types(model.kind):
+    shape = get_graph_metadata(graph)
+    if shape is not None and supports_edge_types(model.kind):
         options.setdefault(EDGE_TYPES, shape.num_relations)
     return Architecture(
         kind=model.kind,
@@ -112,9 +108,9 @@ def build_model(config: Config, graph: Graph) -> GNN:
         torch.manual_seed(config.seed)
         if graph.links is not None and decoder in LINK_HEADS:
             made = architecture(config, graph)
-            made_as = LinkGNN if graph.types is None else TypedLinkGNN
+            made_as = LinkGNN if graph.types is None else HeteroLinkGNN
             return made_as(made, decoder, DECODERS[decoder].columns(made.num_classes))
-        return (GNN if graph.types is None else TypedGNN)(architecture(config, graph))
+        return (GNN if graph.types is None else HeteroGNN)(architecture(config, graph))
 
 
 def select_edges(config: Config, graph: Graph) -> Graph:
@@ -134,11 +130,12 @@ def fitted_objective(config: Config, graph: Graph, targets: np.ndarray) -> Objec
     objective = config.build_objective(graph.labels)
     if graph.links is not None:
         return objective
-    with OBJECTIVES.blamed(objective.name, "with_targets"):
-        fitted = objective.with_targets(graph.vertices.labels_of(targets), graph.num_outputs)
+    with OBJECTIVES.wrap_errors(objective.name, "fit_to_targets"):
+        fitted = objective.fit_to_targets(graph.vertices.select_labels(targets), graph.num_outputs)
     if not isinstance(fitted, type(objective)):
         raise ConfigError(
-            f"{OBJECTIVES.named(objective.name)}: with_targets returns {show(fitted)}: return the objective"
+            f"{OBJECTIVES.describe(objective.name)}: fit_to_targets returns {show(fitted)}: "
+            "return the objective"
         )
     return fitted
 
@@ -173,10 +170,10 @@ def build_sampler(
     if graph.links is not None:
         return build_link_sampler(config, graph, graph.links)
     objective = objective or fitted_objective(config, graph, targets)
-    with OBJECTIVES.blamed(objective.name, "class_weights"):
-        class_weights = objective.class_weights(graph.vertices.labels_of(targets), graph.num_outputs)
+    with OBJECTIVES.wrap_errors(objective.name, "class_weights"):
+        class_weights = objective.class_weights(graph.vertices.select_labels(targets), graph.num_outputs)
     class_weights = check_class_weights(objective.name, class_weights, graph.num_outputs)
-    with SAMPLERS.blamed(kind, "build"):
+    with SAMPLERS.wrap_errors(kind, "build"):
         sampler = config.sampler.build(
             graph,
             targets,
@@ -187,24 +184,25 @@ def build_sampler(
         )
     if not callable(getattr(sampler, "units", None)):
         raise ConfigError(
-            f"{SAMPLERS.named(kind)}: build returned {type(sampler).__name__}, which is not a "
+            f"{SAMPLERS.describe(kind)}: build returned {type(sampler).__name__}, which is not a "
             "hyrt.sampling.sampler.Sampler"
         )
-    with SAMPLERS.blamed(kind, "units"):
+    with SAMPLERS.wrap_errors(kind, "units"):
         most = config.sampler.units_per_step(min(config.data.batch_size, len(targets)))
         units = len(sampler.units(0))
     if not 0 < units <= most:
         raise ConfigError(
-            f"{SAMPLERS.named(kind)}: its first step has {units} units, but its units_per_step says {most}: "
+            f"{SAMPLERS.describe(kind)}: its first step has {units} units, but its "
+            f"units_per_step says {most}: "
             "a step may have fewer, but not more, and needs at least one"
         )
     if graph.topology.has_edge_values and not type(config.sampler).__module__.startswith("hyrt."):
         _check_edge_values_of_blocks(kind, graph, sampler)
-    with SAMPLERS.blamed(kind, "steps_per_epoch"):
+    with SAMPLERS.wrap_errors(kind, "steps_per_epoch"):
         steps = sampler.steps_per_epoch()
     if steps < 1:
         raise ConfigError(
-            f"{SAMPLERS.named(kind)}: steps_per_epoch is {steps}: an epoch has at least one step"
+            f"{SAMPLERS.describe(kind)}: steps_per_epoch is {steps}: an epoch has at least one step"
         )
     return sampler
 
@@ -212,12 +210,13 @@ def build_sampler(
 def _check_edge_values_of_blocks(kind: str, graph: Graph, sampler: Sampler) -> None:
     """Refuse a third party's sampler whose blocks leave out what the graph's edges have."""
     topology = graph.topology
-    with SAMPLERS.blamed(kind, "sample"), Workers(1, "hyrt.sample") as workers:
+    with SAMPLERS.wrap_errors(kind, "sample"), Workers(1, "hyrt.sample") as workers:
         batch = sampler.sample(0, sampler.units(0)[:1], workers, in_place=False)
     for name, values in (("weights", topology.edge_weights), ("features", topology.edge_features)):
         if values is not None and any(getattr(block, f"edge_{name}") is None for block in batch.blocks):
             raise ConfigError(
-                f"{SAMPLERS.named(kind)}: its blocks do not have the {name} of edges, as {graph.name} has: "
+                f"{SAMPLERS.describe(kind)}: its blocks do not have the {name} of edges, as "
+                f"{graph.name} has: "
                 f"fill in Block.edge_{name} as docs/edges.md says, or set another sampler.kind"
             )
     batch.release()
@@ -225,8 +224,8 @@ def _check_edge_values_of_blocks(kind: str, graph: Graph, sampler: Sampler) -> N
 
 def _check_no_weights_in_chunks(config: Config, graph: Graph, model: torch.nn.Module) -> None:
     """Refuse weights of edges where devices with kernels of their own add up chunks of a graph."""
-    in_chunks = config.fullgraph.asks_for_chunks or len(config.trained_on) > 1
-    if graph.topology.edge_weights is None or not (config.sampler.whole_graph and in_chunks):
+    in_chunks = config.fullgraph.uses_chunks or len(config.training_requests) > 1
+    if graph.topology.edge_weights is None or not (config.sampler.is_full_graph and in_chunks):
         return
     if isinstance(model, GNN) and not needs_loops(model):
         raise ConfigError(
@@ -285,12 +284,12 @@ class PreparedRun:
                 "give links.decoder=dot with a module of your own, which returns the embeddings"
             )
         if self._module is not None:
-            check_takes_blocks(self._module)
-            check_own_module(self._module, self._data)
-            check_typed_sampler(self._config, self._data)
+            check_forward_signature(self._module)
+            check_user_module(self._module, self._data)
+            check_hetero_sampler(self._config, self._data)
         model = build_model(self._config, self._data) if self._module is None else self._module
         check_types(model, self._data)
-        check_edge_values(model, self._data, drawn_by=self._config.sampler.reads_edge_weights)
+        check_edge_values(model, self._data, sampler_uses_weights=self._config.sampler.reads_edge_weights)
         _check_no_weights_in_chunks(self._config, self._data, model)
         return model
 
@@ -313,7 +312,7 @@ class PreparedRun:
 
 
 def first_split(
-    config: Config, names: Sequence[str], expected: ExpectedRun | None, num_targets: int
+    config: Config, names: Sequence[str], expected: RunPrediction | None, num_targets: int
 ) -> list[int]:
     """Units of a step for each trainer: as configured, by the devices' shares, as predicted, or equal parts.
 
@@ -324,12 +323,12 @@ def first_split(
     ValueError
         If the prediction is of other trainers, or of steps of another size.
     """
-    if config.sampler.whole_graph:
+    if config.sampler.is_full_graph:
         # Shares of several devices are of its columns.
         shares: Sequence[float] = [1.0] * len(names)
     elif config.split is not None:
         shares = config.split
-    elif expected is not None and not config.gives_split:
+    elif expected is not None and not config.has_explicit_split:
         if set(expected.split) != set(names) or sum(expected.split.values()) != config.units_per_step:
             raise ValueError(
                 f"the predicted split {dict(expected.split)} does not share {config.units_per_step} "

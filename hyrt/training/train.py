@@ -10,21 +10,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from hyrt.errors import CheckpointError, HyrtError, StageFailure, StepStopped, describe
-from hyrt.fullgraph.chunks.chunked_step import ChunkedStep, cut_text
-from hyrt.observe.events import EpochEnded, Notice, Predicted, RunEnded
-from hyrt.pipeline.shares import StepWork
+from hyrt.errors import CheckpointError, HyrtError, StageError, StepInterrupted, describe_error
+from hyrt.formatting import short_repr
+from hyrt.fullgraph.chunks.chunk_stats import ChunkedStep, describe_chunks
 from hyrt.pipeline.synchronize import StepSummary
-from hyrt.quantities import one_line
+from hyrt.pipeline.work_items import StepWork
+from hyrt.telemetry.events import EpochEnded, Notice, PredictionMade, RunEnded
+from hyrt.training.build_run import RunComponents
 from hyrt.training.checkpoint import Checkpoint
-from hyrt.training.compose import RunParts
-from hyrt.training.epoch_end import EpochEnd
-from hyrt.training.given.expected_run import expected_figures
-from hyrt.training.open_run import OpenRun, StepSource, open_run, steps_of
-from hyrt.training.run_started import run_started
+from hyrt.training.chunk_device_group import ChunkDeviceGroup
+from hyrt.training.epoch_end import EpochEnd, MetricsWindow
+from hyrt.training.open_run import OpenRun, StepSource, open_run, run_started, steps_of
+from hyrt.training.prechecks import expected_figures
 from hyrt.training.run_state import RunState
-from hyrt.training.step_group import StepGroups
-from hyrt.training.team.chunk_team import ChunkTeam
 
 # A loss that is so many times the first one has diverged; a first one above this is too large itself.
 _DIVERGED = 1000.0
@@ -52,7 +50,7 @@ class TrainResult:
     summary: dict[str, Any]
     """The content of summary.json."""
 
-    __repr__ = one_line
+    __repr__ = short_repr
 
 
 class Training:
@@ -61,10 +59,10 @@ class Training:
     Parameters
     ----------
     parts
-        All that the run is made of; `hyrt.training.compose.compose_run` makes it from settings.
+        All that the run is made of; `hyrt.training.build_run.build_run` makes it from settings.
     """
 
-    def __init__(self, parts: RunParts) -> None:
+    def __init__(self, parts: RunComponents) -> None:
         self.parts = parts
         self.state = RunState()
         self.summary_of_failure: dict[str, Any] = {}
@@ -127,12 +125,12 @@ class Training:
     def end_failed(self, error: BaseException) -> None:
         """Let the hooks know that the run has failed; what fails in them is a note to the error."""
         for hook in self.parts.hooks:
-            hook.end_failed(error, self.summary_of_failure)
+            hook.on_failure(error, self.summary_of_failure)
 
     def leave(self) -> None:
         """Let the hooks know that the process is ended within a step, for it was asked to stop."""
         for hook in self.parts.hooks:
-            hook.leave()
+            hook.on_abort()
 
     def _train(self, run: OpenRun) -> str:
         """Run the steps; returns the run's status."""
@@ -149,17 +147,17 @@ class Training:
         with steps_of(parts, run, range(state.step, parts.num_steps)) as source:
             try:
                 return self._do_steps(run, source, epoch_end)
-            except StepStopped:
+            except StepInterrupted:
                 return "interrupted"
 
     def _begin(self, run: OpenRun) -> None:
         """Let the hooks begin, and tell what is about to be trained."""
         parts, state = self.parts, self.state
         devices = [trainer.device for trainer in run.stages.trainers]
-        notices = [hook.begin(devices, range(state.step, parts.num_steps)) for hook in parts.hooks]
+        notices = [hook.on_start(devices, range(state.step, parts.num_steps)) for hook in parts.hooks]
         parts.emit(run_started(parts, run.stages, state.step))
         if parts.expected is not None:
-            parts.emit(Predicted(step=state.step, **expected_figures(parts.expected)))
+            parts.emit(PredictionMade(step=state.step, **expected_figures(parts.expected)))
         if parts.evaluator.warning is not None:
             parts.warn(parts.evaluator.warning)
         if state.first_step:
@@ -175,7 +173,7 @@ class Training:
         parts, state, stages = self.parts, self.state, run.stages
         per_epoch = parts.steps_per_epoch
         names = [trainer.name for trainer in stages.trainers]
-        groups = StepGroups(
+        groups = MetricsWindow(
             *(parts.emit, per_epoch, names, source.queues, parts.evaluator.objective),
             cache_hits=dict if parts.caches is None else parts.caches.hit_rates,
         )
@@ -186,13 +184,13 @@ class Training:
             if summary is None:
                 continue
             seconds = time.perf_counter() - before
-            if run.unfinished is not None:
-                seconds += run.unfinished.take_seconds_before()
+            if run.step_checkpointer is not None:
+                seconds += run.step_checkpointer.take_seconds_before()
             times = work.times(seconds)
             self._count(summary, times.iteration_s)
             self._watch_loss(work.step, summary.loss)
-            self._tell_chunks(run, work)
-            self._tell_of_scores(run)
+            self._report_chunks(run, work)
+            self._warn_extra_outputs(run)
             state.totals.add(times)
             lr = parts.learner.lr * parts.warm_up(work.step)
             groups.add(work, summary, times, stages.schedule.of(work.step), lr)
@@ -227,7 +225,7 @@ class Training:
         except (HyrtError, KeyboardInterrupt):
             raise
         except BaseException as error:
-            raise StageFailure(f"error in {doing}: {describe(error)}") from error
+            raise StageError(f"error in {doing}: {describe_error(error)}") from error
         work.synchronize_s += time.perf_counter() - started
         return summary
 
@@ -281,17 +279,17 @@ class Training:
             "another links.decoder, or check that features or edges say something of the links"
         )
 
-    def _tell_of_scores(self, run: OpenRun) -> None:
+    def _warn_extra_outputs(self, run: OpenRun) -> None:
         """Warn, once, of scores that no class has."""
         if run.more_scores and not self._told_of_scores:
             self._told_of_scores = True
             self.parts.warn(min(run.more_scores))
 
-    def _tell_chunks(self, run: OpenRun, work: StepWork) -> None:
+    def _report_chunks(self, run: OpenRun, work: StepWork) -> None:
         """Keep how a whole graph was cut, and say so where that is new."""
         for index, chunks in work.chunks().items():
             device = run.stages.trainers[index].device
-            if isinstance(device, ChunkTeam):
+            if isinstance(device, ChunkDeviceGroup):
                 for text in device.take_notices():
                     self.parts.warn(f"step {work.step}: {text}")
             name = device.info.name
@@ -299,7 +297,7 @@ class Training:
             self._chunks[name] = chunks
             if before is None or before.intervals != chunks.intervals:
                 was = "" if before is None else f" (before, {before.intervals} x {before.intervals})"
-                text = f"{name} trains in {cut_text(chunks.figures())}{was}"
+                text = f"{name} trains in {describe_chunks(chunks.figures())}{was}"
                 self.parts.emit(Notice(kind="info", text=text))
 
     def _end_steps_of_epoch(self) -> None:
@@ -337,14 +335,14 @@ class Training:
             "balance": {"policy": run.manager.policy_name, "decisions": totals.decisions},
             **totals.means(per_epoch),
             "devices_lost": {
-                trainer.name: "; ".join([describe(lost), *getattr(lost, "__notes__", ())])
+                trainer.name: "; ".join([describe_error(lost), *getattr(lost, "__notes__", ())])
                 for trainer in stages.trainers
                 if (lost := trainer.lost) is not None
             }
             | {
                 name: why
                 for trainer in stages.trainers
-                if isinstance(trainer.device, ChunkTeam)
+                if isinstance(trainer.device, ChunkDeviceGroup)
                 for name, why in trainer.device.lost.items()
             },
             "epochs": state.step // per_epoch,
@@ -359,6 +357,6 @@ class Training:
         if self._chunks:
             summary["chunks"] = {name: chunks.figures() for name, chunks in self._chunks.items()}
         for hook in parts.hooks:
-            parts.say(hook.end(summary))
+            parts.say(hook.on_end(summary))
         parts.emit(RunEnded(status=status, summary=summary))
         return TrainResult(status, model, best.metrics, summary)

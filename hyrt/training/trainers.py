@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from hyrt_perfmodel.assignment import Threads
+from hyrt_perfmodel.policy import Threads
 
 from hyrt.config import Config
 from hyrt.device import Device, DeviceInfo, DeviceOptions
 from hyrt.device.calls import call_device, load_replica, open_device
 from hyrt.device.capabilities import (
-    CachesRows,
+    FeatureCacheDevice,
     KeepsHostBudget,
     KeepsSteps,
     Resizable,
@@ -24,16 +24,23 @@ from hyrt.device.capabilities import (
     usable_forms,
 )
 from hyrt.device.discovery import find_device
-from hyrt.errors import ConfigError, DeviceFault, DeviceOutOfMemory, HyrtError, UnsupportedModel, listed
-from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
-from hyrt.fullgraph.host_budget import HostBudget
-from hyrt.fullgraph.unfinished.step_keeper import StepKeeper
+from hyrt.errors import (
+    ConfigError,
+    DeviceFaultError,
+    DeviceOutOfMemoryError,
+    HyrtError,
+    UnsupportedModelError,
+    join_names,
+)
+from hyrt.fullgraph.chunks.intervals import ChunkOptions
+from hyrt.fullgraph.matrix_pool import HostMemoryBudget
+from hyrt.fullgraph.step_checkpoint import StepCheckpointer
 from hyrt.graph.graph import Graph
-from hyrt.nn.model import torch_threads_for
-from hyrt.nn.saga.checks.on_devices import needs_loops
+from hyrt.nn.message_passing.model_checks import needs_loops
+from hyrt.nn.model import num_torch_threads
 from hyrt.objective import Objective
 from hyrt.pipeline.trainer import InputPlan, Trainer, plan_input
-from hyrt.training.team.chunk_team import ChunkTeam, TeamInfo
+from hyrt.training.chunk_device_group import ChunkDeviceGroup, DeviceGroupInfo
 
 Found = tuple[type[Device], DeviceInfo]
 
@@ -41,8 +48,8 @@ Found = tuple[type[Device], DeviceInfo]
 def find_trainers(config: Config, *, in_chunks: bool = False) -> list[Found]:
     """The backends and devices that the settings name, in their order.
 
-    Several that train the whole graph are one: a `ChunkTeam`. So is one that computes chunks, but not by
-    itself, where the settings ask for them.
+    Several that train the whole graph are one: a `ChunkDeviceGroup`. So is one that computes chunks, but not
+    by itself, where the settings ask for them.
 
     Parameters
     ----------
@@ -53,17 +60,17 @@ def find_trainers(config: Config, *, in_chunks: bool = False) -> list[Found]:
 
     Raises
     ------
-    DeviceUnavailable
+    DeviceUnavailableError
         With the remedy.
     ConfigError
         If a device is named twice.
-    UnsupportedModel
+    UnsupportedModelError
         If a device cannot train the whole graph, and the settings want it to.
     """
-    found = [find_device(request.name) for request in config.trained_on]
+    found = [find_device(request.name) for request in config.training_requests]
     for _, info in found:
-        if config.sampler.whole_graph and not info.whole_graphs:
-            raise UnsupportedModel(
+        if config.sampler.is_full_graph and not info.whole_graphs:
+            raise UnsupportedModelError(
                 f"{info.name} trains mini-batches, not the whole graph at once: train on cpu, cuda or "
                 f"opencl, or omit --full-graph (sampler.kind={config.sampler.kind})"
             )
@@ -71,8 +78,8 @@ def find_trainers(config: Config, *, in_chunks: bool = False) -> list[Found]:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"devices has {name} twice: give each device once")
-    if config.sampler.whole_graph and (in_chunks or len(found) > 1 or _is_to_be_cut(config, found)):
-        return [(ChunkTeam, _team(config, found))]
+    if config.sampler.is_full_graph and (in_chunks or len(found) > 1 or _is_to_be_cut(config, found)):
+        return [(ChunkDeviceGroup, _team(config, found))]
     return found
 
 
@@ -80,19 +87,19 @@ def _is_to_be_cut(config: Config, found: Sequence[Found]) -> bool:
     """Whether a device is asked for chunks that computes them in a team alone, such as the CPU."""
     backend = found[0][0]
     alone = issubclass(backend, SharesColumns) and not issubclass(backend, RunsChunks)
-    return config.fullgraph.asks_for_chunks and alone
+    return config.fullgraph.uses_chunks and alone
 
 
-def _team(config: Config, found: Sequence[Found]) -> TeamInfo:
+def _team(config: Config, found: Sequence[Found]) -> DeviceGroupInfo:
     """Several devices as the one that trains the whole graph."""
     for backend, info in found:
         if not issubclass(backend, SharesColumns):
             others = "devices: give it alone, or take" if len(found) > 1 else "ranks: take"
-            raise UnsupportedModel(
+            raise UnsupportedModelError(
                 f"{info.name} does not share a whole graph with other {others} cpu, opencl or cuda"
             )
     infos = [info for _, info in found]
-    return TeamInfo(
+    return DeviceGroupInfo(
         kind="team",
         index=0,
         description="; ".join(info.description for info in infos),
@@ -101,7 +108,7 @@ def _team(config: Config, found: Sequence[Found]) -> TeamInfo:
         whole_graphs=True,
         simulated=any(info.simulated for info in infos),
         members=tuple(found),
-        shares=tuple(1.0 if each.share is None else each.share for each in config.trained_on),
+        shares=tuple(1.0 if each.share is None else each.share for each in config.training_requests),
         continue_on_loss=config.runtime.on_device_loss == "continue",
     )
 
@@ -118,24 +125,24 @@ def open_trainers(
     scratch: Path | None = None,
     *,
     is_shared: bool = False,
-    keeper: StepKeeper | None = None,
+    keeper: StepCheckpointer | None = None,
 ) -> Iterator[list[Trainer]]:
     """Every device with a replica of the model; closed at the end of the block.
 
     `warn` hears of a device that fails when it is closed after all else went well. `scratch` is the folder
-    for what exceeds the budget of host memory; None is the system's. With `is_shared`, other processes train
-    the same steps: what can train a whole graph in chunks does. `keeper` keeps what is done of steps over a
-    whole graph; None keeps nothing.
+    for what exceeds the budget of host memory; None is the system's. With `is_distributed`, other processes
+    train the same steps: what can train a whole graph in chunks does. `keeper` keeps what is done of steps
+    over a whole graph; None keeps nothing.
 
     Raises
     ------
-    DeviceUnavailable
+    DeviceUnavailableError
         With the remedy.
     Stalled
         If a device does not open, or take the model, within the run's stall timeout.
     ConfigError
         If several trainers meet a layer whose result would depend on the split, or none can sample as asked.
-    UnsupportedModel
+    UnsupportedModelError
         If a device cannot run the model or train for the objective.
     """
     if len(found) > 1:
@@ -149,19 +156,19 @@ def open_trainers(
             device = open_device(backend, info, options, config.runtime.stall_timeout_s)
             trainer = Trainer(device, InputPlan("rows"), threads=threads.train)
             # Torch's own operators round differently with other counts: their threads stay.
-            if torch_threads_for(model, 2) == 1 and isinstance(device, Resizable):
+            if num_torch_threads(model, 2) == 1 and isinstance(device, Resizable):
                 trainer.resize = device.resize
             opened.enter_context(_closing(trainer, config.runtime.stall_timeout_s, warn))
-            _check_typed(config, info, graph)
+            _check_hetero(config, info, graph)
             in_chunks = _in_chunks(config, device, is_shared=is_shared)
             _limit(trainer, config, graph, scratch, in_chunks=in_chunks)
             # Of several ranks, filtered rows also come from other ranks.
             if in_chunks and not is_shared and (text := _unused_filter(config, info, model)):
                 warn(text)
-            if keeper is not None and config.sampler.whole_graph and isinstance(device, KeepsSteps):
+            if keeper is not None and config.sampler.is_full_graph and isinstance(device, KeepsSteps):
                 device.take_step_keeper(keeper)
             forms = usable_forms(device, graph, in_chunks=in_chunks, sent=_keeps_rows(config, device, graph))
-            whole, fuse = config.sampler.whole_graph, config.runtime.fuse_load
+            whole, fuse = config.sampler.is_full_graph, config.runtime.fuse_load
             trainer.plan = plan_input(model, graph, forms, fuse=fuse, whole=whole)
             if whole and not fuse and trainer.plan == plan_input(model, graph, forms, fuse=True, whole=True):
                 warn(
@@ -169,10 +176,14 @@ def open_trainers(
                     "is loaded: omit it"
                 )
             try:
-                call("load", partial(load_replica, device, model, parameters, objective), fault=DeviceFault)
-            except DeviceOutOfMemory as error:
-                limit = "fullgraph.device_memory or " if config.sampler.whole_graph else ""
-                raise DeviceOutOfMemory(
+                call(
+                    "load",
+                    partial(load_replica, device, model, parameters, objective),
+                    fault=DeviceFaultError,
+                )
+            except DeviceOutOfMemoryError as error:
+                limit = "fullgraph.device_memory or " if config.sampler.is_full_graph else ""
+                raise DeviceOutOfMemoryError(
                     f"{error}: the model's weights do not fit. Lower model.hidden, or raise {limit}"
                     "runtime.device_memory_gib if it is set"
                 ) from error
@@ -189,21 +200,21 @@ def open_trainers(
         yield trainers
 
 
-def _check_typed(config: Config, info: DeviceInfo, graph: Graph) -> None:
+def _check_hetero(config: Config, info: DeviceInfo, graph: Graph) -> None:
     """Refuse a device that cannot take rows of several types."""
-    if graph.types is not None and isinstance(info, TeamInfo):
-        raise UnsupportedModel(
+    if graph.types is not None and isinstance(info, DeviceGroupInfo):
+        raise UnsupportedModelError(
             f"{info.name} trains graphs of one type of vertices in chunks, and {graph.name} has "
             f"{len(graph.types.vertex_types)}: give devices=cpu, and omit fullgraph.chunks, "
             "fullgraph.device_memory and the other settings of chunks"
         )
     if graph.types is not None and "typed" not in info.forms:
-        raise UnsupportedModel(
+        raise UnsupportedModelError(
             f"{info.name} takes rows of one type of vertices, and {graph.name} has "
             f"{len(graph.types.vertex_types)}: train it on cpu, or on another device that runs torch"
         )
-    if graph.types is not None and config.sampler.whole_graph and "in_place" not in info.forms:
-        raise UnsupportedModel(
+    if graph.types is not None and config.sampler.is_full_graph and "in_place" not in info.forms:
+        raise UnsupportedModelError(
             f"{info.name} trains typed graphs in mini-batches, not whole: omit --full-graph, or train on cpu"
         )
 
@@ -228,11 +239,11 @@ def _limit(trainer: Trainer, config: Config, graph: Graph, scratch: Path | None,
             trainer.device.take_chunks(
                 ChunkOptions(asked.chunks, asked.order, asked.in_flight, asked.filter_below)
             )
-    elif asked.asks_for_chunks:
+    elif asked.uses_chunks:
         given = asked.chunk_settings
         have, them = ("has", "it") if len(given) == 1 else ("have", "them")
         raise ConfigError(
-            f"{listed(given)} {have} no effect on {trainer.name}, which does not train in chunks of "
+            f"{join_names(given)} {have} no effect on {trainer.name}, which does not train in chunks of "
             f"edges: omit {them}, or train on opencl or cuda"
         )
     if limit is None:
@@ -242,13 +253,13 @@ def _limit(trainer: Trainer, config: Config, graph: Graph, scratch: Path | None,
             f"fullgraph.host_memory: {trainer.name} keeps no matrices of the graph in a file: omit it, or "
             "train on cpu"
         )
-    trainer.device.take_host_budget(HostBudget(limit, scratch))
+    trainer.device.take_host_budget(HostMemoryBudget(limit, scratch))
 
 
 def _unused_filter(config: Config, info: DeviceInfo, model: torch.nn.Module) -> str | None:
     """Return why rows that are picked out for chunks save nothing; None if they may."""
     limit = config.fullgraph.filter_below
-    infos = [each for _, each in info.members] if isinstance(info, TeamInfo) else [info]
+    infos = [each for _, each in info.members] if isinstance(info, DeviceGroupInfo) else [info]
     if limit is None:
         return None
     if needs_loops(model):
@@ -267,7 +278,7 @@ def _unused_filter(config: Config, info: DeviceInfo, model: torch.nn.Module) -> 
 def _keeps_rows(config: Config, device: Device, graph: Graph) -> bool:
     """Whether a device is to keep some rows and be sent the others, rather than to gather them all itself."""
     asked = config.data.cache
-    if asked is None or not isinstance(device, CachesRows):
+    if asked is None or not isinstance(device, FeatureCacheDevice):
         return False
     return asked != "auto" or 2 * graph.features.nbytes > device.free_bytes
 
@@ -275,8 +286,8 @@ def _keeps_rows(config: Config, device: Device, graph: Graph) -> bool:
 def _in_chunks(config: Config, device: Device, *, is_shared: bool) -> bool:
     """Whether a device that can is to train the whole graph in chunks, even where it would fit at once."""
     asked = config.fullgraph
-    wanted = asked.asks_for_chunks or asked.host_memory is not None or isinstance(device, ChunkTeam)
-    return config.sampler.whole_graph and (wanted or is_shared)
+    wanted = asked.uses_chunks or asked.host_memory is not None or isinstance(device, ChunkDeviceGroup)
+    return config.sampler.is_full_graph and (wanted or is_shared)
 
 
 def _device_bytes(config: Config) -> int | None:
@@ -290,7 +301,9 @@ def _device_bytes(config: Config) -> int | None:
 def _closing(trainer: Trainer, timeout_s: float, warn: Callable[[str], None]) -> Iterator[None]:
     """Close a device at the end, whatever happened; that it fails at it ends nothing."""
     device = trainer.device
-    close = partial(call_device, trainer.name, "close", device.close, timeout_s=timeout_s, fault=DeviceFault)
+    close = partial(
+        call_device, trainer.name, "close", device.close, timeout_s=timeout_s, fault=DeviceFaultError
+    )
     try:
         yield
     except BaseException as error:

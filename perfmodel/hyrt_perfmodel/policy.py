@@ -1,12 +1,50 @@
-"""Protocol of resource manager policies: observations, limits and decisions."""
+"""Assignments of work and threads, and the protocol of resource manager policies: observations, limits,
+decisions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Protocol
 
-from hyrt_perfmodel.assignment import Assignment
+STAGES = ("sample", "load", "transfer", "propagate", "synchronize")
+"""Names of the four pipeline stages in step order, then `synchronize`, which follows `propagate`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threads:
+    """CPU threads per host stage."""
+
+    sample: int
+    load: int
+    """`sample` and `load_model`: threads of the first two stages."""
+    train: int
+    """Threads of the CPU trainer; ignored if there is no CPU trainer."""
+
+    def __post_init__(self) -> None:
+        if min(self.sample, self.load, self.train) < 1:
+            raise ValueError(f"every stage has at least 1 thread: {self}")
+
+    def by_name(self) -> dict[str, int]:
+        """Return thread counts by their names in settings and run records: `sample`,
+        `load_model`, `train`.
+        """
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """Split of a step's targets and threads of its stages."""
+
+    split: tuple[int, ...]
+    """Units (targets or subgraphs) per trainer in one step; the sum never changes."""
+    threads: Threads
+    """Threads per stage."""
+
+    def __post_init__(self) -> None:
+        if not self.split or min(self.split) < 0:
+            raise ValueError(f"a split needs a number of at least 0 for each trainer, not {self.split}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +80,7 @@ class AssignmentLimits:
     """Trainer names, in split order."""
     is_host: tuple[bool, ...]
     """Whether each trainer computes with the assignment's threads."""
-    most_units: tuple[int, ...]
+    max_units: tuple[int, ...]
     """Maximum units per trainer, from its memory capacity; 0 for a lost trainer."""
     cores: int
     """Maximum total number of threads (see `threads_are_shared`)."""
@@ -59,11 +97,11 @@ class AssignmentLimits:
         """Return whether an assignment satisfies the limits."""
         threads = assignment.threads
         # A lost CPU trainer uses no threads.
-        host_trains = any(limit for host, limit in zip(self.is_host, self.most_units, strict=True) if host)
+        host_trains = any(limit for host, limit in zip(self.is_host, self.max_units, strict=True) if host)
         counts = [threads.sample, threads.load] + ([threads.train] if host_trains else [])
         fits = max(counts) <= self.cores if self.threads_are_shared else sum(counts) <= self.cores
         return fits and all(
-            units <= limit for units, limit in zip(assignment.split, self.most_units, strict=True)
+            units <= limit for units, limit in zip(assignment.split, self.max_units, strict=True)
         )
 
 

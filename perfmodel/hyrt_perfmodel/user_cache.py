@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 
-def user_cache() -> Path:
+def user_cache_dir() -> Path:
     """Return the user's cache folder, which may not exist; a folder that cannot be created if the user has no
     home.
 

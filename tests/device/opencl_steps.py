@@ -14,7 +14,7 @@ from hyrt_devices.opencl.tuning import CPUS, GPU
 from unit.nn.dense_reference import parameters_of, scores
 
 from hyrt.device import DeviceOptions, StepResult
-from hyrt.nn.inputs import Aggregated
+from hyrt.nn.inputs import AggregatedFeatures
 from hyrt.nn.model import GNN
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
@@ -50,7 +50,7 @@ def step(device: OpenclDevice, batch: MiniBatch) -> StepResult:
     return device.propagate(device.transfer(batch))
 
 
-def batch_of(blocks: Sequence[Block], inputs: torch.Tensor | Aggregated, classes: int) -> MiniBatch:
+def batch_of(blocks: Sequence[Block], inputs: torch.Tensor | AggregatedFeatures, classes: int) -> MiniBatch:
     """A mini-batch of blocks made by hand."""
     targets = blocks[-1].destinations
     labels = np.arange(len(targets), dtype=np.int64) * 7 % classes

@@ -17,8 +17,8 @@ from device.unusual_devices import GatheringDevice, HostHops, LimitedDevice, Sam
 from hyrt_devices.cpu import CpuDevice
 
 from hyrt.device import Health, StepResult
-from hyrt.errors import DeviceFault, UnsupportedModel
-from hyrt.nn.inputs import Aggregated, InPlace
+from hyrt.errors import DeviceFaultError, UnsupportedModelError
+from hyrt.nn.inputs import AggregatedFeatures, InPlaceFeatures
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.testing import ConformanceError, check_device
@@ -55,7 +55,7 @@ class TakesTheFirstRowsForTheTargets(CpuDevice):
     def _step(self, model, batch):
         if batch.target_rows is not None:
             # As a mini-batch like any other, since a whole graph's rows are not read.
-            batch.target_rows, batch.whole = np.arange(len(batch.targets)), None
+            batch.target_rows, batch.full_graph = np.arange(len(batch.targets)), None
         return super()._step(model, batch)
 
 
@@ -63,8 +63,8 @@ class KeepsTheFirstStep(CpuDevice):
     kept: Any = None
 
     def _step(self, model, batch):
-        if batch.whole is not None:
-            if self.kept is None or self.kept.whole is not batch.whole:
+        if batch.full_graph is not None:
+            if self.kept is None or self.kept.full_graph is not batch.full_graph:
                 self.kept = batch
             batch = self.kept
         return super()._step(model, batch)
@@ -309,22 +309,22 @@ class TakesStatistics(CpuDevice):
 class RefusesWithoutAName(CpuDevice):
     def load(self, model, parameters):
         if isinstance(model, GNN) and model.architecture.kind == "gat":
-            raise UnsupportedModel("no")
+            raise UnsupportedModelError("no")
         super().load(model, parameters)
 
 
 class RefusesEverything(CpuDevice):
     def load(self, model, parameters):
-        raise UnsupportedModel(f"layer 'layers.0' on {self.info.name}: no")
+        raise UnsupportedModelError(f"layer 'layers.0' on {self.info.name}: no")
 
 
 class BreaksAtARefusal(CpuDevice):
     def load(self, model, parameters):
         if model.architecture.kind == "gat":
-            error = UnsupportedModel(f"layer 'layers.0' on {self.info.name}: no")
+            error = UnsupportedModelError(f"layer 'layers.0' on {self.info.name}: no")
             raise self._health.fail("load", error) if hasattr(self, "_refused") else self._refuse(error)
         if hasattr(self, "_refused"):
-            raise DeviceFault("broken by a refusal")
+            raise DeviceFaultError("broken by a refusal")
         super().load(model, parameters)
 
     def _refuse(self, error):
@@ -377,7 +377,7 @@ class Forgives(CpuDevice):
     def propagate(self, staged):
         try:
             return super().propagate(staged)
-        except DeviceFault:
+        except DeviceFaultError:
             self._health = Health(self.info.name)
             raise
 
@@ -392,8 +392,8 @@ class AnotherFaultEachTime(CpuDevice):
     def transfer(self, batch):
         try:
             return super().transfer(batch)
-        except DeviceFault as fault:
-            raise DeviceFault("something else") from fault
+        except DeviceFaultError as fault:
+            raise DeviceFaultError("something else") from fault
 
 
 class TakesAnything(CpuDevice):
@@ -413,7 +413,7 @@ class NoCause(CpuDevice):
     def propagate(self, staged):
         try:
             return super().propagate(staged)
-        except DeviceFault as fault:
+        except DeviceFaultError as fault:
             fault.__cause__ = None
             raise fault from None
 
@@ -603,8 +603,8 @@ class WrongAggregates(CpuDevice):
     """Takes what was aggregated while loading for something else."""
 
     def _step(self, model, batch):
-        if isinstance(batch.inputs, Aggregated):
-            batch.inputs = Aggregated(batch.inputs.values.roll(1, 0))
+        if isinstance(batch.inputs, AggregatedFeatures):
+            batch.inputs = AggregatedFeatures(batch.inputs.values.roll(1, 0))
         return super()._step(model, batch)
 
 
@@ -612,8 +612,8 @@ class RoundsInPlace(CpuDevice):
     """Reads halves as if they were their bits."""
 
     def _step(self, model, batch):
-        if isinstance(batch.inputs, InPlace) and batch.inputs.values.dtype == np.uint16:
-            batch.inputs = InPlace(batch.inputs.values.astype(np.float32))
+        if isinstance(batch.inputs, InPlaceFeatures) and batch.inputs.values.dtype == np.uint16:
+            batch.inputs = InPlaceFeatures(batch.inputs.values.astype(np.float32))
         return super()._step(model, batch)
 
 
@@ -809,7 +809,7 @@ CASES: list[tuple[str, type[CpuDevice], str, str]] = [
         "plain errors",
         PlainErrors,
         "propagating a foreign object is a fault",
-        "expected DeviceFault from propagate.*TypeError",
+        "expected DeviceFaultError from propagate.*TypeError",
     ),
     ("plain errors of work", PlainErrors, "an unfit mini batch is a fault", "ValueError"),
     (
@@ -841,9 +841,9 @@ CASES: list[tuple[str, type[CpuDevice], str, str]] = [
     ("leaves files", LeavesAFile, "opening and closing leaks nothing", "as many file descriptors"),
     ("leaves memory", LeavesMemory, "opening and closing leaks nothing", "no more memory"),
     ("hangs", Hangs, "no targets give no gradients", r"within 1 s; it hangs; it is at .* in _step"),
-    ("keeps what did not fit", KeepsWhatDidNotFit, "out of memory is recoverable", "DeviceOutOfMemory"),
+    ("keeps what did not fit", KeepsWhatDidNotFit, "out of memory is recoverable", "DeviceOutOfMemoryError"),
     ("dies of memory", DiesOfMemory, "out of memory is recoverable", "MemoryError: cannot allocate"),
-    ("fits in the end", FitsInTheEnd, "out of memory is recoverable", "DeviceOutOfMemory each time"),
+    ("fits in the end", FitsInTheEnd, "out of memory is recoverable", "DeviceOutOfMemoryError each time"),
     ("no limit", IgnoresItsLimit, "out of memory is recoverable", "memory of its own"),
     (
         "other neighbours",

@@ -18,8 +18,8 @@ from hyrt_devices.cpu import CpuDevice
 
 from hyrt.device import Device, DeviceOptions, StepResult
 from hyrt.device.discovery import survey_devices
-from hyrt.errors import DeviceUnavailable
-from hyrt.nn.typed.typed_input import TypedInput
+from hyrt.errors import DeviceUnavailableError
+from hyrt.nn.hetero.inputs import HeteroInput
 from hyrt.testing import ConformanceError, Report, check_device
 from hyrt.testing.__main__ import main
 
@@ -102,9 +102,9 @@ def test_what_the_cpu_cannot_do_is_checked_too(kind: type[CpuDevice], names: set
 
 def test_a_device_that_is_not_there_is_not_checked() -> None:
     def opened(options: DeviceOptions) -> Device:
-        raise DeviceUnavailable("npu:0 is not available: plug it in")
+        raise DeviceUnavailableError("npu:0 is not available: plug it in")
 
-    with pytest.raises(DeviceUnavailable, match="plug it in"):
+    with pytest.raises(DeviceUnavailableError, match="plug it in"):
         check_device(opened)
 
 
@@ -262,7 +262,7 @@ def test_wrong_sums_of_typed_steps_are_told(
     class Wrong(CpuDevice):
         def _step(self, model: Any, batch: Any) -> StepResult:
             result = super()._step(model, batch)
-            return spoilt(result) if isinstance(batch.inputs, TypedInput) else result
+            return spoilt(result) if isinstance(batch.inputs, HeteroInput) else result
 
     with pytest.raises(ConformanceError, match=told):
         checked(Wrong, only=check)

@@ -17,7 +17,7 @@ from hyrt_devices.cpu import CpuDevice
 from hyrt_devices.cuda import device as cuda_device
 from hyrt_devices.cuda.blocks import ResidentHop
 from hyrt_devices.cuda.device import CudaDevice, MpsDevice, TorchDevice, XpuDevice
-from hyrt_devices.cuda.rows.gather import MappedFeatures, ResidentFeatures
+from hyrt_devices.cuda.feature_rows import MappedFeatures, ResidentFeatures
 from unit.cuda.emulated_kernels import EmulatedLauncher, needs_compiler
 from unit.cuda.fake_driver import FakeDriver
 from unit.nn.dense_reference import parameters_of, scores
@@ -25,21 +25,27 @@ from unit.nn.dense_reference import parameters_of, scores
 import hyrt
 from hyrt.device import DeviceInfo, DeviceOptions
 from hyrt.device.discovery import find_device
-from hyrt.errors import ArgumentError, DeviceFault, DeviceOutOfMemory, DeviceUnavailable, UnsupportedModel
+from hyrt.errors import (
+    ArgumentError,
+    DeviceFaultError,
+    DeviceOutOfMemoryError,
+    DeviceUnavailableError,
+    UnsupportedModelError,
+)
+from hyrt.formatting import format_bytes
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
-from hyrt.machine.generator import SAMPLE, stream_key
-from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
-from hyrt.nn.operators import product
+from hyrt.nn.operators import linear
 from hyrt.nn.tensor_operators import tensor_ops
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan
-from hyrt.quantities import size
+from hyrt.runtime.rng import SAMPLE, stream_key
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.sampling.neighbor_sampler import NeighborSampler
 
 INFO = DeviceInfo(
     whole_graphs=True,
@@ -232,7 +238,7 @@ def test_any_module_runs(device: TorchDevice) -> None:
 
 def test_statistics_over_the_mini_batch_are_refused(device: TorchDevice) -> None:
     model = torch.nn.Sequential(torch.nn.BatchNorm1d(4))
-    with pytest.raises(UnsupportedModel, match=r"layer '0' \(BatchNorm1d\) on cuda:0"):
+    with pytest.raises(UnsupportedModelError, match=r"layer '0' \(BatchNorm1d\) on cuda:0"):
         device.load(model, list(model.parameters()))
     loaded(device)
 
@@ -246,8 +252,8 @@ def test_computing_waits_for_the_copy_and_buffers_stay_until_the_host_knows_it_i
     graph = random_graph()
     loaded(device)
     pool = device._pool
-    give = pool.give
-    monkeypatch.setattr(pool, "give", lambda buffer: (driver.calls.append(("give", buffer)), give(buffer)))
+    give = pool.release
+    monkeypatch.setattr(pool, "release", lambda buffer: (driver.calls.append(("give", buffer)), give(buffer)))
     driver.calls.clear()
     staged = device.transfer(batch_of(graph))
     kinds = [call[0] for call in driver.calls]
@@ -341,7 +347,7 @@ def test_out_of_memory_in_propagate_frees_the_mini_batch_and_the_device_goes_on(
     staged = device.transfer(batch_of(graph))
     driver.calls.clear()
     with pytest.raises(
-        DeviceOutOfMemory, match=r"cuda:0: out of memory in propagate: .*32 targets"
+        DeviceOutOfMemoryError, match=r"cuda:0: out of memory in propagate: .*32 targets"
     ) as caught:
         device.propagate(staged)
     assert isinstance(caught.value.__cause__, torch.OutOfMemoryError)
@@ -367,7 +373,7 @@ def test_out_of_memory_in_transfer_frees_the_mini_batch_and_the_device_goes_on(
         return real(*sizes, **options)
 
     monkeypatch.setattr(torch, "empty", full)
-    with pytest.raises(DeviceOutOfMemory, match="cuda:0: out of memory in transfer"):
+    with pytest.raises(DeviceOutOfMemoryError, match="cuda:0: out of memory in transfer"):
         device.transfer(batch_of(graph))
     monkeypatch.undo()
     assert not device._staged
@@ -386,7 +392,7 @@ def test_a_memory_limit_is_kept_and_lifted(driver: FakeDriver) -> None:
     loaded(device)
     first = device.transfer(batch)
     device.transfer(batch)
-    with pytest.raises(DeviceOutOfMemory, match=f"in use of {re.escape(size(limit))}: "):
+    with pytest.raises(DeviceOutOfMemoryError, match=f"in use of {re.escape(format_bytes(limit))}: "):
         device.transfer(batch)
     device.propagate(first)
     device.transfer(batch_of(graph, 1))
@@ -402,7 +408,9 @@ def test_any_other_error_is_terminal(driver: FakeDriver, device: TorchDevice) ->
     model = loaded(device)
     staged = device.transfer(batch_of(graph))
     driver.broken = RuntimeError("CUDA error: an illegal memory access was encountered")
-    with pytest.raises(DeviceFault, match="cuda:0: propagate failed: RuntimeError: CUDA error") as caught:
+    with pytest.raises(
+        DeviceFaultError, match="cuda:0: propagate failed: RuntimeError: CUDA error"
+    ) as caught:
         device.propagate(staged)
     assert caught.value.__cause__ is driver.broken
     for call in (
@@ -410,19 +418,19 @@ def test_any_other_error_is_terminal(driver: FakeDriver, device: TorchDevice) ->
         lambda: device.propagate(staged),
         lambda: device.update(list(model.parameters())),
     ):
-        with pytest.raises(DeviceFault, match="illegal memory access"):
+        with pytest.raises(DeviceFaultError, match="illegal memory access"):
             call()
     device.close()
-    with pytest.raises(DeviceFault, match="used after close"):
+    with pytest.raises(DeviceFaultError, match="used after close"):
         device.transfer(batch_of(graph))
 
 
 @pytest.mark.parametrize("foreign", [None, "x", [], object()])
 def test_what_transfer_did_not_return_is_a_fault(device: TorchDevice, foreign: Any) -> None:
     loaded(device)
-    with pytest.raises(DeviceFault, match="something that transfer did not return"):
+    with pytest.raises(DeviceFaultError, match="something that transfer did not return"):
         device.propagate(foreign)
-    with pytest.raises(DeviceFault, match="something that transfer did not return"):
+    with pytest.raises(DeviceFaultError, match="something that transfer did not return"):
         device.transfer(batch_of(random_graph()))
 
 
@@ -430,7 +438,7 @@ def test_a_mini_batch_is_propagated_once(device: TorchDevice) -> None:
     loaded(device)
     staged = device.transfer(batch_of(random_graph()))
     device.propagate(staged)
-    with pytest.raises(DeviceFault, match="second time"):
+    with pytest.raises(DeviceFaultError, match="second time"):
         device.propagate(staged)
 
 
@@ -451,7 +459,7 @@ def test_closing_a_broken_device_that_did_not_know_is_a_fault(driver: FakeDriver
     device = CudaDevice(INFO, DeviceOptions(), driver)
     loaded(device)
     driver.broken = RuntimeError("CUDA error: unspecified launch failure")
-    with pytest.raises(DeviceFault, match="closing failed"):
+    with pytest.raises(DeviceFaultError, match="closing failed"):
         device.close()
     device.close()
 
@@ -462,7 +470,7 @@ def test_closing_a_broken_device_that_did_not_know_is_a_fault(driver: FakeDriver
 def halved(graph: Graph) -> Graph:
     assert isinstance(graph.features, DenseFeatures)
     store = DenseFeatures(graph.features.values.astype(np.float16))
-    return Graph.of_arrays(
+    return Graph.from_arrays(
         "halves", graph.topology.indptr, graph.topology.indices, store, graph.labels, graph.masks
     )
 
@@ -662,7 +670,7 @@ def test_each_kind_is_an_entry_point(kind: str) -> None:
 def test_opening_what_is_not_there_says_so() -> None:
     if CudaDevice.probe():
         pytest.skip("there is a CUDA device")
-    with pytest.raises(DeviceUnavailable, match=r"cuda:0 cannot be opened: .*docs/devices.md#cuda"):
+    with pytest.raises(DeviceUnavailableError, match=r"cuda:0 cannot be opened: .*docs/devices.md#cuda"):
         CudaDevice.open(INFO, DeviceOptions())
 
 
@@ -677,7 +685,7 @@ def test_kernels_that_cannot_be_built_are_a_warning(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_products_double_is_what_devices_use() -> None:
-    assert "linear_tensors" in product.linear.__code__.co_names
+    assert "linear_tensors" in linear.linear.__code__.co_names
 
 
 @pytest.mark.skipif(not CudaDevice.probe(), reason="no CUDA device: " + CudaDevice.missing())

@@ -18,9 +18,9 @@ from unit.cuda.emulated_kernels import EmulatedLauncher, needs_compiler
 from unit.cuda.fake_driver import FakeDriver
 
 from hyrt.device import DeviceOptions, Span
-from hyrt.machine.generator import SAMPLE, stream_key
-from hyrt.observe.trace.file import trace_json
-from hyrt.observe.trace.trace import Trace
+from hyrt.runtime.rng import SAMPLE, stream_key
+from hyrt.telemetry.trace import Trace
+from hyrt.telemetry.trace_file import trace_json
 
 COMPUTE = ["forward", "loss and backward", "gradients to the host"]
 COPIES = ["copy", "unpack and gather"]
@@ -107,7 +107,7 @@ def test_the_trace_of_it_is_whole_and_on_the_hosts_clock() -> None:
     trace = Trace(1000)
     driver = FakeDriver()
     device = opened(driver)
-    device.trace(lambda queue, spans: trace.hear("cuda:0", queue, spans))
+    device.trace(lambda queue, spans: trace.add_spans("cuda:0", queue, spans))
     began = time.perf_counter_ns() - trace.started
     three_steps(device)
     ended = time.perf_counter_ns() - trace.started

@@ -10,12 +10,12 @@ import torch
 
 from hyrt.config import Config, build_config
 from hyrt.device import DeviceOptions
-from hyrt.errors import ConfigError, DeviceOutOfMemory, UnsupportedModel
+from hyrt.errors import ConfigError, DeviceOutOfMemoryError, UnsupportedModelError
 from hyrt.graph.graph import Graph
-from hyrt.graph.narrow.narrowing import narrowed
+from hyrt.graph.quantized.features import quantize_graph
 from hyrt.graph.row_source import DenseFeatures
-from hyrt.observe.events import Event, Notice, StepGroup
-from hyrt.training.compose import compose_run
+from hyrt.telemetry.events import Event, Notice, StepMetrics
+from hyrt.training.build_run import build_run
 from hyrt.training.setup import build_model
 from hyrt.training.train import Training
 
@@ -44,7 +44,7 @@ def settings(cache: Any, **sections: Any) -> Config:
 def trained(config: Config, graph: Graph) -> tuple[np.ndarray, dict[str, Any], list[Event]]:
     """Weights, summary and events of a run."""
     heard: list[Event] = []
-    training = Training(compose_run(config, graph, emit=heard.append))
+    training = Training(build_run(config, graph, emit=heard.append))
     summary = training.run().summary
     weights = torch.cat([p.detach().flatten() for p in training.parts.learner.parameters])
     return weights.numpy(), summary, heard
@@ -54,7 +54,7 @@ def trained(config: Config, graph: Graph) -> tuple[np.ndarray, dict[str, Any], l
 @pytest.mark.parametrize("devices", [["opencl"], ["cpu", "opencl"]])
 def test_weights_are_those_of_a_run_without_a_cache(rows: str, devices: list[str]) -> None:
     graph = random_graph(seed=4)
-    graph = graph if rows == "float32" else narrowed(graph, rows)
+    graph = graph if rows == "float32" else quantize_graph(graph, rows)
     given = {"devices": devices, "balance": {"policy": "static"}}
     plain, without, _ = trained(settings(None, **given), graph)
     for cache in ("30%", "100%"):
@@ -67,7 +67,7 @@ def test_weights_are_those_of_a_run_without_a_cache(rows: str, devices: list[str
         assert figures["rows"] <= graph.num_vertices * float(cache[:-1]) / 100
         assert figures["hit_rate"] == pytest.approx(figures["predicted_hit_rate"], abs=0.05)
         assert (figures["hit_rate"] == 1.0) == (cache == "100%")
-        groups = [event for event in heard if isinstance(event, StepGroup)]
+        groups = [event for event in heard if isinstance(event, StepMetrics)]
         assert groups[-1].cache_hits == {"opencl:0": pytest.approx(figures["hit_rate"], abs=0.05)}
         said = [event.text for event in heard if isinstance(event, Notice)]
         assert any(f"opencl:0 keeps {figures['rows']} rows" in text for text in said)
@@ -111,7 +111,7 @@ def test_rows_that_do_not_fit_are_refused_with_the_way_out() -> None:
         opened.load(model, list(model.parameters()))
         free = opened.free_bytes
         assert free < 2 << 20
-        with pytest.raises(DeviceOutOfMemory):
+        with pytest.raises(DeviceOutOfMemoryError):
             opened.keep_rows(len(rows), iter([rows]))
         assert opened.free_bytes == free
         opened.keep_rows(1000, iter([rows[:600], rows[600:1000]]))
@@ -124,10 +124,12 @@ def test_rows_that_do_not_fit_are_refused_with_the_way_out() -> None:
 
 
 def test_a_model_whose_vertices_the_host_computes_takes_codes_and_keeps_no_rows() -> None:
-    graph = narrowed(random_graph(seed=4), "int8")
+    graph = quantize_graph(random_graph(seed=4), "int8")
     model = {"kind": "gat", "heads": 2}
     mine, _, _ = trained(settings(None, model=model), graph)
     cpus, _, _ = trained(settings(None, model=model, devices=["cpu"]), graph)
     np.testing.assert_allclose(mine, cpus, rtol=0, atol=1e-5)
-    with pytest.raises(UnsupportedModel, match=r"opencl:0 keeps no rows for this model.*omit data\.cache"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"opencl:0 keeps no rows for this model.*omit data\.cache"
+    ):
         trained(settings("30%", model=model), graph)

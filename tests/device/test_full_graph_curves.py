@@ -17,13 +17,13 @@ from torch import nn
 from unit.cuda.emulated_kernels import EmulatedLauncher, needs_compiler
 
 from hyrt.device import Device, DeviceOptions
-from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
+from hyrt.fullgraph.chunks.intervals import ChunkOptions
 from hyrt.nn.architecture import Architecture
+from hyrt.nn.message_passing.model_checks import needs_loops
 from hyrt.nn.model import GNN
-from hyrt.nn.saga.checks.on_devices import needs_loops
 from hyrt.pipeline.trainer import plan_input
-from hyrt.testing.cases import ROWS, whole_graph
-from hyrt.testing.trial import load, step, trainable
+from hyrt.testing.cases import ROWS, full_graph_batches
+from hyrt.testing.trial import load_model, run_step, trainable_parameters
 
 EPOCHS, RATE = 20, 0.01
 GRAPH = random_graph(90, features=12, classes=4)
@@ -48,13 +48,13 @@ def ours(opened: Callable[[], Device], model: GNN) -> list[float]:
     if isinstance(device, CudaDevice) and needs_loops(model):
         # A graph that fits is for torch's operators: in chunks, kernels run the loops over edges.
         device.take_chunks(ChunkOptions(2))
-    load(device, model)
+    load_model(device, model)
     plan = plan_input(model, GRAPH, device.info.forms, fuse=True, whole=True) if opened is cpu else ROWS
-    parameters = trainable(model)
+    parameters = trainable_parameters(model)
     optimizer = torch.optim.Adam(parameters, lr=RATE)
     losses = []
-    for batch in whole_graph(GRAPH, 2, GRAPH.split("train"), plan, steps=range(EPOCHS)):
-        result = step(device, batch)
+    for batch in full_graph_batches(GRAPH, 2, GRAPH.split("train"), plan, steps=range(EPOCHS)):
+        result = run_step(device, batch)
         losses.append(result.loss_sum / result.normalizer)
         for parameter, gradient in zip(parameters, result.gradients, strict=True):
             parameter.grad = gradient / result.normalizer

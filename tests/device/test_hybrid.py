@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from hyrt.config import build_config
-from hyrt.errors import DeviceOutOfMemory
+from hyrt.errors import DeviceOutOfMemoryError
 from hyrt.graph import open_graph
-from hyrt.machine.workers import Workers
-from hyrt.observe.events import Notice
-from hyrt.pipeline.shares import cut
-from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.training.compose import compose_run
+from hyrt.pipeline.work_items import cut
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.neighbor_sampler import NeighborSampler
+from hyrt.telemetry.events import Notice
+from hyrt.training.build_run import build_run
 from hyrt.training.train import Training
 
 pytest.importorskip("pyopencl", reason='pyopencl is not installed: pip install "hyrt[opencl]"')
@@ -61,7 +61,7 @@ def weights(
         if notices is not None and isinstance(event, Notice) and event.kind == "warning":
             notices.append(event.text)
 
-    training = Training(compose_run(build_config(settings), graph(), emit=hear))
+    training = Training(build_run(build_config(settings), graph(), emit=hear))
     assert training.run().summary["steps"] == STEPS
     return torch.cat([p.detach().flatten() for p in training.parts.learner.parameters]).numpy()
 
@@ -116,6 +116,6 @@ def test_the_sampled_edges_are_the_same_for_every_split() -> None:
 
 def test_weights_that_do_not_fit_are_said_with_the_remedy() -> None:
     with pytest.raises(
-        DeviceOutOfMemory, match=r"opencl:0 is out of memory: .*weights do not fit.*model\.hidden"
+        DeviceOutOfMemoryError, match=r"opencl:0 is out of memory: .*weights do not fit.*model\.hidden"
     ):
         weights(["opencl"], None, "gcn", runtime={"device_memory_gib": 1e-5})

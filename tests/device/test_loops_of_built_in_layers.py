@@ -15,15 +15,15 @@ from opencl_steps import opened
 from unit.cuda.emulated_kernels import needs_compiler
 
 from hyrt.device import Device, DeviceOptions
-from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
-from hyrt.fullgraph.saga.loop_grid import LoopEdges
+from hyrt.fullgraph.chunks.intervals import ChunkOptions
+from hyrt.fullgraph.loops.loop_device import LoopEdges
 from hyrt.nn.architecture import Architecture
+from hyrt.nn.message_passing.model_checks import needs_loops
 from hyrt.nn.model import GNN
-from hyrt.nn.saga.checks.on_devices import needs_loops
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.objective.classification import Classification
 from hyrt.testing import cases
-from hyrt.testing.trial import agree, expected, load, step
+from hyrt.testing.trial import check_agreement, compute_reference, load_model, run_step
 
 needs_opencl = pytest.mark.skipif(
     not OpenclDevice.probe(), reason=OpenclDevice.missing() or "no OpenCL device"
@@ -47,17 +47,19 @@ def check(device: Device, settings: dict[str, Any]) -> None:
     shape = {"in_features": 7, "num_classes": 4, "layers": 2}
     settings = dict(settings)
     is_weighted = settings.pop("weighted", False)
-    model = cases.shaken(GNN(Architecture(**shape, **settings)))
+    model = cases.randomize_parameters(GNN(Architecture(**shape, **settings)))
     assert needs_loops(model)
     graph = random_graph(90, features=7, classes=4, symmetric=False)
     graph = with_values(graph) if is_weighted else graph
     targets = graph.split("train")
     for num, some in [(1, None), (2, 20), (5, None)]:
-        (batch,) = cases.whole_graph(graph, 2, targets[:some], cases.ROWS, steps=[3], class_weights=True)
-        wanted = expected(model, batch, graph)
+        (batch,) = cases.full_graph_batches(
+            graph, 2, targets[:some], cases.ROWS, steps=[3], class_weights=True
+        )
+        wanted = compute_reference(model, batch, graph)
         device.take_chunks(ChunkOptions(num))  # type: ignore[attr-defined]
-        load(device, model)
-        agree(step(device, batch), wanted, f"{num} chunks")
+        load_model(device, model)
+        check_agreement(run_step(device, batch), wanted, f"{num} chunks")
         assert device.num_chunks == num  # type: ignore[attr-defined]
 
 
@@ -82,14 +84,16 @@ def test_any_number_of_chunks_on_an_emulated_gpu(name: str) -> None:
 @needs_opencl
 def test_weights_of_mini_batches_are_dropped_as_on_the_cpu() -> None:
     """On a sampled block, by the numbers of the graph's vertices."""
-    model = cases.shaken(GNN(Architecture(in_features=7, num_classes=4, layers=2, **KINDS["gat"])))
+    model = cases.randomize_parameters(
+        GNN(Architecture(in_features=7, num_classes=4, layers=2, **KINDS["gat"]))
+    )
     graph = cases.make_graph(7, 4)
-    batch = cases.sampled(graph, 2, cases.some_targets(40), cases.ROWS)
+    batch = cases.sampled_batch(graph, 2, cases.sample_targets(40), cases.ROWS)
     steps = []
     for device in (CpuDevice(CpuDevice.probe()[0], DeviceOptions()), opened()):
         device.take_objective(Classification())
-        load(device, model)
-        steps.append(step(device, batch))
+        load_model(device, model)
+        steps.append(run_step(device, batch))
         device.close()
     cpu, mine = steps
     assert mine.loss_sum == pytest.approx(cpu.loss_sum, rel=1e-5)
@@ -104,21 +108,23 @@ def test_later_steps_take_no_more_memory_and_look_for_no_edges(
     product: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those into the targets, by source, are found among all edges, of which each is looked at."""
-    of, found = LoopEdges.of, list[Any]()
+    of, found = LoopEdges.from_edges, list[Any]()
 
     def noted(*given: Any) -> LoopEdges:
         found.append(given)
         return of(*given)
 
-    monkeypatch.setattr(LoopEdges, "of", noted)
-    model = cases.shaken(GNN(Architecture(in_features=7, num_classes=4, layers=2, **KINDS["gat"])))
+    monkeypatch.setattr(LoopEdges, "from_edges", noted)
+    model = cases.randomize_parameters(
+        GNN(Architecture(in_features=7, num_classes=4, layers=2, **KINDS["gat"]))
+    )
     graph = random_graph(90, features=7, classes=4, symmetric=False)
     device = opened(product)
     device.take_chunks(ChunkOptions(3))
-    load(device, model)
+    load_model(device, model)
     after = []
-    for batch in cases.whole_graph(graph, 2, graph.split("train"), cases.ROWS, steps=[0, 1, 2]):
-        step(device, batch)
+    for batch in cases.full_graph_batches(graph, 2, graph.split("train"), cases.ROWS, steps=[0, 1, 2]):
+        run_step(device, batch)
         after.append((device._memory.buffers.allocated_bytes, len(found)))
     assert after[0][1] > 0
     assert after == [after[0]] * 3
@@ -128,13 +134,15 @@ def test_later_steps_take_no_more_memory_and_look_for_no_edges(
 
 @needs_opencl
 def test_mini_batches_of_all_sizes_leave_no_buffers() -> None:
-    model = cases.shaken(GNN(Architecture(in_features=7, num_classes=4, layers=2, **KINDS["gat"])))
+    model = cases.randomize_parameters(
+        GNN(Architecture(in_features=7, num_classes=4, layers=2, **KINDS["gat"]))
+    )
     graph = cases.make_graph(7, 4)
     device = opened("tiled")
-    load(device, model)
+    load_model(device, model)
     allocated = []
     for count in (40, 25, 31):
-        step(device, cases.sampled(graph, 2, cases.some_targets(count), cases.ROWS))
+        run_step(device, cases.sampled_batch(graph, 2, cases.sample_targets(count), cases.ROWS))
         allocated.append(device._memory.buffers.allocated_bytes)
     assert allocated == [allocated[0]] * 3
     assert device._memory.buffers.peak_bytes > allocated[0]

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hyrt_devices.opencl import OpenclDevice
 from hyrt_devices.opencl.launch import Launcher
+from hyrt_devices.opencl.matmul_kernels import sizeless
 from hyrt_devices.opencl.probe import survey
-from hyrt_devices.opencl.products import sizeless
 from hyrt_devices.opencl.programs import Programs
 from hyrt_devices.opencl.tuning import tuning_of
 from opencl_steps import KINDS, OTHERS, PRODUCTS, assert_agrees, batch_of, opened, reference, shaken, step
@@ -26,15 +26,20 @@ from unit.nn.block_cases import block_of
 
 from hyrt.device import DeviceOptions, Span
 from hyrt.device.discovery import find_device
-from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable, UnsupportedModel
-from hyrt.machine.workers import Workers
+from hyrt.errors import (
+    DeviceFaultError,
+    DeviceOutOfMemoryError,
+    DeviceUnavailableError,
+    UnsupportedModelError,
+)
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.inputs import Aggregated
+from hyrt.nn.inputs import AggregatedFeatures
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.aggregate import aggregate_into
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import plan_input
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.neighbor_sampler import NeighborSampler
 
 pytestmark = pytest.mark.skipif(not OpenclDevice.probe(), reason=OpenclDevice.missing() or "no OpenCL device")
 
@@ -80,7 +85,7 @@ def test_loss_and_gradients_agree_with_dense_float64(
     assert_agrees(step(device, batch), wanted)
     # Layer 1 aggregated while loading, where the device shares the host's memory.
     fused = sampled(graph, model, [5] * layers, picked, forms=device.info.forms)
-    assert isinstance(fused.inputs, Aggregated) == device.info.zero_copy
+    assert isinstance(fused.inputs, AggregatedFeatures) == device.info.zero_copy
     assert_agrees(step(device, fused), wanted)
     device.close()
 
@@ -362,7 +367,7 @@ def test_out_of_memory_is_recoverable(product: str) -> None:
     before = step(device, small).loss_sum
     for _ in range(3):
         with pytest.raises(
-            DeviceOutOfMemory, match=rf"{device.info.name} is out of memory: asked .* in use of"
+            DeviceOutOfMemoryError, match=rf"{device.info.name} is out of memory: asked .* in use of"
         ):
             step(device, sampled(graph, model, [4, 4], range(2000)))
         assert device._memory.buffers.used_bytes == used
@@ -374,7 +379,7 @@ def test_out_of_memory_is_recoverable(product: str) -> None:
 def test_a_model_too_large_for_the_device() -> None:
     _, model, _ = parts()
     device = opened(memory_bytes=1000)
-    with pytest.raises(DeviceOutOfMemory):
+    with pytest.raises(DeviceOutOfMemoryError):
         device.load(model, list(model.parameters()))
     device.close()
 
@@ -384,13 +389,13 @@ def test_faults_are_terminal() -> None:
     for wrong in ("nothing staged", None):
         device = opened()
         device.load(model, list(model.parameters()))
-        with pytest.raises(DeviceFault, match="propagate failed"):
+        with pytest.raises(DeviceFaultError, match="propagate failed"):
             device.propagate(wrong)  # type: ignore[arg-type]
-        with pytest.raises(DeviceFault, match="propagate failed"):
+        with pytest.raises(DeviceFaultError, match="propagate failed"):
             device.transfer(batch)
         device.close()
         device.close()
-        with pytest.raises(DeviceFault, match="used after close"):
+        with pytest.raises(DeviceFaultError, match="used after close"):
             device.transfer(batch)
 
 
@@ -400,7 +405,7 @@ def test_programs_are_shared_until_something_fails() -> None:
     for device in (first, second):
         device.load(model, list(model.parameters()))
     assert second._programs is first._programs
-    with pytest.raises(DeviceFault, match="propagate failed"):
+    with pytest.raises(DeviceFaultError, match="propagate failed"):
         first.propagate("nothing staged")  # type: ignore[arg-type]
     first.close()
     third = opened()
@@ -421,10 +426,10 @@ def test_what_is_staged_is_used_once_and_by_its_own_device() -> None:
     for device in (first, second):
         device.load(model, list(model.parameters()))
     staged = first.transfer(batch)
-    with pytest.raises(DeviceFault, match="not a mini-batch"):
+    with pytest.raises(DeviceFaultError, match="not a mini-batch"):
         second.propagate(staged)
     first.propagate(staged)
-    with pytest.raises(DeviceFault, match="not a mini-batch"):
+    with pytest.raises(DeviceFaultError, match="not a mini-batch"):
         first.propagate(staged)
     first.close()
     second.close()
@@ -443,7 +448,7 @@ def test_batches_of_another_model_are_faults(wrong: str) -> None:
         batch.blocks = batch.blocks[:1]
     device = opened()
     device.load(model, list(model.parameters()))
-    with pytest.raises(DeviceFault, match="transfer failed"):
+    with pytest.raises(DeviceFaultError, match="transfer failed"):
         device.transfer(batch)
     device.close()
 
@@ -466,21 +471,21 @@ def test_heads_too_wide_for_its_loops_are_named() -> None:
     model = GNN(Architecture(kind="gat", in_features=12, hidden=600, heads=2, num_classes=3))
     device = opened()
     named = rf"'layers.0' \(GatLayer\) on {device.info.name}: it adds up the 300 columns .* hold 256 at most"
-    with pytest.raises(UnsupportedModel, match=named):
+    with pytest.raises(UnsupportedModelError, match=named):
         device.load(model, list(model.parameters()))
     device.close()
 
 
 def test_a_module_without_a_description() -> None:
     device = opened()
-    with pytest.raises(UnsupportedModel, match="describe themselves"):
+    with pytest.raises(UnsupportedModelError, match="describe themselves"):
         device.load(torch.nn.Linear(3, 3), [])
     device.close()
 
 
 def test_a_device_that_is_not_there() -> None:
     info = OpenclDevice.probe()[0]
-    with pytest.raises(DeviceUnavailable, match="opencl:99 is not available"):
+    with pytest.raises(DeviceUnavailableError, match="opencl:99 is not available"):
         OpenclDevice.open(replace(info, index=99), DeviceOptions())
 
 
@@ -528,7 +533,7 @@ def test_a_step_without_room_leaves_its_copies_alone() -> None:
     wanted = step(device, small)
     for _ in range(3):
         staged = device.transfer(sampled(graph, model, [4, 4], range(300)))
-        with pytest.raises(DeviceOutOfMemory):
+        with pytest.raises(DeviceOutOfMemoryError):
             device.propagate(staged)
         assert device._memory.buffers.used_bytes == used
         found = step(device, small)

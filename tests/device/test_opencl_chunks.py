@@ -13,19 +13,18 @@ from graphs import random_graph
 from hyrt_devices.opencl import OpenclDevice
 from opencl_steps import opened
 
-from hyrt.errors import DeviceOutOfMemory
-from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
-from hyrt.fullgraph.grid.visits import Order
+from hyrt.errors import DeviceOutOfMemoryError
+from hyrt.fullgraph.chunks.intervals import ChunkOptions, ChunkOrder
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.inputs import inputs_of
+from hyrt.nn.inputs import get_model_inputs
 from hyrt.nn.model import GNN
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.pipeline.trainer import InputPlan
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.testing.cases import ROWS, shaken, whole_graph
-from hyrt.testing.trial import agree, expected, kept, load, step
+from hyrt.testing.cases import ROWS, full_graph_batches, randomize_parameters
+from hyrt.testing.trial import check_agreement, compute_reference, copy_result, load_model, run_step
 
 pytestmark = pytest.mark.skipif(not OpenclDevice.probe(), reason=OpenclDevice.missing() or "no OpenCL device")
 IN_PLACE = InputPlan("in_place")
@@ -67,7 +66,7 @@ def device(devices: dict[str, OpenclDevice]) -> Iterator[OpenclDevice]:
 
 def model_of(graph: Graph, **more: Any) -> GNN:
     chosen = {"hidden": 21, "layers": 2, **more}
-    model: GNN = shaken(
+    model: GNN = randomize_parameters(
         GNN(Architecture(in_features=graph.num_features, num_classes=graph.num_classes, **chosen))
     )
     return model
@@ -78,19 +77,19 @@ def batches_of(
 ) -> list[MiniBatch]:
     """Two steps, whose targets are not in the order of their vertices."""
     chosen = np.random.default_rng(2).permutation(graph.split("train"))[:targets]
-    return whole_graph(graph, len(model.layers), chosen, plan, steps=[0, 1], class_weights=True)
+    return full_graph_batches(graph, len(model.layers), chosen, plan, steps=[0, 1], class_weights=True)
 
 
 def load_in_chunks(
     device: OpenclDevice,
     model: GNN,
     num: int,
-    order: Order = "column-row",
+    order: ChunkOrder = "column-row",
     in_flight: int = 1,
     filter_below: float | None = None,
 ) -> None:
     device.take_chunks(ChunkOptions(num, order, in_flight, filter_below))
-    load(device, model)
+    load_model(device, model)
 
 
 @pytest.mark.parametrize(
@@ -105,25 +104,25 @@ def test_steps_in_chunks_are_those_of_the_dense_reference(
     for num, order, targets in ((1, "column-row", None), (4, "column-row", 20), (3, "row-column", None)):
         load_in_chunks(device, model, num, order)
         for batch in batches_of(graph, model, targets=targets):
-            agree(step(device, batch), expected(model, batch, graph))
+            check_agreement(run_step(device, batch), compute_reference(model, batch, graph))
             assert device.num_chunks == num
 
 
 @pytest.mark.parametrize("name", ["gcn", "graphsage, sum, masks", "gin, one layer, masks"])
 @pytest.mark.parametrize("order", ["column-row", "row-column"])
-def test_copies_that_run_ahead_change_no_bit(device: OpenclDevice, name: str, order: Order) -> None:
+def test_copies_that_run_ahead_change_no_bit(device: OpenclDevice, name: str, order: ChunkOrder) -> None:
     graph = random_graph(400, features=19, degree=8)
     model = model_of(graph, **MODELS[name])
     batches = batches_of(graph, model)
     found = []
     for in_flight in (1, 2, 3):
         load_in_chunks(device, model, 5, order, in_flight)
-        found.append([kept(step(device, batch)) for batch in [*batches, batches[0]]])
+        found.append([copy_result(run_step(device, batch)) for batch in [*batches, batches[0]]])
     for steps in found:
         assert [each.loss_sum for each in steps] == [each.loss_sum for each in found[0]]
         for mine, wanted in zip(steps, found[0], strict=True):
             assert all(torch.equal(a, b) for a, b in zip(mine.gradients, wanted.gradients, strict=True))
-    agree(found[2][0], expected(model, batches[0], graph))
+    check_agreement(found[2][0], compute_reference(model, batches[0], graph))
 
 
 @pytest.mark.parametrize("name", ["gcn", "gcn, masks", "graphsage, sum, masks"])
@@ -134,8 +133,8 @@ def test_rows_that_are_filtered_change_no_bit(device: OpenclDevice, name: str) -
     found, copied = [], []
     for in_flight, filter_below in ((1, None), (1, 1.0), (2, 1.0), (3, 0.6), (2, 0.0)):
         load_in_chunks(device, model, 5, "column-row", in_flight, filter_below)
-        found.append([kept(step(device, batch)) for batch in [*batches, batches[0]]])
-        told = step(device, batches[1]).chunks
+        found.append([copy_result(run_step(device, batch)) for batch in [*batches, batches[0]]])
+        told = run_step(device, batches[1]).chunks
         assert told is not None
         # This device reads the host's memory in place: nothing is filtered that is not asked for.
         assert (told.filtered > 0) == bool(filter_below)
@@ -162,10 +161,10 @@ def test_rows_in_half_precision_are_filtered_too(device: OpenclDevice) -> None:
     load_in_chunks(device, model, 4, filter_below=1.0)
     both = zip(batches_of(graph, model, IN_PLACE), batches_of(graph, model, ROWS), strict=True)
     for batch, relabelled in both:
-        made = step(device, batch)
+        made = run_step(device, batch)
         assert made.chunks is not None
         assert made.chunks.filtered
-        agree(made, expected(model, relabelled, graph))
+        check_agreement(made, compute_reference(model, relabelled, graph))
 
 
 @pytest.mark.parametrize("form", ["in_place", "half", "aggregated"])
@@ -176,11 +175,11 @@ def test_features_come_in_any_form(device: OpenclDevice, form: str, layers: int)
         assert isinstance(graph.features, DenseFeatures)
         graph = graph.with_features(DenseFeatures(graph.features.values.astype(np.float16)))
     model = model_of(graph, kind="gcn", layers=layers)
-    aggregation = inputs_of(model).aggregation
+    aggregation = get_model_inputs(model).aggregation
     plan = InputPlan("aggregated", aggregation) if form == "aggregated" else IN_PLACE
     load_in_chunks(device, model, 3)
     for batch, relabelled in zip(batches_of(graph, model, plan), batches_of(graph, model, ROWS), strict=True):
-        agree(step(device, batch), expected(model, relabelled, graph))
+        check_agreement(run_step(device, batch), compute_reference(model, relabelled, graph))
 
 
 def test_as_many_chunks_as_vertices_and_more(device: OpenclDevice) -> None:
@@ -189,7 +188,7 @@ def test_as_many_chunks_as_vertices_and_more(device: OpenclDevice) -> None:
     for num in (17, 40):
         load_in_chunks(device, model, num)
         [batch, _] = batches_of(graph, model)
-        agree(step(device, batch), expected(model, batch, graph))
+        check_agreement(run_step(device, batch), compute_reference(model, batch, graph))
         assert device.num_chunks == 17
 
 
@@ -199,7 +198,7 @@ def test_equal_chunks_give_equal_bits(device: OpenclDevice) -> None:
     found = []
     for _ in range(2):
         load_in_chunks(device, model, 4)
-        found.append([kept(step(device, batch)) for batch in batches_of(graph, model)])
+        found.append([copy_result(run_step(device, batch)) for batch in batches_of(graph, model)])
     for mine, other in zip(*found, strict=True):
         assert mine.loss_sum == other.loss_sum
         for a, b in zip(mine.gradients, other.gradients, strict=True):
@@ -210,7 +209,7 @@ def test_the_least_number_of_chunks_stays_within_the_budget(device: OpenclDevice
     graph = random_graph(600, features=19, degree=6)
     model = model_of(graph, kind="gcn")
     batches = batches_of(graph, model)
-    wanted = [expected(model, batch, graph) for batch in batches]
+    wanted = [compute_reference(model, batch, graph) for batch in batches]
     memory, found = device._memory.buffers, []
     for budget in (120_000, 200_000, 8_000_000):
         device._release_chunks()
@@ -218,19 +217,19 @@ def test_the_least_number_of_chunks_stays_within_the_budget(device: OpenclDevice
         memory.limit_bytes, memory.peak_bytes = budget, 0
         load_in_chunks(device, model, 0)
         for batch, reference in zip(batches, wanted, strict=True):
-            agree(step(device, batch), reference)
+            check_agreement(run_step(device, batch), reference)
         assert memory.peak_bytes <= budget
         num = device.num_chunks
         assert num is not None
         found.append(num)
         if num > 1:
             load_in_chunks(device, model, num - 1)
-            with pytest.raises(DeviceOutOfMemory, match=rf"chunks of {num - 1} intervals take") as told:
-                step(device, batches[0])
+            with pytest.raises(DeviceOutOfMemoryError, match=rf"chunks of {num - 1} intervals take") as told:
+                run_step(device, batches[0])
             assert "raise fullgraph.chunks or fullgraph.device_memory" in told.value.remedy
             # It goes on with what fits.
             load_in_chunks(device, model, num)
-            agree(step(device, batches[0]), wanted[0])
+            check_agreement(run_step(device, batches[0]), wanted[0])
     assert found == sorted(found, reverse=True)
     assert found[0] > found[2] == 1
 
@@ -239,9 +238,9 @@ def test_what_does_not_fit_at_once_is_cut_without_being_asked() -> None:
     graph = random_graph(600, features=19, degree=6)
     model = model_of(graph, kind="gcn")
     device = opened("chosen", memory_bytes=200_000)
-    load(device, model)
+    load_model(device, model)
     for batch in batches_of(graph, model):
-        agree(step(device, batch), expected(model, batch, graph))
+        check_agreement(run_step(device, batch), compute_reference(model, batch, graph))
     assert device.num_chunks is not None
     assert device.num_chunks > 1
     assert device._memory.buffers.peak_bytes <= 200_000
@@ -265,7 +264,7 @@ def test_a_driver_with_less_memory_than_it_says_makes_chunks_smaller(
 
     memory._drop_free()
     monkeypatch.setattr(memory, "_make", short)
-    agree(step(device, batch), expected(model, batch, graph))
+    check_agreement(run_step(device, batch), compute_reference(model, batch, graph))
     assert device.num_chunks is not None
     assert device.num_chunks > 1
 
@@ -275,8 +274,8 @@ def test_a_device_without_room_for_any_chunk_says_so(device: OpenclDevice) -> No
     model = model_of(graph, kind="gcn")
     load_in_chunks(device, model, 0)
     device._memory.buffers.limit_bytes = device._memory.buffers.used_bytes + 3000
-    with pytest.raises(DeviceOutOfMemory, match="even chunks of single vertices") as told:
-        step(device, batches_of(graph, model)[0])
+    with pytest.raises(DeviceOutOfMemoryError, match="even chunks of single vertices") as told:
+        run_step(device, batches_of(graph, model)[0])
     assert "fullgraph.device_memory" in told.value.remedy
 
 
@@ -287,7 +286,7 @@ def test_a_trace_names_what_ran_by_its_chunk() -> None:
     heard: dict[str, list[tuple[str, int, int]]] = {}
     load_in_chunks(device, model, 3)
     device.trace(lambda queue, spans: heard.setdefault(queue, []).extend(spans))
-    step(device, batches_of(graph, model)[0])
+    run_step(device, batches_of(graph, model)[0])
     device.close()
     assert set(heard) == {"copy in", "compute", "copy out"}
     chunks = [(i, j) for i in range(1, 4) for j in range(1, 4)]
@@ -310,7 +309,7 @@ def test_a_trace_says_which_rows_were_filtered() -> None:
     heard: dict[str, list[tuple[str, int, int]]] = {}
     load_in_chunks(device, model, 4, in_flight=2, filter_below=1.0)
     device.trace(lambda queue, spans: heard.setdefault(queue, []).extend(spans))
-    told = step(device, batches_of(graph, model)[0]).chunks
+    told = run_step(device, batches_of(graph, model)[0]).chunks
     device.close()
     assert told is not None
     named = [name for name, _, _ in heard["copy in"] if name.endswith(" rows")]
@@ -325,7 +324,7 @@ def test_a_step_says_what_was_copied_and_swapped() -> None:
     device = opened("chosen")
     load_in_chunks(device, model, 2)
     [batch, _] = batches_of(graph, model)
-    told = step(device, batch).chunks
+    told = run_step(device, batch).chunks
     assert told is not None
     assert (told.intervals, told.vertices) == (2, 20)
     targets = np.sort(batch.targets)
@@ -361,7 +360,7 @@ def test_other_targets_of_the_same_graph_are_cut_again(device: OpenclDevice) -> 
     graph = random_graph(90, features=19)
     model = model_of(graph)
     first, other = batches_of(graph, model)[0], batches_of(graph, model, targets=20)[0]
-    other.whole = first.whole
+    other.full_graph = first.full_graph
     load_in_chunks(device, model, 3)
     for batch in (first, other, first):
-        agree(step(device, batch), expected(model, batch, graph))
+        check_agreement(run_step(device, batch), compute_reference(model, batch, graph))

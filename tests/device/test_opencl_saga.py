@@ -18,21 +18,17 @@ from tied_layer import Tied, first_edges_gradients
 from typed_layers import assert_step, typed_layer, typed_step, with_types
 
 import hyrt
-from hyrt.errors import DeviceOutOfMemory, UnsupportedModel
-from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
-from hyrt.fullgraph.grid.visits import Order
+from hyrt.errors import DeviceOutOfMemoryError, UnsupportedModelError
+from hyrt.fullgraph.chunks.intervals import ChunkOptions, ChunkOrder
 from hyrt.graph.graph import Graph
 from hyrt.nn import SagaLayer, stack
+from hyrt.nn.message_passing.layers import CommNetLayer, FilmLayer, GatedLayer, RecurrentLayer
 from hyrt.nn.model import GNN
-from hyrt.nn.saga.layers.commnet_layer import CommNetLayer
-from hyrt.nn.saga.layers.film_layer import FilmLayer
-from hyrt.nn.saga.layers.gated_layer import GatedLayer
-from hyrt.nn.saga.layers.recurrent_layer import RecurrentLayer
 from hyrt.nn.torch_threads import torch_threads
-from hyrt.observe.events import StepGroup
 from hyrt.pipeline.trainer import InputPlan
-from hyrt.testing.cases import whole_graph
-from hyrt.testing.trial import load, step
+from hyrt.telemetry.events import StepMetrics
+from hyrt.testing.cases import full_graph_batches
+from hyrt.testing.trial import load_model, run_step
 
 pytestmark = pytest.mark.skipif(not OpenclDevice.probe(), reason=OpenclDevice.missing() or "no OpenCL device")
 WIDTH = 6
@@ -94,16 +90,16 @@ def test_steps_in_chunks_are_those_of_all_pairs(
     graph = random_graph(90, features=WIDTH, classes=WIDTH, symmetric="GAT" in names)
     model, device = model_of(*names), devices[product]
     shuffled = np.random.default_rng(2).permutation(graph.split("train"))
-    grids: list[tuple[int, Order, int | None]] = [
+    grids: list[tuple[int, ChunkOrder, int | None]] = [
         (1, "column-row", None), (2, "column-row", 20), (5, "column-row", None), (3, "row-column", None),
     ]  # fmt: skip
     for num, order, some in grids:
         targets = shuffled[:some]
         loss, gradients = by_pairs(names, model, graph, targets)
         device.take_chunks(ChunkOptions(num, order))
-        load(device, model)
-        (batch,) = whole_graph(graph, 2, targets, InputPlan("in_place"), steps=[0])
-        found = step(device, batch)
+        load_model(device, model)
+        (batch,) = full_graph_batches(graph, 2, targets, InputPlan("in_place"), steps=[0])
+        found = run_step(device, batch)
         assert device.num_chunks == num
         assert found.loss_sum == pytest.approx(loss, rel=1e-4)
         largest = max(float(each.abs().max()) for each in gradients)
@@ -119,9 +115,9 @@ def test_types_stay_with_their_edges_in_chunks(devices: dict[str, OpenclDevice],
     shuffled = np.random.default_rng(2).permutation(graph.split("train"))
     for num, some in [(1, None), (2, 20), (5, None)]:
         device.take_chunks(ChunkOptions(num, "column-row"))
-        load(device, model)
-        (batch,) = whole_graph(graph, 2, shuffled[:some], InputPlan("in_place"), steps=[0])
-        found = step(device, batch)
+        load_model(device, model)
+        (batch,) = full_graph_batches(graph, 2, shuffled[:some], InputPlan("in_place"), steps=[0])
+        found = run_step(device, batch)
         assert device.num_chunks == num
         expected = typed_step((name, name), model.layers, graph, shuffled[:some])
         assert_step(found.loss_sum, found.gradients, expected)
@@ -154,9 +150,9 @@ def test_the_built_in_layers_are_their_formulas_in_chunks(
     expected = float(loss.detach()), list(torch.autograd.grad(loss, taken))
     for num in (1, 2, 5):
         device.take_chunks(ChunkOptions(num, "column-row"))
-        load(device, model)
-        (batch,) = whole_graph(graph, 2, targets, InputPlan("in_place"), steps=[0])
-        found = step(device, batch)
+        load_model(device, model)
+        (batch,) = full_graph_batches(graph, 2, targets, InputPlan("in_place"), steps=[0])
+        found = run_step(device, batch)
         assert device.num_chunks == num
         assert_step(found.loss_sum, found.gradients, expected)
 
@@ -171,12 +167,12 @@ def test_the_first_of_equal_messages_gets_the_gradient_in_chunks(devices: dict[s
     grad[targets] = 1 / WIDTH - torch.eye(WIDTH, dtype=torch.float64)[graph.labels[targets].astype(np.int64)]
     x = torch.from_numpy(np.asarray(graph.features.matrix)).double()
     expected = first_edges_gradients(grad, x, topology.indptr, topology.indices)
-    grids: list[tuple[int, Order]] = [(1, "column-row"), (2, "row-column"), (5, "column-row")]
+    grids: list[tuple[int, ChunkOrder]] = [(1, "column-row"), (2, "row-column"), (5, "column-row")]
     for num, order in grids:
         device.take_chunks(ChunkOptions(num, order))
-        load(device, model)
-        (batch,) = whole_graph(graph, 1, targets, InputPlan("in_place"), steps=[0])
-        for mine, theirs in zip(step(device, batch).gradients, expected, strict=True):
+        load_model(device, model)
+        (batch,) = full_graph_batches(graph, 1, targets, InputPlan("in_place"), steps=[0])
+        for mine, theirs in zip(run_step(device, batch).gradients, expected, strict=True):
             assert float((mine.double() - theirs).abs().max()) <= 1e-4 * float(theirs.abs().max())
 
 
@@ -187,10 +183,10 @@ def test_the_least_number_of_chunks_keeps_the_budget(devices: dict[str, OpenclDe
     try:
         for budget in (limit, 40_000, 12_000):
             device.take_chunks(ChunkOptions())
-            load(device, model)
+            load_model(device, model)
             memory.limit_bytes, memory.peak_bytes = budget, 0
-            (batch,) = whole_graph(graph, 2, graph.split("train"), InputPlan("in_place"), steps=[0])
-            steps.append(step(device, batch))
+            (batch,) = full_graph_batches(graph, 2, graph.split("train"), InputPlan("in_place"), steps=[0])
+            steps.append(run_step(device, batch))
             cuts.append(device.num_chunks)
             assert 0 < memory.peak_bytes <= budget
         assert cuts[0] == 1
@@ -198,9 +194,9 @@ def test_the_least_number_of_chunks_keeps_the_budget(devices: dict[str, OpenclDe
         for other in steps[1:]:
             assert other.loss_sum == pytest.approx(steps[0].loss_sum, rel=1e-5)
         device.take_chunks(ChunkOptions(2))
-        load(device, model)
-        with pytest.raises(DeviceOutOfMemory, match="chunks of 2 intervals take"):
-            step(device, batch)
+        load_model(device, model)
+        with pytest.raises(DeviceOutOfMemoryError, match="chunks of 2 intervals take"):
+            run_step(device, batch)
     finally:
         memory.limit_bytes = limit
 
@@ -209,7 +205,7 @@ def losses_of(devices: str, model: Any, graph: Graph, *, epochs: int, full_graph
     heard: list[float] = []
 
     def hear(event: object) -> None:
-        if isinstance(event, StepGroup):
+        if isinstance(event, StepMetrics):
             heard.extend(event.losses)
 
     hyrt.train(
@@ -248,9 +244,11 @@ def test_losses_of_a_users_own_layers_are_those_of_the_cpu(full_graph: bool) -> 
 
 def test_what_is_no_loop_is_refused_by_its_name(devices: dict[str, OpenclDevice]) -> None:
     device = devices["chosen"]
-    with pytest.raises(UnsupportedModel, match=r"'layers.1' \(Perceptron\) on .*: .*'linear'"):
+    with pytest.raises(UnsupportedModelError, match=r"'layers.1' \(Perceptron\) on .*: .*'linear'"):
         device.load(model_of("G-GCN", "perceptron"), [])
-    with pytest.raises(UnsupportedModel, match=r"float32, and the model has parameters of torch\.float64"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"float32, and the model has parameters of torch\.float64"
+    ):
         device.load(model_of("G-GCN").double(), [])
 
 
@@ -265,7 +263,7 @@ def test_rows_that_are_read_in_place_stay_as_long_as_the_device_holds_them(
     del rows
     room.finish()
     assert there() is not None
-    room.give([held])
+    room.release_arrays([held])
     assert there() is not None, "what is in the queue reads it"
     del held
     room.finish()

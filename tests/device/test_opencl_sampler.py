@@ -13,9 +13,9 @@ from hyrt_devices.opencl import OpenclDevice
 from opencl_steps import PRODUCTS, opened
 from unit.sampling.small_graphs import graph_of, graphs
 
-from hyrt.errors import DeviceFault
-from hyrt.machine.generator import SAMPLE, stream_key
-from hyrt.testing.check_sampler import host_hop
+from hyrt.errors import DeviceFaultError
+from hyrt.runtime.rng import SAMPLE, stream_key
+from hyrt.testing.check_sampler import sample_hop_on_host
 
 pytestmark = pytest.mark.skipif(not OpenclDevice.probe(), reason=OpenclDevice.missing() or "no OpenCL device")
 
@@ -31,7 +31,7 @@ def assert_equal_draws(device: Any, graph: Any, vertices: Any, fanout: int, seed
     key = stream_key(seed, SAMPLE, 4, 1)
     sampler = device.sampler(graph)
     hop = sampler.draw(vertices, fanout, key, relabel=False)
-    wanted = host_hop(graph, vertices, fanout, key)
+    wanted = sample_hop_on_host(graph, vertices, fanout, key)
     for part in ("degrees", "offsets", "neighbors"):
         mine, host = getattr(hop, part), getattr(wanted, part)
         assert mine.dtype == host.dtype
@@ -67,9 +67,9 @@ def test_two_samplers_and_a_closed_device() -> None:
     for sampler, graph in zip(samplers, (first, second), strict=True):
         assert sampler is not None
         found = sampler.draw(vertices, 5, key, relabel=True)
-        np.testing.assert_array_equal(found.neighbors, host_hop(graph, vertices, 5, key).neighbors)
+        np.testing.assert_array_equal(found.neighbors, sample_hop_on_host(graph, vertices, 5, key).neighbors)
     device.close()
-    with pytest.raises(DeviceFault, match="used after close"):
+    with pytest.raises(DeviceFaultError, match="used after close"):
         device.sampler(first)
 
 

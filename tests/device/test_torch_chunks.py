@@ -16,18 +16,17 @@ from unit.cuda.fake_driver import FakeDriver
 
 from hyrt.device import DeviceInfo, DeviceOptions
 from hyrt.device.capabilities import usable_forms
-from hyrt.errors import DeviceFault, DeviceOutOfMemory, UnsupportedModel
-from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
-from hyrt.fullgraph.grid.least_grid import ChunkGrid
-from hyrt.fullgraph.grid.place_sizes import PlaceSizes
+from hyrt.errors import DeviceFaultError, DeviceOutOfMemoryError, UnsupportedModelError
+from hyrt.fullgraph.chunks.chunk_grid import BufferSizes, ChunkGrid
+from hyrt.fullgraph.chunks.intervals import ChunkOptions
 from hyrt.graph.graph import Graph
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.testing import check_device
-from hyrt.testing.cases import ROWS, shaken, whole_graph
-from hyrt.testing.trial import agree, expected, kept, load, step
+from hyrt.testing.cases import ROWS, full_graph_batches, randomize_parameters
+from hyrt.testing.trial import check_agreement, compute_reference, copy_result, load_model, run_step
 
 INFO = DeviceInfo(
     whole_graphs=True,
@@ -67,7 +66,7 @@ def opened(**options: Any) -> CudaDevice:
 
 def model_of(graph: Graph, **more: Any) -> GNN:
     chosen = {"hidden": 21, "layers": 2, **more}
-    model: GNN = shaken(
+    model: GNN = randomize_parameters(
         GNN(Architecture(in_features=graph.num_features, num_classes=graph.num_classes, **chosen))
     )
     return model
@@ -75,7 +74,7 @@ def model_of(graph: Graph, **more: Any) -> GNN:
 
 def batches_of(graph: Graph, model: GNN, targets: int | None = None) -> list[MiniBatch]:
     chosen = np.random.default_rng(2).permutation(graph.split("train"))[:targets]
-    return whole_graph(graph, len(model.layers), chosen, ROWS, steps=[0, 1], class_weights=True)
+    return full_graph_batches(graph, len(model.layers), chosen, ROWS, steps=[0, 1], class_weights=True)
 
 
 @pytest.mark.usefixtures("small_work")
@@ -92,13 +91,13 @@ def test_steps_in_chunks_are_those_of_the_dense_reference(name: str) -> None:
     ):
         device = opened()
         device.take_chunks(ChunkOptions(num, order, filter_below=filter_below))  # type: ignore[arg-type]
-        load(device, model)
+        load_model(device, model)
         batches = batches_of(graph, model, targets)
         for batch in batches:
-            agree(step(device, batch), expected(model, batch, graph))
+            check_agreement(run_step(device, batch), compute_reference(model, batch, graph))
             assert device.num_chunks == num
-        first = kept(step(device, batches[0]))
-        again = step(device, batches[0])
+        first = copy_result(run_step(device, batches[0]))
+        again = run_step(device, batches[0])
         assert again.loss_sum == first.loss_sum
         assert all(torch.equal(a, b) for a, b in zip(again.gradients, first.gradients, strict=True))
         device.close()
@@ -120,14 +119,14 @@ def test_the_least_number_of_chunks_fits_and_operators_take_no_more() -> None:
     for budget in (200_000, 300_000, 8_000_000):
         device = opened(memory_bytes=budget)
         device.take_chunks(ChunkOptions())
-        load(device, model)
-        agree(step(device, batches[0]), expected(model, batches[0], graph))
+        load_model(device, model)
+        check_agreement(run_step(device, batches[0]), compute_reference(model, batches[0], graph))
         assert device.num_chunks is not None
         found.append(device.num_chunks)
         described = device._description
         assert described is not None
         targets = np.sort(batches[0].targets)
-        sizes = ChunkGrid.of(graph.topology, targets, device.num_chunks, hidden=True).sizes
+        sizes = ChunkGrid.build(graph.topology, targets, device.num_chunks, has_hidden_layers=True).sizes
         needed = chunk_memory.needed_bytes(described, sizes)
         assert needed + device._resident_bytes() <= budget
         assert device._chunks is not None
@@ -138,7 +137,9 @@ def test_the_least_number_of_chunks_fits_and_operators_take_no_more() -> None:
         lasting = [read, memory.accumulated, *memory.results, edges.rows, edges.starts]
         lasting += [edges.columns, edges.row_scale, edges.column_scale]
         # The second step allocates what its operators need for a while, and nothing else.
-        assert peak_bytes(partial(step, device, batches[1])) <= needed - sum(each.nbytes for each in lasting)
+        assert peak_bytes(partial(run_step, device, batches[1])) <= needed - sum(
+            each.nbytes for each in lasting
+        )
         device.close()
     assert found == sorted(found, reverse=True)
     assert found[0] > found[2] == 1
@@ -148,11 +149,11 @@ def test_every_chunk_in_flight_is_counted_to_the_byte() -> None:
     """With what the allocator rounds each tensor up to."""
     graph = random_graph(600, features=19, degree=6)
     described = model_of(graph, kind="gin").description()
-    sizes = ChunkGrid.of(graph.topology, np.sort(graph.split("train")), 4, hidden=True).sizes
+    sizes = ChunkGrid.build(graph.topology, np.sort(graph.split("train")), 4, has_hidden_layers=True).sizes
     counted, taken = [], []
     for in_flight in (1, 2, 3):
         counted.append(chunk_memory.needed_bytes(described, sizes, in_flight))
-        places = PlaceSizes.of(described, sizes)
+        places = BufferSizes.from_model(described, sizes)
         memory = chunk_memory.ChunkMemory.take(places, torch.device("cpu"), in_flight)
         flat = [*memory.read, memory.accumulated, *memory.results]
         for edges in memory.edges:
@@ -181,7 +182,7 @@ def test_a_driver_with_less_memory_than_it_says_makes_chunks_smaller(monkeypatch
     model = model_of(graph, kind="gcn")
     device = opened()
     device.take_chunks(ChunkOptions())
-    load(device, model)
+    load_model(device, model)
     take, seen = chunk_memory.ChunkMemory.take, []
 
     def short(places: Any, where: Any, in_flight: int) -> Any:
@@ -192,7 +193,7 @@ def test_a_driver_with_less_memory_than_it_says_makes_chunks_smaller(monkeypatch
 
     monkeypatch.setattr(chunk_memory.ChunkMemory, "take", short)
     [batch, _] = batches_of(graph, model)
-    agree(step(device, batch), expected(model, batch, graph))
+    check_agreement(run_step(device, batch), compute_reference(model, batch, graph))
     assert device.num_chunks == 4
     assert seen == sorted(seen, reverse=True)
     device.close()
@@ -205,11 +206,11 @@ def test_chunks_are_copied_on_a_stream_that_waits_for_what_used_their_memory_las
     for in_flight in (1, 2, 3):
         device = opened()
         device.take_chunks(ChunkOptions(4, in_flight=in_flight))
-        load(device, model)
+        load_model(device, model)
         driver = device._driver
         assert isinstance(driver, FakeDriver)
         driver.calls.clear()
-        grads.append(step(device, batches[0]).gradients)
+        grads.append(run_step(device, batches[0]).gradients)
         marks = [(call[1], call[2]) for call in driver.calls if call[0] == "mark"]
         orders = [(call[1], call[2].stream) for call in driver.calls if call[0] == "order"]
         copies, compute = device._copies, device._compute
@@ -231,9 +232,9 @@ def test_a_device_without_room_says_so_and_goes_on() -> None:
     model = model_of(graph, kind="gcn")
     device = opened(memory_bytes=100_000)
     device.take_chunks(ChunkOptions())
-    load(device, model)
-    with pytest.raises(DeviceOutOfMemory, match="even chunks of single vertices") as told:
-        step(device, batches_of(graph, model)[0])
+    load_model(device, model)
+    with pytest.raises(DeviceOutOfMemoryError, match="even chunks of single vertices") as told:
+        run_step(device, batches_of(graph, model)[0])
     assert "fullgraph.device_memory" in told.value.remedy
     assert not device._staged
     device.close()
@@ -244,9 +245,9 @@ def test_a_device_that_breaks_in_a_chunk_faults_with_the_cause(monkeypatch: pyte
     model = model_of(graph, kind="gcn")
     device = opened()
     device.take_chunks(ChunkOptions(2))
-    load(device, model)
+    load_model(device, model)
     [batch, other] = batches_of(graph, model)
-    step(device, batch)
+    run_step(device, batch)
     broken = RuntimeError("the driver is gone")
 
     def gather(*arguments: Any, **more: Any) -> None:
@@ -254,10 +255,10 @@ def test_a_device_that_breaks_in_a_chunk_faults_with_the_cause(monkeypatch: pyte
         raise broken
 
     monkeypatch.setattr(torch_chunks.TorchChunks, "gather", gather)
-    with pytest.raises(DeviceFault, match="the driver is gone") as told:
-        step(device, other)
+    with pytest.raises(DeviceFaultError, match="the driver is gone") as told:
+        run_step(device, other)
     assert told.value.__cause__ is broken
-    with pytest.raises(DeviceFault, match="the driver is gone"):
+    with pytest.raises(DeviceFaultError, match="the driver is gone"):
         device.transfer(batch)
     device.close()
 
@@ -266,8 +267,10 @@ def test_a_model_without_a_description_is_refused_with_the_remedy() -> None:
     graph = random_graph(60, features=19)
     device = opened()
     device.take_chunks(ChunkOptions(2))
-    with pytest.raises(UnsupportedModel, match=r"GNN on cuda:0 in chunks: .*Omit the settings of fullgraph"):
-        load(device, model_of(graph, kind="gat", hidden=8, heads=2))
+    with pytest.raises(
+        UnsupportedModelError, match=r"GNN on cuda:0 in chunks: .*Omit the settings of fullgraph"
+    ):
+        load_model(device, model_of(graph, kind="gat", hidden=8, heads=2))
     device.close()
 
 
@@ -284,5 +287,5 @@ def test_rows_that_were_offered_are_kept_until_the_next_device_has_copied_them()
     kernels._driver, kernels._stream = driver, "compute 0"
     copied = driver.mark("copies 1")
     driver.calls.clear()
-    kernels.keep_rows(copied)
+    kernels.hold_rows(copied)
     assert driver.calls == [("order", "compute 0", copied)]

@@ -11,22 +11,22 @@ import torch
 from graphs import random_graph
 from hyrt_devices.cpu import CpuDevice
 from hyrt_devices.cuda.device import CudaDevice
-from hyrt_devices.cuda.saga.cuda_loops import CudaLoops
+from hyrt_devices.cuda.edge_loops import CudaLoops
 from saga_layers import layer_of
 from unit.cuda.emulated_kernels import EmulatedLauncher, needs_compiler
 from unit.cuda.fake_driver import FakeDriver
 
 from hyrt.device import Device, DeviceInfo, DeviceOptions
-from hyrt.errors import UnsupportedModel
-from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
-from hyrt.fullgraph.gathering import Gathering, Gathers, gathering_of
+from hyrt.errors import UnsupportedModelError
+from hyrt.fullgraph.chunks.intervals import ChunkOptions
+from hyrt.fullgraph.gather_ops import GatherOp, GatherSpec, build_gather_op
 from hyrt.graph.graph import Graph
 from hyrt.nn import stack
 from hyrt.nn.model import GNN
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.pipeline.trainer import InputPlan
-from hyrt.testing.cases import ROWS, whole_graph
-from hyrt.testing.trial import load, step
+from hyrt.testing.cases import ROWS, full_graph_batches
+from hyrt.testing.trial import load_model, run_step
 
 INFO = DeviceInfo(
     whole_graphs=True, kind="cuda", index=0, description="a double", memory_bytes=1 << 30, forms=("rows",)
@@ -63,9 +63,9 @@ def test_steps_are_those_of_the_cpu(num: int) -> None:
     targets = graph.split("train")
     found = []
     for each, plan in ((cpu, ROWS), (device, InputPlan("in_place") if num else ROWS)):
-        load(each, model)
-        (batch,) = whole_graph(graph, 2, targets, plan, steps=[3])
-        found.append(step(each, batch))
+        load_model(each, model)
+        (batch,) = full_graph_batches(graph, 2, targets, plan, steps=[3])
+        found.append(run_step(each, batch))
         assert each is cpu or device.num_chunks == (num or None)
         each.close()
     expected, mine = found
@@ -78,17 +78,17 @@ def test_steps_are_those_of_the_cpu(num: int) -> None:
 class AllHere:
     """Gatherings of a process that happens to have all vertices."""
 
-    travelling = None
-    kept_bytes = 1 << 20
+    halo_exchange = None
+    cache_bytes = 1 << 20
 
     def __init__(self, graph: Graph) -> None:
         self.topology = graph.topology
         self.num_vertices, self.num_edges = graph.num_vertices, graph.num_edges
         self.asked: list[int] = []
 
-    def gathering(self, what: Gathers, dtype: np.dtype[Any], layer: int) -> Gathering:
+    def build_gather_op(self, gather: GatherSpec, dtype: np.dtype[Any], layer: int) -> GatherOp:
         self.asked.append(layer)
-        return gathering_of(what, self.topology, dtype, layer)
+        return build_gather_op(gather, self.topology, dtype, layer)
 
 
 @needs_compiler
@@ -96,11 +96,11 @@ def test_a_process_without_targets_computes_for_the_others() -> None:
     graph, model = random_graph(90, features=WIDTH, classes=WIDTH), model_of()
     device, launcher = emulated()
     device.take_chunks(ChunkOptions(2))
-    load(device, model)
-    (batch,) = whole_graph(graph, 2, np.empty(0, np.int64), InputPlan("in_place"))
-    assert batch.whole is not None
-    batch.whole.gatherings = gatherings = AllHere(graph)
-    result = step(device, batch)
+    load_model(device, model)
+    (batch,) = full_graph_batches(graph, 2, np.empty(0, np.int64), InputPlan("in_place"))
+    assert batch.full_graph is not None
+    batch.full_graph.gather_ops = gatherings = AllHere(graph)
+    result = run_step(device, batch)
     device.close()
     assert gatherings.asked == [1, 2]
     assert "edge_loop" in launcher.launched
@@ -111,6 +111,6 @@ def test_a_process_without_targets_computes_for_the_others() -> None:
 def test_without_kernels_chunks_are_refused() -> None:
     device = CudaDevice(INFO, DeviceOptions(), FakeDriver())  # type: ignore[arg-type]
     device.take_chunks(ChunkOptions(2))
-    with pytest.raises(UnsupportedModel, match=r"in chunks: its loops over edges cannot be built here"):
-        load(device, model_of())
+    with pytest.raises(UnsupportedModelError, match=r"in chunks: its loops over edges cannot be built here"):
+        load_model(device, model_of())
     device.close()

@@ -18,15 +18,15 @@ from unit.cuda.fake_driver import FakeDriver, Mark
 
 from hyrt.device import Device, Span
 from hyrt.device.capabilities import Traceable
-from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
+from hyrt.fullgraph.chunks.intervals import ChunkOptions
 from hyrt.graph.graph import Graph
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.pipeline.trainer import InputPlan
-from hyrt.testing.cases import ROWS, shaken, whole_graph
-from hyrt.testing.trial import agree, expected, load, step
-from hyrt.training.team.chunk_team import ChunkTeam
+from hyrt.testing.cases import ROWS, full_graph_batches, randomize_parameters
+from hyrt.testing.trial import check_agreement, compute_reference, load_model, run_step
+from hyrt.training.chunk_device_group import ChunkDeviceGroup
 
 NUM, LENGTH, TARGETS = 3, 30, 60
 TRACKS = ["copy in", "compute", "copy out"]
@@ -102,19 +102,19 @@ def sum_of(heard: Sequence[Heard], track: str, pattern: str) -> Counter[str]:
 )
 def test_every_chunk_of_a_step_is_a_span_of_the_device_that_computes_it(kinds: list[str]) -> None:
     graph = random_graph(NUM * LENGTH, features=19)
-    model: GNN = shaken(
+    model: GNN = randomize_parameters(
         GNN(Architecture(kind="gcn", in_features=19, hidden=21, num_classes=graph.num_classes, layers=2))
     )
     team = team_of(kinds, [1.0] * len(kinds))
     team.take_chunks(ChunkOptions(NUM, in_flight=2, filter_below=0.0))
-    load(team, model)
+    load_model(team, model)
     heard = [Heard(device) for device in team.members]
     targets = chosen_targets()
-    batches = whole_graph(graph, 2, targets, ROWS, steps=[0, 1], class_weights=True)
+    batches = full_graph_batches(graph, 2, targets, ROWS, steps=[0, 1], class_weights=True)
     begun = time.perf_counter()
-    result = step(team, batches[0])
+    result = run_step(team, batches[0])
     took_s = time.perf_counter() - begun
-    agree(result, expected(model, batches[0], graph))
+    check_agreement(result, compute_reference(model, batches[0], graph))
 
     into_all, into_targets = (
         chunks_of(graph, vertices) for vertices in (np.arange(graph.num_vertices), targets)
@@ -154,7 +154,7 @@ def test_every_chunk_of_a_step_is_a_span_of_the_device_that_computes_it(kinds: l
 
     for each in heard:
         each.spans.clear()
-    agree(step(team, batches[1]), expected(model, batches[1], graph))
+    check_agreement(run_step(team, batches[1]), compute_reference(model, batches[1], graph))
     assert not sum_of(heard, "compute", "(gather|accumulate), layer 1,"), "what it has gathered is kept"
     last = sum_of(heard, "compute", "(gather|accumulate), layer 2,")
     assert last == named("gather", "layer 2", into_targets)
@@ -168,9 +168,9 @@ def test_a_torch_device_alone_tells_of_both_of_its_streams() -> None:
     model = model_of(graph, kind="gcn")
     device = opened()
     device.take_chunks(ChunkOptions(NUM, in_flight=2))
-    load(device, model)
+    load_model(device, model)
     heard = Heard(device)
-    result = step(device, batches_of(graph, model)[0])
+    result = run_step(device, batches_of(graph, model)[0])
     device.close()
     assert sorted(heard.spans) == sorted(TRACKS)
     assert heard.names("compute", "gather, layer 1, chunk 3 → 2$")
@@ -222,12 +222,12 @@ def test_times_are_asked_for_when_all_is_over(alone: bool, monkeypatch: pytest.M
     model = test_torch_chunks.model_of(graph, kind="gcn")
     for module in (test_torch_chunks, test_unlike_devices):
         monkeypatch.setattr(module, "FakeDriver", WaitingDriver)
-    device: CudaDevice | ChunkTeam = test_torch_chunks.opened() if alone else team_of(["torch"], [1.0])
+    device: CudaDevice | ChunkDeviceGroup = test_torch_chunks.opened() if alone else team_of(["torch"], [1.0])
     device.take_chunks(ChunkOptions(NUM, in_flight=2))
-    load(device, model)
+    load_model(device, model)
     heard = Heard(device if isinstance(device, CudaDevice) else device.members[0])
     for batch in test_torch_chunks.batches_of(graph, model):
-        agree(step(device, batch), expected(model, batch, graph))
+        check_agreement(run_step(device, batch), compute_reference(model, batch, graph))
     device.close()
     assert heard.names("compute", "gradients to the host")
 
@@ -236,7 +236,7 @@ def test_rows_that_are_read_where_they_lie_stay_as_they_are() -> None:
     """Also where they are dropped, which other devices do in their own copies."""
     graph = random_graph(90, features=19)
     given = dense_features(graph)
-    model: GNN = shaken(
+    model: GNN = randomize_parameters(
         GNN(
             Architecture(
                 kind="gcn", in_features=19, hidden=21, num_classes=graph.num_classes, input_dropout=0.5
@@ -245,13 +245,14 @@ def test_rows_that_are_read_where_they_lie_stay_as_they_are() -> None:
     )
     team = team_of(["cpu"], [1.0])
     team.take_chunks(ChunkOptions(NUM))
-    load(team, model)
+    load_model(team, model)
     heard = Heard(team.members[0])
     in_place, copied = (
-        whole_graph(graph, 2, chosen_targets(), plan, steps=[0, 1]) for plan in (InputPlan("in_place"), ROWS)
+        full_graph_batches(graph, 2, chosen_targets(), plan, steps=[0, 1])
+        for plan in (InputPlan("in_place"), ROWS)
     )
     for batch, same in zip(in_place, copied, strict=True):
-        agree(step(team, batch), expected(model, same, graph))
+        check_agreement(run_step(team, batch), compute_reference(model, same, graph))
     team.close()
     assert np.array_equal(dense_features(graph), given)
     assert heard.names("copy in", r"copy in, layer 1, chunk \d → \d$"), "rows that are to be dropped"
@@ -266,10 +267,10 @@ def of_loops(heard: Heard, layer: str) -> set[tuple[int, int]]:
 
 
 def loops_of(device: Device, graph: Graph, model: GNN) -> tuple[Heard, dict[str, dict[str, float]]]:
-    load(device, model)
+    load_model(device, model)
     heard = Heard(device)
     plan = InputPlan("in_place")
-    result = step(device, whole_graph(graph, 2, np.arange(graph.num_vertices), plan, steps=[0])[0])
+    result = run_step(device, full_graph_batches(graph, 2, np.arange(graph.num_vertices), plan, steps=[0])[0])
     assert result.chunks is not None
     return heard, {name: dict(work) for name, work in result.chunks.by_device.items()}
 
@@ -277,7 +278,7 @@ def loops_of(device: Device, graph: Graph, model: GNN) -> tuple[Heard, dict[str,
 @needs_compiler
 def test_loops_over_edges_are_named_by_layer_direction_and_chunk() -> None:
     graph = random_graph(90, features=19, degree=3)
-    model: GNN = shaken(
+    model: GNN = randomize_parameters(
         GNN(Architecture(kind="gat", in_features=19, hidden=8, heads=2, num_classes=graph.num_classes))
     )
     device, _ = emulated()
@@ -300,16 +301,16 @@ def test_loops_over_edges_are_named_by_layer_direction_and_chunk() -> None:
 @needs_opencl
 def test_intervals_that_the_hosts_threads_loop_into_are_spans_too() -> None:
     graph = random_graph(90, features=19, degree=3)
-    model: GNN = shaken(
+    model: GNN = randomize_parameters(
         GNN(Architecture(kind="gat", in_features=19, hidden=8, heads=2, num_classes=graph.num_classes))
     )
     team = team_of(["cpu", "opencl"], [1.0, 2.0])
     team.take_chunks(ChunkOptions(NUM))
-    load(team, model)
+    load_model(team, model)
     cpu, other = (Heard(device) for device in team.members)
-    [batch] = whole_graph(graph, 2, np.arange(graph.num_vertices), ROWS, steps=[0])
-    result = step(team, batch)
-    agree(result, expected(model, batch, graph))
+    [batch] = full_graph_batches(graph, 2, np.arange(graph.num_vertices), ROWS, steps=[0])
+    result = run_step(team, batch)
+    check_agreement(result, compute_reference(model, batch, graph))
     team.close()
     for layer in ("layer 1", "layer 2"):
         mine = cpu.names("compute", rf"edge_loop, {layer}, into destinations, interval \d of {NUM}$")

@@ -11,11 +11,11 @@ from hyrt_devices.host_staged import HostStaged
 
 from hyrt.device import DeviceOptions
 from hyrt.device.discovery import find_device
-from hyrt.errors import ArgumentError, ConfigError, DeviceUnavailable
-from hyrt.machine.cores import available_cores, vector_instructions
+from hyrt.errors import ArgumentError, ConfigError, DeviceUnavailableError
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
-from hyrt.testing.cases import edgeless
+from hyrt.runtime.hardware import available_cores, vector_instructions
+from hyrt.testing.cases import edgeless_batch
 
 
 def test_the_cpu_is_described() -> None:
@@ -58,7 +58,7 @@ def test_weights_of_other_shapes_are_refused_and_the_device_goes_on(name: str) -
     try:
         backend, info = find_device(name)
         device = backend.open(info, DeviceOptions())
-    except (DeviceUnavailable, ConfigError) as error:
+    except (DeviceUnavailableError, ConfigError) as error:
         pytest.skip(str(error))
     model = GNN(Architecture(kind="gcn", in_features=5, hidden=4, num_classes=3))
     weights = [parameter.detach().clone() for parameter in model.parameters()]
@@ -73,7 +73,7 @@ def test_weights_of_other_shapes_are_refused_and_the_device_goes_on(name: str) -
 
 
 def test_a_mini_batch_may_be_staged_twice_but_each_is_taken_once() -> None:
-    batch, staging = edgeless(3, 2, 1), HostStaged()
+    batch, staging = edgeless_batch(3, 2, 1), HostStaged()
     first, second = staging.put(batch), staging.put(batch)
     assert first is not second
     assert first.inputs is batch.inputs

@@ -15,9 +15,9 @@ from unit.cuda.fake_driver import FakeDriver
 from hyrt.device import HOST_FORMS, DeviceInfo, DeviceOptions, StepResult
 from hyrt.graph.graph import Graph
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.operators import product
+from hyrt.nn.hetero.hetero_gnn import HeteroGNN
+from hyrt.nn.operators import linear
 from hyrt.nn.tensor_operators import tensor_ops
-from hyrt.nn.typed.typed_gnn import TypedGNN
 
 GRAPH = small_typed()
 WEIGHTED = small_typed(weights=True)
@@ -28,7 +28,7 @@ def info(kind: str, forms: Any) -> DeviceInfo:
 
 
 def one_below_the_other(parts: Any, *, low_precision: bool = False) -> torch.Tensor:
-    return torch.cat([product.linear(*part, low_precision=low_precision) for part in parts])
+    return torch.cat([linear.linear(*part, low_precision=low_precision) for part in parts])
 
 
 def step(device: Any, model: torch.nn.Module, graph: Graph) -> StepResult:
@@ -54,7 +54,7 @@ def test_torch_operators_give_what_the_loops_of_the_host_give(
     kind: str, options: dict[str, Any], graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
-    model = TypedGNN(
+    model = HeteroGNN(
         Architecture(
             kind=kind,
             in_features=8,
@@ -73,9 +73,9 @@ def test_torch_operators_give_what_the_loops_of_the_host_give(
         return tensor_ops.linear_tensors(x, weight, bias, relu=relu, low_precision=low_precision)
 
     # Products as on a device, although the double's tensors are the CPU's.
-    monkeypatch.setattr(product._Linear, "apply", on_device)
-    for module in ("input_maps", "layers.relation_sums"):
-        monkeypatch.setattr(f"hyrt.nn.typed.{module}.stacked_products", one_below_the_other)
+    monkeypatch.setattr(linear._Linear, "apply", on_device)
+    for module in ("inputs", "relation_sums"):
+        monkeypatch.setattr(f"hyrt.nn.hetero.{module}.grouped_linear", one_below_the_other)
     found = step(CudaDevice(info("cuda", ("rows", "typed")), DeviceOptions(), FakeDriver()), model, graph)
     assert found.loss_sum == pytest.approx(wanted.loss_sum, rel=1e-5)
     for mine, theirs in zip(found.gradients, wanted.gradients, strict=True):

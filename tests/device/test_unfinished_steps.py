@@ -20,18 +20,18 @@ from unit.fullgraph.unfinished.pauses import Pauses
 
 from hyrt.device import Device, DeviceInfo, DeviceOptions, StepResult
 from hyrt.device.capabilities import KeepsSteps, RunsChunks
-from hyrt.errors import StepStopped
-from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
-from hyrt.fullgraph.host_budget import HostBudget
+from hyrt.errors import StepInterrupted
+from hyrt.fullgraph.chunks.intervals import ChunkOptions
+from hyrt.fullgraph.matrix_pool import HostMemoryBudget
 from hyrt.graph.graph import Graph
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.pipeline.trainer import InputPlan
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.testing.cases import ROWS, shaken, whole_graph
-from hyrt.testing.trial import agree, expected, kept, load, step
-from hyrt.training.team.chunk_team import ChunkTeam, TeamInfo
+from hyrt.testing.cases import ROWS, full_graph_batches, randomize_parameters
+from hyrt.testing.trial import check_agreement, compute_reference, copy_result, load_model, run_step
+from hyrt.training.chunk_device_group import ChunkDeviceGroup, DeviceGroupInfo
 
 needs_opencl = pytest.mark.skipif(
     not OpenclDevice.probe(), reason=OpenclDevice.missing() or "no OpenCL device"
@@ -47,9 +47,9 @@ def one_torch_thread() -> Iterator[None]:
         yield
 
 
-def team_of(devices: list[Device]) -> ChunkTeam:
+def team_of(devices: list[Device]) -> ChunkDeviceGroup:
     infos = [replace(device.info, index=number) for number, device in enumerate(devices)]
-    info = TeamInfo(
+    info = DeviceGroupInfo(
         kind="team",
         index=0,
         description="several",
@@ -58,7 +58,7 @@ def team_of(devices: list[Device]) -> ChunkTeam:
         shares=tuple(1.0 + number for number in range(len(devices))),
         continue_on_loss=False,
     )
-    return ChunkTeam(info, devices)
+    return ChunkDeviceGroup(info, devices)
 
 
 def cpu() -> Device:
@@ -83,16 +83,18 @@ def loaded(device: Any, model: GNN, options: ChunkOptions, keeper: Pauses) -> An
     assert isinstance(device, KeepsSteps)
     device.take_chunks(options)
     device.take_step_keeper(keeper)
-    load(device, model)
+    load_model(device, model)
     return device
 
 
 def problem(plan: InputPlan = ROWS, **more: Any) -> tuple[Graph, GNN, list[MiniBatch]]:
     graph = random_graph(90, features=7)
     chosen = {"kind": "gcn", "hidden": 9, "layers": 3, **more}
-    model: GNN = shaken(GNN(Architecture(in_features=7, num_classes=graph.num_classes, **chosen)))
+    model: GNN = randomize_parameters(
+        GNN(Architecture(in_features=7, num_classes=graph.num_classes, **chosen))
+    )
     targets = np.random.default_rng(2).permutation(graph.split("train"))
-    return graph, model, whole_graph(graph, len(model.layers), targets, plan, steps=[0, 1])
+    return graph, model, full_graph_batches(graph, len(model.layers), targets, plan, steps=[0, 1])
 
 
 def assert_equal(mine: StepResult, wanted: StepResult) -> None:
@@ -108,10 +110,10 @@ def paused(
     first = Pauses(path)
     loaded(device, model, options, first)
     for batch in batches[:-1]:
-        step(device, batch)
+        run_step(device, batch)
     first.after = first.asked + after
-    with pytest.raises(StepStopped):
-        step(device, batches[-1])
+    with pytest.raises(StepInterrupted):
+        run_step(device, batches[-1])
     return first
 
 
@@ -123,18 +125,18 @@ def test_a_step_that_ends_between_any_two_columns_goes_on_there(name: str, tmp_p
     one, other = DEVICES[name](), DEVICES[name]()
     counting = Pauses(tmp_path / "none.npz")
     loaded(one, model, options, counting)
-    step(one, batches[0])
+    run_step(one, batches[0])
     before = counting.asked
-    wanted = kept(step(one, batches[1]))
-    agree(wanted, expected(model, batches[1], graph))
+    wanted = copy_result(run_step(one, batches[1]))
+    check_agreement(wanted, compute_reference(model, batches[1], graph))
     places = set()
     for after in range(0, counting.asked - before, 2):
         (told,) = paused(one, model, options, batches, tmp_path / "step.npz", after).told
         places.add((told.number, tuple(told.columns)))
         second = Pauses(tmp_path / "step.npz", reads=True)
-        found = step(loaded(other, model, options, second), batches[1])
+        found = run_step(loaded(other, model, options, second), batches[1])
         assert second.begun_at[0] is not None
-        assert_equal(kept(found), wanted)
+        assert_equal(copy_result(found), wanted)
     # Three layers are five passes, and it ends in each of them.
     assert {number for number, _ in places} == {0, 1, 2, 3, 4}
     assert len(places) > 5
@@ -154,13 +156,13 @@ def test_other_models_and_orders_go_on(order: Any, more: dict[str, Any], tmp_pat
     options = ChunkOptions(5, order)
     graph, model, batches = problem(**more)
     device = DEVICES["cpu"]()
-    wanted = kept(step(loaded(device, model, options, Pauses(tmp_path / "none.npz")), batches[0]))
-    agree(wanted, expected(model, batches[0], graph))
+    wanted = copy_result(run_step(loaded(device, model, options, Pauses(tmp_path / "none.npz")), batches[0]))
+    check_agreement(wanted, compute_reference(model, batches[0], graph))
     for after in (0, 1, 2):
         (told,) = paused(device, model, options, batches[:1], tmp_path / "step.npz", after).told
         assert told.num_passes == 2 * len(model.layers) - 1
         second = Pauses(tmp_path / "step.npz", reads=True)
-        assert_equal(kept(step(loaded(device, model, options, second), batches[0])), wanted)
+        assert_equal(copy_result(run_step(loaded(device, model, options, second), batches[0])), wanted)
         assert second.begun_at[0] is not None
     device.close()
 
@@ -171,13 +173,15 @@ def test_a_step_that_is_kept_and_goes_on_has_the_same_bits(name: str, tmp_path: 
     options = ChunkOptions(6)
     _, model, batches = problem()
     device = DEVICES[name]()
-    wanted = [kept(step(loaded(device, model, options, Pauses(tmp_path / "none.npz")), batches[0]))]
+    wanted = [
+        copy_result(run_step(loaded(device, model, options, Pauses(tmp_path / "none.npz")), batches[0]))
+    ]
     keeper = Pauses(tmp_path / "step.npz", after=2, goes_on=True)
-    assert_equal(kept(step(loaded(device, model, options, keeper), batches[0])), wanted[0])
+    assert_equal(copy_result(run_step(loaded(device, model, options, keeper), batches[0])), wanted[0])
     assert len(keeper.told) > 3
     # What was written last is that of a process that is killed later.
     second = Pauses(tmp_path / "step.npz", reads=True)
-    assert_equal(kept(step(loaded(device, model, options, second), batches[0])), wanted[0])
+    assert_equal(copy_result(run_step(loaded(device, model, options, second), batches[0])), wanted[0])
     device.close()
 
 
@@ -186,9 +190,11 @@ def test_a_step_of_another_cut_or_other_devices_begins_again(tmp_path: Path) -> 
     device, others = DEVICES["cpu"](), team_of([cpu(), cpu()])
     paused(device, model, ChunkOptions(4), batches[:1], tmp_path / "step.npz", 5)
     for taken, options in ((device, ChunkOptions(5)), (others, ChunkOptions(4))):
-        wanted = kept(step(loaded(taken, model, options, Pauses(tmp_path / "none.npz")), batches[0]))
+        wanted = copy_result(
+            run_step(loaded(taken, model, options, Pauses(tmp_path / "none.npz")), batches[0])
+        )
         second = Pauses(tmp_path / "step.npz", reads=True)
-        assert_equal(kept(step(loaded(taken, model, options, second), batches[0])), wanted)
+        assert_equal(copy_result(run_step(loaded(taken, model, options, second), batches[0])), wanted)
         assert second.begun_at == [None]
         taken.close()
 
@@ -198,10 +204,12 @@ def test_a_step_is_cut_as_it_was_where_that_fits(tmp_path: Path) -> None:
     _, model, batches = problem()
     device = DEVICES["cpu"]()
     paused(device, model, ChunkOptions(4), batches[:1], tmp_path / "step.npz", 5)
-    wanted = kept(step(loaded(device, model, ChunkOptions(4), Pauses(tmp_path / "none.npz")), batches[0]))
+    wanted = copy_result(
+        run_step(loaded(device, model, ChunkOptions(4), Pauses(tmp_path / "none.npz")), batches[0])
+    )
     second = Pauses(tmp_path / "step.npz", reads=True)
     loaded(device, model, ChunkOptions(), second)
-    assert_equal(kept(step(device, batches[0])), wanted)
+    assert_equal(copy_result(run_step(device, batches[0])), wanted)
     assert device.num_chunks == 4
     device.close()
 
@@ -212,7 +220,7 @@ GAT = {"kind": "gat", "heads": 3, "layers": 2, "dropout": 0.3, "attention_dropou
 
 def limited(device: Any) -> Any:
     """What is computed of so few rows is not kept besides, and computed again."""
-    device.take_host_budget(HostBudget(1 << 30))
+    device.take_host_budget(HostMemoryBudget(1 << 30))
     return device
 
 
@@ -222,15 +230,15 @@ def test_a_step_of_loops_that_ends_after_any_half_of_a_layer_goes_on_there(name:
     graph, model, batches = problem(**GAT)
     one, other = limited(DEVICES[name]()), limited(DEVICES[name]())
     counting = Pauses(tmp_path / "none.npz")
-    wanted = kept(step(loaded(one, model, options, counting), batches[0]))
-    agree(wanted, expected(model, batches[0], graph))
+    wanted = copy_result(run_step(loaded(one, model, options, counting), batches[0]))
+    check_agreement(wanted, compute_reference(model, batches[0], graph))
     assert counting.asked == 8
     for after in range(counting.asked):
         paused(one, model, options, batches[:1], tmp_path / "step.npz", after)
         second = Pauses(tmp_path / "step.npz", reads=True)
-        found = step(loaded(other, model, options, second), batches[0])
+        found = run_step(loaded(other, model, options, second), batches[0])
         assert second.begun_at[0] is not None
-        assert_equal(kept(found), wanted)
+        assert_equal(copy_result(found), wanted)
     one.close()
     other.close()
 
@@ -242,15 +250,15 @@ def test_loops_stay_cut_as_they_were_where_there_is_more_memory(tmp_path: Path) 
     small, large = limited(opened("tiled", memory_bytes=12_000)), limited(opened("tiled"))
     # The first step finds out what fits.
     for device in (large, small):
-        step(loaded(device, model, ChunkOptions(), Pauses(tmp_path / "none.npz")), batches[0])
-    wanted = kept(step(small, batches[1]))
+        run_step(loaded(device, model, ChunkOptions(), Pauses(tmp_path / "none.npz")), batches[0])
+    wanted = copy_result(run_step(small, batches[1]))
     num = small.num_chunks
     assert num > large.num_chunks
     for after in (0, 3, 5):
         paused(small, model, ChunkOptions(), batches, tmp_path / "step.npz", after)
         second = Pauses(tmp_path / "step.npz", reads=True)
-        found = step(loaded(large, model, ChunkOptions(), second), batches[1])
-        assert_equal(kept(found), wanted)
+        found = run_step(loaded(large, model, ChunkOptions(), second), batches[1])
+        assert_equal(copy_result(found), wanted)
         assert second.begun_at[0] is not None
         assert large.num_chunks == num
     small.close()

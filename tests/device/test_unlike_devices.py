@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 from graphs import random_graph
 from hyrt_devices.cpu import CpuDevice
-from hyrt_devices.cuda.chunks.torch_chunk_steps import TorchRoom
+from hyrt_devices.cuda.chunks.torch_chunk_steps import TorchChunkMemory
 from hyrt_devices.cuda.device import CudaDevice
 from hyrt_devices.opencl import OpenclDevice
-from hyrt_devices.opencl.chunks.chunk_steps import OpenclRoom
+from hyrt_devices.opencl.chunks.chunk_steps import OpenclChunkMemory
 from opencl_steps import opened
 from unit.cuda.fake_driver import FakeDriver, Mark
 
 from hyrt.device import Device, DeviceInfo, DeviceOptions, StepResult
-from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
-from hyrt.fullgraph.chunks.chunked_step import cut_text
+from hyrt.fullgraph.chunks.chunk_stats import describe_chunks
+from hyrt.fullgraph.chunks.intervals import ChunkOptions
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
 from hyrt.nn.torch_threads import torch_threads
-from hyrt.testing.cases import ROWS, shaken, whole_graph
-from hyrt.testing.trial import agree, expected, load, step
-from hyrt.training.team.chunk_team import ChunkTeam, TeamInfo
+from hyrt.testing.cases import ROWS, full_graph_batches, randomize_parameters
+from hyrt.testing.trial import check_agreement, compute_reference, load_model, run_step
+from hyrt.training.chunk_device_group import ChunkDeviceGroup, DeviceGroupInfo
 
 TORCH = DeviceInfo(
     kind="cuda", index=0, description="a double of the driver", memory_bytes=1 << 30, whole_graphs=True
@@ -49,10 +49,10 @@ def device_of(kind: str) -> Device:
     return CpuDevice(CpuDevice.probe()[0], DeviceOptions())
 
 
-def team_of(kinds: list[str], shares: list[float]) -> ChunkTeam:
+def team_of(kinds: list[str], shares: list[float]) -> ChunkDeviceGroup:
     devices = [device_of(kind) for kind in kinds]
     infos = [replace(device.info, index=number) for number, device in enumerate(devices)]
-    info = TeamInfo(
+    info = DeviceGroupInfo(
         kind="team",
         index=0,
         description="several",
@@ -61,7 +61,7 @@ def team_of(kinds: list[str], shares: list[float]) -> ChunkTeam:
         shares=tuple(shares),
         continue_on_loss=False,
     )
-    return ChunkTeam(info, devices)
+    return ChunkDeviceGroup(info, devices)
 
 
 @needs_opencl
@@ -76,7 +76,7 @@ def team_of(kinds: list[str], shares: list[float]) -> ChunkTeam:
 )
 def test_a_step_is_that_of_the_dense_reference(kinds: list[str], shares: list[float]) -> None:
     graph = random_graph(90, features=19)
-    model: GNN = shaken(
+    model: GNN = randomize_parameters(
         GNN(
             Architecture(
                 kind="gcn",
@@ -90,12 +90,12 @@ def test_a_step_is_that_of_the_dense_reference(kinds: list[str], shares: list[fl
         )
     )
     team = team_of(kinds, shares)
-    batches = whole_graph(graph, 3, graph.split("train"), ROWS, steps=[0, 1], class_weights=True)
+    batches = full_graph_batches(graph, 3, graph.split("train"), ROWS, steps=[0, 1], class_weights=True)
     for num, in_flight in ((1, 1), (4, 2), (7, 3)):
         team.take_chunks(ChunkOptions(num, in_flight=in_flight))
-        load(team, model)
+        load_model(team, model)
         for batch in batches:
-            agree(step(team, batch), expected(model, batch, graph))
+            check_agreement(run_step(team, batch), compute_reference(model, batch, graph))
             assert team.num_chunks == num
     team.close()
 
@@ -113,21 +113,21 @@ def test_devices_that_reach_each_other_hand_rows_on(
 ) -> None:
     """The same bits, and as many bytes less from the host as are handed on."""
     graph = random_graph(90, features=19)
-    model: GNN = shaken(
+    model: GNN = randomize_parameters(
         GNN(Architecture(kind="gcn", in_features=19, hidden=21, num_classes=graph.num_classes, layers=3))
     )
-    batches = whole_graph(graph, 3, graph.split("train"), ROWS, steps=[0, 1], class_weights=True)
+    batches = full_graph_batches(graph, 3, graph.split("train"), ROWS, steps=[0, 1], class_weights=True)
     results: dict[str, list[StepResult]] = {"in a chain": [], "each from the host": []}
     for how, found in results.items():
         if how == "each from the host":
-            for room in (TorchRoom, OpenclRoom):
+            for room in (TorchChunkMemory, OpenclChunkMemory):
                 monkeypatch.setattr(room, "reaches", lambda self, other: False)
         team = team_of(kinds, [1.0] * 3)
         team.take_chunks(ChunkOptions(5, in_flight=2, filter_below=0.0))
-        load(team, model)
+        load_model(team, model)
         for batch in batches:
-            found.append(step(team, batch))
-            agree(found[-1], expected(model, batch, graph))
+            found.append(run_step(team, batch))
+            check_agreement(found[-1], compute_reference(model, batch, graph))
         team.close()
     for chained, alone in zip(*results.values(), strict=True):
         assert chained.loss_sum == alone.loss_sum
@@ -138,21 +138,21 @@ def test_devices_that_reach_each_other_hand_rows_on(
         assert alone.chunks.handed_bytes == 0
         assert chained.chunks.handed_bytes > 0
         assert chained.chunks.in_bytes + chained.chunks.handed_bytes == alone.chunks.in_bytes
-        assert "handed on from device to device" in cut_text(chained.chunks.figures())
+        assert "handed on from device to device" in describe_chunks(chained.chunks.step_stats())
 
 
 def test_streams_of_a_chain_wait_for_the_copies_of_other_devices() -> None:
     """Who is given rows waits until they are there; who gave them keeps them until they were copied."""
     graph = random_graph(90, features=19)
-    model: GNN = shaken(
+    model: GNN = randomize_parameters(
         GNN(Architecture(kind="gcn", in_features=19, hidden=21, num_classes=graph.num_classes, layers=3))
     )
-    [batch] = whole_graph(graph, 3, graph.split("train"), ROWS, steps=[0])
+    [batch] = full_graph_batches(graph, 3, graph.split("train"), ROWS, steps=[0])
     for in_flight in (1, 2):
         team = team_of(["torch of a chain"] * 3, [1.0] * 3)
         team.take_chunks(ChunkOptions(5, in_flight=in_flight, filter_below=0.0))
-        load(team, model)
-        step(team, batch)
+        load_model(team, model)
+        run_step(team, batch)
         devices = [device for device in team._devices if isinstance(device, CudaDevice)]
         calls = [cast(FakeDriver, device._driver).calls for device in devices]
         owner = {
@@ -178,7 +178,7 @@ def test_streams_of_a_chain_wait_for_the_copies_of_other_devices() -> None:
 def test_sums_of_gradients_are_added_in_the_order_of_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three numbers, one order of adding rounds otherwise than another."""
     graph = random_graph(90, features=19)
-    model: GNN = shaken(
+    model: GNN = randomize_parameters(
         GNN(Architecture(kind="gcn", in_features=19, hidden=21, num_classes=graph.num_classes))
     )
     team = team_of(["cpu", "cpu", "cpu"], [1.0, 1.0, 1.0])
@@ -192,9 +192,9 @@ def test_sums_of_gradients_are_added_in_the_order_of_the_devices(monkeypatch: py
 
     monkeypatch.setattr(CpuDevice, "chunk_gradients", noted)
     team.take_chunks(ChunkOptions(6))
-    load(team, model)
-    [batch] = whole_graph(graph, 2, graph.split("train"), ROWS, steps=[0], class_weights=True)
-    made = step(team, batch).gradients
+    load_model(team, model)
+    [batch] = full_graph_batches(graph, 2, graph.split("train"), ROWS, steps=[0], class_weights=True)
+    made = run_step(team, batch).gradients
     first, second, third = (given[id(device)] for device in team.members)
     for sums, a, b, c in zip(made, first, second, third, strict=True):
         assert np.array_equal(sums.numpy(), (a + b) + c)

@@ -18,7 +18,7 @@ import hyrt
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.nn import SagaLayer, stack
-from hyrt.observe.events import StepGroup
+from hyrt.telemetry.events import StepMetrics
 
 HEADS, CLASSES, LR = 2, 5, 20.0
 needs_opencl = pytest.mark.skipif(
@@ -86,7 +86,7 @@ def multigraph() -> Graph:
     part = rng.integers(0, 3, num)
     masks = {"train": part == 0, "val": part > 2, "test": part > 2}
     labels = rng.integers(0, CLASSES, num).astype(np.int16)
-    return Graph.of_arrays("multigraph", indptr, columns, x, labels, masks)
+    return Graph.from_arrays("multigraph", indptr, columns, x, labels, masks)
 
 
 def dense_layer(kind: type[Wide], p: Mapping[str, Tensor], x: Tensor, counts: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ def test_a_step_of_training_is_that_of_all_pairs(kind: type[Wide], device: str) 
         devices=device,
         train={"epochs": 1, "lr": LR, "optimizer": "SGD"},
         fullgraph={} if device == "cpu" else {"chunks": 3 if kind.self_loops else 1},
-        emit=lambda event: heard.extend(event.losses) if isinstance(event, StepGroup) else None,
+        emit=lambda event: heard.extend(event.losses) if isinstance(event, StepMetrics) else None,
     )
     assert heard == pytest.approx([loss], rel=1e-5)
     for old, new, expected in zip(before, result.model.parameters(), weights, strict=True):

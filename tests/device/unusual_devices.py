@@ -13,13 +13,13 @@ from hyrt_devices.cpu import CpuDevice
 from hyrt.device import DeviceInfo, DeviceOptions, StepResult
 from hyrt.device.capabilities import GathersRows, SamplesNeighbors
 from hyrt.device.host_model import HostModel
-from hyrt.errors import DeviceOutOfMemory
+from hyrt.errors import DeviceOutOfMemoryError
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.sampling.block import Ids
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.sampler import Hop
-from hyrt.testing.check_sampler import host_hop
+from hyrt.testing.check_sampler import sample_hop_on_host
 
 
 class LimitedDevice(CpuDevice):
@@ -38,7 +38,7 @@ class LimitedDevice(CpuDevice):
         with self._lock:
             if self.room is not None and self.used + self.cost(batch) > self.room:
                 self.refused(batch)
-                raise DeviceOutOfMemory(f"{self.info.name}: {self.used} bytes in use of {self.room}")
+                raise DeviceOutOfMemoryError(f"{self.info.name}: {self.used} bytes in use of {self.room}")
             self.used += self.cost(batch)
         return super().transfer(batch)
 
@@ -84,7 +84,7 @@ class HostHops:
         self.graph = graph
 
     def draw(self, vertices: Ids, fanout: int, key: np.uint64, *, relabel: bool) -> Hop:
-        hop = host_hop(self.graph, vertices, fanout, key)
+        hop = sample_hop_on_host(self.graph, vertices, fanout, key)
         return hop if relabel else replace(hop, sources=None, columns=None)
 
     def close(self) -> None:

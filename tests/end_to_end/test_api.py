@@ -15,12 +15,12 @@ from end_to_end.terminal import hyrt as run_hyrt
 import hyrt
 from hyrt.config import build_config, to_yaml
 from hyrt.config.settings import TrainConfig
-from hyrt.errors import CheckpointError, ConfigError, DataError, RunWarning, StageFailure
+from hyrt.errors import CheckpointError, ConfigError, DataError, RunWarning, StageError
 from hyrt.inference.evaluate import Evaluator
-from hyrt.machine.workers import Workers
 from hyrt.nn.operators.aggregate import aggregate
-from hyrt.observe.events import Event, StepGroup
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
+from hyrt.telemetry.events import Event, StepMetrics
 
 
 class Mine(torch.nn.Module):
@@ -40,7 +40,7 @@ def losses(**sections: Any) -> list[float]:
     heard: list[Event] = []
     data = {"batch_size": 128}
     hyrt.train("synthetic:tiny", emit=heard.append, data=data, **{"train": {"epochs": 2}, **sections})
-    return [loss for event in heard if isinstance(event, StepGroup) for loss in event.losses]
+    return [loss for event in heard if isinstance(event, StepMetrics) for loss in event.losses]
 
 
 def test_training_a_module_of_ones_own(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_module_of_ones_own_trains_without_the_defaults_of_a_kind() -> None:
     graph, rates = hyrt.load("synthetic:tiny"), set()
 
     def emit(event: Event) -> None:
-        if isinstance(event, StepGroup):
+        if isinstance(event, StepMetrics):
             rates.add(event.lr)
 
     hyrt.train(graph, Mine(graph.num_features, graph.num_classes), train={"epochs": 1}, emit=emit)
@@ -111,7 +111,7 @@ class Overwrites(Mine):
 def test_a_module_that_would_change_the_features_of_a_whole_graph_is_refused() -> None:
     graph = hyrt.load("synthetic:tiny")
     own = Overwrites(graph.num_features, graph.num_classes)
-    with pytest.raises(StageFailure, match="Overwrites writes to its input by an operation in place"):
+    with pytest.raises(StageError, match="Overwrites writes to its input by an operation in place"):
         hyrt.train(graph, own, full_graph=True, train={"epochs": 2})
     # Of mini-batches it gets a copy.
     hyrt.train(graph, own, train={"epochs": 1})

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from end_to_end.terminal import hyrt
-from hyrt_perfmodel.platforms.calibration_file import calibration_file, to_text
-from hyrt_perfmodel.platforms.host_tables import SampleCost
+from hyrt_perfmodel.platforms.measured_costs import SampleCost
 from hyrt_perfmodel.platforms.platform import Accelerator, TrainerRates
+from hyrt_perfmodel.platforms.platform_file import calibration_file, format_calibration
 from unit.perfmodel.test_calibration import FOUND
 
 HOST = replace(
@@ -38,7 +38,7 @@ KEPT = replace(
 def test_what_was_measured_is_told(tmp_path: Path) -> None:
     file = tmp_path / "hyrt" / calibration_file().name
     file.parent.mkdir()
-    file.write_text(to_text(KEPT), encoding="utf-8")
+    file.write_text(format_calibration(KEPT), encoding="utf-8")
     done = hyrt("calibrate", "--show", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path))
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert lines == [

@@ -15,7 +15,7 @@ from sklearn.metrics import f1_score
 
 import hyrt as package
 from hyrt.graph.formats.convert import Conversion, convert
-from hyrt.graph.names.name_files import write_names
+from hyrt.graph.names import write_names
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_infer_on_a_full_disk_names_the_file(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("hyrt.inference.write_rows.infer_layerwise", full)
+    monkeypatch.setattr("hyrt.inference.output_rows.infer_layerwise", full)
     assert refused("infer", run, "-o", "scores.npy", cwd=tmp_path, code=1) == (
         "scores.npy cannot be written: No space left on device. Free space, or give another --output."
     )

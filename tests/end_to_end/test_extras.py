@@ -16,11 +16,11 @@ from end_to_end.terminal import TINY, hyrt
 
 from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
-from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.inputs import InPlace
+from hyrt.nn.inputs import InPlaceFeatures
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.sampling.neighbor_sampler import NeighborSampler
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_its_layer_is_what_it_says(installed: dict[str, str], monkeypatch: pytes
     sampler = NeighborSampler(graph, everyone, [-1], len(everyone), 0)
     with Workers(1, "test") as workers, torch.no_grad():
         block = sampler.sample(0, everyone, workers, in_place=True).blocks[0]
-        out = layer(block, InPlace(graph.features.matrix), relu=True).double().numpy()
+        out = layer(block, InPlaceFeatures(graph.features.matrix), relu=True).double().numpy()
     means = np.stack(
         [
             x[topology.indices[i:j]].mean(0) if j > i else 0 * x[0]

@@ -16,41 +16,38 @@ from graphs import random_graph, with_values
 import hyrt
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
-from hyrt.machine.aligned_arrays import ALIGNMENT
-from hyrt.nn.operators import chunk_product
+from hyrt.nn.operators import blocked_matmul
+from hyrt.runtime.buffer_pool import ALIGNMENT
 
 ROOT = Path(__file__).parents[2]
 PRODUCTS = {"mm", "addmm", "addmm_", "matmul", "bmm", "baddbmm", "mv", "addmv", "einsum", "linear"}
-# The products of torch and numpy outside of hyrt.nn.operators.chunk_product, and why they are there.
+# The products of torch and numpy outside of hyrt.nn.operators.blocked_matmul, and why they are there.
 PLACES = {
-    "hyrt/nn/operators/chunk_product.py": 6,
+    "hyrt/nn/operators/blocked_matmul.py": 6,
     # Operands are parameters, each at the beginning of its memory; the results are as small as they are.
     "hyrt/nn/layers.py": 2,
-    "hyrt/nn/typed/layers/hgt_layer.py": 1,
-    "hyrt/nn/typed/layers/relation_sums.py": 2,
-    "hyrt/nn/typed/layers/rgat_layer.py": 2,
-    "hyrt/nn/typed/layers/rgcn_layer.py": 2,
-    # Layers that users may write: what reads them replaces the call by `hyrt.nn.operators.product.linear`.
-    "hyrt/nn/saga/layers/edge_attention_layer.py": 1,
-    "hyrt/nn/saga/reading.py": 1,
+    "hyrt/nn/hetero/layers.py": 5,
+    "hyrt/nn/hetero/relation_sums.py": 2,
+    # Layers that users may write: what reads them replaces the call by `hyrt.nn.operators.linear.linear`.
+    "hyrt/nn/message_passing/layers.py": 1,
+    "hyrt/nn/message_passing/tracing.py": 1,
     # One pair of rows at a time.
     "hyrt/nn/fused/fused_gather.py": 1,
-    "hyrt/objective/links/decoders.py": 1,
+    "hyrt/objective/link_prediction.py": 1,
     # Devices that run torch.
     "devices/hyrt_devices/cuda/chunks/tile_math.py": 4,
     "hyrt/nn/tensor_operators/tensor_ops.py": 4,
     # What an exported module computes without hyrt, and the references of the conformance suite.
-    "hyrt/report/exported/plain_gnn.py": 3,
-    "hyrt/report/exported/plain_typed.py": 10,
+    "hyrt/report/export/plain_gnn.py": 3,
+    "hyrt/report/export/plain_hetero_gnn.py": 10,
     "hyrt/testing/reference.py": 12,
-    "hyrt/testing/typed/typed_cases.py": 5,
+    "hyrt/testing/check_hetero.py": 5,
     # Checks, statistics and fits in numpy that no training reads.
-    "hyrt/balance/fitted/host_stage.py": 3,
+    "hyrt/balance/stage_models.py": 3,
     "hyrt/graph/graph.py": 2,
-    "hyrt/graph/synthetic/degree_law.py": 1,
-    "hyrt/graph/synthetic/typed_law.py": 2,
-    "hyrt/predict/typed/typed_sizes.py": 1,
-    "hyrt/report/plots/planes.py": 2,
+    "hyrt/graph/synthetic/degree_distribution.py": 3,
+    "hyrt/predict/hetero_workload.py": 1,
+    "hyrt/report/model_plots.py": 2,
 }
 
 
@@ -122,7 +119,7 @@ def addresses(monkeypatch: pytest.MonkeyPatch) -> ProductAddresses:
         (torch, PRODUCTS - {"linear", "addmm_"}),
         (torch.Tensor, {"mm", "matmul", "__matmul__", "__rmatmul__", "addmm", "addmm_", "bmm"}),
         (torch.nn.functional, {"linear"}),
-        (chunk_product, {"ONEDNN"}),
+        (blocked_matmul, {"ONEDNN"}),
     ):
         for name in names:
             function = getattr(owner, name)

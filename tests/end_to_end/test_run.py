@@ -14,7 +14,7 @@ from end_to_end.terminal import HYRT, TINY, environment, hyrt, installed_hyrt, o
 
 import hyrt as package
 from hyrt.config import build_config
-from hyrt.observe.events import Event, StepGroup
+from hyrt.telemetry.events import Event, StepMetrics
 
 CORA = Path(__file__).parents[3] / "shared" / "data" / "cora.npz"
 
@@ -207,5 +207,5 @@ def test_data_commands(tmp_path: Path) -> None:
     for source in (tmp_path / "tiny.npz", tmp_path / "folder", "synthetic:tiny"):
         heard: list[Event] = []
         package.train(source, emit=heard.append, train={"epochs": 1}, data={"batch_size": 256})
-        losses.append([event.losses for event in heard if isinstance(event, StepGroup)])
+        losses.append([event.losses for event in heard if isinstance(event, StepMetrics)])
     assert losses[0] == losses[1] == losses[2]

@@ -17,11 +17,11 @@ import pytest
 from end_to_end.terminal import BegunRun, begin, hyrt, last_step, records, summary
 from hyrt_perfmodel.communication.network import find_network
 
-from hyrt.cli.sessions.rank_session import RankSession
+from hyrt.cli.rank_session import RankSession
 from hyrt.config import build_config
-from hyrt.distributed.launch import Launch
+from hyrt.distributed.launch import LaunchInfo
 from hyrt.errors import DataError
-from hyrt.machine.cores import available_cores
+from hyrt.runtime.hardware import available_cores
 
 SMALL = ["model.dropout=0.4", "data.batch_size=64", "runtime.stall_timeout_s=30"]
 
@@ -258,7 +258,7 @@ def test_ranks_say_whether_data_is_missing_or_not_in_parts(
     config = build_config({"data": {"source": source}})
     session = RankSession(
         config=config,
-        launch=Launch(0, 2),
+        launch=LaunchInfo(0, 2),
         signals=cast(Any, None),
         progress=cast(Any, None),
         folder=cast(Any, None),

@@ -18,7 +18,7 @@ from polled_stops import POLLS, STOP_AT_POLL
 from random_configurations import FAMILIES, draw_configuration
 
 from hyrt.nn.models.model_kind import MODELS
-from hyrt.sampling.registry import SAMPLERS
+from hyrt.sampling.sampler_settings import SAMPLERS
 
 EACH = 2
 """The number of configurations of each family; together ten."""
@@ -121,6 +121,6 @@ def test_numbered_configurations_are_reproducible_and_cover_every_choice() -> No
     drawn = [draw_numbered(0, number) for number in range(400)]
     assert drawn == [draw_numbered(0, number) for number in range(400)]
     kinds = {kind for each in drawn for kind in each.kinds}
-    expected = {*FAMILIES, *(f"model {name}" for name in MODELS.declared())}
-    expected |= {f"sampler {name}" for name in SAMPLERS.declared()}
+    expected = {*FAMILIES, *(f"model {name}" for name in MODELS.entries_by_name())}
+    expected |= {f"sampler {name}" for name in SAMPLERS.entries_by_name()}
     assert expected <= kinds

@@ -14,13 +14,11 @@ from graphs import random_graph
 
 from hyrt.config import build_config
 from hyrt.device import Device
-from hyrt.errors import ConfigError, StageFailure
-from hyrt.observe.events import Notice, RunEnded
-from hyrt.observe.faults import VARIABLE, Fault, parse_faults
-from hyrt.observe.hook import Site
-from hyrt.observe.injected_faults import InjectedFaults
-from hyrt.observe.wanted_hooks import hooks_of_environment
-from hyrt.training.compose import compose_run
+from hyrt.errors import ConfigError, StageError
+from hyrt.telemetry.events import Notice, RunEnded
+from hyrt.telemetry.faults import ENV_VARIABLE, Fault, FaultInjectionHook, parse_faults
+from hyrt.telemetry.hooks import Site, hooks_from_environment
+from hyrt.training.build_run import build_run
 from hyrt.training.train import Training
 
 
@@ -34,11 +32,11 @@ def training(**more: Any) -> tuple[Training, list[Any]]:
         "balance": {"policy": "static", "predict": False},
     }
     run = Training(
-        compose_run(
+        build_run(
             build_config(settings),
             random_graph(),
             emit=events.append,
-            hooks=hooks_of_environment(),
+            hooks=hooks_from_environment(),
             **more,
         )
     )
@@ -48,8 +46,8 @@ def training(**more: Any) -> tuple[Training, list[Any]]:
 def test_what_is_asked_for() -> None:
     first, second = parse_faults("propagate:opencl:0:middle:hang, checkpoint:replace:3+:enospc")
     assert first == Fault("propagate", "opencl:0", "middle", "hang")
-    assert (first.first_step(20), first.stays) == (10, False)
-    assert (second.place, second.first_step(20), second.stays) == ("replace", 3, True)
+    assert (first.first_step(20), first.is_persistent) == (10, False)
+    assert (second.place, second.first_step(20), second.is_persistent) == ("replace", 3, True)
     assert [Fault("load", "*", when, "raise").first_step(20) for when in ("first", "last")] == [0, 19]
     (third,) = parse_faults("load:rank12.opencl:0:4:kill")
     assert third == Fault("load", "opencl:0", "4", "kill", rank=12)
@@ -83,13 +81,13 @@ def test_what_cannot_be_read(text: str, problem: str) -> None:
 
 
 def test_once_or_from_then_on() -> None:
-    faults = InjectedFaults(parse_faults("load:cpu:0:4:raise,load:cpu:1:4+:raise"))
+    faults = FaultInjectionHook(parse_faults("load:cpu:0:4:raise,load:cpu:1:4+:raise"))
     devices = cast(list[Device], [SimpleNamespace(info=SimpleNamespace(name=f"cpu:{i}")) for i in range(2)])
-    faults.begin(devices, range(20))
+    faults.on_start(devices, range(20))
 
     def happens(stage: str, place: str, step: int) -> bool:
         try:
-            return faults.around(stage, Site(place, step), lambda: False)
+            return faults.wrap_call(stage, Site(place, step), lambda: False)
         except RuntimeError:
             return True
 
@@ -103,28 +101,28 @@ def test_a_fault_of_one_rank_happens_there_alone() -> None:
     wanted = parse_faults("load:rank1.*:2:raise,sample:cpu:0:2:raise")
 
     def happens(rank: int, stage: str) -> bool:
-        faults = InjectedFaults(wanted, rank, 3)
+        faults = FaultInjectionHook(wanted, rank, 3)
         # All ranks say it: the run as a whole is a test.
-        assert "load:rank1.*:2:raise, sample:cpu:0:2:raise" in faults.begin(devices, range(20)).text
+        assert "load:rank1.*:2:raise, sample:cpu:0:2:raise" in faults.on_start(devices, range(20)).text
         try:
-            return faults.around(stage, Site("cpu:0", 2), lambda: False)
+            return faults.wrap_call(stage, Site("cpu:0", 2), lambda: False)
         except RuntimeError:
             return True
 
     assert [happens(rank, "load") for rank in range(3)] == [False, True, False]
     assert [happens(rank, "sample") for rank in range(3)] == [True, True, True]
     with pytest.raises(ConfigError, match=r"'load:rank1\.\*:2:raise': the run has 1 rank, numbered from 0"):
-        InjectedFaults(wanted).begin(devices, range(20))
+        FaultInjectionHook(wanted).on_start(devices, range(20))
 
 
 def test_who_asks_for_none_imports_none() -> None:
     code = (
-        "import sys, hyrt.api, hyrt.cli.sessions.run_session\n"
-        "from hyrt.observe.wanted_hooks import hooks_of_environment\n"
+        "import sys, hyrt.api, hyrt.cli.run_session\n"
+        "from hyrt.telemetry.hooks import hooks_from_environment\n"
         "assert hooks_of_environment() == []\n"
         "print([name for name in sys.modules if 'fault' in name.rpartition('.')[2] and 'hyrt' in name])"
     )
-    without = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    without = {name: value for name, value in os.environ.items() if name != ENV_VARIABLE}
     done = subprocess.run(
         [sys.executable, "-c", code], env=without, capture_output=True, text=True, check=True
     )
@@ -132,10 +130,10 @@ def test_who_asks_for_none_imports_none() -> None:
 
 
 def test_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
-    assert hooks_of_environment() == []
-    monkeypatch.setenv(VARIABLE, "")
-    assert hooks_of_environment() == []
+    monkeypatch.delenv(ENV_VARIABLE, raising=False)
+    assert hooks_from_environment() == []
+    monkeypatch.setenv(ENV_VARIABLE, "")
+    assert hooks_from_environment() == []
     run, events = training()
     run.run()
     assert not [event for event in events if isinstance(event, Notice) and "faults" in event.text]
@@ -143,14 +141,14 @@ def test_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_loud_when_used(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv(VARIABLE, "propagate:cpu:0:2+:slow,load:*:3:raise")
+    monkeypatch.setenv(ENV_VARIABLE, "propagate:cpu:0:2+:slow,load:*:3:raise")
     run, events = training()
-    with pytest.raises(StageFailure, match="injected in load on cpu:0 at step 3"):
+    with pytest.raises(StageError, match="injected in load on cpu:0 at step 3"):
         run.run()
     said = [event.text for event in events if isinstance(event, Notice) and event.kind == "warning"]
     assert any("HYRT_FAULT=propagate:cpu:0:2+:slow, load:*:3:raise" in text for text in said)
     assert "fault injected at" in capfd.readouterr().err
-    monkeypatch.setenv(VARIABLE, "propagate:cpu:0:last:slow")
+    monkeypatch.setenv(ENV_VARIABLE, "propagate:cpu:0:last:slow")
     run, events = training()
     run.run()
     assert isinstance(events[-1], RunEnded)
@@ -158,7 +156,7 @@ def test_loud_when_used(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
 
 def test_a_fault_whose_step_never_comes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "load:cpu:0:99999:raise,load:cpu:0:first+:slow")
+    monkeypatch.setenv(ENV_VARIABLE, "load:cpu:0:99999:raise,load:cpu:0:first+:slow")
     run, events = training()
     run.run()
     told = [event.text for event in events if isinstance(event, Notice)]
@@ -167,7 +165,7 @@ def test_a_fault_whose_step_never_comes_is_told(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_trainer_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "load:cpu:7:first:raise")
+    monkeypatch.setenv(ENV_VARIABLE, "load:cpu:7:first:raise")
     run, _ = training()
     with pytest.raises(ConfigError, match="'cpu:7' of load is not a trainer of this run: cpu:0"):
         run.run()
@@ -176,7 +174,7 @@ def test_a_trainer_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_words_that_cannot_be_read_end_the_run_before_it_begins(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv(VARIABLE, "nonsense")
+    monkeypatch.setenv(ENV_VARIABLE, "nonsense")
     with pytest.raises(ConfigError, match="HYRT_FAULT: 'nonsense'"):
         training(checkpoints=tmp_path)
     assert not list(tmp_path.iterdir())

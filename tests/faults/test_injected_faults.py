@@ -6,7 +6,7 @@ import pytest
 from fault_case import TRAINERS, FaultCase, FaultSuite, Trainers, fault_cases
 
 from hyrt.device.discovery import find_device
-from hyrt.errors import DeviceUnavailable
+from hyrt.errors import DeviceUnavailableError
 
 CPU, NULL, OPENCL, CPU_OF_PAIR, OPENCL_OF_PAIR, NULL_OF_PAIR = TRAINERS
 STALL = ("runtime.stall_timeout_s=1.5",)
@@ -52,7 +52,7 @@ def have(trainers: Trainers) -> None:
     for name in trainers.devices.split(","):
         try:
             find_device(name)
-        except DeviceUnavailable as error:
+        except DeviceUnavailableError as error:
             pytest.skip(str(error))
 
 

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyrt.checks import (
+    check_choice,
     check_flag,
     check_ids,
+    check_int,
     check_number,
     check_offsets,
     check_range,
-    check_whole,
-    check_word,
     show,
 )
 from hyrt.errors import ArgumentError, HyrtError
@@ -105,9 +105,9 @@ def test_other_offsets_are_refused(offsets: list[int]) -> None:
 
 @pytest.mark.parametrize("value", [True, None, "3", 2.0, 0, 11, np.array(3)])
 def test_whole_numbers(value: Any) -> None:
-    assert check_whole("count", np.int16(3), 1, 10) == 3
+    assert check_int("count", np.int16(3), 1, 10) == 3
     with pytest.raises(ArgumentError, match=r"^count is .*: give a whole number"):
-        check_whole("count", value, 1, 10)
+        check_int("count", value, 1, 10)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "1", None, True, -0.1, 1.1, 1j])
@@ -119,12 +119,12 @@ def test_numbers(value: Any) -> None:
 
 def test_flags_and_words() -> None:
     assert check_flag("force", np.True_) is True
-    assert check_word("op", "add", ("add", "sub")) == "add"
+    assert check_choice("op", "add", ("add", "sub")) == "add"
     with pytest.raises(ArgumentError, match=r"^force is 'no': give True or False$"):
         check_flag("force", "no")
     for value in ("mul", None, np.arange(3)):
         with pytest.raises(ArgumentError, match=r"^op is .*: give one of add, sub$"):
-            check_word("op", value, ("add", "sub"))
+            check_choice("op", value, ("add", "sub"))
 
 
 def test_it_is_both_kinds_of_error() -> None:

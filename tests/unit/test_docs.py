@@ -21,10 +21,10 @@ def test_the_page_of_settings_is_current() -> None:
 
 def test_samplers_of_other_packages_are_not_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     before = page()
-    foreign = EntryPoint("foreign", "hyrt.sampling.saint_settings:SaintSettings", "hyrt.samplers")
+    foreign = EntryPoint("foreign", "hyrt.sampling.settings.saint_settings:SaintSettings", "hyrt.samplers")
     real = entry_points
     monkeypatch.setattr(
-        "hyrt.machine.entry_points.entry_points",
+        "hyrt.runtime.entry_points.entry_points",
         lambda group: [*real(group=group), *([foreign] if group == foreign.group else [])],
     )
     assert page() == before

@@ -15,8 +15,8 @@ from in_process import refused, run_here
 
 from hyrt.cli.commands import app
 from hyrt.config import Config, apply_overrides, build_config
-from hyrt.config.command_line import option_overrides, short_forms
-from hyrt.config.yaml_text import leaves
+from hyrt.config.command_line import option_overrides, short_option_overrides
+from hyrt.config.load import flatten_settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -112,7 +112,7 @@ def check(words: list[str]) -> None:
     told = [word for word in given.get("arguments") or [] if "=" in word]
     if "arguments" in given:
         names = ("epochs", "lr", "hidden", "layers", "batch_size", "seed")
-        short = short_forms(*(given.get(name) for name in names))
+        short = short_option_overrides(*(given.get(name) for name in names))
         options = {"data__source": given.get("data"), "model__kind": given.get("model")}
         options["devices"] = given.get("devices")
         full = ["sampler.kind=full"] if given.get("full_graph") else []
@@ -150,7 +150,7 @@ def settings() -> frozenset[str]:
     named = re.findall(r"`([a-z_]+(?:\.[a-z_0-9]+)*)`", page)
     sections = set(Config.model_fields)
     return frozenset(
-        {name for name, _ in leaves(build_config({}).model_dump())}
+        {name for name, _ in flatten_settings(build_config({}).model_dump())}
         | {name for name in named if name.split(".")[0] in sections}
     )
 

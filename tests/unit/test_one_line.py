@@ -15,9 +15,9 @@ from unit.nn.block_cases import tensor_block
 
 import hyrt
 from hyrt.api import load, train
-from hyrt.machine.workers import Workers
-from hyrt.quantities import one_line
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.formatting import short_repr
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.neighbor_sampler import NeighborSampler
 
 ROOMS = ("graph", "sampling", "nn", "objective", "device", "training")
 ARRAYS = re.compile(r"NDArray|Tensor|Parameter|\bArray\b|\bIds\b|Features|Topology|Block\b")
@@ -38,7 +38,7 @@ def dataclasses_with_arrays() -> list[type]:
 def test_every_public_class_with_arrays_says_how_it_prints() -> None:
     found = dataclasses_with_arrays()
     assert len(found) > 15
-    unsaid = [kind.__name__ for kind in found if kind.__repr__ is not one_line]
+    unsaid = [kind.__name__ for kind in found if kind.__repr__ is not short_repr]
     assert unsaid == ["Graph"]
 
 
@@ -75,7 +75,7 @@ class Holder:
     value: Any
     _hidden: int = 3
     shut: int = field(default=4, repr=False)
-    __repr__ = one_line
+    __repr__ = short_repr
 
 
 @pytest.mark.parametrize(

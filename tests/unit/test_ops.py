@@ -19,7 +19,8 @@ import hyrt
 from hyrt import ops
 from hyrt.errors import DataError
 from hyrt.graph.topology import Topology
-from hyrt.nn.whole_graph import gradients, on_devices
+from hyrt.nn.full_graph import gradients
+from hyrt.nn.full_graph import torch_operators as on_devices
 
 # Row 0 has two edges from 2, row 3 none, and row 4 a loop.
 ROWS = [[1, 2, 2], [0, 4], [0, 0, 1, 3], [], [1, 2, 4]]

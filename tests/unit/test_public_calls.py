@@ -16,8 +16,8 @@ import torch
 
 import hyrt
 from hyrt.config import Config
-from hyrt.config.section_types import Sections
-from hyrt.errors import ConfigError, DataError, DataWarning, HyrtError, StageFailure, warn_user
+from hyrt.config.load import ConfigSections
+from hyrt.errors import ConfigError, DataError, DataWarning, HyrtError, StageError, warn_user
 
 GRAPH = hyrt.load("synthetic:tiny")
 
@@ -109,7 +109,7 @@ def test_errors_show_no_frames_of_hyrt(monkeypatch: pytest.MonkeyPatch) -> None:
     misspelt = shown(wrongly(hyrt.train, GRAPH, "gnc"))
     assert len(misspelt) <= 12
     failure = wrongly(hyrt.train, GRAPH, WrongWidth(), train={"epochs": 1})
-    assert isinstance(failure, StageFailure)
+    assert isinstance(failure, StageError)
     lines = shown(failure)
     assert len(lines) <= 24
     # The traceback has the wrong line of the user, and the cause is the error of torch.
@@ -123,7 +123,7 @@ def test_errors_show_no_frames_of_hyrt(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("is_wrong_in_training", [True, False])
 def test_hyrts_own_errors_keep_their_causes_and_the_users_line(is_wrong_in_training: bool) -> None:
     error = wrongly(hyrt.train, GRAPH, Misspelling(is_wrong_in_training), train={"epochs": 1})
-    assert isinstance(error, StageFailure) == is_wrong_in_training
+    assert isinstance(error, StageError) == is_wrong_in_training
     cause = error.__cause__ if is_wrong_in_training else error
     assert isinstance(cause, DataError)
     assert "no split 'tset'" in str(cause)
@@ -159,7 +159,7 @@ def _line(warning: warnings.WarningMessage) -> str:
 
 
 def test_type_checkers_know_all_sections() -> None:
-    assert set(get_type_hints(Sections)) == Config.model_fields.keys() - {"model"}
+    assert set(get_type_hints(ConfigSections)) == Config.model_fields.keys() - {"model"}
 
 
 def test_a_folder_may_be_text(tmp_path: Path) -> None:

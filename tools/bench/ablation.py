@@ -66,17 +66,17 @@ def rows(seconds: list[float]) -> list[str]:
 
 def simulated_rungs(name: str, dataset: str, model: str) -> tuple[list[str], float]:
     """Return the rungs on a published machine, and the epoch time of the last rung."""
-    from hyrt_perfmodel.assignment import Assignment, Threads
+    from hyrt_perfmodel.model_workload import model_workload
     from hyrt_perfmodel.platforms.platform_file import load_platform
-    from hyrt_perfmodel.prediction.mapping import initial_assignment
+    from hyrt_perfmodel.policy import Assignment, Threads
+    from hyrt_perfmodel.prediction.initial_assignment import initial_assignment
     from hyrt_perfmodel.simulation.simulate import simulate
     from hyrt_perfmodel.sizes.datasets import DATASETS
     from hyrt_perfmodel.sizes.degrees import DegreeDistribution
     from hyrt_perfmodel.sizes.expected_sizes import expected_sizes
-    from hyrt_perfmodel.workloads.model_workload import model_workload
-    from hyrt_perfmodel.workloads.workload import TrainingWorkload, in_proportion
+    from hyrt_perfmodel.workload import TrainingWorkload, proportional_workload
 
-    from hyrt.balance.registry import default_policy_name, policy
+    from hyrt.balance.registry import DEFAULT_POLICY, create_policy
 
     platform = load_platform(name)
     known = DATASETS[dataset]
@@ -85,7 +85,7 @@ def simulated_rungs(name: str, dataset: str, model: str) -> tuple[list[str], flo
     work = model_workload(model, sizes.vertices, sizes.edges, [known.features, 256, known.classes])
     trainers = platform.trainers()
     training = TrainingWorkload(
-        at=in_proportion(work, 1024),
+        at=proportional_workload(work, 1024),
         targets_per_epoch=known.targets,
         batch_size=1024 * len(trainers),
         model=model,
@@ -97,7 +97,7 @@ def simulated_rungs(name: str, dataset: str, model: str) -> tuple[list[str], flo
     offload = Assignment(split=(0, *(units_per_trainer + (i < left) for i in range(count))), threads=third)
     # The static split is the predicted split with the threads of the third rung.
     static = replace(initial_assignment(platform, training, threads=third), threads=third)
-    chosen = policy(default_policy_name)
+    chosen = create_policy(DEFAULT_POLICY)
     seconds = [
         simulate(
             platform, training, start=start, policy=used, iterations=300, depth=depth, noise=0.05, seed=1

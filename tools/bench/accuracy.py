@@ -174,7 +174,7 @@ def describe(settings: Mapping[str, Mapping[str, Any]]) -> str:
         f"dropout {m.dropout:g}" + (f" (input {m.input_dropout:g})" if m.input_dropout else ""),
         *(
             ["full graph"]
-            if config.sampler.whole_graph
+            if config.sampler.is_full_graph
             else [f"fan-out {','.join(map(str, config.fanouts))}", f"batch {config.data.batch_size}"]
         ),
         f"{t.optimizer} {t.lr:g}" + (f" decay {t.weight_decay:g}" if t.weight_decay else ""),

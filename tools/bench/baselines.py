@@ -36,7 +36,7 @@ from timed_runs import (
 )
 
 if TYPE_CHECKING:
-    from hyrt.observe.events import Event
+    from hyrt.telemetry.events import Event
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Environment that the baselines' README sets for every baseline: without it, fresh pages for each step's
@@ -78,8 +78,8 @@ def run_hyrt(options: argparse.Namespace) -> None:
     import resource
 
     from hyrt.config import apply_overrides, build_config
-    from hyrt.machine.cores import available_cores
-    from hyrt.observe.events import EpochEnded
+    from hyrt.runtime.hardware import available_cores
+    from hyrt.telemetry.events import EpochEnded
 
     graph = open_workload(options.data / options.workload)
     run_settings = settings(

@@ -39,8 +39,8 @@ def table_rows(source: str, options: argparse.Namespace) -> list[str]:
 
     from hyrt.config import build_config
     from hyrt.graph import open_graph
-    from hyrt.machine.workers import Workers
-    from hyrt.sampling.visits.row_ranking import rank_rows
+    from hyrt.runtime.workers import Workers
+    from hyrt.sampling.hotness import rank_by_hotness
     from hyrt.training.setup import build_sampler
 
     graph = open_graph(source, normalize="none")
@@ -61,7 +61,7 @@ def table_rows(source: str, options: argparse.Namespace) -> list[str]:
             config.fanouts,
             options.part,
         )
-        ranking = rank_rows(*ranking_arguments, workers)
+        ranking = rank_by_hotness(*ranking_arguments, workers)
         per_epoch = sampler.steps_per_epoch()
         # Steps that the ranking has not used.
         for step in range(10 * per_epoch, (10 + options.epochs) * per_epoch):

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from timed_runs import append_records, child_record, make_parser, prepared, settings, timed_run
 
 if TYPE_CHECKING:
-    from hyrt.observe.events import Event
+    from hyrt.telemetry.events import Event
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MODELS: dict[str, dict[str, Any]] = {
@@ -80,7 +80,7 @@ def input_folder(options: argparse.Namespace) -> Path:
         import numpy as np
 
         import hyrt
-        from hyrt.machine.workers import Workers
+        from hyrt.runtime.workers import Workers
 
         graph = hyrt.load(options.graph)
         folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ def run_hyrt(options: argparse.Namespace) -> None:
     from hyrt.graph.graph import Graph
     from hyrt.graph.row_source import DenseFeatures
     from hyrt.graph.source import open_graph
-    from hyrt.observe.events import EpochEnded, StepGroup
+    from hyrt.telemetry.events import EpochEnded, StepMetrics
 
     folder = input_folder(options)
     run_settings = settings(
@@ -145,7 +145,7 @@ def run_hyrt(options: argparse.Namespace) -> None:
         for split, mask in masks.items():
             mask[read(split)] = True
         features = DenseFeatures(read("x", None if options.in_memory else "r"))
-        graph = Graph.of_arrays(folder.name, read("indptr"), read("indices"), features, labels, masks)
+        graph = Graph.from_arrays(folder.name, read("indptr"), read("indices"), features, labels, masks)
     # Count the data like the baseline: 4-byte offsets, 8-byte labels, target ids.
     data_bytes = 4 * graph.num_edges + 12 * graph.num_vertices + 8 * int(graph.masks["train"].sum())
     data = (graph.features.nbytes + data_bytes) / 2**20
@@ -158,7 +158,7 @@ def run_hyrt(options: argparse.Namespace) -> None:
 
     def on_event(event: Event) -> None:
         nonlocal peak
-        if isinstance(event, StepGroup):
+        if isinstance(event, StepMetrics):
             last.update(accuracy=event.training_metrics["accuracy"], loss=event.losses[-1])
         if isinstance(event, EpochEnded):
             marks.append((time.perf_counter(), time.process_time()))
@@ -187,11 +187,11 @@ def skip_computation() -> None:
     """Make full-graph steps return zero gradients without computing anything."""
     import torch
 
-    from hyrt.fullgraph.replica import FullGraphReplica, StepSums
+    from hyrt.fullgraph.replica import FullGraphReplica, FullGraphStepTotals
 
-    def step(self: Any, batch: Any, *others: Any) -> StepSums:
+    def step(self: Any, batch: Any, *others: Any) -> FullGraphStepTotals:
         gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
-        return StepSums(1.0, {"correct": 0.0, "targets": float(len(batch.targets))}, gradients)
+        return FullGraphStepTotals(1.0, {"correct": 0.0, "targets": float(len(batch.targets))}, gradients)
 
     FullGraphReplica.step = step  # type: ignore[method-assign]
 

@@ -132,7 +132,7 @@ def _edges(graph: Graph) -> dict[Any, torch.Tensor]:
     edges = {}
     for number, relation in enumerate(types.relations):
         positions = np.flatnonzero(topology.edge_types == number)
-        first = [types.starts[types.number(name)] for name in (relation.source, relation.destination)]
+        first = [types.starts[types.type_index(name)] for name in (relation.source, relation.destination)]
         ends = np.stack([topology.indices[positions] - first[0], rows[positions] - first[1]])
         edges[relation.source, relation.name, relation.destination] = torch.from_numpy(ends.astype(np.int64))
     return edges

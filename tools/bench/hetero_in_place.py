@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from hetero_speed import BATCH, FANOUT, write_graph
 
-from hyrt.machine.this_process.process_settings import prepare_process
+from hyrt.runtime.process_setup import prepare_process
 
 if TYPE_CHECKING:
-    from hyrt.machine.workers import Workers
     from hyrt.pipeline.trainer import InputPlan
+    from hyrt.runtime.workers import Workers
 
 STAGES = ("sample", "load", "forward", "backward", "Adam")
 
@@ -31,10 +31,10 @@ def compare(folder: Path, steps: int) -> None:
 
     from hyrt.config import build_config
     from hyrt.graph import open_graph
-    from hyrt.machine.buffer_pool import BufferPool
-    from hyrt.machine.workers import Workers, working
     from hyrt.pipeline.load import Loader
     from hyrt.pipeline.trainer import InputPlan
+    from hyrt.runtime.buffer_pool import BufferPool
+    from hyrt.runtime.workers import Workers, use_workers
     from hyrt.training.setup import build_model, build_sampler
 
     torch.set_num_threads(1)
@@ -69,7 +69,7 @@ def compare(folder: Path, steps: int) -> None:
 
     plans = {"gathered": InputPlan("typed"), "in place": InputPlan("typed", leaves_tables=True)}
     spent: dict[str, list[list[float]]] = {name: [] for name in plans}
-    with Workers(1, "stage", pool=BufferPool()) as workers, working(workers):
+    with Workers(1, "stage", pool=BufferPool()) as workers, use_workers(workers):
         for number in range(steps):
             for name, plan in plans.items():
                 spent[name].append(step(number, workers, plan))

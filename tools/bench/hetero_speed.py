@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import torch
 
     from hyrt.graph.graph import Graph
-    from hyrt.observe.events import Event
+    from hyrt.telemetry.events import Event
 
 WIDTHS = {"paper": 128, "author": 64, "institution": 32}
 RELATIONS = (
@@ -52,7 +52,7 @@ def write_graph(folder: Path, edges: int, targets: int) -> None:
     folder.mkdir()
     from hyrt.graph.formats.folder import write_folder
     from hyrt.graph.formats.schema import from_graph
-    from hyrt.graph.typed.typed_graph import typed_graph
+    from hyrt.graph.hetero.dataset import build_hetero_graph
 
     draw = np.random.default_rng(0)
     counts = {"paper": edges // 20, "author": edges // 25, "institution": max(100, edges // 400)}
@@ -71,16 +71,16 @@ def write_graph(folder: Path, edges: int, targets: int) -> None:
     masks["train"][draw.choice(counts["paper"], targets, replace=False)] = True
     labels = draw.integers(0, CLASSES, counts["paper"])
     labels[:CLASSES] = np.arange(CLASSES)
-    write_folder(from_graph(typed_graph("drawn", tables, relations, labels, masks, "paper")), folder)
+    write_folder(from_graph(build_hetero_graph("drawn", tables, relations, labels, masks, "paper")), folder)
 
 
 def train_hyrt(folder: str, epochs: int, hidden: int) -> dict[str, Any]:
     """Train in this process."""
     prepared()
     import hyrt
-    from hyrt.observe.events import EpochEnded, StepGroup
+    from hyrt.telemetry.events import EpochEnded, StepMetrics
 
-    groups: list[StepGroup] = []
+    groups: list[StepMetrics] = []
     ended: list[EpochEnded] = []
 
     cpu: list[float] = []
@@ -89,7 +89,7 @@ def train_hyrt(folder: str, epochs: int, hidden: int) -> dict[str, Any]:
         if isinstance(event, EpochEnded):
             ended.append(event)
             cpu.append(time.process_time())
-        elif isinstance(event, StepGroup):
+        elif isinstance(event, StepMetrics):
             groups.append(event)
 
     sections = settings("rgcn", epochs, hidden=hidden, sampler={"fanout": FANOUT})
@@ -112,8 +112,8 @@ def train_pyg(folder: str, epochs: int, hidden: int, threads: int) -> dict[str, 
     from torch_geometric.nn import SAGEConv
 
     from hyrt.graph import open_graph
-    from hyrt.machine.workers import Workers
-    from hyrt.sampling.relations.relation_sampler import RelationSampler
+    from hyrt.runtime.workers import Workers
+    from hyrt.sampling.relation_sampler import RelationSampler
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)
@@ -202,7 +202,7 @@ def _to_pyg(graph: Graph, batch: Any) -> tuple[dict[str, Any], list[dict[str, An
     assert types is not None
     ids, layers = {}, []
     for number, block in enumerate(batch.blocks):
-        kinds = types.types_of(block.sources)
+        kinds = types.vertex_type_indices(block.sources)
         places = np.empty(len(kinds), np.int64)
         for t, name in enumerate(types.vertex_types):
             positions = np.flatnonzero(kinds == t)

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from hyrt.machine.cores import available_cores, processor_name
-from hyrt.quantities import duration, size
+from hyrt.formatting import format_bytes, format_duration
+from hyrt.runtime.hardware import available_cores, processor_name
 
 _PIECE = 1 << 22
 _UNITS = {"k": 10**3, "M": 10**6, "G": 10**9}
@@ -82,7 +82,7 @@ def main() -> None:
         how = {"names": options.names, "weights": options.weights}
         write_edges(source, options.edges, options.vertices or options.edges // 20, **how)
     destination = options.folder / "imported"
-    print(f"{source.name}: {options.edges:,} edges, {size(source.stat().st_size)}")
+    print(f"{source.name}: {options.edges:,} edges, {format_bytes(source.stat().st_size)}")
     print(f"{processor_name()}, {available_cores()} cores, load before {os.getloadavg()[0]:.1f}")
     words = ["data", "import", str(source), "-o", str(destination), "--force"]
     started = time.perf_counter()
@@ -90,8 +90,9 @@ def main() -> None:
     seconds = time.perf_counter() - started
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(
-        f"{duration(seconds)} ({duration(used.ru_utime + used.ru_stime)} of CPU time), peak memory "
-        f"{size(used.ru_maxrss * 1024)}, load after {os.getloadavg()[0]:.1f}"
+        f"{format_duration(seconds)} ({format_duration(used.ru_utime + used.ru_stime)} of "
+        "CPU time), peak memory "
+        f"{format_bytes(used.ru_maxrss * 1024)}, load after {os.getloadavg()[0]:.1f}"
     )
     if options.check:
         check(source, destination)

@@ -26,8 +26,8 @@ from torch_geometric.utils import negative_sampling
 from hyrt.api import train
 from hyrt.config import build_config
 from hyrt.graph.graph import Graph
-from hyrt.machine.workers import Workers
-from hyrt.training.given.opened_graph import opened_graph
+from hyrt.runtime.workers import Workers
+from hyrt.training.open_graph import opened_graph
 
 HIDDEN, WIDTH = 128, 64
 

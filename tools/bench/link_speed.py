@@ -24,7 +24,7 @@ import numpy as np
 from timed_runs import BATCH, FANOUT, make_parser, prepared, settings
 
 if TYPE_CHECKING:
-    from hyrt.observe.events import Event
+    from hyrt.telemetry.events import Event
 
 HIDDEN, NEGATIVES = 256, 1
 PEER_MALLOC = {
@@ -37,11 +37,11 @@ PEER_MALLOC = {
 def write_work(folder: Path, source: str, steps: int) -> None:
     """Write the graph, and a random sample of links for an epoch."""
     from hyrt.graph import open_graph
-    from hyrt.graph.links.message_edges import links_of
-    from hyrt.machine.workers import Workers
+    from hyrt.graph.links.edges import list_links
+    from hyrt.runtime.workers import Workers
 
     graph = open_graph(source)
-    links = links_of(graph.topology)[0]
+    links = list_links(graph.topology)[0]
     chosen = np.random.default_rng(0).choice(len(links), steps * BATCH, replace=False)
     rows = np.empty((graph.num_vertices, graph.num_features), np.float32)
     graph.features.rows(np.arange(graph.num_vertices), rows, Workers(1, "rows"))
@@ -60,15 +60,15 @@ def run_hyrt(source: str, folder: Path, epochs: int) -> None:
     """Train in this process; print the same values as the baseline."""
     prepared()
     import hyrt
-    from hyrt.observe.events import EpochEnded, StepGroup
+    from hyrt.telemetry.events import EpochEnded, StepMetrics
 
-    groups: list[StepGroup] = []
+    groups: list[StepMetrics] = []
     ended: list[EpochEnded] = []
 
     def on_event(event: Event) -> None:
         if isinstance(event, EpochEnded):
             ended.append(event)
-        elif isinstance(event, StepGroup):
+        elif isinstance(event, StepMetrics):
             groups.append(event)
 
     sections = settings("graphsage", epochs, hidden=HIDDEN)

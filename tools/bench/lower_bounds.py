@@ -21,13 +21,13 @@ def lower_bounds(graph: Graph, config: Config, *, threads: int) -> dict[str, flo
     import numpy as np
     import torch
     from hyrt_perfmodel.prediction.stages import aggregate_s, trainer_s
-    from hyrt_perfmodel.workloads.workload import Workload
+    from hyrt_perfmodel.workload import Workload
 
     from hyrt.graph.row_kernels import gather_rows
-    from hyrt.machine.workers import Workers, working
-    from hyrt.nn.operators.product import linear
+    from hyrt.nn.operators.linear import linear
     from hyrt.nn.torch_threads import use_one_torch_thread
-    from hyrt.sampling.neighbor import NeighborSampler
+    from hyrt.runtime.workers import Workers, use_workers
+    from hyrt.sampling.neighbor_sampler import NeighborSampler
 
     clock = time.thread_time if threads == 1 else time.perf_counter
 
@@ -72,7 +72,7 @@ def lower_bounds(graph: Graph, config: Config, *, threads: int) -> dict[str, flo
         low = config.train.precision == "bf16"
         sample = best_s(lambda: team.run(pick, len(picks), 8192))
         row_bytes_per_s = len(rows) * x.shape[1] * 4 / best_s(lambda: team.run(read, len(rows), 1024))
-        with working(team), torch.no_grad():
+        with use_workers(team), torch.no_grad():
             macs_per_s = tall.numel() * len(weight) / best_s(lambda: linear(tall, weight, low_precision=low))
     load = aggregate_s(workload, 1, row_bytes_per_s)
     # On the CPU, the load stage includes the first aggregation.

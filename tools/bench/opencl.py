@@ -90,13 +90,13 @@ def main() -> None:
 
     from hyrt.device import DeviceOptions
     from hyrt.device.discovery import find_device
-    from hyrt.machine.workers import Workers
     from hyrt.nn.architecture import Architecture
     from hyrt.nn.model import GNN
     from hyrt.nn.torch_threads import use_one_torch_thread
     from hyrt.pipeline.load import Loader
     from hyrt.pipeline.trainer import plan_input
-    from hyrt.sampling.neighbor import NeighborSampler
+    from hyrt.runtime.workers import Workers
+    from hyrt.sampling.neighbor_sampler import NeighborSampler
 
     use_one_torch_thread()
     graph = open_workload(options.data / options.workload)

@@ -82,8 +82,8 @@ def pyg_epochs(graph: Graph, device: torch.device, workers: int) -> Iterator[Ite
 
 def hyrt_epochs(graph: Graph, device: torch.device, threads: int) -> Iterator[Iterator[Step]]:
     """Iterate over epochs of hyrt's sampler; its CSR is converted to an edge list on the device."""
-    from hyrt.machine.workers import Workers
-    from hyrt.sampling.neighbor import NeighborSampler
+    from hyrt.runtime.workers import Workers
+    from hyrt.sampling.neighbor_sampler import NeighborSampler
 
     sampler = NeighborSampler(graph, graph.split("train"), FANOUT, BATCH, 0)
     steps = sampler.steps_per_epoch()

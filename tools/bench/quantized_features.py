@@ -56,9 +56,9 @@ def open_graph_as(source: str, row_format: str) -> Any:
     import numpy as np
 
     from hyrt.graph import open_graph
-    from hyrt.graph.narrow.narrowing import narrowed
+    from hyrt.graph.quantized.features import quantize_graph
     from hyrt.graph.row_source import DenseFeatures, SparseFeatures
-    from hyrt.machine.workers import Workers
+    from hyrt.runtime.workers import Workers
 
     graph = open_graph(source, normalize="auto")
     if isinstance(graph.features, SparseFeatures):
@@ -66,7 +66,7 @@ def open_graph_as(source: str, row_format: str) -> Any:
         with Workers(2, "dense") as workers:
             graph.features.rows(np.arange(graph.num_vertices), dense, workers)
         graph = graph.with_features(DenseFeatures(dense))
-    return graph if row_format == "float32" else narrowed(graph, row_format)
+    return graph if row_format == "float32" else quantize_graph(graph, row_format)
 
 
 def accuracy(options: argparse.Namespace) -> list[str]:
@@ -107,7 +107,7 @@ def run_child(options: argparse.Namespace) -> None:
     """Run once with a format, and print stage times as one JSON line."""
     prepared()
     from hyrt.config import build_config
-    from hyrt.observe.hook import Hook
+    from hyrt.telemetry.hooks import Hook
 
     class CpuClock(Hook):
         """Records the CPU time of each stage call."""
@@ -115,7 +115,7 @@ def run_child(options: argparse.Namespace) -> None:
         def __init__(self) -> None:
             self.ms: dict[str, list[float]] = {stage: [] for stage in STAGES}
 
-        def around(self, stage: str, site: Any, work: Callable[[], Any]) -> Any:
+        def wrap_call(self, stage: str, site: Any, work: Callable[[], Any]) -> Any:
             started = time.thread_time()
             result = work()
             if stage in self.ms:
@@ -185,8 +185,8 @@ def link(options: argparse.Namespace) -> list[str]:
     from hyrt_devices.opencl.device import OpenclDevice
 
     from hyrt.config import build_config
-    from hyrt.graph.cached.cached_rows import CachedRows
-    from hyrt.graph.narrow.narrow_rows import NarrowRows
+    from hyrt.graph.feature_cache import CachedRows
+    from hyrt.graph.quantized.rows import QuantizedRows
 
     graphs = {each: open_graph_as(options.graphs[0], each) for each in options.formats}
     plain_open, plain_transfer = OpenclDevice.open.__func__, OpenclDevice.transfer
@@ -206,7 +206,7 @@ def link(options: argparse.Namespace) -> list[str]:
             rows = batch.inputs
             size = 0
             if rows is not None:
-                size = rows.nbytes if isinstance(rows, NarrowRows | CachedRows) else 4 * rows.numel()
+                size = rows.nbytes if isinstance(rows, QuantizedRows | CachedRows) else 4 * rows.numel()
             staged = plain_transfer(self, batch)
             time.sleep(max(0.0, size / (rate * _GB) - (time.perf_counter() - started)))
             return staged

@@ -2,11 +2,11 @@
 
     python tools/bench/quantized_slow_links.py [--data synthetic:products-s] [--links 1 4 16]
 
-`alone`: accelerators train without the CPU, so only their links can be the bottleneck; prints predicted steps
-by format. `together`: a run starts with the split and threads that are best for float32 rows, but has rows of
-another format, and the resource manager's policy `model` changes the split; prints the accelerators' targets
-before, after 30 and 60 steps, and for the best split of the format (after 30 steps, the policy may be
-exploring). No times are measured: platforms are described and times are simulated.
+`no_reduction`: accelerators train without the CPU, so only their links can be the bottleneck; prints
+predicted steps by format. `run_concurrently`: a run starts with the split and threads that are best for
+float32 rows, but has rows of another format, and the resource manager's policy `model` changes the split;
+prints the accelerators' targets before, after 30 and 60 steps, and for the best split of the format (after 30
+steps, the policy may be exploring). No times are measured: platforms are described and times are simulated.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import replace
 
-from hyrt_hls.task.arena_limits import with_task_targets
-from hyrt_perfmodel.assignment import Assignment
+from hyrt_hls.arena_limits import with_task_targets
 from hyrt_perfmodel.platforms.platform import Platform
 from hyrt_perfmodel.platforms.platform_file import load_platform
-from hyrt_perfmodel.prediction.mapping import initial_assignment
+from hyrt_perfmodel.policy import Assignment
+from hyrt_perfmodel.prediction.initial_assignment import initial_assignment
 from hyrt_perfmodel.prediction.predict import predict
 from hyrt_perfmodel.simulation.simulate import simulate
-from hyrt_perfmodel.workloads.workload import TrainingWorkload
+from hyrt_perfmodel.workload import TrainingWorkload
 
-from hyrt.balance.registry import policy
+from hyrt.balance.registry import create_policy
 from hyrt.config import build_config
 from hyrt.predict.workload import configured_workload
 
@@ -83,7 +83,7 @@ def print_together(
     for rows, work in workloads.items():
         best = initial_assignment(platform, work)
         run = simulate(
-            platform, work, start=start, policy=policy("model"), iterations=STEPS, noise=NOISE, seed=1
+            platform, work, start=start, policy=create_policy("model"), iterations=STEPS, noise=NOISE, seed=1
         )
         halfway, last = run.assignments[HALFWAY], run.assignments[-1]
 

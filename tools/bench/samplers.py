@@ -21,9 +21,9 @@ from hyrt.api import train
 from hyrt.config import apply_overrides, build_config
 from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
-from hyrt.machine.workers import Workers
-from hyrt.observe.events import Evaluated
 from hyrt.predict.dataset_sizes import generated_sizes
+from hyrt.runtime.workers import Workers
+from hyrt.telemetry.events import EvaluationFinished
 from hyrt.training.setup import build_sampler
 
 
@@ -49,7 +49,7 @@ def print_rows(graph: Graph, samplers: list[str], settings: list[str], steps: in
                 started = time.perf_counter()
                 batch = sampler.sample(max(step, 0), units, workers, in_place=False)
                 spent = time.perf_counter() - started
-                sizes = config.sampler.sizes_of(batch, len(units))
+                sizes = config.sampler.batch_sizes(batch, len(units))
                 batch.release()
                 # The first round compiles kernels.
                 if step >= 0:
@@ -76,10 +76,10 @@ def print_metrics(graph: Graph, samplers: list[str], settings: list[str], seeds:
     for seed in range(seeds):
         for name in samplers:
             config = build_config(apply_overrides({}, [*overrides(name), *settings, f"seed={seed}"]))
-            evaluations: list[Evaluated] = []
+            evaluations: list[EvaluationFinished] = []
 
-            def on_event(event: Any, evaluations: list[Evaluated] = evaluations) -> None:
-                if isinstance(event, Evaluated):
+            def on_event(event: Any, evaluations: list[EvaluationFinished] = evaluations) -> None:
+                if isinstance(event, EvaluationFinished):
                     evaluations.append(event)
 
             result = train(graph, config=config, emit=on_event)

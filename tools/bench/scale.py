@@ -33,7 +33,7 @@ from timed_runs import BATCH, make_parser, prepared, settings, timed_run
 if TYPE_CHECKING:
     from hyrt.config import Config
     from hyrt.graph.graph import Graph
-    from hyrt.observe.events import Event
+    from hyrt.telemetry.events import Event
 
 EDGES, FEATURES, WARM_UP, STEPS = 20, 128, 12, 48
 ALLOWED_BYTES = 2 << 30
@@ -172,7 +172,7 @@ def measure(folder: Path, model: str) -> dict[str, Any]:
     warm_page_cache(folder)
     import hyrt
     from hyrt.config import build_config
-    from hyrt.observe.events import RunStarted, StepGroup
+    from hyrt.telemetry.events import RunStarted, StepMetrics
 
     started = time.perf_counter()
     graph = hyrt.load(folder)
@@ -190,7 +190,7 @@ def measure(folder: Path, model: str) -> dict[str, Any]:
     def on_event(event: Event) -> None:
         # The last step and the last warm-up step both end a group.
         if isinstance(event, RunStarted) or (
-            isinstance(event, StepGroup) and event.step in (WARM_UP, WARM_UP + STEPS)
+            isinstance(event, StepMetrics) and event.step in (WARM_UP, WARM_UP + STEPS)
         ):
             usage.append(Usage.now())
 
@@ -227,7 +227,7 @@ def batch_vertices(config: Config, graph: Graph) -> list[float]:
     """
     import numpy as np
 
-    from hyrt.machine.workers import Workers
+    from hyrt.runtime.workers import Workers
     from hyrt.training.setup import build_sampler
 
     sampler = build_sampler(config, graph, graph.split("train", 0))

@@ -53,7 +53,7 @@ def run_child(options: argparse.Namespace) -> None:
     from hyrt.config import build_config
     from hyrt.graph import open_graph
     from hyrt.graph.row_source import DenseFeatures
-    from hyrt.observe.hook import Hook
+    from hyrt.telemetry.hooks import Hook
 
     class CpuTimes(Hook):
         """Records the CPU time of each stage call."""
@@ -61,7 +61,7 @@ def run_child(options: argparse.Namespace) -> None:
         def __init__(self) -> None:
             self.ms: dict[str, list[float]] = {stage: [] for stage in STAGES}
 
-        def around(self, stage: str, site: Any, work: Callable[[], Any]) -> Any:
+        def wrap_call(self, stage: str, site: Any, work: Callable[[], Any]) -> Any:
             started = time.thread_time()
             result = work()
             if stage in self.ms:

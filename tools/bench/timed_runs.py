@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hyrt.config import Config
     from hyrt.graph.graph import Graph
-    from hyrt.observe.events import EpochEnded, Event, StepGroup
-    from hyrt.observe.hook import Hook
+    from hyrt.telemetry.events import EpochEnded, Event, StepMetrics
+    from hyrt.telemetry.hooks import Hook
     from hyrt.training.train import TrainResult
 
 KINDS = {"sage": "graphsage", "gcn": "gcn", "gat": "gat", "gin": "gin"}
@@ -40,7 +40,7 @@ def add_second_device(parser: argparse.ArgumentParser, steps: int) -> None:
 
 def prepared() -> None:
     """Apply the process settings of `hyrt`; call it before torch is imported."""
-    from hyrt.machine.this_process.process_settings import prepare_process
+    from hyrt.runtime.process_setup import prepare_process
 
     prepare_process()
 
@@ -78,7 +78,7 @@ def settings(
 class TimedRun:
     """Results of a run: groups of steps, epochs and final result."""
 
-    groups: Sequence[StepGroup]
+    groups: Sequence[StepMetrics]
     epochs: Sequence[EpochEnded]
     result: TrainResult
 
@@ -113,16 +113,16 @@ def timed_run(
     hooks
         Called around every stage's work.
     """
-    from hyrt.observe.events import EpochEnded, StepGroup
-    from hyrt.predict.this_run import predict_run
-    from hyrt.training.compose import compose_run
+    from hyrt.predict.predict_run import predict_run
+    from hyrt.telemetry.events import EpochEnded, StepMetrics
+    from hyrt.training.build_run import build_run
     from hyrt.training.train import Training
 
-    groups: list[StepGroup] = []
+    groups: list[StepMetrics] = []
     epochs: list[EpochEnded] = []
 
     def emit(event: Event) -> None:
-        if isinstance(event, StepGroup):
+        if isinstance(event, StepMetrics):
             groups.append(event)
         elif isinstance(event, EpochEnded):
             epochs.append(event)
@@ -133,7 +133,7 @@ def timed_run(
         return steps is not None and bool(groups) and groups[-1].step >= steps
 
     training = Training(
-        compose_run(
+        build_run(
             config,
             graph,
             emit=emit,
@@ -146,14 +146,14 @@ def timed_run(
     return TimedRun(groups, epochs, training.run())
 
 
-def step_mean(groups: Sequence[StepGroup], value: Callable[[StepGroup], float]) -> float:
+def step_mean(groups: Sequence[StepMetrics], value: Callable[[StepMetrics], float]) -> float:
     """Return the mean over steps of a value that groups provide as their mean."""
     return sum(value(group) * len(group.losses) for group in groups) / sum(
         len(group.losses) for group in groups
     )
 
 
-def stage_ms(groups: Sequence[StepGroup]) -> dict[str, float]:
+def stage_ms(groups: Sequence[StepMetrics]) -> dict[str, float]:
     """Return milliseconds of work per step in each stage."""
     return {
         stage: round(1e3 * step_mean(groups, lambda group, stage=stage: group.stage_s[stage]), 2)
@@ -211,6 +211,6 @@ def open_workload(folder: Path) -> Graph:
     for split in ("train", "val", "test"):
         masks[split] = np.zeros(len(labels), np.bool_)
         masks[split][read(split)] = True
-    return Graph.of_arrays(
+    return Graph.from_arrays(
         folder.name, read("indptr"), read("indices"), DenseFeatures(read("x")), labels, masks
     )

@@ -28,7 +28,7 @@ from timed_runs import make_parser, prepared, timed_run
 
 if TYPE_CHECKING:
     from hyrt.graph.graph import Graph
-    from hyrt.observe.events import Event
+    from hyrt.telemetry.events import Event
 
 
 WAYS = ("without", "control", "with")
@@ -53,7 +53,7 @@ class TraceCase:
     def run(self, graph: Graph, way: str, *, counts: bool) -> None:
         """Train the steps once; the first quarter is warm-up. With `counts`, only count events."""
         from hyrt.config import build_config
-        from hyrt.observe.events import StepGroup
+        from hyrt.telemetry.events import StepMetrics
 
         settings = {
             "train": {"epochs": self.steps},
@@ -66,7 +66,7 @@ class TraceCase:
         spent_s: list[float] = []
 
         def on_event(event: Event) -> None:
-            if isinstance(event, StepGroup):
+            if isinstance(event, StepMetrics):
                 spent_s.append(time.process_time())
 
         with tempfile.TemporaryDirectory() as name:
@@ -146,10 +146,10 @@ def interval(ordered: list[float]) -> tuple[float, float]:
 
 def costs_us() -> dict[str, float]:
     """Return microseconds to record one event of each kind: the best of several rounds."""
-    from hyrt.observe.trace.trace import Trace
+    from hyrt.telemetry.trace import Trace
 
     trace, num = Trace(1000), 20_000
-    track, name, values = trace.track(), trace.number("name"), trace.counter("c", "items")
+    track, name, values = trace.track(), trace.name_index("name"), trace.counter("c", "items")
 
     def slices() -> None:
         for _ in range(num):
@@ -158,7 +158,7 @@ def costs_us() -> dict[str, float]:
 
     def counts() -> None:
         for _ in range(num):
-            values.add(3)
+            values.record(3)
 
     commands = opencl_commands(20)
 
@@ -166,7 +166,7 @@ def costs_us() -> dict[str, float]:
         from hyrt_devices.opencl_host.profiling import spans
 
         for _ in range(num // 20):
-            trace.hear("d:0", "compute", spans(commands))
+            trace.add_spans("d:0", "compute", spans(commands))
 
     costs = {}
     for kind, work in (("slices", slices), ("values", counts), ("device", device)):
@@ -176,7 +176,7 @@ def costs_us() -> dict[str, float]:
             work()
             rounds.append((time.perf_counter() - started) / num * 1e6)
         costs[kind] = min(rounds)
-    assert not track.open
+    assert not track.open_slices
     return costs
 
 
@@ -190,7 +190,7 @@ def opencl_commands(count: int) -> list[tuple[Any, Any]]:
     device = survey().found[0].device
     context = cl.Context([device])
     launcher = Launcher(context, device)
-    kernel = cl.Program(context, "__kernel void nothing() {}").build().nothing
+    kernel = cl.Program(context, "__kernel void nothing() {}").build().run_empty
     for _ in range(count):
         launcher.launch(kernel, (1,), (1,))
     launcher.write(cl.Buffer(context, cl.mem_flags.READ_WRITE, 4), np.zeros(1, np.float32))

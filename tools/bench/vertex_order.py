@@ -22,14 +22,14 @@ import torch
 from timed_runs import make_parser, prepared, settings, timed_run
 
 from hyrt.config import build_config
+from hyrt.graph.formats.reorder import ORDERS, find_order, reorder_vertices
 from hyrt.graph.formats.schema import Dataset, to_graph
-from hyrt.graph.formats.vertex_order import ORDERS, find_order, in_vertex_order
 from hyrt.graph.source import open_dataset
-from hyrt.nn.whole_graph.spmm import spmm_into
-from hyrt.observe.events import EpochEnded
+from hyrt.nn.full_graph.aggregate import spmm_into
+from hyrt.telemetry.events import EpochEnded
 
 if TYPE_CHECKING:
-    from hyrt.observe.events import Event
+    from hyrt.telemetry.events import Event
 
 ROUNDS = 9
 STEPS = 6
@@ -99,7 +99,7 @@ def main() -> None:
                 found = time.process_time() - began
                 folder = Path(scratch) / how
                 folder.mkdir()
-                ordered = in_vertex_order(data, order, folder)
+                ordered = reorder_vertices(data, order, folder)
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
             seconds = f"{found:.2f}" if how in ORDERS else ""
             print(f"| {how} | {seconds} | {peak} | {measured(ordered, widths)} |", flush=True)

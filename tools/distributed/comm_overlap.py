@@ -5,7 +5,7 @@
 
 One emulated node per part of DATA (cluster.py; needs root). For each width, every rank generates rows and
 times, one after the other and all ranks together, the parts of a distributed SpMM, and then a complete SpMM
-as in full-graph training (`SumOnRanks`, sparsity-aware 1D), forward and backward:
+as in full-graph training (`DistributedSpMM`, sparsity-aware 1D), forward and backward:
 
 local    multiplication of the edges from local rows
 rest     multiplication of the edges from rows of other ranks, which are already received
@@ -39,18 +39,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.distributed.full_graph.exchanges.needed_rows import NeededRows
-from hyrt.distributed.full_graph.part_edges import PartEdges
-from hyrt.distributed.full_graph.rank_grid import RankGrid
-from hyrt.distributed.full_graph.spread_edges import GRADIENTS, ROWS, SpreadEdges
-from hyrt.distributed.full_graph.sum_on_ranks import SumOnRanks
-from hyrt.distributed.joined_ranks import JoinedRanks, joined_by_launcher
-from hyrt.fullgraph.destinations import GatheringPass
+from hyrt.distributed.context import DistributedContext, init_from_launcher
+from hyrt.distributed.full_graph.gather_ops import DistributedSpMM
+from hyrt.distributed.full_graph.halo_exchange import SparseHaloExchange
+from hyrt.distributed.full_graph.local_edges import GRADIENTS, ROWS, LocalEdges
+from hyrt.distributed.full_graph.rank_edges import PartEdges, RankGrid
+from hyrt.fullgraph.destinations import GatherContext
 from hyrt.graph.partition.manifest import read_manifest
-from hyrt.graph.partition.one_part import open_part
-from hyrt.machine.workers import Workers, working
-from hyrt.nn.aggregation import Aggregation
-from hyrt.nn.whole_graph.spmm import spmm_into
+from hyrt.graph.partition.read_parts import open_part
+from hyrt.nn.architecture import Aggregation
+from hyrt.nn.full_graph.aggregate import spmm_into
+from hyrt.runtime.workers import Workers, use_workers
 
 Array = NDArray[Any]
 Steps = dict[str, Callable[[], object]]
@@ -65,14 +64,14 @@ def run_ranks(data: Path, widths: Sequence[int], rounds: int, cores: tuple[int, 
     if cores is not None:
         # Threads inherit the affinity of their parent thread.
         os.sched_setaffinity(0, {cores[1]})
-    with joined_by_launcher(timeout_s=_TIMEOUT_S) as ranks:
+    with init_from_launcher(timeout_s=_TIMEOUT_S) as ranks:
         part = open_part(data, ranks.rank)
         grid = RankGrid(ranks.size, 1, ranks.rank)
-        edges = PartEdges.of(grid, part.graph.topology, part.homes, oblivious=False)
-        spread = SpreadEdges(edges, NeededRows(edges, ranks.group("products")), None)
+        edges = PartEdges.select(grid, part.graph.topology, part.part_ids, oblivious=False)
+        spread = LocalEdges(edges, SparseHaloExchange(edges, ranks.group("products")), None)
         if cores is not None:
             os.sched_setaffinity(0, {cores[0]})
-        with Workers(1, "overlap") as workers, working(workers):
+        with Workers(1, "overlap") as workers, use_workers(workers):
             for width in widths:
                 for direction, steps in time_steps(spread, width, workers):
                     record = {"width": width, "direction": direction, "ms": time_all(ranks, steps, rounds)}
@@ -80,15 +79,15 @@ def run_ranks(data: Path, widths: Sequence[int], rounds: int, cores: tuple[int, 
                         print(json.dumps(record), flush=True)
 
 
-def time_steps(spread: SpreadEdges, width: int, workers: Workers) -> Iterator[tuple[str, Steps]]:
+def time_steps(spread: LocalEdges, width: int, workers: Workers) -> Iterator[tuple[str, Steps]]:
     """Yield the steps of a forward and of a backward SpMM, ready to be timed."""
     edges, exchange = spread.edges, spread.exchange
-    num = edges.num_own
+    num = edges.num_local
     waves = [slice(*ends) for ends in pairwise(edges.wave_starts)]
-    spmm = SumOnRanks(spread, Aggregation("sum", "none"), np.dtype(np.float32))
+    spmm = DistributedSpMM(spread, Aggregation("sum", "none"), np.dtype(np.float32))
     rows = np.random.default_rng(0).random((edges.num_rows, width), np.float32)
     sums = np.zeros((num, width), np.float32)
-    over = GatheringPass(workers=workers)
+    over = GatherContext(workers=workers)
 
     def rest() -> None:
         for block, wave in zip(edges.blocks[1:], waves, strict=True):
@@ -114,7 +113,7 @@ def time_steps(spread: SpreadEdges, width: int, workers: Workers) -> Iterator[tu
         spmm_into(starts, transposed.indices, sums, rows[sources], workers=workers)
 
     def exchange_gradients() -> None:
-        pending = exchange.begin_back(rows, GRADIENTS)
+        pending = exchange.begin_backward(rows, GRADIENTS)
         for number in range(len(waves)):
             pending.send(number)
         pending.add(rows[:num])
@@ -130,18 +129,18 @@ def time_steps(spread: SpreadEdges, width: int, workers: Workers) -> Iterator[tu
     )
 
 
-def time_all(ranks: JoinedRanks, steps: Steps, rounds: int) -> dict[str, list[float]]:
+def time_all(ranks: DistributedContext, steps: Steps, rounds: int) -> dict[str, list[float]]:
     """Return the milliseconds of each step at each rank: median over the rounds after one warm-up round."""
     taken = np.zeros((rounds + 1, len(STEPS)))
     for number in range(rounds + 1):
         for column, name in enumerate(STEPS):
-            ranks.control.add(torch.zeros(1), "control")
+            ranks.control.all_reduce(torch.zeros(1), "control")
             started = time.perf_counter()
             steps[name]()
             taken[number, column] = time.perf_counter() - started
     of_all = torch.zeros((ranks.size, len(STEPS)), dtype=torch.float64)
     of_all[ranks.rank] = torch.from_numpy(1e3 * np.median(taken[1:], axis=0))
-    ranks.control.add(of_all, "control")
+    ranks.control.all_reduce(of_all, "control")
     return {name: of_all[:, column].tolist() for column, name in enumerate(STEPS)}
 
 

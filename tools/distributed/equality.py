@@ -30,17 +30,17 @@ from torch.distributed import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from hyrt.config import build_config
-from hyrt.distributed.full_graph.travelling_columns import TravellingColumns
-from hyrt.distributed.joined_ranks import JoinedRanks
-from hyrt.distributed.rows.own_rows import OwnRows
-from hyrt.distributed.sharing.share_full_graph import share_full_graph
+from hyrt.distributed.context import DistributedContext
+from hyrt.distributed.full_graph.gather_ops import ExchangeWidths
+from hyrt.distributed.rows.local_rows import LocalRows
+from hyrt.distributed.setup.full_graph import set_up_full_graph
 from hyrt.graph.graph import Graph
-from hyrt.graph.partition.dealt_rows import places_of
-from hyrt.graph.partition.methods.registry import partition_method
-from hyrt.graph.partition.volumes.block_volumes import block_volumes
+from hyrt.graph.partition.block_volumes import count_block_volumes
+from hyrt.graph.partition.methods.registry import get_partition_method
+from hyrt.graph.partition.partitioned_rows import compute_local_ids
 from hyrt.graph.row_source import DenseFeatures
-from hyrt.observe.events import EpochEnded, Evaluated, Event
-from hyrt.training.compose import compose_run
+from hyrt.telemetry.events import EpochEnded, EvaluationFinished, Event
+from hyrt.training.build_run import build_run
 from hyrt.training.setup import PreparedRun
 from hyrt.training.train import Training, TrainResult
 
@@ -69,7 +69,7 @@ def random_graph(num: int, *, symmetric: bool) -> Graph:
     features[np.arange(num), groups] += 1
     split = rng.integers(0, 3, num)
     masks = {name: split == number for number, name in enumerate(("train", "val", "test"))}
-    return Graph.of_arrays(
+    return Graph.from_arrays(
         "drawn", indptr, sources.astype(np.int32), DenseFeatures(features), groups.astype(np.int16), masks
     )
 
@@ -92,7 +92,7 @@ def weights(result: TrainResult) -> torch.Tensor:
 
 
 def collect_result(result: TrainResult, events: list[Event]) -> dict[str, Any]:
-    metrics = [event.metrics for event in events if isinstance(event, Evaluated)][-1]
+    metrics = [event.metrics for event in events if isinstance(event, EvaluationFinished)][-1]
     return {
         "losses": np.array([event.loss for event in events if isinstance(event, EpochEnded)]),
         "weights": weights(result),
@@ -103,25 +103,27 @@ def collect_result(result: TrainResult, events: list[Event]) -> dict[str, Any]:
 def train_alone(graph: Graph, run_settings: dict[str, Any]) -> dict[str, Any]:
     events: list[Event] = []
     config = build_config(run_settings)
-    return collect_result(Training(compose_run(config, graph, emit=events.append)).run(), events)
+    return collect_result(Training(build_run(config, graph, emit=events.append)).run(), events)
 
 
-def train_on(ranks: JoinedRanks, graph: Graph, homes: Any, run_settings: dict[str, Any]) -> dict[str, Any]:
+def train_on(
+    ranks: DistributedContext, graph: Graph, homes: Any, run_settings: dict[str, Any]
+) -> dict[str, Any]:
     config = build_config(run_settings)
     is_local = homes == ranks.rank // config.distributed.num_replicas
     rows = DenseFeatures(graph.features.values[is_local])  # type: ignore[attr-defined]
     prepared = PreparedRun(config, graph)
     before = dict(ranks.counts.received())
-    mine = share_full_graph(
-        config, graph, OwnRows(rows, homes, places_of(homes, int(homes.max()) + 1)), ranks, prepared
+    mine = set_up_full_graph(
+        config, graph, LocalRows(rows, homes, compute_local_ids(homes, int(homes.max()) + 1)), ranks, prepared
     )
     events: list[Event] = []
-    parts = compose_run(config, mine.graph, prepared=prepared, shared=mine.shared, emit=events.append)
+    parts = build_run(config, mine.graph, prepared=prepared, shared=mine.shared, emit=events.append)
     result = collect_result(Training(parts).run(), events)
     after = ranks.counts.received()
     sent = [after.get(purpose, 0) - before.get(purpose, 0) for purpose in ("rows", "row gradients")]
     totals = torch.tensor(sent, dtype=torch.float64)
-    ranks.control.add(totals, "control")
+    ranks.control.all_reduce(totals, "control")
     return {**result, "sent": [int(total) for total in totals.tolist()]}
 
 
@@ -129,12 +131,14 @@ def expected_bytes(graph: Graph, homes: Any, run_settings: dict[str, Any], epoch
     """Return the bytes of rows and row gradients that all ranks receive, from the partition (float32)."""
     config = build_config(run_settings)
     model = PreparedRun(config, graph).model
-    travels = TravellingColumns.of(model, graph.num_vertices, graph.num_edges, is_sparse=False)
-    needed = block_volumes(graph.topology.indptr, graph.topology.indices, homes, int(homes.max()) + 1).needed
+    travels = ExchangeWidths.from_model(model, graph.num_vertices, graph.num_edges, is_sparse=False)
+    needed = count_block_volumes(
+        graph.topology.indptr, graph.topology.indices, homes, int(homes.max()) + 1
+    ).needed
     # Each epoch, the final evaluation, and one exchange of raw features for the first layer.
     once = graph.num_features if len(travels.forward) < config.model.layers else 0
     columns = sum(travels.forward) * (epochs + 1) + once
-    return [4 * int(needed.sum()) * columns, 4 * int(needed.sum()) * sum(travels.back) * epochs]
+    return [4 * int(needed.sum()) * columns, 4 * int(needed.sum()) * sum(travels.backward) * epochs]
 
 
 def run_ranks(models: list[str], epochs: int, vertices: int) -> None:
@@ -148,7 +152,7 @@ def run_ranks(models: list[str], epochs: int, vertices: int) -> None:
     @cache
     def homes_of(symmetric: bool, num: int) -> Any:
         topology = graph_of(symmetric).topology
-        return partition_method("volume").homes(topology, np.zeros(vertices, np.bool_), num, 0)
+        return get_partition_method("volume").homes(topology, np.zeros(vertices, np.bool_), num, 0)
 
     @cache
     def alone(symmetric: bool, kind: str) -> dict[str, Any]:
@@ -160,10 +164,12 @@ def run_ranks(models: list[str], epochs: int, vertices: int) -> None:
         run_settings = settings(kind, epochs, distributed)
         homes = homes_of(symmetric, size // copies)
         # A separate store prefix per case, because a group name can be used only once per store.
-        ranks = JoinedRanks(PrefixStore(f"case {number}", store), rank, size, timeout_s=120.0, silent_s=60.0)
+        ranks = DistributedContext(
+            PrefixStore(f"case {number}", store), rank, size, timeout_s=120.0, max_silence_s=60.0
+        )
         try:
             result = train_on(ranks, graph, homes, run_settings)
-            ranks.leave()
+            ranks.shut_down()
         finally:
             ranks.close()
         if rank == 0:

@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 
 from hyrt.api import load
 from hyrt.graph.graph import Graph
-from hyrt.graph.partition.methods.registry import partition_method
-from hyrt.machine.cores import available_cores
-from hyrt.machine.workers import Workers, working
+from hyrt.graph.partition.methods.registry import get_partition_method
+from hyrt.runtime.hardware import available_cores
+from hyrt.runtime.workers import Workers, use_workers
 from hyrt.sampling.block import Ids
-from hyrt.sampling.layerwise.layerwise_settings import FastGcnSettings, LadiesSettings
-from hyrt.sampling.neighbor_settings import NeighborSettings
 from hyrt.sampling.sampler import Sampler
 from hyrt.sampling.sampler_settings import SamplerSettings
+from hyrt.sampling.settings.layerwise_settings import FastGcnSettings, LadiesSettings
+from hyrt.sampling.settings.neighbor_settings import NeighborSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +123,12 @@ def rows(
     graph: Graph, parts: Sequence[int], cases: Sequence[LocalityCase], num_roots: int, seed: int
 ) -> list[str]:
     """Return the rows of a Markdown table, one per number of parts."""
-    method = partition_method("metis")
+    method = get_partition_method("metis")
     targets = graph.split("train")
     training = np.zeros(graph.num_vertices, np.bool_)
     training[targets] = True
     localities: dict[int, list[Locality]] = {count: [] for count in parts}
-    with Workers(available_cores(), "locality") as workers, working(workers):
+    with Workers(available_cores(), "locality") as workers, use_workers(workers):
         homes = {count: method.homes(graph.topology, training, count, seed) for count in parts}
         for case in cases:
             sampler = case.build(graph, targets, num_roots, seed)

@@ -35,10 +35,10 @@ from hyrt_perfmodel.communication.full_graph_epoch import AlgorithmEpoch, algori
 from hyrt_perfmodel.communication.network import Network, read_network
 
 from hyrt.config.command_line import new_config
-from hyrt.graph.partition.volumes.block_volumes import block_volumes
+from hyrt.graph.partition.block_volumes import count_block_volumes
 from hyrt.graph.source import open_graph
-from hyrt.predict.any_machine import machine
-from hyrt.predict.ranks.full_graph_on_ranks import full_graph_work
+from hyrt.predict.predict_platform import load_machine
+from hyrt.predict.ranks.full_graph import full_graph_work
 from hyrt.predict.workload import configured_workload
 
 _CLUSTER = Path(__file__).with_name("cluster.py")
@@ -108,12 +108,12 @@ def predict_epoch(data: Path, nodes: int, network: Network, settings: Sequence[s
     """Predict an epoch with the cost model."""
     overrides = [setting for setting in settings if not setting.startswith("evaluate")]
     config = new_config(None, [f"data.source={data}", "sampler.kind=full", *overrides])
-    platform, _ = machine("this-machine")
+    platform, _ = load_machine("this-machine")
     graph = open_graph(str(data))
     work = full_graph_work(config, graph, platform, configured_workload(config))
     homes = np.load(data / "graph" / "home.npy")
     num = int(homes.max()) + 1
-    volumes = block_volumes(graph.topology.indptr, graph.topology.indices, homes, num)
+    volumes = count_block_volumes(graph.topology.indptr, graph.topology.indices, homes, num)
     return algorithm_epoch(config.distributed.algorithm, volumes, nodes, work, network)
 
 

@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hyrt.graph.formats.recorded_npy import let_go
+from hyrt.graph.formats.npy import evict_from_page_cache
 
 _ROOT = Path(__file__).parents[2]
 
@@ -123,7 +123,7 @@ def main() -> None:
     runs = commands(options)
     for folder in (options.data, options.parts):
         for file in folder.rglob("*.npy"):
-            let_go(file)
+            evict_from_page_cache(file)
     cpu: dict[str, list[float]] = {name: [] for name in runs}
     wall: dict[str, list[float]] = {name: [] for name in runs}
     losses: dict[str, float] = {}

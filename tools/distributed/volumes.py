@@ -7,10 +7,10 @@ Nothing is transferred or trained: every mini-batch in the complete steps of one
 where the strategy would train it, and the rows that the rank lacks are counted. `rows` are all rows that are
 read, including remote rows. Micrographs that are trained at different times read a row repeatedly; with p3
 each row is read in slices, at all ranks. Bytes are summed over all ranks, in float32; rows are counted in
-their stored format (a sparse row has a mean size, with 8 bytes per value plus an offset). `gradients` is an
-all-reduce, which sends 2 (N - 1) times the weights; a migrating model carries its weights and gradient sums.
-Indices are not counted, because every rank can compute them. `home, even` moves units to other ranks if a
-rank exceeds the mean by more than 5 %.
+their stored format (a sparse row has a mean size, with 8 bytes per value plus an offset). `append_gradients`
+is an all-reduce, which sends 2 (N - 1) times the weights; a migrating model carries its weights and gradient
+sums. Indices are not counted, because every rank can compute them. `home, even` moves units to other ranks if
+a rank exceeds the mean by more than 5 %.
 """
 
 from __future__ import annotations
@@ -23,40 +23,39 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from hyrt_perfmodel.workloads.model_workload import model_workload
+from hyrt_perfmodel.model_workload import model_workload
 from numpy.typing import NDArray
 
 from hyrt.api import load
 from hyrt.config import Config
 from hyrt.config.command_line import new_config
-from hyrt.distributed.strategies.evening.expected_rows import expected_remote_rows
-from hyrt.distributed.strategies.home import Home
-from hyrt.distributed.strategies.hopgnn import HopGnn
-from hyrt.distributed.strategies.local import Local, LocalOrder
-from hyrt.distributed.strategies.model_centric import ModelCentric
-from hyrt.distributed.strategies.naive_migration import NaiveMigration
-from hyrt.distributed.strategies.p3 import P3
-from hyrt.distributed.strategies.strategy import Roots, Strategy
-from hyrt.distributed.strategies.traffic import Traffic, TrafficBytes
+from hyrt.distributed.strategies.expected_rows import expected_remote_rows
+from hyrt.distributed.strategies.home import HomeStrategy
+from hyrt.distributed.strategies.hopgnn import HopGnnStrategy
+from hyrt.distributed.strategies.local import LocalOrder, LocalStrategy
+from hyrt.distributed.strategies.model_centric import ModelCentricStrategy
+from hyrt.distributed.strategies.naive_migration import NaiveMigrationStrategy
+from hyrt.distributed.strategies.p3 import P3Strategy
+from hyrt.distributed.strategies.strategy import Seeds, Strategy, Traffic, TrafficItemBytes
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import SparseFeatures
-from hyrt.machine.workers import Workers
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.sampling.neighbor_sampler import NeighborSampler
 from hyrt.training.setup import build_model
 
 EVEN = "home, even"
 VARIANTS: Mapping[str, Strategy] = {
-    "model-centric": ModelCentric(),
-    "p3": P3(),
-    "naive-migration": NaiveMigration(),
-    "hopgnn, micrographs": HopGnn(pre_gather=False),
-    "hopgnn, and pre-gathering": HopGnn(),
-    "hopgnn, merged to 2": HopGnn(num_times=2),
-    "hopgnn, merged to 1": HopGnn(num_times=1),
-    "home": Home(),
-    EVEN: Home(),
-    "local": Local(),
+    "model-centric": ModelCentricStrategy(),
+    "p3": P3Strategy(),
+    "naive-migration": NaiveMigrationStrategy(),
+    "hopgnn, micrographs": HopGnnStrategy(pre_gather=False),
+    "hopgnn, and pre-gathering": HopGnnStrategy(),
+    "hopgnn, merged to 2": HopGnnStrategy(num_times=2),
+    "hopgnn, merged to 1": HopGnnStrategy(num_times=1),
+    "home": HomeStrategy(),
+    EVEN: HomeStrategy(),
+    "local": LocalStrategy(),
 }
 
 
@@ -114,19 +113,19 @@ def _epoch(
     sampler: NeighborSampler,
     local: LocalOrder,
     steps: int,
-    item_bytes: TrafficBytes,
+    item_bytes: TrafficItemBytes,
     weight_bytes: int,
     workers: Workers,
 ) -> CountedEpoch:
     strategy, ranks, homes = VARIANTS[name], setting.ranks, setting.homes
-    traffic, rows, uneven = Traffic.none(ranks), 0, []
+    traffic, rows, uneven = Traffic.zero(ranks), 0, []
     for step in range(steps):
         units = local.batch(step) if strategy.draws_locally else sampler.units(step)
         expected = None
         if name == EVEN:
             fanout = setting.fanouts[0]
             expected = partial(expected_remote_rows, setting.graph.topology, units, homes, ranks, fanout)
-        placement = strategy.place(Roots(homes[units], ranks, expected))
+        placement = strategy.place(Seeds(homes[units], ranks, expected))
         of_ranks = np.bincount(placement.ranks, minlength=ranks)
         uneven.append(of_ranks.max() / of_ranks.mean())
         read: list[int] = []
@@ -173,14 +172,14 @@ def _counting_sampler(
     return sampled
 
 
-def bytes_per_item(setting: Setting) -> tuple[TrafficBytes, int]:
+def bytes_per_item(setting: Setting) -> tuple[TrafficItemBytes, int]:
     """Return the bytes per transferred item, and the bytes of the weights."""
     graph, model = setting.graph, setting.config.model
     widths = [graph.num_features, *[model.hidden] * (len(setting.fanouts) - 1), graph.num_classes]
     layers = [0.0] * len(setting.fanouts)
     work = model_workload(model.kind, [0.0, *layers], layers, widths, heads=model.heads)
     weights = 4 * sum(p.numel() for p in build_model(setting.config, graph).parameters())
-    item_bytes = TrafficBytes(
+    item_bytes = TrafficItemBytes(
         row=_row_bytes(graph),
         hidden=4 * widths[1],
         partial=4 * work.f_in(1),

@@ -28,9 +28,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "distributed"))
 from cluster import SKIPPED, EmulatedCluster, NodeEnd, unavailable_reason
 from trials import DATA, Trials, make_parser, print_table
 
-from hyrt.distributed.fellow_ranks import SILENT_S
+from hyrt.distributed.heartbeat import MAX_SILENCE_S
 
-LIMIT_S = SILENT_S + 10.0
+LIMIT_S = MAX_SILENCE_S + 10.0
 STARTS_S = 180.0
 # Long enough that it does not end by itself; checkpoints show the progress.
 SETTINGS = (

@@ -22,7 +22,7 @@ from forked_runs import ForkedRun, ForkedRuns, session_processes
 from trials import write_data
 
 from hyrt.errors import CheckpointError
-from hyrt.observe.faults import WRITES, Fault, parse_faults
+from hyrt.telemetry.faults import WRITE_OPERATIONS, Fault, parse_faults
 from hyrt.training.checkpoint import has_checkpoint, load_newest_checkpoint
 
 STEPS = 18
@@ -124,7 +124,7 @@ def fault_cases(trainers: Sequence[Trainers] = TRAINERS) -> Iterator[FaultCase]:
         for stage in ("sample", "load", "transfer", "propagate", "update"):
             yield FaultCase(trainer, f"{stage}:{trainer.place}:12+:slow", survives=True)
         yield FaultCase(trainer, "synchronize:host:12+:slow", survives=True)
-    for doing in WRITES:
+    for doing in WRITE_OPERATIONS:
         for when in ("first", "middle", "last", "first+", "middle+"):
             for kind in ("enospc", "eio"):
                 yield FaultCase(TRAINERS[0], f"checkpoint:{doing}:{when}:{kind}")

@@ -29,7 +29,7 @@ EDGE_TYPES = 3
 
 
 def write_graphs(folder: Path) -> None:
-    """Write `FILES` and `HETERO_FILES`."""
+    """Write `NETWORK_SUFFIXES` and `HETERO_FILES`."""
     for name, (vertices, columns) in FILES.items():
         np.savez(folder / name, **make_arrays(name.removesuffix(".npz"), vertices, columns))
     plain = write_data(folder / "typed.npz", f"synthetic:typed,{HETERO}")

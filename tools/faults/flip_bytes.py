@@ -9,8 +9,9 @@ equal     the file opens, and all data is unchanged (a time stamp in a .zip, pad
 legal     the file opens with other values that fit the schema: allowed only for formats without checksums
 WRONG     other values from a format with checksums; or an error of another kind, or a signal
 
-Formats: `npz` (compressed), `stored` (.npz, not compressed), `folder` (.npy files with the checksums of
-meta.json), `bare` (a folder of .npy files without meta.json, where changed values cannot be detected) and
+Formats: `npz` (compressed), `read_stored_range` (.npz, not compressed), `folder` (.npy files with the
+checksums of meta.json), `bare` (a folder of .npy files without meta.json, where changed values cannot be
+detected) and
 `checkpoint`.
 """
 

@@ -39,10 +39,14 @@ _ENDING_S = 2.0
 _FILES = ("out", "err", "threads")
 # Modules that every run imports, directly or indirectly.
 IMPORTED = (
-    *("hyrt.cli.commands", "hyrt.cli.sessions.run_session", "hyrt.config.command_line"),
+    *("hyrt.cli.commands", "hyrt.cli.run_session", "hyrt.config.command_line"),
     "hyrt.predict.choose_devices",
-    *("hyrt.sampling.neighbor_settings", "hyrt.nn.models.graphsage", "hyrt.objective.classification"),
-    *("hyrt.balance.registry", "hyrt.report.html.page", "hyrt.report.html.render", "hyrt_devices.cpu"),
+    *(
+        "hyrt.sampling.settings.neighbor_settings",
+        "hyrt.nn.models.graphsage",
+        "hyrt.objective.classification",
+    ),
+    *("hyrt.balance.registry", "hyrt.report.html.page", "hyrt.report.html.chart", "hyrt_devices.cpu"),
     "torch.optim",
 )
 
@@ -332,7 +336,7 @@ def _call(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    from hyrt.machine.this_process.process_settings import prepare_process
+    from hyrt.runtime.process_setup import prepare_process
 
     if PROCESSORS in os.environ:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(os.environ[PROCESSORS])])

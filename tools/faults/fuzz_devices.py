@@ -26,7 +26,7 @@ from hyrt_devices.cpu import CpuDevice
 from hyrt_devices.null import NullDevice
 
 from hyrt.device import DeviceInfo, DeviceOptions
-from hyrt.device.capabilities import device_sampler, usable_forms, why_missing
+from hyrt.device.capabilities import device_sampler, missing_reason, usable_forms
 from hyrt.device.protocol import Rates
 from hyrt.objective.classification import Classification
 from hyrt.objective.multilabel import MultiLabel
@@ -120,8 +120,8 @@ def batch_calls() -> list[Call]:
             {"device": Kind(opened, wrong=[("3", lambda: 3)]), "graph": graph_kind()},
         ),
         Call(
-            "device.why_missing",
-            why_missing,
+            "device.missing_reason",
+            missing_reason,
             {"backend": Kind(lambda: CpuDevice, wrong=[("3", lambda: 3)], harmless=("a class",))},
         ),
         Call(
@@ -172,8 +172,8 @@ def objective_calls() -> list[Call]:
                 {"scores": array_scores, "labels": of_arrays},
             ),
             Call(
-                f"{name}.with_targets",
-                lambda objective=objective, **given: objective().with_targets(**given),
+                f"{name}.fit_to_targets",
+                lambda objective=objective, **given: objective().fit_to_targets(**given),
                 {
                     "labels": Arrays(lambda labels=labels: labels, any_length=True),
                     "num_outputs": whole(CLASSES),
@@ -208,7 +208,7 @@ def model_calls() -> list[Call]:
     from hyrt_perfmodel.platforms.platform_file import load_platform
     from hyrt_perfmodel.prediction.predict import predict, with_accelerators
     from hyrt_perfmodel.simulation.simulate import simulate
-    from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
+    from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 
     def work(**fields: Any) -> Workload:
         known = {
@@ -221,7 +221,7 @@ def model_calls() -> list[Call]:
 
     def training(units: Any = 1024, **fields: Any) -> TrainingWorkload:
         known = {
-            "at": in_proportion(work(), units),
+            "at": proportional_workload(work(), units),
             "targets_per_epoch": 9_000,
             "batch_size": 2048,
             "sample_s": 0.003,

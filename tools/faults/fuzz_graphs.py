@@ -31,8 +31,8 @@ from fuzz_values import Arrays, Drawn, Kind, flag, whole, words_of
 
 import hyrt
 from hyrt.graph.graph import Graph
-from hyrt.graph.partition.methods.registry import METHODS, partition_method
-from hyrt.graph.partition.volumes.block_volumes import block_volumes
+from hyrt.graph.partition.block_volumes import count_block_volumes
+from hyrt.graph.partition.methods.registry import METHODS, get_partition_method
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 from hyrt.nn.model import GNN
 
@@ -50,7 +50,7 @@ def graph_calls() -> list[Call]:
     }
 
     def load(features: Any, **arrays: Any) -> Any:
-        graph = hyrt.load(Graph.of_arrays(features=DenseFeatures(features), masks=base.masks, **arrays))
+        graph = hyrt.load(Graph.from_arrays(features=DenseFeatures(features), masks=base.masks, **arrays))
         return graph.topology.transposed, graph.split("train")
 
     def of_features(features: Any) -> Any:
@@ -126,7 +126,7 @@ def graph_calls() -> list[Call]:
         *(
             Call(
                 f"partition.{name}",
-                lambda name=name, **given: partition_method(name).homes(**given),
+                lambda name=name, **given: get_partition_method(name).homes(**given),
                 {
                     "topology": Kind(
                         lambda: small_graph().topology,
@@ -142,10 +142,10 @@ def graph_calls() -> list[Call]:
             )
             for name in METHODS
         ),
-        Call("partition_method", partition_method, {"name": words_of(("random", "block"))}),
+        Call("partition_method", get_partition_method, {"name": words_of(("random", "block"))}),
         Call(
             "block_volumes",
-            block_volumes,
+            count_block_volumes,
             {
                 "indptr": Arrays(lambda: base.topology.indptr),
                 "indices": Arrays(lambda: base.topology.indices, bound=V),
@@ -242,8 +242,8 @@ def train_calls() -> list[Call]:
             },
         ),
         Call(
-            "nn.typed_stack",
-            lambda graph, layers: hyrt.nn.typed_stack(graph, *layers),
+            "nn.hetero_stack",
+            lambda graph, layers: hyrt.nn.hetero_stack(graph, *layers),
             {
                 "graph": Kind(
                     hetero_graph,

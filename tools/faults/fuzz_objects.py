@@ -19,12 +19,12 @@ import hyrt
 from hyrt.device import DeviceOptions
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
-from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.sampling.neighbor_sampler import NeighborSampler
 
 V, WIDTH, CLASSES, LAYERS = 60, 5, 3, 2
 
@@ -84,7 +84,7 @@ def small_graph() -> Graph:
     part = rng.integers(0, 3, V)
     masks = {name: part == i for i, name in enumerate(("train", "val", "test"))}
     arrays = (guarded(indptr), guarded(indices))
-    return Graph.of_arrays("fuzz", *arrays, DenseFeatures(guarded(x)), guarded(labels), masks)
+    return Graph.from_arrays("fuzz", *arrays, DenseFeatures(guarded(x)), guarded(labels), masks)
 
 
 @cache

@@ -30,10 +30,10 @@ from fuzz_objects import (
 from fuzz_values import Arrays, Kind, flag, whole, words_of
 
 import hyrt
-from hyrt.nn.aggregation import Aggregation
+from hyrt.nn.architecture import Aggregation
 from hyrt.nn.description import describe
 from hyrt.nn.layers import GatLayer, GcnLayer, GinLayer, SageLayer
-from hyrt.nn.operators.aggregate import aggregate, aggregate_into, scales
+from hyrt.nn.operators.aggregate import aggregate, aggregate_into, compute_scales
 from hyrt.nn.operators.attention import attend
 
 
@@ -178,7 +178,7 @@ def block_calls() -> list[Call]:
         ),
         Call(
             "nn.scales",
-            lambda aggregation, dtype, **fields: scales(aggregation, user_block(**fields), dtype),
+            lambda aggregation, dtype, **fields: compute_scales(aggregation, user_block(**fields), dtype),
             {
                 "aggregation": Kind(
                     lambda: Aggregation("gcn", "add"),

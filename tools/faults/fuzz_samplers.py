@@ -28,9 +28,9 @@ from fuzz_objects import (
 from fuzz_values import Arrays, Kind, flag, whole
 
 from hyrt.graph.graph import Graph
-from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.sampling.registry import SAMPLERS
+from hyrt.sampling.neighbor_sampler import NeighborSampler
 from hyrt.sampling.sampler import Hop
+from hyrt.sampling.sampler_settings import SAMPLERS
 
 
 def sampler_calls() -> list[Call]:
@@ -204,7 +204,7 @@ def batch_changes() -> list[tuple[str, Any]]:
 
 
 def plug_in_calls() -> list[Call]:
-    from hyrt.sampling.neighbor_settings import NeighborSettings
+    from hyrt.sampling.settings.neighbor_settings import NeighborSettings
 
     def train(method: str, change: Any) -> None:
         build = NeighborSettings.build

@@ -31,7 +31,7 @@ from fault_case import SETTINGS, differences, newest_problems
 from forked_runs import ForkedRun, ForkedRuns, session_processes
 from trials import DATA, Trials, make_parser, print_table, workplace
 
-from hyrt.distributed.fellow_ranks import SILENT_S
+from hyrt.distributed.heartbeat import MAX_SILENCE_S
 from hyrt.report.records.run_folder import read_metrics
 
 ENDS_S = 10.0
@@ -162,7 +162,7 @@ class RankKills:
         began = time.monotonic()
         os.kill(ranks[kill.rank].pid, signal.SIGSTOP if is_stop else signal.SIGKILL)
         others = [run for number, run in enumerate(ranks) if number != kill.rank]
-        limit_s = ENDS_S + (SILENT_S if is_stop else 0.0)
+        limit_s = ENDS_S + (MAX_SILENCE_S if is_stop else 0.0)
         self._await(others, began, limit_s, kill)
         kill.ended_s = time.monotonic() - began
         if is_stop:

@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 import pyopencl as cl
 from hyrt_devices.opencl.launch import Launcher
+from hyrt_devices.opencl.matmul_kernels import sizeless
 from hyrt_devices.opencl.probe import survey
-from hyrt_devices.opencl.products import sizeless
 from hyrt_devices.opencl.programs import Programs
 from hyrt_devices.opencl.tuning import tuning_of
 from trials import make_parser

@@ -56,9 +56,9 @@ def count_polls() -> Iterator[None]:
     if POLLS not in os.environ:
         yield
         return
-    from hyrt.cli.sessions import run_session
+    from hyrt.cli import run_session
 
-    compose_run = run_session.compose_run
+    compose_run = run_session.build_run
     all_polls: list[CountedPolls] = []
 
     def compose_counted(*words: Any, should_stop: Callable[[], bool], **more: Any) -> Any:
@@ -67,7 +67,7 @@ def count_polls() -> Iterator[None]:
         return compose_run(*words, should_stop=polls, **more)
 
     try:
-        with mock.patch.object(run_session, "compose_run", compose_counted):
+        with mock.patch.object(run_session, "build_run", compose_counted):
             yield
     finally:
         Path(os.environ[POLLS]).write_text(str(sum(polls.count for polls in all_polls)))

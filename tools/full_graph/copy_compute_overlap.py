@@ -180,7 +180,7 @@ def open_device(link: float | None, in_flight: int, chunks: int) -> Any:
     from hyrt_devices.opencl.probe import survey
 
     from hyrt.device import DeviceOptions
-    from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
+    from hyrt.fullgraph.chunks.intervals import ChunkOptions
 
     class OneCore(OpenclDevice):
         def __init__(self, info: Any, core: Any, copier: Any) -> None:
@@ -200,7 +200,7 @@ def open_device(link: float | None, in_flight: int, chunks: int) -> Any:
 
 def train(options: argparse.Namespace, run: dict[str, Any]) -> dict[str, Any]:
     """Train with both launchers in alternating epochs, from the same weights."""
-    from hyrt.machine.this_process.process_settings import prepare_process
+    from hyrt.runtime.process_setup import prepare_process
 
     prepare_process()
     import torch
@@ -208,10 +208,10 @@ def train(options: argparse.Namespace, run: dict[str, Any]) -> dict[str, Any]:
     from hyrt.config import build_config
     from hyrt.device.capabilities import usable_forms
     from hyrt.graph import open_graph
-    from hyrt.machine.workers import Workers
     from hyrt.pipeline.load import Loader
     from hyrt.pipeline.trainer import plan_input
-    from hyrt.sampling.full.full_sampler import FullSampler
+    from hyrt.runtime.workers import Workers
+    from hyrt.sampling.full_sampler import FullSampler
     from hyrt.training.setup import build_model
 
     folder = Path(options.data)
@@ -272,7 +272,7 @@ def epoch(way: dict[str, Any], step: int, workers: Any) -> dict[str, Any]:
         "seconds": seconds,
         "loss": result.loss_sum / result.normalizer,
         "accuracy": result.counts["correct"] / result.counts["targets"],
-        **result.chunks.figures(),
+        **result.chunks.step_stats(),
     }
 
 

@@ -46,7 +46,7 @@ def arguments() -> argparse.Namespace:
 
 def train(options: argparse.Namespace, run: dict[str, Any]) -> dict[str, Any]:
     """Train on one device, step by step."""
-    from hyrt.machine.this_process.process_settings import prepare_process
+    from hyrt.runtime.process_setup import prepare_process
 
     prepare_process()
     import torch
@@ -55,12 +55,12 @@ def train(options: argparse.Namespace, run: dict[str, Any]) -> dict[str, Any]:
     from hyrt.device import DeviceOptions
     from hyrt.device.capabilities import KeepsHostBudget, RunsChunks, usable_forms
     from hyrt.device.discovery import find_device
-    from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
-    from hyrt.fullgraph.host_budget import HostBudget
-    from hyrt.machine.workers import Workers
+    from hyrt.fullgraph.chunks.intervals import ChunkOptions
+    from hyrt.fullgraph.matrix_pool import HostMemoryBudget
     from hyrt.pipeline.load import Loader
     from hyrt.pipeline.trainer import plan_input
-    from hyrt.sampling.full.full_sampler import FullSampler
+    from hyrt.runtime.workers import Workers
+    from hyrt.sampling.full_sampler import FullSampler
     from hyrt.training.setup import build_model
 
     graph, workers = open_mapped(options.folder), Workers(options.threads, "load")
@@ -86,7 +86,7 @@ def train(options: argparse.Namespace, run: dict[str, Any]) -> dict[str, Any]:
     if isinstance(device, RunsChunks):
         device.take_chunks(ChunkOptions(run.get("chunks", 0), options.order))
     if isinstance(device, KeepsHostBudget):
-        device.take_host_budget(HostBudget(limits.host_memory))
+        device.take_host_budget(HostMemoryBudget(limits.host_memory))
     device.load(model, parameters)
     forms = usable_forms(device, graph, in_chunks=True)
     plan = plan_input(model, graph, forms, fuse=True, whole=True)

@@ -1,8 +1,8 @@
 """Losses of tiled full-graph training compared with an untiled CPU step, for several models, P and devices.
 
 All runs start with the same weights and use the same dropout masks, so losses differ by rounding only.
-`apart` is the maximum relative difference of a loss to the untiled CPU step; `bits` is whether a second run
-with the same settings has bit-equal losses. The table is Markdown.
+`apart` is the maximum relative difference of a loss to the untiled CPU step; `as_array` is whether a second
+run with the same settings has bit-equal losses. The table is Markdown.
 
     python tools/full_graph/equal_losses.py cora.npz --models gcn ggcn gat
     python tools/full_graph/equal_losses.py cora.npz --models gcn --chunks 4 --with fullgraph.order=row-column
@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 import hyrt
-from hyrt.observe.events import Event, StepGroup
+from hyrt.telemetry.events import Event, StepMetrics
 
 DEVICES = ("cpu", "cpu:0=1,cpu:1=2", "opencl", "cpu=1,opencl=3")
 
@@ -60,7 +60,7 @@ class Curve:
 
         def on_event(event: Event) -> None:
             nonlocal ended
-            if isinstance(event, StepGroup):
+            if isinstance(event, StepMetrics):
                 self.losses.extend(event.losses)
                 self.accuracy = event.training_metrics["accuracy"]
                 now = time.process_time()

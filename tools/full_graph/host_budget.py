@@ -53,23 +53,23 @@ def open_mapped(folder: Path) -> Any:
     for split, mask in masks.items():
         mask[mapped(split)] = True
     features = DenseFeatures(mapped("x"))
-    return Graph.of_arrays(folder.name, mapped("indptr"), mapped("indices"), features, labels, masks)
+    return Graph.from_arrays(folder.name, mapped("indptr"), mapped("indices"), features, labels, masks)
 
 
 def train(options: argparse.Namespace) -> None:
     """Run once and print one JSON line."""
-    from hyrt.machine.this_process.process_settings import prepare_process
+    from hyrt.runtime.process_setup import prepare_process
 
     prepare_process()
     import hyrt
-    from hyrt.observe.events import EpochEnded, StepGroup
+    from hyrt.telemetry.events import EpochEnded, StepMetrics
 
     graph = open_mapped(options.folder)
     losses: list[float] = []
     ends = [(time.perf_counter(), time.process_time())]
 
     def on_event(event: Any) -> None:
-        if isinstance(event, StepGroup):
+        if isinstance(event, StepMetrics):
             losses.extend(event.losses)
         if isinstance(event, EpochEnded):
             ends.append((time.perf_counter(), time.process_time()))

@@ -26,16 +26,16 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.graph.csr import Store, build_csr, in_order
+from hyrt.graph.csr import ArrayBuilder, build_csr, map_in_order
 from hyrt.graph.formats.folder import write_folder
 from hyrt.graph.formats.schema import Dataset, FeatureRows
-from hyrt.machine.generator import mix64, random_bits, stream_key, vertex_stream
+from hyrt.runtime.rng import mix64, random_bits, stream_key, vertex_stream
 
 CLASSES = 7
 EDGES_OF_A_PIECE = 1 << 22
 ROWS_OF_A_PIECE = 1 << 16
 ENTRIES_AT_ONCE = 600_000_000
-# RNG stream numbers of this tool, distinct from those of hyrt.machine.generator.
+# RNG stream numbers of this tool, distinct from those of hyrt.runtime.rng.
 EDGES, SCRAMBLE, VERTICES, FEATURES = 101, 102, 103, 104
 # 16 random bits choose a quadrant: 0.57, 0.19, 0.19, 0.05.
 A, AB, ABC = (round(share * 2**16) for share in (0.57, 0.76, 0.95))
@@ -110,7 +110,7 @@ def edges_of(scale: int, count: int, seed: int, threads: int) -> Iterator[tuple[
         return ends[0], ends[1]
 
     with ThreadPoolExecutor(threads) as pool:
-        yield from in_order(pool, piece, range(0, count, EDGES_OF_A_PIECE), threads)
+        yield from map_in_order(pool, piece, range(0, count, EDGES_OF_A_PIECE), threads)
 
 
 def rows_of(labels: NDArray, width: int, seed: int, threads: int) -> Iterator[NDArray]:
@@ -125,14 +125,14 @@ def rows_of(labels: NDArray, width: int, seed: int, threads: int) -> Iterator[ND
         return out.view(np.float16)
 
     with ThreadPoolExecutor(threads) as pool:
-        yield from in_order(pool, piece, range(0, len(labels), ROWS_OF_A_PIECE), threads)
+        yield from map_in_order(pool, piece, range(0, len(labels), ROWS_OF_A_PIECE), threads)
 
 
 def kronecker(scale: int, edge_factor: float, width: int, seed: int, threads: int, scratch: Path) -> Dataset:
     """Return the dataset with edges in a file of the scratch folder and lazily generated features."""
     num, name = 1 << scale, f"kronecker-{scale}"
     count = round(edge_factor * num)
-    store = Store(np.dtype(np.int32), scratch / "indices.npy")
+    store = ArrayBuilder(np.dtype(np.int32), scratch / "indices.npy")
     indptr = build_csr(
         partial(edges_of, scale, count, seed, threads),
         num,
@@ -148,7 +148,7 @@ def kronecker(scale: int, edge_factor: float, width: int, seed: int, threads: in
     generate_vertices(stream_key(seed, VERTICES, 0, 0), labels, *masks)
     arrays = {"indptr": indptr, "indices": store.finish(), "labels": labels}
     arrays |= dict(zip(("train_mask", "val_mask", "test_mask"), masks, strict=True))
-    rows = FeatureRows.streamed(
+    rows = FeatureRows.from_blocks(
         (num, width), np.dtype(np.float16), lambda: rows_of(labels, width, seed, threads)
     )
     return Dataset(name, arrays, rows, symmetric=True)

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hyrt.machine.this_process.process_settings import prepare_process
+from hyrt.runtime.process_setup import prepare_process
 
 if TYPE_CHECKING:
     from hyrt.graph.graph import Graph
-    from hyrt.observe.events import Event
+    from hyrt.telemetry.events import Event
 
 MODELS = ("gcn", "graphsage", "gin", "gat")
 
@@ -39,7 +39,7 @@ class EpochRecorder:
     before: float = field(default_factory=time.process_time)
 
     def on_event(self, event: Event) -> None:
-        from hyrt.observe.events import EpochEnded, Notice
+        from hyrt.telemetry.events import EpochEnded, Notice
 
         if isinstance(event, Notice):
             self.notices.append(event.text)
@@ -70,15 +70,15 @@ def arguments() -> argparse.Namespace:
 def record_epochs(graph: Graph, source: str, words: list[str]) -> EpochRecorder:
     """Train, and record epoch times."""
     from hyrt.config import build_config
-    from hyrt.config.yaml_text import apply_overrides
-    from hyrt.predict.this_run import predict_run
-    from hyrt.training.compose import compose_run
+    from hyrt.config.load import apply_overrides
+    from hyrt.predict.predict_run import predict_run
+    from hyrt.training.build_run import build_run
     from hyrt.training.train import Training
 
     run_settings: dict[str, Any] = {"data": {"source": source}, "sampler": {"kind": "full"}}
     recorder = EpochRecorder()
     config = build_config(apply_overrides(run_settings, ["evaluate.every=0", *words]))
-    Training(compose_run(config, graph, emit=recorder.hear, predict=predict_run)).run()
+    Training(build_run(config, graph, emit=recorder.hear, predict=predict_run)).run()
     return recorder
 
 

@@ -15,14 +15,18 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hyrt_perfmodel.chunks.chunk_costs import least_parts
-from hyrt_perfmodel.chunks.chunk_grid import GridSizes, expected_grid
-from hyrt_perfmodel.chunks.chunk_machines import ChunkMachine, chunk_machine
+from hyrt_perfmodel.chunks.chunk_costs import (
+    ChunkMachine,
+    GridSizes,
+    chunk_machine,
+    expected_grid,
+    min_parts_for_memory,
+)
 from hyrt_perfmodel.chunks.chunk_schedule import ChunkSchedule
 from hyrt_perfmodel.chunks.chunked_epoch import ChunkedEpoch, simulate_epoch
 from hyrt_perfmodel.platforms.platform_file import load_platform
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
-from hyrt_perfmodel.workloads.chunk_work import GatheringLayer
+from hyrt_perfmodel.workload import GatherLayer
 
 # Vertices, edges, features, classes, and the assumed fraction of edges inside an interval.
 GRAPHS = {
@@ -60,13 +64,13 @@ def first(machine: ChunkMachine, count: int) -> ChunkMachine:
 
 def graph_chunks(
     name: str, memory_gib: float, hidden: int, inside: float | None
-) -> tuple[GridSizes, tuple[GatheringLayer, ...]]:
+) -> tuple[GridSizes, tuple[GatherLayer, ...]]:
     vertices, edges, features, classes, assumed = GRAPHS[name]
     layers = (
-        GatheringLayer(gathered=features, out=hidden, gathers_back=False),
-        GatheringLayer(gathered=hidden, out=classes),
+        GatherLayer(gather_width=features, out_width=hidden, has_input_grad=False),
+        GatherLayer(gather_width=hidden, out_width=classes),
     )
-    parts = least_parts(vertices, edges, layers, FREE * memory_gib * 2**30, fused=False)
+    parts = min_parts_for_memory(vertices, edges, layers, FREE * memory_gib * 2**30, fused=False)
     degrees = DegreeDistribution.assumed(vertices, edges)
     return expected_grid(degrees, parts, inside=assumed if inside is None else inside), layers
 
@@ -94,7 +98,7 @@ def main() -> None:
                 schedule: ChunkSchedule,
                 on: ChunkMachine = single,
                 grid: GridSizes = grid,
-                layers: tuple[GatheringLayer, ...] = layers,
+                layers: tuple[GatherLayer, ...] = layers,
             ) -> ChunkedEpoch:
                 return simulate_epoch(grid, layers, on, schedule)
 
@@ -110,7 +114,7 @@ def main() -> None:
                         f"{plain_s / epoch.seconds:.2f}",
                         f"{epoch.copy_s:.2f}",
                         f"{epoch.compute_s:.2f}",
-                        f"{epoch.hidden:.0%}",
+                        f"{epoch.hidden_fraction:.0%}",
                     )
                 )
             for fused in (False, True):

@@ -80,13 +80,13 @@ def hyrt_model(widths: list[int]) -> Any:
 def train_hyrt(graph: Any, model: Any, epochs: int) -> dict[str, Any]:
     """Train; return CPU seconds of each epoch, and losses."""
     import hyrt
-    from hyrt.observe.events import EpochEnded, StepGroup
+    from hyrt.telemetry.events import EpochEnded, StepMetrics
 
     losses: list[float] = []
     ends = [time.process_time()]
 
     def on_event(event: Any) -> None:
-        if isinstance(event, StepGroup):
+        if isinstance(event, StepMetrics):
             losses.extend(event.losses)
         if isinstance(event, EpochEnded):
             ends.append(time.process_time())
@@ -158,8 +158,8 @@ def sample_batches(graph: Any, options: argparse.Namespace) -> list[tuple[Any, A
     import numpy as np
     import torch
 
-    from hyrt.machine.workers import Workers
-    from hyrt.sampling.neighbor import NeighborSampler
+    from hyrt.runtime.workers import Workers
+    from hyrt.sampling.neighbor_sampler import NeighborSampler
 
     fanouts = [int(fanout) for fanout in options.fanout.split(",")]
     sampler = NeighborSampler(graph, graph.split("train"), fanouts, options.batch_size, 0)
@@ -178,8 +178,8 @@ def train_on_blocks(graph: Any, model: Any, options: argparse.Namespace) -> dict
     import numpy as np
     import torch
 
-    from hyrt.machine.buffer_pool import BufferPool
-    from hyrt.machine.workers import Workers, working
+    from hyrt.runtime.buffer_pool import BufferPool
+    from hyrt.runtime.workers import Workers, use_workers
 
     batches, steps = sample_batches(graph, options), []
     if options.child == "hyrt":
@@ -204,7 +204,7 @@ def train_on_blocks(graph: Any, model: Any, options: argparse.Namespace) -> dict
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     seconds, losses = [], []
     # Use a buffer pool, like the thread team of a run.
-    with Workers(1, "train", pool=BufferPool()) as team, working(team):
+    with Workers(1, "train", pool=BufferPool()) as team, use_workers(team):
         for _ in range(options.epochs):
             began = time.process_time()
             total = 0.0

@@ -31,11 +31,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.graph.partition.figures import imbalance
-from hyrt.graph.partition.methods.metis_parts import without_empty
-from hyrt.graph.partition.methods.metis_process import parts_by_metis
-from hyrt.graph.partition.methods.registry import METHODS, partition_method
-from hyrt.graph.partition.volumes.block_volumes import block_volumes
+from hyrt.graph.partition.block_volumes import count_block_volumes
+from hyrt.graph.partition.manifest import compute_imbalance
+from hyrt.graph.partition.methods.metis_parts import fill_empty_parts
+from hyrt.graph.partition.methods.metis_process import run_metis
+from hyrt.graph.partition.methods.registry import METHODS, get_partition_method
 from hyrt.graph.source import open_dataset
 from hyrt.graph.topology import Topology
 
@@ -99,17 +99,15 @@ def part_by(method: str, topology: Topology, num_parts: int, seed: int) -> NDArr
     if method == METIS_VOLUME:
         return by_metis_volume(topology, num_parts, seed)
     nobody = np.zeros(topology.num_vertices, np.bool_)
-    return partition_method(method).homes(topology, nobody, num_parts, seed)
+    return get_partition_method(method).homes(topology, nobody, num_parts, seed)
 
 
 def by_metis_volume(topology: Topology, num_parts: int, seed: int) -> NDArray[Any]:
     if not topology.is_symmetric:
         raise SystemExit("metis-volume: give a graph with its edges in both directions")
     weights = topology.in_degrees.astype(np.int64) + 1
-    parts = parts_by_metis(
-        topology.indptr, topology.indices, weights, num_parts, seed=seed, niter=10, objtype=1
-    )
-    return without_empty(parts, weights, num_parts)
+    parts = run_metis(topology.indptr, topology.indices, weights, num_parts, seed=seed, niter=10, objtype=1)
+    return fill_empty_parts(parts, weights, num_parts)
 
 
 def measure_here(data: str, method: str, num_parts: int, seed: int) -> dict[str, Any]:
@@ -167,14 +165,14 @@ def write_columns(topology: Topology, path: Path) -> None:
 
 
 def partition_metrics(topology: Topology, homes: NDArray[Any], num_parts: int) -> dict[str, Any]:
-    needed = block_volumes(topology.indptr, topology.indices, homes, num_parts).needed
+    needed = count_block_volumes(topology.indptr, topology.indices, homes, num_parts).needed
     traffic = np.concatenate([needed.sum(axis=0), needed.sum(axis=1)])
     loads = np.bincount(homes, topology.in_degrees + 1.0, minlength=num_parts)
     return {
         "total": int(needed.sum()),
         "largest": int(traffic.max()),
-        "imbalance": imbalance(traffic.tolist()),
-        "nonzeros": imbalance(loads.tolist()),
+        "imbalance": compute_imbalance(traffic.tolist()),
+        "nonzeros": compute_imbalance(loads.tolist()),
         "empty": int((np.bincount(homes, minlength=num_parts) == 0).sum()),
     }
 

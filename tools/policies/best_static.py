@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from hyrt_perfmodel.assignment import Assignment, Threads
+from hyrt_perfmodel.policy import Assignment, Threads
 from hyrt_perfmodel.prediction.stage_times import iteration_s
 from policy_cases import PolicyCase
 
@@ -68,7 +68,7 @@ def _fill_assignment(case: PolicyCase, threads: Threads) -> Assignment:
 
     Each trainer gets the maximum work within a time limit, which is found by bisection.
     """
-    total, max_units = case.training.batch_size, case.limits.most_units
+    total, max_units = case.training.batch_size, case.limits.max_units
     count = len(max_units)
 
     def busy_s(split: Sequence[int]) -> list[float]:
@@ -105,9 +105,9 @@ def _scale_to_total(split: Sequence[int], total: int, max_units: Sequence[int]) 
 
 
 def _heap(case: PolicyCase, first: int) -> tuple[int, ...]:
-    split, left = [0] * len(case.limits.most_units), case.training.batch_size
+    split, left = [0] * len(case.limits.max_units), case.training.batch_size
     for index in [first, *(index for index in range(len(split)) if index != first)]:
-        split[index] = min(case.limits.most_units[index], left)
+        split[index] = min(case.limits.max_units[index], left)
         left -= split[index]
     return tuple(split)
 
@@ -159,7 +159,7 @@ def _target_moves(case: PolicyCase, best: Assignment, step: int) -> Iterable[Ass
         if not best.split[giver]:
             continue
         for taker in order:
-            amount = min(step, best.split[giver], case.limits.most_units[taker] - best.split[taker])
+            amount = min(step, best.split[giver], case.limits.max_units[taker] - best.split[taker])
             if taker != giver and amount > 0:
                 split = list(best.split)
                 split[giver] -= amount

@@ -24,11 +24,11 @@ from pathlib import Path
 
 import numpy as np
 from best_static import best_static
-from hyrt_perfmodel.assignment import Assignment
-from hyrt_perfmodel.simulation.simulate import Change, Simulation, simulate
+from hyrt_perfmodel.policy import Assignment
+from hyrt_perfmodel.simulation.simulate import Perturbation, Simulation, simulate
 from policy_cases import DELAY, PolicyCase, random_case
 
-from hyrt.balance.registry import POLICIES, policy
+from hyrt.balance.registry import POLICIES, create_policy
 
 NOISE = 0.05
 STEPS, SETTLED, STILL = 160, 60, 30
@@ -58,7 +58,7 @@ def outcomes(seed: int, names: Sequence[str]) -> list[PolicyOutcome]:
     slow = replace(case, slow=(trainer, 0.5))
     _, slow_best = best_static(slow, [best])
     runs = {name: _run(case, name, ()) for name in names}
-    change = (Change(step=CHANGE, trainer=trainer, factor=0.5),)
+    change = (Perturbation(step=CHANGE, trainer=trainer, factor=0.5),)
     slow_runs = {name: _run(case, name, change) for name in names}
     # If a policy found a better assignment than the search, use that as the best one.
     last = [run.assignments[-1] for run in runs.values()]
@@ -89,12 +89,12 @@ def outcomes(seed: int, names: Sequence[str]) -> list[PolicyOutcome]:
     return policy_outcomes
 
 
-def _run(case: PolicyCase, name: str, changes: Sequence[Change]) -> Simulation:
+def _run(case: PolicyCase, name: str, changes: Sequence[Perturbation]) -> Simulation:
     return simulate(
         case.platform,
         case.training,
         start=case.start,
-        policy=policy(name),
+        policy=create_policy(name),
         iterations=STEPS,
         depth=DELAY,
         noise=NOISE,

@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
-from hyrt_perfmodel.policy import AssignmentLimits
-from hyrt_perfmodel.prediction.extra_terms import Terms
+from hyrt_perfmodel.policy import Assignment, AssignmentLimits, Threads
+from hyrt_perfmodel.prediction.extra_terms import ExtraTerms
 from hyrt_perfmodel.prediction.stage_times import StageTimes, StepModel, iteration_s
-from hyrt_perfmodel.simulation.simulate import Change, simulate
-from hyrt_perfmodel.workloads.workload import LoadForm, TrainingWorkload, Workload
+from hyrt_perfmodel.simulation.simulate import Perturbation, simulate
+from hyrt_perfmodel.workload import LoadForm, TrainingWorkload, Workload
 
 DELAY = 4
 
@@ -35,7 +34,7 @@ class PolicyCase:
     @cached_property
     def _model(self) -> StepModel:
         """Return the equations of the machine, which a search evaluates thousands of times."""
-        return StepModel(self.platform, self.training, Terms())
+        return StepModel(self.platform, self.training, ExtraTerms())
 
     def times(self, assignment: Assignment) -> StageTimes:
         """Return the time of each stage without noise."""
@@ -57,7 +56,7 @@ class PolicyCase:
 
     def simulated_s(self, assignment: Assignment, iterations: int = 40, noise: float = 0.0) -> float:
         """Return the iteration time of a simulated run with a static assignment; all get equal noise."""
-        changes = [Change(step=0, trainer=self.slow[0], factor=self.slow[1])] if self.slow else []
+        changes = [Perturbation(step=0, trainer=self.slow[0], factor=self.slow[1])] if self.slow else []
         run = simulate(
             self.platform,
             self.training,
@@ -79,13 +78,13 @@ def random_case(seed: int) -> PolicyCase:
     accelerators = _accelerators(rng)
     platform = Platform(name=f"random {seed}", host=host, accelerators=accelerators)
     # A search evaluates the same numbers of targets repeatedly.
-    training = _training(rng).remembered()
+    training = _training(rng).with_cached_sizes()
     trainers = platform.trainers(training.model)
     count = len(trainers)
     limits = AssignmentLimits(
         trainers=tuple(trainer.name for trainer in trainers),
         is_host=tuple(trainer.is_host for trainer in trainers),
-        most_units=_max_units(rng, count, training.batch_size),
+        max_units=_max_units(rng, count, training.batch_size),
         cores=host.cores or 8,
         delay=DELAY,
         threads_are_shared=bool(rng.random() < 0.15),
@@ -98,11 +97,11 @@ def random_assignment(rng: np.random.Generator, limits: AssignmentLimits, total:
     count = len(limits.trainers)
     parts = rng.dirichlet(np.full(count, rng.choice([0.3, 1.0, 5.0])))
     split = np.floor(parts * total).astype(int)
-    split = np.minimum(split, limits.most_units)
+    split = np.minimum(split, limits.max_units)
     while split.sum() < total:
-        trainers_with_capacity = [index for index in range(count) if split[index] < limits.most_units[index]]
+        trainers_with_capacity = [index for index in range(count) if split[index] < limits.max_units[index]]
         index = rng.choice(trainers_with_capacity)
-        split[index] += min(limits.most_units[index] - split[index], total - split.sum())
+        split[index] += min(limits.max_units[index] - split[index], total - split.sum())
     stages = 3 if any(limits.is_host) else 2
     if limits.threads_are_shared:
         threads = rng.integers(1, limits.cores + 1, size=stages)

@@ -35,9 +35,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hyrt_perfmodel.cycles.closed_form import edge_groups
-from hyrt_perfmodel.cycles.design import FpgaDesign
-from hyrt_perfmodel.cycles.task_shape import EdgeList
+from hyrt_perfmodel.fpga_cycles import EdgeList
+from hyrt_perfmodel.fpga_design import FpgaDesign
+from hyrt_perfmodel.fpga_network import edge_groups
 from numba import njit
 from numpy.typing import NDArray
 
@@ -72,8 +72,8 @@ def network_cycles(
     Raises
     ------
     ValueError
-        If `to` is not one-dimensional, has negative rows, or differs in length from `sources`; or if `chunks`
-        is below 1.
+        If `to` is not one-dimensional, has negative rows, or differs in length from `sources`; or if
+        `split_into_chunks` is below 1.
     """
     if chunks < 1:
         raise ValueError(f"aggregate network: chunks is {chunks}: give at least 1")
@@ -86,7 +86,7 @@ def network_cycles(
 def edge_list(sources: NDArray[Any], to: NDArray[Any]) -> EdgeList:
     """Return the edges in the kernel's order: sorted by source, then by destination row."""
     order = np.lexsort((to, sources))
-    return EdgeList(sources=np.asarray(sources)[order], to=np.asarray(to)[order])
+    return EdgeList(sources=np.asarray(sources)[order], destinations=np.asarray(to)[order])
 
 
 @njit(cache=True, nogil=True)

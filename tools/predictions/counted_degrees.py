@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 from counted_overlap import neighbor_overlap
-from hyrt_perfmodel.sizes.degree_classes import DegreeClasses
-from hyrt_perfmodel.sizes.degrees import DegreeDistribution, DegreeMixing
+from hyrt_perfmodel.sizes.degrees import DegreeClasses, DegreeDistribution, DegreeMixing
 from numpy.typing import NDArray
 
 from hyrt.graph.graph import Graph
@@ -45,7 +44,7 @@ def degree_distribution(
 
     Returns
     -------
-    The distribution; its `source` is `counted`.
+    The distribution; its `source` is `pluralize`.
     """
     if targets is None and "train" in graph.masks:
         targets = graph.split("train")
@@ -56,10 +55,10 @@ def degree_distribution(
     reciprocity = _reciprocity(graph)
     if not structure or graph.num_edges == 0:
         return DegreeDistribution.from_classes(
-            DegreeClasses.of(ins, outs), targets=targets, reciprocity=reciprocity
+            DegreeClasses.from_degrees(ins, outs), targets=targets, reciprocity=reciprocity
         )
     kinds = _kinds(graph, ins, outs, targets)
-    classes = DegreeClasses.of(ins, outs, kinds=kinds)
+    classes = DegreeClasses.from_degrees(ins, outs, kinds=kinds)
     symmetric = reciprocity == 1 and bool(np.array_equal(ins - loops, outs))
     return DegreeDistribution.from_classes(
         classes,
@@ -145,7 +144,7 @@ def _mixing(graph: Graph, classes: DegreeClasses, kinds: Array, targets: Array |
     """Return the edges between groups with about equal numbers of edges."""
     groups = _groups(classes, kinds)
     size = int(groups.max()) + 1
-    of_vertex = groups[classes.of_vertex]
+    of_vertex = groups[classes.class_of_vertex]
     # Targets are in the upper half of the groups, others in the lower half.
     marked = of_vertex.copy()
     if targets is not None:

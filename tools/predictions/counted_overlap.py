@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hyrt_perfmodel.sizes.overlap import NeighborOverlap, OverlapSample
+from hyrt_perfmodel.sizes.degrees import NeighborOverlap, OverlapSample
 from numpy.typing import NDArray
 
 from hyrt.graph.graph import Graph
@@ -92,7 +92,9 @@ def _around(graph: Graph, vertex: int) -> Array:
 
 
 def _common_neighbors(graph: Graph, z: int, without: int, u: int) -> tuple[int, float, bool]:
-    """Return common neighbours of z and u except `without`: number, harmonic mean degree, and adjacency."""
+    """Return common neighbours of z and u without `drop`: their number, harmonic mean degree, and
+    adjacency.
+    """
     around, around_u = _around(graph, z), _around(graph, u)
     shorter, longer = (around, around_u) if len(around) < len(around_u) else (around_u, around)
     shared = shorter[_among(longer, shorter)]

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from aggregate_network import edge_list, network_cycles
-from hyrt_perfmodel.cycles import closed_form
-from hyrt_perfmodel.cycles.closed_form import NetworkLoad, network_cycles_expected
-from hyrt_perfmodel.cycles.design import FpgaDesign, num_chunks
-from hyrt_perfmodel.cycles.task_shape import LayerSizes
+from hyrt_perfmodel import fpga_network
+from hyrt_perfmodel.fpga_cycles import LayerSizes
+from hyrt_perfmodel.fpga_design import FpgaDesign, num_chunks
+from hyrt_perfmodel.fpga_network import NetworkLoad, network_cycles_expected
 from sampled_batches import whole_batches
 
 if TYPE_CHECKING:
@@ -97,7 +97,9 @@ def measure(seeds: Sequence[int]) -> list[MeasuredCycles]:
     cases = []
     for case in map(random_case, seeds):
         cycles = network_cycles(case.to, case.chunks, case.design, sources=case.sources)
-        cases.append(MeasuredCycles(case, NetworkLoad.of(case.to, case.design.pes, case.sources), cycles))
+        cases.append(
+            MeasuredCycles(case, NetworkLoad.from_edges(case.to, case.design.pes, case.sources), cycles)
+        )
     return cases
 
 
@@ -109,7 +111,7 @@ def fit(measured: Sequence[MeasuredCycles]) -> tuple[float, ...]:
     """Fit the three constants with two grids, the second around the best point of the first."""
 
     def use(constants: tuple[float, ...]) -> None:
-        closed_form.RUN_AHEAD, closed_form.SPREAD, closed_form.MEETING = constants
+        fpga_network.RUN_AHEAD, fpga_network.SPREAD, fpga_network.MEETING = constants
 
     def loss(constants: tuple[float, ...]) -> float:
         use(constants)
@@ -174,20 +176,21 @@ def blocks_table(
             in_width=width,
             out_width=256,
             edges=len(sources),
-            own_edges=len(self_rows),
+            self_edges=len(self_rows),
         )
         for name, edges, expected in (
             ("forward", edge_list(sources, combined), layer.forward_load(design.pes)),
             ("backward", edge_list(combined, sources), layer.backward_load(design.pes)),
         ):
             chunks = num_chunks(width)
-            cycles = network_cycles(edges.to, chunks, design, sources=edges.sources)
-            load = NetworkLoad.of(edges.to, design.pes, edges.sources)
+            cycles = network_cycles(edges.destinations, chunks, design, sources=edges.sources)
+            load = NetworkLoad.from_edges(edges.destinations, design.pes, edges.sources)
             arrays = 100 * (network_cycles_expected(load, chunks, design) / cycles - 1)
             counts = 100 * (network_cycles_expected(expected, chunks, design) / cycles - 1)
-            ideal = len(edges.to) * chunks / design.pes / cycles
+            ideal = len(edges.destinations) * chunks / design.pes / cycles
             yield (
-                f"| {block.layer} | {parts} | {design.fifo_depth} | {name} | {chunks} | {len(edges.to):,} "
+                f"| {block.layer} | {parts} | {design.fifo_depth} | {name} | {chunks} | "
+                f"{len(edges.destinations):,} "
                 f"| {cycles:,} | {ideal:.2f} | {arrays:+.1f} | {counts:+.1f} |"
             )
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hyrt.machine.this_process.process_settings import prepare_process
+from hyrt.runtime.process_setup import prepare_process
 
 OTHER = "synthetic:typed,vertices=400k,edges=4M"
 HELD_OUT = (
@@ -36,8 +36,12 @@ def sizes(fanouts: list[int], targets: int) -> None:
     """Print the relative differences of expected mini-batch sizes to sampled ones."""
     from hyrt.config import build_config
     from hyrt.graph.source import open_graph
-    from hyrt.machine.workers import Workers
-    from hyrt.predict.typed.typed_sizes import expected_sizes_of, generated_typed_sizes, sampled_sizes_of
+    from hyrt.predict.hetero_workload import (
+        expected_hetero_sizes,
+        generated_hetero_sizes,
+        sampled_hetero_sizes,
+    )
+    from hyrt.runtime.workers import Workers
     from hyrt.training.setup import build_sampler
 
     source = "synthetic:typed"
@@ -51,8 +55,8 @@ def sizes(fanouts: list[int], targets: int) -> None:
     )
     with Workers(1, "sample") as workers:
         sampler = build_sampler(config, graph, graph.split("train"))
-        sampled = sampled_sizes_of(config, graph, sampler, workers)(targets)
-    expected = expected_sizes_of(config, generated_typed_sizes(source))(targets)
+        sampled = sampled_hetero_sizes(config, graph, sampler, workers)(targets)
+    expected = expected_hetero_sizes(config, generated_hetero_sizes(source))(targets)
     error_texts = []
     for name in ("vertices", "edges"):
         pairs = zip(getattr(expected, name), getattr(sampled, name), strict=True)
@@ -67,11 +71,11 @@ def sizes(fanouts: list[int], targets: int) -> None:
 
 def times(kind: str) -> list[float]:
     """Print predictions for mini-batches that were not used in the fit; return the errors."""
-    from hyrt_perfmodel.assignment import Threads
     from hyrt_perfmodel.platforms.platform import Host, Platform
-    from hyrt_perfmodel.prediction.extra_terms import Terms
+    from hyrt_perfmodel.policy import Threads
+    from hyrt_perfmodel.prediction.extra_terms import ExtraTerms
     from hyrt_perfmodel.prediction.stage_times import StepModel
-    from hyrt_perfmodel.workloads.workload import TrainingWorkload
+    from hyrt_perfmodel.workload import TrainingWorkload
 
     from hyrt.device import DeviceOptions, host_model
     from hyrt.device.calls import opened
@@ -81,12 +85,13 @@ def times(kind: str) -> list[float]:
 
     clock: Any = SimpleNamespace(perf_counter=time.thread_time)
     trainers.time = host_model.time = clock
-    graphs = trainers.Widths({name: open_graph(name) for name in (trainers.TYPED, OTHER)})
+    graphs = trainers.ProbeGraphs({name: open_graph(name) for name in (trainers.HETERO, OTHER)})
     backend, info = find_device("cpu:0")
     errors = []
     with opened(backend, info, DeviceOptions(threads=1)) as device:
         measured = [
-            trainers.measure(device, kind, probe, graphs.of(probe)) for probe in trainers.TYPED_PROBES
+            trainers.measure_probe(device, kind, probe, graphs.graph(probe))
+            for probe in trainers.HETERO_PROBES
         ]
         fit = trainers.fit_trainer(measured)
         print(
@@ -99,9 +104,9 @@ def times(kind: str) -> list[float]:
                 classes=16,
                 targets=targets,
                 fanouts=fanouts,
-                graph=name or trainers.TYPED,
+                graph=name or trainers.HETERO,
             )
-            measurement = trainers.measure(device, kind, probe, graphs.of(probe))
+            measurement = trainers.measure_probe(device, kind, probe, graphs.graph(probe))
             work = measurement.workload
             platform = Platform(
                 name="core", host=Host(memory_gb_s=1.0, macs_per_s=1.0, models={kind: fit.rates})
@@ -109,7 +114,7 @@ def times(kind: str) -> list[float]:
             training = TrainingWorkload(
                 at=lambda units, work=work: work, targets_per_epoch=1, batch_size=1, model=kind
             )
-            model = StepModel(platform, training, Terms())
+            model = StepModel(platform, training, ExtraTerms())
             predicted = model.propagate_s(model.trainers[0], work, Threads(sample=1, load=1, train=1))
             errors.append(predicted / measurement.propagate.seconds - 1)
             print(

@@ -15,19 +15,18 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hyrt_perfmodel.communication.distributed_epoch import predict_ranks
-from hyrt_perfmodel.communication.expected_traffic import EXPECTED, Spread, expected_traffic
+from hyrt_perfmodel.communication.distributed_epoch import predict_distributed
 from hyrt_perfmodel.communication.network import find_network
+from hyrt_perfmodel.communication.traffic import EXPECTED, WorkDistribution, expected_traffic
+from hyrt_perfmodel.model_workload import model_workload
 from hyrt_perfmodel.platforms.platform_file import load_platform
-from hyrt_perfmodel.prediction.extra_terms import Terms
+from hyrt_perfmodel.prediction.extra_terms import ExtraTerms
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
-from hyrt_perfmodel.sizes.expected_sizes import expected_sizes
-from hyrt_perfmodel.sizes.sampled_sizes import SampledSizes
-from hyrt_perfmodel.workloads.model_workload import model_workload
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
+from hyrt_perfmodel.sizes.expected_sizes import SampledSizes, expected_sizes
+from hyrt_perfmodel.workload import TrainingWorkload, Workload
 
 RANKS, FANOUTS, CLASSES = 4, (10, 10, 10), 47
-IN_TURN, PIPELINED = Terms(overlap="nothing"), Terms()
+IN_TURN, PIPELINED = ExtraTerms(overlap="nothing"), ExtraTerms()
 MODELS = ("gcn", "graphsage", "gat")
 WIDTHS = (16, 128)
 DGL, P3, NAIVE, HOPGNN, HOME = "model-centric", "p3", "naive-migration", "hopgnn", "home"
@@ -69,17 +68,25 @@ def training(graph: PaperGraph, model: str, hidden: int, batch: int, ranks: int)
 
 
 def epochs_s(
-    graph: PaperGraph, model: str, hidden: int, batch: int, network: str, terms: Terms, ranks: int = RANKS
+    graph: PaperGraph,
+    model: str,
+    hidden: int,
+    batch: int,
+    network: str,
+    terms: ExtraTerms,
+    ranks: int = RANKS,
 ) -> dict[str, float]:
     """Return the seconds per epoch by strategy; `hopgnn` with the fastest number of time steps."""
-    work = training(graph, model, hidden, batch, ranks).remembered()
+    work = training(graph, model, hidden, batch, ranks).with_cached_sizes()
     platform, link = load_platform("a100"), find_network(network)
 
     def seconds(name: str) -> float:
         merged = range(1, ranks + 1) if name == HOPGNN else [None]
-        spreads = [Spread(ranks=ranks, locality=graph.locality, time_steps=times) for times in merged]
+        spreads = [
+            WorkDistribution(ranks=ranks, locality=graph.locality, time_steps=times) for times in merged
+        ]
         return min(
-            predict_ranks(
+            predict_distributed(
                 name, platform, work, expected_traffic(name, work, spread), link, terms=terms
             ).epoch_s
             for spread in spreads

@@ -14,16 +14,16 @@ import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from hyrt_hls.task.arena_limits import with_task_targets
+from hyrt_hls.arena_limits import with_task_targets
+from hyrt_perfmodel.model_workload import model_workload
 from hyrt_perfmodel.platforms.platform import Platform
 from hyrt_perfmodel.platforms.platform_file import load_platform
-from hyrt_perfmodel.prediction.extra_terms import PAPER
+from hyrt_perfmodel.prediction.extra_terms import PAPER_TERMS
 from hyrt_perfmodel.prediction.predict import Prediction, predict, with_accelerators
 from hyrt_perfmodel.sizes.datasets import DATASETS
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 from hyrt_perfmodel.sizes.expected_sizes import BlockSizes, expected_sizes
-from hyrt_perfmodel.workloads.model_workload import model_workload
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, in_proportion
+from hyrt_perfmodel.workload import TrainingWorkload, proportional_workload
 
 BATCH, FANOUTS, HIDDEN = 1024, (25, 10), 256
 FPGA, GPU = "2x-epyc7763-4x-u250", "2x-epyc7763-4x-a5000"
@@ -75,7 +75,7 @@ def training(model: str, dataset: str, sampled: BlockSizes) -> TrainingWorkload:
     widths = (WIDTHS[dataset], HIDDEN, known.classes)
     work = model_workload(model, sampled.vertices, sampled.edges, widths, bytes_per_value=4)
     return TrainingWorkload(
-        at=in_proportion(work, BATCH),
+        at=proportional_workload(work, BATCH),
         targets_per_epoch=known.targets,
         batch_size=BATCH,
         batch_per_trainer=BATCH,
@@ -131,7 +131,9 @@ def with_cycles(works: dict[tuple[str, str], TrainingWorkload], platform: Platfo
         full_batch = replace(work, batch_size=sum(rates.assignment.split))
         # A task is a part of one trainer's mini-batch.
         cut = with_task_targets(platform, work)
-        prediction = predict(cut, full_batch, assignment=rates.assignment, terms=replace(PAPER, cycles=True))
+        prediction = predict(
+            cut, full_batch, assignment=rates.assignment, terms=replace(PAPER_TERMS, cycles=True)
+        )
         task_targets = cut.accelerators[0].task_targets or BATCH
         published = PUBLISHED_S.get((model, dataset))
         published_cells = (

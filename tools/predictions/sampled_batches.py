@@ -25,8 +25,8 @@ def whole_batches(graph: Graph, fanouts: Sequence[int], batch: int) -> Iterator[
     batch
         Targets per mini-batch; the whole split if it is smaller.
     """
-    from hyrt.machine.workers import Workers
-    from hyrt.sampling.neighbor import NeighborSampler
+    from hyrt.runtime.workers import Workers
+    from hyrt.sampling.neighbor_sampler import NeighborSampler
 
     targets = graph.split("train")
     sampler = NeighborSampler(graph, targets, fanouts, batch, 0)

@@ -70,9 +70,9 @@ def work(graph: SizesOfGraph) -> FullGraphWork:
     feature_bytes = graph.vertices * graph.features * FLOAT
     widths = (HIDDEN,) * (PRODUCTS // 2)
     return FullGraphWork(
-        forward=widths,
-        back=widths,
-        adds_up=True,
+        forward_widths=widths,
+        backward_widths=widths,
+        has_only_sums=True,
         edges_s=edge_bytes / bytes_per_s,
         rows_s=2 * feature_bytes / bytes_per_s + macs / device.macs_per_s,
         gradient_bytes=weights * FLOAT,

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hyrt.machine.this_process.process_settings import prepare_process
+from hyrt.runtime.process_setup import prepare_process
 
 if TYPE_CHECKING:
     from hyrt_perfmodel.platforms.platform import Platform
@@ -132,12 +132,12 @@ def compare(
 
     from hyrt.config import build_config
     from hyrt.predict.calibrate.short_run import short_run
-    from hyrt.predict.this_run import devices_of, first_assignment
+    from hyrt.predict.predict_run import first_assignment, run_platform
     from hyrt.predict.workload import sampled_workload
 
     config = build_config(case.settings)
     training = sampled_workload(config, graph)
-    part = devices_of(config, platform)
+    part = run_platform(config, platform)
     assignment = first_assignment(config, part, training)
     times = stage_times(part, training, assignment)
     predicted = iteration_s(times, part.host)
@@ -152,12 +152,12 @@ def compare(
 def main() -> int:
     options = arguments()
     prepare_process()
-    from hyrt_perfmodel.workloads.typed_workload import HETERO_KINDS
+    from hyrt_perfmodel.model_workload import HETERO_KINDS
 
     from hyrt.graph.source import open_graph
-    from hyrt.predict.calibrate.store import kept
+    from hyrt.predict.calibrate.store import stored_calibration
 
-    calibration, stale = kept()
+    calibration, stale = stored_calibration()
     if calibration is None or stale:
         print("; ".join(stale))
         return 2

@@ -75,14 +75,14 @@ def table(name: str, batches: int) -> Iterator[bool]:
     from counted_degrees import degree_distribution
 
     from hyrt.graph import open_graph
-    from hyrt.graph.synthetic.degree_law import synthetic_degrees
+    from hyrt.graph.synthetic.degree_distribution import compute_degree_distribution
     from hyrt.graph.synthetic.spec import parse_spec
 
     graph = open_graph(name)
     sources: dict[str, DegreeDistribution] = {"counted": degree_distribution(graph)}
     bounds = (3.0, 15.0)
     if name.startswith("synthetic:"):
-        sources["law"] = synthetic_degrees(parse_spec(name))
+        sources["law"] = compute_degree_distribution(parse_spec(name))
         bounds = (5.0, 5.0)
     train = len(graph.split("train"))
     for fanouts in FANOUTS:

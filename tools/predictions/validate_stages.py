@@ -23,7 +23,7 @@ time.perf_counter = time.process_time
 
 from validate_predictions import PredictionCase, draw  # noqa: E402
 
-from hyrt.machine.this_process.process_settings import prepare_process  # noqa: E402
+from hyrt.runtime.process_setup import prepare_process  # noqa: E402
 
 STAGES = ("sample", "load", "propagate")
 
@@ -38,13 +38,13 @@ def calibrate() -> Any:
     from hyrt.graph.source import open_graph
     from hyrt.predict.calibrate import machine
     from hyrt.predict.calibrate.host import LARGE, SMALL
-    from hyrt.predict.calibrate.trainers import DENSE, Widths
+    from hyrt.predict.calibrate.trainers import DENSE, ProbeGraphs
 
     small, large = open_graph(SMALL), open_graph(LARGE)
     host, _ = machine._measure_host(small, large, 1)
     info = find_device("cpu:0")[1]
     graphs = {SMALL: small, LARGE: large, DENSE: open_graph(DENSE)}
-    cpu = machine._measure_trainer(info, Widths(graphs), 1)
+    cpu = machine._measure_trainer(info, ProbeGraphs(graphs), 1)
     host = replace(machine._with_cpu(host, cpu), cores=1)
     return Platform(name="one core", host=host, accelerators=(), source="CPU seconds")
 
@@ -55,9 +55,9 @@ def measure(case: PredictionCase, graph: Any, config: Any, seconds: float) -> di
     from hyrt.device.calls import opened
     from hyrt.device.capabilities import usable_forms
     from hyrt.device.discovery import find_device
-    from hyrt.machine.workers import Workers
     from hyrt.pipeline.load import Loader
     from hyrt.pipeline.trainer import plan_input
+    from hyrt.runtime.workers import Workers
     from hyrt.training.setup import build_model, build_sampler
 
     targets = graph.split("train")
@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--calibration", type=Path, help="store the calibration in this file, and reuse it")
     options = parser.parse_args()
     prepare_process()
-    from hyrt_perfmodel.assignment import Assignment, Threads
+    from hyrt_perfmodel.policy import Assignment, Threads
     from hyrt_perfmodel.prediction.stage_times import stage_times
 
     from hyrt.config import build_config

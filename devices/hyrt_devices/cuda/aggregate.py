@@ -7,8 +7,8 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from hyrt.nn.aggregation import Aggregation
-from hyrt.nn.operators.first_derivative import first_derivative
+from hyrt.nn.architecture import Aggregation
+from hyrt.nn.operators.autograd import once_differentiable
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.nn.tensor_operators.tensor_ops import aggregate_tensors, tensor_scales
 from hyrt_devices.cuda.launch import ROWS, Argument, KernelLauncher, KernelProgram
@@ -40,7 +40,7 @@ class _AggregateOnDevice(torch.autograd.Function):
         return out
 
     @staticmethod
-    @first_derivative
+    @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None]:
         if not ctx.needs_input_grad[0]:
             return None, None, None, None

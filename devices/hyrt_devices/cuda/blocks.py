@@ -1,31 +1,31 @@
-"""A mini-batch's way to the device: what travels, and the tensor blocks it becomes there."""
+"""Mini-batches and full graphs on a torch device, copied as few coalesced buffers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.graph.cached.cached_rows import CachedRows
-from hyrt.graph.narrow.narrow_rows import NarrowRows
-from hyrt.nn.aggregation import Aggregation
-from hyrt.nn.fused.c_loops.tensor_loops import TensorLoops
-from hyrt.nn.inputs import Aggregated
+from hyrt.graph.feature_cache import CachedRows
+from hyrt.graph.quantized.rows import QuantizedRows
+from hyrt.nn.architecture import Aggregation
+from hyrt.nn.fused.c_codegen import TensorLoops
+from hyrt.nn.hetero.inputs import HeteroInput
+from hyrt.nn.hetero.type_order import TensorOrder, TypeOrder
+from hyrt.nn.inputs import AggregatedFeatures
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
-from hyrt.nn.typed.tensor_order import TensorOrder
-from hyrt.nn.typed.type_order import TypeOrder
-from hyrt.nn.typed.typed_input import TypedInput
 from hyrt.sampling.block import Block
+from hyrt.sampling.full_sampler import FullGraph
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt_devices.cuda.rows.row_tensors import RowArrays, RowTensors, SentRows
-from hyrt_devices.cuda.staging import Parcel
+from hyrt_devices.cuda.driver import CoalescedCopy
+from hyrt_devices.cuda.feature_rows import RowArrays, RowTensors, SentRows
 
 Aggregate = Callable[[TensorBlock, torch.Tensor, Aggregation], torch.Tensor]
-InputsOf = Callable[[SentRows, TensorBlock], torch.Tensor | Aggregated]
+InputsOf = Callable[[SentRows, TensorBlock], torch.Tensor | AggregatedFeatures]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ OF_EDGES = (
 """What blocks have only where edges have types, weights or features."""
 
 
-class Shipment:
+class PackedBatch:
     """The arrays of a mini-batch that are not on the device yet.
 
     Parameters
@@ -68,12 +68,12 @@ class Shipment:
     def __init__(self, batch: MiniBatch, device: torch.device) -> None:
         self._batch = batch
         self._device = device
-        self.parcel = Parcel()
+        self.parcel = CoalescedCopy()
         self._blocks = [self._pack(block) for block in batch.blocks]
         self._labels = self.parcel.add(batch.labels)
         self._target_weights = self._optional(batch.target_weights)
         self._target_rows = self._optional(batch.target_rows)
-        self._typed = batch.inputs if isinstance(batch.inputs, TypedInput) else None
+        self._typed = batch.inputs if isinstance(batch.inputs, HeteroInput) else None
         self._rows, self._places = self._pack_rows(None if self._typed is not None else batch.inputs)
         if self._typed is not None:
             # Kept: the parcel knows arrays by where they are.
@@ -86,41 +86,41 @@ class Shipment:
         if inputs is None:
             return None, None
         cached = inputs if isinstance(inputs, CachedRows) else None
-        rows = inputs.sent if cached is not None else inputs
-        packed = RowArrays.of(rows if isinstance(rows, NarrowRows | np.ndarray) else rows.numpy())
+        rows = inputs.missing_rows if cached is not None else inputs
+        packed = RowArrays.of(rows if isinstance(rows, QuantizedRows | np.ndarray) else rows.numpy())
         for each in (packed.codes, packed.row_scales, packed.column_scales):
             self._optional(each)
         if cached is not None:
-            self.parcel.add(cached.places)
-        return packed, None if cached is None else cached.places
+            self.parcel.add(cached.slots)
+        return packed, None if cached is None else cached.slots
 
     @staticmethod
-    def _arrays_of(typed: TypedInput) -> list[NDArray[Any]]:
+    def _arrays_of(hetero: HeteroInput) -> list[NDArray[Any]]:
         """What travels of rows of several types: the matrices, and the order of the sources."""
-        order = typed.order
+        order = hetero.order
         assert isinstance(order, TypeOrder), "it comes from the host"
-        matrices = [matrix.numpy() for matrix in typed.matrices if matrix is not None]
-        return [*matrices, order.order, order.places]
+        matrices = [matrix.numpy() for matrix in hetero.matrices if matrix is not None]
+        return [*matrices, order.order, order.inverse]
 
-    def _unpack_typed(self, typed: TypedInput, arrived: list[torch.Tensor]) -> TypedInput:
+    def _unpack_hetero(self, hetero: HeteroInput, arrived: list[torch.Tensor]) -> HeteroInput:
         """Rows of several types on the device; the numbers of rows of tables stay here."""
         *matrices, order, places = (arrived[self.parcel.add(each)] for each in self._arrays)
-        return TypedInput(
-            TensorOrder(order.long(), places.long(), typed.order.starts),
-            [None if matrix is None else matrices.pop(0) for matrix in typed.matrices],
-            typed.tables,
+        return HeteroInput(
+            TensorOrder(order.long(), places.long(), hetero.order.starts),
+            [None if matrix is None else matrices.pop(0) for matrix in hetero.matrices],
+            hetero.tables,
             self._device,
         )
 
-    def _unpack_rows(self, arrived: list[torch.Tensor], kept: RowTensors | None) -> SentRows | None:
+    def _unpack_rows(self, arrived: list[torch.Tensor], cached: RowTensors | None) -> SentRows | None:
         if self._rows is None:
             return None
         rows = self._rows.moved(lambda array: arrived[self.parcel.add(array)])
         if self._places is None:
             return SentRows(rows)
-        if kept is None:
+        if cached is None:
             raise TypeError("inputs are CachedRows, but this device keeps no rows")
-        return SentRows(rows, kept, arrived[self.parcel.add(self._places)])
+        return SentRows(rows, cached, arrived[self.parcel.add(self._places)])
 
     def _optional(self, array: NDArray[Any] | None) -> int | None:
         return None if array is None else self.parcel.add(array)
@@ -142,12 +142,12 @@ class Shipment:
         arrived: list[torch.Tensor],
         aggregate: Aggregate | None,
         loops: TensorLoops | None,
-        kept: RowTensors | None = None,
+        cached: RowTensors | None = None,
         inputs_of: InputsOf = lambda rows, block: rows.numbers(),
-    ) -> Delivery:
+    ) -> DeviceBatch:
         """What `parcel.send` brought, as a mini-batch, with the device's own kernels and kept rows.
 
-        `inputs_of` makes the first layer's inputs of its rows and its block.
+        `get_model_inputs` makes the first layer's inputs of its rows and its block.
         """
 
         def at(place: int | None) -> torch.Tensor | None:
@@ -170,13 +170,13 @@ class Shipment:
                     loops=loops,
                 )
             )
-        rows = self._unpack_rows(arrived, kept)
-        inputs: torch.Tensor | Aggregated | TypedInput | None = None
+        rows = self._unpack_rows(arrived, cached)
+        inputs: torch.Tensor | AggregatedFeatures | HeteroInput | None = None
         if self._typed is not None:
-            inputs = self._unpack_typed(self._typed, arrived)
+            inputs = self._unpack_hetero(self._typed, arrived)
         elif rows is not None:
             inputs = inputs_of(rows, blocks[0])
-        return Delivery(
+        return DeviceBatch(
             blocks=blocks,
             labels=arrived[self._labels],
             target_weights=at(self._target_weights),
@@ -186,7 +186,7 @@ class Shipment:
 
 
 @dataclass(slots=True)
-class Delivery:
+class DeviceBatch:
     """A mini-batch on the device."""
 
     blocks: list[TensorBlock]
@@ -195,8 +195,99 @@ class Delivery:
     """[n] int64."""
     target_weights: torch.Tensor | None
     """[n] float32 or None."""
-    inputs: torch.Tensor | Aggregated | TypedInput | None
+    inputs: torch.Tensor | AggregatedFeatures | HeteroInput | None
     """[num_src, f] rows of the first block's sources, or their aggregate; None until the device has gathered
     them."""
     target_rows: torch.Tensor | None = None
     """[n] the targets' rows of the scores; None where all are, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceGraph:
+    """A mini-batch of the whole graph that stays on the device."""
+
+    whole: FullGraph
+    """`MiniBatch.whole` of its steps."""
+    first: DeviceBatch
+    """The mini-batch that it was made of."""
+
+    def step(self, batch: MiniBatch) -> DeviceBatch:
+        """Another step: the same tensors, under the step's key of the dropout masks."""
+        blocks = [
+            replace(there, step=block.step, seed=block.seed)
+            for there, block in zip(self.first.blocks, batch.blocks, strict=True)
+        ]
+        return replace(self.first, blocks=blocks)
+
+
+def resident_graph(
+    batch: MiniBatch,
+    put: Callable[[NDArray[Any]], torch.Tensor],
+    rows_of: Callable[[torch.Tensor], torch.Tensor] | None,
+    aggregate: Aggregate | None,
+    loops: TensorLoops | None,
+) -> DeviceGraph:
+    """Copy the whole graph to the device.
+
+    Parameters
+    ----------
+    batch
+        A loaded mini-batch of the whole graph.
+    put
+        Copies an array to the device.
+    rows_of
+        Gives the feature rows of vertices on the device; None where the mini-batch has them.
+    aggregate
+        The device's own kernels for the aggregation, where it has them.
+    loops
+        Its own loops over edges, where it has them.
+    """
+    there: dict[int, torch.Tensor] = {}
+
+    def moved(array: NDArray[Any]) -> torch.Tensor:
+        if id(array) not in there:
+            there[id(array)] = put(array)
+        return there[id(array)]
+
+    block = batch.blocks[0]
+    assert block.sources is not None
+    # The device's kernels take starts of 32 bits, which do for fewer than 2^31 edges.
+    starts = block.indptr.astype(np.int32) if block.num_edges < 2**31 else block.indptr
+    of_edges: dict[str, Any] = {
+        name: moved(array) for name in OF_EDGES if (array := getattr(block, name)) is not None
+    }
+    one = TensorBlock(
+        indptr=moved(starts),
+        columns=moved(block.columns),
+        sources=moved(block.sources),
+        num_dst=block.num_dst,
+        degrees=moved(block.degrees),
+        source_degrees=moved(block.source_degrees),
+        layer=block.layer,
+        **of_edges,
+        aggregate=aggregate,
+        loops=loops,
+    )
+    weights, rows = batch.target_weights, batch.target_rows
+    assert batch.full_graph is not None
+    first = DeviceBatch(
+        # The same tensors, and what is built of them, in every layer.
+        blocks=[replace(one, layer=each.layer) for each in batch.blocks],
+        labels=moved(batch.labels),
+        target_weights=None if weights is None else moved(weights),
+        inputs=moved(batch.inputs.numpy()) if rows_of is None else rows_of(one.sources),
+        target_rows=None if rows is None else moved(rows),
+    )
+    return DeviceGraph(batch.full_graph, first)
+
+
+def copied_bytes(batch: MiniBatch) -> int:
+    """The bytes that `resident_graph` copies to the device."""
+    block = batch.blocks[0]
+    assert block.sources is not None
+    arrays: list[NDArray[Any]] = [block.columns, block.sources, block.degrees, batch.labels]
+    optional = (batch.target_weights, batch.target_rows, *(getattr(block, name) for name in OF_EDGES[:-1]))
+    arrays += [each for each in optional if each is not None]
+    starts = 4 if block.num_edges < 2**31 else 8
+    inputs = 0 if batch.inputs is None else batch.inputs.nbytes
+    return starts * len(block.indptr) + sum(array.nbytes for array in arrays) + int(inputs)

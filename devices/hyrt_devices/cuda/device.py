@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, StepResult, check_parameters
 from hyrt.device.capabilities import (
-    CachesRows,
-    ExplainsAbsence,
+    ExplainsMissing,
+    FeatureCacheDevice,
     GathersRows,
     KeepsHostBudget,
     KeepsSteps,
@@ -28,50 +28,60 @@ from hyrt.device.capabilities import (
     TakesObjective,
     Traceable,
 )
-from hyrt.device.host_saga import HostSaga
-from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable, UnsupportedModel, warn_user
-from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
-from hyrt.fullgraph.host_budget import HostBudget
-from hyrt.fullgraph.unfinished.step_keeper import StepKeeper
-from hyrt.graph.cached.cached_rows import CachedRows, Rows
+from hyrt.device.host_model import HostSaga
+from hyrt.errors import (
+    DeviceFaultError,
+    DeviceOutOfMemoryError,
+    DeviceUnavailableError,
+    UnsupportedModelError,
+    warn_user,
+)
+from hyrt.formatting import format_bytes
+from hyrt.fullgraph.chunks.intervals import ChunkOptions
+from hyrt.fullgraph.matrix_pool import HostMemoryBudget
+from hyrt.fullgraph.step_checkpoint import StepCheckpointer
+from hyrt.graph.feature_cache import CachedRows, Rows
 from hyrt.graph.graph import Graph
-from hyrt.graph.narrow.narrow_rows import NarrowRows
+from hyrt.graph.quantized.rows import QuantizedRows
 from hyrt.graph.row_source import DenseFeatures
-from hyrt.machine.buffer_pool import BufferPool
-from hyrt.machine.workers import Workers
-from hyrt.nn.aggregation import Aggregation
+from hyrt.nn.architecture import Aggregation
 from hyrt.nn.description import ModelDescription, describe
-from hyrt.nn.inputs import Aggregated, inputs_of
-from hyrt.nn.own_modules.model_errors import model_errors_named
-from hyrt.nn.saga.checks.on_devices import check_loops, needs_loops
-from hyrt.nn.split_safety import refuse_batch_statistics
+from hyrt.nn.hetero.node_embedding import take_sparse_gradients
+from hyrt.nn.inputs import AggregatedFeatures, get_model_inputs
+from hyrt.nn.message_passing.model_checks import check_loops, needs_loops
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.nn.torch_threads import use_one_torch_thread
-from hyrt.nn.typed.learned.learned_rows import take_row_gradients
+from hyrt.nn.user_modules.model_errors import explain_model_errors
+from hyrt.nn.user_modules.split_safety import reject_batch_statistics
 from hyrt.objective import Objective
 from hyrt.objective.classification import Classification
-from hyrt.objective.registry import OBJECTIVES
-from hyrt.objective.returned import check_loss
-from hyrt.quantities import size
+from hyrt.objective.objective import OBJECTIVES
+from hyrt.objective.validation import check_loss
+from hyrt.runtime.buffer_pool import BufferPool
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.sampler import HopSampler
 from hyrt_devices.cuda import probe
 from hyrt_devices.cuda.aggregate import TorchAggregation
-from hyrt_devices.cuda.blocks import Delivery, Shipment
-from hyrt_devices.cuda.chunks.chunk_times import ChunkTimes
-from hyrt_devices.cuda.chunks.torch_chunk_steps import TorchChunkSteps, TorchRoom
-from hyrt_devices.cuda.driver import Driver, MpsDriver
+from hyrt_devices.cuda.blocks import DeviceBatch, DeviceGraph, PackedBatch, copied_bytes, resident_graph
+from hyrt_devices.cuda.chunks.chunk_memory import ChunkTimes
+from hyrt_devices.cuda.chunks.torch_chunk_steps import TorchChunkMemory, TorchChunkSteps
+from hyrt_devices.cuda.driver import DTYPES, Driver, MpsDriver, Timeline, pinned_pool
+from hyrt_devices.cuda.edge_loops import CudaLoops, TorchLoopDevice
+from hyrt_devices.cuda.feature_rows import (
+    Features,
+    MappedFeatures,
+    ResidentFeatures,
+    RowArrays,
+    RowKernels,
+    RowTensors,
+    SentRows,
+    fuses,
+    upload,
+)
 from hyrt_devices.cuda.launch import KernelLauncher, KernelProgram, launchers
-from hyrt_devices.cuda.resident import DeliveredGraph, copied_bytes, resident_graph
-from hyrt_devices.cuda.rows.gather import Features, MappedFeatures, ResidentFeatures, upload
-from hyrt_devices.cuda.rows.row_kernels import RowKernels, fuses
-from hyrt_devices.cuda.rows.row_tensors import RowArrays, RowTensors, SentRows
-from hyrt_devices.cuda.saga.cuda_loops import CudaLoops
-from hyrt_devices.cuda.saga.torch_loop_room import TorchLoopRoom
 from hyrt_devices.cuda.sampler import CudaSampler, c_type, id_type
-from hyrt_devices.cuda.staging import DTYPES, pinned_pool
-from hyrt_devices.cuda.timeline import Timeline
 
 # Of the memory that is free, what topology and features may take together: the rest is for mini-batches.
 _RESIDENT_SHARE = 0.5
@@ -87,7 +97,7 @@ class Staged:
         self.targets = targets
         self.normalizer = normalizer
         self.size = size
-        self.delivery: Delivery | None = None
+        self.delivery: DeviceBatch | None = None
         # Where the step is computed in chunks.
         self.batch: MiniBatch | None = None
         self.host: NDArray[np.uint8] | None = None
@@ -98,11 +108,11 @@ class Staged:
 
 
 class TorchDevice(
-    ExplainsAbsence,
+    ExplainsMissing,
     TakesObjective,
     SamplesNeighbors,
     GathersRows,
-    CachesRows,
+    FeatureCacheDevice,
     KeepsHostBudget,
     RunsChunks,
     KeepsSteps,
@@ -149,16 +159,16 @@ class TorchDevice(
         self._weights_sent: Any = None
         self._features: Features | None = None
         self._kept: RowTensors | None = None
-        self._resident: DeliveredGraph | None = None
+        self._resident: DeviceGraph | None = None
         self._whole_bytes = 0
-        self._budget = HostBudget()
+        self._budget = HostMemoryBudget()
         # None where whole graphs are not cut.
         self._chunk_options: ChunkOptions | None = None
         self._description: ModelDescription | None = None
-        self._keeper: StepKeeper | None = None
+        self._keeper: StepCheckpointer | None = None
         self._chunks: TorchChunkSteps | None = None
         # Where other devices compute columns, too.
-        self._shared: TorchRoom | None = None
+        self._shared: TorchChunkMemory | None = None
         # Where whole graphs are cut, of a model with layers of a user's own: the host computes vertices.
         self._saga: HostSaga | None = None
         self._threads = options.threads
@@ -177,8 +187,8 @@ class TorchDevice(
 
     @classmethod
     def missing(cls) -> str:
-        """Why `probe` finds nothing, with the remedy."""
-        return probe.why_missing(cls.kind)
+        """Why `infer_shapes` finds nothing, with the remedy."""
+        return probe.missing_device_reason(cls.kind)
 
     @classmethod
     def open(cls, info: DeviceInfo, options: DeviceOptions) -> TorchDevice:
@@ -188,7 +198,7 @@ class TorchDevice(
             torch.zeros(1, device=driver.device)
             return cls(info, options, driver, _launcher(driver.device))
         except Exception as error:
-            raise DeviceUnavailable(
+            raise DeviceUnavailableError(
                 f"{info.name} cannot be opened: {type(error).__name__}: {error}: see "
                 f"docs/devices.md#{cls.kind}"
             ) from error
@@ -196,13 +206,13 @@ class TorchDevice(
     def take_objective(self, objective: Objective) -> None:
         self._objective = objective
 
-    def take_host_budget(self, budget: HostBudget) -> None:
+    def take_host_budget(self, budget: HostMemoryBudget) -> None:
         self._budget = budget
 
     def take_chunks(self, options: ChunkOptions) -> None:
         self._chunk_options = options
 
-    def take_step_keeper(self, keeper: StepKeeper) -> None:
+    def take_step_keeper(self, keeper: StepCheckpointer) -> None:
         self._keeper = keeper
 
     @property
@@ -213,12 +223,12 @@ class TorchDevice(
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         with self._health.terminal("load"):
-            refuse_batch_statistics(model, self.info.name)
+            reject_batch_statistics(model, self.info.name)
             self._release_chunks()
             self._kept = None
             with self._driver.running(self._compute):
                 self._model = copy.deepcopy(model).to(self._driver.device).train()
-            self._first = inputs_of(model).aggregation
+            self._first = get_model_inputs(model).aggregation
             if self._chunk_options is not None and needs_loops(model):
                 self._saga = self._host_saga(model, self._chunk_options)
             elif self._chunk_options is not None:
@@ -232,26 +242,33 @@ class TorchDevice(
 
     def _host_saga(self, model: torch.nn.Module, options: ChunkOptions) -> HostSaga:
         """Steps in chunks of a model whose edges are loops of this device."""
-        room = self._loop_room(model)
+        room = self._loop_device(model)
         check_loops(model, self.info.name)
         workers = Workers(
             self._threads, f"hyrt.{self.info.name}.train", on_start=use_one_torch_thread, pool=BufferPool()
         )
         return HostSaga(model, workers, [room], options, self._budget, keeper=self._keeper)
 
-    def loop_member(self, model: torch.nn.Module) -> TorchLoopRoom:
+    def loop_member(self, model: torch.nn.Module) -> TorchLoopDevice:
         with self._health.terminal("loop_member"):
-            return self._loop_room(model)
+            return self._loop_device(model)
 
-    def _loop_room(self, model: torch.nn.Module) -> TorchLoopRoom:
+    def _loop_device(self, model: torch.nn.Module) -> TorchLoopDevice:
         if self._loops is None:
-            raise UnsupportedModel(
+            raise UnsupportedModelError(
                 f"{type(model).__name__} on {self.info.name} in chunks: its loops over edges cannot be built "
                 f"here: see docs/devices.md#{self.kind}. Omit the settings of fullgraph to train on the "
                 "whole graph at once, or train on cpu"
             )
-        return TorchLoopRoom(
-            *(self.info.name, self._driver, self._compute, self._loops, self._chunk_bytes, self._tell_chunks)
+        return TorchLoopDevice(
+            *(
+                self.info.name,
+                self._driver,
+                self._compute,
+                self._loops,
+                self._chunk_bytes,
+                self._report_chunks,
+            )
         )
 
     def sampler(self, graph: Graph) -> HopSampler | None:
@@ -289,22 +306,22 @@ class TorchDevice(
 
     @property
     def free_bytes(self) -> int:
-        return max(0, int(self._free_room()))
+        return max(0, int(self._free_bytes()))
 
     def keep_rows(self, count: int, pieces: Iterable[Rows]) -> None:
         with self._health.terminal("keep_rows"):
             self._kept = None
             try:
                 with self._driver.running(self._copies):
-                    self._kept = self._kept_of(count, pieces)
+                    self._kept = self._cached_rows(count, pieces)
             except Exception as error:
                 if not self._driver.out_of_memory(error):
                     raise
                 traceback.clear_frames(error.__traceback__)
                 self._driver.trim()
-                raise self._no_room(count) from error
+                raise self._out_of_memory(count) from error
 
-    def _kept_of(self, count: int, pieces: Iterable[Rows]) -> RowTensors:
+    def _cached_rows(self, count: int, pieces: Iterable[Rows]) -> RowTensors:
         """Copy rows to the device, piece by piece."""
         put = partial(upload, self._driver, self._pool, self._copies)
 
@@ -320,7 +337,7 @@ class TorchDevice(
             if kept is None:
                 row_bytes = rows.codes[:1].nbytes + (0 if scales is None else scales.itemsize)
                 if count * row_bytes > self.free_bytes:
-                    raise self._no_room(count)
+                    raise self._out_of_memory(count)
                 kept = RowTensors(rows.format, room(rows.codes), None if scales is None else room(scales))
             stop = start + len(rows.codes)
             kept.codes[start:stop] = put(rows.codes)
@@ -332,15 +349,15 @@ class TorchDevice(
             raise ValueError("there are no rows to keep")
         return kept
 
-    def _no_room(self, count: int) -> DeviceOutOfMemory:
+    def _out_of_memory(self, count: int) -> DeviceOutOfMemoryError:
         total = self._limit or self.info.memory_bytes
-        return DeviceOutOfMemory(
+        return DeviceOutOfMemoryError(
             f"{self.info.name}: out of memory: {count:,} rows do not fit, with "
-            f"{size(self._resident_bytes())} in use of {size(total)}"
+            f"{format_bytes(self._resident_bytes())} in use of {format_bytes(total)}"
         )
 
     def trace(self, hear: QueueListener) -> None:
-        """From now on hand over what each stream has run: `copies`, `compute` and `sample`."""
+        """From now on hand over what each stream has run: `copies`, `run_nodes` and `sample`."""
         with self._health.terminal("trace"):
             self._timeline = Timeline(self._driver, self._compute)
             self._hear = hear
@@ -349,7 +366,7 @@ class TorchDevice(
 
     def transfer(self, batch: MiniBatch) -> Staged:
         with self._health.terminal("transfer"):
-            if batch.whole is not None and (batch.whole.is_shared or len(batch.targets)):
+            if batch.full_graph is not None and (batch.full_graph.is_distributed or len(batch.targets)):
                 if self._chunk_options is not None:
                     staged = Staged(len(batch.targets), batch.normalizer, 0, whole=True)
                     staged.batch = batch
@@ -360,11 +377,11 @@ class TorchDevice(
             rows, kept = batch.inputs, self._kept
             if isinstance(rows, CachedRows) and kept is not None:
                 rows.check(batch.blocks[0].num_src, *kept.codes.shape)
-            shipment = Shipment(batch, self._driver.device)
+            shipment = PackedBatch(batch, self._driver.device)
             staged = Staged(len(batch.targets), batch.normalizer, shipment.parcel.size)
             if batch.inputs is None and self._features is not None and batch.blocks:
                 staged.size += 4 * self._features.width * batch.blocks[0].num_src
-            elif isinstance(rows, CachedRows | NarrowRows):
+            elif isinstance(rows, CachedRows | QuantizedRows):
                 staged.size += self._made_bytes(rows, batch.blocks[0])
             with self._lock:
                 self._check_limit(staged)
@@ -378,16 +395,16 @@ class TorchDevice(
                 raise
             return staged
 
-    def _made_bytes(self, rows: CachedRows | NarrowRows, block: Block) -> int:
+    def _made_bytes(self, rows: CachedRows | QuantizedRows, block: Block) -> int:
         """The bytes of what is made of rows when they arrive."""
-        sent = RowArrays.of(rows.sent if isinstance(rows, CachedRows) else rows)
+        sent = RowArrays.of(rows.missing_rows if isinstance(rows, CachedRows) else rows)
         width = int(sent.codes.shape[1])
         whole, first = 4 * width * block.num_src, self._first
         if self._row_kernels is None or first is None or not fuses(sent.format, first):
             return whole
         return 4 * first.width(width) * block.num_dst
 
-    def _inputs_of(self, rows: SentRows, block: TensorBlock) -> torch.Tensor | Aggregated:
+    def _inputs_of(self, rows: SentRows, block: TensorBlock) -> torch.Tensor | AggregatedFeatures:
         """The first layer's inputs of the rows that were sent and kept."""
         if self._row_kernels is None:
             return rows.numbers()
@@ -397,7 +414,7 @@ class TorchDevice(
         with self._health.terminal("propagate"):
             with self._lock:
                 if not isinstance(staged, Staged) or staged not in self._staged:
-                    raise DeviceFault(
+                    raise DeviceFaultError(
                         f"{self.info.name}: propagate was given something that transfer did not "
                         "return, or a mini-batch for the second time"
                     )
@@ -409,7 +426,7 @@ class TorchDevice(
                     result = (
                         self._step(staged) if staged.batch is None else self._step_in_chunks(staged.batch)
                     )
-            except DeviceOutOfMemory:
+            except DeviceOutOfMemoryError:
                 self._release(staged)  # What its chunks had taken is free again.
                 raise
             except Exception as error:
@@ -462,14 +479,14 @@ class TorchDevice(
             except Exception as error:
                 failed.append(error)
         if failed and not faulted:
-            raise DeviceFault(f"{self.info.name}: closing failed: {failed[0]}") from failed[0]
+            raise DeviceFaultError(f"{self.info.name}: closing failed: {failed[0]}") from failed[0]
 
     # The stages' work.
 
     def _transfer_whole(self, batch: MiniBatch) -> Staged:
         """What was copied for the first step serves all others."""
         driver, kept = self._driver, self._resident
-        is_new = kept is None or kept.whole is not batch.whole
+        is_new = kept is None or kept.whole is not batch.full_graph
         features = self._features if batch.inputs is None else None
         staged = Staged(len(batch.targets), batch.normalizer, 0, whole=True)
         if is_new:
@@ -494,7 +511,7 @@ class TorchDevice(
             raise
         return staged
 
-    def _send(self, shipment: Shipment, staged: Staged) -> None:
+    def _send(self, shipment: PackedBatch, staged: Staged) -> None:
         driver = self._driver
         staged.host = self._pool.take(shipment.parcel.size, np.uint8)
         with driver.running(self._copies):
@@ -516,7 +533,11 @@ class TorchDevice(
             described = self._health.loaded(self._description)
             options = self._chunk_options or ChunkOptions()
             self._chunks = TorchChunkSteps(
-                self._room_of(described, options.in_flight), described, options, self._budget, self._keeper
+                self._chunk_memory_of(described, options.in_flight),
+                described,
+                options,
+                self._budget,
+                self._keeper,
             )
         begun = self._driver.mark(self._compute)
         try:
@@ -529,22 +550,22 @@ class TorchDevice(
             raise
         ended = self._driver.mark(self._compute)
         self._driver.wait(ended)
-        self._tell_chunks(self._chunks.room.times)
+        self._report_chunks(self._chunks.room.times)
         return replace(result, seconds={"propagate": self._driver.seconds(begun, ended)})
 
-    def chunk_room(self, in_flight: int) -> TorchRoom:
+    def chunk_memory(self, in_flight: int) -> TorchChunkMemory:
         with self._health.terminal("chunk_room"):
-            self._shared = self._room_of(self._health.loaded(self._description), in_flight)
+            self._shared = self._chunk_memory_of(self._health.loaded(self._description), in_flight)
             return self._shared
 
     def chunk_gradients(self) -> list[torch.Tensor]:
         with self._health.terminal("chunk_gradients"), self._driver.running(self._compute):
             room = self._health.loaded(self._shared)
             gradients = room.gradients(self._parameters)
-            self._tell_chunks(room.times)
+            self._report_chunks(room.times)
             return gradients
 
-    def _tell_chunks(self, times: ChunkTimes) -> None:
+    def _report_chunks(self, times: ChunkTimes) -> None:
         """Hand over what was done with chunks, and the weights before that; all of it is over."""
         if self._timeline is None or self._hear is None:
             return
@@ -553,8 +574,8 @@ class TorchDevice(
         self._update_begun = None
         times.tell(self._hear, self._timeline)
 
-    def _room_of(self, described: ModelDescription, in_flight: int) -> TorchRoom:
-        return TorchRoom(
+    def _chunk_memory_of(self, described: ModelDescription, in_flight: int) -> TorchChunkMemory:
+        return TorchChunkMemory(
             *(self.info.name, self._driver, self._compute, self._copies),
             *(described, self._objective, self._chunk_bytes, in_flight),
         )
@@ -580,17 +601,17 @@ class TorchDevice(
         begun = driver.mark(self._compute)
         for parameter in self._parameters:
             parameter.grad = None
-        with model_errors_named(model):
+        with explain_model_errors(model):
             scores = model(delivery.blocks, delivery.inputs)
         if delivery.target_rows is not None:
             scores = scores.index_select(0, delivery.target_rows)
         forward = None if self._timeline is None else driver.mark(self._compute)
-        with OBJECTIVES.blamed(self._objective.name, "loss_sum"):
+        with OBJECTIVES.wrap_errors(self._objective.name, "loss_sum"):
             loss = check_loss(
                 self._objective,
                 self._objective.loss_sum(scores, delivery.labels, delivery.target_weights),
             )
-        with model_errors_named(model):
+        with explain_model_errors(model):
             loss.backward()  # type: ignore[no-untyped-call]
         backward = None if self._timeline is None else driver.mark(self._compute)
         counts = self._objective.count(scores.detach(), delivery.labels)
@@ -611,9 +632,9 @@ class TorchDevice(
         ended = driver.mark(self._compute)
         driver.wait(ended)
         if self._timeline is not None:
-            self._tell(self._timeline, staged, (begun, forward, backward, ended))
+            self._report_times(self._timeline, staged, (begun, forward, backward, ended))
         summary, gradients = back[: 1 + len(counted)].clone(), back[1 + len(counted) :].clone()
-        self._pool.give(host)
+        self._pool.release(host)
         return StepResult(
             loss_sum=float(summary[0]),
             counts=_values(counts, summary[1:]),
@@ -628,10 +649,10 @@ class TorchDevice(
                 "transfer": driver.seconds(staged.begun, staged.arrived),
                 "propagate": driver.seconds(begun, ended),
             },
-            row_gradients=take_row_gradients(model),
+            row_gradients=take_sparse_gradients(model),
         )
 
-    def _tell(self, timeline: Timeline, staged: Staged, marks: Sequence[Any]) -> None:
+    def _report_times(self, timeline: Timeline, staged: Staged, marks: Sequence[Any]) -> None:
         """Hand over what was run for a mini-batch, and the weights before it; all of it is over."""
         assert self._hear is not None
         begun, forward, backward, ended = marks
@@ -652,7 +673,7 @@ class TorchDevice(
         with self._lock:
             self._staged.discard(staged)
         if staged.host is not None:
-            self._pool.give(staged.host)
+            self._pool.release(staged.host)
         staged.host = staged.delivery = staged.batch = None
 
     def _free(self, staged: Staged, doing: str, error: Exception) -> None:
@@ -668,7 +689,7 @@ class TorchDevice(
             self._driver.wait(self._driver.mark(stream))
         self._release(staged)
         self._driver.trim()
-        raise DeviceOutOfMemory(self._too_large(staged, doing, used)) from error
+        raise DeviceOutOfMemoryError(self._too_large(staged, doing, used)) from error
 
     # Memory.
 
@@ -677,7 +698,7 @@ class TorchDevice(
             return
         used = self._resident_bytes() + sum(other.size for other in self._staged)
         if used + staged.size > self._limit:
-            raise DeviceOutOfMemory(self._too_large(staged, "transfer", used))
+            raise DeviceOutOfMemoryError(self._too_large(staged, "transfer", used))
 
     def _resident_bytes(self) -> int:
         features = 0 if self._features is None else self._features.nbytes
@@ -689,7 +710,7 @@ class TorchDevice(
 
     def _if_it_fits(self, size: int, make: Callable[[], T]) -> T | None:
         """Make what stays in device memory for longer than a step, or None where it would take too much."""
-        if size > self._room():
+        if size > self._capacity_bytes():
             return None
         try:
             return make()
@@ -701,10 +722,10 @@ class TorchDevice(
             self._driver.trim()
             return None
 
-    def _room(self) -> float:
-        return _RESIDENT_SHARE * self._free_room()
+    def _capacity_bytes(self) -> float:
+        return _RESIDENT_SHARE * self._free_bytes()
 
-    def _free_room(self) -> float:
+    def _free_bytes(self) -> float:
         room = float(self._driver.free_bytes())
         return room if self._limit is None else min(room, self._limit - self._resident_bytes())
 
@@ -713,11 +734,12 @@ class TorchDevice(
         if staged.whole:
             return (
                 f"{self.info.name}: out of memory in {doing}: the whole graph does not fit, with "
-                f"{size(used)} in use of {size(total)}"
+                f"{format_bytes(used)} in use of {format_bytes(total)}"
             )
         return (
             f"{self.info.name}: out of memory in {doing}: a mini-batch of {staged.targets:,} targets "
-            f"({size(staged.size)} of input) with {size(used)} in use of {size(total)}: "
+            f"({format_bytes(staged.size)} of input) with {format_bytes(used)} in use of "
+            f"{format_bytes(total)}: "
             "lower data.batch_size, or give the device a smaller share"
         )
 
@@ -726,7 +748,7 @@ class TorchDevice(
     def _faulted(self) -> bool:
         try:
             self._health.check()
-        except DeviceFault:
+        except DeviceFaultError:
             return True
         return False
 
@@ -772,8 +794,8 @@ class MpsDevice(TorchDevice):
 def _described(model: torch.nn.Module, name: str) -> ModelDescription:
     try:
         return describe(model, name)
-    except UnsupportedModel as error:
-        raise UnsupportedModel(
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(
             f"{type(model).__name__} on {name} in chunks: not every layer is a sum along edges with products "
             "after it. Omit the settings of fullgraph to train on the whole graph at once, or train on cpu"
         ) from error

@@ -1,13 +1,19 @@
-"""What a device asks of torch's interface to a kind of hardware, in one place that tests can replace."""
+"""Streams, events, pinned memory and copies of a torch device."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
+import numpy as np
 import psutil
 import torch
+from numpy.typing import NDArray
+
+from hyrt.device import Span
+from hyrt.runtime.buffer_pool import BufferPool
 
 
 class Driver:
@@ -167,3 +173,128 @@ class MpsDriver(Driver):
 
     def out_of_memory(self, error: Exception) -> bool:
         return super().out_of_memory(error) or "MPS backend out of memory" in str(error)
+
+
+# Torch tells the time between two marks as milliseconds in float32. Over this many seconds that is exact to a
+# quarter of a microsecond; over an hour it would be to a quarter of a millisecond.
+_REACH_S = 2.0
+
+
+class Timeline:
+    """One clock for all streams of a device: nanoseconds since it was made, from marks that were reached.
+
+    Times are told from a mark that follows at a distance. It stays far enough behind that what any stream has
+    just run came after it.
+
+    Parameters
+    ----------
+    driver
+        The hardware.
+    stream
+        The stream on which the first mark is made; it is waited for.
+    """
+
+    def __init__(self, driver: Driver, stream: Any) -> None:
+        self._driver = driver
+        first = driver.mark(stream)
+        driver.wait(first)
+        # Together, so that a thread that reads them sees both of one moment.
+        self._from: tuple[Any, int] = (first, 0)
+        self._next: tuple[Any, int] = self._from
+
+    def spans(self, marks: Sequence[tuple[str, Any, Any]]) -> list[Span]:
+        """Name, start and end in nanoseconds of what ran between two marks; nothing without a mark."""
+        return [
+            (name, self._at(start), self._at(end))
+            for name, start, end in marks
+            if start is not None and end is not None
+        ]
+
+    def follow(self, mark: Any) -> None:
+        """Come after a mark that was reached; one thread at a time calls this."""
+        now = self._at(mark)
+        if now - self._next[1] >= 1e9 * _REACH_S / 2:
+            self._from, self._next = self._next, (mark, now)
+
+    def _at(self, mark: Any) -> int:
+        origin, at = self._from
+        return at + round(1e9 * self._driver.seconds(origin, mark))
+
+
+# Every array in a parcel starts at a multiple of this: enough for any dtype and for full memory transactions.
+_ALIGNMENT = 256
+_STEP_BYTES = 1 << 20
+
+DTYPES: dict[np.dtype[Any], torch.dtype] = {
+    np.dtype(np.int8): torch.int8,
+    np.dtype(np.int16): torch.int16,
+    np.dtype(np.int32): torch.int32,
+    np.dtype(np.int64): torch.int64,
+    np.dtype(np.float32): torch.float32,
+}
+
+
+def pinned_pool(driver: Driver) -> BufferPool:
+    """Pinned memory, handed out again once it is given back: pinning costs more than a step's copies."""
+    return BufferPool(lambda size: driver.pinned(size).numpy(), _STEP_BYTES)
+
+
+def fetch(
+    driver: Driver, pool: BufferPool, stream: Any, tensors: Sequence[torch.Tensor]
+) -> list[NDArray[Any]]:
+    """Host copies of device tensors, once the stream has made them; one wait for all."""
+    starts = [0]
+    for tensor in tensors:
+        starts.append(starts[-1] + -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT)
+    buffer = pool.take(starts[-1], np.uint8)
+    host = torch.from_numpy(buffer)
+    rooms = [
+        host[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        for tensor, start in zip(tensors, starts, strict=False)
+    ]
+    for room, tensor in zip(rooms, tensors, strict=True):
+        room.copy_(tensor, non_blocking=True)
+    driver.wait(driver.mark(stream))
+    copies = [room.numpy().copy() for room in rooms]
+    pool.release(buffer)
+    return copies
+
+
+class CoalescedCopy:
+    """Arrays that go to the device in one copy.
+
+    An array that is added twice travels once: blocks of a subgraph share theirs.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: list[NDArray[Any]] = []
+        self._starts: list[int] = []
+        self._places: dict[int, int] = {}
+        self.size = 0
+
+    def add(self, array: NDArray[Any]) -> int:
+        """Note an array; returns its place in what `send` gives."""
+        place = self._places.get(id(array))
+        if place is None:
+            place = self._places[id(array)] = len(self._arrays)
+            self._arrays.append(array)
+            self._starts.append(self.size)
+            self.size += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+        return place
+
+    def send(self, host: NDArray[np.uint8], device: torch.device) -> list[torch.Tensor]:
+        """Copy everything into `host` and from there, on the current stream, to new memory of the device.
+
+        Returns
+        -------
+        A tensor on the device for each place, in the array's shape and dtype.
+        """
+        for array, start in zip(self._arrays, self._starts, strict=True):
+            room = host[start : start + array.nbytes].view(array.dtype)
+            np.copyto(room.reshape(array.shape), array)
+        there = torch.empty(max(1, self.size), dtype=torch.uint8, device=device)
+        there[: self.size].copy_(torch.from_numpy(host)[: self.size], non_blocking=True)
+        return [
+            there[start : start + array.nbytes].view(DTYPES[array.dtype]).view(array.shape)
+            for array, start in zip(self._arrays, self._starts, strict=True)
+        ]

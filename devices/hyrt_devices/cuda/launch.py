@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt_devices.cuda.compiled import Defines, checked, compiled, compiled_source, has_bindings
+from hyrt_devices.cuda.nvrtc import Defines, checked, compiled, compiled_source, has_bindings
 
 Argument = torch.Tensor | np.generic | None
 

@@ -87,7 +87,7 @@ def _search(kind: str) -> tuple[list[DeviceInfo], Exception | None]:
             # A driver that is too old is said in a warning, and found missing here.
             warnings.simplefilter("ignore")
             return [_DESCRIBE[kind](index) for index in range(_count(kind))], None
-    except Exception as error:  # Whatever a driver does, a probe never raises: `why_missing` says it.
+    except Exception as error:  # Whatever a driver does, a probe never raises: `missing_reason` says it.
         return [], error
 
 
@@ -96,7 +96,7 @@ def found(kind: str) -> list[DeviceInfo]:
     return _search(kind)[0]
 
 
-def why_missing(kind: str) -> str:
+def missing_device_reason(kind: str) -> str:
     """Why there are none, and what to do about it."""
     error = _search(kind)[1]
     if error is not None:

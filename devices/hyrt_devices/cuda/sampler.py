@@ -12,17 +12,15 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.device import QueueListener
-from hyrt.errors import DeviceOutOfMemory
+from hyrt.errors import DeviceOutOfMemoryError
 from hyrt.graph.graph import Graph
-from hyrt.machine.buffer_pool import BufferPool
+from hyrt.runtime.buffer_pool import BufferPool
 from hyrt.sampling.block import Ids
 from hyrt.sampling.sampler import Hop
 from hyrt_devices.cuda.blocks import ResidentHop
-from hyrt_devices.cuda.driver import Driver
+from hyrt_devices.cuda.driver import Driver, Timeline, fetch
+from hyrt_devices.cuda.feature_rows import upload
 from hyrt_devices.cuda.launch import THREADS, Argument, KernelLauncher, KernelProgram
-from hyrt_devices.cuda.rows.gather import upload
-from hyrt_devices.cuda.staging import fetch
-from hyrt_devices.cuda.timeline import Timeline
 
 _UNMET = 2**31 - 1
 
@@ -145,7 +143,7 @@ class CudaSampler:
                 if not self._driver.out_of_memory(error):
                     raise
                 traceback.clear_frames(error.__traceback__)
-                raise DeviceOutOfMemory(
+                raise DeviceOutOfMemoryError(
                     f"{self._driver.device}: out of memory while sampling {fanout} neighbours of "
                     f"{len(vertices):,} vertices: lower data.batch_size, or let the host sample "
                     "(sampler.on_device=false)"

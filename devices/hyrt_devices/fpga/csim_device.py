@@ -1,37 +1,87 @@
-"""The FPGA trainer without a card: its HLS kernels simulated on the host, its times from the cycle model."""
+"""The simulated FPGA device: C simulation of the kernels, with times of the cycle model."""
 
 from __future__ import annotations
 
 import shutil
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from hyrt_hls.parts.resources import KernelDesign, estimate
-from hyrt_hls.simulation.simulator import Simulator
-from hyrt_hls.task.layout import Task
+from hyrt_hls.resources import KernelDesign, estimate_resources
+from hyrt_hls.simulator import Simulator
+from hyrt_hls.task_layout import CODE_BYTES, LayerRecord, Task
+from hyrt_perfmodel.fpga_cycles import EdgeList, LayerSizes, TaskShape, task_seconds
+from hyrt_perfmodel.fpga_design import FpgaDesign
 from numpy.typing import NDArray
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, Rates, StepResult
-from hyrt.device.capabilities import ExplainsAbsence, Traceable
-from hyrt.errors import DeviceOutOfMemory, DeviceUnavailable
+from hyrt.device.capabilities import ExplainsMissing, Traceable
+from hyrt.errors import DeviceOutOfMemoryError, DeviceUnavailableError
+from hyrt.formatting import format_bytes
 from hyrt.nn.description import ModelDescription
-from hyrt.quantities import size
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt_devices.fpga.modelled_time import LINK_BYTES_PER_S, ModelledTime, task_bytes
 from hyrt_devices.fpga.pools import remedy
-from hyrt_devices.fpga.programs import KERNEL
-from hyrt_devices.fpga.simulated_card import (
-    REPORTS_VARIABLE,
-    SimulatedCard,
-    assumed_design,
-    simulated_card,
-)
+from hyrt_devices.fpga.simulated_card import REPORTS_VARIABLE, SimulatedCard, assumed_design, simulated_card
 from hyrt_devices.fpga.tiles import build_tasks
 from hyrt_devices.fpga.weights import WeightLayout, described
+from hyrt_devices.fpga.xclbin import KERNEL
+
+# PCIe 3.0 x16, 16 GB/s, of which 75 %; and what a transfer costs whatever its size.
+LINK_BYTES_PER_S = 12e9
+LINK_LATENCY_S = 3e-5
+
+
+def task_bytes(task: Task) -> int:
+    """Of all that is brought to the card for a launch, the weights aside, and of the scores."""
+    read = (task.features, task.edges, task.labels, task.target_weights, task.vertices, task.task)
+    targets, columns = task.score_shape
+    return sum(array.nbytes for array in read) + 4 * targets * columns
+
+
+def task_shape(task: Task) -> TaskShape:
+    """The task's sizes and edges, as the cycle model takes them."""
+    return TaskShape(
+        layers=tuple(_layer_shape(task, record, i > 0) for i, record in enumerate(task.records)),
+        classes=task.header.classes,
+    )
+
+
+def _layer_shape(task: Task, record: LayerRecord, transposed: bool) -> LayerSizes:
+    def edges(first: int, count: int) -> EdgeList:
+        section = task.edges[first : first + count]
+        return EdgeList(sources=section[:, 0], destinations=section[:, 1])
+
+    return LayerSizes(
+        rows=record.rows,
+        parts=record.parts,
+        num_src=record.num_src,
+        in_width=record.in_width,
+        out_width=record.out_width,
+        edges=record.num_edges,
+        value_bytes=CODE_BYTES[0 if transposed else task.header.row_codes],
+        forward=edges(record.first_edge, record.num_edges),
+        backward=edges(record.first_backward_edge, record.num_backward_edges) if transposed else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelledTime:
+    """Seconds on a virtual clock."""
+
+    design: FpgaDesign
+    """The trainer's design; its field `assumed` names what is assumed of it."""
+
+    def transfer_s(self, tasks: Iterable[Task]) -> float:
+        """Of a mini-batch's way to the card."""
+        return sum(LINK_LATENCY_S + task_bytes(task) / LINK_BYTES_PER_S for task in tasks)
+
+    def propagate_s(self, tasks: Iterable[Task]) -> float:
+        """Of a mini-batch's launches, one after the other on one compute unit."""
+        return sum(task_seconds(task_shape(task), self.design) for task in tasks)
+
 
 # A U250's four banks of 16 GiB.
 _MEMORY_BYTES = 64 << 30
@@ -49,7 +99,7 @@ class _Staged:
     seconds: Mapping[str, float]
 
 
-class FpgaCsimDevice(ExplainsAbsence, Traceable):
+class FpgaCsimDevice(ExplainsMissing, Traceable):
     """Trains with the kernels of `hyrt_hls`, compiled with g++: for correctness, not for speed.
 
     What it computes is what the card would compute. The seconds it reports are not the simulation's but those
@@ -58,7 +108,7 @@ class FpgaCsimDevice(ExplainsAbsence, Traceable):
     Parameters
     ----------
     info
-        The device that `probe` described.
+        The device that `infer_shapes` described.
     options
         The run's.
     design
@@ -106,7 +156,7 @@ class FpgaCsimDevice(ExplainsAbsence, Traceable):
         try:
             return cls(info, options)
         except (ValueError, OSError) as error:
-            raise DeviceUnavailable(f"{info.name} cannot be simulated: {error}") from error
+            raise DeviceUnavailableError(f"{info.name} cannot be simulated: {error}") from error
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         self._health.check()
@@ -134,7 +184,7 @@ class FpgaCsimDevice(ExplainsAbsence, Traceable):
                 size_bytes = sum(map(task_bytes, tasks))
                 self._take(size_bytes, f"a mini-batch of {staged.targets} targets")
                 staged.tasks, staged.size_bytes = tasks, size_bytes
-                self._tell("link, modelled", f"{len(tasks)} tasks", self._time.transfer_s(tasks))
+                self._report_times("link, modelled", f"{len(tasks)} tasks", self._time.transfer_s(tasks))
             return staged
 
     def propagate(self, staged: _Staged) -> StepResult:
@@ -156,7 +206,7 @@ class FpgaCsimDevice(ExplainsAbsence, Traceable):
             outcome = self._simulator.train(replace(task, weights=self._weights))
             task_s = self._time.propagate_s([task])
             propagate_s += task_s
-            self._tell("trainer, modelled", KERNEL, task_s)
+            self._report_times("trainer, modelled", KERNEL, task_s)
             sums += outcome.gradients
             loss_sum += outcome.loss_sum
             correct += outcome.correct
@@ -170,7 +220,7 @@ class FpgaCsimDevice(ExplainsAbsence, Traceable):
             seconds=seconds if tasks else {},
         )
 
-    def _tell(self, queue: str, name: str, seconds: float) -> None:
+    def _report_times(self, queue: str, name: str, seconds: float) -> None:
         """Of something that is simulated now: as long as the model says, ended when its simulation has."""
         if self._hear is not None:
             now = time.perf_counter_ns()
@@ -186,13 +236,13 @@ class FpgaCsimDevice(ExplainsAbsence, Traceable):
         self._weights = np.empty(0, np.float32)
         self._simulator.close()
 
-    def _take(self, size_bytes: int, what: str, *, is_model: bool = False) -> None:
+    def _take(self, size_bytes: int, purpose: str, *, is_model: bool = False) -> None:
         with self._lock:
             if self._used_bytes + size_bytes > self._limit_bytes:
                 kept = 0 if self._layout is None else _weight_bytes(self._layout)
-                raise DeviceOutOfMemory(
-                    f"{self.info.name} is out of memory: no room for {what}, {size(size_bytes)}, "
-                    f"{size(self._used_bytes)} in use of {size(self._limit_bytes)}: "
+                raise DeviceOutOfMemoryError(
+                    f"{self.info.name} is out of memory: no room for {purpose}, {format_bytes(size_bytes)}, "
+                    f"{format_bytes(self._used_bytes)} in use of {format_bytes(self._limit_bytes)}: "
                     f"{remedy(size_bytes if is_model else 0, kept, self._limit_bytes)}"
                 )
             self._used_bytes += size_bytes
@@ -211,13 +261,14 @@ def _info(card: SimulatedCard) -> DeviceInfo:
     part, design, modelled = card.part, card.design, card.modelled
     macs = design.mac_rows * design.mac_cols
     arena_bytes = design.pes * design.arena_words * 64
-    uram = estimate(modelled, design.arena_words).of(part)["uram"]
+    uram = estimate_resources(modelled, design.arena_words).fractions_of(part)["uram"]
     told = "reported" if card.reported else "assumed"
     return DeviceInfo(
         kind="fpga-csim",
         index=0,
         description=f"simulated {part.name.upper()}: HLS kernels in C simulation on the host, {design.pes} "
-        f"PEs, {macs} MACs, {size(arena_bytes)} on chip ({uram:.0%} of its UltraRAM), times of the cycle "
+        f"PEs, {macs} MACs, {format_bytes(arena_bytes)} on chip ({uram:.0%} of its "
+        "UltraRAM), times of the cycle "
         f"model at {modelled.clock_hz / 1e6:.0f} MHz ({told})",
         memory_bytes=_MEMORY_BYTES,
         link="PCIe (modelled)",

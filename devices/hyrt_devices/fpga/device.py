@@ -9,24 +9,29 @@ from typing import Any
 import torch
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, StepResult
-from hyrt.device.capabilities import ExplainsAbsence, Traceable
-from hyrt.errors import UnsupportedModel
+from hyrt.device.capabilities import ExplainsMissing, Traceable
+from hyrt.errors import UnsupportedModelError
 from hyrt.nn.description import ModelDescription
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt_devices.fpga.pools import Pools
+from hyrt_devices.fpga.compute_units import (
+    OF_THE_MODEL,
+    ComputeUnits,
+    Queue,
+    StagedTasks,
+    TaskStager,
+    is_over,
+)
+from hyrt_devices.fpga.pools import BufferPools
 from hyrt_devices.fpga.probe import survey
-from hyrt_devices.fpga.programs import TrainerPrograms, XclbinPrograms
-from hyrt_devices.fpga.queue import Queue, is_over
-from hyrt_devices.fpga.staged import OF_THE_MODEL, StagedTasks, TaskStager
 from hyrt_devices.fpga.tiles import build_tasks
-from hyrt_devices.fpga.units import Units
 from hyrt_devices.fpga.weights import WeightLayout, described
+from hyrt_devices.fpga.xclbin import TrainerPrograms, XclbinPrograms
+from hyrt_devices.opencl_host.discovery import opening
+from hyrt_devices.opencl_host.memory_pool import memory_errors
 from hyrt_devices.opencl_host.profiling import Command, span_s, spans
-from hyrt_devices.opencl_host.recycled_memory import memory_errors
-from hyrt_devices.opencl_host.survey import opening
 
 
-class FpgaDevice(ExplainsAbsence, Traceable):
+class FpgaDevice(ExplainsMissing, Traceable):
     """Trains on one card; a mini-batch that does not fit on the chip is trained in tiles.
 
     One queue for transfers and one for launches, each with kernel objects of its own; events join them.
@@ -34,7 +39,7 @@ class FpgaDevice(ExplainsAbsence, Traceable):
     Parameters
     ----------
     info
-        The device that `probe` described.
+        The device that `infer_shapes` described.
     context, device
         `pyopencl.Context` with the one `pyopencl.Device`.
     options
@@ -52,7 +57,7 @@ class FpgaDevice(ExplainsAbsence, Traceable):
         limit = info.memory_bytes
         if options.memory_bytes is not None:
             limit = min(limit, options.memory_bytes)
-        self._pools = Pools(
+        self._pools = BufferPools(
             context, info.name, limit, int(device.max_mem_alloc_size), of_the_model=OF_THE_MODEL
         )
         self._transfers = Queue(context, device)
@@ -60,7 +65,7 @@ class FpgaDevice(ExplainsAbsence, Traceable):
         self._stager = TaskStager(programs, self._pools, self._transfers)
         self._model: ModelDescription | None = None
         self._layout: WeightLayout | None = None
-        self._units: Units | None = None
+        self._units: ComputeUnits | None = None
         self._hear: QueueListener | None = None
         # Where somebody hears: what is under way to the card beside mini-batches.
         self._brought: list[Command] = []
@@ -75,11 +80,11 @@ class FpgaDevice(ExplainsAbsence, Traceable):
         return "; ".join(survey().reasons)
 
     @classmethod
-    def why_unsupported(cls, model: torch.nn.Module) -> str:
+    def unsupported_reason(cls, model: torch.nn.Module) -> str:
         """Why the kernels do not run a model (perhaps on the meta device); empty where they do."""
         try:
             described(model, "the FPGA trainer")
-        except UnsupportedModel as error:
+        except UnsupportedModelError as error:
             return str(error)
         return ""
 
@@ -105,7 +110,9 @@ class FpgaDevice(ExplainsAbsence, Traceable):
                 self._units.release()
             self._model = self._layout = self._units = None
             layout = WeightLayout(model_words, trainable, self.info.name)
-            self._units = Units(self._programs, self._pools, self._stager, self._launches, layout.num_floats)
+            self._units = ComputeUnits(
+                self._programs, self._pools, self._stager, self._launches, layout.num_floats
+            )
             self._model, self._layout = model_words, layout
         self.update(parameters)
 
@@ -126,7 +133,7 @@ class FpgaDevice(ExplainsAbsence, Traceable):
                         model,
                         self._programs.design,
                         self.info.name,
-                        at_least=self._programs.num_units,
+                        min_tasks=self._programs.num_units,
                     ),
                 )
             return staged

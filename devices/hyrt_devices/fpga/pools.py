@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from hyrt_devices.opencl_host.recycled_memory import RecycledMemory, whole_pages
+from hyrt_devices.opencl_host.memory_pool import DeviceMemoryPool, whole_pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Slot:
         self.view(array.shape, array.dtype)[...] = array
 
 
-class Pools:
+class BufferPools:
     """Hands out slots; any thread may take and give back.
 
     A slot is used again only where it was first: XRT puts a buffer in the memory bank of the first argument
@@ -68,7 +68,7 @@ class Pools:
     context
         The OpenCL context.
     name, limit_bytes, largest_bytes
-        The parameters of `RecycledMemory`.
+        The parameters of `DeviceMemoryPool`.
     of_the_model
         Arguments whose slots hold the model's weights and gradients: they are what no smaller mini-batch
         makes room for.
@@ -84,7 +84,7 @@ class Pools:
     ) -> None:
         self._context = context
         self._of_the_model = of_the_model
-        self.slots: RecycledMemory[Slot] = RecycledMemory(
+        self.slots: DeviceMemoryPool[Slot] = DeviceMemoryPool(
             name, limit_bytes, largest_bytes, self._slot, self._explain
         )
 
@@ -93,7 +93,7 @@ class Pools:
 
         Raises
         ------
-        DeviceOutOfMemory
+        DeviceOutOfMemoryError
             If it does not fit; nothing was taken.
         """
         return self.slots.take(whole_pages(max(size_bytes, 1)), place)
@@ -124,23 +124,23 @@ class Pools:
         return purpose, remedy(asked if is_kept else 0, kept, self.slots.limit_bytes)
 
 
-def remedy(asked_bytes: int, kept_bytes: int, limit_bytes: int) -> str:
+def remedy(requested_bytes: int, resident_bytes: int, limit_bytes: int) -> str:
     """What to do where memory is short.
 
     Parameters
     ----------
-    asked_bytes
+    requested_bytes
         Bytes asked for the model; 0 for a mini-batch.
-    kept_bytes
+    resident_bytes
         Bytes of the model's weights and gradients that are there.
     limit_bytes
         Bytes that there are in all.
     """
-    if asked_bytes:
+    if requested_bytes:
         return "the model itself is too large, whatever the mini-batch: use fewer or narrower layers"
-    if 2 * kept_bytes > limit_bytes:
+    if 2 * resident_bytes > limit_bytes:
         return (
-            f"{kept_bytes / limit_bytes:.0%} of it are weights and gradients: use fewer or narrower "
+            f"{resident_bytes / limit_bytes:.0%} of it are weights and gradients: use fewer or narrower "
             "layers, or give it fewer targets"
         )
     return "give it fewer targets"

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hyrt_hls.parts.resources import KernelDesign
+from hyrt_hls.resources import KernelDesign
 
 from hyrt.device import DeviceInfo, Rates
-from hyrt.errors import DeviceUnavailable
-from hyrt_devices.fpga.programs import KERNEL
-from hyrt_devices.fpga.xclbin import Xclbin, read_design, read_xclbin
-from hyrt_devices.opencl_host.survey import DeviceSurvey, FoundDevice, why_no_pyopencl
+from hyrt.errors import DeviceUnavailableError
+from hyrt_devices.fpga.xclbin import KERNEL, Xclbin, read_design, read_xclbin
+from hyrt_devices.opencl_host.discovery import DiscoveryResult, FoundDevice, pyopencl_problem
 
 XCLBIN_VARIABLE = "HYRT_XCLBIN"
 """Environment variable that names the xclbin to use."""
@@ -43,38 +42,38 @@ def xclbin_path() -> Path:
     return Path(data) / "hyrt" / f"{KERNEL}.xclbin"
 
 
-def survey() -> DeviceSurvey[FoundCard]:
+def survey() -> DiscoveryResult[FoundCard]:
     """Ask XRT for its cards, in its order.
 
     Cheap, and never raises; OpenCL is not even loaded where XRT is not installed for it.
     """
     try:
-        return DeviceSurvey(_found(), [])
-    except DeviceUnavailable as error:
-        return DeviceSurvey([], [str(error)])
+        return DiscoveryResult(_found(), [])
+    except DeviceUnavailableError as error:
+        return DiscoveryResult([], [str(error)])
 
 
 def _found() -> list[FoundCard]:
     if not has_xrt():
-        raise DeviceUnavailable(
+        raise DeviceUnavailableError(
             "no XRT (the card's runtime) among the OpenCL drivers: install it from the card's vendor, "
             "then source its setup.sh"
         )
-    if problem := why_no_pyopencl():
-        raise DeviceUnavailable(problem)
+    if problem := pyopencl_problem():
+        raise DeviceUnavailableError(problem)
     import pyopencl as cl
 
     try:
         platforms = [platform for platform in cl.get_platforms() if platform.name == _PLATFORM]
         devices = [device for platform in platforms for device in platform.get_devices()]
     except (cl.Error, RuntimeError) as error:
-        raise DeviceUnavailable(f"XRT does not answer ({error}): {_check_card()}") from error
+        raise DeviceUnavailableError(f"XRT does not answer ({error}): {_check_card()}") from error
     if not devices:
-        raise DeviceUnavailable(f"XRT finds no card: {_check_card()}")
+        raise DeviceUnavailableError(f"XRT finds no card: {_check_card()}")
     path = xclbin_path()
     if not path.exists():
         source = XCLBIN_VARIABLE if os.environ.get(XCLBIN_VARIABLE) else f"{XCLBIN_VARIABLE} is not set"
-        raise DeviceUnavailable(
+        raise DeviceUnavailableError(
             f"there is a card, but no xclbin: {path} does not exist ({source}): {_BUILD} and name it "
             f"in {XCLBIN_VARIABLE}"
         )
@@ -87,7 +86,7 @@ def _found() -> list[FoundCard]:
             for i, device in enumerate(devices)
         ]
     except (cl.Error, RuntimeError, ValueError) as error:
-        raise DeviceUnavailable(f"a card does not answer ({error}): {_check_card()}") from error
+        raise DeviceUnavailableError(f"a card does not answer ({error}): {_check_card()}") from error
 
 
 def _check_card() -> str:
@@ -132,7 +131,7 @@ def _check_mode(xclbin: Xclbin) -> None:
     # `noop` takes any.
     if given != wanted and given != "noop":
         remedy = f"set {_EMULATION_VARIABLE}={wanted}" if wanted else f"unset {_EMULATION_VARIABLE}"
-        raise DeviceUnavailable(
+        raise DeviceUnavailableError(
             f"{xclbin.path} is built for {xclbin.mode}, but {_EMULATION_VARIABLE} is {given or 'not set'}: "
             f"{remedy}"
         )

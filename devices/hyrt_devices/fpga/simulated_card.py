@@ -6,10 +6,10 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hyrt_hls.parts.part import Part, load_part
-from hyrt_hls.parts.resources import KernelDesign
-from hyrt_hls.vitis.finished_build import modelled, part_of, read_build
-from hyrt_perfmodel.cycles.design import FpgaDesign
+from hyrt_hls.build_report import design_from_build, identify_part, read_build
+from hyrt_hls.fpga_part import FpgaPart, load_part
+from hyrt_hls.resources import KernelDesign
+from hyrt_perfmodel.fpga_design import FpgaDesign
 
 REPORTS_VARIABLE = "HYRT_FPGA_REPORTS"
 """Environment variable: the folder of a build whose trainer is simulated, with its reports' clock."""
@@ -21,7 +21,7 @@ _PART = "u250"
 class SimulatedCard:
     """A card that is not there."""
 
-    part: Part
+    part: FpgaPart
     """The part on the card."""
     design: KernelDesign
     """The design of its trainer."""
@@ -47,7 +47,7 @@ def simulated_card() -> SimulatedCard:
         )
         return SimulatedCard(part, sizes, assumed_design(sizes, part))
     place = Path(os.path.expanduser(reports))
-    part = part_of(place)
+    part = identify_part(place)
     build = read_build(place, part)
     design = KernelDesign(
         pes=build.design.pes,
@@ -56,10 +56,10 @@ def simulated_card() -> SimulatedCard:
         arena_words=build.arena_words,
         fifo_depth=build.design.fifo_depth,
     )
-    return SimulatedCard(part, design, modelled(build, part), reported=True)
+    return SimulatedCard(part, design, design_from_build(build, part), reported=True)
 
 
-def assumed_design(design: KernelDesign, part: Part) -> FpgaDesign:
+def assumed_design(design: KernelDesign, part: FpgaPart) -> FpgaDesign:
     """What the cycle model takes a trainer to be that has not been built."""
     # Features come through one port, from one bank.
     return replace(design.design, ddr_bytes_per_s=part.bank_bytes_per_s)

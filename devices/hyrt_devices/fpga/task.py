@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from hyrt_hls.task.layout import EDGE, ROW_CODES, Dropout, LayerRecord, Task, TaskHeader, describe
-from hyrt_perfmodel.cycles.design import LANES, row_words
+from hyrt_hls.task_layout import EDGE_INTS, ROW_CODES, Dropout, LayerRecord, Task, TaskHeader, encode_task
+from hyrt_perfmodel.fpga_design import LANES, row_words
 from numpy.typing import NDArray
 
-from hyrt.graph.narrow.narrow_rows import NarrowRows
-from hyrt.machine.generator import DROPOUT, dropout_threshold, stream_key
-from hyrt.nn.aggregation import Aggregation
+from hyrt.graph.quantized.rows import QuantizedRows
+from hyrt.nn.architecture import Aggregation
 from hyrt.nn.description import ModelDescription
-from hyrt.nn.operators.aggregate import scales
+from hyrt.nn.operators.aggregate import compute_scales
+from hyrt.runtime.rng import DROPOUT, dropout_threshold, stream_key
 from hyrt.sampling.block import Block
 from hyrt.sampling.kernels import transpose
 from hyrt.sampling.minibatch import MiniBatch
@@ -35,7 +35,7 @@ class WeightedBlock:
     """[E] int32, source positions; destinations are the first sources."""
     weights: Floats
     """[E] float32."""
-    own: Floats | None
+    self_weights: Floats | None
     """[num_dst] float32, what a destination's own row is added with; None where it is not."""
     concat: bool
     """Whether the own row stands beside the aggregate instead."""
@@ -49,7 +49,7 @@ class WeightedBlock:
 
 def weighted(block: Block, aggregation: Aggregation) -> WeightedBlock:
     """Fold an aggregation into a block's edges; `max` cannot be."""
-    factors = scales(aggregation, block, np.dtype(np.float32))
+    factors = compute_scales(aggregation, block, np.dtype(np.float32))
     columns = block.columns.astype(np.int32, copy=False)
     weights = np.repeat(factors.row, np.diff(block.indptr))
     if factors.source is not None:
@@ -60,7 +60,7 @@ def weighted(block: Block, aggregation: Aggregation) -> WeightedBlock:
         indptr=block.indptr.astype(np.int32, copy=False),
         columns=columns,
         weights=weights,
-        own=factors.own,
+        self_weights=factors.self_loop,
         concat=aggregation.self_path == "concat",
         num_src=block.num_src,
     )
@@ -68,7 +68,7 @@ def weighted(block: Block, aggregation: Aggregation) -> WeightedBlock:
 
 def edge_sections(block: WeightedBlock) -> tuple[Ints, Ints]:
     """Forward section, by source row, and backward section, by combined row: [edges, EDGE] each."""
-    indptr, columns, weights = _with_own_rows(block)
+    indptr, columns, weights = _add_self_rows(block)
     num_rows = len(indptr) - 1
     # A stable counting sort by source; and one of that by row gives each row's sources in order.
     by_source, rows, edges = _transposed(indptr, columns, block.num_src)
@@ -77,9 +77,9 @@ def edge_sections(block: WeightedBlock) -> tuple[Ints, Ints]:
     return forward, _section(by_row, sources, forward[edges, 2].view(np.float32))
 
 
-def _with_own_rows(block: WeightedBlock) -> tuple[Ints, Ints, Floats]:
+def _add_self_rows(block: WeightedBlock) -> tuple[Ints, Ints, Floats]:
     """CSR over the rows of the combined matrix, the own rows among its edges."""
-    if block.own is None and not block.concat:
+    if block.self_weights is None and not block.concat:
         return block.indptr, block.columns, block.weights
     count = block.num_dst
     starts: Ints = np.add(block.indptr, np.arange(count + 1), dtype=np.int32)
@@ -91,7 +91,7 @@ def _with_own_rows(block: WeightedBlock) -> tuple[Ints, Ints, Floats]:
     columns[~is_own] = block.columns
     weights[~is_own] = block.weights
     if not block.concat:
-        weights[is_own] = block.own
+        weights[is_own] = block.self_weights
         return starts, columns, weights
     indptr = np.empty(2 * count + 1, np.int32)
     indptr[::2] = starts
@@ -107,7 +107,7 @@ def _transposed(indptr: Ints, columns: Ints, num_src: int) -> tuple[Ints, Ints, 
 
 
 def _section(indptr: Ints, to: Ints, weights: Floats) -> Ints:
-    section = np.zeros((len(to), EDGE), np.int32)
+    section = np.zeros((len(to), EDGE_INTS), np.int32)
     section[:, 0] = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr))
     section[:, 1] = to
     section[:, 2] = weights.view(np.int32)
@@ -135,7 +135,7 @@ def make_records(
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class BatchTile:
     """Some targets of a mini-batch, with all that they depend on."""
 
     targets: slice
@@ -150,7 +150,7 @@ def make_task(
     batch: MiniBatch,
     model: ModelDescription,
     shapes: Sequence[LayerShape],
-    piece: Piece,
+    piece: BatchTile,
     records: Sequence[LayerRecord],
 ) -> Task:
     """The arrays of a launch; its weights are zeros, in whose place the device puts its own.
@@ -211,7 +211,7 @@ def make_task(
             np.ones(len(labels), np.float32) if given is None else np.ascontiguousarray(given[piece.targets])
         ),
         vertices=(vertices if piece.sources is None else vertices[piece.sources]).astype(np.int64),
-        task=describe(header, filled),
+        task=encode_task(header, filled),
     )
 
 
@@ -226,7 +226,7 @@ def _features(
     inputs: Any, sources: NDArray[np.intp] | None, shape: LayerShape
 ) -> tuple[Floats | Ints, int, Floats | None]:
     """The piece's rows in words of memory, their number in `ROW_CODES`, and the scales of their codes."""
-    if isinstance(inputs, NarrowRows) and inputs.format.name in ROW_CODES:
+    if isinstance(inputs, QuantizedRows) and inputs.format.name in ROW_CODES:
         codes = inputs.codes if sources is None else inputs.codes[sources]
         scales = inputs.row_scales
         if scales is not None and sources is not None:
@@ -235,7 +235,7 @@ def _features(
         packed.view(codes.dtype)[:, : shape.in_width] = codes
         return packed, ROW_CODES[inputs.format.name], scales
     # The kernel has no scales of columns.
-    rows = inputs.numbers() if isinstance(inputs, NarrowRows) else inputs.detach().numpy()
+    rows = inputs.to_float32() if isinstance(inputs, QuantizedRows) else inputs.detach().numpy()
     return _padded(rows, sources, shape), ROW_CODES["float32"], None
 
 

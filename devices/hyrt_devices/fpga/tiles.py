@@ -1,21 +1,89 @@
-"""A mini-batch as tasks: one, or, where that does not fit on the chip, tiles of its targets."""
+"""Division of a mini-batch into tasks that fit the on-chip arena."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from hyrt_hls.parts.resources import KernelDesign
-from hyrt_hls.task.layout import Task
+from hyrt_hls.resources import KernelDesign
+from hyrt_hls.task_layout import LayerRecord, Region, Task, arena_regions, row_base
 from numpy.typing import NDArray
 
-from hyrt.errors import DeviceOutOfMemory
+from hyrt.errors import DeviceOutOfMemoryError
 from hyrt.nn.description import ModelDescription
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt_devices.fpga.arena import Shortage, lay_out
-from hyrt_devices.fpga.task import Piece, WeightedBlock, make_records, make_task, weighted
+from hyrt_devices.fpga.task import BatchTile, WeightedBlock, make_records, make_task, weighted
 from hyrt_devices.fpga.weights import LayerShape, layer_shapes
 from hyrt_devices.opencl_host.batch_check import input_values
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Why a task does not fit: words that it takes in each bank, and how many there are."""
+
+    memory: str
+    """`sums` or `rows`, the two parts of a bank."""
+    needed: int
+    available: int
+
+
+# In which order matrices take their places: no order is best for all tasks, and each costs some microseconds.
+_ORDERS: tuple[Callable[[Region], tuple[int, ...]], ...] = (
+    lambda region: (-region.words,),
+    lambda region: (region.first_step, -region.words),
+    lambda region: (region.first_step - region.last_step, -region.words),
+)
+
+
+def lay_out(records: Sequence[LayerRecord], limits: KernelDesign) -> list[LayerRecord] | Shortage:
+    """Give every matrix of a task its place; those that never hold data at the same time may share it.
+
+    Parameters
+    ----------
+    records
+        The layers; their offsets are not read.
+    limits
+        The design whose arena it is.
+
+    Returns
+    -------
+    The records with their offsets, or what is missing.
+    """
+    base = row_base(limits.arena_words)
+    kept = arena_regions(records, limits.pes)
+    offsets: list[dict[str, Any]] = [{} for _ in records]
+    for of_rows, first, end in ((False, 0, base), (True, base, limits.arena_words)):
+        mine = [region for region in kept if region.in_row_memory == of_rows]
+        places, height = min(
+            (_stack(sorted(mine, key=order)) for order in _ORDERS), key=lambda stacked: stacked[1]
+        )
+        if height > end - first:
+            return Shortage("rows" if of_rows else "sums", height, end - first)
+        for (layer, matrix), offset in places.items():
+            offsets[layer][matrix] = first + offset
+    return [replace(record, **where) for record, where in zip(records, offsets, strict=True)]
+
+
+def _stack(resident: Sequence[Region]) -> tuple[dict[tuple[int, str], int], int]:
+    """Each matrix's offset, the lowest that is free through its life, and the words they take together."""
+    places: dict[tuple[int, str], int] = {}
+    height = 0
+    for number, region in enumerate(resident):
+        offset = 0
+        beside = [
+            r
+            for r in resident[:number]
+            if r.first_step <= region.last_step and region.first_step <= r.last_step
+        ]
+        for other in sorted(beside, key=lambda r: places[r.layer, r.matrix]):
+            if offset + region.words <= places[other.layer, other.matrix]:
+                break
+            offset = max(offset, places[other.layer, other.matrix] + other.words)
+        places[region.layer, region.matrix] = offset
+        height = max(height, offset + region.words)
+    return places, height
 
 
 def build_tasks(
@@ -24,7 +92,7 @@ def build_tasks(
     limits: KernelDesign,
     device: str = "this device",
     *,
-    at_least: int = 1,
+    min_tasks: int = 1,
 ) -> list[Task]:
     """Tasks whose scores, loss sums, hits and gradients add up to the mini-batch's.
 
@@ -43,7 +111,7 @@ def build_tasks(
         The design that the tasks are for.
     device
         The device's name, for messages.
-    at_least
+    min_tasks
         How many tasks are wanted, for as many compute units; each has at least one target.
 
     Returns
@@ -52,9 +120,9 @@ def build_tasks(
 
     Raises
     ------
-    DeviceOutOfMemory
+    DeviceOutOfMemoryError
         If a single target does not fit.
-    UnsupportedModel
+    UnsupportedModelError
         As `layer_shapes`.
     ValueError, TypeError
         If it is not a mini-batch for the model.
@@ -65,7 +133,7 @@ def build_tasks(
         weighted(block, layer.aggregation) for block, layer in zip(batch.blocks, model.layers, strict=True)
     ]
     tasks: list[Task] = []
-    pieces = min(at_least, len(batch.targets))
+    pieces = min(min_tasks, len(batch.targets))
     ends = [len(batch.targets) * (i + 1) // pieces for i in range(pieces)]
     waiting = list(zip([0, *ends[:-1]], ends, strict=True))[::-1]
     while waiting:
@@ -80,7 +148,7 @@ def build_tasks(
             middle = (start + stop) // 2
             waiting += [(middle, stop), (start, middle)]
         else:
-            raise DeviceOutOfMemory(_too_large(piece, start, records, limits, device), _SMALLER)
+            raise DeviceOutOfMemoryError(_too_large(piece, start, records, limits, device), _SMALLER)
     return tasks
 
 
@@ -90,7 +158,7 @@ _SMALLER = (
 )
 
 
-def _too_large(piece: Piece, target: int, missing: Shortage, limits: KernelDesign, device: str) -> str:
+def _too_large(piece: BatchTile, target: int, missing: Shortage, limits: KernelDesign, device: str) -> str:
     rows = [block.num_dst for block in piece.blocks]
     return (
         f"{device}: target {target} of the mini-batch alone, with {piece.blocks[0].num_src} input rows "
@@ -106,23 +174,23 @@ def _check(batch: MiniBatch, shapes: Sequence[LayerShape]) -> None:
         num_layers=len(shapes),
         num_classes=shapes[-1].out_width,
         row_width=shapes[0].in_width,
-        narrow=True,
+        quantized=True,
     )
     for block in batch.blocks:
         if block.in_place:
             raise ValueError(f"layer {block.layer}: its block is read in place, but this device takes rows")
 
 
-def _cut(blocks: Sequence[WeightedBlock], start: int, stop: int) -> Piece:
+def _cut(blocks: Sequence[WeightedBlock], start: int, stop: int) -> BatchTile:
     """Targets `start` to `stop`, from the last block down with what each layer's destinations need."""
     if (start, stop) == (0, blocks[-1].num_dst):
-        return Piece(slice(start, stop), list(blocks), None)
+        return BatchTile(slice(start, stop), list(blocks), None)
     rows: NDArray[np.intp] = np.arange(start, stop)
     parts: list[WeightedBlock] = []
     for block in reversed(blocks):
         part, rows = _cut_block(block, rows)
         parts.append(part)
-    return Piece(slice(start, stop), parts[::-1], rows)
+    return BatchTile(slice(start, stop), parts[::-1], rows)
 
 
 def _cut_block(block: WeightedBlock, rows: NDArray[np.intp]) -> tuple[WeightedBlock, NDArray[np.intp]]:
@@ -142,7 +210,7 @@ def _cut_block(block: WeightedBlock, rows: NDArray[np.intp]) -> tuple[WeightedBl
         indptr=indptr,
         columns=position[columns],
         weights=block.weights[edges],
-        own=None if block.own is None else block.own[rows],
+        self_weights=None if block.self_weights is None else block.self_weights[rows],
         concat=block.concat,
         num_src=len(sources),
     )

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from hyrt_hls.task.layout import MOST_CHUNKS, MOST_LAYERS, PANEL_ROWS
-from hyrt_perfmodel.cycles.design import LANES, num_chunks
+from hyrt_hls.task_layout import MAX_CHUNKS, MAX_LAYERS, PANEL_ROWS
+from hyrt_perfmodel.fpga_design import LANES, num_chunks
 from numpy.typing import NDArray
 
 from hyrt.device import check_parameters
-from hyrt.errors import UnsupportedModel
+from hyrt.errors import UnsupportedModelError
 from hyrt.nn.description import LayerDescription, ModelDescription, describe
 
 Floats = NDArray[np.float32]
@@ -63,10 +63,10 @@ def described(model: torch.nn.Module, device: str) -> ModelDescription:
 
     Raises
     ------
-    UnsupportedModel
+    UnsupportedModelError
         If it is not one that the kernels run.
     """
-    found = describe(model, device, takes="gcn, graphsage with mean or sum")
+    found = describe(model, device, supported="gcn, graphsage with mean or sum")
     layer_shapes(found, device)
     return found
 
@@ -76,12 +76,12 @@ def layer_shapes(model: ModelDescription, device: str = "this device") -> list[L
 
     Raises
     ------
-    UnsupportedModel
+    UnsupportedModelError
         If a layer is none that the trainer's kernels compute, or is too wide for them.
     """
-    if not 1 <= len(model.layers) <= MOST_LAYERS:
-        raise UnsupportedModel(
-            f"a model of {len(model.layers)} layers on {device}: its kernels run 1 to {MOST_LAYERS} "
+    if not 1 <= len(model.layers) <= MAX_LAYERS:
+        raise UnsupportedModelError(
+            f"a model of {len(model.layers)} layers on {device}: its kernels run 1 to {MAX_LAYERS} "
             f"layers: {_INSTEAD}"
         )
     shapes: list[LayerShape] = []
@@ -95,9 +95,9 @@ def layer_shapes(model: ModelDescription, device: str = "this device") -> list[L
 def _shape(layer: LayerDescription, below: LayerShape | None, device: str) -> LayerShape:
     where = f"layer {layer.name!r} on {device}"
     if layer.aggregation.reduce == "max":
-        raise UnsupportedModel(f"{where}: its kernels compute sums, but no maxima: {_INSTEAD}")
+        raise UnsupportedModelError(f"{where}: its kernels compute sums, but no maxima: {_INSTEAD}")
     if len(layer.products) != 1:
-        raise UnsupportedModel(
+        raise UnsupportedModelError(
             f"{where}: it has {len(layer.products)} products, but the kernels compute one per layer "
             f"(gcn, graphsage): {_INSTEAD}"
         )
@@ -105,7 +105,7 @@ def _shape(layer: LayerDescription, below: LayerShape | None, device: str) -> La
     parts = 2 if layer.aggregation.self_path == "concat" else 1
     if columns % parts or (below and columns // parts != below.out_width):
         given = f" of the layer below, of {below.out_width} values" if below else ""
-        raise UnsupportedModel(
+        raise UnsupportedModelError(
             f"{where}: a weight of {columns} columns does not take {parts} rows{given}: {_INSTEAD}"
         )
     start = below.weights + below.words if below else 0
@@ -114,10 +114,10 @@ def _shape(layer: LayerDescription, below: LayerShape | None, device: str) -> La
 
 def _check_width(name: str, shape: LayerShape, device: str) -> None:
     widest = max(shape.in_chunks, shape.out_chunks)
-    if widest > MOST_CHUNKS or shape.depth > PANEL_ROWS:
-        raise UnsupportedModel(
+    if widest > MAX_CHUNKS or shape.depth > PANEL_ROWS:
+        raise UnsupportedModelError(
             f"layer {name!r} on {device}: {shape.parts} rows of {shape.in_width} values, {shape.out_width} "
-            f"out: its kernels take rows of up to {MOST_CHUNKS * LANES} values and weights of up to "
+            f"out: its kernels take rows of up to {MAX_CHUNKS * LANES} values and weights of up to "
             f"{PANEL_ROWS} padded rows: {_INSTEAD}"
         )
 
@@ -136,7 +136,7 @@ class WeightLayout:
 
     Raises
     ------
-    UnsupportedModel
+    UnsupportedModelError
         If a layer is none that the kernels compute, or shares a parameter with another.
     """
 
@@ -155,7 +155,7 @@ class WeightLayout:
             numbers = at[id(product.weight)], None if product.bias is None else at[id(product.bias)]
             used = {number for number in numbers if number is not None}
             if used & seen:
-                raise UnsupportedModel(
+                raise UnsupportedModelError(
                     f"layer {layer.name!r} on {device}: it shares a parameter with another layer: {_INSTEAD}"
                 )
             seen |= used

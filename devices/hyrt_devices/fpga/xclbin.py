@@ -1,8 +1,4 @@
-"""What an xclbin holds: the container of an FPGA's configuration, its kernels and their compute units.
-
-The layout is that of XRT's public header `xclbin.h` (magic `xclbin2`, little endian). Only what a trainer
-needs is read; XRT itself checks the rest when it programs the card.
-"""
+"""Reading of .xclbin files, and the trainer programs that they hold."""
 
 from __future__ import annotations
 
@@ -11,13 +7,13 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 from xml.etree import ElementTree
 
-from hyrt_hls.parts.resources import KernelDesign
-from hyrt_perfmodel.file_content import made_of
+from hyrt_hls.resources import KernelDesign
+from hyrt_perfmodel.validation import build_dataclass
 
-from hyrt.errors import DeviceUnavailable
+from hyrt.errors import DeviceUnavailableError
 
 MAGIC = b"xclbin2\0"
 HEADER = struct.Struct("<8si28s256sQQQQHBBHH16s64s16s16sI4x")
@@ -66,14 +62,18 @@ class Xclbin:
 
         Raises
         ------
-        DeviceUnavailable
+        DeviceUnavailableError
             If there is no such kernel, or no unit of it; naming what there is.
         """
         if kernel not in self.arguments:
             has = ", ".join(self.arguments) or "none"
-            raise DeviceUnavailable(f"{self.path}: no kernel {kernel!r} (kernels: {has}): {_remedy(kernel)}")
+            raise DeviceUnavailableError(
+                f"{self.path}: no kernel {kernel!r} (kernels: {has}): {_remedy(kernel)}"
+            )
         if not self.units.get(kernel):
-            raise DeviceUnavailable(f"{self.path}: kernel {kernel!r} has no compute unit: {_remedy(kernel)}")
+            raise DeviceUnavailableError(
+                f"{self.path}: kernel {kernel!r} has no compute unit: {_remedy(kernel)}"
+            )
         return self.units[kernel]
 
 
@@ -86,14 +86,16 @@ def read_xclbin(path: Path) -> Xclbin:
 
     Raises
     ------
-    DeviceUnavailable
+    DeviceUnavailableError
         If the file cannot be read or is not an xclbin, naming file, section and remedy.
     """
     try:
         with path.open("rb") as file:
             return _read(path, file)
     except OSError as error:
-        raise DeviceUnavailable(f"{path}: the xclbin cannot be read: {error.strerror or error}") from error
+        raise DeviceUnavailableError(
+            f"{path}: the xclbin cannot be read: {error.strerror or error}"
+        ) from error
 
 
 def _read(path: Path, file: BinaryIO) -> Xclbin:
@@ -101,37 +103,41 @@ def _read(path: Path, file: BinaryIO) -> Xclbin:
     file.seek(0)
     head = file.read(HEADER.size)
     if not head.startswith(MAGIC):
-        raise DeviceUnavailable(f"{path}: not an xclbin: it does not begin with {MAGIC[:7].decode()}")
+        raise DeviceUnavailableError(f"{path}: not an xclbin: it does not begin with {MAGIC[:7].decode()}")
     if len(head) < HEADER.size:
-        raise DeviceUnavailable(
+        raise DeviceUnavailableError(
             f"{path}: the xclbin ends after {size_bytes} bytes, in its header: {_REBUILD}"
         )
     fields = HEADER.unpack(head)
     length, mode, vbnv, num_sections = fields[5], fields[11], fields[14], fields[17]
     if length > size_bytes:
-        raise DeviceUnavailable(
+        raise DeviceUnavailableError(
             f"{path}: the xclbin is truncated: {size_bytes} bytes of the {length} that its header "
             f"states: {_REBUILD}"
         )
     if num_sections > _MOST_SECTIONS:
-        raise DeviceUnavailable(f"{path}: the xclbin's header states {num_sections} sections: {_REBUILD}")
+        raise DeviceUnavailableError(
+            f"{path}: the xclbin's header states {num_sections} sections: {_REBUILD}"
+        )
     found: dict[int, bytes] = {}
     table = file.read(num_sections * SECTION.size)
     if len(table) < num_sections * SECTION.size:
-        raise DeviceUnavailable(f"{path}: the xclbin is truncated in its table of sections: {_REBUILD}")
+        raise DeviceUnavailableError(f"{path}: the xclbin is truncated in its table of sections: {_REBUILD}")
     for kind, _, start, room in SECTION.iter_unpack(table):
         if start + room > size_bytes:
-            raise DeviceUnavailable(
+            raise DeviceUnavailableError(
                 f"{path}: section {kind} of the xclbin, {room} bytes at {start}, is beyond its end: "
                 f"{_REBUILD}"
             )
         if kind in _READ:
             if room > _LARGEST_BYTES:
-                raise DeviceUnavailable(f"{path}: section {kind} of the xclbin has {room} bytes: {_REBUILD}")
+                raise DeviceUnavailableError(
+                    f"{path}: section {kind} of the xclbin has {room} bytes: {_REBUILD}"
+                )
             file.seek(start)
             found.setdefault(kind, file.read(room))
     if EMBEDDED_METADATA not in found:
-        raise DeviceUnavailable(f"{path}: the xclbin has no section EMBEDDED_METADATA: {_REBUILD}")
+        raise DeviceUnavailableError(f"{path}: the xclbin has no section EMBEDDED_METADATA: {_REBUILD}")
     arguments, units = _kernels(path, found[EMBEDDED_METADATA])
     if IP_LAYOUT in found:
         # An emulation in software has none; where there is one, it is what XRT goes by.
@@ -157,7 +163,7 @@ def _kernels(path: Path, xml: bytes) -> tuple[dict[str, tuple[str, ...]], dict[s
     try:
         root = ElementTree.fromstring(xml.rstrip(b"\0"))
     except ElementTree.ParseError as error:
-        raise DeviceUnavailable(
+        raise DeviceUnavailableError(
             f"{path}: section EMBEDDED_METADATA is not XML ({error}): {_REBUILD}"
         ) from error
     arguments: dict[str, tuple[str, ...]] = {}
@@ -176,7 +182,7 @@ def _placed(path: Path, layout: bytes) -> dict[str, tuple[str, ...]]:
     """Compute units of the section IP_LAYOUT, `kernel:unit` each, by address."""
     (count,) = struct.unpack_from("<i", layout) if len(layout) >= 4 else (-1,)
     if not 0 <= count <= (len(layout) - 8) // IP.size:
-        raise DeviceUnavailable(
+        raise DeviceUnavailableError(
             f"{path}: section IP_LAYOUT states {count} entries in {len(layout)} bytes: {_REBUILD}"
         )
     units: dict[str, tuple[str, ...]] = {}
@@ -216,7 +222,7 @@ def read_design(xclbin: Xclbin) -> KernelDesign:
 
     Raises
     ------
-    DeviceUnavailable
+    DeviceUnavailableError
         If there is neither, or a number is missing or none that kernels can have, naming the file.
     """
     beside = xclbin.path.with_suffix(".json")
@@ -224,21 +230,98 @@ def read_design(xclbin: Xclbin) -> KernelDesign:
     try:
         content = beside.read_bytes() if xclbin.user is None else xclbin.user.rstrip(b"\0")
     except FileNotFoundError:
-        raise DeviceUnavailable(
+        raise DeviceUnavailableError(
             f"{beside} is missing: it says how {xclbin.path.name} was built ({', '.join(_DESIGN)}). "
             "hyrt's Makefile writes it: copy it beside the xclbin"
         ) from None
     except OSError as error:
-        raise DeviceUnavailable(f"{beside} cannot be read: {error.strerror or error}") from error
+        raise DeviceUnavailableError(f"{beside} cannot be read: {error.strerror or error}") from error
     try:
         values: Any = json.loads(content)
     except ValueError as error:
-        raise DeviceUnavailable(f"{where} is not JSON ({error}): {_REBUILD}") from error
+        raise DeviceUnavailableError(f"{where} is not JSON ({error}): {_REBUILD}") from error
     if not isinstance(values, dict):
-        raise DeviceUnavailable(f"{where} is not a JSON object with {', '.join(_DESIGN)}")
+        raise DeviceUnavailableError(f"{where} is not a JSON object with {', '.join(_DESIGN)}")
     try:
-        return made_of(
+        return build_dataclass(
             KernelDesign, {name: values[name] for name in _DESIGN if name in values}, where, required=_DESIGN
         )
     except ValueError as error:
-        raise DeviceUnavailable(f"{error}: {_REBUILD}") from error
+        raise DeviceUnavailableError(f"{error}: {_REBUILD}") from error
+
+
+KERNEL = "hyrt_train"
+
+
+class TrainerPrograms(Protocol):
+    """Gives the trainer's kernel objects.
+
+    An implementation may bind arguments behind those of the contract itself.
+    """
+
+    @property
+    def design(self) -> KernelDesign:
+        """What the kernel was built with."""
+        ...
+
+    @property
+    def num_units(self) -> int:
+        """How many compute units there are."""
+        ...
+
+    def kernel(self, unit: int) -> Any:
+        """A new `pyopencl.Kernel` for one compute unit: no two threads may share an object."""
+        ...
+
+
+class XclbinPrograms:
+    """The trainer of an xclbin.
+
+    Parameters
+    ----------
+    context, device
+        The OpenCL context and device; the card is programmed here.
+    xclbin
+        Read before.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        If the file has no trainer with a compute unit, does not tell its design, or is refused by the card.
+    """
+
+    def __init__(self, context: Any, device: Any, xclbin: Xclbin) -> None:
+        import pyopencl as cl
+
+        self._path = xclbin.path
+        self._units = xclbin.units_of(KERNEL)
+        self.design = read_design(xclbin)
+        try:
+            content = xclbin.path.read_bytes()
+            self._program = cl.Program(context, [device], [content])
+        except (OSError, cl.Error) as error:
+            raise DeviceUnavailableError(
+                f"{xclbin.path} (for {xclbin.platform}) cannot be loaded on "
+                f"{device.name.strip() or 'the card'}: {error}: build it for the card's "
+                "shell; XRT's own words are on stderr"
+            ) from error
+        # Nothing is built: an xclbin is complete. pyopencl asks every program for its source, and would take
+        # XRT's complaint that there is no kernel of that name for an answer.
+        self._program._source = ""
+
+    @property
+    def num_units(self) -> int:
+        return len(self._units)
+
+    def kernel(self, unit: int) -> Any:
+        import pyopencl as cl
+
+        name = self._units[unit]
+        try:
+            # By the bare name XRT may leave units out.
+            return cl.Kernel(self._program, f"{KERNEL}:{{{name}}}")
+        except cl.Error as error:
+            raise DeviceUnavailableError(
+                f"{self._path}: XRT does not give the compute unit {KERNEL}:{name}, which the xclbin "
+                f"lists: {error}"
+            ) from error

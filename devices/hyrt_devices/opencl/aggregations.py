@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from hyrt.graph.narrow.row_format import FLOAT32, RowFormat
-from hyrt.nn.aggregation import Aggregation
+from hyrt.graph.quantized.row_format import FLOAT32, RowFormat
+from hyrt.nn.architecture import Aggregation
+from hyrt_devices.opencl.feature_rows import code_words
 from hyrt_devices.opencl.launch import Launcher, ceil_div
 from hyrt_devices.opencl.programs import Programs
-from hyrt_devices.opencl.rows.row_codes import code_words
 from hyrt_devices.opencl.staged import StagedBlock, StagedRows
 from hyrt_devices.opencl.tuning import Tuning
 
@@ -72,7 +72,7 @@ class AggregationKernels:
             (ceil_div(block.num_dst, self._tuning.grain),),
             (self._tuning.lanes,),
             *(block.indptr, block.columns, x.codes, x.row_scales, x.column_scales),
-            *(block.row_scale, block.source_scale, block.weights, block.own_scale, out, block.num_dst),
+            *(block.row_scale, block.source_scale, block.weights, block.self_scale, out, block.num_dst),
         )
 
     def backward(
@@ -83,7 +83,7 @@ class AggregationKernels:
             self._kernel("aggregate_backward", block.weights is not None),
             (ceil_div(block.num_src, self._tuning.grain),),
             (self._tuning.lanes,),
-            *(block.turned_indptr, block.turned_rows, block.turned_edges, grad, block.row_scale),
-            *(block.source_scale, block.weights, block.own_scale, activated, np.float32(scale), out),
+            *(block.transposed_indptr, block.transposed_rows, block.transposed_edges, grad, block.row_scale),
+            *(block.source_scale, block.weights, block.self_scale, activated, np.float32(scale), out),
             *(block.num_src, block.num_dst),
         )

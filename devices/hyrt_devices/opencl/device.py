@@ -12,8 +12,8 @@ import torch
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, Span, StepResult
 from hyrt.device.capabilities import (
-    CachesRows,
-    ExplainsAbsence,
+    ExplainsMissing,
+    FeatureCacheDevice,
     KeepsHostBudget,
     KeepsSteps,
     RunsChunks,
@@ -23,50 +23,50 @@ from hyrt.device.capabilities import (
     TakesObjective,
     Traceable,
 )
-from hyrt.device.host_saga import HostSaga
-from hyrt.errors import DeviceOutOfMemory, UnsupportedModel
-from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
-from hyrt.fullgraph.host_budget import HostBudget
-from hyrt.fullgraph.unfinished.step_keeper import StepKeeper
-from hyrt.graph.cached.cached_rows import Rows
+from hyrt.device.host_model import HostSaga
+from hyrt.errors import DeviceOutOfMemoryError, UnsupportedModelError
+from hyrt.fullgraph.chunks.intervals import ChunkOptions
+from hyrt.fullgraph.matrix_pool import HostMemoryBudget
+from hyrt.fullgraph.step_checkpoint import StepCheckpointer
+from hyrt.graph.feature_cache import Rows
 from hyrt.graph.graph import Graph
-from hyrt.graph.labels.label_kind import TargetKind, made_up_labels
-from hyrt.graph.narrow.narrow_rows import NarrowRows
-from hyrt.machine.buffer_pool import BufferPool
-from hyrt.machine.workers import Workers
+from hyrt.graph.labels import TargetKind, placeholder_labels
+from hyrt.graph.quantized.rows import QuantizedRows
 from hyrt.nn.description import describe
-from hyrt.nn.saga.checks.on_devices import check_loops, needs_loops
+from hyrt.nn.message_passing.model_checks import check_loops, needs_loops
 from hyrt.nn.torch_threads import use_one_torch_thread
 from hyrt.objective import Objective
 from hyrt.objective.classification import Classification
+from hyrt.runtime.buffer_pool import BufferPool
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.sampler import HopSampler
 from hyrt_devices.host_staged import HostStaged
-from hyrt_devices.opencl.chunks.chunk_steps import ChunkSteps, OpenclRoom, StagedChunks
+from hyrt_devices.opencl.chunks.chunk_steps import ChunkSteps, OpenclChunkMemory, StagedChunks
+from hyrt_devices.opencl.edge_loops import OpenclLoops
+from hyrt_devices.opencl.feature_rows import DeviceFeatureCache
 from hyrt_devices.opencl.launch import Launcher
 from hyrt_devices.opencl.memory import DeviceMemory
 from hyrt_devices.opencl.probe import survey
 from hyrt_devices.opencl.programs import Programs, forget_programs, shared_programs
 from hyrt_devices.opencl.replica import Replica
-from hyrt_devices.opencl.rows.kept_rows import KeptRows
-from hyrt_devices.opencl.saga.opencl_loops import OpenclLoops
 from hyrt_devices.opencl.sampler import OpenclSampler
 from hyrt_devices.opencl.staged import StagedBatch, Stager
 from hyrt_devices.opencl.tuning import Tuning, tuning_of
+from hyrt_devices.opencl_host.batch_check import smallest_batch
+from hyrt_devices.opencl_host.discovery import opening
+from hyrt_devices.opencl_host.memory_pool import memory_errors
 from hyrt_devices.opencl_host.profiling import span_s, spans
-from hyrt_devices.opencl_host.recycled_memory import memory_errors
-from hyrt_devices.opencl_host.survey import opening
-from hyrt_devices.opencl_host.warm_up import smallest_batch
 
 _TAKES = "the built-in models, and layers of hyrt.nn.SagaLayer"
 _NO_MEMORY = r"MEM_OBJECT_ALLOCATION_FAILURE|OUT_OF_RESOURCES|OUT_OF_HOST_MEMORY"
 
 
 class OpenclDevice(
-    ExplainsAbsence,
+    ExplainsMissing,
     TakesObjective,
     SamplesNeighbors,
-    CachesRows,
+    FeatureCacheDevice,
     KeepsHostBudget,
     RunsChunks,
     KeepsSteps,
@@ -81,7 +81,7 @@ class OpenclDevice(
     Parameters
     ----------
     info
-        The device that `probe` described.
+        The device that `infer_shapes` described.
     device
         `pyopencl.Device`, perhaps a part of the probed one.
     options
@@ -128,8 +128,8 @@ class OpenclDevice(
         self._stager: Stager | None = None
         # None where a whole graph is cut only if it does not fit.
         self._chunk_options: ChunkOptions | None = None
-        self._budget = HostBudget()
-        self._keeper: StepKeeper | None = None
+        self._budget = HostMemoryBudget()
+        self._keeper: StepCheckpointer | None = None
         self._chunks: ChunkSteps | None = None
         # Where the host computes vertices, and this device edges.
         self._model: HostSaga | None = None
@@ -138,7 +138,7 @@ class OpenclDevice(
             options.threads, f"hyrt.{info.name}.train", on_start=use_one_torch_thread, pool=BufferPool()
         )
         # Where other devices compute columns, too.
-        self._shared: OpenclRoom | None = None
+        self._shared: OpenclChunkMemory | None = None
 
     @classmethod
     def probe(cls) -> list[DeviceInfo]:
@@ -162,13 +162,13 @@ class OpenclDevice(
         self._host_objective = None if objective.is_plain_classification else objective
         self._labels = objective.labels
 
-    def take_host_budget(self, budget: HostBudget) -> None:
+    def take_host_budget(self, budget: HostMemoryBudget) -> None:
         self._budget = budget
 
     def take_chunks(self, options: ChunkOptions) -> None:
         self._chunk_options = options
 
-    def take_step_keeper(self, keeper: StepKeeper) -> None:
+    def take_step_keeper(self, keeper: StepCheckpointer) -> None:
         self._keeper = keeper
 
     @property
@@ -182,7 +182,7 @@ class OpenclDevice(
         if needs_loops(model):
             self._load_loops(model, parameters)
             return
-        described = describe(model, self.info.name, takes=_TAKES)
+        described = describe(model, self.info.name, supported=_TAKES)
         trainable = [p for p in model.parameters() if p.requires_grad]
         with self._health.terminal("load"):
             if self._replica is not None:
@@ -205,8 +205,8 @@ class OpenclDevice(
         self.update(parameters)
         # The first launch of a kernel compiles it, which takes longer than a step. Where not even this batch
         # fits, what is staged first will say so.
-        with suppress(DeviceOutOfMemory):
-            labels = made_up_labels(self._labels, 1, replica.num_classes)
+        with suppress(DeviceOutOfMemoryError):
+            labels = placeholder_labels(self._labels, 1, replica.num_classes)
             batch = smallest_batch(len(described.layers), replica.row_width, labels)
             self.propagate(self.transfer(batch))
 
@@ -222,19 +222,19 @@ class OpenclDevice(
             self._replica = self._stager = None
             options = self._chunk_options or ChunkOptions()
             self._model = HostSaga(
-                *(model, self._workers, [self._loop_room()], options, self._budget), keeper=self._keeper
+                *(model, self._workers, [self._loop_device()], options, self._budget), keeper=self._keeper
             )
         self.update(parameters)
 
     def loop_member(self, model: torch.nn.Module) -> OpenclLoops:
         with self._health.terminal("loop_member"):
-            return self._loop_room()
+            return self._loop_device()
 
-    def _loop_room(self) -> OpenclLoops:
+    def _loop_device(self) -> OpenclLoops:
         return OpenclLoops(
             *(self._programs, self._tuning, self._memory, self._compute),
             errors=lambda: self._memory_errors("propagate"),
-            hear=self._tell,
+            hear=self._report_times,
         )
 
     def sampler(self, graph: Graph) -> HopSampler | None:
@@ -242,7 +242,7 @@ class OpenclDevice(
             queue = Launcher(self._context, self._device)
             try:
                 made = OpenclSampler(self._programs, self._tuning, self._memory, queue, graph)
-            except DeviceOutOfMemory:
+            except DeviceOutOfMemoryError:
                 # The topology does not fit: the host samples.
                 return None
             self._samplers.append(made)
@@ -255,18 +255,18 @@ class OpenclDevice(
 
     def keep_rows(self, count: int, pieces: Iterable[Rows]) -> None:
         if self._model is not None:
-            raise UnsupportedModel(
+            raise UnsupportedModelError(
                 f"{self.info.name} keeps no rows for this model, since the host computes its vertices and "
                 "reads their rows where they are: omit data.cache"
             )
         with self._health.terminal("keep_rows"):
             replica, stager = self._health.loaded(self._replica), self._health.loaded(self._stager)
             with self._memory_errors("keep_rows"):
-                replica.kept = KeptRows(self._memory, self._copies, count, pieces)
+                replica.kept = DeviceFeatureCache(self._memory, self._copies, count, pieces)
             stager.kept_rows = count
 
     def trace(self, hear: QueueListener) -> None:
-        """From now on hand over what each queue has run: `copies`, `compute` and `sample`.
+        """From now on hand over what each queue has run: `copies`, `run_nodes` and `sample`.
 
         What a whole graph in chunks copies comes as `copy in` and `copy out`.
         """
@@ -279,13 +279,13 @@ class OpenclDevice(
             if self._model is not None:
                 return self._staged.put(_with_numbers(batch))
             stager = self._health.loaded(self._stager)
-            is_whole = batch.whole is not None and bool(len(batch.targets))
+            is_whole = batch.full_graph is not None and bool(len(batch.targets))
             if is_whole and (self._chunks is not None or self._chunk_options is not None):
                 return StagedChunks(self, batch)
             try:
                 with self._memory_errors("transfer"):
                     return stager.stage(batch, self)
-            except DeviceOutOfMemory:
+            except DeviceOutOfMemoryError:
                 if not is_whole:
                     raise
                 stager.forget()
@@ -303,7 +303,7 @@ class OpenclDevice(
             whole = staged.whole_batch
             try:
                 return self._step(staged, self._replica)
-            except DeviceOutOfMemory:
+            except DeviceOutOfMemoryError:
                 if whole is None:
                     raise
                 self._health.loaded(self._stager).forget()
@@ -344,7 +344,7 @@ class OpenclDevice(
         batch, updates = staged.batch, self._compute.taken()
         if self._chunks is None:
             options = self._chunk_options or ChunkOptions()
-            room = self._room_of(options.in_flight)
+            room = self._chunk_memory_of(options.in_flight)
             self._chunks = ChunkSteps(room, self._replica, options, self._budget, self._keeper)
         try:
             loss_sum, counts, gradients = self._chunks.run(batch, self._host_objective)
@@ -358,7 +358,7 @@ class OpenclDevice(
         finally:
             self._compute.about = ""
         ran = self._chunks.take_commands()
-        self._tell(spans([*updates, *ran]))
+        self._report_times(spans([*updates, *ran]))
         return StepResult(
             loss_sum=loss_sum,
             counts=counts,
@@ -374,12 +374,12 @@ class OpenclDevice(
         finally:
             self._compute.about = ""
 
-    def _tell(self, told: list[Span]) -> None:
+    def _report_times(self, report: list[Span]) -> None:
         """Hand over what queues have run: a track for each direction says what bounds it."""
         if self._hear is not None:
             for track in ("copy in", "copy out"):
-                self._hear(track, [span for span in told if span[0].startswith(track)])
-            self._hear("compute", [span for span in told if not span[0].startswith("copy ")])
+                self._hear(track, [span for span in report if span[0].startswith(track)])
+            self._hear("compute", [span for span in report if not span[0].startswith("copy ")])
 
     def _release_chunks(self) -> None:
         chunks, self._chunks = self._chunks, None
@@ -392,21 +392,21 @@ class OpenclDevice(
         """A queue for copies of chunks."""
         return Launcher(self._context, self._copier)
 
-    def chunk_room(self, in_flight: int) -> OpenclRoom:
+    def chunk_memory(self, in_flight: int) -> OpenclChunkMemory:
         with self._health.terminal("chunk_room"):
             if self._shared is not None:
                 self._shared.close()
-            self._shared = self._room_of(in_flight)
+            self._shared = self._chunk_memory_of(in_flight)
             return self._shared
 
     def chunk_gradients(self) -> list[torch.Tensor]:
         with self._health.terminal("chunk_gradients"):
             gradients = self._health.loaded(self._replica).read_gradients(self._compute)
-            self._tell(spans(self._health.loaded(self._shared).queues.taken()))
+            self._report_times(spans(self._health.loaded(self._shared).queues.taken()))
             return [torch.from_numpy(gradient) for gradient in gradients]
 
-    def _room_of(self, in_flight: int) -> OpenclRoom:
-        return OpenclRoom(
+    def _chunk_memory_of(self, in_flight: int) -> OpenclChunkMemory:
+        return OpenclChunkMemory(
             *(self._programs, self._tuning, self._memory, self._compute),
             new_queue=self._new_queue,
             replica=self._health.loaded(self._replica),
@@ -459,9 +459,9 @@ def _part(device: Any, units: int) -> tuple[Any, str]:
 
 def _with_numbers(batch: MiniBatch) -> MiniBatch:
     """A mini-batch whose rows the host computes with: codes as the numbers that they stand for."""
-    if not isinstance(batch.inputs, NarrowRows):
+    if not isinstance(batch.inputs, QuantizedRows):
         return batch
-    return replace(batch, inputs=torch.from_numpy(batch.inputs.numbers()))
+    return replace(batch, inputs=torch.from_numpy(batch.inputs.to_float32()))
 
 
 def _noted(info: DeviceInfo, note: str) -> DeviceInfo:

@@ -92,15 +92,15 @@ class Launcher:
         waits, self._waits = self._waits, None
         return waits
 
-    def _note(self, what: Any, event: Any) -> None:
+    def _note(self, operation: Any, event: Any) -> None:
         self.last = event
-        self._events.append((f"{what}, {self.about}" if self.about else what, event))
+        self._events.append((f"{operation}, {self.about}" if self.about else operation, event))
 
     def _hold(self, copy: Any) -> None:
-        self._let_go()
+        self._release()
         self._copying.append(copy)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Let go of the host arrays of copies that are over; pyopencl does when a copy is waited for."""
         over = self._cl.command_execution_status.COMPLETE
         while self._copying and self._copying[0].command_execution_status == over:
@@ -113,7 +113,7 @@ class Launcher:
     def finish(self) -> None:
         """Wait for all."""
         self._queue.finish()
-        self._let_go()
+        self._release()
 
     def close(self) -> None:
         """Wait for all, and let go of the queue; idempotent, valid after the device failed."""

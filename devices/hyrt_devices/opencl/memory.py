@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt_devices.opencl.launch import Launcher
-from hyrt_devices.opencl_host.recycled_memory import RecycledMemory
+from hyrt_devices.opencl_host.memory_pool import DeviceMemoryPool
 
 SLACK_BYTES = 256
 """Kernels may read this far beyond the end of a buffer of ours."""
@@ -24,7 +24,7 @@ class DeviceMemory:
     context
         The OpenCL context.
     name, limit_bytes, largest_bytes
-        The parameters of `RecycledMemory`.
+        The parameters of `DeviceMemoryPool`.
     zero_copy
         Whether the device shares the host's memory.
     """
@@ -34,7 +34,7 @@ class DeviceMemory:
     ) -> None:
         self._context = context
         self.zero_copy = zero_copy
-        self.buffers: RecycledMemory[Any] = RecycledMemory(name, limit_bytes, largest_bytes, self._buffer)
+        self.buffers: DeviceMemoryPool[Any] = DeviceMemoryPool(name, limit_bytes, largest_bytes, self._buffer)
 
     def _buffer(self, _: Hashable, size_bytes: int) -> Any:
         import pyopencl as cl
@@ -45,7 +45,7 @@ class DeviceMemory:
             raise MemoryError(str(error)) from error
 
     def take(self, size_bytes: int, *, exact: bool = False) -> Any:
-        """An uninitialised buffer of at least `size_bytes`. DeviceOutOfMemory leaves nothing taken.
+        """An uninitialised buffer of at least `size_bytes`. DeviceOutOfMemoryError leaves nothing taken.
 
         With `exact` it takes `SLACK_BYTES` more than asked for, and nothing else.
         """
@@ -77,19 +77,19 @@ class Lease:
         self._taken: list[Any] = []
 
     def take(self, size_bytes: int, *, exact: bool = False) -> Any:
-        """A buffer of at least `size_bytes`, as `DeviceMemory.take`. Raises DeviceOutOfMemory."""
+        """A buffer of at least `size_bytes`, as `DeviceMemory.take`. Raises DeviceOutOfMemoryError."""
         buffer = self._memory.take(size_bytes, exact=exact)
         self._taken.append(buffer)
         return buffer
 
     def floats(self, *shape: int) -> Any:
-        """A buffer for float32 of a shape. Raises DeviceOutOfMemory."""
+        """A buffer for float32 of a shape. Raises DeviceOutOfMemoryError."""
         return self.take(4 * int(np.prod(shape, dtype=np.int64)))
 
     def place(self, queue: Launcher, array: NDArray[Any]) -> Any:
         """A buffer with a C-contiguous array: read in place by a device in the host's memory, else copied.
 
-        The array must stay as it is until the buffer is not read any more. Raises DeviceOutOfMemory.
+        The array must stay as it is until the buffer is not read any more. Raises DeviceOutOfMemoryError.
         """
         if array.size and self._memory.zero_copy:
             return self._memory.wrap(array)

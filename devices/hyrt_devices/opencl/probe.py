@@ -7,9 +7,9 @@ import re
 from typing import Any
 
 from hyrt.device import DeviceInfo, Rates
+from hyrt_devices.opencl_host.discovery import DiscoveryResult, FoundDevice, pyopencl_problem
 from hyrt_devices.opencl_host.driver_cache import driver_cache_problem, ensure_driver_cache
-from hyrt_devices.opencl_host.kept_signals import kept_signals
-from hyrt_devices.opencl_host.survey import DeviceSurvey, FoundDevice, why_no_pyopencl
+from hyrt_devices.opencl_host.driver_workarounds import preserve_signal_handlers
 
 _INSTALL = 'pip install "hyrt[opencl]", or a driver of the device\'s vendor'
 # Multiply-accumulates a cycle of one compute unit of a GPU; CPUs say how wide their vectors are.
@@ -19,26 +19,26 @@ _GPU_BYTES_PER_S = 200e9
 _PCIE_BYTES_PER_S = 12e9
 
 
-def survey() -> DeviceSurvey[FoundDevice]:
+def survey() -> DiscoveryResult[FoundDevice]:
     """Ask every platform for its devices; those that do not answer or cannot compile are left out.
 
     GPUs come first, then accelerators, then CPUs, by platform and name.
     """
     ensure_driver_cache()
-    if why := why_no_pyopencl():
-        return DeviceSurvey([], [why])
+    if why := pyopencl_problem():
+        return DiscoveryResult([], [why])
     # The first call makes PoCL start its threads and load its compiler.
-    with kept_signals():
+    with preserve_signal_handlers():
         return _survey()
 
 
-def _survey() -> DeviceSurvey[FoundDevice]:
+def _survey() -> DiscoveryResult[FoundDevice]:
     import pyopencl as cl
 
     try:
         platforms = cl.get_platforms()
     except cl.Error as error:
-        return DeviceSurvey([], [f"no OpenCL platform found ({error}): {_INSTALL}"])
+        return DiscoveryResult([], [f"no OpenCL platform found ({error}): {_INSTALL}"])
     reasons: list[str] = []
     rows: list[tuple[tuple[Any, ...], Any]] = []
     for platform in platforms:
@@ -74,7 +74,7 @@ def _survey() -> DeviceSurvey[FoundDevice]:
         found.append(FoundDevice(info, device))
     if not found and not reasons:
         reasons.append(driver_cache_problem() or f"no OpenCL device found: {_INSTALL}")
-    return DeviceSurvey(found, reasons)
+    return DiscoveryResult(found, reasons)
 
 
 def _rank(device: Any) -> int:

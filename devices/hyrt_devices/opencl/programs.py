@@ -8,8 +8,7 @@ from contextlib import suppress
 from importlib.resources import files
 from typing import Any
 
-from hyrt_devices.opencl_host.compiler_reports import reports_ignored
-from hyrt_devices.opencl_host.kept_signals import kept_signals
+from hyrt_devices.opencl_host.driver_workarounds import preserve_signal_handlers, reports_ignored
 
 Constants = Mapping[str, int | str]
 _Key = tuple[str, frozenset[tuple[str, int | str]]]
@@ -53,16 +52,16 @@ class Programs:
         """A `pyopencl.Program`."""
         words = [f"-D{word}={value}" for word, value in constants.items()]
         key = (program, frozenset(constants.items()))
-        return self._kept(key, lambda: self._build(source_of(program), ["-cl-mad-enable", *words]))
+        return self._cached(key, lambda: self._build(source_of(program), ["-cl-mad-enable", *words]))
 
     def printed(self, source: str, name: str) -> Any:
         """A `pyopencl.Kernel` of a source that was printed."""
         import pyopencl as cl
 
         key = (source, frozenset[tuple[str, int | str]]())
-        return cl.Kernel(self._kept(key, lambda: self._build(source, ["-cl-mad-enable"])), name)
+        return cl.Kernel(self._cached(key, lambda: self._build(source, ["-cl-mad-enable"])), name)
 
-    def _kept(self, key: _Key, build: Callable[[], Any]) -> Any:
+    def _cached(self, key: _Key, build: Callable[[], Any]) -> Any:
         with self._lock:
             if key not in self._built:
                 self._built[key] = build()
@@ -83,7 +82,7 @@ class Programs:
     def _build_once(self, source: str, options: list[str]) -> Any:
         import pyopencl as cl
 
-        with reports_ignored(), kept_signals():
+        with reports_ignored(), preserve_signal_handlers():
             return cl.Program(self.context, source).build(options, devices=[self._device])
 
     def kernel(self, program: str, name: str, constants: Constants) -> Any:
@@ -92,7 +91,7 @@ class Programs:
         Parameters
         ----------
         program
-            `aggregate`, `widen`, `join`, `chunk`, `product_vector`, `product_tiled`, `sizeless` (what is
+            `aggregate`, `dequantize`, `join`, `chunk`, `product_vector`, `product_tiled`, `sizeless` (what is
             compiled for no sizes) or `sample`.
         name
             The kernel's name.

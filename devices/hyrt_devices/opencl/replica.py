@@ -10,18 +10,17 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.device import check_parameters
-from hyrt.errors import UnsupportedModel
-from hyrt.machine.generator import DROPOUT, dropout_threshold, stream_key
+from hyrt.errors import UnsupportedModelError
 from hyrt.nn.description import ModelDescription, Product
 from hyrt.objective import Objective
-from hyrt.objective.on_host import loss_on_host
+from hyrt.objective.host_loss import compute_host_loss
+from hyrt.runtime.rng import DROPOUT, dropout_threshold, stream_key
 from hyrt_devices.opencl.aggregations import AggregationKernels
+from hyrt_devices.opencl.feature_rows import DeviceFeatureCache, widened
 from hyrt_devices.opencl.launch import Launcher, ceil_div
+from hyrt_devices.opencl.matmul_kernels import PRODUCTS, Kernels, Shape, parts_shape, sizeless
 from hyrt_devices.opencl.memory import DeviceMemory, Lease
-from hyrt_devices.opencl.products import PRODUCTS, Kernels, Shape, parts_shape, sizeless
 from hyrt_devices.opencl.programs import Programs
-from hyrt_devices.opencl.rows.kept_rows import KeptRows
-from hyrt_devices.opencl.rows.row_codes import widened
 from hyrt_devices.opencl.staged import CachedOnDevice, StagedBatch, StagedBlock, StagedRows
 from hyrt_devices.opencl.tuning import Tuning
 
@@ -42,9 +41,9 @@ class Replica:
 
     Raises
     ------
-    UnsupportedModel
+    UnsupportedModelError
         If two layers share a parameter.
-    DeviceOutOfMemory
+    DeviceOutOfMemoryError
         If the weights do not fit.
     """
 
@@ -62,7 +61,7 @@ class Replica:
         self._tuning = tuning
         self._memory = memory
         self._lease = Lease(memory)
-        self.kept: KeptRows | None = None
+        self.kept: DeviceFeatureCache | None = None
         """The rows that stay on the device, where there are some."""
         self._shapes = [tuple(p.shape) for p in parameters]
         sizes = [p.numel() for p in parameters]
@@ -89,7 +88,7 @@ class Replica:
                     for parameter in (product.weight, product.bias):
                         if parameter is not None:
                             if id(parameter) in self._used:
-                                raise UnsupportedModel(
+                                raise UnsupportedModelError(
                                     f"layer {layer.name!r} on {device_name}: it shares a parameter "
                                     "with another layer: train it on cpu or cuda"
                                 )
@@ -100,7 +99,7 @@ class Replica:
                         weight_at=starts[id(product.weight)],
                         bias_at=-1 if product.bias is None else starts[id(product.bias)],
                         relu=product.relu,
-                        turned=p > 0 or i > 0,
+                        transposed=p > 0 or i > 0,
                         masked=p > 0 and layer.products[p - 1].relu,
                     )
                     kernels.append(PRODUCTS[tuning.product](programs, tuning, shape, self._lease))
@@ -175,7 +174,7 @@ class Replica:
 
         Raises
         ------
-        DeviceOutOfMemory
+        DeviceOutOfMemoryError
             Everything taken is free again.
         """
         lease = Lease(self._memory)
@@ -192,7 +191,7 @@ class Replica:
                 assert staged.host_labels is not None
                 rows = staged.host_rows
                 of_targets = scores if rows is None else scores[rows]
-                host = loss_on_host(objective, of_targets, staged.host_labels, staged.host_weights)
+                host = compute_host_loss(objective, of_targets, staged.host_labels, staged.host_weights)
                 gradient = host.gradient
                 if rows is not None:
                     gradient = np.zeros_like(scores)
@@ -299,7 +298,7 @@ class Replica:
                 rows = outputs[i][p - 1] if p else inputs[i]
                 parts = lease.floats(*parts_shape(self._tuning, product.shape, block.num_dst))
                 product.weights(queue, parts, rows, grad, self.gradients, block.num_dst)
-                if product.shape.turned:
+                if product.shape.transposed:
                     out = lease.floats(block.num_dst, product.shape.k)
                     activated = rows if product.shape.masked else None
                     product.backward(queue, self.parameters, grad, activated, out, block.num_dst)

@@ -34,7 +34,7 @@ class OpenclSampler:
 
     Raises
     ------
-    DeviceOutOfMemory
+    DeviceOutOfMemoryError
         If the topology does not fit.
     """
 
@@ -71,7 +71,7 @@ class OpenclSampler:
 
         Raises
         ------
-        DeviceOutOfMemory
+        DeviceOutOfMemoryError
             Everything taken is free again.
         """
         graph, num = self._graph, len(vertices)

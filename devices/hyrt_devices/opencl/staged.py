@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
-from hyrt.errors import UnsupportedModel
-from hyrt.graph.cached.cached_rows import CachedRows, Rows
-from hyrt.graph.narrow.narrow_rows import NarrowRows
-from hyrt.graph.narrow.row_format import FLOAT32, RowFormat
-from hyrt.nn.aggregation import Aggregation
+from hyrt.errors import UnsupportedModelError
+from hyrt.graph.feature_cache import CachedRows, Rows
+from hyrt.graph.quantized.row_format import FLOAT32, RowFormat
+from hyrt.graph.quantized.rows import QuantizedRows
+from hyrt.nn.architecture import Aggregation
 from hyrt.nn.description import ModelDescription
-from hyrt.nn.inputs import Aggregated
-from hyrt.nn.operators.aggregate import Scales, scales
+from hyrt.nn.inputs import AggregatedFeatures
+from hyrt.nn.operators.aggregate import Scales, compute_scales
 from hyrt.sampling.block import Block
-from hyrt.sampling.full.whole_graph import WholeGraph
+from hyrt.sampling.full_sampler import FullGraph
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt_devices.opencl.launch import Launcher
 from hyrt_devices.opencl.memory import DeviceMemory, Lease
@@ -40,10 +40,10 @@ class StagedBlock:
     row_scale: Any = None
     source_scale: Any = None
     weights: Any = None
-    own_scale: Any = None
-    turned_indptr: Any = None
-    turned_rows: Any = None
-    turned_edges: Any = None
+    self_scale: Any = None
+    transposed_indptr: Any = None
+    transposed_rows: Any = None
+    transposed_edges: Any = None
     destinations: Any = None
 
 
@@ -88,7 +88,7 @@ class StagedBatch:
     events: list[Any] = field(default_factory=list)
     lease: Lease | None = None
     # Host arrays that the device may still read.
-    kept: list[Any] = field(default_factory=list)
+    cached: list[Any] = field(default_factory=list)
     # Whose buffers these are, where they stay on the device for further steps, and the mini-batch.
     resident: StagedGraph | None = None
     whole_batch: MiniBatch | None = None
@@ -102,7 +102,7 @@ class StagedBatch:
             with suppress(cl.Error):
                 event.wait()
         self.events = []
-        self.blocks, self.inputs, self.labels, self.kept = [], None, None, []
+        self.blocks, self.inputs, self.labels, self.cached = [], None, None, []
         self.owner = self.whole_batch = None
         if self.lease is not None:
             self.lease.release()
@@ -125,7 +125,7 @@ class StagedGraph:
         The first of them; its copies are over.
     """
 
-    def __init__(self, whole: WholeGraph, staged: StagedBatch) -> None:
+    def __init__(self, whole: FullGraph, staged: StagedBatch) -> None:
         self.whole = whole
         self._staged = staged
         self._users = 1
@@ -202,17 +202,17 @@ class Stager:
 
         Raises
         ------
-        DeviceOutOfMemory
+        DeviceOutOfMemoryError
             Everything taken is free again.
         ValueError, TypeError
             If it is not a mini-batch for the model.
         """
-        if batch.whole is None or not len(batch.targets):
+        if batch.full_graph is None or not len(batch.targets):
             return self._stage(batch, owner)
-        if self._resident is not None and self._resident.whole is batch.whole:
+        if self._resident is not None and self._resident.whole is batch.full_graph:
             return self._resident.step(batch)
         if batch.blocks[0].num_edges >= 2**31:
-            raise UnsupportedModel(
+            raise UnsupportedModelError(
                 f"the kernels of this device count edges in 32 bits, and the graph has "
                 f"{batch.blocks[0].num_edges:,}: train on cpu, or take mini-batches (without --full-graph)"
             )
@@ -221,7 +221,7 @@ class Stager:
         # Steps to come wait for no copies.
         self._launcher.finish()
         events, first.events = first.events, []
-        self._resident = StagedGraph(batch.whole, first)
+        self._resident = StagedGraph(batch.full_graph, first)
         staged = self._resident.step(batch)
         staged.events = events
         return staged
@@ -237,10 +237,10 @@ class Stager:
             num_classes=self._num_classes,
             row_width=self._row_width,
             aggregated_width=self._aggregated_width,
-            narrow=True,
-            kept_rows=self.kept_rows,
+            quantized=True,
+            cached_rows=self.kept_rows,
         )
-        staged.aggregated = isinstance(batch.inputs, Aggregated)
+        staged.aggregated = isinstance(batch.inputs, AggregatedFeatures)
         if staged.aggregated and self._model.input_dropout:
             raise ValueError("input dropout needs the input rows, not their aggregate")
         staged.lease = Lease(self._memory)
@@ -257,7 +257,7 @@ class Stager:
         return staged
 
     def _rows(self, staged: StagedBatch, values: Rows) -> StagedRows:
-        if not isinstance(values, NarrowRows):
+        if not isinstance(values, QuantizedRows):
             return StagedRows(self._place(staged, values, np.float32))
         scales = [
             None if each is None else self._place(staged, each, np.float32)
@@ -267,19 +267,19 @@ class Stager:
         return StagedRows(codes, values.format, *scales)
 
     def _fill(
-        self, staged: StagedBatch, batch: MiniBatch, values: torch.Tensor | NarrowRows | CachedRows
+        self, staged: StagedBatch, batch: MiniBatch, values: torch.Tensor | QuantizedRows | CachedRows
     ) -> None:
         if isinstance(values, CachedRows):
-            places = self._place(staged, values.places, np.int32)
-            staged.inputs = CachedOnDevice(places, self._rows(staged, values.sent))
-        elif isinstance(values, NarrowRows):
+            places = self._place(staged, values.slots, np.int32)
+            staged.inputs = CachedOnDevice(places, self._rows(staged, values.missing_rows))
+        elif isinstance(values, QuantizedRows):
             staged.inputs = self._rows(staged, values)
         else:
             staged.inputs = self._rows(staged, values.detach().numpy())
         if self._model.input_dropout:
             assert batch.blocks[0].sources is not None
             staged.sources = self._place(staged, batch.blocks[0].sources, np.int64)
-        shared: dict[Any, Any] | None = None if batch.whole is None else {}
+        shared: dict[Any, Any] | None = None if batch.full_graph is None else {}
         for i, block in enumerate(batch.blocks):
             staged.blocks.append(self._block(staged, i, block, shared))
         staged.host_labels, staged.host_weights = batch.labels, batch.target_weights
@@ -312,9 +312,9 @@ class Stager:
 
         def factors_of(what: Aggregation) -> Scales:
             if shared is None:
-                return scales(what, block, np.dtype(np.float32))
+                return compute_scales(what, block, np.dtype(np.float32))
             if what not in shared:
-                shared[what] = scales(what, block, np.dtype(np.float32))
+                shared[what] = compute_scales(what, block, np.dtype(np.float32))
             found: Scales = shared[what]
             return found
 
@@ -328,20 +328,20 @@ class Stager:
         out.row_scale = place(staged, factors.row, np.float32)
         if factors.source is not None:
             out.source_scale = place(staged, factors.source, np.float32)
-        if factors.own is not None:
-            out.own_scale = place(staged, factors.own, np.float32)
+        if factors.self_loop is not None:
+            out.self_scale = place(staged, factors.self_loop, np.float32)
         if factors.edge is not None:
             out.weights = place(staged, factors.edge, np.float32)
         if i > 0:
             turned = block.transposed()
-            out.turned_indptr = place(staged, turned.indptr, np.int32)
-            out.turned_rows = place(staged, turned.rows, np.int32)
+            out.transposed_indptr = place(staged, turned.indptr, np.int32)
+            out.transposed_rows = place(staged, turned.rows, np.int32)
             if factors.edge is not None:
-                out.turned_edges = place(staged, turned.edges, np.int32)
+                out.transposed_edges = place(staged, turned.edges, np.int32)
         return out
 
     def _place(self, staged: StagedBatch, array: NDArray[Any], dtype: DTypeLike) -> Any:
         assert staged.lease is not None
         host: NDArray[Any] = np.ascontiguousarray(array, dtype)
-        staged.kept.append(host)
+        staged.cached.append(host)
         return staged.lease.place(self._launcher, host)

@@ -1,12 +1,17 @@
-"""Whether a mini-batch is one that kernels of a model's sizes can take."""
+"""Checks of input rows of a mini-batch, and the smallest batch for warming up."""
 
 from __future__ import annotations
 
-import torch
+from typing import Any
 
-from hyrt.graph.cached.cached_rows import CachedRows
-from hyrt.graph.narrow.narrow_rows import NarrowRows
-from hyrt.nn.inputs import Aggregated
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.graph.feature_cache import CachedRows
+from hyrt.graph.quantized.rows import QuantizedRows
+from hyrt.nn.inputs import AggregatedFeatures
+from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
 
 
@@ -17,9 +22,9 @@ def input_values(
     num_classes: int,
     row_width: int,
     aggregated_width: int | None = None,
-    narrow: bool = False,
-    kept_rows: int = 0,
-) -> torch.Tensor | NarrowRows | CachedRows:
+    quantized: bool = False,
+    cached_rows: int = 0,
+) -> torch.Tensor | QuantizedRows | CachedRows:
     """A mini-batch's input: its rows, or their first aggregate.
 
     Parameters
@@ -32,9 +37,9 @@ def input_values(
         Width of the input rows.
     aggregated_width
         Width of the first layer's aggregate; None where the device takes rows only.
-    narrow
+    quantized
         Whether the device takes rows in a narrow format.
-    kept_rows
+    cached_rows
         How many rows the device keeps, 0 where it takes no `CachedRows`.
 
     Raises
@@ -47,12 +52,12 @@ def input_values(
     if batch.has_classes and (batch.labels.min() < 0 or batch.labels.max() >= num_classes):
         raise ValueError(f"a label is not in 0..{num_classes - 1}")
     first = batch.blocks[0]
-    if narrow and isinstance(batch.inputs, NarrowRows):
+    if quantized and isinstance(batch.inputs, QuantizedRows):
         return _checked(batch.inputs, (first.num_src, row_width))
-    if kept_rows and isinstance(batch.inputs, CachedRows):
-        batch.inputs.check(first.num_src, kept_rows, row_width)
+    if cached_rows and isinstance(batch.inputs, CachedRows):
+        batch.inputs.check(first.num_src, cached_rows, row_width)
         return batch.inputs
-    if isinstance(batch.inputs, Aggregated) and aggregated_width is not None:
+    if isinstance(batch.inputs, AggregatedFeatures) and aggregated_width is not None:
         wanted, values = (first.num_dst, aggregated_width), batch.inputs.values
     elif isinstance(batch.inputs, torch.Tensor):
         wanted, values = (first.num_src, row_width), batch.inputs
@@ -63,13 +68,33 @@ def input_values(
     return values
 
 
-def _checked(rows: NarrowRows, wanted: tuple[int, int]) -> NarrowRows:
+def _checked(rows: QuantizedRows, shape: tuple[int, int]) -> QuantizedRows:
     scales = rows.format.scales
     shapes = [None if each is None else each.shape for each in (rows.row_scales, rows.column_scales)]
-    right = [wanted[:1] if scales == "row" else None, wanted[1:] if scales == "column" else None]
-    if rows.codes.shape != wanted or rows.codes.dtype != rows.format.dtype or shapes != right:
+    right = [shape[:1] if scales == "row" else None, shape[1:] if scales == "column" else None]
+    if rows.codes.shape != shape or rows.codes.dtype != rows.format.dtype or shapes != right:
         raise ValueError(
             f"inputs are {rows.codes.dtype} of shape {rows.codes.shape} with scales of {shapes}, "
-            f"not rows of {rows.format.name} of {wanted}"
+            f"not rows of {rows.format.name} of {shape}"
         )
     return rows
+
+
+def smallest_batch(layers: int, width: int, labels: NDArray[Any]) -> MiniBatch:
+    """One target with such labels, whose only neighbour, in every layer, is itself."""
+    one = np.ones(1, np.int32)
+    vertex = np.zeros(1, np.int32)
+    blocks = [
+        Block(
+            indptr=np.array([0, 1], np.int32),
+            columns=vertex,
+            destinations=vertex,
+            sources=vertex,
+            num_src=1,
+            degrees=one,
+            source_degrees=one,
+            layer=layer,
+        )
+        for layer in range(1, layers + 1)
+    ]
+    return MiniBatch(0, vertex, blocks, labels, None, 1.0, torch.zeros(1, width))

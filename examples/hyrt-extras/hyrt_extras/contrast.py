@@ -6,11 +6,11 @@ import torch
 from torch import nn
 
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.inputs import Rows, own_rows, source_rows
+from hyrt.nn.inputs import Rows, destination_rows, source_rows
 from hyrt.nn.layer import Footprint, Layer
 from hyrt.nn.models.model_kind import ModelKind
 from hyrt.nn.operators.aggregate import aggregate
-from hyrt.nn.operators.product import linear
+from hyrt.nn.operators.linear import linear
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.sampling.block import Block
 
@@ -24,8 +24,8 @@ class ContrastLayer(Layer):
         self.product = nn.Linear(in_features, out_features)
 
     def forward(self, block: Block, x: Rows, *, relu: bool = False) -> torch.Tensor:
-        own = own_rows(block, x)
-        own = own.dense() if isinstance(own, SparseRows) else own
+        own = destination_rows(block, x)
+        own = own.to_dense() if isinstance(own, SparseRows) else own
         difference = own - self.strength * aggregate(block, source_rows(x), "mean")
         return linear(difference, self.product.weight, self.product.bias, relu=relu)
 

@@ -9,11 +9,11 @@ import numba as nb
 import numpy as np
 
 from hyrt.graph.graph import Graph
-from hyrt.machine.generator import SAMPLE, random_bits, stream_key, vertex_stream
-from hyrt.machine.workers import Workers
+from hyrt.runtime.rng import SAMPLE, random_bits, stream_key, vertex_stream
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Ids
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.sampling.neighbor_sampler import NeighborSampler
 from hyrt.sampling.sampler import Hop
 from hyrt.sampling.sampler_settings import SamplerSettings
 

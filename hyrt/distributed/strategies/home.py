@@ -9,15 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.distributed.strategies.evening.even_out import cheapest_ranks
-from hyrt.distributed.strategies.gathering import gathered_once
-from hyrt.distributed.strategies.placement import Placement, stay
-from hyrt.distributed.strategies.strategy import InputBlock, Roots
-from hyrt.distributed.strategies.traffic import Traffic
+from hyrt.distributed.strategies.load_balancing import min_cost_assignment
+from hyrt.distributed.strategies.strategy import (
+    InputBlock,
+    Placement,
+    Seeds,
+    Traffic,
+    place_without_migration,
+    traffic_with_pregather,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class HomeStrategy:
     """Trains units in one pass at the rank that owns their rows; models do not migrate.
 
     Replicas hold equal weights, and gradient sums are added over all ranks. A step's gradient is therefore
@@ -26,48 +30,48 @@ class Home:
 
     Parameters
     ----------
-    most_over_mean
+    max_over_mean
         Maximum ratio of a rank's number of units to its share of the step, if expected remote rows are known.
     shares
         [N] positive numbers, proportional to the ranks' numbers of units; None for equal shares. If expected
         remote rows are unknown, the shares still apply and all moves have the same cost.
     """
 
-    most_over_mean: float = 1.05
+    max_over_mean: float = 1.05
     shares: tuple[float, ...] | None = None
     name = "home"
     description = "roots, to the rank that has their features"
     draws_locally = False
 
     def __post_init__(self) -> None:
-        if not self.most_over_mean >= 1:
-            raise ValueError(f"most_over_mean is {self.most_over_mean}: give a number of at least 1")
+        if not self.max_over_mean >= 1:
+            raise ValueError(f"most_over_mean is {self.max_over_mean}: give a number of at least 1")
 
-    def place(self, roots: Roots) -> Placement:
+    def place(self, seeds: Seeds) -> Placement:
         """Place units at their owners, with the fewest moves that satisfy the limit on a rank's units."""
-        homes, num_ranks = roots.homes, roots.num_ranks
-        if not len(homes) or (roots.remote_rows is None and self.shares is None):
-            return stay(homes, num_ranks)
+        homes, num_ranks = seeds.owners, seeds.num_ranks
+        if not len(homes) or (seeds.remote_rows is None and self.shares is None):
+            return place_without_migration(homes, num_ranks)
         shares = self.shares or (1.0,) * num_ranks
-        capacities = [math.ceil(len(homes) * self.most_over_mean * share / sum(shares)) for share in shares]
+        capacities = [math.ceil(len(homes) * self.max_over_mean * share / sum(shares)) for share in shares]
         if (np.bincount(homes, minlength=num_ranks) <= capacities).all():
-            return stay(homes, num_ranks)
-        added = _added_rows(roots)
-        return stay(cheapest_ranks(added, homes, capacities), num_ranks)
+            return place_without_migration(homes, num_ranks)
+        added = _added_rows(seeds)
+        return place_without_migration(min_cost_assignment(added, homes, capacities), num_ranks)
 
-    def traffic(self, placement: Placement, homes: NDArray[Any], sampled: InputBlock) -> Traffic:
+    def traffic(self, placement: Placement, owners: NDArray[Any], sampled: InputBlock) -> Traffic:
         """Count the remote rows of every rank's mini-batch."""
-        return gathered_once(placement, homes, sampled)
+        return traffic_with_pregather(placement, owners, sampled)
 
 
-def _added_rows(roots: Roots) -> NDArray[np.float64]:
+def _added_rows(roots: Seeds) -> NDArray[np.float64]:
     """Compute each rank's additional rows relative to the unit's owner; clipped at 0.
 
     Clipping keeps units at their owner if another rank seems cheaper. Expected rows are those of one unit.
     Rows that the unit shares with other units of its owner are ignored; they make the owner the better choice
     in nearly all cases.
     """
-    homes, units = roots.homes.astype(np.intp), np.arange(len(roots.homes))
+    homes, units = roots.owners.astype(np.intp), np.arange(len(roots.owners))
     if roots.remote_rows is None:
         elsewhere = np.ones((len(homes), roots.num_ranks))
         elsewhere[units, homes] = 0.0

@@ -8,15 +8,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.distributed.strategies.gathering import gathered_each_time, gathered_once
-from hyrt.distributed.strategies.merging import merged
-from hyrt.distributed.strategies.placement import Placement, drawn_pieces
-from hyrt.distributed.strategies.strategy import InputBlock, Roots
-from hyrt.distributed.strategies.traffic import Counts, Traffic
+from hyrt.distributed.strategies.strategy import (
+    Counts,
+    InputBlock,
+    Placement,
+    Seeds,
+    Traffic,
+    split_in_order,
+    traffic_with_pregather,
+    traffic_without_pregather,
+)
+from hyrt.distributed.strategies.time_step_merging import merge_smallest_time_step
 
 
 @dataclass(frozen=True, slots=True)
-class HopGnn:
+class HopGnnStrategy:
     """Trains seeds at their owners; each model visits the owners of the seeds of its mini-batch.
 
     Model d is at rank (d + t) mod N at time step t, with its gradient sums (HopGNN section 5.1).
@@ -39,24 +45,24 @@ class HopGnn:
         if self.num_times is not None and self.num_times < 1:
             raise ValueError(f"num_times is {self.num_times}: give at least 1 time step")
 
-    def place(self, roots: Roots) -> Placement:
+    def place(self, seeds: Seeds) -> Placement:
         """Place micrographs at the owners of their seeds when their model is there; then merge time steps."""
-        num_ranks = roots.num_ranks
-        models = drawn_pieces(len(roots.homes), num_ranks)
+        num_ranks = seeds.num_ranks
+        models = split_in_order(len(seeds.owners), num_ranks)
         ranks = np.arange(num_ranks, dtype=np.int32)
         placement = Placement(
             models=models,
-            times=(roots.homes.astype(np.int32) - models) % num_ranks,
+            times=(seeds.owners.astype(np.int32) - models) % num_ranks,
             paths=(ranks[:, None] + ranks[None]) % num_ranks,
         )
         for _ in range(num_ranks - min(self.num_times or num_ranks, num_ranks)):
-            placement = merged(placement)
+            placement = merge_smallest_time_step(placement)
         return placement
 
-    def traffic(self, placement: Placement, homes: NDArray[Any], sampled: InputBlock) -> Traffic:
+    def traffic(self, placement: Placement, owners: NDArray[Any], sampled: InputBlock) -> Traffic:
         """Count the remote rows, and the models that migrate between time steps."""
-        count_rows = gathered_once if self.pre_gather else gathered_each_time
-        return replace(count_rows(placement, homes, sampled), models=_migrations(placement))
+        count_rows = traffic_with_pregather if self.pre_gather else traffic_without_pregather
+        return replace(count_rows(placement, owners, sampled), models=_migrations(placement))
 
 
 def _migrations(placement: Placement) -> Counts:

@@ -8,16 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.distributed.strategies.gathering import gathered_once
-from hyrt.distributed.strategies.placement import Placement, stay
-from hyrt.distributed.strategies.strategy import InputBlock, Roots
-from hyrt.distributed.strategies.traffic import Traffic
-from hyrt.machine.generator import SHUFFLE, stream_key
+from hyrt.distributed.strategies.strategy import (
+    InputBlock,
+    Placement,
+    Seeds,
+    Traffic,
+    place_without_migration,
+    traffic_with_pregather,
+)
+from hyrt.runtime.rng import SHUFFLE, stream_key
 from hyrt.sampling.block import Ids
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
+class LocalStrategy:
     """Draws and trains seeds at their owners; the batches differ from those on one machine.
 
     The locality-optimized method of HopGNN (sections 5.1 and 7.9), which may reduce accuracy. Remote
@@ -29,25 +33,25 @@ class Local:
     description = "nothing but rows: each rank draws its roots from its own part, which changes the batches"
     draws_locally = True
 
-    def place(self, roots: Roots) -> Placement:
+    def place(self, seeds: Seeds) -> Placement:
         """Place units at their owners."""
-        return stay(roots.homes, roots.num_ranks)
+        return place_without_migration(seeds.owners, seeds.num_ranks)
 
-    def traffic(self, placement: Placement, homes: NDArray[Any], sampled: InputBlock) -> Traffic:
+    def traffic(self, placement: Placement, owners: NDArray[Any], sampled: InputBlock) -> Traffic:
         """Count the remote rows of every rank's mini-batch."""
-        return gathered_once(placement, homes, sampled)
+        return traffic_with_pregather(placement, owners, sampled)
 
 
 class LocalOrder:
     """Batch order with a proportional share of every part; each part is shuffled separately.
 
-    Like `hyrt.sampling.order.TargetOrder`: every target once per epoch, with a shorter last batch.
+    Like `hyrt.sampling.block_builder.TargetShuffler`: every target once per epoch, with a shorter last batch.
 
     Parameters
     ----------
     targets
         [n] training vertices of all parts.
-    homes
+    owners
         [V] part of each vertex.
     num_ranks
         Number of parts.
@@ -57,8 +61,10 @@ class LocalOrder:
         Seed of the run.
     """
 
-    def __init__(self, targets: Ids, homes: NDArray[Any], num_ranks: int, batch_size: int, seed: int) -> None:
-        target_owners = homes[targets]
+    def __init__(
+        self, targets: Ids, owners: NDArray[Any], num_ranks: int, batch_size: int, seed: int
+    ) -> None:
+        target_owners = owners[targets]
         self._parts = [targets[target_owners == rank] for rank in range(num_ranks)]
         # Interleave the parts: the i-th of a part's n targets is at position (i + 1/2) / n of the epoch.
         positions = [(np.arange(len(part)) + 0.5) / max(len(part), 1) for part in self._parts]

@@ -7,14 +7,19 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from hyrt.distributed.strategies.gathering import gathered_once
-from hyrt.distributed.strategies.placement import Placement, drawn_pieces, stay
-from hyrt.distributed.strategies.strategy import InputBlock, Roots
-from hyrt.distributed.strategies.traffic import Traffic
+from hyrt.distributed.strategies.strategy import (
+    InputBlock,
+    Placement,
+    Seeds,
+    Traffic,
+    place_without_migration,
+    split_in_order,
+    traffic_with_pregather,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class ModelCentric:
+class ModelCentricStrategy:
     """Trains an equal part of the seeds on every rank, in sampling order, regardless of their owners.
 
     Zheng et al., "DistDGL: distributed graph neural network training for billion-scale graphs", IA3 2020;
@@ -25,10 +30,10 @@ class ModelCentric:
     description = "features, to the rank of a root that is drawn at random"
     draws_locally = False
 
-    def place(self, roots: Roots) -> Placement:
+    def place(self, seeds: Seeds) -> Placement:
         """Split the seeds in sampling order into one part per rank."""
-        return stay(drawn_pieces(len(roots.homes), roots.num_ranks), roots.num_ranks)
+        return place_without_migration(split_in_order(len(seeds.owners), seeds.num_ranks), seeds.num_ranks)
 
-    def traffic(self, placement: Placement, homes: NDArray[Any], sampled: InputBlock) -> Traffic:
+    def traffic(self, placement: Placement, owners: NDArray[Any], sampled: InputBlock) -> Traffic:
         """Count the remote rows of every rank's mini-batch."""
-        return gathered_once(placement, homes, sampled)
+        return traffic_with_pregather(placement, owners, sampled)

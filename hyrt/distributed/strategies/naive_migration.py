@@ -8,14 +8,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.distributed.strategies.placement import Placement, drawn_pieces, stay
-from hyrt.distributed.strategies.strategy import InputBlock, Roots
-from hyrt.distributed.strategies.traffic import Traffic
+from hyrt.distributed.strategies.strategy import (
+    InputBlock,
+    Placement,
+    Seeds,
+    Traffic,
+    place_without_migration,
+    split_in_order,
+)
 from hyrt.sampling.block import Block
 
 
 @dataclass(frozen=True, slots=True)
-class NaiveMigration:
+class NaiveMigrationStrategy:
     """Lets each model visit all ranks that own input rows of its mini-batch, and return (HopGNN section 3.2).
 
     At each rank, the local rows are added to the first layer's aggregates, which migrate to the next rank
@@ -26,37 +31,37 @@ class NaiveMigration:
 
     Parameters
     ----------
-    of_sources
+    carries_sources
         Whether the model carries the visited input rows, because its first layer is not a sum of rows before
         any weight (attention, or a maximum).
     """
 
-    of_sources: bool = False
+    carries_sources: bool = False
     name = "naive-migration"
     description = "models with partial aggregates, to every rank that has rows of their mini-batch and back"
     draws_locally = False
 
-    def place(self, roots: Roots) -> Placement:
+    def place(self, seeds: Seeds) -> Placement:
         """Split the seeds in sampling order into one part per rank: the start and end of each route."""
-        return stay(drawn_pieces(len(roots.homes), roots.num_ranks), roots.num_ranks)
+        return place_without_migration(split_in_order(len(seeds.owners), seeds.num_ranks), seeds.num_ranks)
 
-    def traffic(self, placement: Placement, homes: NDArray[Any], sampled: InputBlock) -> Traffic:
+    def traffic(self, placement: Placement, owners: NDArray[Any], sampled: InputBlock) -> Traffic:
         """Count each model's migrations, and the nonzero aggregates (or visited sources) that it carries."""
         num = placement.num_ranks
         models, partials = np.zeros((num, num), np.int64), np.zeros((num, num), np.int64)
         for model in range(num):
-            positions = placement.of_rank(model)
+            positions = placement.positions_of_rank(model)
             if not len(positions):
                 continue
             block = sampled(positions)
             assert block.sources is not None
-            first = first_visits(block, homes, model, num)
-            if self.of_sources:
-                first = (homes[block.sources].astype(np.int64) - model) % num
+            first = first_visits(block, owners, model, num)
+            if self.carries_sources:
+                first = (owners[block.sources].astype(np.int64) - model) % num
             location = model
             for offset in range(1, num):
                 rank = (model + offset) % num
-                if not (homes[block.sources] == rank).any():
+                if not (owners[block.sources] == rank).any():
                     continue
                 models[location, rank] += 1
                 partials[location, rank] += int((first < offset).sum())
@@ -64,17 +69,17 @@ class NaiveMigration:
             if location != model:
                 models[location, model] += 1
                 partials[location, model] += len(first)
-        return replace(Traffic.none(num), models=models, partials=partials)
+        return replace(Traffic.zero(num), models=models, partials=partials)
 
 
-def first_visits(block: Block, homes: NDArray[Any], start: int, num_ranks: int) -> NDArray[np.int64]:
+def first_visits(block: Block, owners: NDArray[Any], start: int, num_ranks: int) -> NDArray[np.int64]:
     """Compute the first stop of a route at which each destination has a source.
 
     Parameters
     ----------
     block
         Input block; each destination is also its own source.
-    homes
+    owners
         [V] owner rank of each vertex's features.
     start
         Rank at which the route starts.
@@ -86,7 +91,7 @@ def first_visits(block: Block, homes: NDArray[Any], start: int, num_ranks: int) 
     [num_dst] int64, in 0..N-1.
     """
     assert block.sources is not None
-    stops = (homes[block.sources].astype(np.int64) - start) % num_ranks
+    stops = (owners[block.sources].astype(np.int64) - start) % num_ranks
     first = stops[: block.num_dst].copy()
     rows = np.repeat(np.arange(block.num_dst), np.diff(block.indptr))
     np.minimum.at(first, rows, stops[block.columns])

@@ -8,14 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.distributed.strategies.placement import Placement, Ranks, drawn_pieces, stay
-from hyrt.distributed.strategies.strategy import InputBlock, Roots
-from hyrt.distributed.strategies.traffic import Traffic
-from hyrt.machine.generator import SHUFFLE, stream_key
+from hyrt.distributed.strategies.strategy import (
+    InputBlock,
+    Placement,
+    Ranks,
+    Seeds,
+    Traffic,
+    place_without_migration,
+    split_in_order,
+)
+from hyrt.runtime.rng import SHUFFLE, stream_key
 
 
 @dataclass(frozen=True, slots=True)
-class P3:
+class P3Strategy:
     """Computes the first layer feature-parallel: each rank holds some columns of all rows.
 
     Gandhi and Iyer, "P3: distributed deep graph learning at scale", OSDI 2021: the partial results of a first
@@ -28,32 +34,32 @@ class P3:
 
     Parameters
     ----------
-    of_sources
+    multiplies_sources
         Whether the first layer multiplies every source's row (attention), instead of a destination's
         aggregate.
     """
 
-    of_sources: bool = False
+    multiplies_sources: bool = False
     name = "p3"
     description = "results of the first layer, which every rank computes from its columns of the features"
     draws_locally = False
 
-    def place(self, roots: Roots) -> Placement:
+    def place(self, seeds: Seeds) -> Placement:
         """Split the seeds in sampling order into one part per rank."""
-        return stay(drawn_pieces(len(roots.homes), roots.num_ranks), roots.num_ranks)
+        return place_without_migration(split_in_order(len(seeds.owners), seeds.num_ranks), seeds.num_ranks)
 
-    def traffic(self, placement: Placement, homes: NDArray[Any], sampled: InputBlock) -> Traffic:
+    def traffic(self, placement: Placement, owners: NDArray[Any], sampled: InputBlock) -> Traffic:
         """Count the first layer's partial results from all other ranks, and the returned gradients."""
         num = placement.num_ranks
         products = np.zeros(num, np.int64)
         for rank in range(num):
-            positions = placement.of_rank(rank)
+            positions = placement.positions_of_rank(rank)
             if len(positions):
                 block = sampled(positions)
-                products[rank] = block.num_src if self.of_sources else block.num_dst
+                products[rank] = block.num_src if self.multiplies_sources else block.num_dst
         others = 1 - np.eye(num, dtype=np.int64)
         forward = others * products[None, :]
-        return replace(Traffic.none(num), hidden=forward + forward.T)
+        return replace(Traffic.zero(num), hidden=forward + forward.T)
 
 
 def column_owners(num_columns: int, num_ranks: int, seed: int) -> Ranks:

@@ -1,34 +1,105 @@
-"""Registry of strategies by name."""
+"""Registry of strategies by name, and their compatibility with samplers, link prediction and partitioned
+topology.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from hyrt_perfmodel.nearest_name import nearest_name
+from hyrt_perfmodel.suggestions import nearest_name
 
-from hyrt.distributed.strategies.home import Home
-from hyrt.distributed.strategies.hopgnn import HopGnn
-from hyrt.distributed.strategies.local import Local
-from hyrt.distributed.strategies.model_centric import ModelCentric
-from hyrt.distributed.strategies.naive_migration import NaiveMigration
-from hyrt.distributed.strategies.p3 import P3
+from hyrt.config import Config
+from hyrt.distributed.strategies.home import HomeStrategy
+from hyrt.distributed.strategies.hopgnn import HopGnnStrategy
+from hyrt.distributed.strategies.local import LocalStrategy
+from hyrt.distributed.strategies.model_centric import ModelCentricStrategy
+from hyrt.distributed.strategies.naive_migration import NaiveMigrationStrategy
+from hyrt.distributed.strategies.p3 import P3Strategy
 from hyrt.distributed.strategies.strategy import Strategy
+
+
+def find_strategy_problem(config: Config, strategy: str, *, has_partitioned_topology: bool = False) -> str:
+    """Return an error message if the sampler or the topology does not support a strategy, otherwise "".
+
+    Parameters
+    ----------
+    config
+        All settings; only the sampler is used.
+    strategy
+        Name of the strategy.
+    has_partitioned_topology
+        Whether each rank has only the edges into its vertices.
+    """
+    sampler, setting = config.sampler, f"distributed.strategy={strategy}"
+    if sampler.unit != "target" and strategy != "model-centric":
+        return (
+            f"{setting} places targets, but sampler.kind={sampler.kind} trains {sampler.unit}s: give "
+            "distributed.strategy=model-centric"
+        )
+    if sampler.draws_whole_steps and strategy == "local":
+        return (
+            f"{setting} samples targets locally, but sampler.kind={sampler.kind} samples edges for the "
+            "targets of whole steps: use another strategy"
+        )
+    if has_partitioned_topology and strategy in ("p3", "naive-migration"):
+        return (
+            f"{setting} samples the mini-batches of all ranks, but these parts were made with --topology "
+            "split: partition with --topology replicated, or use another strategy"
+        )
+    return ""
+
+
+def find_link_problem(config: Config, strategy: str | None = None) -> str:
+    """Return an error message if the settings do not support link prediction on ranks, otherwise "".
+
+    Parameters
+    ----------
+    config
+        All settings.
+    strategy
+        Name of the strategy; default: the configured one.
+    """
+    strategy = strategy or config.distributed.strategy
+    if not config.train.predicts_links:
+        return ""
+    if config.sampler.is_full_graph:
+        return "train.objective=links trains the whole graph in one process: omit --full-graph, or torchrun"
+    if strategy not in ("home", "model-centric"):
+        return (
+            f"distributed.strategy={strategy} places vertices, and train.objective=links "
+            "trains links: give home or model-centric"
+        )
+    if config.distributed.cache is not None:
+        return "distributed.cache counts visits of vertices: omit it with train.objective=links"
+    return ""
+
+
+def find_shares_problem(config: Config, num_ranks: int) -> str:
+    """Return an error message if the configured shares do not match the number of ranks, otherwise ""."""
+    shares = config.distributed.numeric_shares
+    if shares is None or len(shares) == num_ranks:
+        return ""
+    return (
+        f"distributed.shares has {len(shares)} numbers, but there are {num_ranks} ranks: set one number "
+        "per rank, or measured"
+    )
+
 
 STRATEGIES: Mapping[str, Callable[[], Strategy]] = MappingProxyType(
     {
-        "model-centric": ModelCentric,
-        "p3": P3,
-        "naive-migration": NaiveMigration,
-        "hopgnn": HopGnn,
-        "home": Home,
-        "local": Local,
+        "model-centric": ModelCentricStrategy,
+        "p3": P3Strategy,
+        "naive-migration": NaiveMigrationStrategy,
+        "hopgnn": HopGnnStrategy,
+        "home": HomeStrategy,
+        "local": LocalStrategy,
     }
 )
 """Factory of each strategy, in the order of tables."""
 
 
-def strategy(name: str) -> Strategy:
+def create_strategy(name: str) -> Strategy:
     """Create the strategy with a name.
 
     Raises

@@ -1,28 +1,189 @@
-"""Protocol of placement strategies."""
+"""Protocol of placement strategies, placements of a step's units on ranks and time steps, and
+traffic counts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.distributed.strategies.placement import Placement
-from hyrt.distributed.strategies.traffic import Traffic
-from hyrt.quantities import one_line
+from hyrt.formatting import short_repr
 from hyrt.sampling.block import Block
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficItemBytes:
+    """Size of one item of each kind of traffic, in bytes."""
+
+    row: float
+    """Input row: f^0 values."""
+    hidden: float
+    """First-layer result of a vertex: f^1 values."""
+    partial: float
+    """Partial aggregate of a vertex, as the first layer multiplies it: f_in^1 values."""
+    model: float
+    """Migrating model: weights and gradient sums."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traffic:
+    """Number of items that each rank sends to each other rank; [from, to], with zeros on the diagonal."""
+
+    rows: Counts
+    """[N, N] int64, input rows."""
+    hidden: Counts
+    """[N, N] int64, first-layer results and their gradients."""
+    partials: Counts
+    """[N, N] int64, partial aggregates of the first layer."""
+    models: Counts
+    """[N, N] int64, migrating models."""
+
+    __repr__ = short_repr
+
+    @classmethod
+    def zero(cls, num_ranks: int) -> Self:
+        """Create counts without any traffic."""
+        return cls(*(np.zeros((num_ranks, num_ranks), np.int64) for _ in range(4)))
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(
+            self.rows + other.rows,
+            self.hidden + other.hidden,
+            self.partials + other.partials,
+            self.models + other.models,
+        )
+
+    def bytes_by_purpose(self, item_bytes: TrafficItemBytes) -> dict[str, float]:
+        """Return the bytes that all ranks together send, by purpose."""
+        return {
+            "rows": int(self.rows.sum()) * item_bytes.row,
+            "hidden": int(self.hidden.sum()) * item_bytes.hidden,
+            "partials": int(self.partials.sum()) * item_bytes.partial,
+            "models": int(self.models.sum()) * item_bytes.model,
+        }
+
+
+def count_remote_rows(inputs: NDArray[Any], owners: NDArray[Any], rank: int, num_ranks: int) -> Counts:
+    """Count the rows of some vertices that a rank needs from each other rank.
+
+    Parameters
+    ----------
+    inputs
+        [n] distinct vertices.
+    owners
+        [V] owner rank of each vertex's features.
+    rank
+        Rank that needs the rows.
+    num_ranks
+        Number of ranks, N.
+
+    Returns
+    -------
+    [N] int64, with 0 for the rank itself.
+    """
+    counts = np.bincount(owners[inputs], minlength=num_ranks).astype(np.int64)
+    counts[rank] = 0
+    return counts
+
+
+Ranks = NDArray[np.int32]
+"""Ranks, models or time steps, int32."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placement:
+    """Assignment of a step's n units to N ranks and T time steps.
+
+    A model is the replica that a mini-batch of the step was drawn for; if models do not migrate, model d is
+    at rank d.
+    """
+
+    models: Ranks
+    """[n] int32, model that trains each unit, in sampling order."""
+    times: Ranks
+    """[n] int32, time step of each unit."""
+    paths: Ranks
+    """[T, N] int32, rank of each model in each time step; every row is a permutation."""
+
+    __repr__ = short_repr
+
+    @property
+    def num_ranks(self) -> int:
+        return int(self.paths.shape[1])
+
+    @property
+    def num_times(self) -> int:
+        return int(self.paths.shape[0])
+
+    @property
+    def ranks(self) -> Ranks:
+        """[n] int32, rank that trains each unit."""
+        ranks: Ranks = self.paths[self.times, self.models]
+        return ranks
+
+    def positions_of_rank(self, rank: int) -> NDArray[np.intp]:
+        """Return the positions of a rank's units in the step, by time step and then sampling order."""
+        positions = np.flatnonzero(self.ranks == rank)
+        return positions[np.argsort(self.times[positions], kind="stable")]
+
+    def positions_by_time(self, rank: int) -> list[NDArray[np.intp]]:
+        """Return the positions of a rank's units in the step, one array per time step."""
+        positions = np.flatnonzero(self.ranks == rank)
+        return [positions[self.times[positions] == time] for time in range(self.num_times)]
+
+
+def place_without_migration(ranks: NDArray[Any], num_ranks: int) -> Placement:
+    """Create a placement whose models do not migrate.
+
+    Parameters
+    ----------
+    ranks
+        [n] rank that trains each unit.
+    num_ranks
+        Number of ranks.
+    """
+    return Placement(
+        models=ranks.astype(np.int32),
+        times=np.zeros(len(ranks), np.int32),
+        paths=np.arange(num_ranks, dtype=np.int32)[None],
+    )
+
+
+def split_in_order(num_units: int, num_ranks: int) -> Ranks:
+    """Split the units in sampling order into equal parts; return each unit's part.
+
+    The sizes differ by at most one.
+
+    Parameters
+    ----------
+    num_units
+        Number of units of the step.
+    num_ranks
+        Number of parts.
+
+    Returns
+    -------
+    [n] int32.
+    """
+    ends = np.rint(np.arange(1, num_ranks + 1) * (num_units / num_ranks)).astype(np.int64)
+    return np.searchsorted(ends, np.arange(num_units), side="right").astype(np.int32)
+
 
 InputBlock = Callable[[NDArray[np.intp]], Block]
 """Returns the input block of a mini-batch of some units, given by their positions in the step."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Roots:
+class Seeds:
     """Units of a step, in sampling order."""
 
-    homes: NDArray[Any]
+    owners: NDArray[Any]
     """[n] integers, owner rank of the features of each unit's seed."""
     num_ranks: int
     """Number of ranks, N."""
@@ -31,7 +192,7 @@ class Roots:
     which disables load balancing.
     """
 
-    __repr__ = one_line
+    __repr__ = short_repr
 
 
 class Strategy(Protocol):
@@ -56,20 +217,62 @@ class Strategy(Protocol):
         """Whether each rank draws seeds from its part, which changes the batches."""
         ...
 
-    def place(self, roots: Roots) -> Placement:
+    def place(self, seeds: Seeds) -> Placement:
         """Assign each unit to a rank and a time step."""
         ...
 
-    def traffic(self, placement: Placement, homes: NDArray[Any], sampled: InputBlock) -> Traffic:
+    def traffic(self, placement: Placement, owners: NDArray[Any], sampled: InputBlock) -> Traffic:
         """Count the data sent in a step, without gradient sums.
 
         Parameters
         ----------
         placement
             Result of `place` for the step.
-        homes
+        owners
             [V] owner rank of each vertex's features.
         sampled
             Samples the step's units.
         """
         ...
+
+
+def traffic_with_pregather(placement: Placement, owners: NDArray[Any], sampled: InputBlock) -> Traffic:
+    """Count each rank's remote rows if they are fetched once per step (pre-gathering).
+
+    Parameters
+    ----------
+    placement, owners, sampled
+        Arguments of `hyrt.distributed.strategies.strategy.Strategy.traffic`.
+    """
+    traffic = Traffic.zero(placement.num_ranks)
+    rows = traffic.rows.copy()
+    for rank in range(placement.num_ranks):
+        positions = placement.positions_of_rank(rank)
+        if len(positions):
+            rows[:, rank] = count_remote_rows(_sources(sampled, positions), owners, rank, placement.num_ranks)
+    return replace(traffic, rows=rows)
+
+
+def traffic_without_pregather(placement: Placement, owners: NDArray[Any], sampled: InputBlock) -> Traffic:
+    """Count each rank's remote rows if they are fetched again in each time step.
+
+    Parameters
+    ----------
+    placement, owners, sampled
+        Arguments of `hyrt.distributed.strategies.strategy.Strategy.traffic`.
+    """
+    traffic = Traffic.zero(placement.num_ranks)
+    rows = traffic.rows.copy()
+    for rank in range(placement.num_ranks):
+        for group in placement.positions_by_time(rank):
+            if len(group):
+                rows[:, rank] += count_remote_rows(
+                    _sources(sampled, group), owners, rank, placement.num_ranks
+                )
+    return replace(traffic, rows=rows)
+
+
+def _sources(sampled: InputBlock, positions: NDArray[Any]) -> NDArray[Any]:
+    sources = sampled(positions).sources
+    assert sources is not None
+    return sources

@@ -1,20 +1,26 @@
-"""Interface of a device that computes on the chunks of a full graph."""
+"""Interface of a device that computes on chunks, and groups of devices that compute columns of chunks at the
+same time.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.fullgraph.chunks.chunked_step import ChunkWork
-from hyrt.fullgraph.grid.edge_chunks import EdgeChunk
+from hyrt.errors import DeviceOutOfMemoryError
+from hyrt.fullgraph.chunks.chunk_stats import ChunkStats
+from hyrt.fullgraph.chunks.edge_chunks import EdgeChunk
 from hyrt.objective import Objective
 
 Array = NDArray[Any]
 
-Place = Literal["read", "accumulated", "result"]
+ChunkBuffer = Literal["read", "accumulated", "result"]
 """Buffer of a device: rows are gathered from `read` and added to `accumulated`; `result` holds the last
 output. Each holds the rows of one interval at a time.
 """
@@ -29,51 +35,53 @@ class ChunkKernels(Protocol):
     calls.
     """
 
-    def begin(self, seed: int, step: int) -> None:
+    def begin_step(self, seed: int, step: int) -> None:
         """Start a step: zero the gradients; seed and step key its dropout masks."""
         ...
 
-    def name(self, chunk: str) -> None:
+    def set_trace_label(self, chunk: str) -> None:
         """Label the following calls in a trace; empty for no label."""
         ...
 
-    def put(self, place: Place, rows: Array) -> None:
+    def put(self, buffer: ChunkBuffer, rows: Array) -> None:
         """Upload [n, width] float32 rows to a buffer; the rows must not change until `wait`."""
         ...
 
-    def get(self, place: Place, out: Array) -> None:
+    def get(self, buffer: ChunkBuffer, out: Array) -> None:
         """Copy a buffer to [n, width] float32 rows, for later `put` calls, or to be read after `wait`."""
         ...
 
-    def offer_rows(self) -> Any:
+    def publish_rows(self) -> Any:
         """Publish the rows in `read` for `take_rows` of a device that can access this one's memory.
 
         Called right after the rows were uploaded. They do not change until `keep_rows` is called.
         """
         ...
 
-    def take_rows(self, offered: Any, num_rows: int, width: int) -> Any:
+    def copy_published_rows(self, published: Any, num_rows: int, width: int) -> Any:
         """Copy [num_rows, width] float32 rows of another device to `read`; return an event for the end of the
         copy.
         """
         ...
 
-    def keep_rows(self, until: Any) -> None:
+    def hold_rows(self, until: Any) -> None:
         """Delay later writes to `read` until another device's `take_rows` has finished."""
         ...
 
-    def settle(self, rows: Array) -> None:
+    def wait_for_array(self, rows: Array) -> None:
         """Wait until a `put` has read an array, or a `get` has written it.
 
         The array must start at the same address as in that call.
         """
         ...
 
-    def clear(self, place: Place, num_rows: int, width: int) -> None:
+    def clear(self, buffer: ChunkBuffer, num_rows: int, width: int) -> None:
         """Set the rows of a buffer to zero."""
         ...
 
-    def drop(self, place: Place, vertices: Array, width: int, layer: int, rate: float) -> None:
+    def apply_dropout(
+        self, buffer: ChunkBuffer, vertices: Array, width: int, layer: int, rate: float
+    ) -> None:
         """Apply dropout to the rows of [n] vertices, with the masks of `hyrt.nn.operators.dropout`."""
         ...
 
@@ -84,8 +92,8 @@ class ChunkKernels(Protocol):
         row_scale: Array | None,
         column_scale: Array | None,
         *,
-        own: bool,
-        back: bool,
+        self_rows: bool,
+        backward: bool,
     ) -> None:
         """Gather rows of `read` along edges into `accumulated`: a_i += r_i sum_j c_j x_j.
 
@@ -97,20 +105,20 @@ class ChunkKernels(Protocol):
             The edges; their rows are rows of `accumulated`.
         row_scale, column_scale
             Scales of the accumulated rows and of the rows that are read; None if all are 1.
-        own
+        self_rows
             Whether the rows are the destinations' input rows, which have their own columns.
-        back
+        backward
             Whether gradients are propagated from the gathered rows to the source rows.
         """
         ...
 
-    def compute(self, layer: int, place: Place, vertices: Array) -> None:
+    def compute(self, layer: int, buffer: ChunkBuffer, vertices: Array) -> None:
         """Compute `result` from the gathered rows of [n] vertices: the layer's products and the dropout after
         it.
         """
         ...
 
-    def lose(
+    def compute_loss(
         self, labels: NDArray[np.int64], weights: NDArray[np.float32] | None, objective: Objective | None
     ) -> Callable[[], tuple[float, dict[str, float]]]:
         """Compute the loss of the scores in `result`; the gradient of the scores is written to `read`.
@@ -128,31 +136,39 @@ class ChunkKernels(Protocol):
         """
         ...
 
-    def turn_back(self, layer: int, inputs: Place, grad: Place, vertices: Array, *, wanted: bool) -> None:
-        """Propagate the gradient of a `compute` result to the layer's parameters and to its input.
+    def backward_linear(
+        self,
+        layer: int,
+        inputs: ChunkBuffer,
+        grad: ChunkBuffer,
+        vertices: Array,
+        *,
+        needs_input_gradient: bool,
+    ) -> None:
+        """Propagate the gradient of a `run_nodes` result to the layer's parameters and to its input.
 
         Parameters
         ----------
         layer, vertices
-            The arguments of the preceding `compute`, whose result is still in `result`.
+            The arguments of the preceding `run_nodes`, whose result is still in `result`.
         inputs
             The buffer with the input, which is preserved.
         grad
             The buffer with the gradient, which may be overwritten.
-        wanted
+        needs_input_gradient
             Whether the gradient of the input is needed; it is then written to `result`.
         """
         ...
 
-    def mark(self) -> Callable[[], None]:
+    def flush(self) -> Callable[[], None]:
         """Submit all calls so far; the returned function waits until they are done."""
         ...
 
-    def sums(self) -> list[Array]:
+    def gradient_sums(self) -> list[Array]:
         """Return copies of the gradient sums since `begin`, in a device-specific order; call after `wait`."""
         ...
 
-    def set_sums(self, sums: Sequence[Array]) -> None:
+    def set_gradient_sums(self, sums: Sequence[Array]) -> None:
         """Restore gradient sums that `sums` of the same device returned; call after `begin`."""
         ...
 
@@ -160,6 +176,135 @@ class ChunkKernels(Protocol):
         """Wait until all calls are done, including the copies of `get`."""
         ...
 
-    def work(self) -> ChunkWork:
+    def stats(self) -> ChunkStats:
         """Return statistics since `begin`; call after `wait`."""
         ...
+
+
+class ErrorContext(Protocol):
+    """Factory of the context of a device's calls: `ChunkDeviceMemory.errors`."""
+
+    def __call__(self) -> AbstractContextManager[None]: ...
+
+
+class PeerDeviceError(Exception):
+    """Raised in a device that waits for another one that has failed."""
+
+
+class MemberDeviceError(Exception):
+    """Failure of one device of a group.
+
+    Parameters
+    ----------
+    member
+        Its index in the group.
+    error
+        The exception that it raised.
+    """
+
+    def __init__(self, member: int, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.member = member
+        self.error = error
+
+
+def run_in_threads(parts: Sequence[Callable[[], None]]) -> None:
+    """Run a function per device, each in a thread, and wait for all of them.
+
+    Raises
+    ------
+    MemberDeviceError
+        If one has failed; the others have ended as well.
+    DeviceOutOfMemoryError
+        If one was out of memory, and none has failed otherwise.
+    """
+    errors: dict[int, BaseException] = {}
+
+    def run(member: int) -> None:
+        try:
+            parts[member]()
+        except BaseException as error:
+            errors[member] = error
+
+    threads = [
+        # A hanging device must not keep the process alive.
+        threading.Thread(target=run, args=(member,), name=f"hyrt.columns.{member}", daemon=True)
+        for member in range(len(parts))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # A device that only waited for a failed one has not failed itself.
+    errors = {member: error for member, error in errors.items() if not isinstance(error, PeerDeviceError)}
+    for member, error in sorted(errors.items()):
+        if not isinstance(error, DeviceOutOfMemoryError):
+            raise MemberDeviceError(member, error) from error
+    for _, error in sorted(errors.items()):
+        raise error
+
+
+class DeviceGroup:
+    """Group of devices that run parts of a step in a thread each; a single device runs in the calling thread.
+
+    Parameters
+    ----------
+    kernels
+        The kernels of each device.
+    contexts
+        The context factory of each device.
+    """
+
+    def __init__(self, kernels: Sequence[ChunkKernels], contexts: Sequence[ErrorContext]) -> None:
+        self.kernels = list(kernels)
+        self._entered = list(contexts)
+
+    def run(
+        self,
+        work: Callable[[int, ChunkKernels], None],
+        wrap: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """Run a function on every device, with the device's index and kernels.
+
+        With several devices, their copies to the host are complete afterwards.
+
+        Parameters
+        ----------
+        work
+            The function.
+        wrap
+            Creates a context that observes failures, if there are several devices.
+
+        Raises
+        ------
+        MemberDeviceError
+            If one of several has failed; the others have ended as well.
+        DeviceOutOfMemoryError
+            If one was out of memory, and none has failed otherwise.
+        """
+        if len(self.kernels) == 1:
+            with self._entered[0]():
+                work(0, self.kernels[0])
+            return
+
+        def run(member: int) -> None:
+            with wrap(), self._entered[member]():
+                work(member, self.kernels[member])
+                self.kernels[member].wait()
+
+        run_in_threads([partial(run, member) for member in range(len(self.kernels))])
+
+    def wait(self) -> None:
+        """Wait until the devices' copies to the host are complete."""
+        if len(self.kernels) == 1:
+            with self._entered[0]():
+                self.kernels[0].wait()
+
+    def finish(self) -> None:
+        """Wait for all submitted work."""
+
+        def wait(_: int, kernels: ChunkKernels) -> None:
+            kernels.set_trace_label("")
+            kernels.wait()
+
+        self.run(wait)

@@ -7,32 +7,34 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from hyrt_perfmodel.chunks.dealt_columns import dealt_columns
+from hyrt_perfmodel.chunks.chunk_schedule import assign_columns
 from numpy.typing import NDArray
 
-from hyrt.fullgraph.chunks.chunk_kernels import ChunkKernels, Place
+from hyrt.fullgraph.chunks.chunk_grid import ChunkGrid, input_width
+from hyrt.fullgraph.chunks.chunk_kernels import ChunkBuffer, ChunkKernels, DeviceGroup
+from hyrt.fullgraph.chunks.device_relay import (
+    ChunkIndex,
+    DeviceRelay,
+    RelayedRows,
+    RowReader,
+    plan_forwarding,
+)
+from hyrt.fullgraph.chunks.halo_exchange import HaloExchange, PendingHalo, fetch_remote_features
+from hyrt.fullgraph.chunks.intervals import ChunkOrder, Intervals, RowIntervals, iterate_chunks
 from hyrt.fullgraph.chunks.layer_edges import LayerEdges
-from hyrt.fullgraph.chunks.row_chain import ChainedRows, ChunkNumbers, RowChain, handed_on
-from hyrt.fullgraph.chunks.row_reader import RowReader
-from hyrt.fullgraph.chunks.together import Together
-from hyrt.fullgraph.chunks.travelling_rows import ComingRows, TravellingRows, remote_features
-from hyrt.fullgraph.grid.intervals import Cut, Intervals
-from hyrt.fullgraph.grid.least_grid import ChunkGrid
-from hyrt.fullgraph.grid.place_sizes import given_width
-from hyrt.fullgraph.grid.visits import Order, visits
+from hyrt.fullgraph.chunks.step_progress import StepProgress
 from hyrt.fullgraph.input_rows import InputRows
-from hyrt.fullgraph.recycled_matrices import RecycledMatrices
-from hyrt.fullgraph.unfinished.step_progress import StepProgress
+from hyrt.fullgraph.matrix_pool import MatrixPool
 from hyrt.nn.description import ModelDescription
-from hyrt.nn.inputs import Aggregated, InPlace
+from hyrt.nn.inputs import AggregatedFeatures, InPlaceFeatures
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.objective import Objective
-from hyrt.objective.objective import added
-from hyrt.sampling.full.whole_graph import WholeGraph
+from hyrt.objective.objective import sum_counts
+from hyrt.sampling.full_sampler import FullGraph
 from hyrt.sampling.minibatch import MiniBatch
 
 Array = NDArray[Any]
-Inputs = Aggregated | InPlace | SparseRows
+Inputs = AggregatedFeatures | InPlaceFeatures | SparseRows
 _FLOAT = np.dtype(np.float32)
 
 
@@ -54,7 +56,7 @@ class ChunkedReplica:
     ----------
     model
         The model.
-    whole
+    full_graph
         The graph, or this process's part of it.
     inputs
         The features of all local vertices, or the first layer's gather of the features.
@@ -71,43 +73,43 @@ class ChunkedReplica:
     limits
         For each device, the useful fraction below which only useful rows are copied for a chunk; used if the
         accumulated rows stay on the device.
-    chains
+    relays
         Devices that forward rows to each other, in order; used if the accumulated rows stay on the device.
     """
 
     def __init__(
         self,
         model: ModelDescription,
-        whole: WholeGraph,
+        full_graph: FullGraph,
         inputs: Any,
         targets: Array,
         grid: ChunkGrid,
-        order: Order,
-        memory: RecycledMatrices,
+        order: ChunkOrder,
+        memory: MatrixPool,
         shares: Sequence[float] = (1.0,),
         limits: Sequence[float] = (0.0,),
-        chains: Sequence[Sequence[int]] = (),
+        relays: Sequence[Sequence[int]] = (),
     ) -> None:
-        self.whole = whole
+        self.full_graph = full_graph
         self.targets = targets
         self.grid = grid
         self._model = model
-        self._order: Order = order
+        self._order: ChunkOrder = order
         self._memory = memory
-        gather_ops = whole.gatherings
-        self._exchange: TravellingRows | None = None if gather_ops is None else gather_ops.travelling
+        gather_ops = full_graph.gather_ops
+        self._exchange: HaloExchange | None = None if gather_ops is None else gather_ops.halo_exchange
         self._reduces_sums = self._exchange is not None and self._exchange.is_replicated
         """Whether other processes have some of the edges into the same vertices."""
-        self._multiplies_local = self._exchange is None or self._exchange.multiplies_own
-        self._numbers = whole.vertices if self._exchange is None else self._exchange.vertices
+        self._multiplies_local = self._exchange is None or self._exchange.multiplies_local
+        self._numbers = full_graph.vertices if self._exchange is None else self._exchange.vertices
         """Vertex ids of all rows that are read."""
         # Columns of each device: of the vertices, and of the targets.
-        self._columns: dict[Cut, list[list[int]]] = {
-            cut: dealt_columns(cut.num, tuple(shares)) for cut in (grid.vertices, grid.targets)
+        self._columns: dict[RowIntervals, list[list[int]]] = {
+            cut: assign_columns(cut.num, tuple(shares)) for cut in (grid.vertices, grid.targets)
         }
         self._waves = _assign_waves(grid.sources, tuple(shares))
         """Intervals of remote rows whose gradients each device computes, per exchange."""
-        self._aggregated = inputs.values.numpy() if isinstance(inputs, Aggregated) else None
+        self._aggregated = inputs.values.numpy() if isinstance(inputs, AggregatedFeatures) else None
         assert self._aggregated is None or self._exchange is None
         self._features = None if self._aggregated is not None else InputRows(inputs, _FLOAT)
         # Targets sorted by vertex.
@@ -115,33 +117,33 @@ class ChunkedReplica:
         cut = grid.sources
         filters: dict[str, Any] = {
             "limits": self._limits(limits),
-            "owns": self._multiplies_local
+            "reads_self": self._multiplies_local
             and any(layer.aggregation.self_path != "none" for layer in model.layers),
         }
         self._into_targets = LayerEdges(
-            *(whole, grid.targets, cut, memory),
+            *(full_graph, grid.targets, cut, memory),
             counts=grid.target_edges,
             chosen=targets[self._sorted],
-            turns=len(model.layers) > 1,
+            has_backward=len(model.layers) > 1,
             **filters,
         )
         self._into_all: LayerEdges | None = None
         if grid.all_edges is not None:
             self._into_all = LayerEdges(
-                *(whole, grid.vertices, cut, memory),
+                *(full_graph, grid.vertices, cut, memory),
                 counts=grid.all_edges,
-                turns=len(model.layers) > 2,
+                has_backward=len(model.layers) > 2,
                 **filters,
             )
         max_selected = max(
-            edges.most_useful for edges in (self._into_targets, self._into_all) if edges is not None
+            edges.max_selected_rows for edges in (self._into_targets, self._into_all) if edges is not None
         )
         widest = max(max(self._input_width(i), self._widths(i)[0]) for i in range(len(model.layers)))
         self.readers = [RowReader(max_selected * widest, memory) for _ in shares]
         """The row reader of each device."""
-        self._chains = [chain for chain in chains if len(chain) > 1]
+        self._chains = [chain for chain in relays if len(chain) > 1]
         # Forwarded rows, by layer and direction.
-        self._forwarded: dict[tuple[int, bool], dict[ChunkNumbers, ChunkNumbers]] = {}
+        self._forwarded: dict[tuple[int, bool], dict[ChunkIndex, ChunkIndex]] = {}
         self._first: Array | None = None
         self._remote: Array | None = None
         """[h, features] of remote vertices, while they are needed."""
@@ -152,13 +154,13 @@ class ChunkedReplica:
         return 2 * len(self._model.layers) - 1
 
     def step(
-        self, together: Together, batch: MiniBatch, objective: Objective | None, progress: StepProgress
+        self, group: DeviceGroup, batch: MiniBatch, objective: Objective | None, progress: StepProgress
     ) -> tuple[float, dict[str, float]]:
         """Compute a step and return its loss sum and counts; the kernels hold the gradient sums.
 
         Parameters
         ----------
-        together
+        group
             The devices.
         batch
             Labels and weights of the constructor's targets; seed and step are taken from its blocks.
@@ -168,37 +170,37 @@ class ChunkedReplica:
             The progress of the step, from which it resumes; without checkpoints if other processes have
             vertices.
         """
-        together.run(lambda _, kernels: kernels.begin(batch.blocks[0].seed, batch.blocks[0].step))
+        group.run(lambda _, kernels: kernels.begin_step(batch.blocks[0].seed, batch.blocks[0].step))
         for reader in self.readers:
-            reader.begin()
+            reader.reset()
         last = len(self._model.layers) - 1
         rows: Array | None = None
         gathered: list[Array] = []
         for i in range(last):
             output = self._matrix(self.grid.sources, self._widths(i)[1])
             progress.matrices[_rows_name(i + 1)] = output
-            gathered.append(self._forward(together, i, rows, output, progress))
-            self._memory.give(rows)
+            gathered.append(self._forward(group, i, rows, output, progress))
+            self._memory.release(rows)
             progress.matrices.pop(_rows_name(i), None)
             rows = output
         grad = self._matrix(self.grid.targets, self._widths(last)[0]) if last else None
         if grad is not None:
             progress.matrices["gradient"] = grad
-        self._last(together, last, rows, batch, objective, grad, progress)
-        self._memory.give(rows)
+        self._last(group, last, rows, batch, objective, grad, progress)
+        self._memory.release(rows)
         progress.matrices.pop(_rows_name(last), None)
         for i in reversed(range(last)):
             assert grad is not None
-            self._backward(together, i, gathered[i], grad, progress)
-            self._memory.give(grad)
+            self._backward(group, i, gathered[i], grad, progress)
+            self._memory.release(grad)
             # The next layer's gathered rows and their gradient are no longer needed.
             progress.matrices.pop("gradient" if i == last - 1 else _gathered_name(i + 1))
             grad = gathered[i] if i else None
-        together.end()
+        group.finish()
         if gathered and gathered[0] is not self._first:
-            self._memory.give(gathered[0])
+            self._memory.release(gathered[0])
         totals = [progress.losses[q]() for q in range(self.grid.targets.num)]
-        return sum((loss for loss, _ in totals), 0.0), added([counts for _, counts in totals])
+        return sum((loss for loss, _ in totals), 0.0), sum_counts([counts for _, counts in totals])
 
     def _widths(self, i: int) -> tuple[int, int]:
         """Return the columns of layer i's gathered rows, and of its output rows."""
@@ -207,9 +209,9 @@ class ChunkedReplica:
 
     def _input_width(self, i: int) -> int:
         """Return the columns of layer i's input rows."""
-        return given_width(self._model.layers[i])
+        return input_width(self._model.layers[i])
 
-    def _limits(self, of_devices: Sequence[float]) -> dict[Cut, list[float]]:
+    def _limits(self, of_devices: Sequence[float]) -> dict[RowIntervals, list[float]]:
         """Return the filter limit of each accumulated interval: the limit of the device that computes it."""
         grid, limits_of = self.grid, {}
         local = self._columns[grid.vertices]
@@ -225,7 +227,7 @@ class ChunkedReplica:
                         limits[column] = 0.0 if self._swaps_sums else limit
         return limits_of
 
-    def _matrix(self, rows: Cut, width: int) -> Array:
+    def _matrix(self, rows: RowIntervals, width: int) -> Array:
         return self._memory.take((rows.num_rows, width), _FLOAT)
 
     def _edges(self, i: int) -> LayerEdges:
@@ -236,7 +238,7 @@ class ChunkedReplica:
         return self._into_all
 
     def _forward(
-        self, together: Together, i: int, rows: Array | None, made: Array, progress: StepProgress
+        self, together: DeviceGroup, i: int, rows: Array | None, made: Array, progress: StepProgress
     ) -> Array:
         """Compute a layer before the last at all vertices and return its gathered rows."""
         cut = self.grid.vertices
@@ -248,14 +250,14 @@ class ChunkedReplica:
                     # A process that resumes this step does not have it.
                     progress.matrices[_gathered_name(i)] = ready
                 progress.run(
-                    *(together, self._columns[cut], RowChain),
+                    *(together, self._columns[cut], DeviceRelay),
                     lambda _, kernels, mine, chain: self._compute_from_cache(kernels, mine, ready, made),
                 )
                 return ready
         gathered = progress.matrices[_gathered_name(i)] = self._matrix(cut, self._widths(i)[0])
 
         def done(kernels: ChunkKernels, j: int) -> None:
-            kernels.name(_interval_name(i, "vertices", j, cut))
+            kernels.set_trace_label(_interval_name(i, "vertices", j, cut))
             if not self._reduces_sums:
                 kernels.get("accumulated", _part(gathered, cut, j))
             self._compute(kernels, i, "accumulated", j, made)
@@ -263,7 +265,7 @@ class ChunkedReplica:
         self._gather_into(together, i, rows, gathered, done, progress)
         if i == 0 and self._caches_first_gather:
             self._first = gathered
-            self._memory.give(self._remote)
+            self._memory.release(self._remote)
             self._remote = None
             if len(self._model.layers) == 2 and self._into_all is not None:
                 self._into_all.release()  # No other layer gathers along them.
@@ -276,7 +278,7 @@ class ChunkedReplica:
         """Compute the first layer's output rows from its cached gather."""
         cut = self.grid.vertices
         for j in columns:
-            kernels.name(_interval_name(0, "vertices", j, cut))
+            kernels.set_trace_label(_interval_name(0, "vertices", j, cut))
             kernels.put("read", _part(ready, cut, j))
             self._compute(kernels, 0, "read", j, made)
 
@@ -285,7 +287,7 @@ class ChunkedReplica:
         """Return whether the first layer's gather of the features is cached between steps."""
         return not self._model.input_dropout and len(self._model.layers) > 1
 
-    def _compute(self, kernels: ChunkKernels, i: int, place: Place, j: int, made: Array) -> None:
+    def _compute(self, kernels: ChunkKernels, i: int, place: ChunkBuffer, j: int, made: Array) -> None:
         cut = self.grid.vertices
         kernels.compute(i, place, self._vertices(j))
         kernels.get("result", _part(made, cut, j))
@@ -314,19 +316,19 @@ class ChunkedReplica:
             start, stop = (row - self.grid.vertices.num_rows for row in cut.range(j))
             reader.read(kernels, self._remote[start:stop], useful)
         elif useful is None:
-            part = self._features.part(*cut.range(j))
-            dense = part.dense() if isinstance(part, SparseRows) else part
+            part = self._features.read_range(*cut.range(j))
+            dense = part.to_dense() if isinstance(part, SparseRows) else part
             reader.read(kernels, np.ascontiguousarray(dense.numpy(), _FLOAT), None)
         else:
-            reader.read(kernels, self._features.stored(*cut.range(j)), useful)
+            reader.read(kernels, self._features.read_stored_range(*cut.range(j)), useful)
         rate = self._model.input_dropout
         if rate:
             vertices = self._vertices(j) if useful is None else self._vertices(j)[useful]
-            kernels.drop("read", vertices, self._input_width(i), 0, rate)
+            kernels.apply_dropout("read", vertices, self._input_width(i), 0, rate)
 
     def _last(
         self,
-        together: Together,
+        together: DeviceGroup,
         i: int,
         rows: Array | None,
         batch: MiniBatch,
@@ -336,17 +338,19 @@ class ChunkedReplica:
     ) -> None:
         """Compute the last layer at the targets, the loss, and the gradient of the gathered rows."""
         cut = self.grid.targets
-        vertices = self.whole.vertices[self._into_targets.vertices]
+        vertices = self.full_graph.vertices[self._into_targets.vertices]
         labels = batch.labels[self._sorted]
         weights = None if batch.target_weights is None else batch.target_weights[self._sorted]
 
         def done(kernels: ChunkKernels, q: int) -> None:
             start, stop = cut.range(q)
-            kernels.name(_interval_name(i, "targets", q, cut))
+            kernels.set_trace_label(_interval_name(i, "targets", q, cut))
             kernels.compute(i, "accumulated", vertices[start:stop])
             interval_weights = None if weights is None else weights[start:stop]
-            progress.losses[q] = kernels.lose(labels[start:stop], interval_weights, objective)
-            kernels.turn_back(i, "accumulated", "read", vertices[start:stop], wanted=grad is not None)
+            progress.losses[q] = kernels.compute_loss(labels[start:stop], interval_weights, objective)
+            kernels.backward_linear(
+                i, "accumulated", "read", vertices[start:stop], needs_input_gradient=grad is not None
+            )
             if grad is not None:
                 kernels.get("result", _part(grad, cut, q))
 
@@ -354,21 +358,21 @@ class ChunkedReplica:
             moves = self._swaps_sums or self._exchange is not None
             swapped = self._matrix(cut, self._widths(i)[0]) if moves else None
             self._gather_into(together, i, rows, swapped, done, progress)
-            self._memory.give(swapped)
+            self._memory.release(swapped)
             return
         target_rows = self._aggregated[vertices]
 
-        def compute(member: int, kernels: ChunkKernels, mine: Iterable[int], chain: RowChain) -> None:
+        def compute(member: int, kernels: ChunkKernels, mine: Iterable[int], chain: DeviceRelay) -> None:
             for q in mine:
-                kernels.name(_interval_name(i, "targets", q, cut))
+                kernels.set_trace_label(_interval_name(i, "targets", q, cut))
                 kernels.put("accumulated", _part(target_rows, cut, q))
                 done(kernels, q)
 
-        progress.run(together, self._columns[cut], RowChain, compute)
+        progress.run(together, self._columns[cut], DeviceRelay, compute)
 
     def _gather_into(
         self,
-        together: Together,
+        together: DeviceGroup,
         i: int,
         rows: Array | None,
         moved: Array | None,
@@ -395,7 +399,7 @@ class ChunkedReplica:
         cut = self._edges(i).destinations
         columns = self._columns[cut]
 
-        def begin() -> RowChain:
+        def begin() -> DeviceRelay:
             return self._chain(i, columns, every, back=False)
 
         def keep(kernels: ChunkKernels, j: int) -> None:
@@ -407,11 +411,11 @@ class ChunkedReplica:
             kernels: ChunkKernels,
             into: Iterable[int],
             reads: Sequence[int],
-            chain: RowChain,
+            chain: DeviceRelay,
             **ends: bool,
         ) -> None:
             read = partial(self._read, kernels, self.readers[member], i, rows)
-            chained = ChainedRows(chain, kernels, self.readers[member])
+            chained = RelayedRows(chain, kernels, self.readers[member])
             at_end = partial(keep if self._reduces_sums else done, kernels)
             self._gather(kernels, i, into, reads, read, chained, moved, at_end, back=False, **ends)
 
@@ -423,16 +427,16 @@ class ChunkedReplica:
             def local_chunks(member: int, kernels: ChunkKernels) -> None:
                 """Process chunks of local rows while the exchange is in progress."""
                 for j in columns[member]:
-                    if exchange.arrived:
+                    if exchange.is_complete:
                         break
-                    gather(member, kernels, [j], local, RowChain(), ends=False)
-                    kernels.settle(_part(moved, cut, j))
+                    gather(member, kernels, [j], local, DeviceRelay(), ends=False)
+                    kernels.wait_for_array(_part(moved, cut, j))
                     num_done[member] += 1
 
             together.run(local_chunks)
             exchange.wait()
 
-        def compute(member: int, kernels: ChunkKernels, mine: Iterable[int], chain: RowChain) -> None:
+        def compute(member: int, kernels: ChunkKernels, mine: Iterable[int], chain: DeviceRelay) -> None:
             if num_done[member]:
                 mine = columns[member][num_done[member] :]
                 gather(
@@ -453,22 +457,27 @@ class ChunkedReplica:
             self._reduce_sums(together, i, moved, cut, done)
 
     def _reduce_sums(
-        self, together: Together, i: int, sums: Array, cut: Cut, done: Callable[[ChunkKernels, int], None]
+        self,
+        together: DeviceGroup,
+        i: int,
+        sums: Array,
+        cut: RowIntervals,
+        done: Callable[[ChunkKernels, int], None],
     ) -> None:
         """Reduce sums [destinations, width] over processes, and call `done` with each interval."""
         assert self._exchange is not None
         together.wait()
-        self._exchange.add_up(sums)
+        self._exchange.reduce_sums(sums)
 
         def compute(member: int, kernels: ChunkKernels) -> None:
             for j in self._columns[cut][member]:
-                kernels.name(_interval_name(i, "sums", j, cut))
+                kernels.set_trace_label(_interval_name(i, "sums", j, cut))
                 kernels.put("accumulated", _part(sums, cut, j))
                 done(kernels, j)
 
         together.run(compute)
 
-    def _start_exchange(self, together: Together, rows: Array | None) -> ComingRows | None:
+    def _start_exchange(self, together: DeviceGroup, rows: Array | None) -> PendingHalo | None:
         """Start the exchange of remote rows; None if there are none or they are cached."""
         if self._exchange is None:
             return None
@@ -478,7 +487,7 @@ class ChunkedReplica:
         if self._remote is None:
             assert self._features is not None
             width = self._input_width(0)
-            self._remote = remote_features(self._features, width, self._exchange, self._memory)
+            self._remote = fetch_remote_features(self._features, width, self._exchange, self._memory)
         return None
 
     @property
@@ -487,7 +496,7 @@ class ChunkedReplica:
         return self._order == "row-column"
 
     def _backward(
-        self, together: Together, i: int, gathered: Array, grad: Array, progress: StepProgress
+        self, together: DeviceGroup, i: int, gathered: Array, grad: Array, progress: StepProgress
     ) -> None:
         """Propagate the gradient of layer i + 1's gathered rows to layer i's gathered rows."""
         cut, edges = self.grid.sources, self._edges(i + 1)
@@ -498,12 +507,12 @@ class ChunkedReplica:
         def gather(columns: list[list[int]], done: Callable[[ChunkKernels, int], None]) -> None:
             reads = range(edges.destinations.num)
 
-            def begin() -> RowChain:
+            def begin() -> DeviceRelay:
                 return self._chain(i + 1, columns, reads, back=True)
 
-            def compute(member: int, kernels: ChunkKernels, mine: Iterable[int], chain: RowChain) -> None:
+            def compute(member: int, kernels: ChunkKernels, mine: Iterable[int], chain: DeviceRelay) -> None:
                 reader, at_end = self.readers[member], partial(done, kernels)
-                chained = ChainedRows(chain, kernels, reader)
+                chained = RelayedRows(chain, kernels, reader)
 
                 def read(j: int, useful: Array | None) -> None:
                     reader.read(kernels, _part(grad, edges.destinations, j), useful)
@@ -513,10 +522,10 @@ class ChunkedReplica:
             progress.run(together, columns, begin, compute, by_column=not self._swaps_sums)
 
         def turn(kernels: ChunkKernels, k: int) -> None:
-            kernels.name(_interval_name(i, "vertices", k, cut, back=True))
+            kernels.set_trace_label(_interval_name(i, "vertices", k, cut, back=True))
             kernels.put("read", _part(gathered, cut, k))
             kernels.compute(i, "read", self._vertices(k))
-            kernels.turn_back(i, "read", "accumulated", self._vertices(k), wanted=i > 0)
+            kernels.backward_linear(i, "read", "accumulated", self._vertices(k), needs_input_gradient=i > 0)
             if i:
                 kernels.get("result", _part(gathered, cut, k))
 
@@ -529,7 +538,7 @@ class ChunkedReplica:
             def keep(kernels: ChunkKernels, k: int) -> None:
                 kernels.get("accumulated", _part(sums, cut, k))
 
-            exchange = self._exchange.begin_back(sums)
+            exchange = self._exchange.begin_backward(sums)
             for wave, remote in enumerate(self._waves):
                 gather(remote, keep)
                 together.wait()
@@ -538,31 +547,31 @@ class ChunkedReplica:
             together.wait()
             mine = sums[: self.grid.vertices.num_rows]
             exchange.add(mine)
-            self._exchange.share(mine)
+            self._exchange.broadcast_gradients(mine)
 
             def compute(member: int, kernels: ChunkKernels) -> None:
                 for k in local[member]:
-                    kernels.name(_interval_name(i, "vertices", k, cut, back=True))
+                    kernels.set_trace_label(_interval_name(i, "vertices", k, cut, back=True))
                     kernels.put("accumulated", _part(sums, cut, k))
                     turn(kernels, k)
 
             together.run(compute)
-        self._memory.give(swapped)
+        self._memory.release(swapped)
 
     def _chain(
         self, i: int, columns: Sequence[Sequence[int]], reads: Sequence[int], *, back: bool
-    ) -> RowChain:
+    ) -> DeviceRelay:
         """Return the relay of a pass of layer i; empty if rows change after the upload."""
         changes = self._model.input_dropout > 0 and i == 0
         if not self._chains or self._swaps_sums or changes or self._exchange is not None:
-            return RowChain()
+            return DeviceRelay()
         if (i, back) not in self._forwarded:
             edges, aggregation = self._edges(i), self._model.layers[i].aggregation
-            needs = partial(edges.reads_all, aggregation=aggregation, back=back)
+            needs = partial(edges.reads_all_rows, aggregation=aggregation, backward=back)
             self._forwarded[i, back] = {}
             for chain in self._chains:
-                self._forwarded[i, back] |= handed_on(chain, columns, reads, needs)
-        return RowChain(self._forwarded[i, back])
+                self._forwarded[i, back] |= plan_forwarding(chain, columns, reads, needs)
+        return DeviceRelay(self._forwarded[i, back])
 
     def _gather(
         self,
@@ -571,7 +580,7 @@ class ChunkedReplica:
         columns: Iterable[int],
         reads: Sequence[int],
         read: Callable[[int, Array | None], None],
-        chained: ChainedRows,
+        chained: RelayedRows,
         moved: Array | None,
         done: Callable[[int], None],
         *,
@@ -613,9 +622,9 @@ class ChunkedReplica:
                 done(column)
         here: int | None = None
         there: int | None = None
-        for visit in visits(columns, reads, self._order):
+        for visit in iterate_chunks(columns, reads, self._order):
             name = _name(i, visit.accumulated, visit.read, back=back)
-            kernels.name(name)
+            kernels.set_trace_label(name)
             if visit.accumulated != here:
                 if here is not None:
                     assert moved is not None
@@ -626,24 +635,28 @@ class ChunkedReplica:
                 else:
                     assert moved is not None
                     kernels.put("accumulated", _part(moved, accumulated, here))
-            for own, chunks in ((False, edges.chunk), (True, edges.own)):
-                chunk = chunks(visit.accumulated, visit.read, aggregation, back=back)
+            for own, chunks in ((False, edges.chunk), (True, edges.self_edges)):
+                chunk = chunks(visit.accumulated, visit.read, aggregation, backward=back)
                 if chunk is None:
                     continue
                 if visit.read != there:
-                    if chunk.useful is not None:
-                        kernels.name(f"{name}, {len(chunk.useful):,} of {others.length(visit.read):,} rows")
-                    chained.bring(
+                    if chunk.selected is not None:
+                        kernels.set_trace_label(
+                            f"{name}, {len(chunk.selected):,} of {others.length(visit.read):,} rows"
+                        )
+                    chained.fetch(
                         (visit.accumulated, visit.read),
-                        partial(read, visit.read, chunk.useful),
+                        partial(read, visit.read, chunk.selected),
                         others.length(visit.read),
                         read_width,
                     )
-                    kernels.name(name)
+                    kernels.set_trace_label(name)
                     there = visit.read
-                kernels.gather(i, chunk.edges, chunk.row_scale, chunk.column_scale, own=own, back=back)
+                kernels.gather(
+                    i, chunk.edges, chunk.row_scale, chunk.column_scale, self_rows=own, backward=back
+                )
             if visit.is_last:
-                chained.settle()
+                chained.wait_until_copied()
                 if ends:
                     done(visit.accumulated)
                 else:
@@ -652,18 +665,18 @@ class ChunkedReplica:
                 here = there = None
 
 
-def _assign_waves(sources: Cut, shares: tuple[float, ...]) -> list[list[list[int]]]:
+def _assign_waves(sources: RowIntervals, shares: tuple[float, ...]) -> list[list[list[int]]]:
     """Assign the intervals of remote rows to devices, per exchange."""
     if isinstance(sources, Intervals):
         return []
     waves = []
     for group in range(1, len(sources.groups)):
-        intervals = sources.of_group(group)
-        waves.append([[intervals[k] for k in mine] for mine in dealt_columns(len(intervals), shares)])
+        intervals = sources.group_intervals(group)
+        waves.append([[intervals[k] for k in mine] for mine in assign_columns(len(intervals), shares)])
     return waves
 
 
-def _part(matrix: Array, cut: Cut, i: int) -> Array:
+def _part(matrix: Array, cut: RowIntervals, i: int) -> Array:
     part: Array = matrix[slice(*cut.range(i))]
     return part
 
@@ -674,7 +687,7 @@ def _name(layer: int, accumulated: int, read: int, *, back: bool) -> str:
     return f"layer {layer + 1}{' back' if back else ''}, chunk {source + 1} → {destination + 1}"
 
 
-def _interval_name(layer: int, rows: str, i: int, cut: Cut, *, back: bool = False) -> str:
+def _interval_name(layer: int, rows: str, i: int, cut: RowIntervals, *, back: bool = False) -> str:
     """Return the trace label of work on an interval's rows, counted from 1."""
     return f"layer {layer + 1}{' back' if back else ''}, {rows} {i + 1} of {cut.num}"
 

@@ -9,10 +9,11 @@ _HOME = Path(__file__).parent
 NAMES = tuple(sorted(file.stem for file in _HOME.glob("*.npz")))
 
 
-def path_of(source: str) -> Path:
+def resolve_source(source: str) -> Path:
     """Return the path of a source, with `~` expanded.
 
-    A name in `NAMES` refers to the bundled dataset unless the current folder contains a file of that name.
+    A name in `TIME_NAMES` refers to the bundled dataset unless the current folder contains a file of that
+    name.
     """
     path = Path(os.path.expanduser(source))
     if source in NAMES and not path.exists():

@@ -10,31 +10,35 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError, listed
-from hyrt.graph.bundled import path_of
-from hyrt.graph.check import finite_blocks, reject
+from hyrt.errors import DataError, join_names
+from hyrt.formatting import format_bytes
+from hyrt.graph.bundled import resolve_source
+from hyrt.graph.check import iter_finite_blocks, reject
 from hyrt.graph.csr import RANGE_ENTRIES as CSR_ENTRIES
-from hyrt.graph.formats.all_or_nothing import all_or_nothing
+from hyrt.graph.formats.atomic_output import atomic_output
 from hyrt.graph.formats.folder import META, write_folder
-from hyrt.graph.formats.npy import CHUNK_BYTES
+from hyrt.graph.formats.npy import CHUNK_BYTES, map_npy
 from hyrt.graph.formats.npz import NpzMember, member_sizes, write_npz
 from hyrt.graph.formats.objects.dgl_file import is_dgl_file
-from hyrt.graph.formats.ogb.ogb_types import SUFFIX
-from hyrt.graph.formats.ogb_download import find_folder
-from hyrt.graph.formats.ogb_layout import count_vertices
-from hyrt.graph.formats.recorded_npy import map_npy
-from hyrt.graph.formats.row_order import ENTRY_BYTES, POINTERS, RANGE_ENTRIES
+from hyrt.graph.formats.ogb_dataset import HETERO_SUFFIX, count_vertices
+from hyrt.graph.formats.ogb_files import find_ogb_folder
+from hyrt.graph.formats.reorder import (
+    ENTRY_BYTES,
+    POINTERS,
+    RANGE_ENTRIES,
+    check_order,
+    find_order,
+    order_bytes,
+    reorder_vertices,
+)
 from hyrt.graph.formats.schema import EDGE_WEIGHT, Dataset, FeatureRows, feature_tables
-from hyrt.graph.formats.vertex_order import check_order, find_order, in_vertex_order, order_bytes
-from hyrt.graph.names.data_names import save_names
-from hyrt.graph.names.name_files import NAME_FILES
-from hyrt.graph.narrow.rounding import Rounding, column_scales
-from hyrt.graph.narrow.row_format import FLOAT16, FLOAT32, ROW_FORMATS, RowFormat
-from hyrt.graph.normalize import NORMALIZERS, scaled
+from hyrt.graph.hetero.dataset import BUILD_ENTRIES, add_reverse_to_dataset, build_bytes
+from hyrt.graph.hetero.graph_types import strip_type
+from hyrt.graph.names import NAME_FILES, save_names
+from hyrt.graph.normalize import NORMALIZERS, normalize_features
+from hyrt.graph.quantized.row_format import FLOAT16, FLOAT32, ROW_FORMATS, RowFormat
+from hyrt.graph.quantized.rows import Quantizer, compute_column_scales
 from hyrt.graph.source import SYNTHETIC, open_dataset
-from hyrt.graph.typed.typed_dataset import BUILD_ENTRIES, build_bytes, with_reverse
-from hyrt.graph.typed.typed_keys import base_of
-from hyrt.quantities import size
 
 Array = NDArray[Any]
 
@@ -53,7 +57,7 @@ class Conversion:
     rows: str | None = None
     """Format of dense features, one of `ROW_FORMATS`; None keeps the source's format."""
     rounding: str = "nearest"
-    """`nearest` or `stochastic`, for int8."""
+    """`suggest_name` or `stochastic`, for int8."""
     seed: int | None = None
     """Seed of stochastic rounding; None means 0."""
     normalize: str = "none"
@@ -62,22 +66,22 @@ class Conversion:
     """Replace an existing dataset at the destination."""
     reverse: bool = False
     """Add a reverse relation for each relation of a heterogeneous graph; see
-    `hyrt.graph.typed.reversed_relations.with_reversed`."""
+    `hyrt.graph.hetero.dataset.add_reverse_relations`."""
     sort: bool = False
     unique: bool = False
-    """`sort` and `unique`: as in `hyrt.graph.formats.row_order.in_row_order`."""
+    """`sort` and `unique`: as in `hyrt.graph.formats.reorder.order_rows`."""
     order: str | None = None
-    """Vertex order, as in `hyrt.graph.formats.vertex_order.find_order`; None keeps the source's order."""
+    """Vertex order, as in `hyrt.graph.formats.reorder.find_order`; None keeps the source's order."""
 
 
-def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None) -> None:
+def convert(job: Conversion, report: Callable[[str], None] = lambda line: None) -> None:
     """Convert a source to a dataset; the destination appears complete or not at all, also on Ctrl-C.
 
     Parameters
     ----------
     job
         The conversion to make.
-    announce
+    report
         Called with one line about the required memory before the work starts.
 
     Raises
@@ -88,31 +92,31 @@ def convert(job: Conversion, announce: Callable[[str], None] = lambda line: None
     """
     destination = job.destination.absolute()
     if job.rows is not None and job.rows not in ROW_FORMATS:
-        raise DataError(f"--rows {job.rows}: give {listed(ROW_FORMATS, 'or')}")
+        raise DataError(f"--rows {job.rows}: give {join_names(ROW_FORMATS, 'or')}")
     if job.rounding not in ROUNDINGS:
-        raise DataError(f"--rounding {job.rounding}: give {listed(ROUNDINGS, 'or')}")
+        raise DataError(f"--rounding {job.rounding}: give {join_names(ROUNDINGS, 'or')}")
     if job.rounding == "stochastic" and not (job.rows or "").startswith("int8"):
         raise DataError("--rounding stochastic is for codes: give --rows int8 or int8-columns, or omit it")
     if job.seed is not None and job.rounding != "stochastic":
         raise DataError("--seed is for --rounding stochastic: give both, or omit it")
     if job.normalize not in NORMALIZERS:
-        raise DataError(f"--normalize {job.normalize}: give {listed(NORMALIZERS, 'or')}")
+        raise DataError(f"--normalize {job.normalize}: give {join_names(NORMALIZERS, 'or')}")
     check_destination(destination, job.force)
     if job.order is not None:
         check_order(job.order)
     bound = memory_bound(job.source, reorder=job.sort or job.unique)
     if bound is not None:
-        announce(f"memory: at most {size(bound)}, not counting the interpreter")
-    with all_or_nothing(destination, "dataset") as (result, scratch):
+        report(f"memory: at most {format_bytes(bound)}, not counting the interpreter")
+    with atomic_output(destination, "dataset") as (result, scratch):
         data = open_dataset(job.source, scratch, sort=job.sort, unique=job.unique)
         formats = {table.name: _row_format(table, job) for table in feature_tables(data).values()}
         if job.reverse:
-            announce(f"reverse: at most {size(_reversing_bytes(data))} more")
-            data = with_reverse(data, _folder(scratch, "reverse"))
+            report(f"reverse: at most {format_bytes(_reversing_bytes(data))} more")
+            data = add_reverse_to_dataset(data, _folder(scratch, "reverse"))
         if job.order is not None:
-            announce(f"order: at most {size(order_bytes(data, job.order))} more")
-            data = in_vertex_order(data, find_order(data, job.order), scratch)
-        data = checked_as_read(scaled(checked_as_read(data), job.normalize))
+            report(f"order: at most {format_bytes(order_bytes(data, job.order))} more")
+            data = reorder_vertices(data, find_order(data, job.order), scratch)
+        data = check_on_read(normalize_features(check_on_read(data), job.normalize))
         seed = (job.seed or 0) if job.rounding == "stochastic" else None
         if job.rows is not None and not any(table.rows for table in feature_tables(data).values()):
             raise DataError(f"{data.name}: the values of sparse features stay float32: omit --rows")
@@ -135,7 +139,7 @@ def _reversing_bytes(data: Dataset) -> int:
 
 def _row_format(table: Dataset, job: Conversion) -> RowFormat | None:
     """Return the requested format of dense features, or else the format in which they are stored."""
-    quantized = None if table.rows is None else table.rows.kept
+    quantized = None if table.rows is None else table.rows.quantized
     if job.rows is not None:
         return ROW_FORMATS[job.rows]
     return None if quantized is None else quantized.format
@@ -207,28 +211,30 @@ def memory_bound(source: Any, *, reorder: bool = False) -> int | None:
         from hyrt.graph.synthetic import parse_spec
 
         spec = parse_spec(source)
-        if spec.typed:
+        if spec.is_hetero:
             return 80 * spec.vertices + 13 * min(2 * spec.edges, BUILD_ENTRIES) + _BLOCKS_BYTES + (64 << 20)
         return 80 * spec.vertices + 4 * min(2 * spec.edges, CSR_ENTRIES) + _BLOCKS_BYTES + (64 << 20)
-    path = path_of(source)
+    path = resolve_source(source)
     if is_dgl_file(path):
         # The file's tensors, and the arrays that are built from them.
         return 4 * path.stat().st_size + _BLOCKS_BYTES
     if path.is_file():
         sizes = member_sizes(path, source)
-        sizes = {key: bound for key, bound in sizes.items() if base_of(key) != "features"}
+        sizes = {key: bound for key, bound in sizes.items() if strip_type(key) != "features"}
         # One array may exist twice: sparse values as read and scaled, or masks stored by columns and by rows.
         bound = _BLOCKS_BYTES + sum(sizes.values()) + max(sizes.values(), default=0)
-        pointers = [key for key in sizes if reorder and base_of(key) in POINTERS]
+        pointers = [key for key in sizes if reorder and strip_type(key) in POINTERS]
         return bound + _reordering_bytes([NpzMember(path, key, source).read() for key in pointers])
-    ogb = find_folder(source.removesuffix(SUFFIX))
+    ogb = find_ogb_folder(source.removesuffix(HETERO_SUFFIX))
     if (ogb / "raw").is_dir() or (ogb / "processed").is_dir():
-        bound = 13 * BUILD_ENTRIES if source.endswith(SUFFIX) else 4 * CSR_ENTRIES
-        return 64 * count_vertices(ogb, typed=source.endswith(SUFFIX)) + bound + _BLOCKS_BYTES
+        bound = 13 * BUILD_ENTRIES if source.endswith(HETERO_SUFFIX) else 4 * CSR_ENTRIES
+        return 64 * count_vertices(ogb, all_types=source.endswith(HETERO_SUFFIX)) + bound + _BLOCKS_BYTES
     if path.is_dir():
         stored = {file.stem: file for file in path.glob("*.npy")}
-        files = [file for key, file in stored.items() if reorder and base_of(key) in POINTERS]
-        scaled_values = [file.stat().st_size for key, file in stored.items() if base_of(key) == "feat_values"]
+        files = [file for key, file in stored.items() if reorder and strip_type(key) in POINTERS]
+        scaled_values = [
+            file.stat().st_size for key, file in stored.items() if strip_type(key) == "feat_values"
+        ]
         bound = _BLOCKS_BYTES + sum(scaled_values)
         return bound + _reordering_bytes([map_npy(file) for file in files])
     return None
@@ -242,14 +248,14 @@ def _reordering_bytes(pointers: list[Array]) -> int:
     return sum(3 * pointer.nbytes for pointer in pointers) + ENTRY_BYTES * (rows + RANGE_ENTRIES)
 
 
-def checked_as_read(data: Dataset) -> Dataset:
+def check_on_read(data: Dataset) -> Dataset:
     """Return the dataset with dense features that are checked to be finite each time they are read."""
     if data.tables is not None:
-        return data.with_features(checked_as_read)
+        return data.with_features(check_on_read)
     rows = data.rows
     if rows is None:
         return data
-    checked_rows = replace(rows, blocks=lambda: finite_blocks(data.name, "features", rows.blocks()))
+    checked_rows = replace(rows, blocks=lambda: iter_finite_blocks(data.name, "features", rows.blocks()))
     return replace(data, rows=checked_rows)
 
 
@@ -258,14 +264,14 @@ def _in_format(data: Dataset, row_format: RowFormat | None, seed: int | None) ->
     rows = data.rows
     if rows is None or row_format is None:
         return data
-    if rows.kept is not None and rows.kept.format == row_format:
+    if rows.quantized is not None and rows.quantized.format == row_format:
         return data
     if row_format in (FLOAT32, FLOAT16):
         return replace(data, rows=_cast(data.name, rows, np.dtype(row_format.name)))
     scales = None
     if row_format.scales == "column":
-        scales = column_scales(rows.blocks(), rows.shape[1], data.name)
-    return replace(data, rows=replace(rows, source=None, rounding=Rounding(row_format, seed, scales)))
+        scales = compute_column_scales(rows.blocks(), rows.shape[1], data.name)
+    return replace(data, rows=replace(rows, source=None, rounding=Quantizer(row_format, seed, scales)))
 
 
 def _cast(name: str, rows: FeatureRows, dtype: np.dtype[Any]) -> FeatureRows:
@@ -285,4 +291,4 @@ def _cast(name: str, rows: FeatureRows, dtype: np.dtype[Any]) -> FeatureRows:
             first_row += len(block)
             yield block.astype(dtype, copy=False)
 
-    return FeatureRows.streamed(rows.shape, dtype, blocks)
+    return FeatureRows.from_blocks(rows.shape, dtype, blocks)

@@ -10,23 +10,34 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from hyrt.errors import DataError
-from hyrt.graph.formats.npy import CHUNK_BYTES
-from hyrt.graph.formats.recorded_npy import NpyRecord, map_with_header, npy_shape, write_blocks, write_npy
+from hyrt.graph.formats.npy import (
+    CHUNK_BYTES,
+    NpyChecksums,
+    map_with_header,
+    read_npy_shape,
+    write_blocks,
+    write_npy,
+)
 from hyrt.graph.formats.schema import (
     LARGE_BYTES,
     Dataset,
     FeatureRows,
+    assemble_hetero_dataset,
     check_header,
-    check_unread,
+    check_unused_keys,
     feature_tables,
-    wanted_keys,
-    with_tables,
+    select_keys,
 )
-from hyrt.graph.narrow.coded_dataset import WrittenRows, are_codes, check_no_scales, coded_rows
+from hyrt.graph.hetero.graph_types import TEXT_KEYS, VERTEX_TYPES, strip_type
+from hyrt.graph.quantized.dataset import (
+    QuantizedRowWriter,
+    check_no_scales,
+    is_quantized_dtype,
+    read_quantized_rows,
+)
 from hyrt.graph.topology import Topology
-from hyrt.graph.typed.typed_keys import TEXT_KEYS, VERTEX_TYPES, base_of
-from hyrt.machine.cores import available_cores
-from hyrt.machine.workers import Workers, working
+from hyrt.runtime.hardware import available_cores
+from hyrt.runtime.workers import Workers, use_workers
 
 Array = NDArray[Any]
 
@@ -63,8 +74,8 @@ def read_folder(path: Path, source: str, *, check: bool = False) -> Dataset:
         # Opening a pipe would block until another process writes to it.
         if file.exists() and not (file.is_file() or file.is_dir()):
             raise DataError(f"{file}: a pipe or a device: put the dataset's file in its place")
-    keys = wanted_keys(source, [file.stem for file in files])
-    check_unread(source, {file.stem: npy_shape(file) for file in files}, keys)
+    keys = select_keys(source, [file.stem for file in files])
+    check_unused_keys(source, {file.stem: read_npy_shape(file) for file in files}, keys)
     meta = _read_meta(path)
     entries = {} if meta is None else meta.keys
     for key in entries:
@@ -77,27 +88,27 @@ def read_folder(path: Path, source: str, *, check: bool = False) -> Dataset:
     features: dict[str, Array] = {}
     for key in keys:
         location = f"{source}: key '{key}'"
-        array, header = map_with_header(path / f"{key}.npy", location, texts=key in TEXT_KEYS)
+        array, header = map_with_header(path / f"{key}.npy", location, is_text=key in TEXT_KEYS)
         check_header(source, key, header.dtype, header.shape)
         if meta is not None:
             if key not in entries:
                 raise DataError(f"{location} is not in {META}: the folder was changed after it was written")
-            entries[key].compare(header, location, META)
-            if check or base_of(key) != "features" or array.nbytes <= LARGE_BYTES:
+            entries[key].check_header(header, location, META)
+            if check or strip_type(key) != "features" or array.nbytes <= LARGE_BYTES:
                 entries[key].verify(array, location, META, f" (without {META}, the folder opens unverified)")
-        (features if base_of(key) == "features" else arrays)[key] = array
+        (features if strip_type(key) == "features" else arrays)[key] = array
     symmetric = None if meta is None else meta.symmetric
 
     def rows_of(key: str, name: str, arrays: dict[str, Array]) -> FeatureRows | None:
         if key not in features:
             return None
-        if are_codes(features[key].dtype):
-            return coded_rows(name, features[key], arrays)
+        if is_quantized_dtype(features[key].dtype):
+            return read_quantized_rows(name, features[key], arrays)
         check_no_scales(name, features[key].dtype, arrays)
-        return FeatureRows.of(features[key], mapped=True)
+        return FeatureRows.from_array(features[key], mapped=True)
 
     if VERTEX_TYPES in arrays:
-        return replace(with_tables(source, keys, arrays, rows_of), symmetric=symmetric)
+        return replace(assemble_hetero_dataset(source, keys, arrays, rows_of), symmetric=symmetric)
     return Dataset(source, arrays, rows_of("features", source, arrays), symmetric)
 
 
@@ -108,7 +119,7 @@ class _Meta(BaseModel):
     crc32_chunk_bytes: int | None = None
     symmetric: bool | None = None
     """Whether the edges are their own transpose; None if the folder was written by an older version."""
-    keys: dict[str, NpyRecord]
+    keys: dict[str, NpyChecksums]
 
 
 def _read_meta(path: Path) -> _Meta | None:
@@ -144,14 +155,14 @@ def write_folder(data: Dataset, path: Path) -> None:
     for suffix, table in feature_tables(data).items():
         arrays = dict(table.arrays) if suffix else {}
         if table.rows is not None:
-            rows, key = WrittenRows.of(table.rows, table.name), f"features{suffix}"
+            rows, key = QuantizedRowWriter.from_rows(table.rows, table.name), f"features{suffix}"
             entries[key] = write_blocks(path / f"{key}.npy", rows.dtype, table.rows.shape[1:], rows.blocks)
             arrays |= rows.scales
         for name, array in arrays.items():
             entries[f"{name}{suffix}"] = write_npy(path / f"{name}{suffix}.npy", array)
     symmetric = data.symmetric
     if symmetric is None:
-        with Workers(available_cores(), "symmetry") as workers, working(workers):
+        with Workers(available_cores(), "symmetry") as workers, use_workers(workers):
             symmetric = Topology(data.arrays["indptr"], data.arrays["indices"]).is_symmetric
     meta = _Meta(format=FORMAT, crc32_chunk_bytes=CHUNK_BYTES, symmetric=symmetric, keys=entries)
     (path / META).write_text(meta.model_dump_json(indent=1) + "\n", encoding="utf-8")

@@ -1,21 +1,30 @@
-"""Strict reading and writing of .npy files: a damaged or hostile file raises an error instead of allocating
-memory or running a pickle.
+"""Strict reading and writing of .npy files, memory-mapped, with a record of dtype, shape and checksums.
+
+A damaged or hostile file raises an error instead of allocating memory or running a pickle.
 """
 
 from __future__ import annotations
 
 import math
+import mmap
+import os
 import re
 import zlib
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
 
-from hyrt.errors import DataError
+from hyrt.errors import DataError, system_error_text
+from hyrt.graph.check import iter_row_blocks
+from hyrt.runtime.hardware import cgroup_limits
 
 Array = NDArray[Any]
 
@@ -46,16 +55,16 @@ class NpyHeader:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def read_header(file: IO[bytes], where: str, *, texts: bool = False) -> NpyHeader:
+def read_header(file: IO[bytes], location: str, *, is_text: bool = False) -> NpyHeader:
     """Read the header of a .npy stream and leave the stream at the first element.
 
     Parameters
     ----------
     file
         The stream.
-    where
+    location
         Name of the stream, for messages.
-    texts
+    is_text
         Expect strings of a fixed length instead of numbers.
 
     Raises
@@ -66,42 +75,45 @@ def read_header(file: IO[bytes], where: str, *, texts: bool = False) -> NpyHeade
     """
     start = file.read(8)
     if len(start) < 8 or start[:6] != _MAGIC:
-        raise DataError(f"{where}: not .npy data: it is damaged or truncated, copy or write it again")
+        raise DataError(f"{location}: not .npy data: it is damaged or truncated, copy or write it again")
     version = start[6]
     if version not in (1, 2, 3):
         raise DataError(
-            f"{where}: unknown .npy format {version} (known: 1, 2 and 3): write it again with numpy.save"
+            f"{location}: unknown .npy format {version} (known: 1, 2 and 3): write it again with numpy.save"
         )
     field = 2 if version == 1 else 4
     length = int.from_bytes(file.read(field), "little")
     if length > _MAX_HEADER:
         raise DataError(
-            f"{where}: the .npy header claims {length:,} bytes: the data is damaged, copy or write it again"
+            f"{location}: the .npy header claims {length:,} bytes: the data is damaged, copy "
+            "or write it again"
         )
     text = file.read(length)
     if len(text) != length:
-        raise DataError(f"{where} ends inside its .npy header: it is truncated, copy or write it again")
+        raise DataError(f"{location} ends inside its .npy header: it is truncated, copy or write it again")
     header = text.decode("latin-1")
     descr, order, shape = _DESCR.search(header), _ORDER.search(header), _SHAPE.search(header)
     if not (descr and order and shape):
         raise DataError(
-            f"{where}: the .npy header is damaged or describes records: {header.strip()[:80]!r}: store plain "
+            f"{location}: the .npy header is damaged or describes records: "
+            f"{header.strip()[:80]!r}: store plain "
             "numbers"
         )
     byte_order, kind, size = descr.groups()
     if kind == "O":
-        raise DataError(f"{where} has Python objects; hyrt never reads pickled data. Store plain numbers")
-    if texts and (kind != "U" or byte_order == ">" or not size):
+        raise DataError(f"{location} has Python objects; hyrt never reads pickled data. Store plain numbers")
+    if is_text and (kind != "U" or byte_order == ">" or not size):
         raise DataError(
-            f"{where}: dtype {byte_order}{kind}{size}, expected names: store them as numpy.array(['paper'])"
+            f"{location}: dtype {byte_order}{kind}{size}, expected names: store them as "
+            "numpy.array(['paper'])"
         )
-    if not texts and (byte_order == ">" or kind not in "biuf" or not size):
+    if not is_text and (byte_order == ">" or kind not in "biuf" or not size):
         instead = "array.astype('float32')"
         if kind in "US":
             # Class names, for example.
             instead = "numpy.unique(array, return_inverse=True)[1], which numbers equal texts alike"
         raise DataError(
-            f"{where}: dtype {byte_order}{kind}{size} is not a little-endian number or bool: convert it, "
+            f"{location}: dtype {byte_order}{kind}{size} is not a little-endian number or bool: convert it, "
             f"such as with {instead}"
         )
     try:
@@ -109,11 +121,11 @@ def read_header(file: IO[bytes], where: str, *, texts: bool = False) -> NpyHeade
         lengths = tuple(int(n) for n in shape.group(1).split(",") if n.strip())
     except (TypeError, ValueError) as error:
         raise DataError(
-            f"{where}: the .npy header is damaged: {header.strip()[:80]!r}: copy or write it again"
+            f"{location}: the .npy header is damaged: {header.strip()[:80]!r}: copy or write it again"
         ) from error
     if any(n >= 2**62 for n in lengths):
         raise DataError(
-            f"{where}: shape {lengths} in the .npy header is impossible: the data is damaged, copy or "
+            f"{location}: shape {lengths} in the .npy header is impossible: the data is damaged, copy or "
             "write it again"
         )
     return NpyHeader(dtype, lengths, order.group(1) == "True", 8 + field + length)
@@ -184,3 +196,201 @@ class NpyWriter:
 def rows_per_chunk(row_shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> int:
     """Return the number of rows in a chunk of about `CHUNK_BYTES`, at least one."""
     return max(1, CHUNK_BYTES // max(1, math.prod(row_shape) * dtype.itemsize))
+
+
+_MAP_NORESERVE = (
+    0x4000 if hasattr(mmap, "MAP_POPULATE") else 0
+)  # Linux; the mmap module names it from 3.13 on
+
+# Large pages do not pay off for smaller files.
+_LARGE_BYTES = 32 << 20
+_PARTS_OF_MEMORY = 8
+
+
+class NpyChecksums(BaseModel):
+    """Record of a .npy file's dtype, shape and checksums, taken when it was written."""
+
+    model_config = ConfigDict(frozen=True)
+
+    dtype: str
+    shape: tuple[int, ...]
+    crc32: list[int]
+    """Checksum of each chunk of `CHUNK_BYTES` bytes."""
+
+    @classmethod
+    def from_writer(cls, writer: NpyWriter) -> NpyChecksums:
+        """Return the record of a file that was written and closed."""
+        return cls(dtype=writer.dtype.name, shape=writer.shape, crc32=writer.checksums)
+
+    def check_header(self, header: NpyHeader, location: str, record_file: str, hint: str = "") -> None:
+        """Check that a file has the dtype and the shape of the record.
+
+        Parameters
+        ----------
+        header
+            Header of the file.
+        location
+            Name of the file, for the message.
+        record_file
+            Name of the file that contains this record, for the message.
+        hint
+            Another possible cause or remedy, appended to the message.
+
+        Raises
+        ------
+        DataError
+            If dtype or shape differ.
+        """
+        if self.dtype != header.dtype.name or self.shape != header.shape:
+            raise DataError(
+                f"{location}: {header.dtype.name} of shape {list(header.shape)} differs from "
+                f"{record_file}, which "
+                f"has {self.dtype} of shape {list(self.shape)}: the folder was changed after it was written"
+                f"{hint}"
+            )
+
+    def verify(self, array: Array, location: str, record_file: str, hint: str = "") -> None:
+        """Compare the content of a file with the checksums, which reads the whole file.
+
+        Parameters
+        ----------
+        array
+            Content of the file, with the record's dtype and shape.
+        location, record_file, hint
+            As in `compare_estimates`.
+
+        Raises
+        ------
+        DataError
+            If the content differs. The message names the rows of the first chunk that differs.
+        """
+        data = array.reshape(-1).view(np.uint8)
+        if len(self.crc32) != -(-len(data) // CHUNK_BYTES):
+            raise DataError(
+                f"{location}: {record_file} has {len(self.crc32)} checksums for {len(data):,} "
+                f"bytes: {record_file} is "
+                "damaged"
+            )
+        for i, expected in enumerate(self.crc32):
+            start = i * CHUNK_BYTES
+            chunk = data[start : start + CHUNK_BYTES]
+            if zlib.crc32(chunk.data) != expected:
+                row_bytes = len(data) // len(array)
+                first, last = start // row_bytes, (start + len(chunk) - 1) // row_bytes
+                raise DataError(
+                    f"{location}: {'positions' if array.ndim == 1 else 'rows'} {first:,} to {last:,} differ "
+                    f"from what was written: they are damaged, or were changed afterwards{hint}"
+                )
+
+
+def write_npy(file: Path, array: Array) -> NpyChecksums:
+    """Write an array to a file in pieces."""
+    row_shape = array.shape[1:]
+    return write_blocks(
+        file, array.dtype, row_shape, iter_row_blocks(array, rows_per_chunk(row_shape, array.dtype))
+    )
+
+
+def write_blocks(
+    file: Path, dtype: np.dtype[np.generic], row_shape: tuple[int, ...], blocks: Iterator[Array]
+) -> NpyChecksums:
+    """Write consecutive blocks of rows [n, *row_shape] to a file."""
+    with NpyWriter(file, dtype, row_shape) as writer:
+        for block in blocks:
+            writer.append(block)
+    evict_from_page_cache(file)
+    return NpyChecksums.from_writer(writer)
+
+
+def evict_from_page_cache(file: Path) -> None:
+    """Evict a large file from the page cache after writing, so that the next mapping gets large pages.
+
+    Data that is written in pieces is cached in small pages, which are not merged later.
+    """
+    num_bytes = file.stat().st_size
+    if num_bytes < _LARGE_BYTES or not _may_stay(num_bytes) or not hasattr(os, "posix_fadvise"):
+        return
+    with file.open("rb") as stream:
+        # Only clean pages can be evicted.
+        os.fdatasync(stream.fileno())
+        with suppress(OSError):  # Not supported by every file system.
+            os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def map_npy(file: Path) -> Array:
+    """Map one .npy file [n, ...] as a private, writable view.
+
+    Raises
+    ------
+    DataError
+        If the file is damaged or cannot be read.
+    """
+    return map_with_header(file, str(file))[0]
+
+
+def map_with_header(file: Path, location: str, *, is_text: bool = False) -> tuple[Array, NpyHeader]:
+    """Map one .npy file like `map_npy`; `source_line` is its name for messages, `read_strings` as in
+    `read_header`.
+    """
+    try:
+        with file.open("rb") as stream:
+            header = read_header(stream, location, is_text=is_text)
+            data_bytes = file.stat().st_size - header.offset
+            if data_bytes != header.data_bytes:
+                raise DataError(
+                    f"{location}: {header.dtype.name} of shape {list(header.shape)} needs "
+                    f"{header.data_bytes:,} bytes, but the file has {data_bytes:,}: it is damaged or "
+                    "truncated, copy or write it again"
+                )
+            if header.fortran and len(header.shape) > 1 and min(header.shape) > 1:
+                raise DataError(
+                    f"{location}: stored by columns; make it contiguous by rows with numpy.ascontiguousarray"
+                )
+            if data_bytes == 0:
+                return np.empty(header.shape, header.dtype), header
+            # A private mapping is writable, which compiled kernels and torch require, but never changes the
+            # file. Without swap reservation it may be larger than memory.
+            mapping = mmap.mmap(
+                stream.fileno(),
+                0,
+                flags=mmap.MAP_PRIVATE | _MAP_NORESERVE,
+                prot=mmap.PROT_READ | mmap.PROT_WRITE,
+            )
+            _prefer_large_pages(mapping)
+    except FileNotFoundError as error:
+        raise DataError(f"{location} is missing: copy the whole folder again, or make it again") from error
+    except OSError as error:
+        raise DataError(f"{location} cannot be read: {system_error_text(error)}") from error
+    if header.offset % header.dtype.alignment:
+        raise DataError(f"{location}: the data is not aligned; write it again with numpy.save")
+    values = np.frombuffer(mapping, header.dtype, offset=header.offset)
+    return values.reshape(header.shape), header
+
+
+def _prefer_large_pages(mapping: mmap.mmap) -> None:
+    """Request 2 MiB pages for a mapped file, for fewer TLB misses when rows are gathered.
+
+    Skipped if the file may not stay in memory, because then each access would load a whole large page again.
+    """
+    advice = getattr(mmap, "MADV_HUGEPAGE", None)
+    if advice is not None and _may_stay(len(mapping)):
+        with suppress(OSError):  # The kernel does not support large pages.
+            mapping.madvise(advice)
+
+
+def _may_stay(num_bytes: int) -> bool:
+    """Return whether a file of this size fits into the memory available to this process, next to everything
+    else.
+    """
+    limit = cgroup_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))["memory_bytes"]
+    total = psutil.virtual_memory().total
+    return num_bytes * _PARTS_OF_MEMORY <= (total if limit is None else min(total, limit))
+
+
+def read_npy_shape(file: Path) -> tuple[int, ...] | None:
+    """Return the shape of the array in a .npy file; None if its header cannot be read."""
+    try:
+        with file.open("rb") as stream:
+            return read_header(stream, str(file)).shape
+    except (OSError, DataError):
+        return None

@@ -12,24 +12,28 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError, told_of_system
-from hyrt.graph.check import reject, row_blocks
-from hyrt.graph.formats.npy import NpyHeader, NpyWriter, header_bytes, read_header, rows_per_chunk
-from hyrt.graph.formats.recorded_npy import map_npy
+from hyrt.errors import DataError, system_error_text
+from hyrt.graph.check import iter_row_blocks, reject
+from hyrt.graph.formats.npy import NpyHeader, NpyWriter, header_bytes, map_npy, read_header, rows_per_chunk
 from hyrt.graph.formats.schema import (
     Dataset,
     FeatureRows,
+    assemble_hetero_dataset,
     check_header,
-    check_unread,
+    check_unused_keys,
     feature_tables,
-    wanted_keys,
-    with_tables,
+    select_keys,
 )
-from hyrt.graph.names.name_files import NAME_FILES
-from hyrt.graph.narrow.coded_dataset import WrittenRows, are_codes, check_no_scales, coded_rows
-from hyrt.graph.typed.typed_keys import TEXT_KEYS, VERTEX_TYPES, base_of
-from hyrt.machine.aligned_arrays import empty_aligned
-from hyrt.machine.archive_damage import ARCHIVE_DAMAGE
+from hyrt.graph.hetero.graph_types import TEXT_KEYS, VERTEX_TYPES, strip_type
+from hyrt.graph.names import NAME_FILES
+from hyrt.graph.quantized.dataset import (
+    QuantizedRowWriter,
+    check_no_scales,
+    is_quantized_dtype,
+    read_quantized_rows,
+)
+from hyrt.runtime.buffer_pool import empty_aligned
+from hyrt.runtime.files import ARCHIVE_ERRORS
 
 Array = NDArray[Any]
 
@@ -48,8 +52,8 @@ def _damage_named(where: str) -> Iterator[None]:
     except DataError:
         raise
     except OSError as error:
-        raise DataError(f"{where} cannot be read: {told_of_system(error)}") from error
-    except ARCHIVE_DAMAGE as error:
+        raise DataError(f"{where} cannot be read: {system_error_text(error)}") from error
+    except ARCHIVE_ERRORS as error:
         raise DataError(
             f"{where}: damaged or truncated ({error or type(error).__name__}): copy or download it again"
         ) from error
@@ -88,7 +92,7 @@ class NpzMember:
                     "damaged, copy or download it again"
                 )
             with archive.open(info) as file:
-                header = read_header(file, location, texts=self._texts)
+                header = read_header(file, location, is_text=self._texts)
                 if header.offset + header.data_bytes != info.file_size:
                     raise DataError(
                         f"{location}: {header.dtype.name} of shape {list(header.shape)} needs "
@@ -155,7 +159,7 @@ class NpzMember:
         shape = (header.shape[0], header.shape[1])
         if header.fortran:
             if scratch is None:
-                return FeatureRows(shape, header.dtype, lambda: row_blocks(self.read()), self.read)
+                return FeatureRows(shape, header.dtype, lambda: iter_row_blocks(self.read()), self.read)
             return self._transposed_rows(scratch / f"columns-{self._member}")
         count = max(1, shape[1]) * rows_per_chunk(shape[1:], header.dtype)
         return FeatureRows(
@@ -178,7 +182,7 @@ class NpzMember:
             for start in range(0, height, step):
                 yield np.ascontiguousarray(columns[:, start : start + step].T)
 
-        return FeatureRows.streamed((height, width), dtype, blocks)
+        return FeatureRows.from_blocks((height, width), dtype, blocks)
 
 
 def _expanded(compressed: int) -> int:
@@ -203,25 +207,25 @@ def read_npz(path: Path, source: str, scratch: Path | None = None) -> Dataset:
         if names.count(name) > 1:
             raise DataError(f"{source}: duplicate key '{name}': the file is damaged, write it again")
     arrays: dict[str, Array] = {}
-    keys = wanted_keys(source, names)
-    check_unread(source, {name: _shape(path, name, source) for name in names}, keys)
+    keys = select_keys(source, names)
+    check_unused_keys(source, {name: _shape(path, name, source) for name in names}, keys)
     for key in keys:
         member = NpzMember(path, key, source)
         check_header(source, key, member.header.dtype, member.header.shape)
-        if base_of(key) != "features":
+        if strip_type(key) != "features":
             arrays[key] = member.read()
 
     def rows_of(key: str, name: str, arrays: dict[str, Array]) -> FeatureRows | None:
         if key not in keys:
             return None
         member = NpzMember(path, key, source)
-        if are_codes(member.header.dtype):
-            return coded_rows(name, member.read(), arrays)
+        if is_quantized_dtype(member.header.dtype):
+            return read_quantized_rows(name, member.read(), arrays)
         check_no_scales(name, member.header.dtype, arrays)
         return member.rows(scratch)
 
     if VERTEX_TYPES in arrays:
-        return with_tables(source, keys, arrays, rows_of)
+        return assemble_hetero_dataset(source, keys, arrays, rows_of)
     return Dataset(source, arrays, rows_of("features", source, arrays))
 
 
@@ -276,14 +280,16 @@ def write_npz(data: Dataset, path: Path) -> None:
                 if suffix:
                     _write_array(archive, f"{key}{suffix}", array)
             if table.rows is not None:
-                rows = WrittenRows.of(table.rows, table.name)
+                rows = QuantizedRowWriter.from_rows(table.rows, table.name)
                 _write_member(archive, f"features{suffix}", rows.dtype, table.rows.shape, rows.blocks)
                 for key, array in rows.scales.items():
                     _write_member(archive, f"{key}{suffix}", array.dtype, array.shape, iter([array]))
 
 
 def _write_array(archive: zipfile.ZipFile, key: str, array: Array) -> None:
-    _write_member(archive, key, array.dtype, array.shape, row_blocks(array, rows_per_chunk((), array.dtype)))
+    _write_member(
+        archive, key, array.dtype, array.shape, iter_row_blocks(array, rows_per_chunk((), array.dtype))
+    )
 
 
 def _write_member(

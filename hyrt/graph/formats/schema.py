@@ -15,41 +15,39 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError, DataWarning, listed, warn_user
+from hyrt.errors import DataError, DataWarning, join_names, warn_user
+from hyrt.formatting import short_repr
 from hyrt.graph import check
-from hyrt.graph.graph import Graph
-from hyrt.graph.labels.check_labels import check_labels
-from hyrt.graph.names.data_names import NO_NAMES, DataNames, Scalings, read_data_names, read_scalings
-from hyrt.graph.narrow.narrow_features import NarrowFeatures
-from hyrt.graph.narrow.narrow_rows import NarrowRows
-from hyrt.graph.narrow.rounding import Rounding
-from hyrt.graph.reuse.scaling import Scaling
-from hyrt.graph.row_source import DenseFeatures, RowSource, SparseFeatures
-from hyrt.graph.typed.check_types import (
+from hyrt.graph.check import check_labels
+from hyrt.graph.graph import SPLITS, Graph
+from hyrt.graph.hetero.check_types import (
     check_ids_in_types,
+    check_relation_edges,
     check_target_labels,
-    check_typed_edges,
+    check_type_names,
     check_types,
-    checked_names,
 )
-from hyrt.graph.typed.typed_keys import (
+from hyrt.graph.hetero.graph_types import (
     RELATIONS,
     TARGET_TYPE,
     TEXT_KEYS,
     TYPE_KEYS,
     TYPE_STARTS,
     VERTEX_TYPES,
-    arrays_of_types,
-    base_of,
-    type_of,
-    typed_key,
-    types_of_arrays,
+    get_type,
+    strip_type,
+    type_key,
+    types_from_arrays,
+    types_to_arrays,
 )
-from hyrt.graph.typed.typed_rows import TypedRows
-from hyrt.graph.vertex_table import SPLITS
-from hyrt.machine.aligned_arrays import empty_aligned
-from hyrt.machine.workers import current_workers
-from hyrt.quantities import one_line
+from hyrt.graph.hetero.rows import HeteroRows
+from hyrt.graph.names import NO_NAMES, DataNames, Scalings, read_data_names, read_scalings
+from hyrt.graph.quantized.features import QuantizedFeatures
+from hyrt.graph.quantized.rows import QuantizedRows, Quantizer
+from hyrt.graph.row_source import DenseFeatures, RowSource, SparseFeatures
+from hyrt.graph.scaling import Scaling
+from hyrt.runtime.buffer_pool import empty_aligned
+from hyrt.runtime.workers import current_workers
 
 Array = NDArray[Any]
 
@@ -60,7 +58,7 @@ EDGE_TYPE = "edge_type"
 EDGE_WEIGHT = "edge_weight"
 EDGE_FEATURES = "edge_features"
 EDGE_TIME = "edge_time"
-OF_EDGES = (EDGE_TYPE, EDGE_WEIGHT, EDGE_FEATURES, EDGE_TIME)
+EDGE_VALUE_KEYS = (EDGE_TYPE, EDGE_WEIGHT, EDGE_FEATURES, EDGE_TIME)
 """Keys other than `indices` with one entry per edge."""
 BASE_KEYS = ("indptr", "indices", "labels", "train_mask", "val_mask", "test_mask")
 LARGE_BYTES = 1 << 30
@@ -106,17 +104,17 @@ class FeatureRows:
     whole: Callable[[], Array]
     """Return the full matrix."""
     mapped: bool = False
-    """Whether `whole` is a view of a file instead of memory."""
+    """Whether `round_split` is a view of a file instead of memory."""
     source: RowSource | None = None
     """Reader of single rows that are stored in several files or as quantized codes; None if rows can only be
-    read by `whole`."""
-    rounding: Rounding | None = None
+    read by `round_split`."""
+    rounding: Quantizer | None = None
     """Quantization applied on writing; None writes the values unchanged."""
 
-    __repr__ = one_line
+    __repr__ = short_repr
 
     @property
-    def stays_in_files(self) -> bool:
+    def is_file_backed(self) -> bool:
         """Return whether single rows can be read without having all rows in memory."""
         return self.mapped or self.source is not None
 
@@ -127,18 +125,18 @@ class FeatureRows:
         return self.shape[0] * self.shape[1] * self.dtype.itemsize
 
     @property
-    def kept(self) -> NarrowRows | None:
+    def quantized(self) -> QuantizedRows | None:
         """Return the codes of rows that are stored quantized, or None."""
-        return self.source.kept if isinstance(self.source, NarrowFeatures) else None
+        return self.source.stored if isinstance(self.source, QuantizedFeatures) else None
 
     @staticmethod
-    def of(values: Array, *, mapped: bool = False) -> FeatureRows:
+    def from_array(values: Array, *, mapped: bool = False) -> FeatureRows:
         """Return feature rows of an existing matrix."""
         shape = (int(values.shape[0]), int(values.shape[1]))
-        return FeatureRows(shape, values.dtype, lambda: check.row_blocks(values), lambda: values, mapped)
+        return FeatureRows(shape, values.dtype, lambda: check.iter_row_blocks(values), lambda: values, mapped)
 
     @staticmethod
-    def streamed(
+    def from_blocks(
         shape: tuple[int, int], dtype: np.dtype[np.generic], blocks: Callable[[], Iterator[Array]]
     ) -> FeatureRows:
         """Return feature rows that are computed again in each pass over `blocks`."""
@@ -154,10 +152,10 @@ class FeatureRows:
         return FeatureRows(shape, dtype, blocks, whole)
 
     @staticmethod
-    def read_from(source: RowSource, num_rows: int) -> FeatureRows:
+    def from_source(source: RowSource, num_rows: int) -> FeatureRows:
         """Return feature rows that are read from their source in each pass."""
         shape = (num_rows, source.width)
-        halves = source.value_bytes == 2 and not isinstance(source, NarrowFeatures)
+        halves = source.value_bytes == 2 and not isinstance(source, QuantizedFeatures)
         dtype = np.dtype(np.float16 if halves else np.float32)
 
         def blocks() -> Iterator[Array]:
@@ -169,7 +167,7 @@ class FeatureRows:
                 # The source returns float32; convert float16 rows back.
                 yield out.astype(dtype, copy=False)
 
-        return replace(FeatureRows.streamed(shape, dtype, blocks), source=source)
+        return replace(FeatureRows.from_blocks(shape, dtype, blocks), source=source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +189,11 @@ class Dataset:
     tables: dict[str, Dataset] | None = None
     """In a heterogeneous graph: per vertex type with features, a dataset that has only these features."""
 
-    __repr__ = one_line
+    __repr__ = short_repr
 
     @property
-    def normalized(self) -> str:
-        """Return the kind of the last scaling that was applied to the features; `none` without scalings."""
+    def normalization(self) -> str:
+        """Return the kind of the last scaling that was applied to the features; `zero` without scalings."""
         return self.scaling[-1].kind if self.scaling else "none"
 
     @property
@@ -205,7 +203,7 @@ class Dataset:
             return {"": self.scaling}
         return {name: table.scaling for name, table in self.tables.items()}
 
-    def with_files_of(self, source: Path) -> Dataset:
+    def with_metadata_of(self, source: Path) -> Dataset:
         """Return the same data with the names and scalings that are stored with a dataset."""
         steps = read_scalings(source)
         named = replace(self, names=read_data_names(source))
@@ -227,19 +225,19 @@ def feature_tables(data: Dataset) -> dict[str, Dataset]:
     """Return the datasets that have the features, by key suffix: the dataset itself, or its tables."""
     if data.tables is None:
         return {"": data}
-    return {typed_key("", name): table for name, table in data.tables.items()}
+    return {type_key("", name): table for name, table in data.tables.items()}
 
 
-def table_name(source: str, vertex_type: str) -> str:
+def feature_table_name(source: str, vertex_type: str) -> str:
     """Return the name of one vertex type's features for messages."""
     return f"{source}: type '{vertex_type}'"
 
 
-def with_tables(
+def assemble_hetero_dataset(
     source: str,
     keys: list[str],
     arrays: dict[str, Array],
-    rows_of: Callable[[str, str, dict[str, Array]], FeatureRows | None],
+    make_rows: Callable[[str, str, dict[str, Array]], FeatureRows | None],
 ) -> Dataset:
     """Build the dataset of a heterogeneous graph from stored arrays.
 
@@ -251,7 +249,7 @@ def with_tables(
         All keys of the dataset.
     arrays
         The arrays by key. Arrays of a single vertex type are removed from it.
-    rows_of
+    make_rows
         Function of a feature key, a name for messages, and the arrays of the key's vertex type, from which it
         removes the scales. It returns the dense features, or None if the key does not exist.
 
@@ -261,22 +259,23 @@ def with_tables(
         If a type name is invalid, or features belong to an unknown type.
     """
     tables: dict[str, Dataset] = {}
-    names = checked_names(source, arrays[VERTEX_TYPES])
+    names = check_type_names(source, arrays[VERTEX_TYPES])
     for key in keys:
-        if type_of(key) and type_of(key) not in names:
+        if get_type(key) and get_type(key) not in names:
             raise check.reject(
                 source,
                 key,
-                f"names no type of vertices{check.nearest(type_of(key), names)} (types: {listed(names)})",
+                f"names no type of vertices{check.suggest_name(get_type(key), names)} (types: "
+                f"{join_names(names)})",
             )
     for vertex_type in names:
         type_arrays = {
-            base: arrays.pop(typed_key(base, vertex_type))
+            base: arrays.pop(type_key(base, vertex_type))
             for base in (*SPARSE_KEYS, *SCALE_KEYS)
-            if typed_key(base, vertex_type) in arrays
+            if type_key(base, vertex_type) in arrays
         }
-        name = table_name(source, vertex_type)
-        rows = rows_of(typed_key("features", vertex_type), name, type_arrays)
+        name = feature_table_name(source, vertex_type)
+        rows = make_rows(type_key("features", vertex_type), name, type_arrays)
         if type_arrays or rows is not None:
             tables[vertex_type] = Dataset(name, type_arrays, rows)
     return Dataset(source, arrays, None, tables=tables)
@@ -288,7 +287,7 @@ def mask_suffixes(keys: Iterable[str]) -> list[str]:
     return sorted(found | {""})
 
 
-def wanted_keys(source: str, keys: Iterable[str]) -> list[str]:
+def select_keys(source: str, keys: Iterable[str]) -> list[str]:
     """Return the schema keys of a dataset, in the order in which they are checked.
 
     Raises
@@ -299,11 +298,11 @@ def wanted_keys(source: str, keys: Iterable[str]) -> list[str]:
     present = list(keys)
     type_keys = [key for key in TYPE_KEYS if key in present]
     required = [*TYPE_KEYS, *BASE_KEYS[:2], EDGE_TYPE] if type_keys else [*BASE_KEYS[:2]]
-    other_keys = set(present) - {*BASE_KEYS, *OF_EDGES, *TYPE_KEYS, VERTEX_IDS, "features"}
-    if "labels" in present or check.nearest("labels", other_keys):
+    other_keys = set(present) - {*BASE_KEYS, *EDGE_VALUE_KEYS, *TYPE_KEYS, VERTEX_IDS, "features"}
+    if "labels" in present or check.suggest_name("labels", other_keys):
         required.append("labels")
     scales: list[str] = []
-    suffixes = sorted({f":{type_of(key)}" for key in present if type_of(key)}) if type_keys else [""]
+    suffixes = sorted({f":{get_type(key)}" for key in present if get_type(key)}) if type_keys else [""]
     for key in ("features", *SPARSE_KEYS):
         if type_keys and key in present:
             raise check.reject(
@@ -318,14 +317,14 @@ def wanted_keys(source: str, keys: Iterable[str]) -> list[str]:
             scales += [f"{key}{suffix}" for key in SCALE_KEYS]
     for suffix in mask_suffixes(present):
         masks = [f"{split}_mask{suffix}" for split in SPLITS]
-        if any(key in present or check.nearest(key, other_keys, cutoff=0.75) for key in masks):
+        if any(key in present or check.suggest_name(key, other_keys, cutoff=0.75) for key in masks):
             required += masks
     for key in required:
         if key not in present:
-            hint = check.nearest(key, set(present) - set(required))
+            hint = check.suggest_name(key, set(present) - set(required))
             hint = hint or f": add it, as a dataset has {', '.join(required)}"
             raise DataError(f"{source}: key '{key}' is missing{hint}")
-    optional = [*scales, VERTEX_IDS, *OF_EDGES]
+    optional = [*scales, VERTEX_IDS, *EDGE_VALUE_KEYS]
     return [*required, *(key for key in optional if key in present and key not in required)]
 
 
@@ -355,7 +354,9 @@ def with_labels(data: Dataset) -> Dataset:
     return replace(data, arrays=arrays)
 
 
-def check_unread(source: str, shapes: Mapping[str, tuple[int, ...] | None], read: Collection[str]) -> None:
+def check_unused_keys(
+    source: str, shapes: Mapping[str, tuple[int, ...] | None], used_keys: Collection[str]
+) -> None:
     """Refuse unused keys that seem to be edge weights or features, and warn about all other unused keys.
 
     Parameters
@@ -364,8 +365,8 @@ def check_unread(source: str, shapes: Mapping[str, tuple[int, ...] | None], read
         The dataset's name for messages.
     shapes
         The shapes of all keys; None for entries that are not plain arrays.
-    read
-        The keys that are read, as returned by `wanted_keys`.
+    used_keys
+        The keys that are read, as returned by `select_keys`.
 
     Raises
     ------
@@ -373,9 +374,9 @@ def check_unread(source: str, shapes: Mapping[str, tuple[int, ...] | None], read
         If a key seems to belong to edges. The message has the remedy.
     """
     edges = shapes["indices"]
-    for key in sorted(shapes.keys() - set(read)):
+    for key in sorted(shapes.keys() - set(used_keys)):
         shape = shapes[key]
-        if names_edges(key) or (shape and edges and shape[0] == edges[0] and shape != shapes.get("labels")):
+        if is_edge_key(key) or (shape and edges and shape[0] == edges[0] and shape != shapes.get("labels")):
             raise check.reject(
                 source,
                 key,
@@ -383,12 +384,12 @@ def check_unread(source: str, shapes: Mapping[str, tuple[int, ...] | None], read
                 "[E, d] edge_features and times [E] edge_time, or to train without them, write the dataset "
                 "again without this key",
             )
-        known = (*BASE_KEYS, "features", *SCALE_KEYS, *SPARSE_KEYS, VERTEX_IDS, *OF_EDGES, *TYPE_KEYS)
-        hint = check.nearest(key, known, cutoff=0.75)
+        known = (*BASE_KEYS, "features", *SCALE_KEYS, *SPARSE_KEYS, VERTEX_IDS, *EDGE_VALUE_KEYS, *TYPE_KEYS)
+        hint = check.suggest_name(key, known, cutoff=0.75)
         warn_user(f"{source}: key '{key}' is not read{hint}", DataWarning)
 
 
-def names_edges(key: str) -> bool:
+def is_edge_key(key: str) -> bool:
     """Return whether a key seems to belong to edges, judging by the names that PyG, DGL and OGB use."""
     return key.lower().startswith(("edge", "weight")) or key.lower().endswith(("weight", "weights"))
 
@@ -404,7 +405,7 @@ def check_header(source: str, key: str, dtype: np.dtype[np.generic], shape: tupl
     if key == "labels" and len(shape) == 2:
         layout = "flags"
     else:
-        layout = "mask" if "_mask" in key else base_of(key)
+        layout = "mask" if "_mask" in key else strip_type(key)
     dtypes, ndims = _LAYOUT[layout]
     if ("text" if key in TEXT_KEYS and dtype.kind == "U" else dtype.name) not in dtypes:
         raise check.reject(
@@ -425,7 +426,7 @@ FeatureCheck = Literal["none", "small", "all"]
 def is_large(data: Dataset) -> bool:
     """Return whether dense features are so large that reading them dominates, and need not be in memory."""
     rows = data.rows
-    return rows is not None and rows.stays_in_files and rows.num_bytes > LARGE_BYTES
+    return rows is not None and rows.is_file_backed and rows.num_bytes > LARGE_BYTES
 
 
 def check_dataset(data: Dataset, *, features: FeatureCheck = "all", ordered: bool = True) -> None:
@@ -460,7 +461,7 @@ def check_dataset(data: Dataset, *, features: FeatureCheck = "all", ordered: boo
     types = None
     if VERTEX_TYPES in arrays:
         types = check_types(name, arrays)
-        check_typed_edges(name, arrays, types, ordered=ordered)
+        check_relation_edges(name, arrays, types, ordered=ordered)
     else:
         check.check_columns(name, "indices", indices, indptr, count, "vertices", ordered=ordered)
         if EDGE_TYPE in arrays:
@@ -536,26 +537,26 @@ def _check_sparse(name: str, arrays: dict[str, Array], count: int, source: str, 
             "feat_values",
             f"has {len(values):,} entries, 'feat_indices' has {len(columns):,}: give equal numbers",
         )
-    check.check_finite(name, "feat_values", check.row_blocks(values))
+    check.check_finite(name, "feat_values", check.iter_row_blocks(values))
 
 
 def to_graph(data: Dataset) -> Graph:
     """Build a Graph from a checked dataset; dense features become one matrix unless they stay in several
     files.
     """
-    types = types_of_arrays(data.arrays)
+    types = types_from_arrays(data.arrays)
     features: RowSource
     if types is None:
-        features = row_source_of(data)
+        features = make_row_source(data)
     else:
         tables = data.tables or {}
-        rows = tuple(row_source_of(tables[name]) if name in tables else None for name in types.vertex_types)
-        features = TypedRows(types, rows)
-    graph = graph_of(data.name, data.arrays, features, data.symmetric)
+        rows = tuple(make_row_source(tables[name]) if name in tables else None for name in types.vertex_types)
+        features = HeteroRows(types, rows)
+    graph = build_graph(data.name, data.arrays, features, data.symmetric)
     return replace(graph, names=data.names, scalings=data.scalings)
 
 
-def row_source_of(data: Dataset) -> RowSource:
+def make_row_source(data: Dataset) -> RowSource:
     """Return the row source of the features of a homogeneous dataset or of one vertex type."""
     if data.rows is not None:
         return data.rows.source or DenseFeatures(data.rows.whole())
@@ -563,7 +564,7 @@ def row_source_of(data: Dataset) -> RowSource:
     return SparseFeatures(indptr, columns, values, int(shape[1]))
 
 
-def graph_of(name: str, arrays: Mapping[str, Array], features: RowSource, symmetric: bool | None) -> Graph:
+def build_graph(name: str, arrays: Mapping[str, Array], features: RowSource, symmetric: bool | None) -> Graph:
     """Build a Graph from checked arrays by schema key, with int32 `indices` if ids fit."""
     indices = arrays["indices"]
     if indices.dtype == np.int64 and len(arrays["indptr"]) - 1 < 2**31:
@@ -574,7 +575,7 @@ def graph_of(name: str, arrays: Mapping[str, Array], features: RowSource, symmet
         for split in SPLITS
     }
     indptr = arrays["indptr"].astype(np.int64, copy=False)
-    graph = Graph.of_arrays(
+    graph = Graph.from_arrays(
         name,
         indptr,
         indices,
@@ -587,7 +588,7 @@ def graph_of(name: str, arrays: Mapping[str, Array], features: RowSource, symmet
         arrays.get(EDGE_FEATURES),
         arrays.get(EDGE_TIME),
     )
-    types = types_of_arrays(arrays)
+    types = types_from_arrays(arrays)
     if types is not None:
         graph = replace(graph, types=types)
     # Mark the arrays as checked, so that they are not read again by the check of graphs in memory.
@@ -625,23 +626,24 @@ def from_graph(graph: Graph) -> Dataset:
         scaling = steps.get("", ())
         return replace(of_features, arrays=arrays, symmetric=symmetric, scaling=scaling, names=names)
     types, rows = graph.types, graph.features
-    assert isinstance(rows, TypedRows)
+    assert isinstance(rows, HeteroRows)
     tables = {
         name: replace(
-            _features_of(table_name(graph.name, name), table, types.count(name)), scaling=steps.get(name, ())
+            _features_of(feature_table_name(graph.name, name), table, types.count(name)),
+            scaling=steps.get(name, ()),
         )
         for name, table in zip(types.vertex_types, rows.tables, strict=True)
         if table is not None
     }
-    return Dataset(graph.name, arrays_of_types(types) | arrays, None, symmetric, names=names, tables=tables)
+    return Dataset(graph.name, types_to_arrays(types) | arrays, None, symmetric, names=names, tables=tables)
 
 
 def _features_of(name: str, features: RowSource, count: int) -> Dataset:
     """Return a dataset with only the feature rows of `count` vertices."""
     if isinstance(features, DenseFeatures):
-        return Dataset(name, {}, FeatureRows.of(features.values))
+        return Dataset(name, {}, FeatureRows.from_array(features.values))
     if not isinstance(features, SparseFeatures):
-        return Dataset(name, {}, FeatureRows.read_from(features, count))
+        return Dataset(name, {}, FeatureRows.from_source(features, count))
     shape = np.array([count, features.width], np.int64)
     values = (features.indptr, features.columns, features.values, shape)
     return Dataset(name, dict(zip(SPARSE_KEYS, values, strict=True)), None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hyrt.machine.generator import below, random_bits, vertex_stream
-from hyrt.machine.kernels.kept_kernels import nb
+from hyrt.runtime.numba_cache import nb
+from hyrt.runtime.rng import random_below, random_bits, vertex_stream
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 
@@ -24,7 +24,7 @@ def _first_at_least(indices, start, stop, source):
 
 
 @_compile
-def find_typed_edges(indptr, indices, types, pairs, relation, firsts, counts):
+def find_relation_edges(indptr, indices, types, pairs, relation, firsts, counts):
     """Find each pair's edge position and count (0 or 1) in one relation; rows are sorted by relation
     first.
     """
@@ -58,9 +58,9 @@ def find_edges(indptr, indices, pairs, firsts, counts):
 
 @_compile
 def _int_below(bits, bound):
-    """Map 64 uniform bits to 0..bound-1, as `hyrt.machine.generator.ints_below` does."""
+    """Map 64 uniform bits to 0..bound-1, as `hyrt.runtime.rng.random_ints_below` does."""
     if bound < 1 << 32:
-        return np.int64(below(bits, np.uint64(bound)))
+        return np.int64(random_below(bits, np.uint64(bound)))
     return np.int64(np.float64(bits >> np.uint64(11)) * 2.0**-53 * bound)
 
 
@@ -90,7 +90,7 @@ def _nth_free(excluded, num, n):
 
 
 @_compile
-def draw_ends(indptr, indices, links, end, low, high, key, first, excluded, drawn_by, out):
+def sample_endpoints(indptr, indices, links, end, low, high, key, first, excluded, drawn_by, out):
     """Sample distinct vertices for one endpoint of each link that form no known edge with the other endpoint.
 
     Floyd's algorithm (Bentley and Floyd, CACM 1987) over the vertices that are left: each set of them is

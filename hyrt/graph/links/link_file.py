@@ -10,17 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
-from hyrt.graph.links.draw_negatives import draw_negatives, negative_lines
-from hyrt.graph.links.known_edges import pair_codes
-from hyrt.graph.links.link_ends import LinkEnds
-from hyrt.graph.links.link_split import HeldOut, LinkSplit, without_held_out
-from hyrt.graph.links.message_edges import links_of, with_links, without_links
+from hyrt.graph.links.edges import add_links, encode_pairs, list_links, remove_links
+from hyrt.graph.links.link_split import HeldOut, LinkEndpoints, LinkSplit, drop_held_out
+from hyrt.graph.links.negative_sampling import check_negatives, sample_negatives
 from hyrt.graph.topology import Topology
-from hyrt.machine.archive_damage import ARCHIVE_DAMAGE
-from hyrt.machine.atomic_write import write_atomically
+from hyrt.runtime.files import ARCHIVE_ERRORS, write_atomically
 
 # What zipfile and numpy raise of files that are damaged, or no archive of arrays.
-_UNREADABLE = (*ARCHIVE_DAMAGE, OSError, MemoryError, LookupError)
+_UNREADABLE = (*ARCHIVE_ERRORS, OSError, MemoryError, LookupError)
 _KEYS = ("train", "train_neg", "val", "val_neg", "test", "test_neg")
 
 
@@ -39,7 +36,7 @@ def write_links(path: Path, split: LinkSplit) -> None:
 
 
 def read_links(
-    path: Path, topology: Topology, seed: int, ends: LinkEnds, positions: NDArray[Any] | None = None
+    path: Path, topology: Topology, seed: int, ends: LinkEndpoints, positions: NDArray[Any] | None = None
 ) -> LinkSplit:
     """Read a split of links.
 
@@ -67,7 +64,7 @@ def read_links(
     arrays = _read(path)
     for key, pairs in arrays.items():
         if key in _KEYS:
-            arrays[key] = checked_pairs(f"{path}: key '{key}'", pairs, topology.num_vertices, ends, positions)
+            arrays[key] = check_pairs(f"{path}: key '{key}'", pairs, topology.num_vertices, ends, positions)
     links: dict[str, NDArray[Any]] = {}
     for name in ("val", "test"):
         if len(arrays.get(name, ())):
@@ -76,18 +73,18 @@ def read_links(
             raise DataError(f"{path}: has key '{name}_neg', but no links in '{name}': give both")
     undirected = topology.is_symmetric and ends.sources == ends.destinations
     _check_apart(path, topology, links, undirected=undirected)
-    known = with_links(topology, *(arrays[key] for key in ("train", "val", "test") if key in arrays))
+    known = add_links(topology, *(arrays[key] for key in ("train", "val", "test") if key in arrays))
     given = {name: arrays[f"{name}_neg"] for name in links if f"{name}_neg" in arrays}
-    notes = negative_lines(str(path), known, given, undirected=undirected)
+    notes = check_negatives(str(path), known, given, undirected=undirected)
     counts = {name: len(pairs) for name, pairs in links.items() if name not in given}
     excluded = np.concatenate([np.empty((0, 2), np.int64), *given.values()])
-    drawn, lines = draw_negatives(str(path), known, seed, counts, ends, excluded)
+    drawn, lines = sample_negatives(str(path), known, seed, counts, ends, excluded)
     negatives = {**given, **drawn}
     held_out = {name: HeldOut(pairs, negatives[name]) for name, pairs in links.items()}
     train = arrays.get("train")
     if train is None:
-        train = links_of(without_links(topology, *links.values()))[0]
-    train, dropped = without_held_out(topology, train, held_out)
+        train = list_links(remove_links(topology, *links.values()))[0]
+    train, dropped = drop_held_out(topology, train, held_out)
     if dropped:
         notes.append(
             f"{path}: {dropped:,} links of 'train' are not trained on, because they are held out too, or are "
@@ -109,7 +106,7 @@ def _check_apart(path: Path, topology: Topology, links: dict[str, NDArray[Any]],
     """Refuse links that are in both held-out parts."""
     if len(links) < 2:
         return
-    codes = {name: pair_codes(topology, pairs, undirected=undirected) for name, pairs in links.items()}
+    codes = {name: encode_pairs(topology, pairs, undirected=undirected) for name, pairs in links.items()}
     shared = np.flatnonzero(np.isin(codes["val"], codes["test"]))
     if len(shared):
         raise DataError(
@@ -118,11 +115,11 @@ def _check_apart(path: Path, topology: Topology, links: dict[str, NDArray[Any]],
         )
 
 
-def checked_pairs(
-    where: str,
+def check_pairs(
+    location: str,
     pairs: NDArray[Any],
     num_vertices: int,
-    ends: LinkEnds,
+    ends: LinkEndpoints,
     positions: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
     """Check vertex pairs of a file, and convert them to current vertex indices.
@@ -130,24 +127,24 @@ def checked_pairs(
     Raises
     ------
     DataError
-        Naming `where` and the first bad position.
+        Naming `source_line` and the first bad position.
     """
     if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
-        raise DataError(f"{where}: {pairs.dtype.name} {list(pairs.shape)}: give integers [n, 2]")
+        raise DataError(f"{location}: {pairs.dtype.name} {list(pairs.shape)}: give integers [n, 2]")
     bad = np.flatnonzero(((pairs < 0) | (pairs >= num_vertices)).any(axis=1))
     if len(bad):
         row = pairs[bad[0]]
         wrong = row[0] if not 0 <= row[0] < num_vertices else row[1]
         limit = "below 0" if wrong < 0 else f"not below the {num_vertices:,} vertices"
-        raise DataError(f"{where}: {wrong} in row {bad[0]} is {limit}: leave out that row")
+        raise DataError(f"{location}: {wrong} in row {bad[0]} is {limit}: leave out that row")
     ids = np.int32 if num_vertices < 2**31 else np.int64
     found = np.ascontiguousarray(pairs if positions is None else positions[pairs], ids)
-    wrong = ends.wrong(found)
+    wrong = ends.find_invalid(found)
     if wrong.any() and ends.names is not None:
         row, end = (int(at[0]) for at in np.nonzero(wrong))
         what, name = ("source", "destination")[end], ends.names[end]
         raise DataError(
-            f"{where}: {pairs[row, end]} in row {row} is not a vertex of type {name!r}, as the "
+            f"{location}: {pairs[row, end]} in row {row} is not a vertex of type {name!r}, as the "
             f"{what} of a link must be: number vertices through all types"
         )
     return found

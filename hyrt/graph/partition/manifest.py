@@ -1,10 +1,10 @@
-"""The manifest partition.json, and the file names of a partition."""
+"""The manifest partition.json, file names of a partition, and partition metrics."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hyrt.errors import DataError
-from hyrt.graph.formats.npy import CHUNK_BYTES
-from hyrt.graph.formats.recorded_npy import NpyRecord
+from hyrt.formatting import pluralize
+from hyrt.graph.formats.npy import CHUNK_BYTES, NpyChecksums
 
 MANIFEST = "partition.json"
 FORMAT = 1
 GRAPH = "graph"
 """The folder of what every rank reads."""
-MOST_PARTS = 1024
+MAX_PARTS = 1024
 
 EdgeLayout = Literal["replicated", "split"]
 
@@ -43,7 +43,7 @@ class PartSizes(BaseModel):
     """The rows of other parts that it has edges from; None if not counted."""
 
 
-class RowForm(BaseModel):
+class FeatureFormat(BaseModel):
     """Format of the feature rows."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -73,7 +73,7 @@ class PartitionManifest(BaseModel):
     """`replicated`: every rank reads all edges; `split`: each part has the edges into its vertices."""
     vertices: int
     edges: int
-    features: RowForm
+    features: FeatureFormat
     symmetric: bool
     """Whether the edges are their own transpose."""
     parts: list[PartSizes]
@@ -82,24 +82,24 @@ class PartitionManifest(BaseModel):
     locality: float
     """The share of the edges that are not cut; 1 without edges."""
     crc32_chunk_bytes: int = CHUNK_BYTES
-    files: dict[str, NpyRecord]
+    files: dict[str, NpyChecksums]
     """What was written into each file, by its path in the folder."""
 
     @property
     def num_parts(self) -> int:
         return len(self.parts)
 
-    def identified(self) -> Self:
+    def with_id(self) -> Self:
         """Return the manifest with its id."""
         return self.model_copy(update={"id": _identity(self.model_dump(mode="json"))})
 
 
-def part_folder(number: int) -> str:
+def part_folder_name(number: int) -> str:
     """Return the folder name of a part."""
     return f"part-{number:04}"
 
 
-def home_dtype(num_parts: int) -> np.dtype[Any]:
+def choose_part_dtype(num_parts: int) -> np.dtype[Any]:
     """Return the smallest unsigned dtype for part indices."""
     return np.min_scalar_type(num_parts - 1)
 
@@ -157,11 +157,11 @@ def _identity(said: Mapping[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(rest, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def part_sizes(
+def count_part_sizes(
     indptr: NDArray[np.int64],
     indices: NDArray[Any],
     training: NDArray[np.bool_],
-    homes: NDArray[Any],
+    part_ids: NDArray[Any],
     num_parts: int,
     range_entries: int,
 ) -> list[PartSizes]:
@@ -173,25 +173,104 @@ def part_sizes(
         All edges as CSR over incoming edges.
     training
         [V], the training vertices.
-    homes
+    part_ids
         [V], the part of each vertex.
     num_parts
         The number of parts.
     range_entries
         How many edges are looked at at once; a longer row still is.
     """
-    from hyrt.graph.csr import row_ranges
-    from hyrt.graph.partition.volumes.block_volumes import block_volumes
+    from hyrt.graph.csr import iter_row_ranges
+    from hyrt.graph.partition.block_volumes import count_block_volumes
 
     cut = np.zeros(num_parts, np.int64)
     edges = np.zeros(num_parts, np.int64)
-    for starts, sources, first in row_ranges(indptr, indices, range_entries):
+    for starts, sources, first in iter_row_ranges(indptr, indices, range_entries):
         lengths = np.diff(starts)
-        into = np.repeat(homes[first : first + len(lengths)], lengths)
+        into = np.repeat(part_ids[first : first + len(lengths)], lengths)
         edges += np.bincount(into, minlength=num_parts)
-        cut += np.bincount(into[homes[sources] != into], minlength=num_parts)
-    counts = np.bincount(homes, minlength=num_parts), edges, np.bincount(homes[training], minlength=num_parts)
-    needed = block_volumes(indptr, indices, homes, num_parts).needed
+        cut += np.bincount(into[part_ids[sources] != into], minlength=num_parts)
+    counts = (
+        np.bincount(part_ids, minlength=num_parts),
+        edges,
+        np.bincount(part_ids[training], minlength=num_parts),
+    )
+    needed = count_block_volumes(indptr, indices, part_ids, num_parts).needed
     columns = zip(*counts, cut, needed.sum(axis=0), needed.sum(axis=1), strict=True)
     names = ("vertices", "edges", "training", "cut", "sends", "receives")
     return [PartSizes(**dict(zip(names, map(int, row), strict=True))) for row in columns]
+
+
+_SHOWN_PARTS = 16
+
+
+def partition_metrics(manifest: PartitionManifest) -> dict[str, Any]:
+    """Return the manifest without its files, and the imbalance of the parts, as JSON data.
+
+    `compute_imbalance` is the largest part's share over the mean, less 1: 0 where all are equal.
+    """
+    figures = manifest.model_dump(mode="json", exclude={"files", "crc32_chunk_bytes"})
+    columns = {
+        key: [getattr(part, key) for part in manifest.parts] for key in ("vertices", "edges", "training")
+    }
+    figures["imbalance"] = {key: compute_imbalance(column) for key, column in columns.items()}
+    sends = [part.sends for part in manifest.parts if part.sends is not None]
+    receives = [part.receives for part in manifest.parts if part.receives is not None]
+    if sends:
+        figures["volume"] = {
+            "total": sum(sends),
+            "largest": max(sends),
+            "imbalance": compute_imbalance(sends),
+        }
+    if receives:
+        busiest, mean = max(*sends, *receives), sum(sends) / len(sends)
+        over = busiest / mean - 1 if mean else 0.0
+        figures["volume"] |= {
+            "largest_received": max(receives),
+            "busiest": busiest,
+            "busiest_over_mean": over,
+        }
+    return figures
+
+
+def compute_imbalance(amounts: Sequence[float]) -> float:
+    """Return the largest amount over the mean, minus 1; 0 if the sum is 0."""
+    total = sum(amounts)
+    return max(amounts) * len(amounts) / total - 1 if total else 0.0
+
+
+def format_metrics(metrics: dict[str, Any]) -> list[str]:
+    """Format the result of `partition_metrics` as lines for a terminal."""
+    parts, uneven = metrics["parts"], metrics["imbalance"]
+    lines = [
+        f"parts      {pluralize(len(parts), 'part')} by {metrics['method']}, seed "
+        f"{metrics['seed']} · topology "
+        f"{metrics['topology']} · id {metrics['id']}",
+        f"source     {metrics['source']} · normalize {metrics['normalize']}",
+        f"cut        {metrics['cut']:,} of {pluralize(metrics['edges'], 'edge')} · locality "
+        f"{metrics['locality']:.1%}",
+        f"imbalance  vertices {uneven['vertices']:.1%} · edges {uneven['edges']:.1%} · training vertices "
+        f"{uneven['training']:.1%}",
+        "",
+        f"{'part':>6}{'vertices':>14}{'in-edges':>16}{'training':>12}{'cut in-edges':>16}",
+    ]
+    if "volume" in metrics:
+        volume = metrics["volume"]
+        lines.insert(
+            -2,
+            f"volume     {pluralize(volume['total'], 'row')} sent in a product over the whole "
+            "graph · at most "
+            + (
+                f"{volume['busiest']:,} sent or received by a part, {volume['busiest_over_mean']:.1%} over "
+                "the mean"
+                if "busiest" in volume
+                else f"{volume['largest']:,} by a part, {volume['imbalance']:.1%} over the mean"
+            ),
+        )
+    lines += [
+        f"{number:>6}{part['vertices']:>14,}{part['edges']:>16,}{part['training']:>12,}{part['cut']:>16,}"
+        for number, part in enumerate(parts[:_SHOWN_PARTS])
+    ]
+    if len(parts) > _SHOWN_PARTS:
+        lines.append(f"       ... {pluralize(len(parts) - _SHOWN_PARTS, 'more part')}; --json has all")
+    return lines

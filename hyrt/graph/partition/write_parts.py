@@ -12,50 +12,49 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError, listed
-from hyrt.graph.formats.all_or_nothing import all_or_nothing
-from hyrt.graph.formats.convert import checked_as_read, memory_bound
-from hyrt.graph.formats.npy import NpyWriter
-from hyrt.graph.formats.recorded_npy import NpyRecord, let_go, write_blocks, write_npy
+from hyrt.errors import DataError, join_names
+from hyrt.formatting import format_bytes, pluralize
+from hyrt.graph.formats.atomic_output import atomic_output
+from hyrt.graph.formats.convert import check_on_read, memory_bound
+from hyrt.graph.formats.npy import NpyChecksums, NpyWriter, evict_from_page_cache, write_blocks, write_npy
 from hyrt.graph.formats.schema import SPARSE_KEYS, Dataset, FeatureRows
-from hyrt.graph.names.data_names import save_names
-from hyrt.graph.normalize import NORMALIZERS, are_bags_of_words, scaled
-from hyrt.graph.partition.dealt_rows import (
-    ENTRIES,
-    ENTRY_BYTES,
-    by_home,
-    dealt_blocks,
-    row_pointers,
-    taken_entries,
-)
+from hyrt.graph.names import save_names
+from hyrt.graph.normalize import NORMALIZERS, are_bags_of_words, normalize_features
 from hyrt.graph.partition.manifest import (
     GRAPH,
     MANIFEST,
-    MOST_PARTS,
+    MAX_PARTS,
     EdgeLayout,
+    FeatureFormat,
     PartitionManifest,
-    RowForm,
-    home_dtype,
+    choose_part_dtype,
+    count_part_sizes,
     is_partition,
-    part_folder,
-    part_sizes,
+    part_folder_name,
     write_manifest,
 )
 from hyrt.graph.partition.methods.method import PartBounds
-from hyrt.graph.partition.methods.registry import partition_method
-from hyrt.graph.partition.part_files import EDGE_KEYS, HOME, VERTICES
+from hyrt.graph.partition.methods.registry import get_partition_method
+from hyrt.graph.partition.partitioned_rows import (
+    ENTRIES,
+    ENTRY_BYTES,
+    build_indptr,
+    group_by_part,
+    iter_part_rows,
+    iter_row_entries,
+)
+from hyrt.graph.partition.read_parts import EDGE_KEYS, PART_IDS_KEY, VERTICES_KEY
 from hyrt.graph.source import open_dataset
 from hyrt.graph.topology import Topology
-from hyrt.machine.cores import available_cores
-from hyrt.machine.workers import Workers, working
-from hyrt.quantities import counted, size
+from hyrt.runtime.hardware import available_cores
+from hyrt.runtime.workers import Workers, use_workers
 
 Array = NDArray[Any]
 
 # Files that are written at once: many systems allow a process 1024 open ones.
 _OPEN_FILES = 256
 # METIS takes thousandths.
-LEAST_IMBALANCE = 0.001
+MIN_IMBALANCE = 0.001
 # Homes as found, their order, where vertices lie in it, their numbers, and what is counted of them.
 _VERTEX_BYTES = 64
 
@@ -82,20 +81,20 @@ class PartitionJob:
     imbalance: float | None = None
     """How much more than the mean a part may weigh, as a share of it; None: as much as the method allows by
     default."""
-    most_vertices: int | None = None
+    max_vertices: int | None = None
     """The most vertices that a part may have; None: any number."""
     force: bool = False
     """Replace the parts that are at the destination."""
 
 
-def write_parts(job: PartitionJob, announce: Callable[[str], None] = lambda line: None) -> PartitionManifest:
+def write_parts(job: PartitionJob, report: Callable[[str], None] = lambda line: None) -> PartitionManifest:
     """Cut a graph and write its parts; the folder appears complete or not at all, also on Ctrl-C.
 
     Parameters
     ----------
     job
         What to do.
-    announce
+    report
         Takes lines about the memory that will be needed, before it is, and about what the method finds.
 
     Returns
@@ -109,19 +108,19 @@ def write_parts(job: PartitionJob, announce: Callable[[str], None] = lambda line
         or cannot be written, and what the method raises.
     """
     destination = job.destination.absolute()
-    if not 1 <= job.num_parts <= MOST_PARTS:
-        raise DataError(f"--parts {job.num_parts}: give 1 to {MOST_PARTS:,}")
+    if not 1 <= job.num_parts <= MAX_PARTS:
+        raise DataError(f"--parts {job.num_parts}: give 1 to {MAX_PARTS:,}")
     if job.topology not in get_args(EdgeLayout):
-        raise DataError(f"--topology {job.topology}: give {listed(get_args(EdgeLayout), 'or')}")
+        raise DataError(f"--topology {job.topology}: give {join_names(get_args(EdgeLayout), 'or')}")
     if job.normalize not in NORMALIZERS:
-        raise DataError(f"--normalize {job.normalize}: give {listed(NORMALIZERS, 'or')}")
-    method = partition_method(job.method)
+        raise DataError(f"--normalize {job.normalize}: give {join_names(NORMALIZERS, 'or')}")
+    method = get_partition_method(job.method)
     if job.imbalance is not None:
         if method.imbalance is None:
             raise DataError(f"--imbalance: --method {job.method} does not weigh parts; metis and volume do")
-        if not LEAST_IMBALANCE <= job.imbalance <= 1:
-            raise DataError(f"--imbalance {job.imbalance}: give {LEAST_IMBALANCE} to 1")
-    if job.most_vertices is not None and not method.bounds_vertices:
+        if not MIN_IMBALANCE <= job.imbalance <= 1:
+            raise DataError(f"--imbalance {job.imbalance}: give {MIN_IMBALANCE} to 1")
+    if job.max_vertices is not None and not method.bounds_vertices:
         raise DataError(
             f"--most-vertices: --method {job.method} bounds what parts weigh, not their vertices; volume "
             "does both, and parts by random and block are of equal sizes"
@@ -129,8 +128,8 @@ def write_parts(job: PartitionJob, announce: Callable[[str], None] = lambda line
     _check_destination(destination, force=job.force)
     bound = memory_bound(job.source)
     if bound is not None:
-        announce(f"memory: at most {size(bound)} to read, not counting the interpreter")
-    with all_or_nothing(destination, "parts") as (result, scratch):
+        report(f"memory: at most {format_bytes(bound)} to read, not counting the interpreter")
+    with atomic_output(destination, "parts") as (result, scratch):
         data = open_dataset(job.source, scratch)
         if data.tables is not None:
             raise DataError(
@@ -141,28 +140,28 @@ def write_parts(job: PartitionJob, announce: Callable[[str], None] = lambda line
         count = topology.num_vertices
         if job.num_parts > count:
             raise DataError(
-                f"--parts {job.num_parts}: {data.name} has {counted(count, 'vertex', 'vertices')}, and "
+                f"--parts {job.num_parts}: {data.name} has {pluralize(count, 'vertex', 'vertices')}, and "
                 "a part has at least one: give fewer"
             )
-        if job.most_vertices is not None and job.most_vertices * job.num_parts < count:
+        if job.max_vertices is not None and job.max_vertices * job.num_parts < count:
             raise DataError(
-                f"--most-vertices {job.most_vertices}: {counted(job.num_parts, 'part')} of this size cannot "
-                f"hold the {counted(count, 'vertex', 'vertices')} of {data.name}: give at least "
+                f"--most-vertices {job.max_vertices}: {pluralize(job.num_parts, 'part')} of this size cannot "
+                f"hold the {pluralize(count, 'vertex', 'vertices')} of {data.name}: give at least "
                 f"{-(-count // job.num_parts)}"
             )
         more = method.memory_bytes(count, topology.num_edges) + _VERTEX_BYTES * count
-        announce(f"memory: at most {size(more + ENTRIES * ENTRY_BYTES)} more to cut the graph")
-        with Workers(available_cores(), "partition") as workers, working(workers):
+        report(f"memory: at most {format_bytes(more + ENTRIES * ENTRY_BYTES)} more to cut the graph")
+        with Workers(available_cores(), "partition") as workers, use_workers(workers):
             symmetric = topology.is_symmetric if data.symmetric is None else data.symmetric
         topology.__dict__["is_symmetric"] = symmetric
         training = data.arrays["train_mask"]
         training = training[:, 0] if training.ndim == 2 else training
-        bounds = PartBounds(job.imbalance, job.most_vertices)
-        found = method.homes(topology, training, job.num_parts, job.seed, bounds, announce)
-        homes = found.astype(home_dtype(job.num_parts))
-        normalized = scaled(checked_as_read(data), job.normalize)
+        bounds = PartBounds(job.imbalance, job.max_vertices)
+        found = method.homes(topology, training, job.num_parts, job.seed, bounds, report)
+        homes = found.astype(choose_part_dtype(job.num_parts))
+        normalized = normalize_features(check_on_read(data), job.normalize)
         result.mkdir()
-        manifest = _written(job, checked_as_read(normalized), topology, training, homes, result)
+        manifest = _written(job, check_on_read(normalized), topology, training, homes, result)
         save_names(normalized.names, normalized.scalings, result / GRAPH, scratch)
         write_manifest(manifest, result)
     return manifest
@@ -176,7 +175,7 @@ def _check_destination(destination: Path, *, force: bool) -> None:
     if not force:
         raise DataError(f"{destination}: already exists: give another name, or --force to replace it")
     # What is replaced is deleted: never anything but parts.
-    ours = {MANIFEST, GRAPH, *map(part_folder, range(MOST_PARTS))}
+    ours = {MANIFEST, GRAPH, *map(part_folder_name, range(MAX_PARTS))}
     if not is_partition(destination) or any(file.name not in ours for file in destination.iterdir()):
         raise DataError(
             f"{destination}: holds more than the parts of a graph, so --force does not replace it: choose "
@@ -188,14 +187,14 @@ def _written(
     job: PartitionJob, data: Dataset, topology: Topology, training: Array, homes: Array, folder: Path
 ) -> PartitionManifest:
     """Write every file but the manifest."""
-    order, bounds = by_home(homes, job.num_parts)
+    order, bounds = group_by_part(homes, job.num_parts)
     members = [order[first:last] for first, last in itertools.pairwise(bounds)]
     files = dict(_shared(data, homes, folder, whole=job.topology == "replicated"))
     ids = np.int32 if len(homes) < 2**31 else np.int64
     for number, vertices in enumerate(members):
-        part = part_folder(number)
+        part = part_folder_name(number)
         (folder / part).mkdir()
-        path = f"{part}/{VERTICES}.npy"
+        path = f"{part}/{VERTICES_KEY}.npy"
         files[path] = write_npy(folder / path, vertices.astype(ids))
         if job.topology == "split":
             edges = {key: data.arrays[key] for key in EDGE_KEYS if key in data.arrays}
@@ -208,11 +207,11 @@ def _written(
         for first in range(0, job.num_parts, _OPEN_FILES):
             served = range(first, min(first + _OPEN_FILES, job.num_parts))
             files |= _dense(data.rows, homes, job.num_parts, served, folder)
-    sizes = part_sizes(topology.indptr, topology.indices, training, homes, job.num_parts, ENTRIES)
+    sizes = count_part_sizes(topology.indptr, topology.indices, training, homes, job.num_parts, ENTRIES)
     cut = sum(part.cut for part in sizes)
     return PartitionManifest(
         source=data.name,
-        normalize=data.normalized,
+        normalize=data.normalization,
         method=job.method,
         seed=job.seed,
         topology=job.topology,
@@ -224,36 +223,36 @@ def _written(
         cut=cut,
         locality=1 - cut / topology.num_edges if topology.num_edges else 1.0,
         files=dict(sorted(files.items())),
-    ).identified()
+    ).with_id()
 
 
-def _form(data: Dataset) -> RowForm:
+def _form(data: Dataset) -> FeatureFormat:
     if data.rows is not None:
         width, dtype = data.rows.shape[1], data.rows.dtype.name
-        return RowForm(kind="dense", width=width, dtype=dtype, bags_of_words=False)
+        return FeatureFormat(kind="dense", width=width, dtype=dtype, bags_of_words=False)
     values, shape = data.arrays["feat_values"], data.arrays["feat_shape"]
     bags = are_bags_of_words(values)
-    return RowForm(kind="sparse", width=int(shape[1]), dtype=values.dtype.name, bags_of_words=bags)
+    return FeatureFormat(kind="sparse", width=int(shape[1]), dtype=values.dtype.name, bags_of_words=bags)
 
 
-def _shared(data: Dataset, homes: Array, folder: Path, *, whole: bool) -> Iterator[tuple[str, NpyRecord]]:
+def _shared(data: Dataset, homes: Array, folder: Path, *, whole: bool) -> Iterator[tuple[str, NpyChecksums]]:
     """Write what every rank reads."""
     (folder / GRAPH).mkdir()
     apart = {*SPARSE_KEYS, *(() if whole else ("indptr", *EDGE_KEYS))}
     arrays = {key: array for key, array in data.arrays.items() if key not in apart}
-    for key, array in (arrays | {HOME: homes}).items():
+    for key, array in (arrays | {PART_IDS_KEY: homes}).items():
         path = f"{GRAPH}/{key}.npy"
         yield path, write_npy(folder / path, array)
 
 
 def _rows_of(
     indptr: Array, entries: dict[str, Array], pointer: str, vertices: Array, folder: Path, part: str
-) -> dict[str, NpyRecord]:
+) -> dict[str, NpyChecksums]:
     """Write the CSR rows of a part's vertices: their pointers, and what they hold by key."""
-    starts = row_pointers(indptr[vertices + 1] - indptr[vertices])
+    starts = build_indptr(indptr[vertices + 1] - indptr[vertices])
     files = {f"{part}/{pointer}.npy": write_npy(folder / part / f"{pointer}.npy", starts)}
     for key, values in entries.items():
-        taken = (values[positions] for _, positions in taken_entries(indptr, vertices))
+        taken = (values[positions] for _, positions in iter_row_entries(indptr, vertices))
         path = f"{part}/{key}.npy"
         files[path] = write_blocks(folder / path, values.dtype, (), taken)
     return files
@@ -261,16 +260,16 @@ def _rows_of(
 
 def _dense(
     rows: FeatureRows, homes: Array, num_parts: int, served: range, folder: Path
-) -> dict[str, NpyRecord]:
+) -> dict[str, NpyChecksums]:
     """Write the dense rows of some parts, in one pass over all rows."""
-    paths = {number: f"{part_folder(number)}/features.npy" for number in served}
+    paths = {number: f"{part_folder_name(number)}/features.npy" for number in served}
     with contextlib.ExitStack() as stack:
         writers = {
             number: stack.enter_context(NpyWriter(folder / path, rows.dtype, rows.shape[1:]))
             for number, path in paths.items()
         }
-        for number, taken in dealt_blocks(rows.blocks(), homes, num_parts, served):
+        for number, taken in iter_part_rows(rows.blocks(), homes, num_parts, served):
             writers[number].append(taken)
     for path in paths.values():
-        let_go(folder / path)
-    return {path: NpyRecord.of(writers[number]) for number, path in paths.items()}
+        evict_from_page_cache(folder / path)
+    return {path: NpyChecksums.from_writer(writers[number]) for number, path in paths.items()}

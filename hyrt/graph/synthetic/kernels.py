@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hyrt.machine.generator import random_bits
-from hyrt.machine.kernels.kept_kernels import nb
+from hyrt.runtime.numba_cache import nb
+from hyrt.runtime.rng import random_bits
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 

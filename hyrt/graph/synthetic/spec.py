@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, fields, replace
 
 from hyrt.errors import DataError
-from hyrt.graph.check import nearest
+from hyrt.graph.check import suggest_name
 
 PREFIX = "synthetic:"
 _SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
@@ -39,8 +39,9 @@ class SyntheticSpec:
     """The dtype of the features: `float32` or `float16`."""
     seed: int = 0
     """Seed of all random choices."""
-    typed: bool = False
-    """The graph is heterogeneous, with papers, authors and fields (`hyrt.graph.synthetic.typed_planted`):
+    is_hetero: bool = False
+    """The graph is heterogeneous, with papers, authors and fields
+    (`hyrt.graph.synthetic.hetero_planted_partition`):
     `vertices` and `edges` count all types and relations, while `features` and the splits refer to papers."""
 
     @property
@@ -58,11 +59,16 @@ class SyntheticSpec:
 
     def __post_init__(self) -> None:
         max_pairs = self.vertices * (self.vertices - 1) // 4
-        smallest = min(self.type_counts.values()) if self.typed else self.vertices
+        smallest = min(self.type_counts.values()) if self.is_hetero else self.vertices
         for key, low, high, reason in (
             ("vertices", 1, 2**31 - 1, ""),
             ("features", 1, 2**31 - 1, ""),
-            ("classes", 1, min(smallest, 32767), f", as each needs a vertex{' of each type' * self.typed}"),
+            (
+                "classes",
+                1,
+                min(smallest, 32767),
+                f", as each needs a vertex{' of each type' * self.is_hetero}",
+            ),
             ("edges", 0, 2 * max_pairs, ", as at most half of all pairs can be edges"),
             ("train", 0, self.vertices, ""),
             ("val", 0, self.vertices, ""),
@@ -78,9 +84,9 @@ class SyntheticSpec:
                 f"{self.name}: edges={self.edges} is odd, but each edge is stored in both directions: "
                 "give an even number"
             )
-        labelled = self.type_counts["paper"] if self.typed else self.vertices
+        labelled = self.type_counts["paper"] if self.is_hetero else self.vertices
         if self.train + self.val + self.test > labelled:
-            unit = "papers" if self.typed else "vertices"
+            unit = "papers" if self.is_hetero else "vertices"
             raise DataError(f"{self.name}: train + val + test exceed the {labelled:,} {unit}: lower them")
         if self.dtype not in ("float32", "float16"):
             raise DataError(f"{self.name}: dtype={self.dtype}: give float32 or float16")
@@ -105,13 +111,13 @@ PRESETS = {
     ),
     "typed": SyntheticSpec(
         name="synthetic:typed", vertices=100_000, edges=2_000_000, features=64, classes=16,
-        train=25_000, val=5_000, test=20_000, homophily=0.5, signal=0.15, typed=True,
+        train=25_000, val=5_000, test=20_000, homophily=0.5, signal=0.15, is_hetero=True,
     ),
 }  # fmt: skip
 
 _COUNTS = ("vertices", "edges", "features", "classes", "train", "val", "test", "seed")
 _REALS = ("homophily", "signal")
-KEYS = tuple(field.name for field in fields(SyntheticSpec) if field.name not in ("name", "typed"))
+KEYS = tuple(field.name for field in fields(SyntheticSpec) if field.name not in ("name", "is_hetero"))
 
 
 def parse_spec(text: str) -> SyntheticSpec:
@@ -134,7 +140,8 @@ def parse_spec(text: str) -> SyntheticSpec:
     preset = "community" if not parts[0] or "=" in parts[0] else parts.pop(0)
     if preset not in PRESETS:
         raise DataError(
-            f"{text}: unknown preset {preset!r}{nearest(preset, PRESETS)} (presets: {', '.join(PRESETS)})"
+            f"{text}: unknown preset {preset!r}{suggest_name(preset, PRESETS)} (presets: "
+            f"{', '.join(PRESETS)})"
         )
     values: dict[str, int | float | str] = {}
     for part in parts if parts != [""] else ():
@@ -147,7 +154,7 @@ def parse_spec(text: str) -> SyntheticSpec:
             raise DataError(f"{text}: {key} has no value: write {key}=...")
         if key not in KEYS:
             raise DataError(
-                f"{text}: unknown parameter {key!r}{nearest(key, KEYS)} (write key=value; keys: "
+                f"{text}: unknown parameter {key!r}{suggest_name(key, KEYS)} (write key=value; keys: "
                 f"{', '.join(KEYS)})"
             )
         if key in values:
@@ -163,7 +170,7 @@ def parse_spec(text: str) -> SyntheticSpec:
         if "edges" not in text:
             # A small graph cannot have the mean degree of a large one.
             values["edges"] = min(int(values["edges"]), vertices * (vertices - 1) // 16 * 2)
-    smallest = vertices // 10 if base.typed else vertices
+    smallest = vertices // 10 if base.is_hetero else vertices
     if smallest < base.classes:
         values.setdefault("classes", max(1, smallest))
     return replace(base, name=text, **values)  # type: ignore[arg-type]

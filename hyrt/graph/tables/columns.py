@@ -11,18 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
-from hyrt.graph.check import nearest
-from hyrt.graph.tables.ids.vertex_names import VertexNames
-from hyrt.graph.tables.reading.bad_rows import BadRows
-from hyrt.graph.tables.reading.table_piece import TablePiece
-from hyrt.graph.tables.reading.values import matrix, real_numbers
+from hyrt.graph.check import suggest_name
+from hyrt.graph.tables.reading.table_batch import RowProblems, TableBatch
+from hyrt.graph.tables.reading.values import read_list_matrix, read_real_numbers
+from hyrt.graph.tables.vertex_ids import NameIndex
 
-LARGEST = float(np.finfo(np.float32).max)
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 _ROW_INDEX = re.compile(r"__index_level_\d+__|Unnamed: \d+|")
 """Columns that pandas writes for an unnamed index."""
 
 
-def matching(
+def match_columns(
     patterns: Sequence[str], columns: Sequence[str], name: str, taken: Collection[str] = ()
 ) -> list[str]:
     """Return the columns that match names or patterns, in the order of the patterns, without duplicates.
@@ -58,7 +57,8 @@ def matching(
         if not matches:
             known = ", ".join(map(repr, columns[:20]))
             raise DataError(
-                f"{name}: has no column {pattern!r}{nearest(pattern, columns) or f': name one of {known}'}"
+                f"{name}: has no column "
+                f"{pattern!r}{suggest_name(pattern, columns) or f': name one of {known}'}"
             )
         selected |= dict.fromkeys(matches)
     return list(selected)
@@ -75,20 +75,20 @@ class FeatureColumns:
         The decimal point of texts.
     fill
         Replacement of missing values; None reports missing values as errors.
-    where
+    fill_setting
         Name of the setting for `fill`, for messages; empty if there is none.
     """
 
-    def __init__(self, columns: Sequence[str], decimal: str, fill: float | None, where: str) -> None:
+    def __init__(self, columns: Sequence[str], decimal: str, fill: float | None, fill_setting: str) -> None:
         self._columns = columns
         self._decimal = decimal
         self._fill = fill
-        self._where = where
+        self._where = fill_setting
         self._widths: dict[str, int] = {}
         self.filled = 0
         """Number of missing values that were filled."""
 
-    def rows(self, piece: TablePiece, bad: BadRows) -> NDArray[np.float32]:
+    def rows(self, piece: TableBatch, bad: RowProblems) -> NDArray[np.float32]:
         """Return the features [n, width] of a piece; the first piece determines the length of lists."""
         parts = [self._column_values(piece, column, bad) for column in self._columns]
         # Values beyond float32 are reported as wrong values.
@@ -104,10 +104,10 @@ class FeatureColumns:
             for at in range(lists.get(name, 1))
         ]
 
-    def _column_values(self, piece: TablePiece, column: str, bad: BadRows) -> NDArray[Any]:
-        lists = matrix(piece.columns[column])
+    def _column_values(self, piece: TableBatch, column: str, bad: RowProblems) -> NDArray[Any]:
+        lists = read_list_matrix(piece.columns[column])
         if lists is None:
-            values, missing, wrong = real_numbers(piece.columns[column], self._decimal)
+            values, missing, wrong = read_real_numbers(piece.columns[column], self._decimal)
             values = values[:, None]
         else:
             values, missing, wrong = lists
@@ -124,7 +124,7 @@ class FeatureColumns:
                 return np.zeros((len(values), width))
         remedy = "Give a number in each of these rows, or leave the column out of the features"
         fill = f", or what stands for a missing one: {self._where} in the schema" if self._where else ""
-        wrong = wrong | (np.abs(values) > LARGEST).any(axis=1)
+        wrong = wrong | (np.abs(values) > FLOAT32_MAX).any(axis=1)
         bad.add(piece, column, wrong, "is not a number that float32 holds", remedy)
         if missing.any():
             if self._fill is None:
@@ -135,7 +135,7 @@ class FeatureColumns:
         return values
 
 
-def ordered_names(names: VertexNames) -> tuple[list[str], NDArray[np.int64]]:
+def sort_names(names: NameIndex) -> tuple[list[str], NDArray[np.int64]]:
     """Return the names in order (integers by value), and the position [n] of each name in that order."""
     all_names = [name for block in names.blocks() for name in block]
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hyrt.machine.kernels.kept_kernels import nb
+from hyrt.runtime.numba_cache import nb
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 
@@ -65,8 +65,8 @@ def scatter_numbered(  # type: ignore[no-untyped-def]
 
 
 @_compile
-def keep_once(starts, entries, numbers, weights, add_up, counts):  # type: ignore[no-untyped-def]
-    """Compact rows to the first of equal edges each; with `add_up`, sum the weights of equal edges.
+def merge_duplicates(starts, entries, numbers, weights, add_up, counts):  # type: ignore[no-untyped-def]
+    """Compact rows to the first of equal edges each; with `reduce_sums`, sum the weights of equal edges.
 
     counts [rows] is set to the remaining row lengths. Returns the remaining number of edges.
     """
@@ -91,7 +91,7 @@ def keep_once(starts, entries, numbers, weights, add_up, counts):  # type: ignor
 
 
 @_compile
-def find_repeated(starts, entries, out):  # type: ignore[no-untyped-def]
+def find_duplicates(starts, entries, out):  # type: ignore[no-untyped-def]
     """Write the positions of entries that equal their predecessor to `out` until it is full; return their
     total number.
     """

@@ -11,41 +11,45 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError, listed, readable
-from hyrt.graph.formats.all_or_nothing import all_or_nothing
+from hyrt.errors import DataError, escape_undecodable, join_names
+from hyrt.formatting import format_bytes, pluralize
+from hyrt.graph.formats.atomic_output import atomic_output
 from hyrt.graph.formats.convert import check_destination, write_dataset
 from hyrt.graph.formats.npy import CHUNK_BYTES
 from hyrt.graph.formats.schema import Dataset, FeatureRows, check_dataset
-from hyrt.graph.labels.label_kind import is_labelled
-from hyrt.graph.names.data_names import DataNames, save_names
-from hyrt.graph.names.name_files import IDS, add_names, write_names
-from hyrt.graph.normalize import largest_column
-from hyrt.graph.tables.ids.vertex_ids import SPARSE, Named, Positions, VertexIds
-from hyrt.graph.tables.ids.vertex_names import NAME_BYTES, VertexNames
-from hyrt.graph.tables.import_schema import EdgeTable, ImportSchema, RandomSplit
-from hyrt.graph.tables.listed_edges import (
+from hyrt.graph.graph import SPLITS
+from hyrt.graph.labels import is_labelled
+from hyrt.graph.names import IDS, DataNames, add_names, save_names, write_names
+from hyrt.graph.normalize import largest_column_rms
+from hyrt.graph.tables.edge_list import (
     RANGE_BYTES,
-    BuiltRows,
-    ListedEdges,
-    NewNumbers,
-    RepeatedEdges,
-    RowRules,
-    build_rows,
+    CsrBuildResult,
+    DuplicateEdgesError,
+    EdgeListBuilder,
+    EdgePolicy,
+    IdMapping,
+    build_csr_rows,
+    read_edges,
 )
-from hyrt.graph.tables.read_edges import read_edges
-from hyrt.graph.tables.read_vertices import ReadVertices, read_vertices
-from hyrt.graph.tables.reading.bad_rows import MOST_SHOWN, BadRows
-from hyrt.graph.tables.reading.table_files import TableFiles, files_of
-from hyrt.graph.tables.reading.text_blocks import BLOCK_BYTES
-from hyrt.graph.tables.reading.text_form import TextForm
-from hyrt.graph.tables.reading_notes import ReadingNotes
-from hyrt.graph.vertex_table import SPLITS
-from hyrt.machine.cores import available_cores
-from hyrt.machine.generator import SPLIT, stream_key, vertex_streams
-from hyrt.quantities import counted, size
+from hyrt.graph.tables.import_notes import ImportNotes
+from hyrt.graph.tables.read_vertices import VertexTableData, read_vertices
+from hyrt.graph.tables.reading.csv_batches import BLOCK_BYTES
+from hyrt.graph.tables.reading.table_batch import MAX_SHOWN, RowProblems
+from hyrt.graph.tables.reading.table_files import TableFiles, list_table_files
+from hyrt.graph.tables.schema import CsvDialect, EdgeTableSchema, ImportSchema, RandomSplit
+from hyrt.graph.tables.vertex_ids import (
+    NAME_BYTES,
+    SPARSE_FACTOR,
+    IntegerIds,
+    NameIndex,
+    StringIds,
+    VertexIds,
+)
+from hyrt.runtime.hardware import available_cores
+from hyrt.runtime.rng import SPLIT, stream_key, vertex_streams
 
 Array = NDArray[Any]
-Say = Callable[[str], None]
+ReportLine = Callable[[str], None]
 
 VERTEX_BYTES = 80
 """Memory per vertex for ids, order, labels, split, counts, row pointers and cursors."""
@@ -64,7 +68,7 @@ Schema = TypeVar("Schema")
 
 
 @dataclass(frozen=True, slots=True)
-class Import(Generic[Schema]):
+class ImportJob(Generic[Schema]):
     """Parameters of a table import."""
 
     files: Sequence[Path]
@@ -77,14 +81,14 @@ class Import(Generic[Schema]):
     """Replace an existing dataset at the destination."""
 
 
-def import_tables(job: Import[ImportSchema], say: Say = lambda line: None) -> None:
+def import_tables(job: ImportJob[ImportSchema], report: ReportLine = lambda line: None) -> None:
     """Import a dataset from tables; it appears complete or not at all, also on Ctrl-C.
 
     Parameters
     ----------
     job
         Parameters of the import.
-    say
+    report
         Called with lines of text: a bound of the memory before the work starts, and a summary at the end.
 
     Raises
@@ -98,11 +102,11 @@ def import_tables(job: Import[ImportSchema], say: Say = lambda line: None) -> No
     tables = {"edges": (schema.edges.files, schema.edges.text)}
     if schema.vertices is not None:
         tables["vertices"] = (schema.vertices.files, schema.vertices.text)
-    files = assigned(job.files, tables)
+    files = assign_files(job.files, tables)
     edge_files = files["edges"]
-    say(f"memory: at most {_bound(schema, edge_files)}, not counting the interpreter")
-    with all_or_nothing(destination, "dataset") as (result, scratch):
-        bad, notes = BadRows(), ReadingNotes()
+    report(f"memory: at most {_bound(schema, edge_files)}, not counting the interpreter")
+    with atomic_output(destination, "dataset") as (result, scratch):
+        bad, notes = RowProblems(), ImportNotes()
         vertices = None
         if schema.vertices is not None:
             vertices = read_vertices(
@@ -124,8 +128,8 @@ def import_tables(job: Import[ImportSchema], say: Say = lambda line: None) -> No
             raise DataError(
                 f"{edge_files.names[0]}: the table of edges has no rows: give a file that has some"
             )
-        check_dense(edge_files.names[0], ids, 2 * edges.num)
-        gaps = close_gaps([(edges, ids, ids)], {"": ids})
+        check_consecutive(edge_files.names[0], ids, 2 * edges.num)
+        gaps = compact_ids([(edges, ids, ids)], {"": ids})
         count = ids.num_vertices
         built = _built(edges, count, schema.edges, edge_files, scratch)
         data = _dataset(str(destination), schema, vertices, count, built)
@@ -133,21 +137,21 @@ def import_tables(job: Import[ImportSchema], say: Say = lambda line: None) -> No
         write_dataset(data, destination, result)
         add_names(result, _id_file(ids, scratch))
         save_names(_names(vertices, types, edge_columns), {}, result, scratch)
-        unscaled = [] if vertices is None else unscaled_lines({"": vertices})
-        if isinstance(ids, Named):
-            notes.add_alike("ids", ids.names)
+        unscaled = [] if vertices is None else describe_unscaled({"": vertices})
+        if isinstance(ids, StringIds):
+            notes.add_lookalikes("ids", ids.names)
     for line in [*notes.lines(), *_summarize(schema, edges, built, count, types, vertices), *gaps, *unscaled]:
-        say(line)
+        report(line)
 
 
-def assigned(
-    given: Sequence[Path], tables: Mapping[str, tuple[Sequence[str], TextForm]]
+def assign_files(
+    inputs: Sequence[Path], tables: Mapping[str, tuple[Sequence[str], CsvDialect]]
 ) -> dict[str, TableFiles]:
     """Return the files of each table.
 
     Parameters
     ----------
-    given
+    inputs
         Input files and folders.
     tables
         Per table name in the schema: the names and patterns of its files, and their CSV dialect.
@@ -158,15 +162,17 @@ def assigned(
         If a file belongs to no table or to several, or a table has no file.
     """
     paths_by_table: dict[str, list[Path]] = {name: [] for name in tables}
-    for path in given:
+    for path in inputs:
         owners = [name for name, (patterns, _) in tables.items() if _is_one_of(path, patterns)]
-        shown = readable(str(path))
+        shown = escape_undecodable(str(path))
         if not owners:
             known = "; ".join(f"{name}: {', '.join(patterns)}" for name, (patterns, _) in tables.items())
             raise DataError(f"{shown}: is in no table of the schema ({known}): name it there, or omit it")
         if len(owners) > 1:
-            raise DataError(f"{shown}: is in several tables of the schema, {listed(owners)}: name it in one")
-        paths_by_table[owners[0]] += files_of(path)
+            raise DataError(
+                f"{shown}: is in several tables of the schema, {join_names(owners)}: name it in one"
+            )
+        paths_by_table[owners[0]] += list_table_files(path)
     for name, paths in paths_by_table.items():
         if not paths:
             raise DataError(
@@ -193,34 +199,34 @@ def _bound(schema: ImportSchema, edge_files: TableFiles) -> str:
     per_vertex = f"{VERTEX_BYTES} bytes for each vertex"
     if schema.ids == "names":
         per_vertex = f"{NAMED_VERTEX_BYTES} bytes for each vertex and 3 for each letter of its id"
-    return f"{size(block_bytes() + entries)}, plus {per_vertex}"
+    return f"{format_bytes(block_bytes() + entries)}, plus {per_vertex}"
 
 
-def _ids_of_edges(schema: ImportSchema, vertices: ReadVertices | None) -> VertexIds:
+def _ids_of_edges(schema: ImportSchema, vertices: VertexTableData | None) -> VertexIds:
     if vertices is None:
         if schema.ids == "names":
-            return Named(VertexNames(), grows=True)
-        return positions_without_table(schema.first_id, schema.num_vertices, schema.edges.text.decimal)
-    if isinstance(vertices.ids, Positions):
-        return Positions(schema.first_id, vertices.count, schema.edges.text.decimal, vertices.count)
+            return StringIds(NameIndex(), grows=True)
+        return integer_ids_without_table(schema.first_id, schema.num_vertices, schema.edges.text.decimal)
+    if isinstance(vertices.ids, IntegerIds):
+        return IntegerIds(schema.first_id, vertices.count, schema.edges.text.decimal, vertices.count)
     return vertices.ids
 
 
-def positions_without_table(first: int, count: int | None, decimal: str) -> Positions:
+def integer_ids_without_table(first: int, count: int | None, decimal: str) -> IntegerIds:
     """Return integer ids without a table of vertices; `count` is None if only ids that occur in edges are
     vertices.
     """
-    return Positions(first, count, decimal, 2**31, from_table=False)
+    return IntegerIds(first, count, decimal, 2**31, from_table=False)
 
 
-def _may_be_large(schema: ImportSchema, vertices: ReadVertices | None, files: TableFiles) -> bool:
+def _may_be_large(schema: ImportSchema, vertices: VertexTableData | None, files: TableFiles) -> bool:
     if schema.num_vertices is not None:
         return schema.num_vertices >= 2**31
     return files.num_bytes >= LARGE_INPUT if vertices is None else vertices.count >= 2**31
 
 
-def close_gaps(
-    lists: Sequence[tuple[ListedEdges, VertexIds, VertexIds]], ids: Mapping[str, VertexIds]
+def compact_ids(
+    lists: Sequence[tuple[EdgeListBuilder, VertexIds, VertexIds]], ids: Mapping[str, VertexIds]
 ) -> list[str]:
     """Assign numbers to the ids that occur in edges, if nothing else defines which ids exist.
 
@@ -236,11 +242,11 @@ def close_gaps(
     Lines about unused ids.
     """
     lines = []
-    new: dict[int, NewNumbers] = {}
+    new: dict[int, IdMapping] = {}
     for name, type_ids in ids.items():
-        if not isinstance(type_ids, Positions) or type_ids.count is not None or type_ids.largest < 0:
+        if not isinstance(type_ids, IntegerIds) or type_ids.count is not None or type_ids.largest < 0:
             continue
-        smallest, span = type_ids.least, type_ids.largest + 1 - type_ids.least
+        smallest, span = type_ids.smallest, type_ids.largest + 1 - type_ids.smallest
         pieces = (
             part
             for edges, *ends in lists
@@ -248,7 +254,7 @@ def close_gaps(
             for part, end in zip(ends_of_piece, ends, strict=True)
             if end is type_ids
         )
-        new[id(type_ids)] = NewNumbers(smallest, type_ids.close_gaps(pieces))
+        new[id(type_ids)] = IdMapping(smallest, type_ids.compact(pieces))
         if type_ids.num_vertices < span:
             label = f"ids of {name}" if name else "ids"
             first = type_ids.first + smallest
@@ -259,11 +265,11 @@ def close_gaps(
             )
     for edges, *ends in lists:
         sources, targets = (new.get(id(end)) for end in ends)
-        edges.renumber_ends(sources, targets)
+        edges.set_id_mappings(sources, targets)
     return lines
 
 
-def check_dense(where: str, ids: VertexIds, times_named: int) -> None:
+def check_consecutive(location: str, ids: VertexIds, num_references: int) -> None:
     """Check that ids which should be consecutive numbers are not mostly unused.
 
     Raises
@@ -272,27 +278,30 @@ def check_dense(where: str, ids: VertexIds, times_named: int) -> None:
         If most ids in the range are unused.
     """
     count = ids.num_vertices
-    if isinstance(ids, Positions) and ids.count is None:
-        count -= min(count, ids.least)
-        if count > 1000 + SPARSE * times_named:
+    if isinstance(ids, IntegerIds) and ids.count is None:
+        count -= min(count, ids.smallest)
+        if count > 1000 + SPARSE_FACTOR * num_references:
             raise DataError(
-                f"{where}: ids go from {ids.first + ids.least:,} to {ids.first + ids.largest:,}, but edges "
-                f"name only {times_named:,}: if ids are not consecutive numbers, give ids: names in the "
+                f"{location}: ids go from {ids.first + ids.smallest:,} to "
+                f"{ids.first + ids.largest:,}, but edges "
+                f"name only {num_references:,}: if ids are not consecutive numbers, give ids: names in the "
                 "schema; otherwise give num_vertices, or a table of vertices"
             )
 
 
-def _built(edges: ListedEdges, count: int, table: EdgeTable, files: TableFiles, scratch: Path) -> BuiltRows:
-    bad = BadRows()
+def _built(
+    edges: EdgeListBuilder, count: int, table: EdgeTableSchema, files: TableFiles, scratch: Path
+) -> CsrBuildResult:
+    bad = RowProblems()
     try:
-        built = build_rows(
-            edges, count, RowRules(table.undirected, table.duplicates, table.self_loops), scratch
+        built = build_csr_rows(
+            edges, count, EdgePolicy(table.undirected, table.duplicates, table.self_loops), scratch
         )
-    except RepeatedEdges as repeated:
-        shown = np.array(repeated.numbers[:MOST_SHOWN], np.int64)
+    except DuplicateEdgesError as repeated:
+        shown = np.array(repeated.numbers[:MAX_SHOWN], np.int64)
         remedy = "Have each edge once, or give edges.duplicates: first in the schema"
         remedy += ", or merge" if table.duplicates == "refuse" else ""
-        for place in files.places(shown):
+        for place in files.locate_rows(shown):
             bad.add_line(f"{place}: repeats an earlier edge", remedy)
         bad.total = repeated.total
         bad.check()
@@ -302,10 +311,10 @@ def _built(edges: ListedEdges, count: int, table: EdgeTable, files: TableFiles, 
         for sources, targets in edges.pieces():
             lines += (at + np.flatnonzero((sources == targets) & (sources >= 0))).tolist()
             at += len(sources)
-            if len(lines) >= MOST_SHOWN:
+            if len(lines) >= MAX_SHOWN:
                 break
         remedy = "Leave these edges out, or give edges.self_loops: keep or drop in the schema"
-        for place in files.places(np.array(lines[:MOST_SHOWN], np.int64)):
+        for place in files.locate_rows(np.array(lines[:MAX_SHOWN], np.int64)):
             bad.add_line(f"{place}: goes from a vertex to itself", remedy)
         bad.total = built.self_loops
         bad.check()
@@ -313,12 +322,12 @@ def _built(edges: ListedEdges, count: int, table: EdgeTable, files: TableFiles, 
 
 
 def _dataset(
-    name: str, schema: ImportSchema, vertices: ReadVertices | None, count: int, built: BuiltRows
+    name: str, schema: ImportSchema, vertices: VertexTableData | None, count: int, built: CsrBuildResult
 ) -> Dataset:
     labels = np.full(count, -1, np.int8) if vertices is None else vertices.labels
     masks = None if vertices is None else vertices.masks
     if masks is None:
-        masks = drawn_split(schema.split, labels)
+        masks = draw_random_split(schema.split, labels)
     arrays = {"indptr": built.arrays["indptr"], "indices": built.arrays["indices"], "labels": labels}
     arrays |= {f"{part}_mask": mask for part, mask in zip(SPLITS, masks, strict=True)}
     arrays |= {key: array for key, array in built.arrays.items() if key not in arrays}
@@ -338,10 +347,10 @@ def _degree_rows(indptr: Array) -> FeatureRows:
             degrees = np.diff(indptr[start : min(start + step, count) + 1])
             yield np.log1p(degrees).astype(np.float32)[:, None]
 
-    return FeatureRows.streamed((count, 1), np.dtype(np.float32), blocks)
+    return FeatureRows.from_blocks((count, 1), np.dtype(np.float32), blocks)
 
 
-def drawn_split(split: RandomSplit, labels: Array) -> tuple[Array, Array, Array]:
+def draw_random_split(split: RandomSplit, labels: Array) -> tuple[Array, Array, Array]:
     """Sample masks of the splits from all labelled vertices; a pure function of the seed and the vertex
     numbers.
     """
@@ -359,14 +368,14 @@ def drawn_split(split: RandomSplit, labels: Array) -> tuple[Array, Array, Array]
 
 def _id_file(ids: VertexIds, scratch: Path) -> dict[str, Path]:
     """Write the file of vertex ids, unless the ids are the vertex numbers."""
-    names = ids.names_in_order()
+    names = ids.iter_names()
     if not names:
         return {}
     write_names(scratch / IDS, ["id"], ([name] for name in names))
     return {IDS: scratch / IDS}
 
 
-def _names(vertices: ReadVertices | None, types: list[str], edge_columns: list[str]) -> DataNames:
+def _names(vertices: VertexTableData | None, types: list[str], edge_columns: list[str]) -> DataNames:
     """Return the names of classes or label columns, of features, and of edge types and edge features."""
     classes = [] if vertices is None else vertices.classes or vertices.label_columns
     columns = [] if vertices is None else vertices.columns
@@ -380,11 +389,11 @@ def _names(vertices: ReadVertices | None, types: list[str], edge_columns: list[s
 
 def _summarize(
     schema: ImportSchema,
-    edges: ListedEdges,
-    built: BuiltRows,
+    edges: EdgeListBuilder,
+    built: CsrBuildResult,
     count: int,
     types: list[str],
-    vertices: ReadVertices | None,
+    vertices: VertexTableData | None,
 ) -> Iterator[str]:
     """Yield a summary of the import, line by line."""
     more = []
@@ -395,23 +404,25 @@ def _summarize(
         )
     if built.self_loops:
         action = "kept" if rules.self_loops == "keep" else "left out"
-        more.append(f"{counted(built.self_loops, 'self loop')} {action}")
+        more.append(f"{pluralize(built.self_loops, 'self loop')} {action}")
     if schema.edges.undirected:
         more.append("reverse edges added")
     tail = f" ({', '.join(more)})" if more else ""
-    yield f"{counted(edges.num, 'row')} of edges: {counted(int(built.arrays['indptr'][-1]), 'edge')}{tail}"
-    yield f"{counted(count, 'vertex', 'vertices')}"
+    yield (
+        f"{pluralize(edges.num, 'row')} of edges: {pluralize(int(built.arrays['indptr'][-1]), 'edge')}{tail}"
+    )
+    yield f"{pluralize(count, 'vertex', 'vertices')}"
     if types:
-        yield f"types of edges: {numbered(types)}"
+        yield f"types of edges: {list_numbered(types)}"
     if vertices is not None and vertices.classes:
-        yield f"classes: {numbered(vertices.classes)}"
+        yield f"classes: {list_numbered(vertices.classes)}"
 
 
-def unscaled_lines(tables: Mapping[str, ReadVertices]) -> list[str]:
+def describe_unscaled(tables: Mapping[str, VertexTableData]) -> list[str]:
     """Return a line per vertex type whose features should be scaled before training."""
     lines = []
     for name, table in tables.items():
-        largest = 0.0 if table.rows is None else largest_column(table.rows)
+        largest = 0.0 if table.rows is None else largest_column_rms(table.rows)
         if largest >= _LARGE:
             label = f"features of {name}" if name else "features"
             lines.append(
@@ -421,7 +432,7 @@ def unscaled_lines(tables: Mapping[str, ReadVertices]) -> list[str]:
     return lines
 
 
-def numbered(names: list[str]) -> str:
+def list_numbered(names: list[str]) -> str:
     """Format the first names with their numbers."""
     shown = ", ".join(f"{number} {name}" for number, name in enumerate(names[:12]))
     return shown + (f" and {len(names) - 12:,} more" if len(names) > 12 else "")

@@ -11,21 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
-from hyrt.graph.formats.npy import NpyWriter, rows_per_chunk
-from hyrt.graph.formats.recorded_npy import map_npy
+from hyrt.formatting import pluralize, short_repr
+from hyrt.graph.formats.npy import NpyWriter, map_npy, rows_per_chunk
 from hyrt.graph.formats.schema import FeatureRows
-from hyrt.graph.labels.label_kind import is_labelled
-from hyrt.graph.tables.columns import LARGEST, FeatureColumns, matching, ordered_names
-from hyrt.graph.tables.ids.vertex_ids import NOT_WHOLE, Named, Positions, VertexIds
-from hyrt.graph.tables.ids.vertex_names import VertexNames
-from hyrt.graph.tables.import_schema import VertexRows
-from hyrt.graph.tables.reading.bad_rows import MOST_SHOWN, BadRows
+from hyrt.graph.labels import is_labelled
+from hyrt.graph.tables.columns import FLOAT32_MAX, FeatureColumns, match_columns, sort_names
+from hyrt.graph.tables.import_notes import ImportNotes
+from hyrt.graph.tables.reading.table_batch import MAX_SHOWN, RowProblems, TableBatch
 from hyrt.graph.tables.reading.table_files import TableFiles
-from hyrt.graph.tables.reading.table_piece import TablePiece
-from hyrt.graph.tables.reading.values import real_numbers, texts, whole_numbers
-from hyrt.graph.tables.reading_notes import ReadingNotes
-from hyrt.graph.tables.suspicious_columns import SuspiciousColumns, named_reasons
-from hyrt.quantities import counted, one_line
+from hyrt.graph.tables.reading.values import read_real_numbers, read_strings, read_whole_numbers
+from hyrt.graph.tables.schema import VertexTableSchema
+from hyrt.graph.tables.suspicious_columns import SuspiciousColumns, format_reasons
+from hyrt.graph.tables.vertex_ids import NOT_INTEGER_REMEDY, IntegerIds, NameIndex, StringIds, VertexIds
 
 Array = NDArray[Any]
 
@@ -35,7 +32,7 @@ SPLIT_WORDS = {
     **dict.fromkeys(("test", "testing"), 2),
     **dict.fromkeys(("none", "unused", "-", ""), -1),
 }
-MOST_CLASSES = 1 << 20
+MAX_CLASSES = 1 << 20
 _MIN_LABELLED = 20
 """With fewer labels, each label may have a different class."""
 _LABELS = (
@@ -44,7 +41,7 @@ _LABELS = (
 
 
 @dataclass(frozen=True, slots=True)
-class ReadVertices:
+class VertexTableData:
     """Contents of a vertex table."""
 
     count: int
@@ -61,19 +58,19 @@ class ReadVertices:
     label_columns: list[str]
     """Names of the label columns if there are several; otherwise empty."""
 
-    __repr__ = one_line
+    __repr__ = short_repr
 
 
 def read_vertices(
-    table: VertexRows,
+    table: VertexTableSchema,
     files: TableFiles,
     *,
     named: bool,
     first_id: int,
-    bad: BadRows,
-    notes: ReadingNotes,
+    bad: RowProblems,
+    notes: ImportNotes,
     scratch: Path,
-) -> ReadVertices:
+) -> VertexTableData:
     """Read all vertices of a table.
 
     Parameters
@@ -107,12 +104,12 @@ def read_vertices(
 class _Reader:
     def __init__(
         self,
-        table: VertexRows,
+        table: VertexTableSchema,
         files: TableFiles,
         named: bool,
         first_id: int,
-        bad: BadRows,
-        notes: ReadingNotes,
+        bad: RowProblems,
+        notes: ImportNotes,
         scratch: Path,
     ) -> None:
         if named and table.id is None:
@@ -122,13 +119,13 @@ class _Reader:
         self._table, self._files, self._bad, self._notes = table, files, bad, notes
         self._first = first_id
         self._named = named
-        self._names = VertexNames()
-        self._class_names = VertexNames()
+        self._names = NameIndex()
+        self._class_names = NameIndex()
         self._count = 0
         columns = files.columns()
         taken = {*table.label, *table.masks, *filter(None, (table.id, table.split))}
-        self._features = matching(table.features, columns, files.names[0], taken)
-        self._label = matching(table.label, columns, files.names[0])
+        self._features = match_columns(table.features, columns, files.names[0], taken)
+        self._label = match_columns(table.label, columns, files.names[0])
         self._rows = FeatureColumns(self._features, table.text.decimal, table.fill, "vertices.fill")
         self._file = scratch / "read-features.npy"
         self._writer: NpyWriter | None = None
@@ -155,7 +152,7 @@ class _Reader:
             kinds = {self._files.columns()[0]: "any"}
         may_be_missing = [*self._label, *self._table.masks, *filter(None, (self._table.split,))]
         try:
-            for piece in self._files.pieces(kinds):
+            for piece in self._files.batches(kinds):
                 self._bad.add_unreadable(piece)
                 self._notes.add(self._files.names[0], piece, may_be_missing)
                 self._read_ids(piece)
@@ -179,7 +176,7 @@ class _Reader:
                 f"{self._files.names[0]}: the table of vertices has no rows: give a file that has some"
             )
 
-    def _read_ids(self, piece: TablePiece) -> None:
+    def _read_ids(self, piece: TableBatch) -> None:
         column, bad = self._table.id, self._bad
         if column is None:
             return
@@ -187,7 +184,7 @@ class _Reader:
             "Give every vertex an id; what counts as missing is named by text.nulls of the schema"
         )
         if self._named:
-            ids, missing = texts(piece.columns[column])
+            ids, missing = read_strings(piece.columns[column])
             before = self._names.num
             numbers = self._names.add(ids, missing)
             newest = np.maximum.accumulate(np.append(before - 1, numbers))[:-1]
@@ -195,29 +192,29 @@ class _Reader:
             is_repeated = ~missing & (numbers <= newest)
             bad.add(piece, column, is_repeated, "is the id of an earlier row", "Have each vertex once")
             return
-        values, missing, wrong = whole_numbers(piece.columns[column], self._table.text.decimal)
+        values, missing, wrong = read_whole_numbers(piece.columns[column], self._table.text.decimal)
         bad.add(piece, column, missing, "is not an id", missing_remedy)
-        bad.add(piece, column, wrong, "is not a whole number", NOT_WHOLE)
+        bad.add(piece, column, wrong, "is not a whole number", NOT_INTEGER_REMEDY)
         self._ids.append(values)
 
-    def _read_labels(self, piece: TablePiece) -> Array:
+    def _read_labels(self, piece: TableBatch) -> Array:
         kind, bad, decimal = self._table.label_kind, self._bad, self._table.text.decimal
         if not self._label:
             return np.full(piece.num_rows, -1, np.int8)
         if kind == "names":
-            names, missing = texts(piece.columns[self._label[0]])
+            names, missing = read_strings(piece.columns[self._label[0]])
             numbers = self._class_names.add(names, missing)
-            if self._class_names.num > MOST_CLASSES:
+            if self._class_names.num > MAX_CLASSES:
                 raise DataError(
-                    f"{piece.name}: column {self._label[0]!r} has more than {MOST_CLASSES:,} different "
+                    f"{piece.name}: column {self._label[0]!r} has more than {MAX_CLASSES:,} different "
                     "labels: give label_kind: numbers, or another column"
                 )
             return numbers.astype(np.int32)
         if kind == "numbers":
             columns = []
             for column in self._label:
-                real, _, wrong = real_numbers(piece.columns[column], decimal)
-                wrong = wrong | (np.abs(real) > LARGEST)
+                real, _, wrong = read_real_numbers(piece.columns[column], decimal)
+                wrong = wrong | (np.abs(real) > FLOAT32_MAX)
                 bad.add(
                     piece, column, wrong, "is not a number that float32 holds", "Give numbers, or nothing"
                 )
@@ -226,7 +223,7 @@ class _Reader:
             return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
         columns = []
         for column in self._label:
-            values, missing, wrong = whole_numbers(piece.columns[column], decimal)
+            values, missing, wrong = read_whole_numbers(piece.columns[column], decimal)
             unlabelled = ~missing & (values == -1)
             values = np.where(missing, -1, values)
             if kind == "flags":
@@ -241,17 +238,17 @@ class _Reader:
                 columns.append(values.clip(-1, 1).astype(np.int8))
                 remedy = "if -1 means no, write 0"
             else:
-                wrong = wrong | (values < -1) | (values >= MOST_CLASSES)
+                wrong = wrong | (values < -1) | (values >= MAX_CLASSES)
                 bad.add(piece, column, wrong, "is not a class", _LABELS)
-                columns.append(values.clip(-1, MOST_CLASSES).astype(np.int32))
+                columns.append(values.clip(-1, MAX_CLASSES).astype(np.int32))
                 remedy = "if -1 is a class, give label_kind: names in a schema"
             self._notes.add_unlabelled(self._files.names[0], column, int(unlabelled.sum()), remedy)
         return columns[0] if kind == "classes" else np.stack(columns, axis=1)
 
-    def _read_split(self, piece: TablePiece, labels: Array) -> None:
+    def _read_split(self, piece: TableBatch, labels: Array) -> None:
         table, bad = self._table, self._bad
         if table.split is not None:
-            names, _ = texts(piece.columns[table.split])
+            names, _ = read_strings(piece.columns[table.split])
             words = [SPLIT_WORDS.get((word or "").strip().lower(), -2) for word in names.to_pylist()]
             found = np.array(words, np.int8)
             bad.add(
@@ -287,11 +284,11 @@ class _Reader:
         )
         self._splits.append(found)
 
-    def finish(self) -> ReadVertices:
+    def finish(self) -> VertexTableData:
         order = self._order()
-        self._notes.add_alike("classes", self._class_names)
-        if suspicious := self._doubtful.found():
-            shown = named_reasons(
+        self._notes.add_lookalikes("classes", self._class_names)
+        if suspicious := self._doubtful.find_reasons():
+            shown = format_reasons(
                 {self._rows.names()[column]: reason for column, reason in suspicious.items()}
             )
             self._notes.add_line(
@@ -300,14 +297,14 @@ class _Reader:
             )
         if self._rows.filled:
             self._notes.add_line(
-                f"{self._files.names[0]}: {counted(self._rows.filled, 'missing feature')} filled with "
+                f"{self._files.names[0]}: {pluralize(self._rows.filled, 'missing feature')} filled with "
                 f"{self._table.fill:g}"
             )
         labels = np.concatenate(self._labels)
         self._labels.clear()
         classes: list[str] = []
         if self._table.label_kind == "names" and self._label:
-            classes, places = ordered_names(self._class_names)
+            classes, places = sort_names(self._class_names)
             self._notes.add_classes(classes)
             labels = np.where(labels < 0, -1, places[labels] if len(places) else -1)
         self._note_rare_classes(labels)
@@ -319,13 +316,13 @@ class _Reader:
         masks = None if split is None else (split == 0, split == 1, split == 2)
         ids: VertexIds
         if self._named:
-            ids = Named(self._names, grows=False)
+            ids = StringIds(self._names, grows=False)
         else:
-            ids = Positions(self._first, self._count, ".", self._count)
+            ids = IntegerIds(self._first, self._count, ".", self._count)
         columns = self._rows.names() if self._writer is not None else []
         label_columns = self._label if len(self._label) > 1 else []
         rows = self._feature_rows(order)
-        return ReadVertices(self._count, labels, masks, rows, ids, classes, columns, label_columns)
+        return VertexTableData(self._count, labels, masks, rows, ids, classes, columns, label_columns)
 
     def _note_rare_classes(self, labels: Array) -> None:
         """Add a note if classes have so few vertices that the labels are probably numbers to predict."""
@@ -365,8 +362,8 @@ class _Reader:
         return None if np.array_equal(order, np.arange(self._count)) else order
 
     def _report_rows(self, rows: Array, ids: Array, problem: str, remedy: str) -> None:
-        shown = rows[:MOST_SHOWN]
-        for row, place in zip(shown, self._files.places(shown), strict=True):
+        shown = rows[:MAX_SHOWN]
+        for row, place in zip(shown, self._files.locate_rows(shown), strict=True):
             self._bad.add_line(f"{place}, column {self._table.id!r}: {ids[row]} {problem}", remedy)
         self._bad.total += len(rows) - len(shown)
 
@@ -375,21 +372,21 @@ class _Reader:
             return None
         values = map_npy(self._file)
         if order is None:
-            return FeatureRows.of(values, mapped=True)
+            return FeatureRows.from_array(values, mapped=True)
         step = rows_per_chunk(values.shape[1:], values.dtype)
 
         def blocks() -> Iterator[Array]:
             for start in range(0, len(order), step):
                 yield values[order[start : start + step]]
 
-        return FeatureRows.streamed((len(values), int(values.shape[1])), values.dtype, blocks)
+        return FeatureRows.from_blocks((len(values), int(values.shape[1])), values.dtype, blocks)
 
 
 _TRUE, _FALSE = ("1", "true", "yes", "1.0"), ("0", "false", "no", "0.0", "", None)
 
 
-def _flags(piece: TablePiece, column: str, bad: BadRows) -> Array:
-    names, _ = texts(piece.columns[column])
+def _flags(piece: TableBatch, column: str, bad: RowProblems) -> Array:
+    names, _ = read_strings(piece.columns[column])
     words: Sequence[str | None] = [
         None if word is None else word.strip().lower() for word in names.to_pylist()
     ]

@@ -101,7 +101,7 @@ class SuspiciousColumns:
             self._paired, values, lambda rows, columns: expected[places[rows]][:, columns]
         )
 
-    def found(self) -> dict[int, str]:
+    def find_reasons(self) -> dict[int, str]:
         """Return the reasons by column number."""
         reasons: dict[int, str] = {}
         several = len(self._of_label) > 1
@@ -135,7 +135,7 @@ def _filter_columns(
     return columns
 
 
-def number_rows(values: Array) -> bool:
+def are_row_numbers(values: Array) -> bool:
     """Return whether the values [n], in any order, are 0 to n - 1 or 1 to n."""
     ordered = np.sort(values)
     return len(values) >= _MIN_ROWS and any(
@@ -143,7 +143,7 @@ def number_rows(values: Array) -> bool:
     )
 
 
-def label_numbers(labels: Sequence[Any]) -> Array:
+def encode_labels(labels: Sequence[Any]) -> Array:
     """Return a class number for each label name, -1 for None."""
     numbers = {
         name: number
@@ -152,7 +152,7 @@ def label_numbers(labels: Sequence[Any]) -> Array:
     return np.array([-1 if label is None else numbers[str(label)] for label in labels], np.int64)
 
 
-def named_reasons(reasons: Mapping[str, str] | Mapping[int, str]) -> str:
+def format_reasons(reasons: Mapping[str, str] | Mapping[int, str]) -> str:
     """Format the names or numbers of the first columns with the reasons."""
     shown = ", ".join(f"{name!r} ({reason})" for name, reason in list(reasons.items())[:_SHOWN])
     return shown + (f" and {len(reasons) - _SHOWN:,} more" if len(reasons) > _SHOWN else "")

@@ -1,8 +1,8 @@
-"""Loops over the edges of rows, independent of the code generator.
+"""Loops over edges, independent of the code generator, and the edges that they read.
 
 One loop type serves an expression and its derivatives. A row is near: its operands are read once, and the
 values of its edges are accumulated in registers. The other ends of its edges are far. In the forward pass
-destinations are near. The backward pass has one loop with near destinations and, over the transpose, one with
+destinations are near; the backward pass runs once with near destinations and once, over the transpose, with
 near sources.
 """
 
@@ -10,9 +10,44 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
-from hyrt.nn.fused.form import Form, Operand
+from numpy.typing import NDArray
+
+from hyrt.formatting import short_repr
+from hyrt.nn.fused.edge_expr import EdgeExpr, Operand
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edges:
+    """Edges sorted by one end, with their factors."""
+
+    indptr: Array
+    """[n + 1] int32 or int64, start of each row's edges."""
+    columns: Array
+    """[E] int32 or int64, far end of each edge."""
+    rows: Array | None = None
+    """[m] rows to compute; all by default."""
+    positions: Array | None = None
+    """Index of each destination among the gathered rows, negative if it has not gathered; identity by
+    default."""
+    numbers: Array | None = None
+    """[E] id of each edge in the order by destination; consecutive by default."""
+    by_number: bool = False
+    """Whether the argmax edge is recorded by its id instead of its source."""
+    factors: Array | None = None
+    """[E] floating point, factor of each edge, by edge id."""
+    row_scale: Array | None = None
+    """[num_dst] floating point, factor of all edges into each destination."""
+    loop_scale: Array | None = None
+    """[num_dst] floating point, self-loop weight of each destination."""
+    loops: int = 0
+    """Number of rows, from the first, that have a self-loop in addition to their edges."""
+
+    __repr__ = short_repr
+
 
 Combine = Literal["sum", "max", "attention"]
 
@@ -24,7 +59,7 @@ class EdgeLoop:
     The hash is cached, since hashing takes as long as running the loop over a small block.
     """
 
-    form: Form
+    form: EdgeExpr
     near: Literal["source", "destination"]
     """The end of the edges that the rows are."""
     combine: Combine
@@ -75,11 +110,11 @@ class EdgeLoop:
         """Return whether result k is summed over all rows of a call."""
         return bool(self.by_chunk) and self.by_chunk[k]
 
-    def goes_far(self, k: int) -> bool:
+    def adds_to_far(self, k: int) -> bool:
         """Return whether result k is added to the rows of far ends."""
         return bool(self.to_far) and self.to_far[k]
 
-    def added(self, k: int) -> int:
+    def summand(self, k: int) -> int:
         """Return the value that is accumulated for result k; for a sum over columns, the row."""
         at = self.form.results[k]
         value = self.form.values[at]

@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.machine.workers import Workers, current_workers
-from hyrt.nn.fused.derivative import gradients
-from hyrt.nn.fused.edge_loop import Combine, EdgeLoop
-from hyrt.nn.fused.edges import Edges
-from hyrt.nn.fused.form import Form, FormBuilder
-from hyrt.nn.fused.loop_runner import is_on_device, run_loop
-from hyrt.nn.fused.numba_printer import MOST_WHOLE_LANES, passes
+from hyrt.nn.fused.edge_expr import EdgeExpr, EdgeExprBuilder, append_gradients
+from hyrt.nn.fused.edge_loop import Combine, EdgeLoop, Edges
+from hyrt.nn.fused.loop_backend import is_on_device, run_loop
+from hyrt.nn.fused.numba_codegen import MAX_UNSPLIT_LANES, column_passes
+from hyrt.runtime.workers import Workers, current_workers
 
 Array = NDArray[Any]
 
@@ -35,7 +33,7 @@ class FusedGather:
         Whether vertices have a self-loop in addition to their edges.
     """
 
-    form: Form
+    form: EdgeExpr
     combine: Combine
     has_loops: bool
 
@@ -44,23 +42,23 @@ class FusedGather:
         return self.form.heads * self.form.width
 
     @property
-    def unfusable(self) -> str:
+    def unfused_reason(self) -> str:
         """Return the reason why the loops cannot be generated; empty if they can."""
         loops = [self.forward_loop, *(loop for loop in (self.destination_loop, self.source_loop) if loop)]
-        if self.form.width > MOST_WHOLE_LANES and any(loop.is_whole for loop in loops):
+        if self.form.width > MAX_UNSPLIT_LANES and any(loop.is_whole for loop in loops):
             return (
                 f"it adds up the {self.form.width} columns of a row on an edge, and the loops hold "
-                f"{MOST_WHOLE_LANES} at most"
+                f"{MAX_UNSPLIT_LANES} at most"
             )
         return ""
 
-    def of_end(self, end: str) -> list[int]:
+    def operands_with_gradient(self, end: str) -> list[int]:
         """Return the operands of one end whose gradients are needed."""
         operands = enumerate(self.form.operands)
         return [k for k, operand in operands if operand.end == end and operand.takes_gradient]
 
     @property
-    def of_edges(self) -> list[int]:
+    def edge_operands(self) -> list[int]:
         """Return the operands with one row per edge."""
         return [k for k, operand in enumerate(self.form.operands) if operand.end == "edge"]
 
@@ -73,20 +71,25 @@ class FusedGather:
     def _subsets(self) -> dict[tuple[bool, ...], FusedGather]:
         return {}
 
-    def taking(self, wanted: tuple[bool, ...]) -> FusedGather:
-        """Return the gather with gradients of the `wanted` operands only; its loops skip the others."""
-        subset = self._subsets.get(wanted)
+    def with_gradients(self, needs_gradient: tuple[bool, ...]) -> FusedGather:
+        """Return the gather with gradients of the wanted operands only; its loops skip the others."""
+        subset = self._subsets.get(needs_gradient)
         if subset is None:
-            pairs = zip(self.form.operands, wanted, strict=True)
+            pairs = zip(self.form.operands, needs_gradient, strict=True)
             operands = tuple(
                 replace(operand, takes_gradient=operand.takes_gradient and is_wanted)
                 for operand, is_wanted in pairs
             )
-            subset = self._subsets[wanted] = replace(self, form=replace(self.form, operands=operands))
+            subset = self._subsets[needs_gradient] = replace(self, form=replace(self.form, operands=operands))
         return subset
 
     def forward(
-        self, edges: Edges, operands: Sequence[Array], out: Array, kept: Array | None, workers: Workers | None
+        self,
+        edges: Edges,
+        operands: Sequence[Array],
+        out: Array,
+        saved: Array | None,
+        workers: Workers | None,
     ) -> None:
         """Gather at destinations.
 
@@ -99,23 +102,23 @@ class FusedGather:
             by edge id.
         out
             [m, heads * width], one row per row of the edges; overwritten.
-        kept
+        saved
             State for backward: for `max` [m, heads * width] int32, the argmax edges; for `attention`
             [m, heads], the logarithms of the softmax denominators; None to save nothing.
         workers
             Thread team; the calling thread's by default.
         """
-        outs: tuple[Array | None, ...] = (out,) if self.combine == "sum" else (out, kept)
+        outs: tuple[Array | None, ...] = (out,) if self.combine == "sum" else (out, saved)
         run_loop(self.forward_loop, edges, operands, outs, None, workers)
 
     @cached_property
-    def _gradients(self) -> Form:
+    def _gradients(self) -> EdgeExpr:
         """Return the expression of the gradients of all operands.
 
         Its last operand is the gradient of the gathered rows; for `attention` the two operands before it are
         the logarithm of the denominator and the mean of the gradient.
         """
-        builder = FormBuilder.after(self.form)
+        builder = EdgeExprBuilder.from_expr(self.form)
         if self.combine == "attention":
             score, message = self.form.results
             lse, mean = (builder.operand("gathered", "column") for _ in range(2))
@@ -129,23 +132,23 @@ class FusedGather:
         else:
             g = builder.operand("gathered", "row")
             seeds = {self.form.results[0]: g}
-        operand_grads = gradients(builder, self.form, seeds)
+        operand_grads = append_gradients(builder, self.form, seeds)
         results = []
         for k, operand in enumerate(self.form.operands):
             results.append(operand_grads[k] if k in operand_grads else builder.constant(0, operand.kind))
-        return builder.form(results)
+        return builder.build(results)
 
     def _backward_loop(self, near: str, ends: tuple[str, ...]) -> EdgeLoop | None:
         """Return the loop for gradients of some ends' operands; far ends' gradients go to far rows."""
-        chosen = [k for end in ends for k in self.of_end(end)]
+        chosen = [k for end in ends for k in self.operands_with_gradient(end)]
         if not chosen:
             return None
         full = self._gradients
-        builder = FormBuilder.after(full)
+        builder = EdgeExprBuilder.from_expr(full)
         operand_ends = [self.form.operands[k].end for k in chosen]
         to_far = tuple(end not in (near, "shared") for end in operand_ends)
         return EdgeLoop(
-            builder.form([full.results[k] for k in chosen]),
+            builder.build([full.results[k] for k in chosen]),
             "source" if near == "source" else "destination",
             "sum",
             self.has_loops,
@@ -178,8 +181,8 @@ class FusedGather:
         kinds = {loop.form.values[at].kind for at in loop.form.results}
         return loop if kinds == {"row"} else None
 
-    def goes_both_ways(self, edges: Edges, workers: Workers | None) -> bool:
-        """Return whether `to_both_ends` is available, and faster than one loop per end.
+    def uses_both_loop(self, edges: Edges, workers: Workers | None) -> bool:
+        """Return whether `backward_to_both_ends` is available, and faster than one loop per end.
 
         It does half the work, but only as many threads as there are column passes can share it. The bits are
         equal if the rows are in ascending order, which is their order in the edges by source.
@@ -187,9 +190,11 @@ class FusedGather:
         loop, rows = self.both_loop, edges.rows
         if loop is None or is_on_device() or (rows is not None and (rows[1:] <= rows[:-1]).any()):
             return False
-        return (workers or current_workers()).count <= 2 * len(passes(loop.form, whole=loop.is_whole))
+        return (workers or current_workers()).count <= 2 * len(column_passes(loop.form, whole=loop.is_whole))
 
-    def means(self, grad: Array, out: Array, means: Array, workers: Workers | None) -> None:
+    def output_gradient_products(
+        self, grad: Array, out: Array, means: Array, workers: Workers | None
+    ) -> None:
         """Compute, for `attention`, the products [m, heads] of gathered rows and their gradient, per head."""
         shape = (len(grad), self.form.heads, self.form.width)
 
@@ -199,7 +204,7 @@ class FusedGather:
 
         (workers or current_workers()).run(work, len(grad), 4096)
 
-    def to_destinations(
+    def backward_to_destinations(
         self,
         edges: Edges,
         operands: Sequence[Array],
@@ -230,7 +235,7 @@ class FusedGather:
         loop = self.destination_loop
         return [] if loop is None else run_loop(loop, edges, operands, outs, winners, workers)
 
-    def to_both_ends(
+    def backward_to_both_ends(
         self,
         edges: Edges,
         operands: Sequence[Array],
@@ -239,12 +244,14 @@ class FusedGather:
         winners: Array | None,
         workers: Workers | None,
     ) -> list[Array]:
-        """Compute `to_destinations` and `to_sources` in one loop over the edges by destination."""
+        """Compute `scatter_to_destinations` and `backward_to_sources` in one loop over the edges by
+        destination.
+        """
         assert self.both_loop is not None
         outs = [*destinations, *sources]
         return run_loop(self.both_loop, edges, operands, outs, winners, workers)
 
-    def to_sources(
+    def backward_to_sources(
         self,
         edges: Edges,
         operands: Sequence[Array],
@@ -252,6 +259,6 @@ class FusedGather:
         winners: Array | None,
         workers: Workers | None,
     ) -> None:
-        """Compute the gradients of source operands, over the edges by source; see `to_destinations`."""
+        """Compute gradients of source operands, over the edges by source; see `scatter_to_destinations`."""
         if self.source_loop is not None:
             run_loop(self.source_loop, edges, operands, outs, winners, workers)

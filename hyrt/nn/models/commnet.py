@@ -29,6 +29,6 @@ class CommNet(ModelKind):
         return 1, 1
 
     def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:
-        from hyrt.nn.saga.layers.commnet_layer import CommNetLayer
+        from hyrt.nn.message_passing.layers import CommNetLayer
 
         return CommNetLayer(in_features, out_features, low_precision=architecture.low_precision)

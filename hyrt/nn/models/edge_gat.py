@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from hyrt.nn.models.model_kind import ModelKind, checked_width
+from hyrt.nn.models.model_kind import ModelKind, check_edge_width
 
 if TYPE_CHECKING:
     from hyrt.nn.architecture import Architecture
@@ -37,14 +37,14 @@ class EdgeGat(ModelKind):
         last: bool,
         edge_features: int = 0,
     ) -> Layer:
-        from hyrt.nn.saga.layers.edge_attention_layer import EdgeAttentionLayer
+        from hyrt.nn.message_passing.layers import EdgeAttentionLayer
 
         heads = architecture.heads
         return EdgeAttentionLayer(
             in_features,
             out_features if last else out_features // heads,
             heads,
-            checked_width("edge-gat", edge_features),
+            check_edge_width("edge-gat", edge_features),
             average=last,
             low_precision=architecture.low_precision,
         )

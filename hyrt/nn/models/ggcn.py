@@ -30,6 +30,6 @@ class Ggcn(ModelKind):
         return 2, 2
 
     def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:
-        from hyrt.nn.saga.layers.gated_layer import GatedLayer
+        from hyrt.nn.message_passing.layers import GatedLayer
 
         return GatedLayer(in_features, out_features, low_precision=architecture.low_precision)

@@ -39,6 +39,6 @@ class Ggnn(ModelKind):
         last: bool,
         edge_types: int = 0,
     ) -> Layer:
-        from hyrt.nn.saga.layers.recurrent_layer import RecurrentLayer
+        from hyrt.nn.message_passing.layers import RecurrentLayer
 
         return RecurrentLayer(in_features, out_features, scores=last, edge_types=edge_types)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from hyrt.nn.models.model_kind import ModelKind, checked_width
+from hyrt.nn.models.model_kind import ModelKind, check_edge_width
 
 if TYPE_CHECKING:
     from hyrt.nn.architecture import Architecture
@@ -30,12 +30,12 @@ class Gine(ModelKind):
         last: bool,
         edge_features: int = 0,
     ) -> Layer:
-        from hyrt.nn.saga.layers.gine_layer import GineLayer
+        from hyrt.nn.message_passing.layers import GineLayer
 
         return GineLayer(
             in_features,
             out_features,
-            checked_width("gine", edge_features),
+            check_edge_width("gine", edge_features),
             hidden=architecture.hidden,
             norm=architecture.norm == "layer",
             low_precision=architecture.low_precision,

@@ -47,7 +47,7 @@ class GnnFilm(ModelKind):
         last: bool,
         edge_types: int = 0,
     ) -> Layer:
-        from hyrt.nn.saga.layers.film_layer import FilmLayer
+        from hyrt.nn.message_passing.layers import FilmLayer
 
         return FilmLayer(
             in_features,

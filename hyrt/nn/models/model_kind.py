@@ -7,10 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from hyrt_perfmodel.workloads.model_workload import KINDS
+from hyrt_perfmodel.model_workload import KINDS
 
-from hyrt.errors import ConfigError, listed
-from hyrt.machine.entry_points import EntryPointGroup
+from hyrt.errors import ConfigError, join_names
+from hyrt.runtime.entry_points import EntryPointGroup
 
 if TYPE_CHECKING:
     from hyrt.nn.architecture import Architecture
@@ -36,7 +36,7 @@ class ModelKind(ABC):
     `hyrt.pipeline.trainer.InputPlan`.
     """
     costs_like: ClassVar[str] = ""
-    """Model of `hyrt_perfmodel.workloads.model_workload` that has the same costs;
+    """Model of `hyrt_perfmodel.model_workload` that has the same costs;
     empty if the kind has separate costs.
     """
     defaults: ClassVar[Mapping[str, Any]] = {}
@@ -52,7 +52,7 @@ class ModelKind(ABC):
     """Whether `model.residual` adds a layer's input after the norm and the ReLU, except in the first layer
     (Li et al., ICCV 2019, equation 4), instead of before both.
     """
-    typed: ClassVar[bool] = False
+    hetero: ClassVar[bool] = False
     """Whether the kind is for heterogeneous graphs only; `architecture.shape` has the relations."""
     assumption: ClassVar[str] = ""
     """Assumption of predictions about the kind's costs, as a sentence; empty if there is none."""
@@ -100,16 +100,16 @@ def find_model(name: str) -> ModelKind:
 
     Raises
     ------
-    ConfigError, PluginConflict
+    ConfigError, PluginConflictError
         As for `EntryPointGroup.load_class`, and if `costs_like` is not a known model.
     """
     kind = MODELS.load_class(name, ModelKind)  # type: ignore[type-abstract]
     if kind.costs_like not in ("", *KINDS):
         raise ConfigError(
-            f"{MODELS.named(name)}: costs_like is {kind.costs_like!r}: give one of {', '.join(KINDS)}, or "
+            f"{MODELS.describe(name)}: costs_like is {kind.costs_like!r}: give one of {', '.join(KINDS)}, or "
             "leave it empty"
         )
-    with MODELS.blamed(name, "making it"):
+    with MODELS.wrap_errors(name, "making it"):
         return kind()
 
 
@@ -118,20 +118,21 @@ def check_model(name: str, options: Mapping[str, Any], *, hidden: int, heads: in
 
     Raises
     ------
-    ConfigError, PluginConflict
+    ConfigError, PluginConflictError
         As for `find_model`.
     ValueError
         If the settings are inconsistent, or an option is unknown to the kind.
     """
     kind = find_model(name)
-    with MODELS.blamed(name, "check", passing=(ValueError,)):
+    with MODELS.wrap_errors(name, "check", passing=(ValueError,)):
         kind.check(hidden=hidden, heads=heads)
     signature = inspect.signature(kind.layer)
     try:
         signature.bind_partial(None, 1, 1, last=True)
     except TypeError as error:
         raise ConfigError(
-            f"{MODELS.named(name)}: its layer must take (architecture, in_features, out_features, *, last): "
+            f"{MODELS.describe(name)}: its layer must take (architecture, in_features, "
+            "out_features, *, last): "
             f"{error}"
         ) from None
     try:
@@ -139,23 +140,23 @@ def check_model(name: str, options: Mapping[str, Any], *, hidden: int, heads: in
     except TypeError as error:
         parameters = signature.parameters.values()
         taken = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "last"]
-        takes = f"it takes {listed(taken)}" if taken else "it takes none: omit them"
+        takes = f"it takes {join_names(taken)}" if taken else "it takes none: omit them"
         raise ValueError(
             f"model.options={dict(options)} does not go with model.kind={name}: {error}: {takes}"
         ) from None
 
 
-def takes_edge_features(kind: str) -> bool:
+def supports_edge_features(kind: str) -> bool:
     """Return whether a model kind has the option `edge_features`."""
     return EDGE_FEATURES in inspect.signature(find_model(kind).layer).parameters
 
 
-def takes_edge_types(kind: str) -> bool:
+def supports_edge_types(kind: str) -> bool:
     """Return whether a model kind has the option `edge_types`."""
     return EDGE_TYPES in inspect.signature(find_model(kind).layer).parameters
 
 
-def checked_width(kind: str, width: int) -> int:
+def check_edge_width(kind: str, width: int) -> int:
     """Return the width of the edge features if it is a positive integer.
 
     Raises

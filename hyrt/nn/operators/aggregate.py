@@ -9,16 +9,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.checks import check_flag, check_kind, show
-from hyrt.errors import ArgumentError, UnsupportedModel
-from hyrt.machine.workers import Workers, current_workers
-from hyrt.nn.aggregation import Aggregation, Reduce
+from hyrt.checks import check_flag, check_type, show
+from hyrt.errors import ArgumentError, UnsupportedModelError
+from hyrt.formatting import short_repr
+from hyrt.nn.architecture import Aggregation, Reduce
 from hyrt.nn.operators import kernels
-from hyrt.nn.operators.first_derivative import first_derivative
-from hyrt.nn.operators.result_memory import empty, empty_array
+from hyrt.nn.operators.autograd import empty, empty_array, once_differentiable
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.nn.tensor_operators.tensor_ops import aggregate_tensors
-from hyrt.quantities import one_line
+from hyrt.runtime.workers import Workers, current_workers
 from hyrt.sampling.block import Block
 
 _GRAIN = 512
@@ -40,15 +39,15 @@ class Scales:
     """[num_dst], per destination."""
     source: Array | None
     """[num_src], per source; None if all are 1."""
-    own: Array | None
+    self_loop: Array | None
     """[num_dst], on the destination's own row (the self-loop); None if that row is not added."""
     edge: Array | None = None
     """[E], per edge; None if all are 1."""
 
-    __repr__ = one_line
+    __repr__ = short_repr
 
 
-def scales(aggregation: Aggregation, block: Block, dtype: np.dtype[Any]) -> Scales:
+def compute_scales(aggregation: Aggregation, block: Block, dtype: np.dtype[Any]) -> Scales:
     """Return the factors that express `aggregation` on `block` as a general weighted sum.
 
     If a block's edges have factors (GraphSAINT), the factors already correct for sampling: a mean divides by
@@ -56,10 +55,10 @@ def scales(aggregation: Aggregation, block: Block, dtype: np.dtype[Any]) -> Scal
     the factors, and sums of edge weights replace degrees in means and in GCN's normalisation. Sums, means and
     GCN's sums are therefore unbiased in both cases, and exact if all neighbours are present.
     """
-    check_kind("aggregation", aggregation, Aggregation, "give a hyrt.nn.aggregation.Aggregation")
+    check_type("aggregation", aggregation, Aggregation, "give a hyrt.nn.architecture.Aggregation")
     if not isinstance(dtype, np.dtype) or dtype.kind != "f":
         raise ArgumentError(f"dtype is {show(dtype)}: give numpy.dtype(numpy.float32) or that of float64")
-    _ = check_kind("block", block, Block, "give a hyrt.sampling.block.Block").checked
+    _ = check_type("block", block, Block, "give a hyrt.sampling.block.Block").checked
     one = dtype.type(1)
     counts = np.diff(block.indptr).astype(dtype)
     degrees = block.degrees.astype(dtype)
@@ -139,7 +138,7 @@ def aggregate_into(
         If x does not have one row per source, `out` does not have the shape of the result, or a maximum is to
         be accumulated.
     """
-    check_kind("aggregation", aggregation, Aggregation, "give a hyrt.nn.aggregation.Aggregation")
+    check_type("aggregation", aggregation, Aggregation, "give a hyrt.nn.architecture.Aggregation")
     check_flag("accumulate", accumulate)
     check_rows(block, x)
     check_weights(aggregation, block)
@@ -163,12 +162,12 @@ def aggregate_into(
             kernels.aggregate_max(*edges, out, winners, *columns, start, stop)
 
     else:
-        s = factors or scales(aggregation, block, out.dtype)
+        s = factors or compute_scales(aggregation, block, out.dtype)
         # The kernel is specialized on this flag's type: None, or any other.
         onto = True if accumulate else None
 
         def work(start: int, stop: int) -> None:
-            kernels.aggregate(*edges, s.row, s.source, s.edge, s.own, out, *columns, onto, start, stop)
+            kernels.aggregate(*edges, s.row, s.source, s.edge, s.self_loop, out, *columns, onto, start, stop)
 
     (workers or current_workers()).run_rows(work, block.num_dst, _GRAIN)
 
@@ -192,9 +191,9 @@ def check_rows(
 
 
 def check_weights(aggregation: Aggregation, block: Block | TensorBlock) -> None:
-    """Raise `UnsupportedModel` for a maximum over weighted edges."""
+    """Raise `UnsupportedModelError` for a maximum over weighted edges."""
     if aggregation.reduce == "max" and aggregation.weighted and block.edge_weights is not None:
-        raise UnsupportedModel(
+        raise UnsupportedModelError(
             f"layer {block.layer}: a maximum does not look at weights of edges, and they would be left out: "
             "take a mean or a sum, or Aggregation(..., weighted=False) in a user-defined module"
         )
@@ -221,7 +220,7 @@ class _Aggregate(torch.autograd.Function):
         result = out.detach().numpy()
         winners = factors = None
         if aggregation.reduce != "max":
-            factors = scales(aggregation, block, result.dtype)
+            factors = compute_scales(aggregation, block, result.dtype)
         elif ctx.needs_input_grad[0]:
             winners = empty_array((block.num_dst, rows.shape[1]), block.indptr.dtype)
         aggregate_into(
@@ -232,7 +231,7 @@ class _Aggregate(torch.autograd.Function):
         return out
 
     @staticmethod
-    @first_derivative
+    @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         needs_x, needs_onto = ctx.needs_input_grad[:2]
         onto_grad = grad if needs_onto else None
@@ -251,7 +250,7 @@ class _Aggregate(torch.autograd.Function):
             if winners is not None:
                 kernels.aggregate_max_backward(*edges, winners, result, *columns, start, stop)
             else:
-                scale = (factors.row, factors.source, factors.edge, factors.own)
+                scale = (factors.row, factors.source, factors.edge, factors.self_loop)
                 kernels.aggregate_backward(*edges, *scale, result, *columns, start, stop)
 
         current_workers().run_rows(work, len(out), 2 * _GRAIN)
@@ -263,7 +262,7 @@ def aggregate(
     x: torch.Tensor | Array,
     aggregation: Aggregation | Reduce,
     *,
-    onto: torch.Tensor | None = None,
+    accumulate_into: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Aggregate source rows over a block.
 
@@ -278,26 +277,27 @@ def aggregate(
         float32 unless the array is float64.
     aggregation
         A full description, or the name of a reduction without a self path.
-    onto
+    accumulate_into
         [num_dst, width] to which the result is added. It is overwritten if it is in host memory: use the
         returned tensor.
 
     Returns
     -------
-    [num_dst, width], differentiable with respect to x and `onto`. For max, the gradient of a tie goes to its
-    first edge.
+    [num_dst, width], differentiable with respect to x and `accumulate_into`. For max, the gradient of a tie
+    goes to its first edge.
 
     Raises
     ------
     ValueError
-        If x does not have one row per source or has another dtype, or if a maximum is to be added to `onto`.
+        If x does not have one row per source or has another dtype, or if a maximum is to be added to
+        `accumulate_into`.
     """
     description = Aggregation(aggregation, "none") if isinstance(aggregation, str) else aggregation
-    check_kind(
+    check_type(
         "aggregation",
         description,
         Aggregation,
-        "give one of sum, mean, gcn, max, or a hyrt.nn.aggregation.Aggregation",
+        "give one of sum, mean, gcn, max, or a hyrt.nn.architecture.Aggregation",
     )
     check_rows(block, x)
     if isinstance(x, torch.Tensor) and x.dtype not in (torch.float32, torch.float64):
@@ -306,5 +306,5 @@ def aggregate(
     if isinstance(block, TensorBlock):
         assert isinstance(x, torch.Tensor)
         result = (block.aggregate or aggregate_tensors)(block, x, description)
-        return result if onto is None else onto + result
-    return cast(torch.Tensor, _Aggregate.apply(x, onto, description, block))  # type: ignore[no-untyped-call]
+        return result if accumulate_into is None else accumulate_into + result
+    return cast(torch.Tensor, _Aggregate.apply(x, accumulate_into, description, block))  # type: ignore[no-untyped-call]

@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 from hyrt.checks import show
 from hyrt.errors import ArgumentError
-from hyrt.machine.workers import current_workers
 from hyrt.nn.operators import kernels
-from hyrt.nn.operators.attention_mask import AttentionMask, edge_factors
-from hyrt.nn.operators.first_derivative import first_derivative
-from hyrt.nn.operators.result_memory import empty_array
+from hyrt.nn.operators.attention_dropout import AttentionMask, attention_dropout_factors
+from hyrt.nn.operators.autograd import empty_array, once_differentiable
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.nn.tensor_operators.tensor_ops import attend_tensors
+from hyrt.runtime.workers import current_workers
 from hyrt.sampling.block import Block
 
 GRAIN = 256
@@ -48,7 +47,7 @@ class _Attend(torch.autograd.Function):
         # Attention weights and LeakyReLU slopes, of edges and of self-loops.
         saved = tuple(empty_array((n, heads), dtype) for n in (edges, edges, num, num))
         block_rows = (block.indptr, block.columns, block.destinations if block.in_place else None, rows)
-        factors = (None, None) if mask is None else edge_factors(mask, block, heads, dtype)
+        factors = (None, None) if mask is None else attention_dropout_factors(mask, block, heads, dtype)
         u = u_src.detach().contiguous().numpy(), u_dst.detach().contiguous().numpy()
 
         def work(start: int, stop: int) -> None:
@@ -60,7 +59,7 @@ class _Attend(torch.autograd.Function):
         return torch.from_numpy(out)
 
     @staticmethod
-    @first_derivative
+    @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         block: Block = ctx.block
         g = grad.detach().contiguous().numpy()

@@ -7,13 +7,12 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from hyrt.machine.generator import DROPOUT, dropout_threshold, stream_key
-from hyrt.machine.workers import current_workers
 from hyrt.nn.operators import kernels
-from hyrt.nn.operators.first_derivative import first_derivative
-from hyrt.nn.operators.result_memory import empty_array
+from hyrt.nn.operators.autograd import empty_array, once_differentiable
 from hyrt.nn.operators.sparse import SparseRows
-from hyrt.nn.tensor_operators.tensor_ops import drop_tensors
+from hyrt.nn.tensor_operators.tensor_ops import dropout_tensors
+from hyrt.runtime.rng import DROPOUT, dropout_threshold, stream_key
+from hyrt.runtime.workers import current_workers
 from hyrt.sampling.block import Ids
 
 _GRAIN = 1024
@@ -26,7 +25,7 @@ class _Drop(torch.autograd.Function):
         return _masked(x, vertices, key, rate)
 
     @staticmethod
-    @first_derivative
+    @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         # The mask is recomputed instead of saved: that is cheaper than reading it from memory.
         return _masked(grad, *ctx.mask), None, None, None
@@ -84,7 +83,7 @@ def dropout(
     if isinstance(vertices, torch.Tensor):
         assert isinstance(x, torch.Tensor)
         threshold, scale = dropout_threshold(rate)
-        return drop_tensors(x, vertices, key, int(threshold), scale)
+        return dropout_tensors(x, vertices, key, int(threshold), scale)
     if isinstance(x, torch.Tensor):
         return cast(torch.Tensor, _Drop.apply(x, vertices, key, rate))  # type: ignore[no-untyped-call]
     threshold, scale = dropout_threshold(rate)

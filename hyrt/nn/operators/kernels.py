@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hyrt.machine.generator import random_bits, vertex_stream
-from hyrt.machine.intrinsics import prefetch, prefetch_row, value
-from hyrt.machine.kernels.kept_kernels import nb
+from hyrt.runtime.intrinsics import prefetch, prefetch_row, value
+from hyrt.runtime.numba_cache import nb
+from hyrt.runtime.rng import random_bits, vertex_stream
 
 # Prefetch distances of edges and of destinations: enough to hide a cache miss, few enough for the L2 cache.
 _EDGES_AHEAD = 32
@@ -28,7 +28,7 @@ _compile = nb.njit(
 
 
 @_compile
-def ask_ahead(indptr, columns, self_rows, source_scale, flat, width, i, start, stop):
+def prefetch_ahead(indptr, columns, self_rows, source_scale, flat, width, i, start, stop):
     """Prefetch the rows of x that the destinations after i need, and their factors."""
     first = indptr[i] + _EDGES_AHEAD if i > start else indptr[i]
     for e in range(first, min(indptr[i + 1] + _EDGES_AHEAD, indptr[stop])):
@@ -57,7 +57,7 @@ def aggregate(
     scratch = np.empty(0 if accumulate is None else width, out.dtype)
     for i in range(start, stop):
         first, end = indptr[i], indptr[i + 1]
-        ask_ahead(indptr, columns, self_rows, source_scale, flat, width, i, start, stop)
+        prefetch_ahead(indptr, columns, self_rows, source_scale, flat, width, i, start, stop)
         total = out[i, sum_at : sum_at + width] if accumulate is None else scratch
         for k in range(width):
             total[k] = 0
@@ -154,7 +154,7 @@ def aggregate_max(indptr, columns, self_rows, x, out, winners, sum_at, self_at, 
     flat = x.reshape(x.size)
     for i in range(start, stop):
         first, end = indptr[i], indptr[i + 1]
-        ask_ahead(indptr, columns, self_rows, None, flat, width, i, start, stop)
+        prefetch_ahead(indptr, columns, self_rows, None, flat, width, i, start, stop)
         best = out[i, sum_at : sum_at + width]
         for k in range(width):
             best[k] = 0
@@ -225,7 +225,7 @@ def attend(
     top = np.empty(heads, out.dtype)
     for i in range(start, stop):
         first, end = indptr[i], indptr[i + 1]
-        ask_ahead(indptr, columns, self_rows, None, flat, slices * width, i, start, stop)
+        prefetch_ahead(indptr, columns, self_rows, None, flat, slices * width, i, start, stop)
         self_row = x[i] if self_rows is None else x[self_rows[i]]
         for h in range(heads):
             a = self_row[h] if slices > 1 else self_row[0]
@@ -294,7 +294,7 @@ def attend_backward_scores(
             u_dst_grad[h, k] = 0
     for i in range(start, stop):
         first, end = indptr[i], indptr[i + 1]
-        ask_ahead(indptr, columns, self_rows, None, flat, slices * width, i, start, stop)
+        prefetch_ahead(indptr, columns, self_rows, None, flat, slices * width, i, start, stop)
         self_row = x[i] if self_rows is None else x[self_rows[i]]
         for h in range(heads):
             g = grad[h, i]

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from hyrt.nn.aggregation import Aggregation
-from hyrt.nn.fused.c_loops.tensor_loops import TensorLoops
-from hyrt.quantities import one_line
+from hyrt.formatting import short_repr
+from hyrt.nn.architecture import Aggregation
+from hyrt.nn.fused.c_codegen import TensorLoops
 
 
 @dataclass(slots=True)
@@ -24,19 +24,19 @@ class TensorTransposed:
     edges: torch.Tensor
     """[E] int64, the edge's index in the block."""
 
-    __repr__ = one_line
+    __repr__ = short_repr
 
 
 @dataclass(slots=True)
-class Derived:
+class DerivedEdges:
     """Data derived from a block's edges at its first use."""
 
     rows: torch.Tensor | None = None
     transposed: TensorTransposed | None = None
-    with_loops: TensorBlock | None = None
+    with_self_loops: TensorBlock | None = None
     relations: Any = None
 
-    __repr__ = one_line
+    __repr__ = short_repr
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +58,7 @@ class TensorBlock:
     layer: int
     step: int = 0
     seed: int = 0
-    """`layer`, `step` and `seed`: as in `Block`."""
+    """`layer`, `run_step` and `seed`: as in `Block`."""
     weights: torch.Tensor | None = None
     """[E] float32 factors on the edges, or None."""
     edge_types: torch.Tensor | None = None
@@ -73,10 +73,10 @@ class TensorBlock:
     """The device's aggregation kernel; None uses torch's operators."""
     loops: TensorLoops | None = None
     """The device's edge loops; None uses torch's operators."""
-    derived: Derived = field(default_factory=Derived, repr=False)
+    derived: DerivedEdges = field(default_factory=DerivedEdges, repr=False)
     """Cache of `rows` and `transposed`; blocks with the same edges may share it."""
 
-    __repr__ = one_line
+    __repr__ = short_repr
 
     @property
     def num_src(self) -> int:
@@ -104,7 +104,7 @@ class TensorBlock:
 
     @property
     def edge_factors(self) -> torch.Tensor | None:
-        """[E] products of weights and edge weights; see `Block.edge_factors`."""
+        """[E] products of weights and edge weights; see `Block.attention_dropout_factors`."""
         if self.weights is None or self.edge_weights is None:
             return self.edge_weights if self.weights is None else self.weights
         return self.weights * self.edge_weights
@@ -128,9 +128,9 @@ class TensorBlock:
             )
         return self.derived.transposed
 
-    def part_of(self, num_dst: int, **fields: torch.Tensor) -> TensorBlock:
+    def with_edges(self, num_dst: int, **fields: torch.Tensor) -> TensorBlock:
         """Return a block with the same sources and other edges, without cached derived data."""
-        return replace(self, num_dst=num_dst, derived=Derived(), **fields)  # type: ignore[arg-type]
+        return replace(self, num_dst=num_dst, derived=DerivedEdges(), **fields)  # type: ignore[arg-type]
 
     def edge_index(self) -> torch.Tensor:
         """Return the [2, E] int64 tensor of (source, destination) positions for PyG layers."""

@@ -1,39 +1,69 @@
-"""Measurement of the host stages: memory bandwidth, sampling, loading."""
+"""Measurement of the host stages: memory and disk bandwidth, sampling, loading."""
 
 from __future__ import annotations
 
 import itertools
+import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from hyrt_perfmodel.calibration.fit_rates import non_negative
-from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost, SparseCost, WalkCost
+from hyrt_perfmodel.calibration_fit import fit_nonnegative
+from hyrt_perfmodel.platforms.measured_costs import LoadCost, SampleCost, SparseCost, WalkCost
 from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
-from hyrt_perfmodel.workloads.workload import LoadForm
+from hyrt_perfmodel.workload import LoadForm
 
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 from hyrt.graph.topology import Topology
-from hyrt.machine.buffer_pool import BufferPool
-from hyrt.machine.workers import Workers, working
-from hyrt.nn.aggregation import Aggregation
+from hyrt.nn.architecture import Aggregation
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan
-from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.sampling.saint.saint_sampler import SaintSampler
-from hyrt.sampling.saint_settings import SaintSettings
+from hyrt.runtime.buffer_pool import BufferPool
+from hyrt.runtime.workers import Workers, use_workers
+from hyrt.sampling.neighbor_sampler import NeighborSampler
+from hyrt.sampling.saint_sampler import SaintSampler
+from hyrt.sampling.settings.saint_settings import SaintSettings
+
+# Written and read in a fraction of a second on any reasonable disk.
+_BYTES = 64 << 20
+
+
+def measure_file_gb_s() -> float | None:
+    """Measure the bandwidth of writing a temporary file and reading it back from disk, in 1e9 bytes per
+    second.
+
+    The result is None if no temporary file can be written.
+    """
+    block = os.urandom(1 << 20)
+    try:
+        with tempfile.TemporaryFile(prefix="hyrt-disk-", buffering=0) as file:
+            started = time.perf_counter()
+            for _ in range(_BYTES // len(block)):
+                file.write(block)
+            os.fsync(file.fileno())
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, _BYTES, os.POSIX_FADV_DONTNEED)
+            file.seek(0)
+            while file.read(len(block)):
+                pass
+            seconds = time.perf_counter() - started
+    except OSError:
+        return None
+    return 2 * _BYTES / seconds / 1e9
+
 
 REPETITIONS, _SHORT_REPETITIONS = 5, 15
 # Stop repeating once the median is this close to the lower quartile.
 _MIN_REPETITIONS, _MAX_SPREAD = 3, 0.02
 # SMALL and its rows fit in most last-level caches, LARGE does not fit in any. LEAST fits in a core's private
 # cache, as graphs of a few thousand vertices do.
-LEAST = "synthetic:tiny"
+TINY = "synthetic:tiny"
 SMALL = "synthetic:community,vertices=30k"
 LARGE = "synthetic:products-s,vertices=300k,features=4"
 # Its rows span more memory pages than the TLB covers: each row costs twice as much.
@@ -100,7 +130,7 @@ class CacheSweep:
         self._buffer += 1
 
 
-def timing(
+def time_call(
     work: Callable[[], object], repetitions: int = REPETITIONS, before: Callable[[], None] = lambda: None
 ) -> Timing:
     """Time a call several times, each after `before`, excluding a first call that may compile.
@@ -114,7 +144,7 @@ def timing(
     """
     work()
     spent: list[float] = []
-    while len(spent) < repetitions and not agree(spent):
+    while len(spent) < repetitions and not has_converged(spent):
         before()
         started = time.perf_counter()
         work()
@@ -122,7 +152,7 @@ def timing(
     return summarize(spent)
 
 
-def agree(spent: Sequence[float]) -> bool:
+def has_converged(spent: Sequence[float]) -> bool:
     """Return whether repetitions suffice: at least three, whose lower quartile and median are almost
     equal.
     """
@@ -142,7 +172,7 @@ def thread_counts(cores: int) -> list[int]:
     return sorted({*counts, cores})
 
 
-def sequential_gb_s(workers: Workers) -> Timing:
+def measure_copy(workers: Workers) -> Timing:
     """Measure the seconds to copy 1e9 bytes (read and written) with the worker threads."""
     source = np.ones(2**25, np.float32)
     target = np.empty_like(source)
@@ -150,11 +180,11 @@ def sequential_gb_s(workers: Workers) -> Timing:
     def copy() -> None:
         workers.run(lambda start, stop: np.copyto(target[start:stop], source[start:stop]), len(source), 2**20)
 
-    measured = timing(copy)
+    measured = time_call(copy)
     return Timing(measured.seconds * 1e9 / (2 * source.nbytes), measured.spread)
 
 
-def sampling(graph: Graph, graph_bytes: float, cores: int) -> Iterator[tuple[SampleCost, float]]:
+def measure_sampling(graph: Graph, graph_bytes: float, cores: int) -> Iterator[tuple[SampleCost, float]]:
     """Measure the sampling table of a graph; yield each entry with its spread."""
     targets = graph.split("train")
     for threads, batch in itertools.product(thread_counts(cores), _BATCHES):
@@ -176,7 +206,7 @@ def sampling(graph: Graph, graph_bytes: float, cores: int) -> Iterator[tuple[Sam
                     edges.append(batch_sample.num_edges)
                     batch_sample.release()
 
-                measured = timing(sample, before=sweep)
+                measured = time_call(sample, before=sweep)
                 median_edges = statistics.median(edges)
                 cost = SampleCost(
                     renumbers=renumbers,
@@ -188,7 +218,7 @@ def sampling(graph: Graph, graph_bytes: float, cores: int) -> Iterator[tuple[Sam
                 yield cost, measured.spread
 
 
-def walking(graph: Graph, graph_bytes: float, cores: int) -> Iterator[WalkCost]:
+def measure_walks(graph: Graph, graph_bytes: float, cores: int) -> Iterator[WalkCost]:
     """Measure the random-walk table of a graph.
 
     The costs per walk step and per scanned edge follow from two graphs: this one, and the same with few edges
@@ -215,7 +245,7 @@ def walking(graph: Graph, graph_bytes: float, cores: int) -> Iterator[WalkCost]:
                 sizes, spent = _sample_walks(sampler, settings, workers, CacheSweep(roots))
                 rows.append([1.0, sizes.walk_steps, sizes.scanned_edges])
                 seconds.append(spent)
-        launch_s, step_s, scan_s = non_negative(np.array(rows) / np.array(seconds)[:, None]).tolist()
+        launch_s, step_s, scan_s = fit_nonnegative(np.array(rows) / np.array(seconds)[:, None]).tolist()
         yield WalkCost(
             graph_bytes=graph_bytes, threads=threads, step_s=step_s, scan_s=scan_s, launch_s=launch_s
         )
@@ -227,13 +257,13 @@ def _sample_walks(
     """Return the sizes of a subgraph, and the seconds to sample one."""
     spent: list[float] = []
     for step in range(_SHORT_REPETITIONS + 2):
-        if agree(spent[2:]):
+        if has_converged(spent[2:]):
             break
         sweep()
         started = time.perf_counter()
         batch = sampler.sample(step, sampler.units(step), workers)
         spent.append(time.perf_counter() - started)
-        sizes = settings.sizes_of(batch, 1)
+        sizes = settings.batch_sizes(batch, 1)
         batch.release()
     return sizes, summarize(spent[2:]).seconds
 
@@ -248,11 +278,11 @@ def _with_few_edges(graph: Graph) -> Graph:
     return replace(graph, topology=Topology(new_indptr, indices[is_selected]))
 
 
-def sparse_products(cores: int) -> Iterator[SparseCost]:
+def measure_sparse_products(cores: int) -> Iterator[SparseCost]:
     """Measure the table of sparse products."""
     for threads, columns, width in itertools.product(thread_counts(cores), _SPARSE_WIDTHS, _PRODUCT_WIDTHS):
         # With a buffer pool, like the CPU trainer.
-        with Workers(threads, "hyrt.calibrate.train", pool=BufferPool()) as workers, working(workers):
+        with Workers(threads, "hyrt.calibrate.train", pool=BufferPool()) as workers, use_workers(workers):
             many_rows_s, one_row_s = (_product_s(rows, columns, width) for rows in (_SPARSE_ROWS, 1))
         yield SparseCost(
             product_width=width,
@@ -269,7 +299,7 @@ def sparse_products(cores: int) -> Iterator[SparseCost]:
 
 def _product_s(rows: int, columns: int, width: int) -> float:
     """Return the seconds of a product of sparse rows and the weight gradient."""
-    sparse = SparseRows.of(sparse_features(rows, columns, _SPARSE_ENTRIES))
+    sparse = SparseRows.from_features(sparse_features(rows, columns, _SPARSE_ENTRIES))
     weight = torch.ones(width, columns, requires_grad=True)
     grad = torch.ones(rows, width)
 
@@ -277,7 +307,7 @@ def _product_s(rows: int, columns: int, width: int) -> float:
         weight.grad = None
         torch.autograd.backward(sparse_linear(sparse, weight), grad)
 
-    return timing(multiply, _SPARSE_REPETITIONS, before=CacheSweep()).seconds
+    return time_call(multiply, _SPARSE_REPETITIONS, before=CacheSweep()).seconds
 
 
 def sparse_features(rows: int, columns: int, entries: int) -> SparseFeatures:
@@ -292,7 +322,7 @@ def sparse_features(rows: int, columns: int, entries: int) -> SparseFeatures:
     return SparseFeatures(indptr, column_indices, np.ones(rows * entries, np.float32), columns)
 
 
-def loading(
+def measure_loading(
     graph: Graph, cores: int, forms: Collection[LoadForm] = ("rows", "sparse", "aggregated")
 ) -> Iterator[tuple[LoadCost, float]]:
     """Measure the loading table for a graph's size; yield each entry with its spread.
@@ -329,7 +359,7 @@ def loading(
                 loaded: list[int] = []
                 # Use a new mini-batch each time: rows of the last one may still be cached.
                 for step in range(REPETITIONS + 2):
-                    if agree(spent[2:]):
+                    if has_converged(spent[2:]):
                         break
                     batch = sampler.sample(step, sampler.units(step), workers, in_place=plan.in_place)
                     sweep()

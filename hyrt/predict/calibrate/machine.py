@@ -11,68 +11,71 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psutil
-from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.calibration.fit_overlap import MeasuredRun, Overlap, fit_overlap
-from hyrt_perfmodel.calibration.fit_rates import shared_rates, with_sparse_launch
-from hyrt_perfmodel.platforms.calibration_file import (
-    Calibration,
-    read_calibration,
-    why_other_device,
-    why_other_machine,
+from hyrt_perfmodel.calibration_fit import (
+    MeasuredRun,
+    StageOverlapFit,
+    fit_stage_overlap,
+    fit_threaded_rates,
+    with_sparse_launch,
 )
-from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost, WalkCost
+from hyrt_perfmodel.platforms.measured_costs import LoadCost, SampleCost, WalkCost
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, TrainerRates
+from hyrt_perfmodel.platforms.platform_file import (
+    Calibration,
+    device_mismatch,
+    machine_mismatches,
+    read_calibration,
+)
+from hyrt_perfmodel.policy import Assignment, Threads
 from hyrt_perfmodel.prediction.extra_terms import weight_gradients_s
 from hyrt_perfmodel.prediction.stages import trainer_s
-from hyrt_perfmodel.workloads.workload import LoadForm, Workload
+from hyrt_perfmodel.workload import LoadForm, Workload
 
 from hyrt.config import Config, build_config
 from hyrt.device import Device, DeviceInfo, DeviceOptions
 from hyrt.device.calls import opened
 from hyrt.device.discovery import find_device
 from hyrt.device.names import split_by_shares
-from hyrt.errors import ConfigError, DeviceUnavailable, UnsupportedModel, describe
+from hyrt.errors import ConfigError, DeviceUnavailableError, UnsupportedModelError, describe_error
 from hyrt.graph.graph import Graph
 from hyrt.graph.source import open_graph
-from hyrt.machine.cores import shared_cores
-from hyrt.machine.workers import Workers
 from hyrt.nn.models.model_kind import find_model
-from hyrt.nn.operators import product
+from hyrt.nn.operators import linear
 from hyrt.predict.calibrate import host as host_measurements
-from hyrt.predict.calibrate.chunks import chunk_rates
-from hyrt.predict.calibrate.disk import file_gb_s
-from hyrt.predict.calibrate.host import HUGE, HUGE_BYTES, LARGE, LEAST, SMALL
+from hyrt.predict.calibrate.full_graph import measure_chunk_rates, measure_full_graph_rates, measure_loop_cost
+from hyrt.predict.calibrate.host import HUGE, HUGE_BYTES, LARGE, SMALL, TINY, measure_file_gb_s
 from hyrt.predict.calibrate.short_run import short_run
 from hyrt.predict.calibrate.store import (
     accelerators_by_name,
+    describe_machine,
     read_measured,
     real_devices,
     shares_cores,
-    this_machine,
 )
 from hyrt.predict.calibrate.trainers import (
     CHUNK_ROWS,
     DENSE,
+    HETERO,
+    HETERO_PROBES,
+    HETERO_SHARED_PROBES,
     PROBES,
     SHARED_PROBES,
     SPARSE_PROBE,
-    TYPED,
-    TYPED_PROBES,
-    TYPED_SHARED_PROBES,
-    Measured,
     Probe,
-    Widths,
+    ProbeGraphs,
+    ProbeMeasurement,
     fit_link,
     fit_trainer,
-    measure,
+    measure_probe,
 )
-from hyrt.predict.calibrate.whole_graph import loop_cost, whole_graph_rates
-from hyrt.predict.workload import sampled_workload, why_not_measured
+from hyrt.predict.workload import calibration_gap, sampled_workload
+from hyrt.runtime.hardware import shared_cores
+from hyrt.runtime.workers import Workers
 
 KINDS: tuple[str, ...] = ("graphsage", "gcn", "gin", "gat")
 _FORMS: tuple[LoadForm, ...] = ("rows", "aggregated", "in_place", "sparse")
 
-Say = Callable[[str], None]
+ProgressCallback = Callable[[str], None]
 """Callback for progress messages."""
 
 
@@ -83,7 +86,8 @@ class _Trainer:
     info: DeviceInfo
     rates: dict[str, TrainerRates] = field(default_factory=dict)
     alone: dict[str, TrainerRates] = field(default_factory=dict)
-    """`rates` and `alone`: rates per kind of model; for the CPU with all threads, and with one thread if it
+    """`rates` and `no_reduction`: rates per kind of model; for the CPU with all threads, and with one thread
+    if it
     has several."""
     link: tuple[float, float] = (0.0, float("inf"))
     spreads: list[float] = field(default_factory=list)
@@ -92,12 +96,12 @@ class _Trainer:
     reached: dict[str, float] = field(default_factory=dict)
 
 
-def calibrate(say: Say = lambda text: None, *, everything: bool = False) -> Calibration:
+def calibrate(notify: ProgressCallback = lambda text: None, *, everything: bool = False) -> Calibration:
     """Measure this machine: about a minute on two cores, longer if every device is measured.
 
     Parameters
     ----------
-    say
+    notify
         Callback for progress messages.
     everything
         Whether devices that share the CPU's cores are also measured; most of their time is kernel
@@ -110,14 +114,14 @@ def calibrate(say: Say = lambda text: None, *, everything: bool = False) -> Cali
     """
     started, date = time.perf_counter(), datetime.date.today().isoformat()
     cores = shared_cores()
-    say("host: memory, sampling and loading")
+    notify("host: memory, sampling and loading")
     small, large = open_graph(SMALL), open_graph(LARGE)
     host, measured = _measure_host(small, large, cores)
-    graphs = Widths({SMALL: small, LARGE: large, DENSE: open_graph(DENSE)})
+    graphs = ProbeGraphs({SMALL: small, LARGE: large, DENSE: open_graph(DENSE)})
     found = real_devices()
     selected = [info for info in found if everything or not shares_cores(info)]
     trainers, skipped = _measure_trainers(
-        selected, graphs, say, lambda info: cores if info.kind == "cpu" else max(1, cores // 2)
+        selected, graphs, notify, lambda info: cores if info.kind == "cpu" else max(1, cores // 2)
     )
     skipped |= {
         info.name: "computes on the CPU's cores; `hyrt calibrate --all` measures it, which takes minutes"
@@ -126,9 +130,12 @@ def calibrate(say: Say = lambda text: None, *, everything: bool = False) -> Cali
     }
     cpu = next(trainer for trainer in trainers if trainer.info.kind == "cpu")
     host = _with_cpu(host, cpu)
-    say("whole graphs")
+    notify("whole graphs")
     host = replace(
-        host, whole_graph=whole_graph_rates(cores), chunks=chunk_rates(cores), file_gb_s=file_gb_s()
+        host,
+        whole_graph=measure_full_graph_rates(cores),
+        chunks=measure_chunk_rates(cores),
+        file_gb_s=measure_file_gb_s(),
     )
     others = [trainer for trainer in trainers if trainer is not cpu]
     platform = Platform(
@@ -137,11 +144,11 @@ def calibrate(say: Say = lambda text: None, *, everything: bool = False) -> Cali
         accelerators=tuple(_accelerator(trainer) for trainer in others),
         source=f"measured {date}",
     )
-    runs = _runs(platform, graphs, cpu, others, say)
-    fit = fit_overlap(runs)
+    runs = _runs(platform, graphs, cpu, others, notify)
+    fit = fit_stage_overlap(runs)
     platform = replace(
         platform,
-        host=fit.of(host),
+        host=fit.apply_to(host),
         relative_error=round(max(0.05, statistics.fmean(abs(error) for error in fit.relative_errors)), 3),
     )
     measured |= {
@@ -155,7 +162,7 @@ def calibrate(say: Say = lambda text: None, *, everything: bool = False) -> Cali
         "devices": _reached_rates(trainers, date),
     }
     return Calibration(
-        machine=this_machine({trainer.info.name: trainer.info.description for trainer in trainers}),
+        machine=describe_machine({trainer.info.name: trainer.info.description for trainer in trainers}),
         date=date,
         seconds=round(time.perf_counter() - started, 1),
         platform=platform,
@@ -165,7 +172,7 @@ def calibrate(say: Say = lambda text: None, *, everything: bool = False) -> Cali
 
 def measure_devices(
     infos: Sequence[DeviceInfo],
-    say: Say = lambda text: None,
+    notify: ProgressCallback = lambda text: None,
     kinds: Sequence[str] = KINDS,
     known: Calibration | None = None,
 ) -> tuple[Calibration, dict[str, str]]:
@@ -175,7 +182,7 @@ def measure_devices(
     ----------
     infos
         The devices; real ones only.
-    say
+    notify
         Callback for progress messages.
     kinds
         Kinds of models; each device is measured with the first kind that it supports.
@@ -193,12 +200,12 @@ def measure_devices(
     """
     cores = shared_cores()
     known = known or read_measured()
-    if known is not None and why_other_machine(known, this_machine({})):
+    if known is not None and machine_mismatches(known, describe_machine({})):
         known = None
     trainers, skipped = _measure_trainers(
         infos,
-        Widths({name: open_graph(name) for name in _graphs(kinds)}),
-        say,
+        ProbeGraphs({name: open_graph(name) for name in _graphs(kinds)}),
+        notify,
         lambda info: cores if info.kind == "cpu" else max(1, cores // 2),
         kinds,
         max_kinds=1,
@@ -221,7 +228,7 @@ def measure_devices(
             accelerators[name] = accelerator
     measured = {} if known is None else dict(known.measured)
     measured["devices"] = {**measured.get("devices", {}), **_reached_rates(trainers, date)}
-    machine = this_machine(
+    machine = describe_machine(
         {**devices, **{trainer.info.name: trainer.info.description for trainer in trainers}}
     )
     platform = Platform(
@@ -236,14 +243,14 @@ def measure_devices(
     return Calibration(machine=machine, date=date, seconds=0.0, platform=platform, measured=measured), skipped
 
 
-def measure_kinds(kinds: Sequence[str], say: Say = lambda text: None) -> Calibration:
+def measure_kinds(kinds: Sequence[str], notify: ProgressCallback = lambda text: None) -> Calibration:
     """Measure the CPU with further kinds of models, whose costs equal those of no other kind.
 
     Parameters
     ----------
     kinds
         Kinds, by their `model.kind` names.
-    say
+    notify
         Callback for progress messages.
 
     Returns
@@ -262,20 +269,20 @@ def measure_kinds(kinds: Sequence[str], say: Say = lambda text: None) -> Calibra
             raise ConfigError(
                 f"--model {kind}: it has the costs of {similar}, which every calibration measures: omit it"
             )
-        if reason := why_not_measured(kind):
+        if reason := calibration_gap(kind):
             raise ConfigError(f"--model {kind}: {reason}")
     calibration = read_calibration()
-    if stale := why_other_machine(calibration, this_machine({})):
-        raise DeviceUnavailable(f"the calibration was {stale}: run `hyrt calibrate` first")
+    if stale := machine_mismatches(calibration, describe_machine({})):
+        raise DeviceUnavailableError(f"the calibration was {stale}: run `hyrt calibrate` first")
     for kind in kinds:
-        say(f"cpu:0 with model.kind={kind}")
+        notify(f"cpu:0 with model.kind={kind}")
         calibration, skipped = measure_devices([find_device("cpu:0")[1]], kinds=[kind], known=calibration)
         if skipped:
-            raise UnsupportedModel(f"model.kind={kind}: {' '.join(skipped.values())}")
+            raise UnsupportedModelError(f"model.kind={kind}: {' '.join(skipped.values())}")
         host = calibration.platform.host
-        if host.whole_graph is None or find_model(kind).typed:
+        if host.whole_graph is None or find_model(kind).hetero:
             continue
-        if (loops := loop_cost(kind, host.whole_graph)) is not None:
+        if (loops := measure_loop_cost(kind, host.whole_graph)) is not None:
             full_graph = replace(host.whole_graph, loops={**host.whole_graph.loops, kind: loops})
             calibration = replace(
                 calibration,
@@ -286,31 +293,31 @@ def measure_kinds(kinds: Sequence[str], say: Say = lambda text: None) -> Calibra
 
 def _graphs(kinds: Sequence[str]) -> Sequence[str]:
     """Return the graphs that the kinds of models are measured with."""
-    is_hetero = {find_model(kind).typed for kind in kinds}
-    return [*([SMALL, LARGE, DENSE] if False in is_hetero else []), *([TYPED] if True in is_hetero else [])]
+    is_hetero = {find_model(kind).hetero for kind in kinds}
+    return [*([SMALL, LARGE, DENSE] if False in is_hetero else []), *([HETERO] if True in is_hetero else [])]
 
 
 def _has_changed(known: Calibration, info: DeviceInfo) -> bool:
-    return bool(why_other_device(known, this_machine({info.name: info.description}), info.name))
+    return bool(device_mismatch(known, describe_machine({info.name: info.description}), info.name))
 
 
 def _measure_host(small: Graph, large: Graph, cores: int) -> tuple[Host, dict[str, Any]]:
     """Measure the host; return it without its trainer's rates, and further figures."""
     with Workers(1, "hyrt.calibrate") as one, Workers(cores, "hyrt.calibrate") as all_cores:
-        one_thread = host_measurements.sequential_gb_s(one)
-        all_threads = host_measurements.sequential_gb_s(all_cores)
+        one_thread = host_measurements.measure_copy(one)
+        all_threads = host_measurements.measure_copy(all_cores)
     sampling: list[tuple[SampleCost, float]] = []
     loading: list[tuple[LoadCost, float]] = []
     walking: list[WalkCost] = []
 
     def add(graph: Graph, forms: Collection[LoadForm]) -> None:
         graph_bytes = float(graph.topology.indptr.nbytes + graph.topology.indices.nbytes)
-        walking.extend(host_measurements.walking(graph, graph_bytes, cores))
+        walking.extend(host_measurements.measure_walks(graph, graph_bytes, cores))
         if forms:
-            sampling.extend(host_measurements.sampling(graph, graph_bytes, cores))
-            loading.extend(host_measurements.loading(graph, cores, forms))
+            sampling.extend(host_measurements.measure_sampling(graph, graph_bytes, cores))
+            loading.extend(host_measurements.measure_loading(graph, cores, forms))
 
-    add(open_graph(LEAST), ())
+    add(open_graph(TINY), ())
     for graph in (small, large):
         add(graph, ("rows", "sparse", "aggregated"))
     widest = [cost for cost, _ in loading if cost.threads == cores and cost.form == "rows"]
@@ -326,7 +333,7 @@ def _measure_host(small: Graph, large: Graph, cores: int) -> tuple[Host, dict[st
         loading=tuple(cost for cost, _ in loading),
         sampling=tuple(cost for cost, _ in sampling),
         walking=tuple(walking),
-        sparse=tuple(host_measurements.sparse_products(cores)),
+        sparse=tuple(host_measurements.measure_sparse_products(cores)),
     )
     figures = {
         "memory_gb_s": {
@@ -345,8 +352,8 @@ def _measure_host(small: Graph, large: Graph, cores: int) -> tuple[Host, dict[st
 
 def _measure_trainers(
     infos: Sequence[DeviceInfo],
-    graph: Widths,
-    say: Say,
+    graph: ProbeGraphs,
+    say: ProgressCallback,
     threads: Callable[[DeviceInfo], int],
     kinds: Sequence[str] = KINDS,
     max_kinds: int = len(KINDS),
@@ -363,25 +370,29 @@ def _measure_trainers(
         except Exception as error:  # A plug-in may raise anything; the other devices are still measured.
             if info.kind == "cpu":
                 raise
-            skipped[info.name] = " ".join(describe(error).split())
+            skipped[info.name] = " ".join(describe_error(error).split())
     return trainers, skipped
 
 
 def _measure_trainer(
-    info: DeviceInfo, graph: Widths, threads: int, kinds: Sequence[str] = KINDS, max_kinds: int = len(KINDS)
+    info: DeviceInfo,
+    graph: ProbeGraphs,
+    threads: int,
+    kinds: Sequence[str] = KINDS,
+    max_kinds: int = len(KINDS),
 ) -> _Trainer:
     """Measure a device's rates for the kinds of models that it supports, at most `max_kinds` of them."""
     backend, device_info = find_device(info.name)
     trainer = _Trainer(info)
-    all_measured: list[Measured] = []
+    all_measured: list[ProbeMeasurement] = []
     for kind in kinds:
         if len(trainer.rates) == max_kinds:
             break
         # Measure the CPU with one thread first, so that its rates exclude the cost of waking threads.
         first_threads = 1 if info.kind == "cpu" else threads
-        is_hetero = find_model(kind).typed
-        probes = (TYPED_PROBES,) if is_hetero else ()
-        shared_probes: Sequence[Probe] = TYPED_SHARED_PROBES if is_hetero else SHARED_PROBES
+        is_hetero = find_model(kind).hetero
+        probes = (HETERO_PROBES,) if is_hetero else ()
+        shared_probes: Sequence[Probe] = HETERO_SHARED_PROBES if is_hetero else SHARED_PROBES
         measured = measure_kind(backend, device_info, first_threads, kind, graph, *probes)
         if not measured:
             continue
@@ -393,23 +404,23 @@ def _measure_trainer(
             for sparse in measure_kind(backend, device_info, first_threads, kind, graph, (SPARSE_PROBE,)):
                 rates = with_sparse_launch(rates, sparse.workload, sparse.propagate.seconds)
         trainer.rates[kind] = rates
-        shared: list[Measured] = []
+        shared: list[ProbeMeasurement] = []
         if threads > first_threads:
             shared = measure_kind(backend, device_info, threads, kind, graph, shared_probes)
             trainer.alone[kind] = rates
-            trainer.rates[kind] = shared_rates(
+            trainer.rates[kind] = fit_threaded_rates(
                 rates,
                 [entry.workload for entry in shared],
                 [entry.propagate.seconds for entry in shared],
                 threads=threads,
-                chunk_rows=CHUNK_ROWS.get(kind, product.GRAIN),
+                chunk_rows=CHUNK_ROWS.get(kind, linear.GRAIN),
             )
         trainer.errors += fit.relative_errors
         trainer.spreads.append(statistics.median(entry.propagate.spread for entry in measured))
         all_measured += measured + shared
         trainer.first_probe_s = trainer.first_probe_s or (shared or measured)[0].propagate.seconds
     if not trainer.rates:
-        raise UnsupportedModel(f"{info.name} runs none of {', '.join(kinds)}")
+        raise UnsupportedModelError(f"{info.name} runs none of {', '.join(kinds)}")
     if not info.zero_copy:
         trainer.link = fit_link(all_measured)
     trainer.reached = {
@@ -431,22 +442,24 @@ def measure_kind(
     info: DeviceInfo,
     threads: int,
     kind: str,
-    graph: Widths,
+    graph: ProbeGraphs,
     probes: Sequence[Probe] = PROBES,
-) -> list[Measured]:
+) -> list[ProbeMeasurement]:
     """Run all probes of a kind of model, with its default options or plain; empty if it supports neither."""
     for plain in (False, True):
         try:
             with opened(backend, info, DeviceOptions(threads=threads)) as device:
-                results = [measure(device, kind, probe, graph.of(probe), plain=plain) for probe in probes]
+                results = [
+                    measure_probe(device, kind, probe, graph.graph(probe), plain=plain) for probe in probes
+                ]
                 for index, probe in enumerate(probes):
                     if results[index].propagate.spread > _MAX_SPREAD:
-                        repeated = measure(device, kind, probe, graph.of(probe), plain=plain)
+                        repeated = measure_probe(device, kind, probe, graph.graph(probe), plain=plain)
                         results[index] = min(
                             results[index], repeated, key=lambda result: result.propagate.seconds
                         )
                 return results
-        except UnsupportedModel:
+        except UnsupportedModelError:
             continue
     return []
 
@@ -542,12 +555,12 @@ _WARMUP_STEPS = 9
 
 
 def _runs(
-    platform: Platform, graphs: Widths, cpu: _Trainer, others: Sequence[_Trainer], say: Say
+    platform: Platform, graphs: ProbeGraphs, cpu: _Trainer, others: Sequence[_Trainer], say: ProgressCallback
 ) -> list[MeasuredRun]:
     """Train the CPU alone, every accelerator alone, and both together, for about a second each."""
     sets = [[cpu], *([trainer] for trainer in others), *([cpu, trainer] for trainer in others)]
     # The work of a step is the same on all of them.
-    works = {spec: sampled_workload(_config(spec), graphs.of(spec.probe)) for spec in _RUNS}
+    works = {spec: sampled_workload(_config(spec), graphs.graph(spec.probe)) for spec in _RUNS}
     runs = []
     for trainers in sets:
         say(f"short runs on {' and '.join(trainer.info.name for trainer in trainers)}")
@@ -561,9 +574,12 @@ def _runs(
             if all(_can_run(trainer, spec) for trainer in trainers):
                 try:
                     run = short_run(
-                        _config(spec, trainers), graphs.of(spec.probe), warm=_WARMUP_STEPS, steps=spec.steps
+                        _config(spec, trainers),
+                        graphs.graph(spec.probe),
+                        warm=_WARMUP_STEPS,
+                        steps=spec.steps,
                     )
-                except UnsupportedModel:
+                except UnsupportedModelError:
                     continue  # The device supports only the plain form of the kind.
                 assignment = Assignment(split=tuple(run.split.values()), threads=Threads(**run.threads))
                 synchronize_s = run.stage_s["synchronize"]
@@ -593,7 +609,7 @@ def _config(run: _Run, trainers: Sequence[_Trainer] = ()) -> Config:
     return build_config(settings)
 
 
-def _summarize_runs(runs: Sequence[MeasuredRun], overlap: Overlap) -> list[dict[str, Any]]:
+def _summarize_runs(runs: Sequence[MeasuredRun], overlap: StageOverlapFit) -> list[dict[str, Any]]:
     return [
         {
             "split": list(run.assignment.split),

@@ -11,13 +11,13 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from hyrt_perfmodel.communication.collectives import all_reduce_bytes, busiest_bytes
-from hyrt_perfmodel.communication.measured_network import FittedNetwork, TimedTravel, fit_network
+from hyrt_perfmodel.communication.network import FittedNetwork, TimedCollective, fit_network
+from hyrt_perfmodel.communication.traffic import all_reduce_bytes, busiest_link_bytes
 from numpy.typing import NDArray
 
-from hyrt.distributed.joined_ranks import JoinedRanks
-from hyrt.distributed.rank_group import RankGroup
-from hyrt.quantities import counted
+from hyrt.distributed.context import DistributedContext
+from hyrt.distributed.process_group import RankGroup
+from hyrt.formatting import pluralize
 
 _PURPOSE = "calibration"
 _MIN_BYTES, _GROWTH = 64, 4
@@ -31,7 +31,7 @@ _SIZE_RANGE = (0.5, 1.5)
 _NUM_UNEVEN = 3
 
 
-def measure_network(ranks: JoinedRanks, name: str, long_s: float = _LONG_S) -> FittedNetwork:
+def measure_network(ranks: DistributedContext, name: str, long_s: float = _LONG_S) -> FittedNetwork:
     """Measure exchanges and all-reduces between all ranks; a collective call that returns the same result on
     every rank.
 
@@ -48,7 +48,7 @@ def measure_network(ranks: JoinedRanks, name: str, long_s: float = _LONG_S) -> F
 
     Raises
     ------
-    RankLost
+    RankFailureError
         If a rank is lost during the measurement.
     ValueError
         If the times do not determine a bandwidth.
@@ -57,8 +57,8 @@ def measure_network(ranks: JoinedRanks, name: str, long_s: float = _LONG_S) -> F
     host = zlib.crc32(platform.node().encode())
     hosts = len(set(ranks.control.exchange_counts([host] * ranks.size, "control")))
     timing = _Timing(ranks.group("calibration"))
-    all_reduces: list[TimedTravel] = []
-    exchanges: list[TimedTravel] = []
+    all_reduces: list[TimedCollective] = []
+    exchanges: list[TimedCollective] = []
     size = _MIN_BYTES
     while True:
         all_reduces.append(timing.all_reduce(size))
@@ -71,13 +71,13 @@ def measure_network(ranks: JoinedRanks, name: str, long_s: float = _LONG_S) -> F
         timing.exchange("uneven exchanges", _unequal(ranks.size, size, seed)) for seed in range(_NUM_UNEVEN)
     ]
     today = datetime.datetime.now(tz=datetime.UTC).date()
-    where = counted(hosts, "machine") if hosts > 1 else "one machine"
+    where = pluralize(hosts, "machine") if hosts > 1 else "one machine"
     return fit_network(
         all_reduces,
         exchanges,
         name=name,
         machines=0 if hosts == ranks.size else hosts,
-        source=f"measured {today.isoformat()} between {counted(ranks.size, 'rank')} on {where} with gloo",
+        source=f"measured {today.isoformat()} between {pluralize(ranks.size, 'rank')} on {where} with gloo",
     )
 
 
@@ -87,27 +87,27 @@ class _Timing:
     def __init__(self, group: RankGroup) -> None:
         self._group = group
 
-    def exchange(self, operation: str, num_bytes: NDArray[np.int64]) -> TimedTravel:
+    def exchange(self, operation: str, num_bytes: NDArray[np.int64]) -> TimedCollective:
         """Time an exchange of [N, N] bytes from each rank to each other."""
         rank = self._group.rank
         send_sizes, receive_sizes = num_bytes[rank].tolist(), num_bytes[:, rank].tolist()
         sent = torch.zeros((sum(send_sizes), 1), dtype=torch.uint8)
         received = torch.zeros((sum(receive_sizes), 1), dtype=torch.uint8)
         seconds, core_s = self._measure(
-            lambda: self._group.exchange(sent, send_sizes, received, receive_sizes, _PURPOSE)
+            lambda: self._group.all_to_all(sent, send_sizes, received, receive_sizes, _PURPOSE)
         )
-        busiest = busiest_bytes(num_bytes.astype(float))
+        busiest = busiest_link_bytes(num_bytes.astype(float))
         # On average, ranks have fewer bytes than the busiest one.
         core_s *= busiest * len(num_bytes) / float(num_bytes.sum())
-        return TimedTravel(operation, len(num_bytes) - 1, busiest, seconds, core_s)
+        return TimedCollective(operation, len(num_bytes) - 1, busiest, seconds, core_s)
 
-    def all_reduce(self, size: int) -> TimedTravel:
-        """Time an all-reduce in which a rank sends as much as `size` bytes to each other rank."""
+    def all_reduce(self, size: int) -> TimedCollective:
+        """Time an all-reduce in which a rank sends as much as `format_bytes` bytes to each other rank."""
         ranks = self._group.size
         values = torch.zeros(size * ranks // 2 // 4)
-        times = self._measure(lambda: self._group.add(values, _PURPOSE))
+        times = self._measure(lambda: self._group.all_reduce(values, _PURPOSE))
         sent_bytes = all_reduce_bytes(values.nbytes, ranks)
-        return TimedTravel("all-reduces", 2 * (ranks - 1), sent_bytes, *times)
+        return TimedCollective("all-reduces", 2 * (ranks - 1), sent_bytes, *times)
 
     def _measure(self, operation: Callable[[], None]) -> tuple[float, float]:
         """Return the median time of the slowest rank and the median CPU time averaged over ranks; equal on
@@ -125,13 +125,13 @@ class _Timing:
         times = torch.zeros((2, self._group.size, repeats), dtype=torch.float64)
         barrier = torch.zeros(1)
         for repeat in range(repeats):
-            self._group.add(barrier, _PURPOSE)
+            self._group.all_reduce(barrier, _PURPOSE)
             # CPU time of the whole process, because another thread sends and receives.
             start, spent = time.perf_counter(), time.process_time()
             operation()
             times[0, self._group.rank, repeat] = time.perf_counter() - start
             times[1, self._group.rank, repeat] = time.process_time() - spent
-        self._group.add(times, _PURPOSE)
+        self._group.all_reduce(times, _PURPOSE)
         return list(zip(times[0].amax(dim=0).tolist(), times[1].mean(dim=0).tolist(), strict=True))
 
 

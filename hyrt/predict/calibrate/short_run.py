@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from hyrt.config import Config
 from hyrt.graph.graph import Graph
-from hyrt.observe.events import Event, StepGroup
-from hyrt.predict.this_run import predict_run
-from hyrt.training.compose import compose_run
+from hyrt.predict.predict_run import predict_run
+from hyrt.telemetry.events import Event, StepMetrics
+from hyrt.training.build_run import build_run
 from hyrt.training.train import Training
 
 
@@ -46,10 +46,10 @@ def short_run(config: Config, graph: Graph, *, warm: int, steps: int, balance: b
     HyrtError
         If the run fails.
     """
-    groups: list[StepGroup] = []
+    groups: list[StepMetrics] = []
 
     def record(event: Event) -> None:
-        if isinstance(event, StepGroup):
+        if isinstance(event, StepMetrics):
             groups.append(event)
 
     def is_complete() -> bool:
@@ -61,7 +61,7 @@ def short_run(config: Config, graph: Graph, *, warm: int, steps: int, balance: b
     # The measurement must not depend on an older calibration.
     fixed = config.balance.model_copy(update={"policy": "static", "predict": False})
     Training(
-        compose_run(
+        build_run(
             config.model_copy(
                 update={"train": train, "evaluate": evaluate, "balance": config.balance if balance else fixed}
             ),
@@ -86,14 +86,14 @@ def short_run(config: Config, graph: Graph, *, warm: int, steps: int, balance: b
     )
 
 
-def _full_step_groups(groups: list[StepGroup]) -> list[StepGroup]:
+def _full_step_groups(groups: list[StepMetrics]) -> list[StepMetrics]:
     """Return the groups without the last step of an epoch, which may be smaller; all groups if each has such
     a step.
     """
     return [group for group in groups if group.steps_done < group.steps_per_epoch] or groups
 
 
-def _median(values: Sequence[float], groups: Sequence[StepGroup]) -> float:
+def _median(values: Sequence[float], groups: Sequence[StepMetrics]) -> float:
     """Return the median, with each group weighted by its number of steps."""
     ordered = sorted(zip(values, (len(group.losses) for group in groups), strict=True))
     half, seen = sum(count for _, count in ordered) / 2, 0

@@ -18,29 +18,29 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from hyrt_perfmodel.platforms.calibration_file import (
+from hyrt_perfmodel.platforms.platform import Accelerator, PlatformTrainer, TrainerRates
+from hyrt_perfmodel.platforms.platform_file import (
     Calibration,
     CalibrationError,
     Machine,
     calibration_file,
+    device_mismatch,
+    format_calibration,
+    machine_mismatches,
     read_calibration,
-    to_text,
-    why_other_device,
-    why_other_machine,
-    why_stale,
+    staleness_reasons,
 )
-from hyrt_perfmodel.platforms.platform import Accelerator, PlatformTrainer, TrainerRates
 
 from hyrt.device import DeviceInfo, Rates
 from hyrt.device.discovery import Survey, survey_devices
-from hyrt.errors import DataNotWritten
-from hyrt.machine.atomic_write import write_atomically
-from hyrt.machine.cores import processor_name, shared_cores
+from hyrt.errors import DataWriteError
+from hyrt.runtime.files import write_atomically
+from hyrt.runtime.hardware import processor_name, shared_cores
 
 _PACKAGES = ("hyrt", "torch", "numba", "numpy")
 
 
-def this_machine(devices: Mapping[str, str]) -> Machine:
+def describe_machine(devices: Mapping[str, str]) -> Machine:
     """Describe this machine, to decide whether measurements are comparable.
 
     Parameters
@@ -77,8 +77,8 @@ def shares_cores(info: DeviceInfo) -> bool:
     return info.kind != "cpu" and info.host_cores > 0
 
 
-def check_place() -> None:
-    """Raise the error that `keep` would raise, before anything is measured."""
+def check_writable() -> None:
+    """Raise the error that `no_handoff` would raise, before anything is measured."""
     path = calibration_file()
     with _naming_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,27 +91,27 @@ def _naming_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataNotWritten(
+        raise DataWriteError(
             f"{path}: the measurements cannot be stored: {error.strerror}. Set XDG_CACHE_HOME to a "
             "writable folder"
         ) from error
 
 
-def keep(calibration: Calibration) -> None:
+def save_calibration(calibration: Calibration) -> None:
     """Write measurements to the user's cache folder.
 
     Raises
     ------
-    DataNotWritten
+    DataWriteError
         If the folder is not writable.
     """
     path = calibration_file()
     with _naming_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, to_text(calibration).encode())
+        write_atomically(path, format_calibration(calibration).encode())
 
 
-def usable() -> tuple[Calibration | None, str]:
+def usable_calibration() -> tuple[Calibration | None, str]:
     """Return the calibration if it matches this machine's cores and versions; devices are not checked.
 
     Returns
@@ -121,18 +121,18 @@ def usable() -> tuple[Calibration | None, str]:
     if not os.path.exists(calibration_file()):
         return None, ""
     try:
-        calibration = read_calibration(whole=False)
+        calibration = read_calibration(require_complete=False)
     except CalibrationError as error:
         return None, str(error)
-    if not calibration.is_whole:
+    if not calibration.is_complete:
         return None, ""
-    reasons = why_other_machine(calibration, this_machine({}))
+    reasons = machine_mismatches(calibration, describe_machine({}))
     if reasons:
         return None, f"the calibration was {reasons[0]}: run `hyrt calibrate`"
     return calibration, ""
 
 
-def kept(devices: list[DeviceInfo] | None = None) -> tuple[Calibration | None, list[str]]:
+def stored_calibration(devices: list[DeviceInfo] | None = None) -> tuple[Calibration | None, list[str]]:
     """Read this machine's calibration, and the reasons why it is missing or incomplete; no reasons if it is
     valid.
 
@@ -149,12 +149,12 @@ def kept(devices: list[DeviceInfo] | None = None) -> tuple[Calibration | None, l
     measured = calibration.machine.devices
     # Devices that share the CPU's cores are only measured on request.
     expected = [info for info in found if info.name in measured or not shares_cores(info)]
-    here = this_machine({info.name: info.description for info in expected})
-    return calibration, why_stale(calibration, here)
+    here = describe_machine({info.name: info.description for info in expected})
+    return calibration, staleness_reasons(calibration, here)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownSpeed:
+class DeviceSpeed:
     """Known speed of a device."""
 
     trainer: PlatformTrainer | None
@@ -168,12 +168,12 @@ class KnownSpeed:
 def read_measured() -> Calibration | None:
     """Read the calibration of this machine, at least of its devices; None without a readable file."""
     try:
-        return read_calibration(whole=False)
+        return read_calibration(require_complete=False)
     except CalibrationError:
         return None
 
 
-def known_speed(info: DeviceInfo, calibration: Calibration | None, model: str = "") -> KnownSpeed:
+def device_speed(info: DeviceInfo, calibration: Calibration | None, model: str = "") -> DeviceSpeed:
     """Return the measured speed of a device if valid, otherwise the assumed speed.
 
     Parameters
@@ -192,7 +192,7 @@ def known_speed(info: DeviceInfo, calibration: Calibration | None, model: str = 
             return _measured_speed(info, calibration, model)
     rates = info.rates
     if rates is None:
-        return KnownSpeed(trainer=None, rates=None, not_used=not_used)
+        return DeviceSpeed(trainer=None, rates=None, not_used=not_used)
     assumed = Accelerator(
         kind=info.kind,
         memory_gb_s=rates.memory_bytes_per_s / 1e9,
@@ -204,16 +204,16 @@ def known_speed(info: DeviceInfo, calibration: Calibration | None, model: str = 
         device=assumed,
         rates=TrainerRates(memory_gb_s=assumed.memory_gb_s, macs_per_s=assumed.macs_per_s),
     )
-    return KnownSpeed(trainer=trainer, rates=rates, not_used=not_used)
+    return DeviceSpeed(trainer=trainer, rates=rates, not_used=not_used)
 
 
 def _invalid_reason(info: DeviceInfo, calibration: Calibration) -> str:
-    here = this_machine({info.name: info.description})
-    reasons = [*why_other_machine(calibration, here), why_other_device(calibration, here, info.name)]
+    here = describe_machine({info.name: info.description})
+    reasons = [*machine_mismatches(calibration, here), device_mismatch(calibration, here, info.name)]
     return next((f"measurement {reason}" for reason in reasons if reason), "")
 
 
-def _measured_speed(info: DeviceInfo, calibration: Calibration, model: str) -> KnownSpeed:
+def _measured_speed(info: DeviceInfo, calibration: Calibration, model: str) -> DeviceSpeed:
     platform = calibration.platform
     if info.kind == "cpu":
         trainer, models = platform.trainers(model)[0], platform.host.models
@@ -234,7 +234,7 @@ def _measured_speed(info: DeviceInfo, calibration: Calibration, model: str) -> K
             link_bytes_per_s=trainer.device.link_gb_s * 1e9,
             source=f"measured {reached.get('date', calibration.date)}",
         )
-    return KnownSpeed(trainer=trainer, rates=rates)
+    return DeviceSpeed(trainer=trainer, rates=rates)
 
 
 def _typical_rate(fitted: Sequence[float], reached: Any) -> float:

@@ -6,42 +6,80 @@ import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
-from hyrt_perfmodel.calibration.fit_rates import FittedRates, fit_rates
-from hyrt_perfmodel.workloads.model_workload import model_workload
-from hyrt_perfmodel.workloads.workload import Workload
+from hyrt_perfmodel.calibration_fit import FittedRates, fit_rates
+from hyrt_perfmodel.model_workload import hetero_workload, model_workload
+from hyrt_perfmodel.workload import Workload
 
 from hyrt.config import Config, build_config
 from hyrt.device import Device
 from hyrt.device.calls import call_device, named_at_the_end
 from hyrt.device.capabilities import usable_forms
-from hyrt.errors import DeviceFault
-from hyrt.graph.graph import Graph
+from hyrt.errors import DeviceFaultError
+from hyrt.graph.graph import Graph, VertexTable
+from hyrt.graph.hetero.rows import HeteroRows
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
-from hyrt.graph.vertex_table import VertexTable
-from hyrt.machine.workers import Workers
-from hyrt.nn.inputs import Aggregated, InPlace
+from hyrt.nn.hetero.inputs import HeteroInPlaceInput, HeteroInput
+from hyrt.nn.inputs import AggregatedFeatures, InPlaceFeatures
 from hyrt.nn.models.model_kind import find_model
 from hyrt.nn.operators import attention
 from hyrt.nn.operators.sparse import SparseRows
-from hyrt.nn.typed.typed_input import TypedInPlace, TypedInput
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan, plan_input
 from hyrt.predict.calibrate.host import LARGE, SMALL, Timing, sparse_features, summarize
-from hyrt.predict.calibrate.typed_probes import of_widths, relation_sampler, typed_work
+from hyrt.predict.hetero_workload import hetero_graph_sizes, relation_sizes
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.sampling.neighbor_settings import NeighborSettings
+from hyrt.sampling.neighbor_sampler import NeighborSampler
+from hyrt.sampling.relation_sampler import RelationSampler
 from hyrt.sampling.sampler import Sampler
+from hyrt.sampling.settings.neighbor_settings import NeighborSettings
 from hyrt.training.setup import build_model
+
+
+def with_widths(graph: Graph, features: int, classes: int) -> Graph:
+    """Return a heterogeneous graph with other widths: `features` columns for its first type, halved for each
+    further type.
+
+    Types without features stay without features.
+    """
+    types, rows = graph.types, graph.features
+    assert types is not None
+    assert isinstance(rows, HeteroRows)
+    tables = [
+        None
+        if table is None
+        else DenseFeatures(np.ones((types.count(name), max(1, features >> number)), np.float32))
+        for number, (name, table) in enumerate(zip(types.vertex_types, rows.tables, strict=True))
+    ]
+    labels = np.where(graph.labels < 0, graph.labels, graph.labels % classes)
+    return replace(graph, vertices=VertexTable(HeteroRows(types, tuple(tables)), labels, graph.masks))
+
+
+def relation_sampler(graph: Graph, fanouts: tuple[int, ...], targets: int) -> RelationSampler:
+    """Create a sampler with the same fan-outs along all relations."""
+    assert graph.types is not None
+    by_relation = [[fanout] * len(graph.types.relations) for fanout in fanouts]
+    return RelationSampler(graph, graph.split("train"), by_relation, targets, 0)
+
+
+def hetero_work(kind: str, batch: MiniBatch, graph: Graph, **widths: Any) -> Workload:
+    """Return the work of a heterogeneous mini-batch, for a model with the widths that `hetero_workload`
+    takes.
+    """
+    assert graph.types is not None
+    sizes = relation_sizes(batch, graph.types)
+    return hetero_workload(kind, sizes, hetero_graph_sizes(graph, batch.targets).widths, **widths)
+
 
 DENSE = "synthetic:tiny,edges=200k"
 """A graph with many edges per vertex."""
 
-TYPED = "synthetic:typed"
+HETERO = "synthetic:typed"
 """A graph with several types and relations."""
 
 HEADS = 4
@@ -99,29 +137,29 @@ SPARSE_PROBE = Probe(
 )
 
 # Heterogeneous probes, whose segments (the edges of one relation into one vertex) have many edges or few.
-TYPED_PROBES = (
-    Probe(features=128, hidden=256, classes=48, targets=1024, fanouts=(5, 5), graph=TYPED),
-    Probe(features=128, hidden=256, classes=48, targets=128, fanouts=(5, 5), graph=TYPED),
-    Probe(features=128, hidden=64, classes=48, targets=1024, fanouts=(10, 5), graph=TYPED),
-    Probe(features=128, hidden=64, classes=48, targets=128, fanouts=(10, 5), graph=TYPED),
-    Probe(features=16, hidden=256, classes=8, targets=256, fanouts=(10, 5), graph=TYPED),
-    Probe(features=16, hidden=64, classes=8, targets=1024, fanouts=(10, 10), graph=TYPED),
-    Probe(features=16, hidden=64, classes=8, targets=256, fanouts=(5, 5, 5), graph=TYPED),
-    Probe(features=16, hidden=32, classes=8, targets=512, fanouts=(25, 25), graph=TYPED),
-    Probe(features=16, hidden=32, classes=8, targets=512, fanouts=(2, 2), graph=TYPED),
-    Probe(features=16, hidden=32, classes=8, targets=64, fanouts=(5, 5), graph=TYPED),
-    Probe(features=16, hidden=32, classes=8, targets=16, fanouts=(3, 2), graph=TYPED),
-    Probe(features=16, hidden=32, classes=8, targets=16, fanouts=(2, 2, 2), graph=TYPED),
+HETERO_PROBES = (
+    Probe(features=128, hidden=256, classes=48, targets=1024, fanouts=(5, 5), graph=HETERO),
+    Probe(features=128, hidden=256, classes=48, targets=128, fanouts=(5, 5), graph=HETERO),
+    Probe(features=128, hidden=64, classes=48, targets=1024, fanouts=(10, 5), graph=HETERO),
+    Probe(features=128, hidden=64, classes=48, targets=128, fanouts=(10, 5), graph=HETERO),
+    Probe(features=16, hidden=256, classes=8, targets=256, fanouts=(10, 5), graph=HETERO),
+    Probe(features=16, hidden=64, classes=8, targets=1024, fanouts=(10, 10), graph=HETERO),
+    Probe(features=16, hidden=64, classes=8, targets=256, fanouts=(5, 5, 5), graph=HETERO),
+    Probe(features=16, hidden=32, classes=8, targets=512, fanouts=(25, 25), graph=HETERO),
+    Probe(features=16, hidden=32, classes=8, targets=512, fanouts=(2, 2), graph=HETERO),
+    Probe(features=16, hidden=32, classes=8, targets=64, fanouts=(5, 5), graph=HETERO),
+    Probe(features=16, hidden=32, classes=8, targets=16, fanouts=(3, 2), graph=HETERO),
+    Probe(features=16, hidden=32, classes=8, targets=16, fanouts=(2, 2, 2), graph=HETERO),
 )
 
 # Long and short steps with rows for several chunks: they determine the gain from further threads and the cost
 # of waking them.
 SHARED_PROBES = (PROBES[0], *PROBES[3:6])
-TYPED_SHARED_PROBES = (*TYPED_PROBES[:4], TYPED_PROBES[5])
+HETERO_SHARED_PROBES = (*HETERO_PROBES[:4], HETERO_PROBES[5])
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ProbeMeasurement:
     """Measurement of a probe on a device."""
 
     workload: Workload
@@ -136,7 +174,7 @@ class Measured:
     """Edges per second sorted by source before `propagate`; infinite if sorting is part of `propagate`."""
 
 
-class Widths:
+class ProbeGraphs:
     """Graphs with features and classes of given widths; features are created once per width.
 
     Parameters
@@ -149,11 +187,11 @@ class Widths:
         self._graphs = graphs
         self._features: dict[tuple[str, int, int], DenseFeatures | SparseFeatures] = {}
 
-    def of(self, probe: Probe) -> Graph:
+    def graph(self, probe: Probe) -> Graph:
         """Return the graph for a probe."""
         graph, key = self._graphs[probe.graph], (probe.graph, probe.features, probe.row_entries)
         if graph.types is not None:
-            return of_widths(graph, probe.features, probe.classes)
+            return with_widths(graph, probe.features, probe.classes)
         if key not in self._features:
             shape = (graph.num_vertices, probe.features)
             self._features[key] = (
@@ -165,7 +203,9 @@ class Widths:
         return Graph(graph.name, graph.topology, table)
 
 
-def measure(device: Device, kind: str, probe: Probe, graph: Graph, *, plain: bool = False) -> Measured:
+def measure_probe(
+    device: Device, kind: str, probe: Probe, graph: Graph, *, plain: bool = False
+) -> ProbeMeasurement:
     """Train a few mini-batches of one shape, excluding the first ones, which compile.
 
     Parameters
@@ -179,12 +219,12 @@ def measure(device: Device, kind: str, probe: Probe, graph: Graph, *, plain: boo
 
     Raises
     ------
-    UnsupportedModel
+    UnsupportedModelError
         If the device does not support the kind of model.
     """
     model = build_model(_settings(kind, probe, plain=plain), graph)
     name, parameters = device.info.name, list(model.parameters())
-    call_device(name, "load", lambda: device.load(model, parameters), fault=DeviceFault)
+    call_device(name, "load", lambda: device.load(model, parameters), fault=DeviceFaultError)
     plan = plan_input(model, graph, usable_forms(device, graph), fuse=True)
     sampler: Sampler
     if graph.types is None:
@@ -224,7 +264,7 @@ def measure(device: Device, kind: str, probe: Probe, graph: Graph, *, plain: boo
             sizes = _workload(kind, probe, batch, plan, graph)
             moved = _input_bytes(batch)
             batch.release()
-    return Measured(
+    return ProbeMeasurement(
         sizes,
         summarize(propagate[_WARMUP_STEPS:]),
         summarize(transfer[_WARMUP_STEPS:]),
@@ -250,8 +290,8 @@ def _settings(kind: str, probe: Probe, *, plain: bool) -> Config:
 
 def _workload(kind: str, probe: Probe, batch: MiniBatch, plan: InputPlan, graph: Graph) -> Workload:
     if graph.types is not None:
-        return typed_work(kind, batch, graph, hidden=probe.hidden, classes=probe.classes, heads=HEADS)
-    sizes = NeighborSettings().sizes_of(batch, len(batch.targets))
+        return hetero_work(kind, batch, graph, hidden=probe.hidden, classes=probe.classes, heads=HEADS)
+    sizes = NeighborSettings().batch_sizes(batch, len(batch.targets))
     edges = (0.0, *sizes.edges[1:]) if plan.form == "aggregated" else sizes.edges
     widths = [probe.features, *[probe.hidden] * (len(edges) - 1), probe.classes]
     model_kind = find_model(kind)
@@ -270,22 +310,22 @@ def _workload(kind: str, probe: Probe, batch: MiniBatch, plan: InputPlan, graph:
 
 def _input_bytes(batch: MiniBatch) -> float:
     inputs = batch.inputs
-    if isinstance(inputs, Aggregated):
+    if isinstance(inputs, AggregatedFeatures):
         inputs = inputs.values
-    if isinstance(inputs, TypedInput):
+    if isinstance(inputs, HeteroInput):
         return float(sum(4 * rows.numel() for rows in inputs.matrices if rows is not None))
-    if inputs is None or isinstance(inputs, InPlace | TypedInPlace | SparseRows):
+    if inputs is None or isinstance(inputs, InPlaceFeatures | HeteroInPlaceInput | SparseRows):
         return 0.0  # Not transferred: devices that accept sparse rows read them in place.
     assert isinstance(inputs, torch.Tensor)
     return float(inputs.numel() * inputs.element_size())
 
 
-def fit_trainer(measured: Sequence[Measured]) -> FittedRates:
+def fit_trainer(measured: Sequence[ProbeMeasurement]) -> FittedRates:
     """Fit a device's rates for one kind of model; unmeasured terms as in `fit_rates`."""
     return fit_rates([entry.workload for entry in measured], [entry.propagate.seconds for entry in measured])
 
 
-def fit_link(measured: Sequence[Measured]) -> tuple[float, float]:
+def fit_link(measured: Sequence[ProbeMeasurement]) -> tuple[float, float]:
     """Fit a link's latency in seconds and its bandwidth in 1e9 bytes per second to transfers of several
     sizes.
     """

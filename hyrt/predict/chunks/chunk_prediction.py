@@ -1,31 +1,257 @@
-"""Prediction of full-graph training in chunks, by simulating the schedule of copies."""
+"""Prediction of full-graph training in chunks, by simulating the schedule of copies, with matrices in a file
+beyond the host memory budget.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from hyrt_perfmodel.chunks.chunk_machines import ChunkMachine
+from hyrt_perfmodel.chunks.chunk_costs import ChunkMachine
+from hyrt_perfmodel.chunks.chunk_schedule import assign_columns
 from hyrt_perfmodel.chunks.chunked_epoch import ChunkedEpoch
-from hyrt_perfmodel.chunks.dealt_columns import dealt_columns
-from hyrt_perfmodel.platforms.platform import Platform, PlatformTrainer
+from hyrt_perfmodel.platforms.platform import Host, Platform, PlatformTrainer, device_name
 from hyrt_perfmodel.platforms.platform_file import THIS_MACHINE
-from hyrt_perfmodel.platforms.this_machine import full_name
-from hyrt_perfmodel.prediction.extra_terms import Terms
-from hyrt_perfmodel.prediction.memory import whole_graph_arrays
+from hyrt_perfmodel.policy import Threads
+from hyrt_perfmodel.prediction.extra_terms import ExtraTerms, page_miss_s
+from hyrt_perfmodel.prediction.initial_assignment import full_graph_arrays
 from hyrt_perfmodel.prediction.predict import ASSUMED_ERROR
 from hyrt_perfmodel.prediction.stage_times import StepModel, host_trainers
-from hyrt_perfmodel.workloads.workload import TrainingWorkload
+from hyrt_perfmodel.task_simulation import TaskTimes
+from hyrt_perfmodel.workload import TrainingWorkload
 
 from hyrt.config import Config
-from hyrt.errors import ConfigError, listed
-from hyrt.predict.chunks.chunk_team import PredictedTeam, free_bytes
-from hyrt.predict.chunks.chunked_work import MOST_SIMULATED, ChunkedWork
-from hyrt.predict.chunks.host_arrays import expected_edges, host_arrays
-from hyrt.predict.chunks.kept_in_file import file_bytes, file_s
-from hyrt.predict.chunks.loop_prediction import predict_loops
-from hyrt.predict.chunks.predicted_chunks import ChunkPrediction
+from hyrt.errors import ConfigError, join_names
+from hyrt.formatting import format_bytes, format_duration
+from hyrt.predict.chunks.chunk_team import PredictedDeviceGroup, free_bytes
+from hyrt.predict.chunks.chunked_work import MAX_SIMULATED, ChunkedWork, expected_edges, host_arrays
+
+_GIB, _GB = 2**30, 1e9
+# A matrix is written in the forward pass; in the backward pass it is read, and overwritten by its gradient.
+_PASSES = 3
+
+
+def file_bytes(config: Config, matrix_bytes: float) -> float:
+    """Return the bytes stored in a file, if the matrices exceed `fullgraph.host_memory`."""
+    limit = config.fullgraph.host_memory
+    return 0.0 if limit is None else max(0.0, matrix_bytes - limit)
+
+
+def file_s(config: Config, host: Host, work: TrainingWorkload, matrix_bytes: float) -> float:
+    """Return the seconds of disk I/O per epoch for the part of the file that does not fit the page cache.
+
+    Parameters
+    ----------
+    config, host, work
+        Settings, machine and work of the run.
+    matrix_bytes
+        Bytes of all matrices, in memory and in the file.
+    """
+    limit, in_file = config.fullgraph.host_memory, file_bytes(config, matrix_bytes)
+    if limit is None or host.memory_gib is None or host.file_gb_s is None:
+        return 0.0
+    data = [work.feature_bytes, work.graph_bytes, work.transpose_bytes]
+    resident = sum(size for size in data if math.isfinite(size)) + limit
+    cached = max(0.0, host.memory_gib * _GIB - resident)
+    return page_miss_s(in_file, _PASSES * in_file, cached, host.file_gb_s * _GB)
+
+
+def file_sentence(config: Config, host: Host, work: TrainingWorkload) -> str:
+    """Describe the file of a CPU that trains without chunks; empty if there is no file."""
+    if config.fullgraph.host_memory is None or work.full_graph_step is None:
+        return ""
+    memory = math.inf if host.memory_gib is None else host.memory_gib * _GIB
+    matrix_bytes = sum(work.full_graph_step(memory, host.cores or 1).matrices.values())
+    in_file = file_bytes(config, matrix_bytes)
+    if not in_file:
+        return ""
+    more_s = file_s(config, host, work, matrix_bytes)
+    cost = f"the disk takes {format_duration(more_s)} more an epoch" if more_s else "memory keeps its pages"
+    return (
+        f"{format_bytes(in_file)} of the {format_bytes(matrix_bytes)} of matrices are in a file, beyond "
+        f"fullgraph.host_memory={format_bytes(config.fullgraph.host_memory)}; {cost}"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkPrediction:
+    """Predicted epoch in chunks on one device, or on several."""
+
+    device: str
+    """Device name; names of several devices are joined by `+`."""
+    intervals: int
+    """P: number of vertex intervals."""
+    vertices: int
+    """Vertices per interval."""
+    columns: tuple[int, ...]
+    """Chunk columns per device."""
+    in_flight: int
+    """Chunks on the device at once."""
+    epoch: ChunkedEpoch
+    """The simulated epoch."""
+    synchronize_s: float
+    """Seconds of the gradient reduction and the optimizer step."""
+    relative_error: float
+    """Expected relative error."""
+    gather_fraction: float
+    """Fraction of the epoch in which the busiest device gathers along edges, including its copies."""
+    file_s: float = 0.0
+    """Seconds of disk I/O for the part of a file that does not fit the page cache."""
+    swapped: Mapping[str, float]
+    """Bytes per array that stays on the host, by display name."""
+    file_bytes: float
+    """Portion of these bytes that must be stored in a file."""
+    bound: str
+    """Description of what bounds the epoch."""
+    on_all_devices: ChunkPrediction | None = None
+    """Prediction on all accelerators of the platform together, if there are several."""
+
+    @property
+    def epoch_s(self) -> float:
+        """Seconds per epoch."""
+        return self.epoch.seconds + self.file_s + self.synchronize_s
+
+    @property
+    def num_reads(self) -> int:
+        """Number of chunks for which rows of an interval are copied."""
+        return sum(task.queue.startswith("copy in") and ": rows " in task.name for task in self.epoch.tasks)
+
+    @property
+    def num_filtered(self) -> int:
+        """Number of these chunks whose rows the host filters."""
+        return sum(task.queue.startswith("filter") for task in self.epoch.tasks)
+
+    @property
+    def num_forwarded(self) -> int:
+        """Number of chunks for which a device receives rows from its predecessor under the same switch."""
+        return sum("passed on" in task.name for task in self.epoch.tasks)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content that `hyrt predict --json` prints."""
+        return {
+            "device": self.device,
+            "intervals": self.intervals,
+            "vertices": self.vertices,
+            "columns": list(self.columns),
+            "reads": self.num_reads,
+            "filtered": self.num_filtered,
+            "handed": self.num_forwarded,
+            "in_flight": self.in_flight,
+            "epoch_s": self.epoch_s,
+            "relative_error": self.relative_error,
+            "synchronize_s": self.synchronize_s,
+            "copy_s": self.epoch.copy_s,
+            "compute_s": self.epoch.compute_s,
+            "hidden": self.epoch.hidden_fraction,
+            "swapped_bytes": {name: round(num_bytes) for name, num_bytes in self.swapped.items()},
+            "file_bytes": round(self.file_bytes),
+            "file_s": self.file_s,
+            "bound": self.bound,
+            "on_all": None if self.on_all_devices is None else self.on_all_devices.to_json(),
+        }
+
+    def lines(self) -> list[str]:
+        """Return the lines that `hyrt predict` prints."""
+        epoch, num = self.epoch, self.intervals
+        low, high = (self.epoch_s * (1 + sign * self.relative_error) for sign in (-1, 1))
+        copied = "reads host memory in place"
+        if epoch.copy_s and self.device.startswith("cpu:") and len(self.columns) == 1:
+            copied = f"copying sums and results in memory {format_duration(epoch.copy_s)}"
+        elif epoch.copy_s:
+            copied = f"copying {format_duration(epoch.copy_s)}, {epoch.hidden_fraction:.0%} of it hidden"
+        columns = ""
+        if len(self.columns) > 1:
+            columns = f" · {', '.join(map(str, self.columns))} columns each"
+        handed = (
+            f" · rows of {self.num_forwarded:,} chunks handed on under a switch" if self.num_forwarded else ""
+        )
+        filtered = (
+            f" · rows filtered for {self.num_filtered:,} of {self.num_reads:,} chunks"
+            if self.num_filtered
+            else ""
+        )
+        in_file = f", {format_bytes(self.file_bytes)} of it in a file" if self.file_bytes else ""
+        if self.file_s:
+            in_file += f", for which the disk takes {format_duration(self.file_s)} an epoch"
+        width = max(map(len, self.swapped), default=0)
+        return [
+            f"in chunks on {self.device}: epoch {format_duration(self.epoch_s)} ({format_duration(low)} to "
+            f"{format_duration(high)}) · {num} x {num} chunks of "
+            f"{self.vertices:,} vertices, {self.in_flight} in flight{columns} · {copied}{filtered}{handed} · "
+            f"computing {format_duration(epoch.compute_s)} ◀ bound by {self.bound}",
+            f"swapped to the host: {format_bytes(sum(self.swapped.values()))}{in_file}:",
+            *(f"  {name:{width}} {format_bytes(num_bytes):>9}" for name, num_bytes in self.swapped.items()),
+            *([] if self.on_all_devices is None else self.on_all_devices.lines()[:1]),
+        ]
+
+
+_BYTES_PER_GIB = 2**30
+
+
+def predict_loops(
+    platform: Platform,
+    work: TrainingWorkload,
+    config: Config,
+    trainers: Sequence[PlatformTrainer],
+    synchronize_s: float,
+    relative_error: float,
+) -> ChunkPrediction | None:
+    """Predict an epoch on the CPU; None for other devices, or if its loops were not measured.
+
+    The CPU runs the loops of an interval over rows in memory, so nothing is copied, and the computation does
+    not depend on the number of intervals.
+
+    Parameters
+    ----------
+    platform, work, config
+        The machine, the work and its settings.
+    trainers
+        Devices that train.
+    synchronize_s, relative_error
+        Fields of the prediction.
+    """
+    if not all(trainer.is_host for trainer in trainers) or work.full_graph_step is None:
+        return None
+    [trainer] = trainers
+    count = config.runtime.train_threads or platform.host.cores or 1
+    threads = Threads(sample=1, load=1, train=count)
+    step = work.at(float(work.batch_size))
+    step_times = StepModel(platform, work, ExtraTerms()).full_graph_s(trainer, step, threads, with_loops=True)
+    if step_times is None:
+        return None
+    gather_s, rest_s = step_times
+    vertices = round(step.vertices[0])
+    num = max(1, min(config.fullgraph.chunks, vertices))
+    memory_gib = platform.host.memory_gib
+    swapped = work.full_graph_step(
+        math.inf if memory_gib is None else memory_gib * _BYTES_PER_GIB, count
+    ).matrices
+    seconds = gather_s + rest_s
+    dominating = ("reading rows along edges", gather_s) if gather_s >= rest_s else ("products", rest_s)
+    return ChunkPrediction(
+        device=trainer.name,
+        intervals=num,
+        vertices=math.ceil(vertices / num),
+        columns=(num,),
+        in_flight=1,
+        epoch=ChunkedEpoch(
+            seconds=seconds,
+            copy_s=0.0,
+            compute_s=seconds,
+            hidden_fraction=1.0,
+            tasks=(),
+            times=TaskTimes((), ()),
+        ),
+        synchronize_s=synchronize_s,
+        relative_error=relative_error,
+        gather_fraction=gather_s / seconds,
+        file_s=file_s(config, platform.host, work, sum(swapped.values())),
+        swapped=swapped,
+        file_bytes=file_bytes(config, sum(swapped.values())),
+        bound=f"computing: {dominating[0]} {dominating[1] / seconds:.0%}",
+    )
 
 
 def predict_chunks(platform: Platform, work: TrainingWorkload, config: Config) -> ChunkPrediction | None:
@@ -41,25 +267,25 @@ def predict_chunks(platform: Platform, work: TrainingWorkload, config: Config) -
     config
         Settings of the work. Its devices are used if there are several, all of them the platform's.
     """
-    if not config.sampler.whole_graph:
+    if not config.sampler.is_full_graph:
         return None
     trainers, shares = _selected_trainers(platform, work, config)
     accelerators = _accelerators(platform, work) if len(trainers) == 1 and not trainers[0].is_host else []
     if not trainers:
         return None
-    if len(trainers) == 1 and not is_asked_for(platform, work, config):
+    if len(trainers) == 1 and not trains_in_chunks(platform, work, config):
         if trainers[0].is_host:
             return None  # It computes in host memory, so no copies in chunks are needed.
         budget = min(free_bytes(trainers[0]), config.fullgraph.device_memory or math.inf)
-        if sum(whole_graph_arrays(work.at(float(work.batch_size)), work).values()) <= budget:
+        if sum(full_graph_arrays(work.at(float(work.batch_size)), work).values()) <= budget:
             return None
     prediction = _predict_on_trainers(platform, work, config, trainers, shares)
     if prediction is None or len(accelerators) < 2:
         return prediction
-    return replace(prediction, on_all=_predict_on_trainers(platform, work, config, accelerators, ()))
+    return replace(prediction, on_all_devices=_predict_on_trainers(platform, work, config, accelerators, ()))
 
 
-def chunked_run(platform: Platform, work: TrainingWorkload, config: Config) -> ChunkPrediction | None:
+def predict_chunked_run(platform: Platform, work: TrainingWorkload, config: Config) -> ChunkPrediction | None:
     """Predict a run that trains in chunks with these settings; None if it does not.
 
     Parameters
@@ -74,15 +300,15 @@ def chunked_run(platform: Platform, work: TrainingWorkload, config: Config) -> C
     ConfigError
         If such a run cannot be predicted.
     """
-    if reason := why_not_in_chunks(platform, work, config):
+    if reason := chunk_prediction_gap(platform, work, config):
         raise ConfigError(reason)
     prediction = predict_chunks(platform, work, config)
-    if prediction is None and is_asked_for(platform, work, config):
+    if prediction is None and trains_in_chunks(platform, work, config):
         raise ConfigError("no chunks fit the devices: lower model.hidden, or raise fullgraph.device_memory")
     return prediction
 
 
-def why_not_in_chunks(platform: Platform, work: TrainingWorkload, config: Config) -> str:
+def chunk_prediction_gap(platform: Platform, work: TrainingWorkload, config: Config) -> str:
     """Return why a run in chunks cannot be predicted accurately; empty if it can, or does not train in
     chunks.
 
@@ -92,20 +318,22 @@ def why_not_in_chunks(platform: Platform, work: TrainingWorkload, config: Config
         Arguments of `predict_chunks`.
     """
     trainers, _ = _selected_trainers(platform, work, config)
-    if not is_asked_for(platform, work, config):
+    if not trains_in_chunks(platform, work, config):
         return ""
-    if config.fullgraph.chunks > MOST_SIMULATED:
-        limit = f"{MOST_SIMULATED} x {MOST_SIMULATED}"
+    if config.fullgraph.chunks > MAX_SIMULATED:
+        limit = f"{MAX_SIMULATED} x {MAX_SIMULATED}"
         return f"more than {limit} chunks are not simulated (fullgraph.chunks={config.fullgraph.chunks})"
-    uses_loops = ChunkedWork.of(work, config, trainers[-1].device.kind) is None
+    uses_loops = ChunkedWork.from_config(work, config, trainers[-1].device.kind) is None
     devices = [trainer.name for trainer in trainers if not trainer.is_host]
     if uses_loops and devices:
         return (
             f"model.kind={config.model.kind} trains in chunks by loops over edges, which were not measured "
-            f"on {listed(devices)}: only those of the CPU are known"
+            f"on {join_names(devices)}: only those of the CPU are known"
         )
     full_graph_rates = platform.host.whole_graph
-    unknown = uses_loops and (full_graph_rates is None or not full_graph_rates.looped or work.whole is None)
+    unknown = uses_loops and (
+        full_graph_rates is None or not full_graph_rates.looped or work.full_graph_step is None
+    )
     if not uses_loops and len(devices) < len(trainers):
         # The rates of other machines are assumed.
         unknown = platform.name == THIS_MACHINE and not platform.host.chunks
@@ -115,7 +343,7 @@ def why_not_in_chunks(platform: Platform, work: TrainingWorkload, config: Config
     return f"{reason}: run `hyrt calibrate`" if platform.name == THIS_MACHINE else reason
 
 
-def is_asked_for(platform: Platform, work: TrainingWorkload, config: Config) -> bool:
+def trains_in_chunks(platform: Platform, work: TrainingWorkload, config: Config) -> bool:
     """Return whether a run with these settings trains in chunks even if the graph fits the device.
 
     Parameters
@@ -124,10 +352,10 @@ def is_asked_for(platform: Platform, work: TrainingWorkload, config: Config) -> 
         Arguments of `predict_chunks`.
     """
     settings, (trainers, _) = config.fullgraph, _selected_trainers(platform, work, config)
-    if not (config.sampler.whole_graph and trainers):
+    if not (config.sampler.is_full_graph and trainers):
         return False
     on_host = all(trainer.is_host for trainer in trainers)
-    return len(trainers) > 1 or settings.asks_for_chunks or (settings.host_memory is not None and not on_host)
+    return len(trainers) > 1 or settings.uses_chunks or (settings.host_memory is not None and not on_host)
 
 
 def _selected_trainers(
@@ -137,7 +365,7 @@ def _selected_trainers(
 
     The default is the platform's first accelerator, or its CPU if there is none.
     """
-    trainers, shares = named_trainers(platform, work, config)
+    trainers, shares = configured_trainers(platform, work, config)
     if len(trainers) > 1:
         return trainers, shares
     return _accelerators(platform, work)[:1] or [trainer for trainer in trainers if trainer.is_host], []
@@ -151,8 +379,8 @@ def _predict_on_trainers(
     shares: Sequence[float],
 ) -> ChunkPrediction | None:
     """Predict an epoch on some trainers; None if no chunks fit, or their cost is unknown."""
-    chunked = ChunkedWork.of(work, config, trainers[-1].device.kind)
-    synchronize_s = StepModel(platform, work, Terms()).synchronize_s(host_trainers(trainers))
+    chunked = ChunkedWork.from_config(work, config, trainers[-1].device.kind)
+    synchronize_s = StepModel(platform, work, ExtraTerms()).synchronize_s(host_trainers(trainers))
     error = ASSUMED_ERROR if platform.relative_error is None else platform.relative_error
     if chunked is None:
         return predict_loops(platform, work, config, trainers, synchronize_s, error)
@@ -170,7 +398,7 @@ def _simulate(
     error: float,
 ) -> ChunkPrediction | None:
     settings = config.fullgraph
-    team = PredictedTeam.of(chunked, trainers, platform.host, config, shares)
+    team = PredictedDeviceGroup.from_config(chunked, trainers, platform.host, config, shares)
     if team is None:
         return None
     epoch = team.epoch(chunked, config)
@@ -188,12 +416,12 @@ def _simulate(
         device="+".join(trainer.name for trainer in trainers),
         intervals=team.intervals,
         vertices=math.ceil(chunked.vertices / team.intervals),
-        columns=tuple(map(len, dealt_columns(team.intervals, team.shares))),
+        columns=tuple(map(len, assign_columns(team.intervals, team.shares))),
         in_flight=team.in_flight,
         epoch=epoch,
         synchronize_s=synchronize_s,
         relative_error=error,
-        gather_part=1 - busy["update"] / max(sum(busy.values()), 1e-30),
+        gather_fraction=1 - busy["update"] / max(sum(busy.values()), 1e-30),
         file_s=file_s(config, platform.host, work, swapped_bytes),
         swapped=swapped,
         file_bytes=file_bytes(config, swapped_bytes),
@@ -201,7 +429,7 @@ def _simulate(
     )
 
 
-def named_trainers(
+def configured_trainers(
     platform: Platform, work: TrainingWorkload, config: Config
 ) -> tuple[list[PlatformTrainer], list[float]]:
     """Return the configured devices, and their shares if given; empty if the platform lacks one of the
@@ -214,9 +442,9 @@ def named_trainers(
     config
         All settings; `devices` names the trainers.
     """
-    requests = config.trained_on
+    requests = config.training_requests
     names, platform_trainers = (
-        [full_name(trainer.name) for trainer in requests],
+        [device_name(trainer.name) for trainer in requests],
         platform.trainers(work.model),
     )
     by_name = {trainer.name: trainer for trainer in platform_trainers}
@@ -263,7 +491,7 @@ def _bound(epoch: ChunkedEpoch, trainers: Sequence[PlatformTrainer], machine: Ch
     trainer, costs = trainers[index], machine.devices[index]
     location = f" on {trainer.name}" if len(trainers) > 1 else ""
     computing = busy_s["gather"] + busy_s["update"]
-    if costs.copies_itself:
+    if costs.compute_copies:
         if busy_s["copy"] > max(busy_s["gather"], busy_s["update"]):
             return f"copying rows in memory ({costs.link_bytes_per_s / 1e9:.3g} GB/s){location}"
         computing += busy_s["copy"]

@@ -6,14 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hyrt_perfmodel.chunks.chunk_machines import ChunkMachine, team_machine
-from hyrt_perfmodel.chunks.chunk_schedule import ChunkSchedule
+from hyrt_perfmodel.chunks.chunk_costs import ChunkMachine, group_machine
+from hyrt_perfmodel.chunks.chunk_schedule import ChunkSchedule, assign_columns, min_parts_for_speeds
 from hyrt_perfmodel.chunks.chunked_epoch import ChunkedEpoch, simulate_epoch
-from hyrt_perfmodel.chunks.dealt_columns import dealt_columns, least_parts
 from hyrt_perfmodel.platforms.platform import Host, PlatformTrainer
 
 from hyrt.config import Config
-from hyrt.predict.chunks.chunked_work import MOST_SIMULATED, ChunkedWork
+from hyrt.predict.chunks.chunked_work import MAX_SIMULATED, ChunkedWork
 
 _GIB = 2**30
 # Fraction of a device's memory that its driver and other processes leave free.
@@ -29,7 +28,7 @@ def free_bytes(trainer: PlatformTrainer) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PredictedTeam:
+class PredictedDeviceGroup:
     """One device, or several that share a graph."""
 
     trainers: tuple[PlatformTrainer, ...]
@@ -44,14 +43,14 @@ class PredictedTeam:
     """Threads of the CPU trainer, if it is one of the devices; None for all."""
 
     @classmethod
-    def of(
+    def from_config(
         cls,
         work: ChunkedWork,
         trainers: Sequence[PlatformTrainer],
         host: Host,
         config: Config,
         shares: Sequence[float] = (),
-    ) -> PredictedTeam | None:
+    ) -> PredictedDeviceGroup | None:
         """Plan the devices as a run does; None if no chunks fit, or more are configured than can be
         simulated.
 
@@ -65,14 +64,14 @@ class PredictedTeam:
             Relative shares of the columns; if empty, the speed of each device alone.
         """
         settings, intervals = config.fullgraph, []
-        if settings.chunks > MOST_SIMULATED:
+        if settings.chunks > MAX_SIMULATED:
             return None
         threads = _threads(trainers, host, config)
         in_flight_counts = [_num_in_flight(trainer, settings.in_flight) for trainer in trainers]
         for trainer, in_flight in zip(trainers, in_flight_counts, strict=True):
             budget = min(free_bytes(trainer), settings.device_memory or math.inf)
             intervals.append(
-                settings.chunks or work.least_intervals(budget, in_flight, is_host=trainer.is_host)
+                settings.chunks or work.min_intervals(budget, in_flight, is_host=trainer.is_host)
             )
         known_intervals = [num for num in intervals if num is not None]
         if len(known_intervals) < len(intervals):
@@ -88,13 +87,13 @@ class PredictedTeam:
         if len(intervals) == 1:
             return team
         team_shares = tuple(shares) or team._speeds(work, config)
-        num = settings.chunks or max(team.intervals, least_parts(team_shares))
+        num = settings.chunks or max(team.intervals, min_parts_for_speeds(team_shares))
         return replace(team, shares=team_shares, intervals=num)
 
     @property
     def machine(self) -> ChunkMachine:
         """Machine model of the devices, for the simulation."""
-        return team_machine(self.trainers, self.host, self.threads)
+        return group_machine(self.trainers, self.host, self.threads)
 
     def epoch(self, work: ChunkedWork, config: Config) -> ChunkedEpoch:
         """Simulate an epoch."""
@@ -103,7 +102,7 @@ class PredictedTeam:
             selective=True,
             filter_below=config.fullgraph.filter_below,
             order=config.fullgraph.order,
-            room=self.in_flight,
+            max_resident=self.in_flight,
             # Devices without a shared switch form chains of length one.
             chain=True,
             shares=self.shares,
@@ -115,7 +114,7 @@ class PredictedTeam:
         """Return, per column, the useful fraction of rows below which rows are filtered for the column."""
         settings, machine = config.fullgraph, self.machine
         limits = [0.0] * self.intervals
-        for device, columns in enumerate(dealt_columns(self.intervals, self.shares)):
+        for device, columns in enumerate(assign_columns(self.intervals, self.shares)):
             for column in columns:
                 limit = settings.filter_below
                 limits[column] = machine.filter_limit(device) if limit is None else limit

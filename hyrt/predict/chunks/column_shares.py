@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hyrt.config import Config
 from hyrt.errors import ConfigError
-from hyrt.predict.calibrate.store import usable
-from hyrt.predict.chunks.chunk_prediction import named_trainers
-from hyrt.predict.chunks.chunk_team import PredictedTeam
+from hyrt.predict.calibrate.store import usable_calibration
+from hyrt.predict.chunks.chunk_prediction import configured_trainers
+from hyrt.predict.chunks.chunk_team import PredictedDeviceGroup
 from hyrt.predict.chunks.chunked_work import ChunkedWork
-from hyrt.predict.this_run import devices_of
+from hyrt.predict.predict_run import run_platform
 from hyrt.predict.workload import sampled_workload
 from hyrt.training.setup import PreparedRun
 
@@ -29,22 +29,26 @@ def share_columns(config: Config, prepared: PreparedRun) -> tuple[Config, str]:
     -------
     The settings, and a description of the shares' origin or of why there are none; empty for other runs.
     """
-    is_team = config.sampler.whole_graph and len(config.trained_on) > 1
-    if not is_team or config.gives_split or not config.balance.predict or prepared.is_own_model:
+    is_team = config.sampler.is_full_graph and len(config.training_requests) > 1
+    if not is_team or config.has_explicit_split or not config.balance.predict or prepared.is_own_model:
         return config, ""
-    calibration, reason = usable()
+    calibration, reason = usable_calibration()
     equal = "each device gets as many columns of chunks as the others"
     if calibration is None:
         reason = reason or "nothing was measured: run `hyrt calibrate --all`"
         return config, f"{equal}, because {reason.removeprefix('the ')}"
     try:
-        platform = devices_of(config, calibration.platform)
+        platform = run_platform(config, calibration.platform)
         work = sampled_workload(config, prepared.graph, prepared.sampler)
     except ConfigError as error:
         return config, f"{equal}, because {error}"
-    trainers, _ = named_trainers(platform, work, config)
-    chunked = ChunkedWork.of(work, config, trainers[-1].device.kind)
-    team = None if chunked is None else PredictedTeam.of(chunked, trainers, platform.host, config)
+    trainers, _ = configured_trainers(platform, work, config)
+    chunked = ChunkedWork.from_config(work, config, trainers[-1].device.kind)
+    team = (
+        None
+        if chunked is None
+        else PredictedDeviceGroup.from_config(chunked, trainers, platform.host, config)
+    )
     if team is None:
         return config, ""
     shares = dict(zip((trainer.name for trainer in trainers), team.shares, strict=True))

@@ -1,4 +1,6 @@
-"""Traffic of a step on a partitioned graph, counted with the run's sampler."""
+"""Traffic of a step on a partitioned graph, counted with the run's sampler, including remote neighbor
+sampling.
+"""
 
 from __future__ import annotations
 
@@ -8,37 +10,106 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hyrt_perfmodel.communication.expected_traffic import hidden_bytes, model_bytes, partial_bytes
-from hyrt_perfmodel.communication.step_traffic import EDGES, ROWS, PurposeTraffic, StepTraffic
-from hyrt_perfmodel.workloads.workload import Workload
+from hyrt_perfmodel.communication.traffic import (
+    EDGES,
+    ROWS,
+    PurposeTraffic,
+    StepTraffic,
+    hidden_bytes,
+    model_bytes,
+    partial_bytes,
+)
+from hyrt_perfmodel.workload import Workload
 from numpy.typing import NDArray
 
 from hyrt.config import Config
-from hyrt.distributed.rows.cache_choice import remote_reads
-from hyrt.distributed.sharing.possible_strategies import why_no_shares
-from hyrt.distributed.strategies.evening.expected_rows import expected_remote_rows
-from hyrt.distributed.strategies.home import Home
-from hyrt.distributed.strategies.hopgnn import HopGnn
+from hyrt.distributed.strategies.expected_rows import expected_remote_rows, remote_reads
+from hyrt.distributed.strategies.home import HomeStrategy
+from hyrt.distributed.strategies.hopgnn import HopGnnStrategy
 from hyrt.distributed.strategies.local import LocalOrder
-from hyrt.distributed.strategies.naive_migration import NaiveMigration
-from hyrt.distributed.strategies.p3 import P3
-from hyrt.distributed.strategies.placement import Placement
-from hyrt.distributed.strategies.registry import strategy
-from hyrt.distributed.strategies.strategy import Roots, Strategy
-from hyrt.distributed.strategies.traffic import Traffic
+from hyrt.distributed.strategies.naive_migration import NaiveMigrationStrategy
+from hyrt.distributed.strategies.p3 import P3Strategy
+from hyrt.distributed.strategies.registry import create_strategy, find_shares_problem
+from hyrt.distributed.strategies.strategy import Placement, Seeds, Strategy, Traffic
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import SparseSource
 from hyrt.graph.source import open_graph
-from hyrt.machine.workers import Workers
-from hyrt.predict.ranks.asked_edges import asked_bytes
-from hyrt.predict.ranks.given_homes import read_homes
 from hyrt.predict.workload import aggregates_first
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.sampling.neighbor_settings import NeighborSettings
+from hyrt.sampling.neighbor_sampler import NeighborSampler
 from hyrt.sampling.sampler import Sampler
+from hyrt.sampling.settings.neighbor_settings import NeighborSettings
+
+
+def read_partition_map(file: Path, num_vertices: int) -> NDArray[Any]:
+    """Read the file given by `--homes`: [V] integers of at least 0.
+
+    Raises
+    ------
+    ConfigError
+        If the file is not such an array, or does not match the number of vertices.
+    """
+    usage = f"--homes {file}: give a .npy file of the part of each vertex, integers [{num_vertices}]"
+    try:
+        with file.open("rb") as opened:
+            homes = np.lib.format.read_array(opened, allow_pickle=False)
+    except OSError as error:
+        raise ConfigError(f"{usage}: {error.strerror or error}") from None
+    # MemoryError and OverflowError occur if the header declares more values than memory or int64 can hold.
+    except (ValueError, MemoryError, OverflowError) as error:
+        raise ConfigError(f"{usage}: {error}") from None
+    if homes.shape != (num_vertices,) or homes.dtype.kind not in "iu":
+        raise ConfigError(f"{usage}: it has {homes.dtype}{list(homes.shape)}")
+    if num_vertices and homes.min() < 0:
+        raise ConfigError(f"{usage}, from 0 on: it has {homes.min()}")
+    return homes
+
+
+# Bytes of a vertex's degree and sample size in a response, and of the number of vertices in a request.
+_ANSWER_BYTES, _COUNT_BYTES = 8, 8
+
+
+def remote_sampling_bytes(
+    batch: MiniBatch, homes: NDArray[Any], rank: int, num_ranks: int
+) -> NDArray[np.float64]:
+    """Return the bytes exchanged between ranks while one of them samples, by the protocol of
+    `RemoteNeighborSampler`.
+
+    Parameters
+    ----------
+    batch
+        Mini-batch of all units that the rank trains in a step.
+    homes
+        [V] rank that has the edges into each vertex.
+    rank, num_ranks
+        The sampling rank, and the number of ranks.
+
+    Returns
+    -------
+    [N, N] float64, bytes from each rank to each other.
+    """
+    sent = np.zeros((num_ranks, num_ranks))
+    sources = batch.blocks[0].sources
+    assert sources is not None
+    for block in batch.blocks:
+        # Destinations of a block are a prefix of its sources, which are the destinations of the block below.
+        requested = homes[sources[: block.num_dst]]
+        values = (block.edge_types, block.edge_weights, block.edge_features)
+        edge_bytes = sources.itemsize + sum(
+            value.itemsize * (value.shape[1] if value.ndim == 2 else 1)
+            for value in values
+            if value is not None
+        )
+        sampled_edges = np.bincount(requested, np.diff(block.indptr), num_ranks)
+        vertices = np.bincount(requested, minlength=num_ranks)
+        sent[rank] += vertices * sources.itemsize + _COUNT_BYTES
+        sent[:, rank] += vertices * _ANSWER_BYTES + sampled_edges * edge_bytes
+    sent[rank, rank] = 0
+    return sent
+
 
 # Number of sampled steps, each of which is sampled for every rank; steps differ by a few per cent.
 _STEPS = 4
@@ -65,7 +136,7 @@ class CountedSteps:
         Seed of the run.
     split
         Index of the split, for graphs with several.
-    wire_part
+    wire_fraction
         Bytes of a transferred row relative to its bytes in memory.
     cache
         Cache of remote rows per rank: bytes, or a fraction of all rows; None for no cache. Requires
@@ -88,7 +159,7 @@ class CountedSteps:
         seed: int,
         split: int = 0,
         *,
-        wire_part: float = 1.0,
+        wire_fraction: float = 1.0,
         cache: int | float | None = None,
         sampler: Sampler | None = None,
         edges_are_split: bool = False,
@@ -97,7 +168,7 @@ class CountedSteps:
         targets = graph.split("train", split)
         self._topology, self._homes, self._num_ranks = graph.topology, homes, num_ranks
         self._targets, self._fanouts, self._batch_size = targets, fanouts, batch_size
-        self._wire_part, self._cache = wire_part, cache
+        self._wire_part, self._cache = wire_fraction, cache
         machine_ids = np.arange(num_ranks) if machines is None else np.array(machines)
         # [N, N] whether a rank reads another rank's rows (or its own) in place.
         self._reads_in_place = machine_ids[:, None] == machine_ids
@@ -120,7 +191,7 @@ class CountedSteps:
         work
             A mini-batch that defines the sizes of rows, vectors and weights; its counts are ignored.
         """
-        total, largest_share, time_steps = Traffic.none(self._num_ranks), 0.0, 1
+        total, largest_share, time_steps = Traffic.zero(self._num_ranks), 0.0, 1
         edges = np.zeros((self._num_ranks, self._num_ranks))
         with Workers(1, "hyrt.predict") as workers:
             for step in self._steps:
@@ -144,7 +215,9 @@ class CountedSteps:
         row_bytes = work.row_bytes * self._wire_part
         sent = np.where(self._reads_in_place, 0, total.rows)
         rows = sent * self._miss_rates(strategy, row_bytes) * row_bytes / len(self._steps)
-        carried = partial_bytes(work, of_sources=isinstance(strategy, NaiveMigration) and strategy.of_sources)
+        carried = partial_bytes(
+            work, is_source=isinstance(strategy, NaiveMigrationStrategy) and strategy.carries_sources
+        )
         traffic = self._in_bytes(total, rows, largest_share, time_steps, work, carried)
         if not edges.any():
             return traffic
@@ -156,10 +229,10 @@ class CountedSteps:
         self, placement: Placement, batch_of: Callable[[NDArray[np.intp]], MiniBatch]
     ) -> NDArray[np.float64]:
         """Return [N, N] bytes that ranks send for the neighbors of a step."""
-        positions_of_ranks = [placement.of_rank(rank) for rank in range(self._num_ranks)]
+        positions_of_ranks = [placement.positions_of_rank(rank) for rank in range(self._num_ranks)]
         return sum(
             (
-                asked_bytes(batch_of(positions), self._homes, rank, self._num_ranks)
+                remote_sampling_bytes(batch_of(positions), self._homes, rank, self._num_ranks)
                 for rank, positions in enumerate(positions_of_ranks)
                 if len(positions)
             ),
@@ -173,7 +246,7 @@ class CountedSteps:
 
         # As in a run: without expected rows, no unit is moved for load balancing.
         has_expected = self._fanouts is not None and not self._edges_are_split
-        return strategy.place(Roots(self._homes[units], self._num_ranks, expected if has_expected else None))
+        return strategy.place(Seeds(self._homes[units], self._num_ranks, expected if has_expected else None))
 
     def _miss_rates(self, strategy: Strategy, row_bytes: float) -> NDArray[np.float64]:
         """Return [N] expected cache miss rates of each rank's remote rows."""
@@ -195,7 +268,9 @@ class CountedSteps:
                 self._fanouts,
                 np.flatnonzero(self._reads_in_place[rank]).tolist(),
             )
-            miss_rates[rank] = 1 - reads.of_first(num_cached) / max(reads.of_first(len(reads.visits)), 1e-30)
+            miss_rates[rank] = 1 - reads.covered_accesses(num_cached) / max(
+                reads.covered_accesses(len(reads.accesses)), 1e-30
+            )
         return miss_rates
 
     def _in_bytes(
@@ -226,7 +301,7 @@ class CountedSteps:
         )
 
 
-def placing_of(config: Config, name: str, time_steps: int | None = None) -> Strategy:
+def configured_strategy(config: Config, name: str, time_steps: int | None = None) -> Strategy:
     """Return the strategy of a configured run, set up to count the traffic of its model.
 
     Parameters
@@ -239,22 +314,24 @@ def placing_of(config: Config, name: str, time_steps: int | None = None) -> Stra
         Time steps of `hopgnn`, if known.
     """
     if name == "hopgnn":
-        return HopGnn(config.distributed.pre_gather, time_steps)
+        return HopGnnStrategy(config.distributed.pre_gather, time_steps)
     if name == "home":
-        return Home(shares=config.distributed.given_shares)
+        return HomeStrategy(shares=config.distributed.numeric_shares)
     if name == "p3":
-        return P3(reads_sources(config))
+        return P3Strategy(multiplies_sources(config))
     if name == "naive-migration":
-        return NaiveMigration(reads_sources(config))
-    return strategy(name)
+        return NaiveMigrationStrategy(multiplies_sources(config))
+    return create_strategy(name)
 
 
-def reads_sources(config: Config) -> bool:
+def multiplies_sources(config: Config) -> bool:
     """Return whether the first layer of a configured model multiplies or compares rows before summing."""
     return not aggregates_first(config) or config.model.aggregate == "max"
 
 
-def steps_of(config: Config, file: Path, num_ranks: int, *, edges_are_split: bool = False) -> CountedSteps:
+def load_counted_steps(
+    config: Config, file: Path, num_ranks: int, *, edges_are_split: bool = False
+) -> CountedSteps:
     """Return the steps of a configured run, with homes from a file.
 
     Parameters
@@ -276,7 +353,7 @@ def steps_of(config: Config, file: Path, num_ranks: int, *, edges_are_split: boo
     from hyrt.training.setup import build_sampler, select_edges
 
     graph = select_edges(config, open_graph(config.data.source, normalize=config.data.normalize))
-    homes = read_homes(file, graph.num_vertices)
+    homes = read_partition_map(file, graph.num_vertices)
     if homes.max() >= num_ranks:
         raise ConfigError(
             f"--homes {file} has the homes {homes.min()} to {homes.max()}, and {num_ranks} ranks are 0 to "
@@ -313,7 +390,7 @@ def configured_steps(
         If the sampler or partitioned edges do not support a cache, or shares are configured for another
         number of ranks.
     """
-    if problem := why_no_shares(config, num_ranks):
+    if problem := find_shares_problem(config, num_ranks):
         raise ConfigError(problem)
     settings, cache = config.sampler, config.distributed.cache
     samples_neighbors = isinstance(settings, NeighborSettings)
@@ -326,7 +403,7 @@ def configured_steps(
     return CountedSteps(
         *(graph, homes, num_ranks, settings.fanouts(config.model.layers) if samples_neighbors else None),
         *(config.data.batch_size, config.seed, config.data.split),
-        wire_part=wire_part(config, graph),
+        wire_fraction=wire_fraction(config, graph),
         cache=cache,
         sampler=sampler,
         edges_are_split=edges_are_split,
@@ -334,7 +411,7 @@ def configured_steps(
     )
 
 
-def wire_part(config: Config, graph: Graph) -> float:
+def wire_fraction(config: Config, graph: Graph) -> float:
     """Return the bytes of a transferred row relative to memory: `distributed.wire` rounds dense float32
     rows.
     """

@@ -1,21 +1,79 @@
-"""Line charts as inline SVG, with their numbers as a table and as JSON for the page's script."""
+"""Line charts as inline SVG, and the rendering of pages from templates."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-from hyrt.report.html.render import render
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from hyrt.errors import escape_undecodable
+from hyrt.report.records.run_process import explain_write_errors
+from hyrt.runtime.files import write_atomically
+
+
+def render(template: str, **values: Any) -> str:
+    """Fill in a template; all values except `Markup` are escaped."""
+    return _environment().get_template(template).render(**values)
+
+
+def write_page(path: Path, page: str, remedy: str = "Give another file with --output") -> None:
+    """Write a page atomically.
+
+    Raises
+    ------
+    HyrtError
+        If the file cannot be written; names the file and a remedy.
+    """
+    with explain_write_errors(path, remedy):
+        write_atomically(path, escape_undecodable(page).encode("utf-8", "replace"))
+
+
+def pairs(values: Mapping[str, Any]) -> str:
+    """Format pairs: `cpu:0 256, cuda:0 768`."""
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("hyrt.report.html"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"percent": "{:.0%}".format, "pairs": pairs}
+    texts = {
+        name: "\n".join(_template(file) for file in files)
+        for name, files in {
+            "style": ("uplot.min.css", "style.css"),
+            "script": ("uplot.min.js", "charts.js"),
+        }.items()
+    }
+    # uPlot's licence must be included in every copy.
+    texts["script"] = f"/*\nuPlot: {_template('uplot.LICENSE')}*/\n{texts['script']}"
+    environment.globals |= {"Markup": Markup, **{name: Markup(text) for name, text in texts.items()}}
+    return environment
+
+
+def _template(name: str) -> str:
+    return Path(__file__).with_name("templates").joinpath(name).read_text(encoding="utf-8")
+
 
 WIDTH, HEIGHT = 520, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 20, 10, 32
 # More points are not visible; each bucket keeps its minimum and maximum.
-MOST_POINTS = 400
+MAX_POINTS = 400
 # Fewer points for the page's script, or the page of a long run would be too large.
-MOST_LIVE_POINTS = 240
-MOST_ROWS = 60
+MAX_LIVE_POINTS = 240
+MAX_ROWS = 60
 COLOURS = 8
 _MIN_TICK = 1e-300
 # With fewer values, outliers are not cut off.
@@ -62,7 +120,7 @@ class Chart:
     """Whether values hold until the next point."""
     bands: Sequence[tuple[float, float, int, str]] = ()
     """(from x, to x, colour, name) below the lower edge."""
-    cut: bool = False
+    clips_outliers: bool = False
     """Whether outliers above the other values are cut off, such as steps that compile or wait."""
 
     @property
@@ -77,8 +135,8 @@ class Chart:
             parts.append(
                 f"{beyond} of {len(points)} values are outside the frame, up to {self.value(max(points))}"
             )
-        if longest > MOST_POINTS:
-            group_size = 2 * longest / MOST_POINTS
+        if longest > MAX_POINTS:
+            group_size = 2 * longest / MAX_POINTS
             parts.append(
                 f"the lowest and the highest of every {group_size:.0f} values are drawn, out of {longest:,}"
             )
@@ -88,13 +146,13 @@ class Chart:
     def numbers(self) -> str:
         """Title of the table, with its number of rows."""
         num_rows = len({float(x) for series in self.series for x in series.x})
-        return "Numbers" if num_rows <= MOST_ROWS else f"Numbers, {MOST_ROWS} of {num_rows:,} rows"
+        return "Numbers" if num_rows <= MAX_ROWS else f"Numbers, {MAX_ROWS} of {num_rows:,} rows"
 
     @property
     def top(self) -> float:
         """Highest value that is not cut off; infinite without outliers."""
         points = sorted(y for series in self.series for _, y in _finite(series))
-        if not self.cut or len(points) < _MIN_CUT_VALUES:
+        if not self.clips_outliers or len(points) < _MIN_CUT_VALUES:
             return math.inf
         usual = 1.5 * points[int(0.95 * (len(points) - 1))]
         return usual if 0 < usual < points[-1] else math.inf
@@ -127,7 +185,7 @@ class Chart:
         """
         lines = []
         for series in self.series:
-            points = thinned(_finite(series), MOST_LIVE_POINTS)
+            points = downsample(_finite(series), MAX_LIVE_POINTS)
             xs = [x for x, _ in points]
             steps = [b - a for a, b in zip([0.0, *xs], xs, strict=False)]
             lines.append(
@@ -154,9 +212,9 @@ class Chart:
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Header and rows of the table; long tables contain evenly spaced rows and the last row."""
         xs = sorted({float(x) for series in self.series for x in series.x})
-        if len(xs) > MOST_ROWS:
-            spacing = (len(xs) - 1) / (MOST_ROWS - 1)
-            xs = [xs[round(i * spacing)] for i in range(MOST_ROWS)]
+        if len(xs) > MAX_ROWS:
+            spacing = (len(xs) - 1) / (MAX_ROWS - 1)
+            xs = [xs[round(i * spacing)] for i in range(MAX_ROWS)]
         values_by_x = [dict(zip(map(float, series.x), series.y, strict=True)) for series in self.series]
         rows = []
         for x in xs:
@@ -196,7 +254,7 @@ class _Frame:
     def path(self, series: Series) -> str:
         """Return the SVG path of the line through the points; empty without points."""
         points = [
-            (self.across(x), self.down(min(y, self._top))) for x, y in thinned(_finite(series), MOST_POINTS)
+            (self.across(x), self.down(min(y, self._top))) for x, y in downsample(_finite(series), MAX_POINTS)
         ]
         join = "H{}V{}" if self._step else "L{} {}"
         path = "".join((join if i else "M{} {}").format(*point) for i, point in enumerate(points))
@@ -221,13 +279,15 @@ def ticks(low: float, high: float) -> list[float]:
     return values if len(set(values)) == len(values) > 1 else [low, high]
 
 
-def thinned(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
-    """Reduce points to about `most`: the minimum and maximum of each bucket, and the first and last point."""
-    if len(points) <= most:
+def downsample(points: Sequence[tuple[float, float]], max_points: int) -> list[tuple[float, float]]:
+    """Reduce points to about `max_rows`: the minimum and maximum of each bucket, and the first and last
+    point.
+    """
+    if len(points) <= max_points:
         return list(points)
     selected = [points[0]]
-    size = len(points) / (most / 2)
-    for bucket in range(int(most / 2)):
+    size = len(points) / (max_points / 2)
+    for bucket in range(int(max_points / 2)):
         part = points[int(bucket * size) : int((bucket + 1) * size)]
         if part:
             selected += sorted({min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])})

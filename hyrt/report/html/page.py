@@ -8,24 +8,30 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from hyrt_perfmodel.assignment import STAGES
+from hyrt_perfmodel.policy import STAGES
 
-from hyrt.quantities import duration, size
-from hyrt.report.chunk_words import ChunkWords
-from hyrt.report.html.at_a_glance import bottleneck_text, stage_rows, trainer_rows
-from hyrt.report.html.charts_of_run import charts_beside, charts_of
-from hyrt.report.html.confusion_of_run import confusion_rows
-from hyrt.report.html.ranks_of_run import purpose_rows, rank_rows, ranks_text
-from hyrt.report.html.render import pairs, render
+from hyrt.formatting import format_bytes, format_duration
+from hyrt.report.html.chart import pairs, render
+from hyrt.report.html.overview import (
+    bottleneck_text,
+    confusion_rows,
+    purpose_rows,
+    rank_rows,
+    ranks_text,
+    stage_rows,
+    trainer_rows,
+)
+from hyrt.report.html.run_charts import comparison_charts, run_charts
 from hyrt.report.records.run_record import Line, RunRecord, median
-from hyrt.report.terminal.printed_lines import shell_word
+from hyrt.report.step_summary import ChunkSummary
+from hyrt.report.terminal.printed_lines import quote_path
 
 REPORT = "report.html"
 # Numbers of listed decisions and notices in long runs.
 _MAX_FIRST_LINES, _MAX_LAST_LINES = 50, 150
 
 
-def page_of(run: RunRecord, folder: Path | None = None) -> str:
+def run_page(run: RunRecord, folder: Path | None = None) -> str:
     """Render the page of one run.
 
     Parameters
@@ -36,8 +42,8 @@ def page_of(run: RunRecord, folder: Path | None = None) -> str:
         Folder of the page, for links to the run's files; default: the run folder.
     """
     stages = stage_rows(run)
-    decisions, num_omitted_decisions = _abbreviate(run.of("balanced"))
-    notices, notices_left_out = _abbreviate(run.of("notice"))
+    decisions, num_omitted_decisions = _abbreviate(run.select("balanced"))
+    notices, notices_left_out = _abbreviate(run.select("notice"))
     return render(
         "run.html",
         run=run,
@@ -58,16 +64,16 @@ def page_of(run: RunRecord, folder: Path | None = None) -> str:
         decisions_left_out=num_omitted_decisions,
         notices=notices,
         notices_left_out=notices_left_out,
-        charts=charts_of(run),
+        charts=run_charts(run),
         confusion=confusion_rows(run),
         traces=[(trace.name, _link(trace, folder or run.path)) for trace in run.traces],
         environment=environment_rows(run.environment),
     )
 
 
-def page_beside(runs: Sequence[RunRecord]) -> str:
+def comparison_page(runs: Sequence[RunRecord]) -> str:
     """Render the page that compares runs, with one column per run."""
-    names = labels(runs)
+    names = unique_names(runs)
     columns = [dict([*facts(run), *key_figures(run), *_stage_facts(run)]) for run in runs]
     rows = list(dict.fromkeys(name for column in columns for name in column))
     settings = [dict(_flatten(run.settings)) for run in runs]
@@ -82,11 +88,11 @@ def page_beside(runs: Sequence[RunRecord]) -> str:
             for key in keys
             if len({run_settings.get(key) for run_settings in settings}) > 1
         ],
-        charts=charts_beside(runs, names),
+        charts=comparison_charts(runs, names),
     )
 
 
-def labels(runs: Sequence[RunRecord]) -> list[str]:
+def unique_names(runs: Sequence[RunRecord]) -> list[str]:
     """Return unique names of the runs: folder names, or paths if two names are equal."""
     names = [run.name for run in runs]
     return [name if names.count(name) == 1 else str(run.path) for name, run in zip(names, runs, strict=True)]
@@ -94,7 +100,7 @@ def labels(runs: Sequence[RunRecord]) -> list[str]:
 
 def key_figures(run: RunRecord) -> list[tuple[str, str]]:
     """Return the most important results."""
-    summary, steps = run.summary, run.of("steps")
+    summary, steps = run.summary, run.select("steps")
     rows = [("status", run.status)]
     for split in ("test", "val"):
         metrics = (summary.get("metrics") or {}).get(split) or {}
@@ -103,12 +109,12 @@ def key_figures(run: RunRecord) -> list[tuple[str, str]]:
             rows.append((f"{split} {chosen}", f"{metrics[chosen]:.4f}"))
             break
     if summary.get("epoch_s"):
-        rows.append(("median epoch", duration(summary["epoch_s"])))
+        rows.append(("median epoch", format_duration(summary["epoch_s"])))
     if steps:
         rows += [
-            ("median step", duration(median(steps, "step_s"))),
+            ("median step", format_duration(median(steps, "step_s"))),
             ("median MTEPS", f"{median(steps, 'mteps'):.3g}"),
-            ("memory", size(max(line["memory_bytes"] for line in steps))),
+            ("memory", format_bytes(max(line["memory_bytes"] for line in steps))),
         ]
     return rows
 
@@ -119,14 +125,14 @@ def environment_rows(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
     for name, value in _flatten(environment):
         text = "not limited" if value == "None" and name.startswith("cgroup.") else value
         if name.endswith("_bytes") and value.isdecimal():
-            text = size(int(value))
+            text = format_bytes(int(value))
         # Keep the names of environment variables.
         is_variable = name.startswith("variables.")
         rows.append((name if is_variable else name.removesuffix("_bytes").replace("_", " "), text))
     words = environment.get("command")
     if isinstance(words, list):
         rows = [
-            (name, " ".join(map(shell_word, map(str, words))) if name == "command" else text)
+            (name, " ".join(map(quote_path, map(str, words))) if name == "command" else text)
             for name, text in rows
         ]
     return rows
@@ -150,11 +156,11 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
         "best_epoch": ("best epoch", str),
         "epochs": ("epochs", str),
         "steps": ("steps", str),
-        "epoch_s": ("median epoch", duration),
-        "iteration_s": ("mean step", duration),
-        "trained_s": ("trained for", duration),
-        "peak_memory_bytes": ("peak memory", size),
-        "devices": ("devices", lambda names: ", ".join(run.labelled(name) for name in names)),
+        "epoch_s": ("median epoch", format_duration),
+        "iteration_s": ("mean step", format_duration),
+        "trained_s": ("trained for", format_duration),
+        "peak_memory_bytes": ("peak memory", format_bytes),
+        "devices": ("devices", lambda names: ", ".join(run.label_device(name) for name in names)),
         "split": ("last split", lambda split: _split_text(run, split)),
         "threads": ("last threads", pairs),
     }
@@ -163,8 +169,11 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
     ]
     lost = summary.get("devices_lost") or {}
     rows += [(f"lost {name}", str(reason)) for name, reason in lost.items()]
-    for name, figures in chunks_of(run).items():
-        summary_of_chunks, shown = ChunkWords.of(name, figures, run.labelled), run.labelled(name)
+    for name, figures in newest_chunks(run).items():
+        summary_of_chunks, shown = (
+            ChunkSummary.from_stats(name, figures, run.label_device),
+            run.label_device(name),
+        )
         rows += [
             (label, text)
             for label, text in (
@@ -177,15 +186,15 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
         ]
     for name, cache in (summary.get("device_caches") or {}).items():
         text = (
-            f"{cache['rows']:,} rows ({size(cache['bytes'])}), hit rate {cache['hit_rate']:.1%} "
+            f"{cache['rows']:,} rows ({format_bytes(cache['bytes'])}), hit rate {cache['hit_rate']:.1%} "
             f"({cache['predicted_hit_rate']:.1%} predicted)"
         )
-        rows.append((f"feature cache of {run.labelled(name)}", text))
+        rows.append((f"feature cache of {run.label_device(name)}", text))
     balance = summary.get("balance") or {}
     if balance:
         count = balance.get("decisions")
         rows.append(("resource manager", f"{balance.get('policy')}, {count} decision{'s' * (count != 1)}"))
-    steps = run.of("steps")
+    steps = run.select("steps")
     if steps and "steps" not in summary:
         # The run failed, was killed, or is still running: only the metrics lines are available.
         last = steps[-1]
@@ -197,9 +206,9 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
     return rows
 
 
-def chunks_of(run: RunRecord) -> Mapping[str, Mapping[str, Any]]:
+def newest_chunks(run: RunRecord) -> Mapping[str, Mapping[str, Any]]:
     """Return the chunk statistics of the newest step, by trainer."""
-    steps = run.of("steps")
+    steps = run.select("steps")
     chunks: Mapping[str, Mapping[str, Any]] = run.summary.get("chunks") or (
         steps[-1].get("chunks", {}) if steps else {}
     )
@@ -208,17 +217,17 @@ def chunks_of(run: RunRecord) -> Mapping[str, Mapping[str, Any]]:
 
 def _chunk_bottleneck_text(run: RunRecord) -> str:
     """Describe the bottleneck of the slowest trainer's newest chunked step; empty without one."""
-    chunks = chunks_of(run)
+    chunks = newest_chunks(run)
     if not chunks:
         return ""
     name = max(chunks, key=lambda name: chunks[name].get("step_s") or 0.0)
-    bound = ChunkWords.of(name, chunks[name], run.labelled).bound
-    qualifier = "" if len(chunks) == 1 else f" of {run.labelled(name)}, which took longest,"
+    bound = ChunkSummary.from_stats(name, chunks[name], run.label_device).bound
+    qualifier = "" if len(chunks) == 1 else f" of {run.label_device(name)}, which took longest,"
     return f"In chunks, the newest step{qualifier} is {bound}." if bound else ""
 
 
 def _split_text(run: RunRecord, split: Mapping[str, int]) -> str:
-    return pairs({run.labelled(name): units for name, units in split.items()})
+    return pairs({run.label_device(name): units for name, units in split.items()})
 
 
 def _stage_facts(run: RunRecord) -> list[tuple[str, str]]:
@@ -248,7 +257,7 @@ def predicted_rows(run: RunRecord) -> list[tuple[str, str, str, str]]:
     expected = run.summary.get("predicted") or {}
     if not expected:
         return []
-    predicted_s_by_stage, steps = expected.get("stages_s") or {}, run.of("steps")
+    predicted_s_by_stage, steps = expected.get("stages_s") or {}, run.select("steps")
     # Use medians, since the first steps of a process also compile.
     rows = [
         (stage, predicted_s_by_stage.get(stage), median(steps, "stage_s", stage) if steps else None)
@@ -259,8 +268,8 @@ def predicted_rows(run: RunRecord) -> list[tuple[str, str, str, str]]:
     return [
         (
             name,
-            "" if predicted_s is None else duration(predicted_s),
-            "" if measured_s is None else duration(measured_s),
+            "" if predicted_s is None else format_duration(predicted_s),
+            "" if measured_s is None else format_duration(measured_s),
             f"{predicted_s / measured_s - 1:+.1%}" if predicted_s is not None and measured_s else "",
         )
         for name, predicted_s, measured_s in rows

@@ -22,15 +22,15 @@ class MlflowLogger:
     _client: Any
     _run: str
 
-    def start(self, run: LoggedRun, known: str | None) -> str:
+    def start(self, run: LoggedRun, previous_id: str | None) -> str:
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
         self._client = MlflowClient()
-        if known is not None:
-            self._client.update_run(known, status="RUNNING")
-            self._run = known
-            return known
+        if previous_id is not None:
+            self._client.update_run(previous_id, status="RUNNING")
+            self._run = previous_id
+            return previous_id
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
         existing = self._client.get_experiment_by_name(name)
         experiment = self._client.create_experiment(name) if existing is None else existing.experiment_id

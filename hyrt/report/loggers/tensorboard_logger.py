@@ -15,7 +15,7 @@ class TensorboardLogger:
 
     _writer: Any
 
-    def start(self, run: LoggedRun, known: str | None) -> None:
+    def start(self, run: LoggedRun, previous_id: str | None) -> None:
         """Create an event file; a resumed run adds another file."""
         from tensorboardX import SummaryWriter
 

@@ -17,7 +17,7 @@ class WandbLogger:
 
     _run: Any
 
-    def start(self, run: LoggedRun, known: str | None) -> str:
+    def start(self, run: LoggedRun, previous_id: str | None) -> str:
         import wandb
 
         self._run = wandb.init(
@@ -25,8 +25,8 @@ class WandbLogger:
             name=run.name,
             config=dict(run.settings),
             dir=str(run.folder),
-            id=known,
-            resume=None if known is None else "allow",
+            id=previous_id,
+            resume=None if previous_id is None else "allow",
             mode=os.environ.get("WANDB_MODE", "offline"),
             settings=wandb.Settings(silent=True, console="off"),
         )

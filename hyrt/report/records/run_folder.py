@@ -16,38 +16,43 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from hyrt.config import Config, build_config, load_settings, to_yaml
-from hyrt.errors import CheckpointError, ConfigError, DataError, HyrtError, readable, told_of_system
+from hyrt.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    HyrtError,
+    escape_undecodable,
+    system_error_text,
+)
 from hyrt.graph.links.link_file import write_links
 from hyrt.graph.links.link_split import LinkSplit
-from hyrt.machine.atomic_write import write_atomically
-from hyrt.machine.path_length import is_too_long
 from hyrt.nn.models.model_kind import MODELS
-from hyrt.objective.registry import BY_LABELS, OBJECTIVES
-from hyrt.observe.events import (
-    Balanced,
-    Checkpointed,
+from hyrt.objective.objective import AUTO_OBJECTIVE, OBJECTIVES
+from hyrt.report.records.run_process import describe_environment, explain_write_errors
+from hyrt.runtime.files import is_path_too_long, write_atomically
+from hyrt.sampling.sampler_settings import SAMPLERS
+from hyrt.telemetry.events import (
+    AssignmentChanged,
+    CheckpointWritten,
     EpochEnded,
-    Evaluated,
+    EvaluationFinished,
     Event,
     Notice,
-    Predicted,
+    PredictionMade,
     RunEnded,
     RunStarted,
-    StepGroup,
+    StepMetrics,
 )
-from hyrt.report.records.environment import describe_environment
-from hyrt.report.records.write_errors import explained
-from hyrt.sampling.registry import SAMPLERS
-from hyrt.training.given.link_graph import LINKS
+from hyrt.training.open_graph import LINKS
 
 _EVENT_NAMES = {
     RunStarted: "started",
-    Predicted: "predicted",
-    Balanced: "balanced",
-    StepGroup: "steps",
-    Evaluated: "evaluated",
+    PredictionMade: "predicted",
+    AssignmentChanged: "balanced",
+    StepMetrics: "steps",
+    EvaluationFinished: "evaluated",
     EpochEnded: "epoch_ended",
-    Checkpointed: "checkpointed",
+    CheckpointWritten: "checkpointed",
     Notice: "notice",
 }
 
@@ -77,7 +82,7 @@ class RunFolder:
         self._has_created_root = False
 
     @staticmethod
-    def remove_unbegun(path: Path) -> None:
+    def remove_incomplete(path: Path) -> None:
         """Remove a run folder if its process was killed while creating it; keep any other folder."""
         if not path.is_dir():
             return
@@ -117,7 +122,7 @@ class RunFolder:
         name = default_name(config, datetime.now()) if name is None else name
         if not name or name != Path(name).name or name.startswith(".") or not name.isprintable():
             # Show line breaks as `\n` and invalid UTF-8 bytes as `\xff`.
-            shown = repr(readable(name)).replace("\\\\", "\\")
+            shown = repr(escape_undecodable(name)).replace("\\\\", "\\")
             raise ConfigError(
                 f"run name {shown}: give a name in UTF-8, without '/' and line breaks, "
                 "that does not start with '.'"
@@ -126,7 +131,7 @@ class RunFolder:
             raise ConfigError(f"run name {name!r}: give a name of at most {_MAX_NAME_BYTES} bytes")
         _check_root(root)
         made_root = not root.exists()
-        with explained(root / name):
+        with explain_write_errors(root / name):
             root.mkdir(parents=True, exist_ok=True)
             path = _make_new_folder(root, name)
             try:
@@ -157,7 +162,7 @@ class RunFolder:
         CheckpointError
             If it is not a run folder; names the missing part.
         """
-        if is_too_long(path):
+        if is_path_too_long(path):
             raise CheckpointError(
                 f"{str(path)[:40]}...: this is too long for a path: give the folder of a run, such as "
                 "runs/<name>"
@@ -209,7 +214,7 @@ class RunFolder:
         ):
             settings_section = settings.get(section)
             name = settings_section.get(key) if isinstance(settings_section, Mapping) else None
-            if isinstance(name, str) and name != BY_LABELS and name not in group.declared():
+            if isinstance(name, str) and name != AUTO_OBJECTIVE and name not in group.entries_by_name():
                 raise ConfigError(
                     f"{path}: the run was made with {section}.{key}={name}, from a package that is no longer "
                     "installed: install it again"
@@ -220,7 +225,7 @@ class RunFolder:
             raise ConfigError(f"{path}: {error}") from None
 
     @contextmanager
-    def dataset_named(self, config: Config) -> Iterator[None]:
+    def explain_moved_dataset(self, config: Config) -> Iterator[None]:
         """Extend errors in the block if the run's dataset has been moved: explain how to give its new path.
 
         Raises
@@ -242,7 +247,7 @@ class RunFolder:
         """Replace the settings if a resumed run has changed them."""
         if config != self.config():
             path = self.path / "config.yaml"
-            with explained(path):
+            with explain_write_errors(path):
                 write_atomically(path, to_yaml(config).encode())
 
     @property
@@ -250,7 +255,7 @@ class RunFolder:
         """File of the link split, for link prediction."""
         return self.path / LINKS
 
-    def keep_links(self, split: LinkSplit) -> None:
+    def store_links(self, split: LinkSplit) -> None:
         """Write the link split unless the file exists; later commands read it from there.
 
         Raises
@@ -259,7 +264,7 @@ class RunFolder:
             If the file cannot be written.
         """
         if not self.links_path.is_file():
-            with explained(self.links_path):
+            with explain_write_errors(self.links_path):
                 write_links(self.links_path, split)
 
     def is_finished(self, epochs: int | None) -> bool:
@@ -283,7 +288,8 @@ class RunFolder:
             raise DataError(f"{path}: damaged ({error}): delete it to resume the run") from None
 
     def truncate_metrics(self, step: int) -> None:
-        """Drop records after `step` and an incomplete last line from metrics.jsonl, before a run is resumed.
+        """Drop records after `run_step` and an incomplete last line from metrics.jsonl, before a run is
+        resumed.
 
         The file then continues as if the run had not been interrupted; `time_s` continues from the last line.
 
@@ -301,7 +307,7 @@ class RunFolder:
         """
         self.close()
         end, last_s = 0, 0.0
-        with explained(self.metrics_path):
+        with explain_write_errors(self.metrics_path):
             if self.metrics_path.exists():
                 for line, stop in _read_lines(self.metrics_path):
                     if line.get("step", 0) > step:
@@ -327,7 +333,7 @@ class RunFolder:
             return
         if isinstance(event, RunEnded):
             path = self.path / "summary.json"
-            with explained(path):
+            with explain_write_errors(path):
                 write_atomically(path, _to_json_bytes({"status": event.status, **event.summary}))
             return
         record = {"event": _EVENT_NAMES[type(event)], "time_s": round(self._clock() - self._start_s, 3)}
@@ -335,7 +341,7 @@ class RunFolder:
             record |= {"step": event.first_step, "simulated": event.simulated}
         else:
             record |= {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
-        if isinstance(event, StepGroup):
+        if isinstance(event, StepMetrics):
             del record["training_metrics"]
             if not event.chunks:
                 del record["chunks"]
@@ -344,12 +350,12 @@ class RunFolder:
             if event.num_ranks == 1:
                 del record["num_ranks"], record["slowest_rank"]
             record |= {f"train_{name}": value for name, value in event.training_metrics.items()}
-        if isinstance(event, Evaluated) and event.confusion is None:
+        if isinstance(event, EvaluationFinished) and event.confusion is None:
             del record["confusion"]
-        if isinstance(event, Checkpointed) and event.path.is_relative_to(self.path):
+        if isinstance(event, CheckpointWritten) and event.path.is_relative_to(self.path):
             record["path"] = event.path.relative_to(self.path)
         line = json.dumps(_to_json(record), allow_nan=False, separators=(",", ":")) + "\n"
-        with explained(self.metrics_path):
+        with explain_write_errors(self.metrics_path):
             if self._file is None:
                 self._file = self.metrics_path.open("ab")
             self._file.write(line.encode())
@@ -374,7 +380,7 @@ class RunFolder:
         HyrtError
             If the folder cannot be written.
         """
-        with explained(self.path):
+        with explain_write_errors(self.path):
             for path in self.path.iterdir():
                 if _TEMPORARY_FILE.fullmatch(path.name):
                     path.unlink(missing_ok=True)
@@ -392,7 +398,7 @@ class RunFolder:
         """Close metrics.jsonl; a later event reopens it."""
         if self._file is not None:
             file, self._file = self._file, None
-            with explained(self.metrics_path):
+            with explain_write_errors(self.metrics_path):
                 file.close()
 
     def __enter__(self) -> Self:
@@ -418,7 +424,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     try:
         return [line for line, _ in _read_lines(path)]
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {told_of_system(error)}") from error
+        raise DataError(f"{path} cannot be read: {system_error_text(error)}") from error
 
 
 def default_name(config: Config, moment: datetime) -> str:

@@ -1,16 +1,18 @@
-"""Records of a run, as read from its folder."""
+"""Records of a run, as read from its folder, diagnosis of damaged records, and export of metrics to CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hyrt.config import load_settings
-from hyrt.errors import DataError, told_of_system
+from hyrt.errors import DataError, describe_error, join_names, one_line, system_error_text
 from hyrt.report.records.run_folder import RunFolder, read_metrics
 
 Line = Mapping[str, Any]
@@ -42,7 +44,7 @@ class RunRecord:
         return str(self.summary.get("status", "not ended"))
 
     @property
-    def is_of_whole_graphs(self) -> bool:
+    def is_full_graph(self) -> bool:
         """Whether each step trained on the full graph."""
         return bool(self.settings.get("sampler", {}).get("kind") == "full")
 
@@ -51,19 +53,19 @@ class RunRecord:
         """Traces of the run: from its start, and from each time it was resumed."""
         return sorted(self.path.glob("trace*.json.gz"), key=_first_step)
 
-    def labelled(self, name: str) -> str:
+    def label_device(self, name: str) -> str:
         """Return a device name, with a label such as `fpga-csim:0 (simulated)` if its times are simulated.
 
         Also labels devices as written in settings, such as `fpga-csim` and `fpga-csim:0=3`.
         """
         kind, _, index = name.partition("=")[0].partition(":")
-        simulated = [line["simulated"] for line in self.of("started")]
+        simulated = [line["simulated"] for line in self.select("started")]
         if (ended := self.summary.get("simulated_devices")) is not None:
             simulated.append(ended)
         known_devices = {device for devices in simulated for device in devices}
         return f"{name} (simulated)" if f"{kind}:{index or 0}" in known_devices else name
 
-    def of(self, event: str) -> list[Line]:
+    def select(self, event: str) -> list[Line]:
         """Return the lines of one event."""
         return [line for line in self.lines if line["event"] == event]
 
@@ -92,7 +94,7 @@ def read_run(path: Path) -> RunRecord:
     )
 
 
-def number_of(line: Line, *keys: str) -> float:
+def get_number(line: Line, *keys: str) -> float:
     """Return a number of a line under nested keys; NaN if it is missing or not finite."""
     value: Any = line
     for key in keys:
@@ -102,7 +104,7 @@ def number_of(line: Line, *keys: str) -> float:
 
 def median(lines: Sequence[Line], *keys: str) -> float:
     """Return the median of a number over steps; a line counts once per step that it covers. 0 if missing."""
-    return weighted_median(lines, [number_of(line, *keys) for line in lines])
+    return weighted_median(lines, [get_number(line, *keys) for line in lines])
 
 
 def weighted_median(lines: Sequence[Line], values: Sequence[float]) -> float:
@@ -131,7 +133,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {told_of_system(error)}") from None
+        raise DataError(f"{path} cannot be read: {system_error_text(error)}") from None
     except (ValueError, RecursionError) as error:
         raise DataError(
             f"{path} cannot be read ({error}): delete it to write the report without it"
@@ -139,3 +141,97 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise DataError(f"{path}: not a JSON object: delete it to write the report without it")
     return content
+
+
+Result = TypeVar("Result")
+
+# Errors caused by unexpected JSON types, for example text instead of a number.
+_RECORD_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError)
+_FILES: Mapping[str, dict[str, Any]] = {
+    "summary.json": {"summary": {}},
+    "env.json": {"environment": {}},
+    "metrics.jsonl": {"lines": ()},
+    "config.yaml": {"settings": {}},
+}
+
+
+def diagnose_damage(
+    runs: Sequence[RunRecord], make_report: Callable[[Sequence[RunRecord]], Result]
+) -> Result:
+    """Return `tell(runs)`.
+
+    Raises
+    ------
+    DataError
+        If the records are damaged; names the file without which `make_report` succeeds.
+    """
+    try:
+        return make_report(runs)
+    except _RECORD_ERRORS as error:
+        reason = f"not what hyrt writes ({one_line(describe_error(error))})"
+        for index, run in enumerate(runs):
+            for name, empty in _FILES.items():
+                others = [*runs[:index], replace(run, **empty), *runs[index + 1 :]]
+                if _succeeds(others, make_report):
+                    raise DataError(
+                        f"{run.path / name}: {reason}: restore an intact copy, or move it away"
+                    ) from error
+        folders = join_names([str(run.path) for run in runs], "or")
+        raise DataError(f"the records in {folders} are {reason}: restore intact copies") from error
+
+
+def _succeeds(runs: Sequence[RunRecord], make_report: Callable[[Sequence[RunRecord]], object]) -> bool:
+    try:
+        make_report(runs)
+    except _RECORD_ERRORS:
+        return False
+    return True
+
+
+METRICS = "metrics.csv"
+_LEADING_COLUMNS = ("run", "epoch", "step", "seconds", "loss", "lr", "mteps", "is_best")
+
+
+def metrics_csv(runs: Sequence[RunRecord], names: Sequence[str]) -> str:
+    """Format the metrics of runs as CSV text with a header.
+
+    Parameters
+    ----------
+    runs
+        Records of the runs. Each completed epoch has a row.
+    names
+        Names of the runs, for the column `run`.
+
+    Returns
+    -------
+    CSV text with the columns `run`, `epoch` (from 1), `run_step` (completed steps of the run), `seconds` (of
+    training),
+    `loss` (mean over the targets), `lr` (of the last step), `mteps` and `is_best` (1 if the evaluation was
+    better than
+    all previous ones, otherwise 0), followed by `val_<metric>` and `test_<metric>` for all metrics. Unknown
+    values are
+    empty.
+    """
+    rows = [row for run, name in zip(runs, names, strict=True) for row in _epoch_rows(run, name)]
+    columns = dict.fromkeys((*_LEADING_COLUMNS, *(column for row in rows for column in row)))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _epoch_rows(run: RunRecord, name: str) -> list[dict[str, Any]]:
+    rates = {line["step"]: line["lr"] for line in run.select("steps")}
+    evaluations = {line["epoch"]: line for line in run.select("evaluated")}
+    rows = []
+    for line in run.select("epoch_ended"):
+        row = {"run": name, "lr": rates.get(line["step"])}
+        row |= {key: line[key] for key in ("epoch", "step", "seconds", "loss", "mteps")}
+        evaluated = evaluations.get(line["epoch"])
+        if evaluated is not None:
+            row["is_best"] = int(evaluated["is_best"])
+            for split, values in evaluated["metrics"].items():
+                row |= {f"{split}_{metric}": value for metric, value in values.items()}
+        rows.append(row)
+    return rows

@@ -14,11 +14,11 @@ from typing import Any
 from hyrt.config import Config
 from hyrt.config.command_line import resumed_config
 from hyrt.errors import ConfigError, DataError, HyrtError
+from hyrt.formatting import parse_int, pluralize
 from hyrt.graph.graph import Graph
-from hyrt.machine.atomic_write import write_atomically
-from hyrt.quantities import counted, whole_number
 from hyrt.report.records.run_folder import SERIES, RunFolder
-from hyrt.report.records.write_errors import explained
+from hyrt.report.records.run_process import explain_write_errors
+from hyrt.runtime.files import write_atomically
 
 _COMPLETE = ("finished", "early-stopped")
 
@@ -66,16 +66,16 @@ class RunSeries:
         return series
 
     @classmethod
-    def open(cls, path: Path, given: Path | None = None, overrides: Sequence[str] = ()) -> RunSeries:
+    def open(cls, path: Path, settings_file: Path | None = None, overrides: Sequence[str] = ()) -> RunSeries:
         """Open the folder of a series, with changed settings for a resumed run.
 
-        Nothing is written until `keep_settings` is called.
+        Nothing is written until `store_settings` is called.
 
         Parameters
         ----------
         path
             The folder.
-        given, overrides
+        settings_file, overrides
             A settings file, which is rejected, and changed settings.
 
         Raises
@@ -91,10 +91,10 @@ class RunSeries:
             seeds, splits = (tuple(int(number) for number in content[key]) for key in ("seeds", "splits"))
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise DataError(f"{file} cannot be read ({error}): start a new series") from None
-        config = resumed_config(RunFolder(path).config(), given, overrides)
+        config = resumed_config(RunFolder(path).config(), settings_file, overrides)
         return cls(path=path, config=config, seeds=seeds, splits=splits)
 
-    def keep_settings(self) -> None:
+    def store_settings(self) -> None:
         """Store changed settings, such as a longer training; the caller must hold the lock of the series."""
         RunFolder(self.path).set_config(self.config)
 
@@ -115,7 +115,7 @@ class RunSeries:
             for seed in self.seeds
         ]
 
-    def folder_of(self, path: Path, config: Config) -> tuple[RunFolder, bool]:
+    def open_or_create_run(self, path: Path, config: Config) -> tuple[RunFolder, bool]:
         """Open or create the folder of one run; return it and whether it was created."""
         if (path / "config.yaml").is_file():
             return RunFolder.open(path), False
@@ -126,11 +126,10 @@ class RunSeries:
     def summarize(self) -> dict[str, Any]:
         """Write summary.json and return its contents.
 
-        `status` is `finished` if all runs are complete, otherwise `unfinished`. `runs` has the folder, seed,
-        split and
-        metrics of each complete run. `metrics`, by `val` and `test` and name, has the `mean`, the `deviation`
-        (sample
-        standard deviation with n - 1; None for one run), `lowest` and `highest` value and the number of
+        `status` is `finished` if all runs are complete, otherwise `step_checkpointer`. `runs` has the folder,
+        seed, split and metrics of each complete run. `metrics`, by `val` and `test` and name, has the `mean`,
+        the `deviation` (sample standard deviation with n - 1; None for one run), `lowest` and `highest` value
+        and the number of
         `runs`.
         """
         done = []
@@ -150,7 +149,7 @@ class RunSeries:
         self._write("summary.json", summary)
         return summary
 
-    def end_failed(self) -> None:
+    def summarize_failure(self) -> None:
         """Write the summary after a failed run; remove the folder if the first run could not start."""
         if not any(path.exists() for path, _ in self.runs):
             shutil.rmtree(self.path)
@@ -160,7 +159,7 @@ class RunSeries:
             self.summarize()
 
     def _write(self, name: str, content: Mapping[str, Any]) -> None:
-        with explained(self.path / name):
+        with explain_write_errors(self.path / name):
             write_atomically(self.path / name, (json.dumps(content, indent=2) + "\n").encode())
 
 
@@ -183,7 +182,7 @@ def _aggregate_metrics(
     return aggregated
 
 
-def chosen_splits(text: str | None, config: Config, graph: Graph) -> list[int]:
+def parse_splits(text: str | None, config: Config, graph: Graph) -> list[int]:
     """Parse `--splits`: `all`, or comma-separated numbers; default: the split of the settings.
 
     Raises
@@ -197,13 +196,14 @@ def chosen_splits(text: str | None, config: Config, graph: Graph) -> list[int]:
         raise ConfigError(f"--splits {text} chooses the splits: omit data.split={config.data.split}")
     if text == "all":
         return list(range(graph.num_splits))
-    named = [whole_number(word.strip()) for word in text.split(",")]
+    named = [parse_int(word.strip()) for word in text.split(",")]
     splits = [number for number in named if number is not None]
     if len(splits) < len(named):
         raise ConfigError(f"--splits {text}: give all, or numbers such as 0,1,2")
     if not all(0 <= split < graph.num_splits for split in splits) or len(set(splits)) < len(splits):
         raise ConfigError(
-            f"--splits {text}: {graph.name} has {counted(graph.num_splits, 'split')}, numbered from 0: give "
+            f"--splits {text}: {graph.name} has {pluralize(graph.num_splits, 'split')}, "
+            "numbered from 0: give "
             "each number once"
         )
     return splits

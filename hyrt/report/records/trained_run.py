@@ -14,25 +14,22 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.config import Config, build_config
-from hyrt.config.build import changed_config
-from hyrt.config.yaml_text import settings_of
+from hyrt.config.load import change_config, parse_settings
 from hyrt.errors import CheckpointError, ConfigError, HyrtError
+from hyrt.formatting import pluralize
 from hyrt.graph import open_graph
+from hyrt.graph.conform import conform, find_embedding_rows
 from hyrt.graph.graph import Graph
 from hyrt.graph.links.link_split import HeldOut, LinkSplit
-from hyrt.graph.reuse.conform import conform, learned_rows
-from hyrt.graph.reuse.run_schema import RunSchema, schema_of
-from hyrt.inference.not_finite import NotFiniteRows
+from hyrt.graph.run_schema import RunSchema, build_run_schema
+from hyrt.inference.finite_check import NotFiniteRows
+from hyrt.inference.output_rows import select_vertices
 from hyrt.inference.score_vertices import score_vertices
-from hyrt.inference.write_rows import chosen_vertices
-from hyrt.nn.links.link_gnn import LinkGNN
-from hyrt.nn.saga.checks.edge_values import check_edge_values
-from hyrt.nn.saga.checks.typed_graphs import check_types
-from hyrt.quantities import counted
+from hyrt.nn.link_gnn import LinkGNN
+from hyrt.nn.message_passing.model_checks import check_edge_values, check_types
 from hyrt.report.records.run_folder import RunFolder
 from hyrt.training.checkpoint import Checkpoint, has_checkpoint, load_checkpoint, load_newest_checkpoint
-from hyrt.training.given.link_graph import LINKS, link_graph, unsplit_links
-from hyrt.training.given.opened_graph import opened_graph, rounded_graph
+from hyrt.training.open_graph import LINKS, link_graph, opened_graph, rounded_graph, unsplit_links
 from hyrt.training.setup import assign_threads, build_model, evaluation_workers
 
 
@@ -76,7 +73,7 @@ class TrainedRun:
         model = self.model
         what = "embeddings" if isinstance(model, LinkGNN) else "scores"
         model = model.embedding_model() if isinstance(model, LinkGNN) else model
-        chosen = chosen_vertices(self.graph, vertices, self.config.data.split)
+        chosen = select_vertices(self.graph, vertices, self.config.data.split)
         with closing(evaluation_workers(assign_threads(self.config))) as workers:
             rows = score_vertices(model, self.graph, chosen, self.config, workers, full=True)
         not_finite = NotFiniteRows(model, f"the {what}", ("vertices", "vertex"))
@@ -86,7 +83,7 @@ class TrainedRun:
         return rows
 
 
-def open_trained(
+def open_trained_run(
     run: Path,
     overrides: list[str],
     checkpoint: str,
@@ -121,7 +118,7 @@ def open_trained(
         If there are no such weights, or they do not match the graph's features and classes.
     ConfigError
         If the folder has no settings that name its dataset, and no graph is given.
-    DataError, UnsupportedModel
+    DataError, UnsupportedModelError
         If graph and model have different edge types.
     """
     checkpoints = run / "checkpoints"
@@ -147,10 +144,10 @@ def open_trained(
     else:
         loaded = load_checkpoint(Path(checkpoint))
     if folder is None:
-        settings = build_config(settings_of(loaded.state["config"], str(loaded.path)), lenient=True)
+        settings = build_config(parse_settings(loaded.state["config"], str(loaded.path)), lenient=True)
     else:
         settings = folder.config()
-    config = changed_config(settings, overrides, own_model=module is not None)
+    config = change_config(settings, overrides, custom_model=module is not None)
     best = loaded.state["best"]
     if checkpoint == "best" and best["weights"] is not None:
         weights, description = best["weights"], f"best validation, epoch {best['epoch']}"
@@ -160,14 +157,14 @@ def open_trained(
     has_run_data = graph is None and not any(entry.startswith("data.") for entry in overrides)
     has_run_dataset = graph is None and not any(entry.startswith("data.source=") for entry in overrides)
     schema = _saved_schema(loaded, settings, run, has_run_dataset=has_run_dataset)
-    with RunFolder(run).dataset_named(config) if graph is None else nullcontext():
+    with RunFolder(run).explain_moved_dataset(config) if graph is None else nullcontext():
         source = config.data.source if graph is None else graph
         if schema is None:
             _check_scaling(loaded, config, run, source, has_run_dataset=has_run_dataset)
         graph = open_graph(source, normalize=config.data.normalize if schema is None else "none")
         is_graph = isinstance(source, Graph)
         if schema is not None:
-            graph = conform(graph, schema, warn, labels_count=labels_count)
+            graph = conform(graph, schema, warn, uses_labels=labels_count)
         if config.train.predicts_links:
             split = run / LINKS if has_run_dataset or _has_split(graph, loaded, run / LINKS) else None
             if split is None and (is_graph or not labels_count):
@@ -182,10 +179,10 @@ def open_trained(
             "results are for the current dataset; give the previous one as --data (graph= in Python)"
         )
     if schema is None:
-        schema = schema_of(graph)
+        schema = build_run_schema(graph)
         # Other data may have different class names.
         schema = schema if has_run_dataset else replace(schema, classes=None)
-    for number, rows in learned_rows(graph, schema).items():
+    for number, rows in find_embedding_rows(graph, schema).items():
         key = f"input.learned.{number}.values"
         if key in weights and not np.array_equal(rows, np.arange(len(weights[key]))):
             weights = weights | {key: weights[key][torch.from_numpy(rows)]}
@@ -196,15 +193,15 @@ def open_trained(
         raise CheckpointError(
             f"{loaded.path}: the weights do not fit "
             + (
-                f"{graph.name} with {counted(graph.num_features, 'feature')} and "
-                f"{graph.vertices.labels_in_words}: give the dataset of the run, or one with "
+                f"{graph.name} with {pluralize(graph.num_features, 'feature')} and "
+                f"{graph.vertices.label_description}: give the dataset of the run, or one with "
                 "the same widths, and, where a module of your own was trained, that too (model= in Python)"
                 if module is None
                 else f"{type(module).__name__}: give a module with the parameters of the one that was trained"
             )
         ) from None
     check_types(model, graph)
-    check_edge_values(model, graph, drawn_by=config.sampler.reads_edge_weights)
+    check_edge_values(model, graph, sampler_uses_weights=config.sampler.reads_edge_weights)
     return TrainedRun(
         model=model.eval(),
         config=config,
@@ -229,7 +226,7 @@ def _saved_schema(
         run_graph = opened_graph(settings, None, run / LINKS)
     except HyrtError:
         return None
-    return schema_of(run_graph) if run_graph.checksum == checkpoint.state["graph"] else None
+    return build_run_schema(run_graph) if run_graph.checksum == checkpoint.state["graph"] else None
 
 
 def _check_scaling(

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from hyrt.errors import readable
+from hyrt.errors import escape_undecodable
 
 _ASCII_REPLACEMENTS = str.maketrans(
     {"◀": "<", "·": "-", "━": "=", "╌": ".", "—": "-", "±": "+-", "…": "...", "→": "->"}
@@ -26,11 +26,11 @@ def print_wrapped(lines: Sequence[str], *, also_in_pipes: bool = False) -> None:
     """
     is_wrapped = also_in_pipes or sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_wrapped else None
-    for line in wrapped(lines, width):
-        print(encodable(line, sys.stdout.encoding), flush=True)
+    for line in wrap_lines(lines, width):
+        print(to_encodable(line, sys.stdout.encoding), flush=True)
 
 
-def wrapped(lines: Sequence[str], width: int | None) -> list[str]:
+def wrap_lines(lines: Sequence[str], width: int | None) -> list[str]:
     """Wrap lines at blanks, with indented continuation lines.
 
     Parameters
@@ -52,7 +52,7 @@ def wrapped(lines: Sequence[str], width: int | None) -> list[str]:
     ]
 
 
-def encodable(text: str, encoding: str | None) -> str:
+def to_encodable(text: str, encoding: str | None) -> str:
     """Replace characters that an output encoding does not support.
 
     Parameters
@@ -60,18 +60,18 @@ def encodable(text: str, encoding: str | None) -> str:
     text
         Text that may contain unprintable characters, such as undecodable bytes of a file name; these are
         replaced
-        as in `readable`.
+        as in `escape_undecodable`.
     encoding
         Output encoding; None is treated as UTF-8.
     """
-    encoding, text = encoding or "utf-8", readable(text)
+    encoding, text = encoding or "utf-8", escape_undecodable(text)
     if encoding.lower().startswith("utf"):
         return text.encode("utf-8", "replace").decode()
     return text.translate(_ASCII_REPLACEMENTS).encode(encoding, "replace").decode(encoding)
 
 
-def replace_letters() -> None:
-    """Replace unsupported characters in all printed text, for any output encoding: see `encodable`."""
+def install_encoding_fallback() -> None:
+    """Replace unsupported characters in all printed text, for any output encoding: see `to_encodable`."""
     codecs.register_error("hyrt.plain", _replace_unencodable)
     # Replacements of standard output in tests and notebooks may not have this method.
     reconfigure = getattr(sys.stdout, "reconfigure", None)
@@ -83,10 +83,10 @@ def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
     """Handle encoding errors: return the replacement text and the position at which to continue."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    return encodable(error.object[error.start : error.end], "ascii"), error.end
+    return to_encodable(error.object[error.start : error.end], "ascii"), error.end
 
 
-def shell_word(path: str | Path) -> str:
+def quote_path(path: str | Path) -> str:
     r"""Quote a path so that it can be pasted into a shell.
 
     Parameters

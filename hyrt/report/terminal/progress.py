@@ -12,26 +12,26 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Self, TextIO
 
-from hyrt.observe.events import (
-    Balanced,
-    EpochEnded,
-    Evaluated,
-    Event,
-    Notice,
-    Predicted,
-    RunEnded,
-    RunStarted,
-    StepGroup,
-)
-from hyrt.quantities import brief_duration, duration_beside
-from hyrt.report.terminal.dashboard import dashboard
-from hyrt.report.terminal.printed_lines import encodable
-from hyrt.report.terminal.progress_line import (
+from hyrt.formatting import format_brief_duration, format_following_duration
+from hyrt.report.terminal.printed_lines import to_encodable
+from hyrt.report.terminal.progress_text import (
+    dashboard,
     epoch_line,
     evaluation_line,
     prediction_line,
     scores_text,
     step_line,
+)
+from hyrt.telemetry.events import (
+    AssignmentChanged,
+    EpochEnded,
+    EvaluationFinished,
+    Event,
+    Notice,
+    PredictionMade,
+    RunEnded,
+    RunStarted,
+    StepMetrics,
 )
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
         console: Console | None = None,
     ) -> None:
-        self.lost: OSError | None = None
+        self.write_error: OSError | None = None
         # None if the process was started without standard output.
         self._stream: TextIO | None = sys.stdout if stream is None else stream
         self._quiet = quiet
@@ -116,7 +116,7 @@ class Progress:
         # Whether the last evaluation line reported that there is nothing to evaluate; it is shown once.
         self._has_reported_no_scores = False
         # Best evaluation if it has not been displayed.
-        self._pending_best: Evaluated | None = None
+        self._pending_best: EvaluationFinished | None = None
         self._shown_s = clock()
         self._stages = _StageMeans()
         self._predicted_s: float | None = None
@@ -137,14 +137,14 @@ class Progress:
                 self._shown_s = self._clock()
                 for label, text in (("data", event.data), ("model", event.model), ("devices", event.devices)):
                     self._print(f"{label:<10}{text}", indent=10)
-            case Predicted():
+            case PredictionMade():
                 self._predicted_s = event.epoch_s
                 self._predicted_step_s = event.iteration_s
                 self._print(f"{'predicted':<10}{prediction_line(event)}", indent=10)
             # Rejected trial changes would confuse readers; they are in the report.
-            case Balanced(is_trial=False):
+            case AssignmentChanged(is_trial=False):
                 self._print(f"step {event.step:,}: {event.reason}", indent=2)
-            case StepGroup():
+            case StepMetrics():
                 self._stages.add(event)
                 self._show_steps(event)
             case EpochEnded() if self._is_due(event.epoch, self._epoch_line):
@@ -157,7 +157,7 @@ class Progress:
                 self._print(line, ends_live=not self._dashboard)
                 self._stages = _StageMeans()
                 self._shown_s = self._clock()
-            case Evaluated() if self._is_due(event.epoch, self._evaluation_line):
+            case EvaluationFinished() if self._is_due(event.epoch, self._evaluation_line):
                 self._evaluation_line = event.epoch
                 has_scores = bool(scores_text(event.metrics, event.chosen_by))
                 if has_scores or not self._has_reported_no_scores:
@@ -166,7 +166,7 @@ class Progress:
                 self._has_reported_no_scores = not has_scores
                 if event.is_best:
                     self._pending_best = None
-            case Evaluated(is_best=True) if scores_text(event.metrics, event.chosen_by):
+            case EvaluationFinished(is_best=True) if scores_text(event.metrics, event.chosen_by):
                 self._pending_best = event
             case Notice(kind="warning"):
                 self._warn(f"warning: {event.text}")
@@ -176,9 +176,9 @@ class Progress:
                 # The last line refers to the best epoch, so its evaluation must be displayed.
                 if best := self._pending_best:
                     self._print(f"{f'epoch {best.epoch}':<10}{evaluation_line(best)}", indent=12)
-                self.say(self._last_line(event))
+                self.print_line(self._last_line(event))
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a line, even in quiet mode."""
         self._print_delayed()
         self._write(self._end_live)
@@ -200,7 +200,7 @@ class Progress:
         size = self._console.size
         return size.width, size.height
 
-    def _show_steps(self, group: StepGroup) -> None:
+    def _show_steps(self, group: StepMetrics) -> None:
         now = self._clock()
         if self._quiet:
             return
@@ -231,8 +231,8 @@ class Progress:
         if epoch_s := summary.get("epoch_s"):
             prediction = ""
             if self._predicted_s is not None:
-                prediction = f" (predicted {duration_beside(self._predicted_s, epoch_s)})"
-            parts.append(f"{brief_duration(epoch_s)} per epoch{prediction}")
+                prediction = f" (predicted {format_following_duration(self._predicted_s, epoch_s)})"
+            parts.append(f"{format_brief_duration(epoch_s)} per epoch{prediction}")
         if summary.get("simulated"):
             parts.append("on simulated devices")
         return " · ".join(filter(None, parts)) or ended.status
@@ -243,7 +243,7 @@ class Progress:
         elif sys.stderr is not None:
             # As for standard output, a closed pipe must not end the run.
             with contextlib.suppress(OSError):
-                print(encodable(text, sys.stderr.encoding), file=sys.stderr, flush=True)
+                print(to_encodable(text, sys.stderr.encoding), file=sys.stderr, flush=True)
 
     def _print(self, text: str, *, indent: int = 0, final: bool = False, ends_live: bool = False) -> None:
         """Print a permanent line above the live display; continuation lines are indented."""
@@ -280,10 +280,10 @@ class Progress:
     def _print_plain(self, text: str) -> None:
         if self._stream is None:
             return
-        self._stream.write(encodable(text, getattr(self._stream, "encoding", None)) + "\n")
+        self._stream.write(to_encodable(text, getattr(self._stream, "encoding", None)) + "\n")
         self._stream.flush()
 
-    def _render(self, group: StepGroup) -> RenderableType:
+    def _render(self, group: StepMetrics) -> RenderableType:
         from rich.text import Text
 
         width = self._width or 80
@@ -373,12 +373,12 @@ class Progress:
 
     def _write(self, action: Callable[[], None]) -> None:
         """Write to the display; disable the display if that fails."""
-        if self.lost is not None:
+        if self.write_error is not None:
             return
         try:
             action()
         except OSError as error:
-            self.lost = error
+            self.write_error = error
             if self._stream is not None:
                 _discard(self._stream)
             if self._console is not None:
@@ -395,7 +395,7 @@ class _StageMeans:
         self._bottlenecks: Counter[str] = Counter()
         self.memory_bytes = 0
 
-    def add(self, group: StepGroup) -> None:
+    def add(self, group: StepMetrics) -> None:
         steps = max(len(group.losses), 1)
         self._steps += steps
         for name, time_s in group.stage_s.items():

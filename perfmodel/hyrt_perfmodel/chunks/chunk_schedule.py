@@ -1,8 +1,13 @@
-"""Schedule options of full-graph training in chunks."""
+"""Schedule of full-graph training in chunks: options, assignment of columns to devices, filtering of rows,
+order of sub-chunks (NeuGraph, section 3).
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Literal
 
 
@@ -20,7 +25,7 @@ class ChunkSchedule:
     """Useful fraction of rows below which `selective` filters; None to derive it from the machine's rates."""
     sub_chunks: int = 1
     """Number of pieces of a chunk, so that one piece is copied while another is computed."""
-    room: int | None = None
+    max_resident: int | None = None
     """Number of pieces that a device holds at once; None for `sub_chunks`. 1 disables overlap."""
     swaps: bool = False
     """Order the sub-chunks by their times (3.2)."""
@@ -31,3 +36,127 @@ class ChunkSchedule:
     (3.3)."""
     order: Literal["column-row", "row-column"] = "column-row"
     """Traversal order: forward by columns and backward by rows, or the reverse (3.1, Discussion)."""
+
+
+MAX_PARTS = 4096
+"""Maximum P: a table with one number per chunk (P x P) then takes 128 MiB."""
+
+
+def assign_columns(parts: int, speeds: tuple[float, ...]) -> list[list[int]]:
+    """Assign columns of chunks to devices, each to the device that would finish first.
+
+    Parameters
+    ----------
+    parts
+        P; all columns are assumed to have equal cost.
+    speeds
+        Columns that each device computes per unit of time; any unit.
+
+    Returns
+    -------
+    The columns of each device, in order.
+    """
+    columns: list[list[int]] = [[] for _ in speeds]
+    for column in range(parts):
+        ends = [(len(assigned) + 1) / speed for assigned, speed in zip(columns, speeds, strict=True)]
+        columns[ends.index(min(ends))].append(column)
+    return columns
+
+
+def min_parts_for_speeds(speeds: tuple[float, ...], max_parts: int = 16) -> int:
+    """Return the smallest P for which each device gets a column.
+
+    Parameters
+    ----------
+    speeds
+        Speeds as in `assign_columns`.
+    max_parts
+        Maximum result, unless there are more devices: a device slower than the others by this factor is not
+        worth the many small chunks.
+    """
+    max_parts = max(max_parts, len(speeds))
+    return next(
+        (parts for parts in range(len(speeds), max_parts) if all(assign_columns(parts, speeds))), max_parts
+    )
+
+
+def filter_threshold(copy_bytes_per_s: float, transfer_bytes_per_s: float) -> float:
+    """Return the useful fraction of a chunk's rows below which filtering on the host saves time.
+
+    Filtering a fraction u of B bytes takes u B / copy, and transferring them takes u B / transfer; without a
+    filter all B bytes are transferred. Filtering is faster if u < copy / (copy + transfer).
+
+    Parameters
+    ----------
+    copy_bytes_per_s
+        Rate at which the host gathers rows into a buffer.
+    transfer_bytes_per_s
+        Bandwidth of the device's link; infinite for a device that reads host memory in place, for which rows
+        are never filtered.
+    """
+    if math.isinf(transfer_bytes_per_s):
+        return 0.0
+    return copy_bytes_per_s / (copy_bytes_per_s + transfer_bytes_per_s)
+
+
+def pipelined_s(
+    order: Sequence[int], copy_s: Sequence[float], compute_s: Sequence[float], max_resident: int
+) -> float:
+    """Return the seconds of sub-chunks that are copied one after the other and computed in the same order.
+
+    Parameters
+    ----------
+    order
+        Indices of the sub-chunks.
+    copy_s, compute_s
+        Copy time and compute time of each sub-chunk.
+    max_resident
+        Number of sub-chunks that the device holds: another is copied only after one is computed.
+    """
+    copied = computed = 0.0
+    ended: list[float] = []
+    for position, chunk in enumerate(order):
+        free = ended[position - max_resident] if position >= max_resident else 0.0
+        copied = max(copied, free) + copy_s[chunk]
+        computed = max(computed, copied) + compute_s[chunk]
+        ended.append(computed)
+    return computed
+
+
+def order_by_swaps(
+    copy_s: Sequence[float], compute_s: Sequence[float], max_resident: int, *, max_trials: int = 2000
+) -> list[int]:
+    """Order sub-chunks by swapping pairs as long as that reduces the total time.
+
+    Only pairs of a copy-bound and a compute-bound sub-chunk are swapped: only their order matters.
+
+    Parameters
+    ----------
+    copy_s, compute_s, max_resident
+        Parameters of `pipelined_s`.
+    max_trials
+        Maximum number of swaps to try.
+
+    Returns
+    -------
+    Indices of the sub-chunks; the order is never slower than the given one.
+    """
+    order = list(range(len(copy_s)))
+    best = pipelined_s(order, copy_s, compute_s, max_resident)
+    trials, improved = 0, True
+    while improved:
+        improved = False
+        for first, second in combinations(range(len(order)), 2):
+            a, b = order[first], order[second]
+            if (copy_s[a] > compute_s[a]) == (copy_s[b] > compute_s[b]):
+                continue
+            if trials == max_trials:
+                return order
+            trials += 1
+            order[first], order[second] = b, a
+            swapped_s = pipelined_s(order, copy_s, compute_s, max_resident)
+            if swapped_s < best:
+                best, improved = swapped_s, True
+            else:
+                order[first], order[second] = a, b
+    return order

@@ -7,33 +7,34 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hyrt_perfmodel.assignment import Assignment
 from hyrt_perfmodel.communication.network import Network
-from hyrt_perfmodel.communication.step_traffic import EDGES, OF_WEIGHTS, ROWS, StepTraffic
+from hyrt_perfmodel.communication.traffic import EDGES, ROWS, WEIGHT_PURPOSES, StepTraffic
 from hyrt_perfmodel.platforms.platform import Platform
-from hyrt_perfmodel.prediction.extra_terms import Terms
-from hyrt_perfmodel.prediction.mapping import initial_assignment
+from hyrt_perfmodel.policy import Assignment
+from hyrt_perfmodel.prediction.extra_terms import ExtraTerms
+from hyrt_perfmodel.prediction.initial_assignment import initial_assignment
 from hyrt_perfmodel.prediction.stage_times import StageTimes, iteration_s, stage_times
-from hyrt_perfmodel.workloads.workload import TrainingWorkload
+from hyrt_perfmodel.workload import TrainingWorkload
 
 # Strategies whose load stage receives first-layer results computed by all ranks.
 _JOINT_FIRST_LAYER = ("p3", "naive-migration")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RanksPrediction:
+class DistributedPrediction:
     """Prediction of an epoch on several equal ranks."""
 
     strategy: str
     ranks: int
     network: str
-    """`strategy`, `ranks` and `network`: the predicted configuration."""
+    """`create_strategy`, `ranks` and `network`: the predicted configuration."""
     time_steps: int
     """Number of time steps into which a rank divides its work of a step."""
     stages_s: Mapping[str, float]
-    """Seconds of a step's stages on one rank: `sample` and `load` include edges and rows from other ranks,
+    """Seconds of a step's stages on one rank: `sample` and `load_model` include edges and rows from other
+    ranks,
     `propagate` all other communication."""
-    travel_s: Mapping[str, float]
+    communication_s: Mapping[str, float]
     """Seconds of a step's communication per purpose."""
     iteration_s: float
     iterations: int
@@ -65,22 +66,22 @@ class RanksPrediction:
         return {
             **{name: getattr(self, name) for name in names},
             "stages_s": dict(self.stages_s),
-            "travel_s": dict(self.travel_s),
+            "travel_s": dict(self.communication_s),
             "epoch_bytes": {name: round(num_bytes) for name, num_bytes in self.epoch_bytes.items()},
         }
 
 
-def predict_ranks(
+def predict_distributed(
     strategy: str,
     platform: Platform,
     training: TrainingWorkload,
     traffic: StepTraffic,
     network: Network,
     *,
-    terms: Terms | None = None,
+    terms: ExtraTerms | None = None,
     assign: Callable[[TrainingWorkload], Assignment] | None = None,
-    ranks_of_machine: int = 1,
-) -> RanksPrediction:
+    ranks_per_machine: int = 1,
+) -> DistributedPrediction:
     """Predict an epoch on equal ranks that each train a part of every step.
 
     The load stage waits for rows from other ranks and sampling waits for their edges, overlapped with the
@@ -101,10 +102,11 @@ def predict_ranks(
     network
         The network.
     terms
-        Terms beyond the paper's; all by default. `overlap` defines which parts of the pipeline overlap.
+        Terms beyond the paper's; all by default. `overlap_length` defines which parts of the pipeline
+        overlap.
     assign
         Function that returns a rank's assignment from its part of a step; by default the best one found.
-    ranks_of_machine
+    ranks_per_machine
         Number of ranks that share the cores of the platform.
 
     Raises
@@ -112,7 +114,7 @@ def predict_ranks(
     ValueError
         If a rank's part of a step does not fit into its trainers' memory.
     """
-    terms = Terms() if terms is None else terms
+    terms = ExtraTerms() if terms is None else terms
     parts = traffic.ranks * traffic.time_steps
     largest_batch = traffic.largest_share * training.batch_size / parts
     # Fetched rows are aggregated after they arrive, and no device reads them in place.
@@ -125,10 +127,10 @@ def predict_ranks(
     )
     alone = _repeated(stage_times(platform, rank_training, assignment, terms), traffic.time_steps)
     if alone.core_s is not None:
-        alone = replace(alone, core_s=ranks_of_machine * alone.core_s)
+        alone = replace(alone, core_s=ranks_per_machine * alone.core_s)
     travel_s = traffic.seconds_by_purpose(network)
     edges_s = travel_s.get(EDGES, 0.0)
-    weights_s = sum(travel_s[name] for name in OF_WEIGHTS)
+    weights_s = sum(travel_s[name] for name in WEIGHT_PURPOSES)
     vectors_s = sum(travel_s.values()) - travel_s[ROWS] - edges_s - weights_s
     full_link_s = traffic.link_s(network)
 
@@ -156,18 +158,18 @@ def predict_ranks(
     steps = training.targets_per_epoch / training.batch_size
     num_full, last = divmod(steps, 1.0)
     sent = traffic.bytes_by_purpose()
-    return RanksPrediction(
+    return DistributedPrediction(
         strategy=strategy,
         ranks=traffic.ranks,
         network=network.name,
         time_steps=traffic.time_steps,
         stages_s=stages.stages_s,
-        travel_s=travel_s,
+        communication_s=travel_s,
         iteration_s=seconds,
         iterations=math.ceil(steps),
         epoch_s=num_full * seconds + (step_s(last) if last else 0.0),
         epoch_bytes={
-            name: (math.ceil(steps) if name in OF_WEIGHTS else steps) * num for name, num in sent.items()
+            name: (math.ceil(steps) if name in WEIGHT_PURPOSES else steps) * num for name, num in sent.items()
         },
         bottleneck=_bottleneck(stages, travel_s, seconds, link_s),
     )

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt_perfmodel.communication.collectives import all_reduce_bytes, all_reduce_s
 from hyrt_perfmodel.communication.network import Network
+from hyrt_perfmodel.communication.traffic import all_reduce_bytes, all_reduce_s
 
 _FLOAT_BYTES = 4
 # Values that a step reduces besides its gradients, and bytes per value.
@@ -45,13 +45,13 @@ class BlockVolumes:
 class FullGraphWork:
     """Full-graph epoch as executed on one machine."""
 
-    forward: Sequence[int]
+    forward_widths: Sequence[int]
     """For each gather that needs remote rows in every epoch, the columns exchanged in the forward pass."""
-    back: Sequence[int]
+    backward_widths: Sequence[int]
     """For each such gather, the gradient columns exchanged in the backward pass."""
-    adds_up: bool
+    has_only_sums: bool
     """Whether all of the gathers are sums, as 1.5D requires."""
-    target_part: float = 1.0
+    target_fraction: float = 1.0
     """Fraction of the rows at which the last gather is computed."""
     edges_s: float
     """Seconds of the gathers along all edges, both passes."""
@@ -63,7 +63,7 @@ class FullGraphWork:
     """Cores of the machine that compute."""
     chunk_rows: int = 1
     """Rows that a core computes at a time: a rank with few rows keeps only some cores busy."""
-    most_waves: int = 1
+    max_waves: int = 1
     """Maximum number of exchanges into which the rows of a product are divided."""
     gradient_bytes: float
     """Bytes of the gradients of all parameters."""
@@ -117,13 +117,13 @@ def algorithm_epoch(
     work: FullGraphWork,
     network: Network,
     *,
-    ranks_of_machine: int | None = None,
+    ranks_per_machine: int | None = None,
 ) -> AlgorithmEpoch:
     """Predict an epoch.
 
     Local blocks are multiplied while rows are exchanged, remote blocks afterwards; all ranks wait for the
     slowest. An exchange of unequal blocks takes a rank as long as its bytes in the busier direction, plus one
-    message to each other rank in each of its waves, at most `most_waves`.
+    message to each other rank in each of its waves, at most `max_waves`.
 
     If r ranks share the k cores of a machine, their concurrent compute runs sequentially: if one rank takes t
     with all cores, and the others t' on average, it takes (r - 1) t' + t. CPU time of sending and receiving
@@ -142,7 +142,7 @@ def algorithm_epoch(
         Epoch on one machine like each rank's.
     network
         The network.
-    ranks_of_machine
+    ranks_per_machine
         Number of ranks per machine; None to take it from the network.
 
     Raises
@@ -154,7 +154,7 @@ def algorithm_epoch(
     copies, rest = divmod(ranks, num)
     if rest or (copies > 1 and algorithm.startswith("1d")):
         raise ValueError(f"{ranks} ranks cannot have {num} blocks under {algorithm}")
-    sharing = network.ranks_of_machine(ranks) if ranks_of_machine is None else ranks_of_machine
+    sharing = network.ranks_per_machine(ranks) if ranks_per_machine is None else ranks_per_machine
     columns = np.arange(num) * copies // num
     oblivious = algorithm.endswith("oblivious")
     needed = np.where(np.eye(num, dtype=bool), 0, volumes.rows[None, :] if oblivious else volumes.needed)
@@ -162,10 +162,10 @@ def algorithm_epoch(
         _product(
             *(width, needed, columns, volumes, work, network, sharing),
             is_broadcast=oblivious,
-            is_backward=number >= len(work.forward),
-            summed_part=work.target_part if number + 1 == len(work.forward) else 1.0,
+            is_backward=number >= len(work.forward_widths),
+            summed_part=work.target_fraction if number + 1 == len(work.forward_widths) else 1.0,
         )
-        for number, width in enumerate((*work.forward, *work.back))
+        for number, width in enumerate((*work.forward_widths, *work.backward_widths))
     ]
     vertices = max(1, int(volumes.rows.sum()))
     local_fraction = float(volumes.rows.max()) / vertices
@@ -197,19 +197,19 @@ def algorithm_epoch(
     )
 
 
-def fastest(found: Sequence[AlgorithmEpoch]) -> AlgorithmEpoch:
+def fastest_algorithm(epochs: Sequence[AlgorithmEpoch]) -> AlgorithmEpoch:
     """Return the shortest epoch; of equal ones, the one that sends fewer bytes."""
-    return min(found, key=lambda epoch: (epoch.epoch_s, epoch.epoch_bytes))
+    return min(epochs, key=lambda epoch: (epoch.epoch_s, epoch.epoch_bytes))
 
 
-def why(found: Sequence[AlgorithmEpoch]) -> str:
+def explain_choice(epochs: Sequence[AlgorithmEpoch]) -> str:
     """Explain in a sentence why the fastest algorithm was chosen."""
-    best = fastest(found)
+    best = fastest_algorithm(epochs)
     text = (
         f"{best.name} is the fastest by the cost model: {best.epoch_s * 1e3:,.3g} ms an epoch, of which "
         f"{best.products_s * 1e3:,.3g} ms for {best.most_bytes / 1e6:,.3g} MB at the busiest rank"
     )
-    slower = sorted((epoch for epoch in found if epoch is not best), key=lambda epoch: epoch.epoch_s)
+    slower = sorted((epoch for epoch in epochs if epoch is not best), key=lambda epoch: epoch.epoch_s)
     if not slower:
         return text
     return f"{text}; {', '.join(f'{epoch.name} {epoch.epoch_s * 1e3:,.3g} ms' for epoch in slower)}"
@@ -244,14 +244,14 @@ def _product(
 ) -> _Product:
     """Return the cost of a product of `width` columns, whose partial sums cover a fraction of the rows.
 
-    `columns` holds the grid column in which each block is multiplied, and `sharing` the number of ranks per
-    machine.
+    `columns` holds the grid column in which each block is multiplied, and `core_contention` the number of
+    ranks per machine.
     """
     num, copies, row_bytes = len(columns), int(columns[-1]) + 1, width * _FLOAT_BYTES
-    all_columns = sum(work.forward) + sum(work.back)
+    all_columns = sum(work.forward_widths) + sum(work.backward_widths)
     edge_s = work.edges_s * width / max(1, all_columns) / max(1, int(volumes.edges.sum()))
     # Every exchange involves all ranks of a column, regardless of the rows sent.
-    messages = min(work.most_waves, num - 1) * (num - 1)
+    messages = min(work.max_waves, num - 1) * (num - 1)
     total_bytes = 0.0
     # [ranks] each: exchange of rows, reduction of partial sums, compute during and after the exchange, bytes.
     exchange_s, sums_s, local_s, remote_s, moved = ([] for _ in range(5))
@@ -305,7 +305,7 @@ def _product(
 
 
 def _contended(seconds: Sequence[float], sharing: int) -> NDArray[np.float64]:
-    """Return [ranks] compute seconds if `sharing` ranks share the cores."""
+    """Return [ranks] compute seconds if `core_contention` ranks share the cores."""
     alone = np.array(seconds, np.float64)
     shared: NDArray[np.float64] = alone + (sharing - 1) * alone.mean()
     return shared

@@ -1,27 +1,32 @@
-"""Effective rates, bandwidths, links and devices of a machine."""
+"""Effective rates, bandwidths, links and devices of a machine, and selection of its devices."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hyrt_perfmodel.checks import (
+from hyrt_perfmodel.fpga_design import FpgaDesign
+from hyrt_perfmodel.platforms.measured_costs import (
+    FullGraphRates,
+    HostChunkRates,
+    LoadCost,
+    SampleCost,
+    SparseCost,
+    WalkCost,
+)
+from hyrt_perfmodel.validation import (
     Count,
     Index,
-    NotNegative,
+    NonNegative,
     Number,
     Positive,
-    Truth,
+    StrictBool,
     Unbounded,
     check_numbers,
 )
-from hyrt_perfmodel.cycles.design import FpgaDesign
-from hyrt_perfmodel.platforms.host_chunk_rates import HostChunkRates
-from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost, SparseCost, WalkCost
-from hyrt_perfmodel.platforms.whole_graph_rates import WholeGraphRates
-from hyrt_perfmodel.workloads.workload import LoadForm, Workload
+from hyrt_perfmodel.workload import LoadForm, Workload
 
 _GB = 1e9
 
@@ -34,11 +39,11 @@ class TrainerRates:
     """Bandwidth of the memory that aggregation reads, in 1e9 bytes per second."""
     macs_per_s: Positive
     """Multiply-accumulates per second of matrix products."""
-    launch_s: NotNegative = 0.0
+    launch_s: NonNegative = 0.0
     """Fixed cost of a step with two layers."""
-    layer_s: NotNegative | None = None
+    layer_s: NonNegative | None = None
     """Fixed cost of each further layer; None for half of `launch_s`."""
-    sparse_launch_s: NotNegative | None = None
+    sparse_launch_s: NonNegative | None = None
     """`launch_s` of a step whose first layer multiplies sparse rows, which needs other operators; None if it
     is the same.
     """
@@ -48,7 +53,7 @@ class TrainerRates:
     """
     chunk_rows: Count | None = None
     """Rows that one host thread computes at a time; None if any number of rows is divided evenly."""
-    waking_s: NotNegative = 0.0
+    waking_s: NonNegative = 0.0
     """Additional cost per layer if several host threads share it, since each operator wakes them. A layer for
     which this cost exceeds the gain is computed by one thread.
     """
@@ -72,27 +77,27 @@ class TrainerRates:
     def memory_bytes_per_s(self) -> float:
         return self.memory_gb_s * _GB
 
-    def launched_s(self, layers: float) -> float:
+    def fixed_s(self, layers: float) -> float:
         """Return the fixed cost of a step with `layers` layers."""
         layer_s = self.launch_s / 2 if self.layer_s is None else self.layer_s
         return max(0.0, self.launch_s + (layers - 2) * layer_s)
 
-    def over_sparse_rows(self) -> TrainerRates:
+    def with_sparse_launch(self) -> TrainerRates:
         """Return the rates for a first layer that multiplies sparse rows."""
         return self if self.sparse_launch_s is None else replace(self, launch_s=self.sparse_launch_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sharing:
+class CoreContention:
     """Contention between stages and trainers on the host cores."""
 
-    step_s: NotNegative
+    step_s: NonNegative
     """Fixed cost of synchronization: the optimizer call."""
     efficiency: Positive
     """Fraction of core time that sampling and loading use when they compete with the trainers."""
-    wait_s: NotNegative = 0.0
+    wait_s: NonNegative = 0.0
     """Waiting time per step outside its stages: woken threads wait for a core."""
-    lock_s: NotNegative = 0.0
+    lock_s: NonNegative = 0.0
     """Waiting time of trainers per step for the interpreter lock, which overlapping sampling and loading
     hold.
     """
@@ -113,7 +118,7 @@ class Host:
     """Effective bandwidth of host memory for feature rows with all cores, in 1e9 bytes per second."""
     macs_per_s: Positive
     """Multiply-accumulates per second of all cores together."""
-    trains: Truth = True
+    trains: StrictBool = True
     """Whether a trainer runs on the CPU."""
     cores: Count | None = None
     """Number of cores; None if unknown, and then threads have no effect."""
@@ -123,14 +128,14 @@ class Host:
     """Load bandwidth of one thread, in 1e9 bytes per second; None if proportional to the threads."""
     thread_edges_per_s: Positive | None = None
     """Edges that one thread samples per second; None if unknown."""
-    launch_s: NotNegative = 0.0
+    launch_s: NonNegative = 0.0
     values_per_s: Unbounded = math.inf
     """`launch_s` and `values_per_s`: rates of the CPU trainer, as in `TrainerRates`."""
-    step_s: NotNegative = 0.0
-    wait_s: NotNegative = 0.0
-    lock_s: NotNegative = 0.0
+    step_s: NonNegative = 0.0
+    wait_s: NonNegative = 0.0
+    lock_s: NonNegative = 0.0
     """`step_s`, `wait_s` and `lock_s`: fixed cost of synchronization and waiting time outside the stages, as
-    in `Sharing`.
+    in `CoreContention`.
     """
     weights_gb_s: Unbounded = math.inf
     """Bandwidth of gradient sums, optimizer step and weight broadcast, in 1e9 bytes per second."""
@@ -142,23 +147,23 @@ class Host:
     """
     forms: tuple[LoadForm, ...] = ("rows",)
     """Input forms that the CPU trainer accepts."""
-    serial_part: NotNegative = 0.0
+    serial_part: NonNegative = 0.0
     """Fraction of the CPU trainer's single-thread time that more threads do not shorten (Amdahl)."""
     core_efficiency: Positive = 1.0
     """Fraction of core time that sampling and loading use when they compete with the trainers."""
-    sharing_of: Mapping[str, Sharing] = field(default_factory=dict)
+    sharing_of: Mapping[str, CoreContention] = field(default_factory=dict)
     """Measured `step_s`, `wait_s`, `lock_s` and `core_efficiency` per combination of trainer kinds that
     compute on the host together: `cpu`, `cpu+opencl`.
     """
     loading: tuple[LoadCost, ...] = ()
     sampling: tuple[SampleCost, ...] = ()
     walking: tuple[WalkCost, ...] = ()
-    """`loading`, `sampling` and `walking`: measured costs of the first two stages (`walking`: random-walk
-    subgraphs); empty if only bandwidths are known.
+    """`measure_loading`, `measure_sampling` and `measure_walks`: measured costs of the first two stages
+    (`measure_walks`: random-walk subgraphs); empty if only bandwidths are known.
     """
     sparse: tuple[SparseCost, ...] = ()
     """Measured costs of the CPU trainer's sparse products; empty if the dense rate applies."""
-    whole_graph: WholeGraphRates | None = None
+    whole_graph: FullGraphRates | None = None
     """Measured rates of the CPU trainer's full-graph steps; None if the mini-batch rates apply."""
     chunks: tuple[HostChunkRates, ...] = ()
     """Measured CPU rates of full-graph chunks, per number of threads; empty if the mini-batch rates apply."""
@@ -186,14 +191,14 @@ class Host:
         fewer = [rates for rates in by_threads if threads is None or rates.threads <= threads]
         return fewer[-1] if fewer else by_threads[0]
 
-    def sharing(self, kinds: str) -> Sharing:
+    def core_contention(self, kinds: str) -> CoreContention:
         """Return the contention measured for these trainer kinds, or the host's general values if not
         measured.
         """
         measured = self.sharing_of.get(kinds)
         if measured is not None:
             return measured
-        return Sharing(
+        return CoreContention(
             step_s=self.step_s, efficiency=self.core_efficiency, wait_s=self.wait_s, lock_s=self.lock_s
         )
 
@@ -245,14 +250,14 @@ class Accelerator:
     memory_gb_s: Positive
     macs_per_s: Positive
     link_gb_s: Unbounded
-    pipelined: Truth = False
-    reads_each_source_once: Truth = False
+    pipelined: StrictBool = False
+    reads_each_source_once: StrictBool = False
     count: Index = 1
     memory_gib: Positive | None = None
-    link_latency_s: NotNegative = 0.0
-    launch_s: NotNegative = 0.0
-    flush_s: NotNegative = 0.0
-    fill_s: NotNegative = 0.0
+    link_latency_s: NonNegative = 0.0
+    launch_s: NonNegative = 0.0
+    flush_s: NonNegative = 0.0
+    fill_s: NonNegative = 0.0
     values_per_s: Unbounded = math.inf
     host_cores: Index = 0
     models: Mapping[str, TrainerRates] = field(default_factory=dict)
@@ -278,7 +283,7 @@ class PlatformTrainer:
     """Device that computes; the host is represented as an accelerator that reads host memory in place."""
     rates: TrainerRates
     """Rates of the device for one kind of model; host rates are with all its cores."""
-    rates_alone: TrainerRates | None = None
+    single_thread_rates: TrainerRates | None = None
     """Rates of the host with one thread, if measured."""
     is_host: bool = False
     """Whether the host cores are the trainer, so that its threads are part of the assignment."""
@@ -286,7 +291,7 @@ class PlatformTrainer:
     """Index of the switch that the trainer shares with others; None if it has a separate path to host memory.
     """
 
-    def taken(self, work: Workload) -> Workload:
+    def adapt_workload(self, work: Workload) -> Workload:
         """Return the workload in the form in which the trainer receives it.
 
         Rows are dense if the trainer does not accept sparse rows, and float32 if FPGA kernels would need
@@ -298,10 +303,10 @@ class PlatformTrainer:
             return work
         return replace(work, sparse=None)
 
-    def over_sparse_rows(self) -> PlatformTrainer:
+    def with_sparse_launch(self) -> PlatformTrainer:
         """Return the trainer with its rates for a first layer that multiplies sparse rows."""
-        alone = None if self.rates_alone is None else self.rates_alone.over_sparse_rows()
-        return replace(self, rates=self.rates.over_sparse_rows(), rates_alone=alone)
+        alone = None if self.single_thread_rates is None else self.single_thread_rates.with_sparse_launch()
+        return replace(self, rates=self.rates.with_sparse_launch(), single_thread_rates=alone)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,7 +350,11 @@ class Platform:
             alone = host.models_alone.get(model)
             trainers.append(
                 PlatformTrainer(
-                    name="cpu:0", device=device, rates=_rates(host, model), rates_alone=alone, is_host=True
+                    name="cpu:0",
+                    device=device,
+                    rates=_rates(host, model),
+                    single_thread_rates=alone,
+                    is_host=True,
                 )
             )
         numbers: Counter[str] = Counter()
@@ -366,4 +375,33 @@ def _rates(owner: Host | Accelerator, model: str) -> TrainerRates:
         macs_per_s=owner.macs_per_s,
         launch_s=owner.launch_s,
         values_per_s=owner.values_per_s,
+    )
+
+
+def device_name(name: str) -> str:
+    """Return the name `kind:number`, with number 0 for a bare `kind`."""
+    return name if ":" in name else f"{name}:0"
+
+
+def select_trainers(platform: Platform, names: Sequence[str]) -> Platform | None:
+    """Return the platform with only these trainers, accelerators in the given order; None if one is missing.
+
+    Parameters
+    ----------
+    platform
+        The platform, each of whose accelerators stands for one device, numbered per kind.
+    names
+        Device names such as `cpu:0` and `opencl:0`.
+    """
+    by_name: dict[str, Accelerator] = {}
+    for accelerator in platform.accelerators:
+        number = sum(name.partition(":")[0] == accelerator.kind for name in by_name)
+        by_name[f"{accelerator.kind}:{number}"] = accelerator
+    selected = [name for name in names if name != "cpu:0"]
+    if any(name not in by_name for name in selected):
+        return None
+    return replace(
+        platform,
+        host=replace(platform.host, trains="cpu:0" in names),
+        accelerators=tuple(by_name[name] for name in selected),
     )

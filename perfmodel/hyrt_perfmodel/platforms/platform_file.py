@@ -1,20 +1,177 @@
-"""Platform descriptions in YAML: built in or user-defined."""
+"""Files of platforms: calibrations written by `hyrt calibrate`, and descriptions in YAML, built in or user-
+defined.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import platform as python_platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from hyrt_perfmodel.checks import Number, check_kind
-from hyrt_perfmodel.cycles.design import FpgaDesign
-from hyrt_perfmodel.file_content import made_of, mapping, only_keys, read_yaml
-from hyrt_perfmodel.nearest_name import nearest_name
-from hyrt_perfmodel.platforms.calibration_file import read_calibration
+from hyrt_perfmodel.fpga_design import FpgaDesign
 from hyrt_perfmodel.platforms.platform import Platform
+from hyrt_perfmodel.suggestions import nearest_name
+from hyrt_perfmodel.user_cache import user_cache_dir
+from hyrt_perfmodel.validation import (
+    Number,
+    StrictDumper,
+    StrictYaml,
+    build_dataclass,
+    check_keys,
+    check_kind,
+    check_mapping,
+    read_yaml,
+)
+
+_REMEDY = "run `hyrt calibrate`"
+
+
+class CalibrationError(ValueError):
+    """No usable calibration of this machine; the message includes the remedy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Hardware and software versions under which measurements are comparable."""
+
+    node: str
+    """Host name."""
+    processor: str
+    """Processor name."""
+    cores: int
+    """Cores available to the process."""
+    versions: Mapping[str, str]
+    """Versions of hyrt and of the libraries that determine its speed."""
+    devices: Mapping[str, str]
+    """Description per measured device name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Result of one calibration."""
+
+    machine: Machine
+    """Machine that was calibrated."""
+    date: str
+    """ISO date."""
+    seconds: float
+    """Duration of the calibration, in seconds."""
+    platform: Platform
+    """Rates for the performance model."""
+    measured: Mapping[str, Any]
+    """Further figures for human readers: bandwidths, standard deviations, skipped measurements with reasons.
+    """
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the whole machine was measured; `hyrt devices --measure` measures only the devices."""
+        return bool(self.platform.host.sampling)
+
+
+def calibration_file(node: str | None = None) -> Path:
+    """Return the path of a machine's calibration in the user's cache folder, which several machines may
+    share.
+    """
+    return user_cache_dir() / "hyrt" / f"calibration-{node or python_platform.node() or 'here'}.yaml"
+
+
+def format_calibration(calibration: Calibration) -> str:
+    """Return the text of a calibration file."""
+    return yaml.dump(to_plain(asdict(calibration)), Dumper=StrictDumper, sort_keys=False)
+
+
+def read_calibration(path: Path | None = None, *, require_complete: bool = True) -> Calibration:
+    """Read a machine's calibration.
+
+    Parameters
+    ----------
+    path
+        The file; by default the file of this machine.
+    require_complete
+        Whether to reject a calibration that covers only the devices.
+
+    Raises
+    ------
+    CalibrationError
+        If the file is missing or damaged.
+    """
+    path = calibration_file() if path is None else path
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise CalibrationError(f"this machine has not been calibrated: {_REMEDY}") from None
+    except OSError as error:
+        # A new calibration would not help: it could not be stored either.
+        raise CalibrationError(
+            f"{path} cannot be read: {error.strerror}: set XDG_CACHE_HOME to a folder of your own, and "
+            f"{_REMEDY}"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise CalibrationError(f"{path} cannot be read: {error}: {_REMEDY}") from error
+    try:
+        calibration = build_dataclass(Calibration, yaml.load(text, StrictYaml), str(path), infinite=True)
+    except (yaml.YAMLError, ValueError) as error:
+        reason = " ".join(str(error).removeprefix(f"{path}: ").split())
+        raise CalibrationError(
+            f"{path}: not a calibration written by this version of hyrt ({reason}): {_REMEDY}"
+        ) from error
+    if require_complete and not calibration.is_complete:
+        raise CalibrationError(f"only the devices of this machine have been measured: {_REMEDY}")
+    return calibration
+
+
+def staleness_reasons(calibration: Calibration, current: Machine) -> list[str]:
+    """Return the reasons why a calibration does not apply to a machine as it is now; may be empty."""
+    reasons = machine_mismatches(calibration, current)
+    if calibration.machine.node == current.node:
+        names = sorted(current.devices.keys() | calibration.machine.devices.keys())
+        reasons += [reason for name in names if (reason := device_mismatch(calibration, current, name))]
+    return reasons
+
+
+def machine_mismatches(calibration: Calibration, current: Machine) -> list[str]:
+    """Return the reasons why host measurements do not apply to a machine as it is now; may be empty."""
+    measured = calibration.machine
+    if measured.node != current.node:
+        return [f"made on another machine ({measured.node})"]
+    reasons = []
+    if measured.processor != current.processor:
+        reasons.append(f"made on another processor ({measured.processor})")
+    if measured.cores != current.cores:
+        reasons.append(f"made with {measured.cores} cores, but {current.cores} are available now")
+    for name, version in current.versions.items():
+        old = measured.versions.get(name, "none")
+        if old != version:
+            reasons.append(f"made with {name} {old}, but this is {name} {version}")
+    return reasons
+
+
+def device_mismatch(calibration: Calibration, current: Machine, name: str) -> str:
+    """Return why a device's measurement does not apply to a machine's current state; empty if it applies."""
+    before, now = calibration.machine.devices.get(name), current.devices.get(name)
+    if before is None:
+        return f"made without {name}"
+    if now is None:
+        return f"made with {name}, which is no longer available"
+    return f"made when {name} was another device ({before})" if before != now else ""
+
+
+def to_plain(value: Any) -> Any:
+    """Convert a value to types that YAML supports."""
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(entry) for entry in value]
+    if isinstance(value, float):
+        # This includes numpy floats, which YAML cannot represent.
+        return float(f"{float(value):.6g}")
+    return value
+
 
 THIS_MACHINE = "this-machine"
 _MAX_COUNT = 1024
@@ -47,10 +204,10 @@ def load_platform(name_or_path: str) -> Platform:
         return read_calibration().platform
     if name_or_path in platform_names():
         known = resources.files("hyrt_perfmodel") / "platforms" / f"{name_or_path}.yaml"
-        return platform_from(yaml.safe_load(known.read_text("utf-8")), name_or_path)
+        return parse_platform(yaml.safe_load(known.read_text("utf-8")), name_or_path)
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml") or _exists(path):
-        return platform_from(read_yaml(path), str(path))
+        return parse_platform(read_yaml(path), str(path))
     near = nearest_name(name_or_path, platform_names())
     hint = f" (did you mean {near!r}?)" if near else ""
     raise ValueError(
@@ -59,14 +216,14 @@ def load_platform(name_or_path: str) -> Platform:
     )
 
 
-def platform_from(content: Any, where: str) -> Platform:
+def parse_platform(content: Any, location: str) -> Platform:
     """Build a platform from the content of its file.
 
     Parameters
     ----------
     content
         `host` and `accelerators`, and optionally `name`, `source` and `relative_error`.
-    where
+    location
         The file, for messages and as the default name.
 
     Raises
@@ -74,17 +231,19 @@ def platform_from(content: Any, where: str) -> Platform:
     ValueError
         Naming file and key.
     """
-    content = dict(mapping(content, where))
+    content = dict(check_mapping(content, location))
     entries = content.get("accelerators")
     if entries is None:
         content.pop("accelerators", None)
     elif isinstance(entries, list):
         content["accelerators"] = [
-            _with_design(entry, f"{where}: accelerators[{i}]") for i, entry in enumerate(entries)
+            _with_design(entry, f"{location}: accelerators[{i}]") for i, entry in enumerate(entries)
         ]
-    platform = made_of(Platform, {"name": where, "source": f"given in {where}", **content}, where)
+    platform = build_dataclass(
+        Platform, {"name": location, "source": f"given in {location}", **content}, location
+    )
     for i, accelerator in enumerate(platform.accelerators):
-        prefix = f"{where}: accelerators[{i}]"
+        prefix = f"{location}: accelerators[{i}]"
         if ":" in accelerator.kind or accelerator.kind == "cpu":
             raise ValueError(
                 f"{prefix}.kind is {accelerator.kind!r}: trainers are named kind:number, and cpu:0 is the "
@@ -100,11 +259,11 @@ def _with_design(entry: Any, where: str) -> Any:
     if not isinstance(entry, dict) or entry.get("design") is None:
         return entry
     where = f"{where}.design"
-    design = dict(mapping(entry["design"], where))
+    design = dict(check_mapping(entry["design"], where))
     known = [field.name for field in fields(FpgaDesign)]
-    only_keys(design, [*known, "ddr_gb_s"], ("pes", "mac_rows", "mac_cols"), where)
+    check_keys(design, [*known, "ddr_gb_s"], ("pes", "mac_rows", "mac_cols"), where)
     if "ddr_gb_s" in design:
-        peak = made_of(_DesignMemory, {"ddr_gb_s": design.pop("ddr_gb_s")}, where)
+        peak = build_dataclass(_DesignMemory, {"ddr_gb_s": design.pop("ddr_gb_s")}, where)
         design["ddr_bytes_per_s"] = 1e9 * peak.ddr_gb_s
     return {**entry, "design": design}
 

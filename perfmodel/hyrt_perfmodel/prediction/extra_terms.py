@@ -1,23 +1,124 @@
-"""Terms beyond the paper's equations; each has a name and a switch."""
+"""Terms beyond the paper's equations, with switches: launches, topology, sparse rows, threads, page cache."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from hyrt_perfmodel.platforms.platform import TrainerRates
 from hyrt_perfmodel.prediction.stages import update_s
-from hyrt_perfmodel.workloads.workload import Workload
+from hyrt_perfmodel.workload import Workload
+
+
+def page_miss_s(file_bytes: float, moved_bytes: float, cached_bytes: float, bytes_per_s: float) -> float:
+    """Return the seconds of disk I/O for pages that do not fit into the page cache.
+
+    While all pages fit in memory, the file costs nothing: the system writes pages back in the background.
+    Further pages have been evicted by their next use, since a step accesses the pages cyclically.
+
+    Parameters
+    ----------
+    file_bytes
+        Size of the file.
+    moved_bytes
+        Bytes read from the file and written to it.
+    cached_bytes
+        Memory available for the page cache.
+    bytes_per_s
+        Disk bandwidth.
+    """
+    if file_bytes <= 0:
+        return 0.0
+    return moved_bytes * max(0.0, 1 - cached_bytes / file_bytes) / bytes_per_s
+
+
+def effective_rows(rows: float, chunk_rows: float, threads: int) -> float:
+    """Return the rows that all threads would compute in the time of the busiest thread.
+
+    Parameters
+    ----------
+    rows
+        Number of rows.
+    chunk_rows
+        Rows that one thread computes at a time.
+    threads
+        Threads that fetch chunks.
+    """
+    full, rest = divmod(rows, chunk_rows)
+    chunks_per_thread, extra_chunks = divmod(full, threads)
+    return threads * (chunks_per_thread * chunk_rows + (chunk_rows if extra_chunks else rest))
+
+
+def with_effective_rows(workload: Workload, chunk_rows: float | None, threads: int) -> Workload:
+    """Return the workload with its result rows replaced by their `effective_rows`.
+
+    With `chunk_rows` None, any number of rows is divided equally.
+    """
+    if chunk_rows is None or threads == 1:
+        return workload
+    inputs, *results = workload.vertices
+    return replace(
+        workload, vertices=(inputs, *(effective_rows(rows, chunk_rows, threads) for rows in results))
+    )
+
+
+def sparse_entries(workload: Workload) -> float:
+    """Return the stored values that the first layer multiplies, including the vertices' own rows if used."""
+    sparse = workload.sparse
+    if sparse is None:
+        return 0.0
+    rows = workload.vertices[0] + (workload.vertices[1] if sparse.has_self_rows else 0.0)
+    return rows * sparse.row_entries
+
+
+def sparse_macs(workload: Workload) -> float:
+    """Return the multiply-accumulates of the sparse product: forward, and for the weight gradient.
+
+    There is one per stored value and product column; the input needs no gradient.
+    """
+    return 2 * sparse_entries(workload) * (0 if workload.sparse is None else workload.sparse.product_width)
+
+
+def sparse_weights(workload: Workload) -> float:
+    """Return the number of weights in the sparse product: f^0 times its columns, doubled for own rows."""
+    sparse = workload.sparse
+    if sparse is None:
+        return 0.0
+    return workload.features[0] * sparse.product_width * (2 if sparse.has_self_rows else 1)
+
+
+def without_sparse_product(workload: Workload) -> Workload:
+    """Return the step without the product of its sparse rows.
+
+    The first layer then aggregates the products forward and, since these have a gradient, backward: one
+    aggregation with twice the edges over rows of the product's width. A product after the aggregation has
+    `SparseInput.width_in` inputs.
+    """
+    sparse = workload.sparse
+    if sparse is None:
+        return workload
+    widths = [workload.f_in(layer) for layer in range(1, workload.layers + 1)]
+    return replace(
+        workload,
+        features=(round(sparse.product_width / workload.rows_per_edge), *workload.features[1:]),
+        edges=(2 * workload.edges[0], *workload.edges[1:]),
+        widths_in=(sparse.width_in, *widths[1:]),
+        hidden_widths=None if workload.hidden_widths is None else (0.0, *workload.hidden_widths[1:]),
+        sparse=None,
+    )
+
 
 # Bytes of an edge's column index and of a vertex's offset.
 _EDGE_BYTES = 4
 _OFFSET_BYTES = 8
 
 
-Overlap = Literal["all", "trainers", "nothing"]
+StageOverlap = Literal["all", "trainers", "nothing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class ExtraTerms:
     """Switches of the terms beyond the paper's."""
 
     launch: bool = True
@@ -38,18 +139,18 @@ class Terms:
     """Cycle model instead of rates, for an FPGA with a known design."""
     shared_cores: bool = True
     """Contention for host cores: no iteration is shorter than the core time of its stages."""
-    overlap: Overlap = "all"
+    overlap: StageOverlap = "all"
     """Concurrency: `all`, pipeline stages and trainers overlap; `trainers`, one mini-batch is in flight, so
-    that stages run one after the other; `nothing`, trainers also run one after the other."""
+    that stages run one after the other; `run_empty`, trainers also run one after the other."""
 
     def __post_init__(self) -> None:
-        if self.overlap not in get_args(Overlap):
+        if self.overlap not in get_args(StageOverlap):
             raise ValueError(
-                f"terms: overlap is {self.overlap!r}: give one of {', '.join(get_args(Overlap))}"
+                f"terms: overlap is {self.overlap!r}: give one of {', '.join(get_args(StageOverlap))}"
             )
 
 
-PAPER = Terms(
+PAPER_TERMS = ExtraTerms(
     launch=False,
     flush=False,
     fill=False,
@@ -108,8 +209,55 @@ def num_values(workload: Workload) -> float:
         workload.vertices[layer]
         * (
             max(workload.f_in(layer), workload.rows_per_edge * workload.features[layer - 1])
-            + workload.between(layer)
+            + workload.hidden_width(layer)
             + workload.features[layer]
         )
         for layer in range(1, workload.layers + 1)
     )
+
+
+def split_layers(work: Workload) -> list[Workload]:
+    """Return one workload per layer, in which all other layers have no rows and no edges."""
+    inputs, *results = work.vertices
+    return [
+        replace(
+            work,
+            vertices=(inputs, *(rows if index == layer else 0.0 for index, rows in enumerate(results))),
+            edges=tuple(edges if index == layer else 0.0 for index, edges in enumerate(work.edges)),
+        )
+        for layer in range(work.layers)
+    ]
+
+
+def threaded_layers_s(
+    layers: Sequence[Workload],
+    single_thread: TrainerRates,
+    all_threads: TrainerRates,
+    threads: int,
+    cores: int,
+    seconds: Callable[[TrainerRates, Workload], float],
+) -> float:
+    """Return the time of layers if each is shared by threads whenever that is faster than one thread.
+
+    Parameters
+    ----------
+    layers
+        Work per layer, as returned by `split_layers`.
+    single_thread, all_threads
+        Rates with one thread, and with one thread per core.
+    threads, cores
+        Threads of the trainer, and cores of the host.
+    seconds
+        Time of a layer at given rates.
+    """
+    count, total = min(threads, cores), 0.0
+    for work in layers:
+        alone_s = seconds(single_thread, work)
+        if count == 1:
+            total += alone_s
+            continue
+        shared = with_effective_rows(work, all_threads.chunk_rows, cores)
+        # Interpolate between one thread and all cores by Amdahl's law.
+        serial_s = max(0.0, (seconds(all_threads, shared) - alone_s / cores) / (1 - 1 / cores))
+        total += min(alone_s, serial_s + (alone_s - serial_s) / count + all_threads.waking_s)
+    return total

@@ -1,33 +1,27 @@
-"""Prediction of training: stages, iteration, epoch and memory."""
+"""Prediction of training, and advice on what to change next."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.checks import check_kind
-from hyrt_perfmodel.platforms.platform import Platform, PlatformTrainer
+from hyrt_perfmodel.platforms.platform import Accelerator, Platform, PlatformTrainer, TrainerRates
+from hyrt_perfmodel.policy import Assignment, Threads
 from hyrt_perfmodel.prediction import stages
-from hyrt_perfmodel.prediction.extra_terms import PAPER, Terms
-from hyrt_perfmodel.prediction.mapping import initial_assignment
-from hyrt_perfmodel.prediction.memory import (
-    arrays_of_whole,
+from hyrt_perfmodel.prediction.extra_terms import PAPER_TERMS, ExtraTerms
+from hyrt_perfmodel.prediction.initial_assignment import (
+    feature_cache_bytes,
     host_memory_bytes,
-    kept_rows_bytes,
+    initial_assignment,
+    trainer_full_graph_arrays,
     trainer_memory_bytes,
     weights_bytes,
 )
-from hyrt_perfmodel.prediction.stage_times import (
-    StageTimes,
-    StepModel,
-    iteration_s,
-    stage_times,
-    stages_together_s,
-)
-from hyrt_perfmodel.workloads.workload import TrainingWorkload
+from hyrt_perfmodel.prediction.stage_times import StageTimes, StepModel, iteration_s, pipeline_s, stage_times
+from hyrt_perfmodel.validation import check_kind
+from hyrt_perfmodel.workload import TrainingWorkload
 
 _GIB = 2**30
 # Relative error if a platform's numbers were never compared with the machine: effective fractions of
@@ -36,15 +30,15 @@ ASSUMED_ERROR = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class MemoryNeed:
     """Memory of one device: needed and available bytes (None if unknown)."""
 
-    need_bytes: float
-    have_bytes: float | None
+    needed_bytes: float
+    available_bytes: float | None
 
     @property
     def fits(self) -> bool:
-        return self.have_bytes is None or self.need_bytes <= self.have_bytes
+        return self.available_bytes is None or self.needed_bytes <= self.available_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +64,7 @@ class Prediction:
     bottleneck: str
     """Stage that bounds the iteration; `cores` if the sum of the stages on the host cores bounds it
     instead."""
-    memory: Mapping[str, Memory]
+    memory: Mapping[str, MemoryNeed]
     """Memory of the host and of every accelerator with separate memory."""
     ideal_epoch_s: float
     """Epoch time if the trainers' speeds added up perfectly and nothing else took time."""
@@ -78,7 +72,7 @@ class Prediction:
     """Expected relative error of the prediction."""
     arrays: Mapping[str, float] = field(default_factory=dict)
     """Full-graph training: bytes per array."""
-    at_most: bool = True
+    is_upper_bound: bool = True
     """Whether `arrays` is an upper bound instead of the actual sizes."""
     gather_share: float | None = None
     """Full-graph training: fraction of propagation that reads rows along edges."""
@@ -105,8 +99,8 @@ class Prediction:
             },
             "memory_bytes": {
                 name: {
-                    "need": math.ceil(memory.need_bytes),
-                    "have": None if memory.have_bytes is None else math.floor(memory.have_bytes),
+                    "need": math.ceil(memory.needed_bytes),
+                    "have": None if memory.available_bytes is None else math.floor(memory.available_bytes),
                 }
                 for name, memory in self.memory.items()
             },
@@ -127,7 +121,7 @@ def predict(
     training: TrainingWorkload,
     *,
     assignment: Assignment | None = None,
-    terms: Terms | None = None,
+    terms: ExtraTerms | None = None,
     paper: bool = False,
 ) -> Prediction:
     """Predict training.
@@ -152,7 +146,7 @@ def predict(
     check_kind("platform", platform, Platform, "give a platform, as load_platform returns")
     check_kind("training", training, TrainingWorkload, "give a TrainingWorkload")
     check_kind("paper", paper, bool, "give True or False")
-    terms = PAPER if paper else Terms() if terms is None else terms
+    terms = PAPER_TERMS if paper else ExtraTerms() if terms is None else terms
     trainers = platform.trainers(training.model)
     if paper:
         # The paper's T_load is bytes over bandwidth, even if a table or the bandwidth of one thread is known.
@@ -170,7 +164,7 @@ def predict(
     step = sum(assignment.split)
     iterations = math.ceil(training.targets_per_epoch / step)
     workloads = [training.at(units) for units in assignment.split if units]
-    stages_s = stages_together_s(times, terms)
+    stages_s = pipeline_s(times, terms)
     full_graph: dict[str, Any] = {}
     if training.resident:
         [(trainer, work)] = [
@@ -178,8 +172,8 @@ def predict(
             for trainer, units in zip(trainers, assignment.split, strict=True)
             if units
         ]
-        full_graph["arrays"] = arrays_of_whole(trainer, training, assignment.threads.train)
-        full_graph["at_most"] = not trainer.is_host or training.whole is None
+        full_graph["arrays"] = trainer_full_graph_arrays(trainer, training, assignment.threads.train)
+        full_graph["is_upper_bound"] = not trainer.is_host or training.full_graph_step is None
         model = StepModel(platform, training, terms)
         full_graph["gather_share"] = model.gather_share(trainer, work, assignment.threads)
     return Prediction(
@@ -201,7 +195,7 @@ def predict(
 
 
 def _epoch_s(
-    platform: Platform, training: TrainingWorkload, assignment: Assignment, terms: Terms, seconds: float
+    platform: Platform, training: TrainingWorkload, assignment: Assignment, terms: ExtraTerms, seconds: float
 ) -> float:
     """Return the time of full steps plus the last, partial step."""
     step = sum(assignment.split)
@@ -223,7 +217,7 @@ def _paper_assignment(training: TrainingWorkload, platform: Platform) -> Assignm
     return Assignment(split=(units,) * len(trainers), threads=Threads(sample=cores, load=cores, train=cores))
 
 
-def _memory(platform: Platform, training: TrainingWorkload, assignment: Assignment) -> dict[str, Memory]:
+def _memory(platform: Platform, training: TrainingWorkload, assignment: Assignment) -> dict[str, MemoryNeed]:
     trainers = platform.trainers(training.model)
     shares = list(zip(trainers, assignment.split, strict=True))
     host = platform.host
@@ -231,11 +225,11 @@ def _memory(platform: Platform, training: TrainingWorkload, assignment: Assignme
         return _memory_of_whole(platform, training, shares, assignment.threads)
     needs = {
         "host": host_memory_bytes(
-            [trainer.taken(training.at(units)) for trainer, units in shares if units],
+            [trainer.adapt_workload(training.at(units)) for trainer, units in shares if units],
             training,
             _DEPTH,
-            computed_here=[
-                trainer.taken(training.at(n))
+            host_workloads=[
+                trainer.adapt_workload(training.at(n))
                 for trainer, n in shares
                 if n and math.isinf(trainer.device.link_gb_s)
             ],
@@ -245,14 +239,16 @@ def _memory(platform: Platform, training: TrainingWorkload, assignment: Assignme
     for trainer, units in shares:
         if math.isfinite(trainer.device.link_gb_s):
             # A trainer without targets still has a replica.
-            needs[trainer.name] = kept_rows_bytes(trainer, training) + (
-                trainer_memory_bytes(trainer.taken(training.at(units)))
+            needs[trainer.name] = feature_cache_bytes(trainer, training) + (
+                trainer_memory_bytes(trainer.adapt_workload(training.at(units)))
                 if units
                 else weights_bytes(training.at(1.0))
             )
             available[trainer.name] = trainer.device.memory_gib
     return {
-        name: Memory(need_bytes=need, have_bytes=None if (gib := available[name]) is None else gib * _GIB)
+        name: MemoryNeed(
+            needed_bytes=need, available_bytes=None if (gib := available[name]) is None else gib * _GIB
+        )
         for name, need in needs.items()
     }
 
@@ -262,17 +258,19 @@ def _memory_of_whole(
     training: TrainingWorkload,
     shares: Sequence[tuple[PlatformTrainer, int]],
     threads: Threads,
-) -> dict[str, Memory]:
+) -> dict[str, MemoryNeed]:
     """Return the memory of full-graph training: the arrays on the training device or host.
 
     For other devices, return the memory that they would need.
     """
 
-    def memory(need_bytes: float, have_gib: float | None) -> Memory:
-        return Memory(need_bytes=need_bytes, have_bytes=None if have_gib is None else have_gib * _GIB)
+    def memory(need_bytes: float, have_gib: float | None) -> MemoryNeed:
+        return MemoryNeed(
+            needed_bytes=need_bytes, available_bytes=None if have_gib is None else have_gib * _GIB
+        )
 
     [chosen] = [trainer for trainer, units in shares if units]
-    arrays = arrays_of_whole(chosen, training, threads.train)
+    arrays = trainer_full_graph_arrays(chosen, training, threads.train)
     on_host = sum(arrays.values())
     if math.isfinite(chosen.device.link_gb_s):
         resident_arrays = ("topology", "edges by source", "features", "learned rows, moments")
@@ -280,7 +278,7 @@ def _memory_of_whole(
     memories = {"host": memory(on_host, platform.host.memory_gib)}
     for trainer, _ in shares:
         if math.isfinite(trainer.device.link_gb_s):
-            need_bytes = sum(arrays_of_whole(trainer, training, threads.train).values())
+            need_bytes = sum(trainer_full_graph_arrays(trainer, training, threads.train).values())
             memories[trainer.name] = memory(need_bytes, trainer.device.memory_gib)
     return memories
 
@@ -289,7 +287,9 @@ def _memory_of_whole(
 _DEPTH = 4
 
 
-def _ideal_s(platform: Platform, training: TrainingWorkload, assignment: Assignment, terms: Terms) -> float:
+def _ideal_s(
+    platform: Platform, training: TrainingWorkload, assignment: Assignment, terms: ExtraTerms
+) -> float:
     """Return the epoch time at the sum of the trainers' speeds, each with the full step and all cores."""
     model = StepModel(platform, training, terms)
     threads = replace(assignment.threads, train=platform.host.cores or 1)
@@ -321,4 +321,186 @@ def with_accelerators(platform: Platform, count: int) -> Platform:
     return replace(
         platform,
         accelerators=tuple(replace(kind, count=n) for kind, n in zip(kinds, counts, strict=True)),
+    )
+
+
+# Minimum relative saving for a change to be listed.
+_WORTH = 0.03
+# A row of int8 values has a scale.
+_SCALE_BYTES = 4
+# Cache sizes to propose, as fractions of all rows.
+_CACHES = (0.1, 0.3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """One change and its predicted effect."""
+
+    change: str
+    """Short description of the change."""
+    epoch_s: float
+    bottleneck: str
+    """`epoch_s` and `bottleneck`: the prediction with the change."""
+    moved_ratio: float = 1.0
+    """Ratio of feature bytes moved per step after and before the change, for the same split: bytes
+    transferred to accelerators or, if nothing is transferred, bytes that loading reads."""
+
+
+def advise(
+    platform: Platform,
+    training: TrainingWorkload,
+    current: Prediction,
+    *,
+    terms: ExtraTerms | None = None,
+    paper: bool = False,
+    other_workloads: Sequence[tuple[str, TrainingWorkload]] = (),
+    other_terms: Sequence[tuple[str, ExtraTerms]] = (),
+    max_changes: int = 3,
+) -> list[Advice]:
+    """Return the changes that save most, best first.
+
+    Parameters
+    ----------
+    platform, training
+        The current machine and work.
+    current
+        Prediction for the current machine and work.
+    terms, paper
+        Options of that prediction.
+    other_workloads
+        Further changes of the work, as (description, changed work) pairs.
+    other_terms
+        Other ways to run the same work, as (description, terms) pairs.
+    max_changes
+        Maximum number of changes to return.
+    """
+    advice = []
+    moved_before = _moved_bytes(platform, training, current, terms)
+    changes = [
+        *((*change, terms) for change in _changes(platform, training)),
+        *((change, platform, work, terms) for change, work in other_workloads),
+        *((change, platform, training, changed_terms) for change, changed_terms in other_terms),
+    ]
+    for change, changed_platform, work, changed_terms in changes:
+        try:
+            prediction = predict(changed_platform, work, terms=changed_terms, paper=paper)
+        except ValueError:
+            continue  # The change does not fit into memory.
+        if prediction.epoch_s < current.epoch_s * (1 - _WORTH):
+            moved_ratio = 1.0
+            if changed_platform is platform and moved_before:
+                moved_ratio = _moved_bytes(platform, work, current, terms) / moved_before
+            advice.append(
+                Advice(
+                    change=change,
+                    epoch_s=prediction.epoch_s,
+                    bottleneck=prediction.bottleneck,
+                    moved_ratio=moved_ratio,
+                )
+            )
+    return sorted(advice, key=lambda entry: entry.epoch_s)[:max_changes]
+
+
+def _changes(
+    platform: Platform, training: TrainingWorkload
+) -> Iterator[tuple[str, Platform, TrainingWorkload]]:
+    host = platform.host
+    yield (
+        "host memory twice as fast",
+        replace(
+            platform,
+            host=replace(
+                host,
+                memory_gb_s=2 * host.memory_gb_s,
+                loading=tuple(
+                    replace(cost, row_s=cost.row_s / 2, gb_s=2 * cost.gb_s) for cost in host.loading
+                ),
+            ),
+        ),
+        training,
+    )
+    if host.cores:
+        larger = replace(
+            host,
+            cores=2 * host.cores,
+            macs_per_s=2 * host.macs_per_s,
+            values_per_s=2 * host.values_per_s,
+            models={kind: _more_cores(rates) for kind, rates in host.models.items()},
+        )
+        yield "twice the cores", replace(platform, host=larger), training
+    if training.sample_s:
+        yield "sampling twice as fast", platform, replace(training, sample_s=training.sample_s / 2)
+    elif host.thread_edges_per_s is not None and not host.sampling:
+        faster = replace(host, thread_edges_per_s=2 * host.thread_edges_per_s)
+        yield "sampling twice as fast", replace(platform, host=faster), training
+    links = tuple(
+        replace(accelerator, link_gb_s=2 * accelerator.link_gb_s) for accelerator in platform.accelerators
+    )
+    if links:
+        yield "links twice as fast", replace(platform, accelerators=links), training
+        count = sum(accelerator.count for accelerator in platform.accelerators)
+        kind = platform.accelerators[0].kind
+        yield f"one more {kind}", with_accelerators(platform, count + 1), training
+    for i, accelerator in enumerate(platform.accelerators):
+        kinds = (*platform.accelerators[:i], _faster(accelerator), *platform.accelerators[i + 1 :])
+        yield f"{accelerator.kind} computing twice as fast", replace(platform, accelerators=kinds), training
+    sample = training.at(1.0)
+    # The feature tables of a heterogeneous graph stay in their stored format.
+    if sample.sparse is None and sample.edge_bytes is None and not training.resident:
+        width = sample.features[0]
+        for description, row_bytes in (
+            ("features in 16 bits (data.rows=float16)", 2.0 * width),
+            ("features in 8 bits (data.rows=int8)", width + _SCALE_BYTES),
+        ):
+            if row_bytes < sample.dense_row_bytes:
+                yield description, platform, training.with_row_bytes(row_bytes)
+        # FPGA kernels of a known design cache no rows.
+        can_cache = any(accelerator.design is None for accelerator in platform.accelerators)
+        if training.hit_rate is not None and not training.cached_fraction and can_cache:
+            for fraction in _CACHES:
+                description = (
+                    f"{fraction:.0%} of the rows kept on each accelerator (data.cache={fraction:.0%})"
+                )
+                yield description, platform, replace(training, cached_fraction=fraction)
+
+
+def _moved_bytes(
+    platform: Platform, training: TrainingWorkload, now: Prediction, terms: ExtraTerms | None
+) -> float:
+    """Return the feature bytes that a step of the predicted split transfers to accelerators.
+
+    If nothing is transferred, return the bytes that loading reads.
+    """
+    model = StepModel(platform, training, ExtraTerms() if terms is None else terms)
+    busy = [
+        (trainer, training.at(units))
+        for trainer, units in zip(model.trainers, now.assignment.split, strict=True)
+        if units
+    ]
+    return sum(model.link_bytes(*entry) for entry in busy) or sum(model.load_bytes(*entry) for entry in busy)
+
+
+def _more_cores(rates: TrainerRates) -> TrainerRates:
+    """Return the CPU trainer's rates with twice the cores: compute rates double, memory bandwidth stays."""
+    return replace(
+        rates,
+        macs_per_s=2 * rates.macs_per_s,
+        values_per_s=2 * rates.values_per_s,
+        edges_per_s=2 * rates.edges_per_s,
+        results_per_s=2 * rates.results_per_s,
+        rows_per_s=2 * rates.rows_per_s,
+    )
+
+
+def _twice(rates: TrainerRates) -> TrainerRates:
+    return replace(_more_cores(rates), memory_gb_s=2 * rates.memory_gb_s)
+
+
+def _faster(accelerator: Accelerator) -> Accelerator:
+    return replace(
+        accelerator,
+        memory_gb_s=2 * accelerator.memory_gb_s,
+        macs_per_s=2 * accelerator.macs_per_s,
+        values_per_s=2 * accelerator.values_per_s,
+        models={kind: _twice(rates) for kind, rates in accelerator.models.items()},
     )

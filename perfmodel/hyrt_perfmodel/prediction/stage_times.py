@@ -7,17 +7,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.cycles.design import FpgaDesign
-from hyrt_perfmodel.cycles.task_shape import TaskShape
-from hyrt_perfmodel.cycles.trainer_cycles import task_seconds
-from hyrt_perfmodel.platforms.host_tables import edges_per_second, load_seconds, sparse_seconds, walk_seconds
+from hyrt_perfmodel.fpga_cycles import TaskShape, task_seconds
+from hyrt_perfmodel.fpga_design import FpgaDesign
+from hyrt_perfmodel.platforms.measured_costs import (
+    edges_per_second,
+    load_seconds,
+    sparse_seconds,
+    walk_seconds,
+)
 from hyrt_perfmodel.platforms.platform import Host, Platform, PlatformTrainer, TrainerRates
+from hyrt_perfmodel.policy import Assignment, Threads
 from hyrt_perfmodel.prediction import extra_terms, stages
-from hyrt_perfmodel.prediction.extra_terms import Terms
-from hyrt_perfmodel.prediction.host_threads import layers_apart, layers_shared_s
-from hyrt_perfmodel.prediction.sparse_terms import multiplied_first, sparse_macs, sparse_weights
-from hyrt_perfmodel.workloads.workload import LoadForm, TrainingWorkload, Workload
+from hyrt_perfmodel.prediction.extra_terms import (
+    ExtraTerms,
+    sparse_macs,
+    sparse_weights,
+    split_layers,
+    threaded_layers_s,
+    without_sparse_product,
+)
+from hyrt_perfmodel.workload import LoadForm, TrainingWorkload, Workload
 
 _GB = 1e9
 _GIB = 2**30
@@ -71,7 +80,7 @@ class StageTimes:
 
 
 def stage_times(
-    platform: Platform, training: TrainingWorkload, assignment: Assignment, terms: Terms | None = None
+    platform: Platform, training: TrainingWorkload, assignment: Assignment, terms: ExtraTerms | None = None
 ) -> StageTimes:
     """Predict every stage of one iteration.
 
@@ -89,26 +98,26 @@ def stage_times(
     ValueError
         If the split does not have one entry per trainer.
     """
-    return StepModel(platform, training, Terms() if terms is None else terms).times(assignment)
+    return StepModel(platform, training, ExtraTerms() if terms is None else terms).times(assignment)
 
 
-def iteration_s(times: StageTimes, host: Host, terms: Terms | None = None) -> float:
+def iteration_s(times: StageTimes, host: Host, terms: ExtraTerms | None = None) -> float:
     """Return T_execution (equation 6 of HyScale-GNN), extended by contention for the host cores.
 
     Work that does not fit on the host cores next to the trainers takes core time from them and lengthens the
-    step: see `on_shared_cores_s`.
+    step: see `contended_step_s`.
     """
-    terms = Terms() if terms is None else terms
-    overlapped_s = stages_together_s(times, terms)
+    terms = ExtraTerms() if terms is None else terms
+    overlapped_s = pipeline_s(times, terms)
     if terms.shared_cores and times.core_s is not None:
         lock_s = times.lock_s if terms.overlap == "all" else 0.0
-        efficiency = host.sharing(times.host_trainers).efficiency
-        return on_shared_cores_s(times, overlapped_s, beyond_cores_s(times, host), efficiency, lock_s)
+        efficiency = host.core_contention(times.host_trainers).efficiency
+        return contended_step_s(times, overlapped_s, core_excess_s(times, host), efficiency, lock_s)
     return overlapped_s
 
 
-def on_shared_cores_s(
-    times: StageTimes, stages_s: float, beyond_s: float, efficiency: float, lock_s: float
+def contended_step_s(
+    times: StageTimes, stages_s: float, excess_s: float, efficiency: float, lock_s: float
 ) -> float:
     """Return the time of a step whose stages share the host cores with its trainers.
 
@@ -121,25 +130,25 @@ def on_shared_cores_s(
         Stage times.
     stages_s
         Seconds of the step without sharing.
-    beyond_s
-        Seconds returned by `beyond_cores_s`.
+    excess_s
+        Seconds returned by `core_excess_s`.
     efficiency, lock_s
-        Fields of `Sharing`.
+        Fields of `CoreContention`.
     """
-    lost_s = beyond_s * (1 / efficiency - 1) + times.wait_s + lock_s
+    lost_s = excess_s * (1 / efficiency - 1) + times.wait_s + lock_s
     if times.busy_s:
         lost_s = max(0.0, lost_s - max(0.0, stages_s - times.busy_s - times.wait_s))
-    return max(stages_s, times.busy_s + beyond_s + lost_s)
+    return max(stages_s, times.busy_s + excess_s + lost_s)
 
 
-def beyond_cores_s(times: StageTimes, host: Host) -> float:
+def core_excess_s(times: StageTimes, host: Host) -> float:
     """Return the time of the step's work over all cores that exceeds the time of the host trainers."""
     if not host.cores or times.core_s is None:
         return 0.0
     return max(0.0, times.core_s / host.cores - times.busy_s)
 
 
-def stages_together_s(times: StageTimes, terms: Terms) -> float:
+def pipeline_s(times: StageTimes, terms: ExtraTerms) -> float:
     """Return the slowest stage of the pipeline, or the sum of the stages if they run one after the other."""
     if terms.overlap == "all":
         propagate_s = times.propagate_s + times.wait_s
@@ -158,9 +167,9 @@ def host_trainers(trainers: Sequence[PlatformTrainer]) -> str:
     return "+".join(sorted(kinds))
 
 
-def is_plain(workload: Workload) -> bool:
+def has_single_products(workload: Workload) -> bool:
     """Return whether each layer is one aggregation and one product, as the FPGA kernels require."""
-    several = workload.widths_in is not None or workload.widths_between is not None
+    several = workload.widths_in is not None or workload.hidden_widths is not None
     return not several and workload.rows_per_edge == 1
 
 
@@ -175,7 +184,7 @@ class StepModel:
         Terms beyond the paper's.
     """
 
-    def __init__(self, platform: Platform, training: TrainingWorkload, terms: Terms) -> None:
+    def __init__(self, platform: Platform, training: TrainingWorkload, terms: ExtraTerms) -> None:
         self.host, self.training, self.terms = platform.host, training, terms
         self.trainers = platform.trainers(training.model)
 
@@ -197,7 +206,7 @@ class StepModel:
         # All replicas receive the new weights, including replicas of trainers without targets.
         host_kinds = host_trainers([trainer for trainer, _ in busy])
         synchronize_s = self.synchronize_s(host_kinds)
-        sharing = self.host.sharing(host_kinds)
+        sharing = self.host.core_contention(host_kinds)
         wait_s, lock_s = (sharing.wait_s, sharing.lock_s) if self.terms.launch else (0.0, 0.0)
         occupied = [
             (self._num_occupied_cores(trainer, threads), seconds)
@@ -234,12 +243,12 @@ class StepModel:
         allowed = self.terms.load_forms or best == "sparse"
         return best if allowed and best in trainer.device.forms else "rows"
 
-    def sent_part(self, trainer: PlatformTrainer) -> float:
+    def miss_fraction(self, trainer: PlatformTrainer) -> float:
         """Return the fraction of a trainer's rows that is transferred: its cache misses."""
         has_cache = (
             not trainer.is_host and trainer.device.design is None and self.load_form(trainer) == "rows"
         )
-        return self.training.sent_part if has_cache and self.training.at(1.0).sparse is None else 1.0
+        return self.training.miss_fraction if has_cache and self.training.at(1.0).sparse is None else 1.0
 
     def load_s(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
         """Return T_load of one trainer, from the measured table if there is one, otherwise from the
@@ -265,12 +274,12 @@ class StepModel:
                 threads=threads.load,
             )
 
-        dense_bytes = trainer.taken(work).dense_row_bytes
+        dense_bytes = trainer.adapt_workload(work).dense_row_bytes
         if form == "aggregated":
             # An aggregate reads one row per edge, and each destination's own row.
             return table_s(form, work.edges[0] + work.vertices[1], dense_bytes)
         if work.sparse is None:
-            return table_s("rows", self.sent_part(trainer) * work.vertices[0], dense_bytes)
+            return table_s("rows", self.miss_fraction(trainer) * work.vertices[0], dense_bytes)
         seconds = table_s("sparse", work.vertices[0], work.sparse.row_bytes)
         if form == "rows":
             # The gathered rows are then made dense, which writes as much as copying dense rows.
@@ -285,8 +294,8 @@ class StepModel:
         form = self.load_form(trainer)
         if form == "in_place":
             return 0.0
-        rows = work.edges[0] if form == "aggregated" else self.sent_part(trainer) * work.vertices[0]
-        return rows * trainer.taken(work).row_bytes
+        rows = work.edges[0] if form == "aggregated" else self.miss_fraction(trainer) * work.vertices[0]
+        return rows * trainer.adapt_workload(work).row_bytes
 
     def link_bytes(self, trainer: PlatformTrainer, work: Workload) -> float:
         """Return the bytes of input transferred to one trainer; 0 if it reads host memory in place."""
@@ -294,10 +303,10 @@ class StepModel:
             return 0.0
         if self.load_form(trainer) == "aggregated":
             return work.vertices[1] * work.f_in(1) * work.bytes_per_value
-        missed = self.sent_part(trainer)
+        missed = self.miss_fraction(trainer)
         # With a feature cache, each row has a four-byte index of its location.
         index_bytes = 4.0 if missed < 1 else 0.0
-        return work.vertices[0] * (missed * trainer.taken(work).row_bytes + index_bytes)
+        return work.vertices[0] * (missed * trainer.adapt_workload(work).row_bytes + index_bytes)
 
     def transfer_s(self, trainer: PlatformTrainer, work: Workload) -> float:
         """Return T_transfer of one trainer; 0 if it reads host memory in place."""
@@ -312,23 +321,25 @@ class StepModel:
     def propagate_s(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
         """Return T_trainer of one trainer, for the host with its number of threads."""
         host, form = self.host, self.load_form(trainer)
-        whole = self.whole_s(trainer, work, threads)
+        whole = self.full_graph_s(trainer, work, threads)
         if whole is not None:
             return sum(whole)
-        work = trainer.taken(work)
+        work = trainer.adapt_workload(work)
         if form == "aggregated":
             # The load stage has already read the first layer's edges.
             work = replace(work, edges=(0.0, *work.edges[1:]))
         if work.sparse is not None:
             products_s = self._sparse_s(trainer, work, threads, sparse_macs(work), sparse_weights(work))
-            return products_s + self.propagate_s(trainer.over_sparse_rows(), multiplied_first(work), threads)
-        if trainer.device.design is not None and self.terms.cycles and is_plain(work):
+            return products_s + self.propagate_s(
+                trainer.with_sparse_launch(), without_sparse_product(work), threads
+            )
+        if trainer.device.design is not None and self.terms.cycles and has_single_products(work):
             return self._tasks_s(trainer, trainer.device.design, work)
         if not trainer.is_host:
             return self._computing_s(trainer, trainer.rates, 1.0, work)
-        if trainer.rates_alone is None or not host.cores or host.cores == 1:
+        if trainer.single_thread_rates is None or not host.cores or host.cores == 1:
             return self._computing_s(trainer, trainer.rates, _host_part(host, threads.train), work)
-        alone, layers = trainer.rates_alone, layers_apart(work)
+        alone, layers = trainer.single_thread_rates, split_layers(work)
 
         def layer_s(rates: TrainerRates, layer: Workload) -> float:
             launched = replace(rates, launch_s=0.0, layer_s=0.0, weights_per_s=math.inf)
@@ -337,33 +348,33 @@ class StepModel:
         fixed_s = self._computing_s(trainer, alone, 1.0, work) - sum(
             layer_s(alone, layer_work) for layer_work in layers
         )
-        return fixed_s + layers_shared_s(layers, alone, trainer.rates, threads.train, host.cores, layer_s)
+        return fixed_s + threaded_layers_s(layers, alone, trainer.rates, threads.train, host.cores, layer_s)
 
     def gather_share(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
         """Return the fraction of `propagate_s` that reads rows along edges; the rest is products and
         activations.
         """
-        step = self.whole_s(trainer, work, threads)
+        step = self.full_graph_s(trainer, work, threads)
         if step is not None:
             return step[0] / sum(step)
         whole = self.propagate_s(trainer, work, threads)
         rest = self.propagate_s(trainer, replace(work, edges=(0.0,) * work.layers), threads)
         return 1 - rest / whole if whole else 0.0
 
-    def whole_s(
-        self, trainer: PlatformTrainer, work: Workload, threads: Threads, *, looped: bool = False
+    def full_graph_s(
+        self, trainer: PlatformTrainer, work: Workload, threads: Threads, *, with_loops: bool = False
     ) -> tuple[float, float] | None:
         """Return (gather, other) seconds of the CPU trainer's full-graph step; None if undefined or not
         measured.
 
-        With `looped`, compiled loops over edges gather, as in chunks.
+        With `with_loops`, compiled loops over edges gather, as in chunks.
         """
-        rates, whole = self.host.whole_graph, self.training.whole
+        rates, whole = self.host.whole_graph, self.training.full_graph_step
         if not trainer.is_host or rates is None or whole is None or not self.terms.values:
             return None
         memory_gib = self.host.memory_gib
         step = whole(math.inf if memory_gib is None else memory_gib * _GIB, threads.train)
-        if not rates.knows(step, self.training.model):
+        if not rates.covers(step, self.training.model):
             return None
         count = min(threads.train, self.host.cores or threads.train)
         rest_s = rates.rows_s(step, count)
@@ -371,7 +382,9 @@ class StepModel:
             rest_s += self._sparse_s(trainer, work, threads, step.sparse_macs, step.sparse_weights)
         model = self.training.model
         reads_s = (
-            rates.looped_s(step.reads, count, model) if looped else rates.reads_s(step.reads, count, model)
+            rates.loop_reads_s(step.reads, count, model)
+            if with_loops
+            else rates.reads_s(step.reads, count, model)
         )
         return None if reads_s is None else (reads_s, rest_s)
 
@@ -393,12 +406,12 @@ class StepModel:
             threads=threads.train,
         )
 
-    def synchronize_s(self, together: str) -> float:
+    def synchronize_s(self, host_kinds: str) -> float:
         """Return the synchronization time over the slowest link; the host's own replica needs no transfer.
 
         Parameters
         ----------
-        together
+        host_kinds
             Kinds of the trainers on the host cores, as returned by `host_trainers`.
         """
         link = min(trainer.device.link_gb_s for trainer in self.trainers) * _GB
@@ -407,14 +420,14 @@ class StepModel:
         seconds = 0.0 if math.isinf(link) else stages.synchronize_s(work, link)
         if self.terms.launch:
             weights_s = stages.synchronize_s(work, self.host.weights_gb_s * _GB)
-            seconds += self.host.sharing(together).step_s + weights_s
+            seconds += self.host.core_contention(host_kinds).step_s + weights_s
         return seconds
 
     def _tasks_s(self, trainer: PlatformTrainer, design: FpgaDesign, work: Workload) -> float:
         """Return the time of equal, sequential FPGA tasks."""
         targets, task_targets = work.vertices[-1], trainer.device.task_targets
         tasks = 1 if task_targets is None else max(1, math.ceil(targets / task_targets))
-        task = work if tasks == 1 else trainer.taken(self.training.at(targets / tasks))
+        task = work if tasks == 1 else trainer.adapt_workload(self.training.at(targets / tasks))
         return tasks * _task_s(task, design)
 
     def _computing_s(
@@ -440,7 +453,7 @@ class StepModel:
             seconds += sum(work.edges) / rates.sorted_edges_per_s
         if terms.launch:
             # One thread reads and writes weights, and makes the calls.
-            seconds += rates.launched_s(work.launched) + work.num_weights / rates.weights_per_s
+            seconds += rates.fixed_s(work.effective_layers) + work.num_weights / rates.weights_per_s
         # One forward and one backward pass per layer.
         passes = 2 * work.layers
         return seconds + passes * (
@@ -493,7 +506,7 @@ def _task_s(workload: Workload, design: FpgaDesign) -> float:
     """Return the seconds of an FPGA task, cached because the search evaluates thousands of similar
     assignments.
     """
-    return task_seconds(TaskShape.of(workload), design)
+    return task_seconds(TaskShape.from_workload(workload), design)
 
 
 def _host_part(host: Host, threads: int) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hyrt_perfmodel.workloads.workload import Workload
+from hyrt_perfmodel.workload import Workload
 
 
 def throughput_mteps(workloads: Sequence[Workload], execution_s: float) -> float:

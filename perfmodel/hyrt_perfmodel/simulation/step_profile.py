@@ -1,19 +1,97 @@
-"""Time and resource needs of one step's stages, without noise."""
+"""Time and resource needs of a simulated step, with noise and speed changes of the machine."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hyrt_perfmodel.assignment import Assignment
-from hyrt_perfmodel.platforms.platform import Platform, PlatformTrainer
+import numpy as np
+
+from hyrt_perfmodel.platforms.platform import Host, Platform, PlatformTrainer
+from hyrt_perfmodel.policy import Assignment
 from hyrt_perfmodel.prediction import stages
-from hyrt_perfmodel.prediction.extra_terms import Terms
-from hyrt_perfmodel.prediction.sparse_terms import multiplied_first
+from hyrt_perfmodel.prediction.extra_terms import ExtraTerms, without_sparse_product
 from hyrt_perfmodel.prediction.stage_times import StageTimes, StepModel
-from hyrt_perfmodel.simulation.changes import Speeds, host_with_memory
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
+from hyrt_perfmodel.validation import Positive, check_numbers
+from hyrt_perfmodel.workload import TrainingWorkload, Workload
+
+PARTS = ("sample", "links", "host_memory")
+"""Parts other than trainers whose speed may change; `host_memory` is read by loading and the CPU trainer."""
+
+
+Speeds = tuple[tuple[int | str, float], ...]
+"""(part, factor) of every part whose speed differs from the platform's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Perturbation:
+    """Speed change of a part of the machine from a step on.
+
+    Raises
+    ------
+    ValueError
+        If the step is negative, the part is unknown or the factor is not above 0.
+    """
+
+    step: int
+    """First step with the new speed."""
+    trainer: int | str
+    """Index of the trainer whose propagation changes, or one of `PARTS`."""
+    factor: Positive
+    """Speed relative to the platform's. A later change of the same part replaces this one; 1 restores the
+    platform's speed."""
+
+    def __post_init__(self) -> None:
+        check_numbers("change", self)
+        if self.step < 0:
+            raise ValueError(f"change: step is {self.step}: steps count from 0")
+        if isinstance(self.trainer, str) and self.trainer not in PARTS:
+            raise ValueError(
+                f"change: {self.trainer!r} is not a part of a machine: give a trainer's index or one "
+                f"of {', '.join(PARTS)}"
+            )
+
+
+def check_perturbations(changes: Sequence[Perturbation], num_trainers: int) -> None:
+    """Raise ValueError for a change of a trainer that the platform does not have."""
+    for change in changes:
+        if isinstance(change.trainer, int) and not 0 <= change.trainer < num_trainers:
+            raise ValueError(
+                f"change at step {change.step}: there is no trainer {change.trainer}: "
+                f"the platform has {num_trainers}, counted from 0"
+            )
+
+
+def speeds_at(changes: Sequence[Perturbation], step: int) -> Speeds:
+    """Return the speeds at a step; of two changes of the same step and part, the later in the sequence
+    applies.
+    """
+    past = sorted((change for change in changes if change.step <= step), key=lambda change: change.step)
+    factors = {change.trainer: change.factor for change in past}
+    return tuple(item for item in factors.items() if item[1] != 1)
+
+
+def host_with_memory(host: Host, factor: float) -> Host:
+    """Return the host with `factor` times the memory bandwidth for everything that reads its memory."""
+
+    def scaled(gb_s: float | None) -> float | None:
+        return None if gb_s is None else gb_s * factor
+
+    models = {
+        kind: replace(rates, memory_gb_s=rates.memory_gb_s * factor) for kind, rates in host.models.items()
+    }
+    return replace(
+        host,
+        memory_gb_s=host.memory_gb_s * factor,
+        shared_memory_gb_s=scaled(host.shared_memory_gb_s),
+        thread_load_gb_s=scaled(host.thread_load_gb_s),
+        models=models,
+        loading=tuple(
+            replace(cost, row_s=cost.row_s / factor, gb_s=cost.gb_s * factor) for cost in host.loading
+        ),
+    )
+
 
 _GB = 1e9
 
@@ -53,7 +131,7 @@ def can_slow(profiles: Sequence[StepProfile]) -> bool:
     return False
 
 
-def has_shared_resources(platform: Platform, terms: Terms) -> bool:
+def has_shared_resources(platform: Platform, terms: ExtraTerms) -> bool:
     """Return whether stages may slow each other down under some assignment."""
     host = platform.host
     return (
@@ -66,7 +144,7 @@ def has_shared_resources(platform: Platform, terms: Terms) -> bool:
 def step_profile(
     platform: Platform,
     training: TrainingWorkload,
-    terms: Terms,
+    terms: ExtraTerms,
     assignment: Assignment,
     speeds: Speeds = (),
 ) -> StepProfile:
@@ -163,7 +241,7 @@ class _ResourceDemands:
         """
         if not math.isinf(trainer.device.link_gb_s):
             return 0.0
-        work = multiplied_first(trainer.taken(work))
+        work = without_sparse_product(trainer.adapt_workload(work))
         layers = [stages.aggregate_s(work, layer, 1.0) for layer in range(1, work.layers + 1)]
         if self._model.load_form(trainer) == "aggregated":
             layers[0] = 0.0
@@ -172,3 +250,74 @@ class _ResourceDemands:
 
 def _rate(amount: float, seconds: float) -> float:
     return amount / seconds if seconds > 0 else 0.0
+
+
+@dataclass(slots=True)
+class SimulatedStep:
+    """Needs of a step, and its start and end times."""
+
+    step: int
+    """Step number in the run, from 0."""
+    assignment: Assignment
+    profile: StepProfile
+    """`assignment` and `profile`: configuration of the step."""
+    sample_s: list[float]
+    load_s: list[float]
+    transfer_s: list[float]
+    propagate_s: list[float]
+    synchronize_s: float
+    """`sample_s`, `load_s`, `transfer_s`, `propagate_s` and `synchronize_s`: before the stage ends, its time
+    alone on the machine, with noise; afterwards, its actual time."""
+    started_s: float = 0.0
+    """Start time of its sampling."""
+    done_s: float = 0.0
+    """End time of its synchronization."""
+
+
+BeginCallback = Callable[[int], SimulatedStep]
+"""Callback when a step is sampled, in step order."""
+
+EndCallback = Callable[[SimulatedStep], None]
+"""Callback when a step is synchronized, in step order."""
+
+
+def with_noise(
+    step: int, assignment: Assignment, profile: StepProfile, factors: Sequence[float]
+) -> SimulatedStep:
+    """Scale a step's stage times (sample, load, transfers, propagations, synchronize) by `factors`."""
+    sample, load, *rest, synchronize = factors
+    count = len(profile.sample_s)
+    return SimulatedStep(
+        step,
+        assignment,
+        profile,
+        [seconds * sample for seconds in profile.sample_s],
+        [seconds * load for seconds in profile.load_s],
+        [seconds * factor for seconds, factor in zip(profile.transfer_s, rest[:count], strict=True)],
+        [seconds * factor for seconds, factor in zip(profile.propagate_s, rest[count:], strict=True)],
+        profile.synchronize_s * synchronize,
+    )
+
+
+# Steps whose factors are generated at once.
+_BATCH_STEPS = 1024
+
+
+def noise_factors(deviation: float, num_stages: int, seed: int) -> Iterator[list[float]]:
+    """Yield, for each step, the factors of its stage times, which are log-normal with mean 1.
+
+    Parameters
+    ----------
+    deviation
+        Standard deviation of the factors' logarithm; 0 for no noise.
+    num_stages
+        Number of factors per step.
+    seed
+        Seed of the random factors.
+    """
+    rng = np.random.default_rng(seed)
+    while not deviation:
+        yield [1.0] * num_stages
+    while True:
+        normal = rng.standard_normal((_BATCH_STEPS, num_stages))
+        yield from np.exp(deviation * normal - deviation**2 / 2).tolist()

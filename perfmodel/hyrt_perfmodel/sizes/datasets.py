@@ -25,7 +25,7 @@ class PublishedSizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedTypes:
+class PublishedHeteroSizes:
     """Published sizes of a heterogeneous dataset."""
 
     vertices: Mapping[str, int]
@@ -59,8 +59,8 @@ DATASETS = {
 }
 
 # Same sources; citations are stored in one direction.
-TYPED_DATASETS = {
-    "ogbn-mag": PublishedTypes(
+HETERO_DATASETS = {
+    "ogbn-mag": PublishedHeteroSizes(
         vertices={"author": 1_134_649, "field_of_study": 59_965, "institution": 8_740, "paper": 736_389},
         edges={
             ("author", "affiliated_with", "institution"): 1_043_998,
@@ -73,7 +73,7 @@ TYPED_DATASETS = {
         classes=349,
         targets=629_571,
     ),
-    "mag240m:typed": PublishedTypes(
+    "mag240m:typed": PublishedHeteroSizes(
         vertices={"paper": 121_751_666, "author": 122_383_112, "institution": 25_721},
         edges={
             ("author", "affiliated_with", "institution"): 44_592_586,

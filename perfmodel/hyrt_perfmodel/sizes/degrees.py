@@ -1,4 +1,6 @@
-"""Degree distributions of graphs, from which expected mini-batch sizes are computed."""
+"""Degree distributions of graphs, degree classes, and neighborhood overlap, from which expected mini-batch
+sizes are computed.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,193 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt_perfmodel.sizes.degree_classes import DegreeClasses, Floats
-from hyrt_perfmodel.sizes.overlap import NeighborOverlap
+Floats = NDArray[np.float64]
+
+# Increasingly coarse ratios between degrees of different classes; the first with few enough classes is used.
+_RATIOS = (1.01, 1.02, 1.04, 1.07, 1.1, 1.15, 1.25, 1.4, 1.6, 2.0, 3.0, 5.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DegreeClasses:
+    """Degree class of each vertex of a graph."""
+
+    class_of_vertex: NDArray[np.int64]
+    """[V] int64, class of each vertex."""
+    in_degrees: NDArray[Any]
+    out_degrees: NDArray[Any]
+    """`in_degrees` and `out_degrees`: [V] integers."""
+    num_classes: int
+    """Number of classes."""
+
+    @classmethod
+    def from_degrees(
+        cls,
+        in_degrees: NDArray[Any],
+        out_degrees: NDArray[Any] | None = None,
+        max_classes: int = 2000,
+        kinds: NDArray[Any] | None = None,
+    ) -> DegreeClasses:
+        """Group vertices with similar degrees into classes, separately per value of `kinds` ([V] integers).
+
+        Raises
+        ------
+        ValueError
+            If the arrays differ in length, contain negative degrees, or `max_classes` is too small.
+        """
+        ins = np.asarray(in_degrees)
+        outs = ins if out_degrees is None else np.asarray(out_degrees)
+        if ins.ndim != 1 or ins.shape != outs.shape:
+            raise ValueError(f"degrees: in {ins.shape} and out {outs.shape}: give one of each per vertex")
+        if max_classes < 16:
+            raise ValueError(f"degrees: max_classes is {max_classes}: give at least 16")
+        if len(ins) == 0:
+            return cls(np.zeros(0, np.int64), ins, outs, 0)
+        if min(int(ins.min()), int(outs.min())) < 0:
+            raise ValueError("degrees: a degree is negative")
+        same = outs is ins or bool(np.array_equal(ins, outs))
+        for ratio in (1.0, *_RATIOS):
+            key = _levels(ins, ratio)
+            if not same:
+                other = _levels(outs, ratio)
+                key = key * (int(other.max()) + 1) + other
+            if kinds is not None:
+                key = key * (int(kinds.max()) + 1) + kinds
+            classes, number = _renumbered(key)
+            if number <= max_classes:
+                break
+        return cls(classes, ins, outs, number)
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether every vertex has as many incoming as outgoing edges."""
+        return self.out_degrees is self.in_degrees or bool(np.array_equal(self.in_degrees, self.out_degrees))
+
+    def sums(self, weights: NDArray[Any] | None = None) -> Floats:
+        """Return [C] float64: sums of `weights` ([V]) over each class's vertices, or the vertex counts."""
+        return np.bincount(self.class_of_vertex, weights, self.num_classes).astype(np.float64)
+
+
+def _levels(degrees: NDArray[Any], ratio: float) -> NDArray[np.int64]:
+    """Map degrees to level numbers; degrees whose ratio is below `ratio` share a level (1: none do)."""
+    largest = int(degrees.max())
+    if ratio == 1.0:
+        return degrees.astype(np.int64)
+    steps = int(np.log(max(largest, 1)) / np.log(ratio)) + 2
+    starts = np.unique(np.floor(ratio ** np.arange(steps)).astype(np.int64))
+    level = np.zeros(largest + 1, np.int64)
+    level[starts[starts <= largest]] = 1
+    levels: NDArray[np.int64] = np.cumsum(level)[degrees]
+    return levels
+
+
+def _renumbered(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+    """Renumber the distinct keys in ascending order, and return their count."""
+    span = int(keys.max()) + 1
+    if span > max(1 << 24, 4 * len(keys)):
+        distinct, numbers = np.unique(keys, return_inverse=True)
+        return numbers.reshape(-1).astype(np.int64), len(distinct)
+    present = np.zeros(span, np.int64)
+    present[keys] = 1
+    numbers = np.cumsum(present) - 1
+    return numbers[keys], int(numbers[-1]) + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OverlapSample:
+    """Paths u -> w -> z of a symmetric graph, followed by sampling from z to a neighbor w, then to u.
+
+    Raises
+    ------
+    ValueError
+        If the arrays differ in length, or a count of paths is negative.
+    """
+
+    first_degrees: Floats
+    second_degrees: Floats
+    """`first_degrees` and `second_degrees`: [n] float64, in-degrees of z and of w."""
+    others: Floats
+    other_degrees: Floats
+    """`others` and `other_degrees`: [n] float64, number of further two-edge paths from this u to this z, and
+    the harmonic mean of the in-degrees of their middle vertices (arbitrary if there are no paths)."""
+    direct: NDArray[np.bool_]
+    """[n] bool, whether u is also an in-neighbor of z."""
+    chance_others: Floats
+    chance_degrees: Floats
+    chance_direct: NDArray[np.bool_]
+    """`chance_others`, `chance_degrees` and `chance_direct`: [n], the same three values for z and the u of
+    another path: the overlap without clustering."""
+    eligible: Floats
+    """[n] float64, number of u's out-neighbors that may be targets; 0 if z cannot be a target."""
+
+    def __post_init__(self) -> None:
+        lengths = {len(getattr(self, name)) for name in self.__slots__}
+        if len(lengths) != 1:
+            raise ValueError(f"overlap: arrays of lengths {sorted(lengths)}: give one entry per path")
+        if len(self.others) and min(self.others.min(), self.chance_others.min()) < 0:
+            raise ValueError("overlap: a number of further paths is negative")
+
+    def distinct_share(self, first: int, second: int, repeats: tuple[int, ...], drawn: float) -> float:
+        """Return the share of two-edge paths that reach an otherwise unreached vertex, relative to chance.
+
+        Parameters
+        ----------
+        first, second
+            Fan-outs of z and of w; -1 for all neighbors.
+        repeats
+            Fan-outs of further layers in which z samples, whose samples are reached without a two-edge path.
+        drawn
+            Probability that a possible target is a target, since other targets may also have reached u.
+
+        Returns
+        -------
+        In 0..1; 1 for a graph in which paths meet no more often than by chance, or if there are no paths.
+        """
+        first_share = _share(first, self.first_degrees)
+        pick = first_share * _share(second, self.second_degrees)
+        not_sampled = 1.0 - first_share
+        for fanout in repeats:
+            not_sampled = not_sampled * (1.0 - _share(fanout, self.first_degrees))
+        weights = self.first_degrees * (self.second_degrees - 1.0) * pick
+        if not weights.any():
+            return 1.0
+        missed = 1.0 - drawn * (1.0 - not_sampled)
+        absent = np.exp(self.eligible * np.log(np.maximum(missed, 1e-12)))
+        only_path = np.where(self.direct & (self.eligible > 0), absent / np.maximum(missed, 1e-12), absent)
+        other = first_share * _share(second, self.other_degrees)
+        reached = weights @ (
+            _reached_per_pair(pick, self.others, other) * np.where(self.direct, not_sampled, 1.0) * only_path
+        )
+        other = first_share * _share(second, self.chance_degrees)
+        reached_by_chance = _reached_per_pair(pick, self.chance_others, other) * np.where(
+            self.chance_direct, not_sampled, 1.0
+        )
+        chance = weights @ (reached_by_chance * absent)
+        return min(float(reached) / float(chance), 1.0) if chance > 0 else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NeighborOverlap:
+    """Overlap around targets, and around vertices reached over edges."""
+
+    near: OverlapSample
+    """Paths whose z is distributed like the targets."""
+    far: OverlapSample
+    """Paths whose z is distributed like reached vertices: in proportion to their edges."""
+
+
+def _reached_per_pair(pick: Floats, others: Floats, other: Floats) -> Floats:
+    """Return the vertices reached per pair of paths: one with chance `pick`, `others` with chance `other`."""
+    missed = np.exp(others * np.log1p(-np.minimum(other, 1.0 - 1e-12)))
+    reached: Floats = (1.0 - (1.0 - pick) * missed) / (pick + others * other)
+    return reached
+
+
+def _share(fanout: int, degrees: Floats) -> Floats:
+    """Return the fraction of its neighbors that a vertex samples."""
+    if fanout < 0:
+        return np.ones_like(degrees)
+    return np.minimum(fanout / np.maximum(degrees, 1.0), 1.0)
+
 
 _ASSUMED_LEVELS = 400
 _ASSUMED_PAIR_LEVELS = 40
@@ -71,7 +258,7 @@ class DegreeDistribution:
     num_edges: int
     """`num_vertices` and `num_edges`: V and E (directed, as stored)."""
     source: str
-    """Origin of the degrees: `counted`, or `assumed: ...` with the assumptions."""
+    """Origin of the degrees: `pluralize`, or `assumed: ...` with the assumptions."""
     target_counts: Floats | None = None
     """[C] float64, possible targets per class; None for all vertices."""
     reciprocity: float = 1.0
@@ -137,12 +324,14 @@ class DegreeDistribution:
             counts=counts,
             in_degrees=in_degrees,
             out_degrees=in_degrees if classes.symmetric else classes.sums(classes.out_degrees) / counts,
-            num_vertices=len(classes.of_vertex),
+            num_vertices=len(classes.class_of_vertex),
             num_edges=int(classes.in_degrees.sum(dtype=np.int64)),
             source="counted",
             target_counts=None
             if targets is None
-            else np.bincount(classes.of_vertex[targets], minlength=classes.num_classes).astype(np.float64),
+            else np.bincount(classes.class_of_vertex[targets], minlength=classes.num_classes).astype(
+                np.float64
+            ),
             reciprocity=float(classes.symmetric) if reciprocity is None else reciprocity,
             mixing=mixing,
             overlap=overlap,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.policy import AssignmentLimits, Observation
+from hyrt_perfmodel.policy import Assignment, AssignmentLimits, Observation, Threads
 
 from hyrt.balance.bottleneck_policy import BottleneckPolicy, choose_action, task_times
 
@@ -61,7 +60,7 @@ def test_the_rows_cover_every_order() -> None:
 LIMITS = AssignmentLimits(
     trainers=("cpu:0", "cuda:0", "cuda:1"),
     is_host=(True, False, False),
-    most_units=(1000, 1000, 1000),
+    max_units=(1000, 1000, 1000),
     cores=12,
     delay=4,
     samples_on_device=(False, False, True),
@@ -102,7 +101,7 @@ def test_tasks_are_those_of_the_machine() -> None:
         "T_TC": 0.005,
         "T_accel": 0.02,
     }
-    alone = AssignmentLimits(trainers=("cuda:0",), is_host=(False,), most_units=(9,), cores=2, delay=4)
+    alone = AssignmentLimits(trainers=("cuda:0",), is_host=(False,), max_units=(9,), cores=2, delay=4)
     one = Observation(
         step=0,
         assignment=PRESENT,
@@ -159,7 +158,7 @@ def test_no_trainer_gets_more_than_it_holds() -> None:
     full = AssignmentLimits(
         trainers=LIMITS.trainers,
         is_host=LIMITS.is_host,
-        most_units=(420, 300, 310),
+        max_units=(420, 300, 310),
         cores=12,
         delay=4,
         samples_on_device=LIMITS.samples_on_device,

@@ -11,16 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
-from hyrt_perfmodel.policy import AssignmentLimits, Observation
+from hyrt_perfmodel.policy import Assignment, AssignmentLimits, Observation, Threads
 from hyrt_perfmodel.prediction.stage_times import iteration_s, stage_times
-from hyrt_perfmodel.simulation.simulate import Change, Simulation, simulate
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
+from hyrt_perfmodel.simulation.simulate import Perturbation, Simulation, simulate
+from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 
-from hyrt.balance.fitted.explore import probe
+from hyrt.balance.explore import probe
 from hyrt.balance.model_policy import ModelPolicy
-from hyrt.balance.registry import POLICIES, default_policy_name, policy
+from hyrt.balance.registry import DEFAULT_POLICY, POLICIES, create_policy
 
 HOST = Host(
     memory_gb_s=100,
@@ -34,7 +33,7 @@ HOST = Host(
 GPU = Accelerator(kind="gpu", memory_gb_s=60, macs_per_s=5e11, link_gb_s=10, launch_s=1e-3, count=2)
 PLATFORM = Platform(name="two gpus", host=HOST, accelerators=(GPU,))
 TRAINING = TrainingWorkload(
-    at=in_proportion(
+    at=proportional_workload(
         Workload(
             vertices=(120e3, 11e3, 1024),
             edges=(110e3, 10e3),
@@ -50,18 +49,20 @@ START = Assignment(split=(1448, 300, 300), threads=Threads(sample=10, load=2, tr
 LIMITS = AssignmentLimits(
     trainers=("cpu:0", "gpu:0", "gpu:1"),
     is_host=(True, False, False),
-    most_units=(2048, 2048, 2048),
+    max_units=(2048, 2048, 2048),
     cores=16,
     delay=4,
 )
 
 
-def simulated(name: str, *, steps: int = 120, changes: tuple[Change, ...] = (), seed: int = 1) -> Simulation:
+def simulated(
+    name: str, *, steps: int = 120, changes: tuple[Perturbation, ...] = (), seed: int = 1
+) -> Simulation:
     return simulate(
         PLATFORM,
         TRAINING,
         start=START,
-        policy=policy(name),
+        policy=create_policy(name),
         iterations=steps,
         noise=0.05,
         seed=seed,
@@ -112,7 +113,7 @@ def test_model_is_near_the_best_within_30_steps_and_rests_there() -> None:
 
 def test_model_recovers_within_40_steps_where_a_device_halves_its_speed() -> None:
     best = best_s(slow=1)
-    run = simulated("model", steps=110, changes=(Change(step=60, trainer=1, factor=0.5),))
+    run = simulated("model", steps=110, changes=(Perturbation(step=60, trainer=1, factor=0.5),))
     assert seconds(run.assignments[60], slow=1) > 1.15 * best
     assert seconds(run.assignments[100], slow=1) < best / 0.93
 
@@ -120,7 +121,7 @@ def test_model_recovers_within_40_steps_where_a_device_halves_its_speed() -> Non
 def test_a_trainer_that_is_measured_gets_no_more_than_its_memory_holds() -> None:
     # It has a few targets already: what it is given on top must fit beside them.
     present = Assignment(split=(1500, 468, 80), threads=START.threads)
-    limits = replace(LIMITS, trainers=("cpu:0", "gpu:0", "fpga:0"), most_units=(2048, 2048, 200))
+    limits = replace(LIMITS, trainers=("cpu:0", "gpu:0", "fpga:0"), max_units=(2048, 2048, 200))
     step = Observation(
         step=0,
         assignment=present,
@@ -185,7 +186,7 @@ def test_a_straggler_that_wanders_does_not_make_the_split_oscillate() -> None:
     for turn in range(24):
         for trainer in (0, 1, 2):
             factor = 0.5 if turn % 3 == trainer else 1.0
-            changes.append(Change(step=60 + 8 * turn, trainer=trainer, factor=factor))
+            changes.append(Perturbation(step=60 + 8 * turn, trainer=trainer, factor=factor))
     run = simulated("model", steps=252, changes=tuple(changes))
     decided = [step for step, _ in run.decisions if step >= 90]
     assert len(decided) <= 4
@@ -230,7 +231,7 @@ def test_a_trainer_without_targets_is_tried_again_seldom_and_cheaply() -> None:
     given = ModelPolicy().decide(history(1000), present, LIMITS)
     assert 0 < given.assignment.split[2] <= 2048 // 32
     assert "gpu:1" in given.reason
-    lost = replace(LIMITS, most_units=(2048, 2048, 0))
+    lost = replace(LIMITS, max_units=(2048, 2048, 0))
     assert ModelPolicy().decide(history(1000), present, lost).assignment.split[2] == 0
 
 
@@ -244,7 +245,7 @@ def test_a_trainer_that_starts_without_targets_is_not_tried_in_a_short_run() -> 
 
 
 def test_a_settled_policy_looks_seldom_and_sees_a_change_all_the_same() -> None:
-    run = simulated("model", steps=140, changes=(Change(step=90, trainer=1, factor=0.5),))
+    run = simulated("model", steps=140, changes=(Perturbation(step=90, trainer=1, factor=0.5),))
     late = [step for step, _ in run.decisions if step >= 60]
     assert late
     assert 92 <= late[0] <= 100
@@ -265,7 +266,7 @@ def test_a_lost_trainers_targets_go_to_the_others() -> None:
         propagate_s=times.trainer_propagate_s,
         synchronize_s=times.synchronize_s,
     )
-    lost = replace(LIMITS, most_units=(2048, 0, 2048))
+    lost = replace(LIMITS, max_units=(2048, 0, 2048))
     decision = ModelPolicy().decide([observation] * 3, last, lost)
     assert decision.assignment.split[1] == 0
     assert sum(decision.assignment.split) == 2048
@@ -283,20 +284,20 @@ def test_steps_that_take_no_time_change_nothing() -> None:
         propagate_s=(0.0,) * 3,
     )
     for name in POLICIES:
-        assert policy(name).decide([nothing] * 5, START, LIMITS).assignment == START
+        assert create_policy(name).decide([nothing] * 5, START, LIMITS).assignment == START
 
 
 @pytest.mark.parametrize("name", list(POLICIES))
 def test_policies_are_found_by_name(name: str) -> None:
-    found = policy(name)
+    found = create_policy(name)
     assert found.name == name
     assert found.description
-    assert default_policy_name in POLICIES
+    assert DEFAULT_POLICY in POLICIES
 
 
 def test_an_unknown_policy_names_the_nearest() -> None:
     with pytest.raises(ValueError, match="did you mean 'bottleneck'"):
-        policy("bottelneck")
+        create_policy("bottelneck")
 
 
 def test_a_decision_takes_less_than_a_millisecond() -> None:
@@ -305,7 +306,7 @@ def test_a_decision_takes_less_than_a_millisecond() -> None:
     limits = AssignmentLimits(
         trainers=("cpu:0", "a:0", "a:1", "b:0", "b:1"),
         is_host=(True, False, False, False, False),
-        most_units=(2048,) * 5,
+        max_units=(2048,) * 5,
         cores=16,
         delay=4,
     )

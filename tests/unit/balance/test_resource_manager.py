@@ -14,20 +14,19 @@ import pytest
 import torch
 from graphs import random_graph
 from hyrt_devices.cpu import CpuDevice
-from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.policy import AssignmentLimits, Decision, Observation
+from hyrt_perfmodel.policy import Assignment, AssignmentLimits, Decision, Observation, Threads
 from unit.pipeline import test_recovery as recovery
 from unit.pipeline.test_recovery import BATCH, Mortal, Small, opened, same, three
 
-from hyrt.balance.registry import default_policy_name
+from hyrt.balance.registry import DEFAULT_POLICY
 from hyrt.balance.resource_manager import configured_policy
 from hyrt.config import build_config
-from hyrt.errors import StageFailure
-from hyrt.observe.events import Balanced, Checkpointed, Event, StepGroup
-from hyrt.pipeline.shares import StepPart
+from hyrt.errors import StageError
+from hyrt.pipeline.work_items import RankSlice
+from hyrt.telemetry.events import AssignmentChanged, CheckpointWritten, Event, StepMetrics
+from hyrt.training.build_run import build_run
 from hyrt.training.checkpoint import load_newest_checkpoint
-from hyrt.training.compose import compose_run
-from hyrt.training.given.shared_run import ALONE, SharedRun
+from hyrt.training.distributed_run import ALONE, DistributedRunConfig
 from hyrt.training.train import Training
 
 GRAPH = random_graph(vertices=240)
@@ -107,14 +106,14 @@ def test_out_of_memory_while_a_policy_moves(undisturbed, pipelined: bool, seed: 
     policy._choose = lambda step, present: fitted(plain(step, present), policy.limits[-1])
     run = recovery.Run(opened(Small, 2, room=9), [20, 12], pipelined=pipelined, policy=policy)
     same(run, undisturbed)
-    most = [limits.most_units[0] for limits in policy.limits]
+    most = [limits.max_units[0] for limits in policy.limits]
     assert most == sorted(most, reverse=True)
     assert most[-1] <= 10
-    assert {limits.most_units[1] for limits in policy.limits} == {BATCH}
+    assert {limits.max_units[1] for limits in policy.limits} == {BATCH}
 
 
 def fitted(wanted: Assignment, limits: AssignmentLimits) -> Assignment:
-    first = min(wanted.split[0], limits.most_units[0])
+    first = min(wanted.split[0], limits.max_units[0])
     return replace(wanted, split=(first, sum(wanted.split) - first))
 
 
@@ -127,14 +126,14 @@ def test_a_policy_goes_on_without_a_lost_device(undisturbed, pipelined: bool, st
         three(Mortal, dies=(stage, 7)), [12, 10, 10], pipelined=pipelined, on_loss="continue", policy=policy
     )
     same(run, undisturbed)
-    assert policy.limits[0].most_units == (BATCH, BATCH, BATCH)
-    assert policy.limits[-1].most_units == (0, BATCH, BATCH)
+    assert policy.limits[0].max_units == (BATCH, BATCH, BATCH)
+    assert policy.limits[-1].max_units == (0, BATCH, BATCH)
     assert run.stages.split[0] == 0
 
 
 def shuffled(present: Assignment, limits: AssignmentLimits, draw: random.Random) -> Assignment:
     """Another split between those that are there."""
-    free = [index for index, most in enumerate(limits.most_units) if most]
+    free = [index for index, most in enumerate(limits.max_units) if most]
     split = [0] * len(present.split)
     for _ in range(sum(present.split)):
         split[draw.choice(free)] += 1
@@ -147,7 +146,7 @@ def train(
     events: list[Event] | None = None,
     graph=GRAPH,
     module=None,
-    shared: SharedRun = ALONE,
+    shared: DistributedRunConfig = ALONE,
     **sections: Any,
 ) -> Training:
     settings = {
@@ -161,7 +160,7 @@ def train(
         "balance": {"predict": False, **sections.get("balance", {})},
     }
     training = Training(
-        compose_run(
+        build_run(
             build_config(settings),
             graph,
             model=module,
@@ -179,7 +178,7 @@ def weights(training: Training) -> np.ndarray:
 
 
 def losses(events: Sequence[Event]) -> list[float]:
-    return [loss for event in events if isinstance(event, StepGroup) for loss in event.losses]
+    return [loss for event in events if isinstance(event, StepMetrics) for loss in event.losses]
 
 
 # Of other kinds, sums over any split are those of one trainer: unit/pipeline/test_hybrid_step.py.
@@ -189,7 +188,7 @@ def test_weights_of_sgd_are_those_of_a_static_run(kind: str, pipelined: bool) ->
     told: list[Event] = []
     still = train(devices=["cpu"], **settings)
     moved = train(wandering(1), events=told, runtime={"pipelined": pipelined}, **settings)
-    assert sum(isinstance(event, Balanced) for event in told) >= 4
+    assert sum(isinstance(event, AssignmentChanged) for event in told) >= 4
     np.testing.assert_allclose(weights(moved), weights(still), atol=1e-5)
 
 
@@ -231,7 +230,9 @@ def test_a_decision_acts_on_the_first_step_not_yet_cut(
     policy = Scripted(lambda step, present: after if step >= 3 else present)
     told: list[Event] = []
     # Threads at 0, so that they may move; on machines of any size the start is this.
-    monkeypatch.setattr("hyrt.training.compose.assign_threads", lambda *_: Threads(sample=1, load=1, train=3))
+    monkeypatch.setattr(
+        "hyrt.training.build_run.assign_threads", lambda *_: Threads(sample=1, load=1, train=3)
+    )
     graph = random_graph(vertices=480)
     train(
         policy,
@@ -241,7 +242,7 @@ def test_a_decision_acts_on_the_first_step_not_yet_cut(
         runtime={"pipelined": pipelined, "depth": depth},
     )
     first = 3 + delay
-    (event,) = [event for event in told if isinstance(event, Balanced)]
+    (event,) = [event for event in told if isinstance(event, AssignmentChanged)]
     assert (event.step, event.acts_from, event.policy) == (4, first, "scripted")
     assert event.split_before == {"cpu:0": 12, "cpu:1": 12}
     assert event.split == {"cpu:0": 5, "cpu:1": 19}
@@ -286,8 +287,10 @@ def test_steps_of_a_rank_are_usual_if_they_have_nearly_the_most_units() -> None:
     def own(step: int, units: Any) -> list[Any]:
         return [units[: counts[step % len(counts)]]]
 
-    part = StepPart(num_processes=2, own_units=own)
-    train(policy, graph=graph, shared=SharedRun(part=part), train={"epochs": 1}, runtime={"depth": 1})
+    part = RankSlice(num_processes=2, local_units=own)
+    train(
+        policy, graph=graph, shared=DistributedRunConfig(part=part), train={"epochs": 1}, runtime={"depth": 1}
+    )
     last = -(-len(graph.split("train")) // 24) - 1
     assert policy.steps == [step for step in range(1, last) if counts[step % len(counts)] != 9]
 
@@ -319,7 +322,7 @@ def test_times_are_the_trainers_own(monkeypatch: pytest.MonkeyPatch) -> None:
         limits = policy.limits[0]
         assert limits.trainers == ("cpu:0", "cpu:1")
         assert limits.is_host == (True, True)
-        assert limits.most_units == (24, 24)
+        assert limits.max_units == (24, 24)
 
 
 def test_sampling_on_a_device_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,7 +343,7 @@ def test_sampling_on_a_device_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> 
 def test_threads_of_the_settings_stay() -> None:
     told: list[Event] = []
     train(wandering(2), events=told, runtime={"sample_threads": 3, "train_threads": 1})
-    moves = [event for event in told if isinstance(event, Balanced)]
+    moves = [event for event in told if isinstance(event, AssignmentChanged)]
     assert moves
     assert {(event.threads["sample"], event.threads["train"]) for event in moves} == {(3, 1)}
     assert len({event.threads["load"] for event in moves}) > 1
@@ -372,7 +375,7 @@ def test_a_policy_that_fails_ends_the_run_by_name(pipelined: bool) -> None:
             raise ZeroDivisionError("no steps")
         return present
 
-    with pytest.raises(StageFailure, match=r"error in policy scripted at step 3: .*no steps") as raised:
+    with pytest.raises(StageError, match=r"error in policy scripted at step 3: .*no steps") as raised:
         train(Scripted(fail), runtime={"pipelined": pipelined})
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
     assert not [t.name for t in threading.enumerate() if t.name.startswith("hyrt.")]
@@ -383,12 +386,12 @@ def test_a_policy_that_fails_ends_the_run_by_name(pipelined: bool) -> None:
     [((12, 13), "24 units for 2 trainers"), ((24,), "24 units for 2 trainers")],
 )
 def test_what_no_policy_may_decide_ends_the_run(split: tuple[int, ...], what: str) -> None:
-    with pytest.raises(StageFailure, match=f"policy scripted decided .*{what}"):
+    with pytest.raises(StageError, match=f"policy scripted decided .*{what}"):
         train(Scripted(lambda step, present: replace(present, split=split)))
 
 
 def test_more_threads_than_cores_are_refused() -> None:
-    with pytest.raises(StageFailure, match=r"policy scripted decided .*the limits are"):
+    with pytest.raises(StageError, match=r"policy scripted decided .*the limits are"):
         train(Scripted(lambda step, present: replace(present, threads=Threads(sample=999, load=1, train=1))))
 
 
@@ -396,7 +399,7 @@ def interrupted(folder: Path, policy: Scripted, at: int | None, *, resume: bool 
     """A run that stops when that many steps are done."""
     heard: list[Event] = []
     training = Training(
-        compose_run(
+        build_run(
             build_config(
                 {
                     "data": {"batch_size": 24},
@@ -462,14 +465,16 @@ def test_on_a_machine_with_other_cores_threads_are_chosen_anew(
     after = Assignment(split=(5, 19), threads=Threads(sample=2, load=1, train=1))
     interrupted(tmp_path, Scripted(lambda step, present: after), 5)
     monkeypatch.setattr("hyrt.training.open_run.available_cores", lambda: 7)
-    monkeypatch.setattr("hyrt.training.compose.assign_threads", lambda *_: Threads(sample=3, load=1, train=2))
+    monkeypatch.setattr(
+        "hyrt.training.build_run.assign_threads", lambda *_: Threads(sample=3, load=1, train=2)
+    )
     _, result, _ = interrupted(tmp_path, unmoved(), None, resume=True)
     assert result.summary["split"] == {"cpu:0": 5, "cpu:1": 19}
     assert result.summary["threads"] == {"sample": 3, "load": 1, "train": 2}
 
 
 def test_a_resumed_run_knows_what_did_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hyrt.errors import DeviceOutOfMemory
+    from hyrt.errors import DeviceOutOfMemoryError
 
     transfer = CpuDevice.transfer
     refused = []
@@ -477,7 +482,7 @@ def test_a_resumed_run_knows_what_did_not_fit(tmp_path: Path, monkeypatch: pytes
     def small(self, batch):
         if self.info.name == "cpu:0" and len(batch.targets) > 7:
             refused.append(batch.step)
-            raise DeviceOutOfMemory("cpu:0: room for 7")
+            raise DeviceOutOfMemoryError("cpu:0: room for 7")
         return transfer(self, batch)
 
     monkeypatch.setattr(CpuDevice, "transfer", small)
@@ -487,15 +492,15 @@ def test_a_resumed_run_knows_what_did_not_fit(tmp_path: Path, monkeypatch: pytes
     policy = unmoved()
     _, result, _ = interrupted(tmp_path, policy, None, resume=True)
     assert result.summary["split"] == {"cpu:0": 6, "cpu:1": 18}
-    assert policy.limits[0].most_units == (6, 24)
+    assert policy.limits[0].max_units == (6, 24)
     assert not [step for step in refused if step >= 6 + 4]
 
 
 @pytest.mark.parametrize(
     ("settings", "name"),
     [
-        ({}, default_policy_name),
-        ({"devices": ["cpu:0", "cpu:1"]}, default_policy_name),
+        ({}, DEFAULT_POLICY),
+        ({"devices": ["cpu:0", "cpu:1"]}, DEFAULT_POLICY),
         ({"devices": ["cpu:0=1", "cpu:1=2"]}, "static"),
         ({"split": [1024]}, "static"),
         ({"balance": {"policy": "bottleneck"}}, "bottleneck"),
@@ -527,7 +532,7 @@ def test_every_policy_in_a_run(name: str, pipelined: bool) -> None:
         runtime={"pipelined": pipelined},
     )
     np.testing.assert_allclose(weights(run), weights(still), atol=1e-5)
-    moves = [event for event in told if isinstance(event, Balanced)]
+    moves = [event for event in told if isinstance(event, AssignmentChanged)]
     assert all(sum(event.split.values()) == 24 and event.reason for event in moves)
     assert not (name == "static" and moves)
 
@@ -547,7 +552,7 @@ def test_checkpoints_hold_plain_values_for_lost_devices(tmp_path: Path) -> None:
     assert load_newest_checkpoint(tmp_path, pytest.fail).state["balance"] is None
     _, result, heard = interrupted(tmp_path, unmoved(), None, resume=True)
     assert result.summary["split"] == {"cpu:0": 12, "cpu:1": 12}
-    assert any(isinstance(event, Checkpointed) for event in heard)
+    assert any(isinstance(event, CheckpointWritten) for event in heard)
 
 
 @pytest.mark.parametrize(("cores", "devices", "name"), [(1, 1, "static"), (1, 2, "model"), (2, 1, "model")])

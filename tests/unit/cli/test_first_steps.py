@@ -8,7 +8,7 @@ import pytest
 from in_process import refused, run_here
 
 from hyrt.cli import commands
-from hyrt.config.schema_file import read_schema
+from hyrt.config.commented_yaml import read_schema
 from hyrt.errors import DataError
 from hyrt.report.terminal.progress import _can_redraw
 
@@ -18,7 +18,7 @@ def test_a_report_has_lines_and_any_other_error_is_one(capsys: pytest.CaptureFix
         DataError("1 row is wrong\n  a\x07.csv, line 3\nCorrect it"),
         DataError("a\nb: not a graph"),
     )
-    report.has_lines = True
+    report.is_multiline = True
     for error in (report, name):
         with pytest.raises(SystemExit):
             commands._end(error, str(error), 2)

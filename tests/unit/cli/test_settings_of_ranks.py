@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from hyrt.cli.sessions.rank_session import RankSession, common_settings
+from hyrt.cli.rank_session import RankSession, common_settings
 from hyrt.config import build_config
 from hyrt.config.command_line import new_config
-from hyrt.distributed.launch import Launch
+from hyrt.distributed.launch import LaunchInfo
 from hyrt.errors import ConfigError
-from hyrt.machine.this_process.stop_signals import StopSignals
+from hyrt.runtime.shutdown import StopSignals
 
 
 @pytest.mark.parametrize(
@@ -38,11 +38,11 @@ def test_a_full_graph_refuses_what_is_said_of_rows_that_are_sent() -> None:
 
     session = RankSession(
         config=new_config(None, ["sampler.kind=full", "distributed.share_rows=false"]),
-        launch=Launch(0, 2),
+        launch=LaunchInfo(0, 2),
         signals=StopSignals(),
         progress=nobody,
         folder=nobody,
     )
     with pytest.raises(ConfigError, match=r"distributed\.share_rows=False is for mini-batches") as told:
         session.run()
-    assert told.value.others_wait
+    assert told.value.peers_wait

@@ -18,7 +18,7 @@ from typer.main import get_command
 
 import hyrt.cli
 from hyrt.cli.commands import _check_current_folder, _end, _run_command, app
-from hyrt.errors import ConfigError, DataNotWritten, HyrtError, Interrupted, StageFailure
+from hyrt.errors import ConfigError, DataWriteError, HyrtError, Interrupted, StageError
 
 
 def _error(*words: str) -> str:
@@ -106,14 +106,14 @@ def test_a_calibration_that_could_not_be_kept_is_not_begun(
         raise AssertionError("measured before it was known where to keep it")
 
     monkeypatch.setattr("hyrt.predict.calibrate.machine.calibrate", measured)
-    with pytest.raises(DataNotWritten, match=r"cannot be stored: .* Set XDG_CACHE_HOME to a writable folder"):
+    with pytest.raises(DataWriteError, match=r"cannot be stored: .* Set XDG_CACHE_HOME to a writable folder"):
         app(["calibrate"], prog_name="hyrt", standalone_mode=False)
 
 
 @pytest.mark.parametrize(
     ("error", "printed"),
     [
-        (StageFailure("error in load at step 3: x"), "error in load at step 3: x\n"),
+        (StageError("error in load at step 3: x"), "error in load at step 3: x\n"),
         (
             ConfigError(os.fsdecode(b"runs/\xfa\xe9: no such folder")),
             "error: runs/\\xfa\\xe9: no such folder\n",

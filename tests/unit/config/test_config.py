@@ -18,7 +18,7 @@ import torch
 import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.file_content import StrictYaml
+from hyrt_perfmodel.validation import StrictYaml
 
 from hyrt.config import Config, apply_overrides, build_config, load_settings, to_yaml
 from hyrt.config.command_line import (
@@ -27,21 +27,21 @@ from hyrt.config.command_line import (
     new_config,
     option_overrides,
     resumed_config,
-    sort_arguments,
+    split_arguments,
 )
 from hyrt.config.commented_yaml import commented_yaml
-from hyrt.config.explained import known_keys
-from hyrt.config.explained import plain as plain_settings
-from hyrt.config.yaml_text import leaves
+from hyrt.config.load import flatten_settings
+from hyrt.config.validation import known_keys
+from hyrt.config.validation import to_plain_values as plain_settings
 from hyrt.errors import ConfigError, SettingWarning
-from hyrt.sampling.saint_settings import SaintSettings
+from hyrt.sampling.settings.saint_settings import SaintSettings
 
 counts = st.integers(1, 2**31 - 1)
 positive = st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False)
 yaml_text = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12) | st.text(
     "0123456789-+._eExbn: ", max_size=8
 )
-plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | yaml_text
+plain = st.zero() | st.booleans() | st.integers() | st.floats(allow_nan=False) | yaml_text
 options = st.dictionaries(yaml_text, plain | st.lists(plain, max_size=3), max_size=3)
 
 
@@ -49,14 +49,14 @@ options = st.dictionaries(yaml_text, plain | st.lists(plain, max_size=3), max_si
 def configs(draw: st.DrawFn) -> Config:
     layers = draw(st.integers(1, 4))
     heads = draw(st.integers(1, 8))
-    shares = draw(st.none() | st.lists(st.integers(0, 500), min_size=1, max_size=4).filter(any))
-    schedule = draw(st.none() | yaml_text)
+    shares = draw(st.zero() | st.lists(st.integers(0, 500), min_size=1, max_size=4).filter(any))
+    schedule = draw(st.zero() | yaml_text)
     fanout = st.lists(st.just(-1) | st.integers(1, 50), min_size=layers, max_size=layers)
     return build_config(
         {
             "seed": draw(st.integers(0, 2**63 - 1)),
             "data": {"source": draw(yaml_text), "batch_size": sum(shares) if shares else draw(counts)},
-            "sampler": {"fanout": draw(st.none() | fanout)},
+            "sampler": {"fanout": draw(st.zero() | fanout)},
             "model": {
                 "kind": draw(st.sampled_from(["graphsage", "gcn", "gin", "gat"])),
                 "layers": layers,
@@ -308,8 +308,8 @@ def test_chunks_are_asked_for_of_the_full_graph_alone(given: str) -> None:
     key = given.partition("=")[0]
     with pytest.raises(ConfigError, match=rf"{key} has no effect with .*=neighbor: give --full-graph"):
         build_config(apply_overrides({}, [given]))
-    assert build_config(apply_overrides({}, [given, "sampler.kind=full"])).fullgraph.asks_for_chunks
-    assert not build_config({"sampler": {"kind": "full"}}).fullgraph.asks_for_chunks
+    assert build_config(apply_overrides({}, [given, "sampler.kind=full"])).fullgraph.uses_chunks
+    assert not build_config({"sampler": {"kind": "full"}}).fullgraph.uses_chunks
 
 
 def test_a_fanout_of_the_wrong_length_is_refused_for_what_it_is() -> None:
@@ -325,7 +325,7 @@ def test_the_full_graph_leaves_settings_of_sampled_evaluations_alone() -> None:
         config = build_config({"sampler": {"kind": "full"}, **plain})
         # All settings, as a run keeps them, are settings again.
         assert build_config(config.model_dump()) == config
-    build_config({"sampler": {"kind": "full", "fanout": [5]}, "model": {"layers": 1}}, own_model=True)
+    build_config({"sampler": {"kind": "full", "fanout": [5]}, "model": {"layers": 1}}, custom_model=True)
 
 
 def test_full_graph_is_short_for_the_kind_of_sampler() -> None:
@@ -537,7 +537,7 @@ def test_class_weights_are_lists_like_others(given: str, found: Any) -> None:
 def test_names_of_files_stay_as_they_are(name: str) -> None:
     assert build_config(apply_overrides({}, [f"data.source={name}"])).data.source == name
     for key in ("links.split", "links.times", "distributed.network"):
-        assert dict(leaves(apply_overrides({}, [f"{key}={name}"]))) == {key: name}
+        assert dict(flatten_settings(apply_overrides({}, [f"{key}={name}"]))) == {key: name}
 
 
 @given(st.text(min_size=1))
@@ -562,12 +562,12 @@ def test_a_settings_file_may_have_an_equals_sign_in_its_path(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     file = Path("lr=0.1") / "run.yaml"
-    assert sort_arguments([str(file), "seed=3"]) == (None, [str(file), "seed=3"])
+    assert split_arguments([str(file), "seed=3"]) == (None, [str(file), "seed=3"])
     file.parent.mkdir()
     file.write_text("seed: 2\n")
-    assert sort_arguments([str(file), "seed=3"]) == (file, ["seed=3"])
+    assert split_arguments([str(file), "seed=3"]) == (file, ["seed=3"])
     with pytest.raises(ConfigError, match="give one settings file"):
-        sort_arguments([str(file), "other.yaml"])
+        split_arguments([str(file), "other.yaml"])
 
 
 def test_importing_it_imports_nothing_large() -> None:
@@ -587,7 +587,7 @@ def test_importing_it_imports_nothing_large() -> None:
     ],
 )
 def test_whether_the_split_is_given(settings: dict[str, Any], given: bool) -> None:
-    assert build_config(settings).gives_split is given
+    assert build_config(settings).has_explicit_split is given
 
 
 ODD = [
@@ -707,7 +707,7 @@ def test_what_is_no_settings_file_is_told_what_it_is(tmp_path: Path, monkeypatch
         "none": "none: no such settings file",
     }.items():
         with pytest.raises(ConfigError, match=says):
-            sort_arguments([word])
+            split_arguments([word])
 
 
 def test_settings_come_from_a_pipe() -> None:
@@ -716,7 +716,7 @@ def test_settings_come_from_a_pipe() -> None:
     os.write(write, b"train: {epochs: 7}")
     os.close(write)
     try:
-        file, _ = sort_arguments([f"/dev/fd/{read}"])
+        file, _ = split_arguments([f"/dev/fd/{read}"])
         assert new_config(file, []).train.epochs == 7
     finally:
         os.close(read)

@@ -35,7 +35,7 @@ def test_what_the_user_says_stays(settings: dict[str, Any]) -> None:
 
 
 def test_a_module_of_the_users_own_has_the_plain_defaults() -> None:
-    config = build_config({"train": {"epochs": 3}}, own_model=True)
+    config = build_config({"train": {"epochs": 3}}, custom_model=True)
     plain = TrainConfig.model_fields
     assert config.train == TrainConfig(epochs=3)
     assert (config.train.lr, config.train.weight_decay) == (
@@ -72,10 +72,10 @@ def test_wrong_sections_are_told_as_without_defaults(settings: dict[str, Any]) -
 
 @given(st.integers(1, 10_000))
 def test_epochs_by_default_make_enough_steps(steps_per_epoch: int) -> None:
-    epochs = TrainConfig().epochs_of(steps_per_epoch)
+    epochs = TrainConfig().num_epochs(steps_per_epoch)
     assert epochs >= 5
     assert epochs == 5 or (epochs - 1) * steps_per_epoch < 400 <= epochs * steps_per_epoch
-    assert TrainConfig(epochs=3).epochs_of(steps_per_epoch) == 3
+    assert TrainConfig(epochs=3).num_epochs(steps_per_epoch) == 3
     assert epochs == max(5, math.ceil(400 / steps_per_epoch))
 
 

@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from hyrt.config import apply_overrides, build_config, to_yaml
-from hyrt.errors import ConfigError, PluginConflict
-from hyrt.machine.entry_points import _installed
-from hyrt.sampling.neighbor_settings import NeighborSettings
-from hyrt.sampling.saint_settings import SaintSettings
+from hyrt.errors import ConfigError, PluginConflictError
+from hyrt.runtime.entry_points import _installed
 from hyrt.sampling.sampler_settings import SamplerSettings
+from hyrt.sampling.settings.neighbor_settings import NeighborSettings
+from hyrt.sampling.settings.saint_settings import SaintSettings
 from hyrt.section import Count
 
 ROOT = Path(__file__).parents[3]
@@ -64,7 +64,7 @@ def installed() -> Iterator[list[EntryPoint]]:
     real, more = entry_points, list[EntryPoint]()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "hyrt.machine.entry_points.entry_points",
+            "hyrt.runtime.entry_points.entry_points",
             lambda group: [*real(group=group), *(each for each in more if each.group == group)],
         )
         yield more
@@ -194,7 +194,9 @@ def test_a_broken_plug_in_is_heard_of_where_it_is_wanted(
 def test_two_claims_to_one_kind_conflict(installed: list[EntryPoint]) -> None:
     declare(installed, "half", "one:Half")
     declare(installed, "half", "two:Half")
-    with pytest.raises(PluginConflict, match=r"sampler\.kind 'half' is declared by one:Half and by two:Half"):
+    with pytest.raises(
+        PluginConflictError, match=r"sampler\.kind 'half' is declared by one:Half and by two:Half"
+    ):
         build_config({"sampler": {"kind": "half"}})
 
 

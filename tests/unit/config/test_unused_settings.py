@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from hyrt.config import build_config
-from hyrt.config.unused_settings import settings_without_effect, unused_settings
+from hyrt.config.unused_settings import find_settings_without_effect, find_unused_settings
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.models.model_kind import MODELS, find_model, takes_edge_features
-from hyrt.nn.typed.typed_shape import TypedShape
+from hyrt.nn.hetero.graph_metadata import GraphMetadata
+from hyrt.nn.models.model_kind import MODELS, find_model, supports_edge_features
 
 
 class _Watched:
@@ -16,7 +16,7 @@ class _Watched:
 
     def __init__(self, kind: str) -> None:
         self.seen: set[str] = set()
-        shape = TypedShape(("a",), (3,), (4,), ((0, "r", 0),)) if find_model(kind).typed else None
+        shape = GraphMetadata(("a",), (3,), (4,), ((0, "r", 0),)) if find_model(kind).hetero else None
         self._all = Architecture(kind=kind, in_features=4, num_classes=4, hidden=8, shape=shape)
 
     def __getattr__(self, name: str) -> Any:
@@ -27,12 +27,14 @@ class _Watched:
 def test_kinds_say_what_their_layers_read() -> None:
     asked = {"aggregate", "heads", "attention_dropout", "hidden", "norm", "dropout", "residual"}
     kinds = [
-        name for name in MODELS.declared() if type(find_model(name)).__module__.startswith("hyrt.nn.models.")
+        name
+        for name in MODELS.entries_by_name()
+        if type(find_model(name)).__module__.startswith("hyrt.nn.models.")
     ]
     assert len(kinds) >= 11
     for name in kinds:
         watched = _Watched(name)
-        options = {"edge_features": 2} if takes_edge_features(name) else {}
+        options = {"edge_features": 2} if supports_edge_features(name) else {}
         for last in (False, True):
             find_model(name).layer(watched, 4, 8, last=last, **options)  # type: ignore[arg-type]
         assert set(find_model(name).reads or ()) == watched.seen & asked, name
@@ -40,7 +42,7 @@ def test_kinds_say_what_their_layers_read() -> None:
 
 def test_what_is_given_and_not_read_is_told() -> None:
     def said(num_processes: int = 2, own_model: bool = False, **settings: Any) -> list[str]:
-        return unused_settings(build_config(settings), num_processes, own_model=own_model)
+        return find_unused_settings(build_config(settings), num_processes, custom_model=own_model)
 
     shared = {"kind": "graphsage", "heads": 8, "attention_dropout": 0.3, "aggregate": "sum", "dropout": 0.1}
     assert said(model=shared) == [
@@ -58,7 +60,7 @@ def test_what_is_given_and_not_read_is_told() -> None:
     ]
     assert said(model={**one, "kind": "gin"}) == []
     # The defaults of a kind are not the user's.
-    for kind in MODELS.declared():
+    for kind in MODELS.entries_by_name():
         assert said(1, model={"kind": kind}) == []
     assert said(1, distributed={"cache": "20%"}) == [
         "distributed.cache=0.2 has no effect in one process: start several with torchrun, or omit it"
@@ -74,7 +76,7 @@ def test_settings_of_training_that_have_no_effect() -> None:
     def said(**settings: Any) -> list[str]:
         known = {"has_folder": True, "rounds_products": True, "evaluates_by_layers": True}
         facts = {name: settings.pop(name, value) for name, value in known.items()}
-        return settings_without_effect(build_config(settings), **facts)
+        return find_settings_without_effect(build_config(settings), **facts)
 
     everything: dict[str, Any] = {
         "checkpoint": {"every_steps": 2, "keep": 5},

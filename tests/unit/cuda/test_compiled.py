@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hyrt_devices.cuda import compiled as module
-from hyrt_devices.cuda.compiled import FOLDER, checked, compiled, has_bindings
+from hyrt_devices.cuda import nvrtc
+from hyrt_devices.cuda.nvrtc import FOLDER, checked, compiled, has_bindings
 
 FILES = sorted(path.stem for path in FOLDER.glob("*.cu"))
 VALUES = {"HYRT_FORMAT": ("0", "1", "2", "3")}
@@ -100,7 +100,7 @@ def test_without_the_bindings_pycuda_compiles_with_nvcc(monkeypatch: pytest.Monk
         asked.update(options, source=source)
         return b"code"
 
-    monkeypatch.setattr(module, "has_bindings", lambda: False)
+    monkeypatch.setattr(nvrtc, "has_bindings", lambda: False)
     monkeypatch.setitem(sys.modules, "pycuda", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "pycuda.compiler", SimpleNamespace(compile=by_nvcc))
     assert compiled.__wrapped__("rows", (("HYRT_ID", "int"),), 86) == b"code"

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from hyrt_devices.cuda import launch, probe
-from hyrt_devices.cuda.driver import Driver
+from hyrt_devices.cuda.driver import CoalescedCopy, Driver, pinned_pool
 from hyrt_devices.cuda.launch import (
     ROWS,
     THREADS,
@@ -24,7 +24,6 @@ from hyrt_devices.cuda.launch import (
     groups,
     launchers,
 )
-from hyrt_devices.cuda.staging import Parcel, pinned_pool
 from unit.cuda.fake_driver import FakeDriver
 
 
@@ -375,15 +374,15 @@ def test_a_driver_that_raises_is_a_reason_not_an_error(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(torch.cuda, "device_count", broken)
     assert probe.found("cuda") == []
-    assert "version mismatch" in probe.why_missing("cuda")
+    assert "version mismatch" in probe.missing_device_reason("cuda")
 
 
 def test_the_reason_for_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
-    assert probe.why_missing("cuda") == "no NVIDIA driver or no GPU: see docs/devices.md#cuda"
+    assert probe.missing_device_reason("cuda") == "no NVIDIA driver or no GPU: see docs/devices.md#cuda"
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
-    assert "pip install torch" in probe.why_missing("cuda")
+    assert "pip install torch" in probe.missing_device_reason("cuda")
 
 
 def test_a_parcel_arrives_as_it_was_packed() -> None:
@@ -395,7 +394,7 @@ def test_a_parcel_arrives_as_it_was_packed() -> None:
         np.empty((0, 7), np.float32),
         np.arange(3, dtype=np.int64),
     ]
-    parcel = Parcel()
+    parcel = CoalescedCopy()
     places = [parcel.add(array) for array in [*arrays, arrays[0]]]
     assert places == [0, 1, 2, 3, 0]
     host = pool.take(parcel.size, np.uint8)
@@ -411,9 +410,9 @@ def test_the_pool_hands_out_what_came_back_and_nothing_that_did_not() -> None:
     pool = pinned_pool(driver)
     first, second = pool.take(10_000_000, np.uint8), pool.take(10_000_000, np.uint8)
     assert not np.shares_memory(first, second)
-    pool.give(first)
+    pool.release(first)
     assert np.shares_memory(pool.take(9_500_000, np.uint8), first)
-    pool.give(second)
+    pool.release(second)
     small = pool.take(100, np.uint8)
     assert not np.shares_memory(small, second), "a far too large buffer waits for a larger need"
     assert pool.allocated_bytes == driver.pinned_bytes

@@ -12,19 +12,19 @@ from graphs import random_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hyrt_devices.cuda.aggregate import TorchAggregation
-from hyrt_devices.cuda.rows.gather import MappedFeatures
+from hyrt_devices.cuda.driver import pinned_pool
+from hyrt_devices.cuda.feature_rows import MappedFeatures
 from hyrt_devices.cuda.sampler import CudaSampler
-from hyrt_devices.cuda.staging import pinned_pool
 from unit.cuda.emulated_kernels import EmulatedLauncher, needs_compiler
 from unit.cuda.fake_driver import FakeDriver
 from unit.nn.block_cases import block_of, blocks, tensor_block
 
-from hyrt.errors import DeviceOutOfMemory
+from hyrt.errors import DeviceOutOfMemoryError
 from hyrt.graph.graph import Graph
-from hyrt.machine.generator import SAMPLE, stream_key
-from hyrt.nn.aggregation import Aggregation
+from hyrt.nn.architecture import Aggregation
 from hyrt.nn.operators.aggregate import aggregate
-from hyrt.testing.check_sampler import host_hop
+from hyrt.runtime.rng import SAMPLE, stream_key
+from hyrt.testing.check_sampler import sample_hop_on_host
 
 COMBINATIONS = [
     (reduce, self_path)
@@ -53,7 +53,7 @@ def test_sampler_is_bit_equal_to_the_host(degree: float, resident: bool, backwar
     for step, fanout in enumerate([-1, 0, 1, 5, 64, 65, 100]):
         vertices = rng.permutation(graph.num_vertices).astype(np.int32)[: 40 + step]
         key = stream_key(11, SAMPLE, step, 2)
-        wanted = host_hop(graph, vertices, fanout, key)
+        wanted = sample_hop_on_host(graph, vertices, fanout, key)
         hop = sampler.draw(vertices, fanout, key, relabel=True)
         for part in HOP_PARTS:
             assert same(getattr(hop, part), getattr(wanted, part)), part
@@ -78,7 +78,7 @@ def test_sampler_kernels_take_both_widths_of_ids(
     ids: Any, stored: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = random_graph()
-    graph = Graph.of_arrays(
+    graph = Graph.from_arrays(
         "wide",
         graph.topology.indptr,
         graph.topology.indices.astype(stored),
@@ -92,7 +92,7 @@ def test_sampler_kernels_take_both_widths_of_ids(
     vertices = np.arange(0, 300, 7, dtype=ids)
     key = stream_key(2, SAMPLE, 0, 1)
     hop = sampler.draw(vertices, 4, key, relabel=True)
-    wanted = host_hop(graph, vertices, 4, key)
+    wanted = sample_hop_on_host(graph, vertices, 4, key)
     for part in HOP_PARTS:
         assert same(getattr(hop, part), getattr(wanted, part)), part
 
@@ -121,12 +121,12 @@ def test_a_hop_that_runs_out_of_memory_leaves_nothing_for_the_next(monkeypatch: 
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(torch.Tensor, "cumsum", full)
-    with pytest.raises(DeviceOutOfMemory, match=r"sampler\.on_device"):
+    with pytest.raises(DeviceOutOfMemoryError, match=r"sampler\.on_device"):
         sampler.draw(vertices[::-1].copy(), 5, key, relabel=True)
     monkeypatch.undo()
     # Past the first meetings, before they are forgotten.
     monkeypatch.setattr(torch.Tensor, "index_fill_", full)
-    with pytest.raises(DeviceOutOfMemory, match="100 vertices"):
+    with pytest.raises(DeviceOutOfMemoryError, match="100 vertices"):
         sampler.draw(vertices[::-1].copy(), 5, key, relabel=True)
     monkeypatch.undo()
     hop = sampler.draw(vertices, 5, key, relabel=True)

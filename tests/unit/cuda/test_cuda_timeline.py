@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hyrt_devices.cuda.timeline import Timeline
+from hyrt_devices.cuda.driver import Timeline
 
 
 @dataclass(eq=False)

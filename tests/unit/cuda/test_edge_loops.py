@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hyrt_devices.cuda.compiled import compiled_source
-from hyrt_devices.cuda.saga.cuda_loops import CudaLoops, cut_of
+from hyrt_devices.cuda.edge_loops import CudaLoops, cut_of
+from hyrt_devices.cuda.nvrtc import compiled_source
 from saga_layers import REFERENCES, layer_of
 from tied_layer import Tied, first_edges_gradients
 from typed_layers import typed_layer, typed_result, with_types
@@ -18,8 +18,8 @@ from unit.cuda.test_compiled import architecture, needs_nvrtc
 from unit.nn.block_cases import awkward_graph, sampled, tensor_block, values
 from unit.nn.saga_blocks import IN, OUT, assert_close, block_of, by_pairs, gradients, rows_of
 
-from hyrt.nn.fused.c_loops.c_dialects import CUDA
-from hyrt.nn.fused.c_loops.c_printer import LoopCall, printed
+from hyrt.nn.fused.c_codegen import LoopCall, generate_kernel
+from hyrt.nn.fused.c_dialects import CUDA
 from hyrt.nn.fused.edge_loop import EdgeLoop
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.nn.torch_threads import torch_threads
@@ -123,7 +123,7 @@ def loops_of(name: str) -> list[EdgeLoop]:
 )
 def test_nvrtc_compiles_the_loops(name: str, capabilities: tuple[int, ...]) -> None:
     for loop in loops_of(name):
-        kernel = printed(loop, LoopCall(has_factors=loop.combine == "sum"), cut_of(loop), CUDA)
+        kernel = generate_kernel(loop, LoopCall(has_factors=loop.combine == "sum"), cut_of(loop), CUDA)
         for capability in capabilities:
             cubin = compiled_source(kernel.source, capability)
             assert architecture(cubin) == capability

@@ -10,8 +10,7 @@ import pytest
 import torch
 from graphs import random_graph
 from hyrt_devices.cuda.device import CudaDevice
-from hyrt_devices.cuda.rows.row_kernels import RowKernels
-from hyrt_devices.cuda.rows.row_tensors import RowArrays, SentRows
+from hyrt_devices.cuda.feature_rows import RowArrays, RowKernels, SentRows
 from unit.cuda.emulated_kernels import EmulatedLauncher, needs_compiler
 from unit.cuda.fake_driver import FakeDriver
 from unit.nn import dense_reference as dense
@@ -19,15 +18,15 @@ from unit.nn.block_cases import block_of, tensor_block
 
 from hyrt.config import build_config
 from hyrt.device import DeviceInfo, DeviceOptions
-from hyrt.errors import DeviceOutOfMemory
-from hyrt.graph.cached.cached_rows import CachedRows
-from hyrt.graph.narrow.narrow_rows import NarrowRows
-from hyrt.graph.narrow.narrowing import narrowed
-from hyrt.graph.narrow.row_format import ROW_FORMATS
-from hyrt.machine.workers import Workers
-from hyrt.nn.aggregation import Aggregation
-from hyrt.nn.inputs import Aggregated
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.errors import DeviceOutOfMemoryError
+from hyrt.graph.feature_cache import CachedRows
+from hyrt.graph.quantized.features import quantize_graph
+from hyrt.graph.quantized.row_format import ROW_FORMATS
+from hyrt.graph.quantized.rows import QuantizedRows
+from hyrt.nn.architecture import Aggregation
+from hyrt.nn.inputs import AggregatedFeatures
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.neighbor_sampler import NeighborSampler
 from hyrt.training.setup import build_model
 
 INFO = DeviceInfo(
@@ -36,25 +35,25 @@ INFO = DeviceInfo(
 ALONE = Workers(1, "test")
 
 
-@pytest.mark.parametrize("row_format", [name for name, each in ROW_FORMATS.items() if each.is_narrow])
+@pytest.mark.parametrize("row_format", [name for name, each in ROW_FORMATS.items() if each.is_quantized])
 def test_codes_become_the_numbers_that_the_host_makes_of_them(row_format: str) -> None:
-    store = narrowed(random_graph(), row_format).features.all_rows  # type: ignore[attr-defined]
+    store = quantize_graph(random_graph(), row_format).features.all_rows  # type: ignore[attr-defined]
     there = RowArrays.of(store).moved(torch.from_numpy)
-    np.testing.assert_array_equal(there.numbers().numpy(), store.numbers())
+    np.testing.assert_array_equal(there.numbers().numpy(), store.to_float32())
 
 
 def parted(row_format: str) -> tuple[SentRows, np.ndarray]:
     """12 rows, of which some are kept and the others were sent, and their numbers."""
     graph = random_graph(features=37)
-    store: Any = (graph if row_format == "float32" else narrowed(graph, row_format)).features
+    store: Any = (graph if row_format == "float32" else quantize_graph(graph, row_format)).features
     kept, sent = np.arange(5, 11), np.array([50, 40, 30, 20, 10, 60, 70])
     places = np.array([0, -1, 5, -7, 3, 3, -2, -4, 1, -3, -6, -5], np.int32)
 
     def moved(ids: np.ndarray) -> Any:
         if row_format == "float32":
             return RowArrays.of(store.values[ids]).moved(torch.from_numpy)
-        rows = NarrowRows.room(store.row_format, (len(ids), 37), store.column_scales)
-        store.narrow_rows(ids, rows, ALONE)
+        rows = QuantizedRows.allocate(store.row_format, (len(ids), 37), store.column_scales)
+        store.quantized_rows(ids, rows, ALONE)
         return RowArrays.of(rows).moved(torch.from_numpy)
 
     ids = np.where(places >= 0, kept[places.clip(0)], sent[(-1 - places).clip(0)])
@@ -90,7 +89,7 @@ def test_codes_are_aggregated_where_they_are(row_format: str, backwards: bool) -
         what = Aggregation(reduce, self_path, 0.25)
         block = block_of([[3, 0, 3], [], [2, 4, 11, 1, 0, 9, 7]], 12, weighted=weighted)
         found = kernels.inputs(rows, tensor_block(block), what)
-        assert isinstance(found, Aggregated)
+        assert isinstance(found, AggregatedFeatures)
         wanted = dense.combine(block, torch.from_numpy(numbers).double(), reduce, self_path, 0.25).numpy()
         np.testing.assert_allclose(found.values.numpy(), wanted, rtol=0, atol=2e-6 * np.abs(wanted).max())
     assert set(launcher.launched) == {"aggregate_rows", "aggregate_rows_max"}
@@ -100,7 +99,7 @@ def test_codes_are_aggregated_where_they_are(row_format: str, backwards: bool) -
 @pytest.mark.parametrize("cache", [False, True])
 @pytest.mark.parametrize("row_format", ["float32", "int8"])
 def test_a_step_by_kernels_is_that_by_torchs_operators(row_format: str, cache: bool) -> None:
-    graph = random_graph() if row_format == "float32" else narrowed(random_graph(), row_format)
+    graph = random_graph() if row_format == "float32" else quantize_graph(random_graph(), row_format)
     launcher = EmulatedLauncher(FakeDriver())
     found = []
     for device in (opened(), opened(launcher=launcher)):
@@ -131,10 +130,10 @@ def test_a_step_by_kernels_is_that_by_torchs_operators(row_format: str, cache: b
 def rows_of(graph: Any, ids: np.ndarray) -> Any:
     """Rows in the format of the graph's."""
     store = graph.features
-    if not store.row_format.is_narrow:
+    if not store.row_format.is_quantized:
         return store.values[ids]
-    rows = NarrowRows.room(store.row_format, (len(ids), store.width), store.column_scales)
-    store.narrow_rows(ids, rows, ALONE)
+    rows = QuantizedRows.allocate(store.row_format, (len(ids), store.width), store.column_scales)
+    store.quantized_rows(ids, rows, ALONE)
     return rows
 
 
@@ -152,7 +151,7 @@ def test_rows_that_do_not_fit_leave_the_device_as_it_was() -> None:
     device = opened(memory=20_000)
     free = device.free_bytes
     assert free < 20_000
-    with pytest.raises(DeviceOutOfMemory, match="500 rows do not fit"):
+    with pytest.raises(DeviceOutOfMemoryError, match="500 rows do not fit"):
         device.keep_rows(500, iter([rows[:100], rows[100:]]))
     assert device.free_bytes == free
     device.keep_rows(100, iter([rows[:60], rows[60:100]]))

@@ -10,7 +10,7 @@ from hyrt.device import DeviceInfo, DeviceOptions
 from hyrt.device.calls import opened
 from hyrt.device.capabilities import (
     CAPABILITIES,
-    ExplainsAbsence,
+    ExplainsMissing,
     GathersRows,
     KeepsHostBudget,
     KeepsSteps,
@@ -19,15 +19,15 @@ from hyrt.device.capabilities import (
     ScoresVertices,
     SharesColumns,
     SharesLoops,
+    StreamsGradients,
     TakesObjective,
-    TellsGradients,
     Traceable,
     Watchable,
     device_sampler,
+    missing_reason,
     usable_forms,
-    why_missing,
 )
-from hyrt.errors import DeviceUnavailable
+from hyrt.errors import DeviceUnavailableError
 from hyrt.testing import cases
 
 GRAPH = cases.make_graph(3, 2)
@@ -48,7 +48,7 @@ class Undeclared(NullDevice):
         raise AssertionError("asked why it is missing")
 
 
-class Gathering(NullDevice, GathersRows, ExplainsAbsence):
+class Gathering(NullDevice, GathersRows, ExplainsMissing):
     def gathers(self, graph: object) -> bool:
         return graph is GRAPH
 
@@ -61,7 +61,7 @@ def test_what_is_not_declared_is_not_asked() -> None:
     device = Undeclared(INFO)
     assert device_sampler(device, GRAPH) is None
     assert usable_forms(device, GRAPH) == ["rows"]
-    assert why_missing(Undeclared) == "none found"
+    assert missing_reason(Undeclared) == "none found"
     assert not any(isinstance(device, capability) for capability in CAPABILITIES)
 
 
@@ -69,14 +69,14 @@ def test_what_is_declared_is_asked() -> None:
     device = Gathering(INFO)
     assert usable_forms(device, GRAPH) == ["rows", "ids"]
     assert usable_forms(device, cases.make_graph(3, 2)) == ["rows"]
-    assert why_missing(Gathering) == "no driver: install it"
+    assert missing_reason(Gathering) == "no driver: install it"
 
 
 def test_the_built_in_trainers_declare_what_they_do() -> None:
     declared = {capability for capability in CAPABILITIES if issubclass(CpuDevice, capability)}
     assert declared == {
         TakesObjective, Resizable, ScoresVertices, KeepsHostBudget, KeepsSteps, SharesColumns, SharesLoops,
-        TellsGradients, Traceable, Watchable,
+        StreamsGradients, Traceable, Watchable,
     }  # fmt: skip
 
 
@@ -84,5 +84,5 @@ def test_a_capability_without_its_method_cannot_be_opened() -> None:
     class Sampling(NullDevice, SamplesNeighbors):
         pass
 
-    with pytest.raises(DeviceUnavailable, match="abstract"), opened(Sampling, INFO, DeviceOptions()):
+    with pytest.raises(DeviceUnavailableError, match="abstract"), opened(Sampling, INFO, DeviceOptions()):
         pass

@@ -12,7 +12,7 @@ import torch
 
 from hyrt.device import Rates, StepResult
 from hyrt.device.check_result import check_result
-from hyrt.errors import DeviceFault
+from hyrt.errors import DeviceFaultError
 
 NO_NUMBERS: list[Any] = [None, "1", True, 1j, [1.0], torch.tensor(1.0), np.ones(3)]
 PARAMETERS = [torch.zeros(3, 2), torch.zeros(2)]
@@ -68,7 +68,7 @@ def test_a_good_one_passes() -> None:
     ids=repr,
 )
 def test_a_wrong_one_is_a_fault_with_the_devices_name(result: Any, says: str) -> None:
-    with pytest.raises(DeviceFault, match=f"npu:0: .*{says}.*: update or mend its backend") as caught:
+    with pytest.raises(DeviceFaultError, match=f"npu:0: .*{says}.*: update or mend its backend") as caught:
         check_result("npu:0", result, BATCH, PARAMETERS, COUNTS)
     assert "\n" not in str(caught.value)
 

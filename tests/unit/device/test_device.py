@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hyrt.device import DeviceInfo, Health, Rates
-from hyrt.errors import DeviceFault, DeviceOutOfMemory
+from hyrt.errors import DeviceFaultError, DeviceOutOfMemoryError
 
 RATES = {"macs_per_s": 1e9, "memory_bytes_per_s": 1e9, "link_bytes_per_s": 1e9, "source": "assumed: a guess"}
 
@@ -43,28 +43,28 @@ def test_a_drivers_text_becomes_one_line() -> None:
 
 def test_the_first_fault_of_two_calls_at_once_stays() -> None:
     health = Health("npu:0")
-    faults: list[DeviceFault] = []
+    faults: list[DeviceFaultError] = []
 
     def transfer() -> None:
         with health.terminal("transfer"):
             # The other thread's call ends while this one goes on.
             faults.append(health.fail("propagate", OSError("the bus is off")))
-            raise DeviceFault("npu:0: no such buffer")
+            raise DeviceFaultError("npu:0: no such buffer")
 
-    with pytest.raises(DeviceFault, match="no such buffer"):
+    with pytest.raises(DeviceFaultError, match="no such buffer"):
         transfer()
-    with pytest.raises(DeviceFault, match="propagate failed: OSError: the bus is off") as later:
+    with pytest.raises(DeviceFaultError, match="propagate failed: OSError: the bus is off") as later:
         health.check()
     assert later.value is faults[0]
 
 
 def test_what_is_an_error_of_hyrts_own_does_not_end_a_device() -> None:
     health = Health("npu:0")
-    with pytest.raises(DeviceOutOfMemory), health.terminal("transfer"):
-        raise DeviceOutOfMemory("npu:0: full")
+    with pytest.raises(DeviceOutOfMemoryError), health.terminal("transfer"):
+        raise DeviceOutOfMemoryError("npu:0: full")
     health.check()
     health.close()
-    with pytest.raises(DeviceFault, match="npu:0: used after close"):
+    with pytest.raises(DeviceFaultError, match="npu:0: used after close"):
         health.check()
 
 
@@ -78,7 +78,7 @@ def test_what_is_an_error_of_hyrts_own_does_not_end_a_device() -> None:
 )
 def test_a_step_without_host_memory_says_what_to_lower(error: Exception, is_told: bool) -> None:
     health = Health("cpu:0")
-    with pytest.raises(DeviceFault) as caught, health.terminal("propagate"):
+    with pytest.raises(DeviceFaultError) as caught, health.terminal("propagate"):
         raise error
     assert str(error) in str(caught.value)
     assert ("There is no host memory left: lower model.hidden" in str(caught.value)) == is_told

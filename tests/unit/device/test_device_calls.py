@@ -9,12 +9,12 @@ import threading
 import pytest
 
 from hyrt.device.calls import call_device
-from hyrt.errors import DeviceFault, DeviceUnavailable, Stalled
+from hyrt.errors import DeviceFaultError, DeviceUnavailableError, StallError
 
 
 def test_the_answer_comes_through() -> None:
-    assert call_device("npu:0", "open", lambda: 7, timeout_s=5, fault=DeviceUnavailable) == 7
-    assert call_device("npu:0", "close", lambda: None, timeout_s=5, fault=DeviceFault) is None
+    assert call_device("npu:0", "open", lambda: 7, timeout_s=5, fault=DeviceUnavailableError) == 7
+    assert call_device("npu:0", "close", lambda: None, timeout_s=5, fault=DeviceFaultError) is None
 
 
 def test_what_is_not_hyrts_gets_the_devices_name() -> None:
@@ -22,34 +22,34 @@ def test_what_is_not_hyrts_gets_the_devices_name() -> None:
         raise RuntimeError("no\npower")
 
     says = "npu:0: open failed: RuntimeError: no power"
-    with pytest.raises(DeviceUnavailable, match=f"^{says}$") as caught:
-        call_device("npu:0", "open", fail, timeout_s=5, fault=DeviceUnavailable)
+    with pytest.raises(DeviceUnavailableError, match=f"^{says}$") as caught:
+        call_device("npu:0", "open", fail, timeout_s=5, fault=DeviceUnavailableError)
     assert isinstance(caught.value.__cause__, RuntimeError)
-    with pytest.raises(DeviceUnavailable, match=f"^{says}: restart it$"):
-        call_device("npu:0", "open", fail, timeout_s=5, fault=DeviceUnavailable, remedy="restart it")
+    with pytest.raises(DeviceUnavailableError, match=f"^{says}: restart it$"):
+        call_device("npu:0", "open", fail, timeout_s=5, fault=DeviceUnavailableError, remedy="restart it")
 
 
 def test_hyrts_own_errors_stay() -> None:
     def fail() -> None:
-        raise DeviceUnavailable("npu:0 is in use")
+        raise DeviceUnavailableError("npu:0 is in use")
 
-    with pytest.raises(DeviceUnavailable, match=r"^npu:0 is in use$"):
-        call_device("npu:0", "load", fail, timeout_s=5, fault=DeviceFault)
+    with pytest.raises(DeviceUnavailableError, match=r"^npu:0 is in use$"):
+        call_device("npu:0", "load", fail, timeout_s=5, fault=DeviceFaultError)
 
 
 def test_hyrts_own_errors_get_the_devices_name_where_they_lack_it() -> None:
     def fail() -> None:
-        raise DeviceUnavailable("busy")
+        raise DeviceUnavailableError("busy")
 
-    with pytest.raises(DeviceUnavailable, match=r"^npu:0: busy$"):
-        call_device("npu:0", "open", fail, timeout_s=5, fault=DeviceFault)
+    with pytest.raises(DeviceUnavailableError, match=r"^npu:0: busy$"):
+        call_device("npu:0", "open", fail, timeout_s=5, fault=DeviceFaultError)
 
 
 def test_a_call_that_hangs_ends_the_wait() -> None:
     free = threading.Event()
     try:
-        with pytest.raises(Stalled, match=r"npu:0: open did not end within 0.05 s"):
-            call_device("npu:0", "open", free.wait, timeout_s=0.05, fault=DeviceUnavailable)
+        with pytest.raises(StallError, match=r"npu:0: open did not end within 0.05 s"):
+            call_device("npu:0", "open", free.wait, timeout_s=0.05, fault=DeviceUnavailableError)
     finally:
         free.set()
 
@@ -67,7 +67,7 @@ def test_time_in_which_the_process_was_stopped_does_not_end_the_wait(monkeypatch
             join(self, timeout)
 
     monkeypatch.setattr(threading.Thread, "join", stopped_at_first)
-    assert call_device("npu:0", "open", free.wait, timeout_s=9, fault=DeviceUnavailable) is True
+    assert call_device("npu:0", "open", free.wait, timeout_s=9, fault=DeviceUnavailableError) is True
     assert len(waits) > 1
     assert sum(wait or 0 for wait in waits) <= 9
 
@@ -82,9 +82,9 @@ def said(script: str) -> list[str]:
 CALL = """
 import os
 from hyrt.device.calls import call_device
-from hyrt.errors import DeviceFault
+from hyrt.errors import DeviceFaultError
 
-call = lambda name, doing, work: call_device(name, doing, work, fault=DeviceFault)
+call = lambda name, doing, work: call_device(name, doing, work, fault=DeviceFaultError)
 call("npu:0", "open", lambda: None)
 """
 
@@ -103,7 +103,7 @@ def test_nothing_is_said_of_an_end_elsewhere(ending: str) -> None:
 def test_a_run_names_the_device_that_ends_its_process() -> None:
     """Runs that are forked from one process, which has imported what they need."""
     script = (
-        "import os, hyrt, hyrt.training.compose\n"
+        "import os, hyrt, hyrt.training.build_run\n"
         "from hyrt_devices.null import NullDevice\n"
         "for doing in ('open', 'load', 'close'):\n"
         "    run = os.fork()\n"

@@ -13,14 +13,14 @@ import pytest
 
 from hyrt.device import DeviceInfo, Rates
 from hyrt.device import discovery as registry
-from hyrt.device.capabilities import ExplainsAbsence
-from hyrt.errors import DeviceUnavailable, PluginConflict
+from hyrt.device.capabilities import ExplainsMissing
+from hyrt.errors import DeviceUnavailableError, PluginConflictError
 
 
 def declare(monkeypatch: pytest.MonkeyPatch, *entries: EntryPoint) -> None:
     found = list(entries)
     monkeypatch.setattr(
-        "hyrt.machine.entry_points.entry_points", lambda group: [e for e in found if e.group == group]
+        "hyrt.runtime.entry_points.entry_points", lambda group: [e for e in found if e.group == group]
     )
 
 
@@ -29,31 +29,31 @@ def entry(name: str, value: str, group: str = registry.BACKENDS.group) -> EntryP
 
 
 def test_built_in_backends_are_declared_like_any_other() -> None:
-    assert {"cpu", "null"} <= registry.BACKENDS.declared().keys()
+    assert {"cpu", "null"} <= registry.BACKENDS.entries_by_name().keys()
 
 
 def test_listing_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     declare(monkeypatch, entry("npu", "no_such_module:Npu"))
-    assert list(registry.BACKENDS.declared()) == ["npu"]
+    assert list(registry.BACKENDS.entries_by_name()) == ["npu"]
 
 
 def test_a_broken_backend_is_named_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     declare(monkeypatch, entry("npu", "no_such_module:Npu"))
     with pytest.raises(
-        DeviceUnavailable, match=r"npu: its backend no_such_module:Npu .* is broken: .*No module"
+        DeviceUnavailableError, match=r"npu: its backend no_such_module:Npu .* is broken: .*No module"
     ):
         registry.find_device("npu")
 
 
 def test_two_backends_of_one_kind_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
     declare(monkeypatch, entry("npu", "acme:Npu"), entry("npu", "other:Npu"))
-    with pytest.raises(PluginConflict, match=r"'npu' is declared by acme:Npu and by other:Npu"):
-        registry.BACKENDS.entry("npu")
+    with pytest.raises(PluginConflictError, match=r"'npu' is declared by acme:Npu and by other:Npu"):
+        registry.BACKENDS.find_entry("npu")
 
 
 def test_an_unknown_kind_lists_the_known_ones() -> None:
     with pytest.raises(
-        DeviceUnavailable, match=r"unknown device kind 'tpux.*: the known ones are .*cpu.*null"
+        DeviceUnavailableError, match=r"unknown device kind 'tpux.*: the known ones are .*cpu.*null"
     ):
         registry.find_device("tpux")
 
@@ -64,14 +64,16 @@ def test_the_case_of_a_kind_does_not_matter() -> None:
 
 
 def test_a_misspelt_kind_is_guessed() -> None:
-    with pytest.raises(DeviceUnavailable, match=r"unknown device kind 'opencI' \(did you mean 'opencl'\?\)"):
+    with pytest.raises(
+        DeviceUnavailableError, match=r"unknown device kind 'opencI' \(did you mean 'opencl'\?\)"
+    ):
         registry.find_device("opencI:0")
 
 
 @pytest.mark.parametrize("name", ["null:99", "cpu:1000"])
 def test_a_device_that_is_not_there_says_what_is(name: str) -> None:
     with pytest.raises(
-        DeviceUnavailable,
+        DeviceUnavailableError,
         match=rf"{name} is not available: the \w+ devices are \w+:0(, \w+:\d)* and \w+:\d\. See",
     ):
         registry.find_device(name)
@@ -79,7 +81,7 @@ def test_a_device_that_is_not_there_says_what_is(name: str) -> None:
 
 @pytest.mark.parametrize("number", ["first", "١", "1" * 5000, "-1", "0x1", " 1", "1_0"])
 def test_a_name_that_cannot_be_read(number: str) -> None:
-    with pytest.raises(DeviceUnavailable, match="write kind or kind:number"):
+    with pytest.raises(DeviceUnavailableError, match="write kind or kind:number"):
         registry.find_device(f"cpu:{number}")
 
 
@@ -94,7 +96,7 @@ def test_cpu_is_found_by_kind_alone() -> None:
 def test_a_missing_device_says_why_in_its_backends_words(monkeypatch: pytest.MonkeyPatch) -> None:
     declare(monkeypatch, entry("npu", "unit.device.test_discovery:Absent"))
     with pytest.raises(
-        DeviceUnavailable, match=r"npu:0 is not available: no driver: install acme-driver\. See"
+        DeviceUnavailableError, match=r"npu:0 is not available: no driver: install acme-driver\. See"
     ):
         registry.find_device("npu")
 
@@ -106,11 +108,11 @@ def test_a_backend_that_raises_or_hangs_is_an_error_of_ours(monkeypatch: pytest.
         entry("h", "unit.device.test_discovery:Hesitating"),
     )
     with pytest.raises(
-        DeviceUnavailable,
+        DeviceUnavailableError,
         match=r"b: .* is broken: SystemExit: the driver wants to leave: update or uninstall",
     ):
         registry.find_device("b")
-    with pytest.raises(DeviceUnavailable, match=r"h: .* is hanging: .* within 0.1 s"):
+    with pytest.raises(DeviceUnavailableError, match=r"h: .* is hanging: .* within 0.1 s"):
         registry.find_device("h", timeout_s=0.1)
 
 
@@ -127,12 +129,13 @@ def test_an_import_that_goes_on_is_waited_for(monkeypatch: pytest.MonkeyPatch, t
     declare(monkeypatch, entry("npu", "slow_backend:Slow"), entry("stuck", "stuck_backend:Stuck"))
     assert registry.find_device("npu", timeout_s=1.2)[1] == Present.probe()[0]
     with pytest.raises(
-        DeviceUnavailable, match=r"stuck: .* is hanging: its import has read nothing more for 0.1 s: restart"
+        DeviceUnavailableError,
+        match=r"stuck: .* is hanging: its import has read nothing more for 0.1 s: restart",
     ):
         registry.find_device("stuck", timeout_s=0.1)
 
 
-class Absent(ExplainsAbsence):
+class Absent(ExplainsMissing):
     @classmethod
     def probe(cls) -> list[DeviceInfo]:
         return []
@@ -242,15 +245,15 @@ def test_a_conflict_is_a_line_that_names_both(monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_installation_that_is_listed_twice_is_no_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
     declare(monkeypatch, entry("npu", "acme:Npu"), entry("npu", "acme:Npu"))
-    assert list(registry.BACKENDS.declared()) == ["npu"]
+    assert list(registry.BACKENDS.entries_by_name()) == ["npu"]
 
 
 def test_built_in_backends_are_asked_without_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[object] = []
     monkeypatch.setattr(subprocess, "Popen", lambda *words, **more: started.append(words))
-    (entry,) = registry.BACKENDS.declared()["null"]
+    (entry,) = registry.BACKENDS.entries_by_name()["null"]
     declared = {"null": [entry]}
-    monkeypatch.setattr(registry.EntryPointGroup, "declared", lambda self: declared)
+    monkeypatch.setattr(registry.EntryPointGroup, "entries_by_name", lambda self: declared)
     (survey,) = registry.survey_devices()
     assert survey.found
     assert not survey.is_foreign
@@ -262,6 +265,6 @@ def test_where_no_process_can_be_started_the_others_are_still_listed(monkeypatch
     def refuse(*words: object, **more: object) -> None:
         raise OSError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr("hyrt.machine.child_processes.process.subprocess.Popen", refuse)
+    monkeypatch.setattr("hyrt.runtime.isolated_worker.subprocess.Popen", refuse)
     found = surveyed(monkeypatch, npu="Present")
     assert found["npu"].problem.startswith("no process could be started to ask it: ")

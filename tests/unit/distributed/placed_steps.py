@@ -8,9 +8,9 @@ import numpy as np
 from unit.sampling.small_graphs import graph_of
 
 from hyrt.distributed.strategies.strategy import InputBlock
-from hyrt.machine.workers import Workers
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.sampling.neighbor_sampler import NeighborSampler
 
 ALONE = Workers(1, "test")
 

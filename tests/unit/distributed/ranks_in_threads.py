@@ -8,13 +8,13 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
-from hyrt.distributed.joined_ranks import JoinedRanks
+from hyrt.distributed.context import DistributedContext
 
 T = TypeVar("T")
 
 
 def on_ranks(
-    size: int, work: Callable[[JoinedRanks], T], *, timeout_s: float = 60.0, silent_s: float = 30.0
+    size: int, work: Callable[[DistributedContext], T], *, timeout_s: float = 60.0, silent_s: float = 30.0
 ) -> list[T | BaseException]:
     """What `work` returned or raised at each rank."""
     store = dist.HashStore()
@@ -23,13 +23,13 @@ def on_ranks(
     def rank(number: int) -> None:
         ranks = None
         try:
-            ranks = JoinedRanks(store, number, size, timeout_s=timeout_s, silent_s=silent_s)
+            ranks = DistributedContext(store, number, size, timeout_s=timeout_s, max_silence_s=silent_s)
             found[number] = work(ranks)
-            ranks.leave()
+            ranks.shut_down()
         except BaseException as error:
             found[number] = error
             if ranks is not None:
-                ranks.tell_failure(error)
+                ranks.broadcast_failure(error)
         finally:
             if ranks is not None:
                 ranks.close()
@@ -42,11 +42,11 @@ def on_ranks(
     return found
 
 
-def results_of(size: int, work: Callable[[JoinedRanks], T]) -> list[T]:
+def results_of(size: int, work: Callable[[DistributedContext], T]) -> list[T]:
     """What `work` returned at each rank; what one raised is raised here."""
     found = on_ranks(size, work)
     # What failed first is what the others were told.
-    for each in sorted(found, key=lambda each: type(each).__name__ == "RankLost"):
+    for each in sorted(found, key=lambda each: type(each).__name__ == "RankFailureError"):
         if isinstance(each, BaseException):
             raise each
     return [each for each in found if not isinstance(each, BaseException)]

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 from graphs import random_graph
-from hyrt_devices.cpu import HostRoom
+from hyrt_devices.cpu import HostChunkMemory
 from hyrt_devices.opencl import OpenclDevice
 from unit.distributed.ranks_in_threads import on_ranks, results_of
 from unit.distributed.test_distributed_training import losses, trained_alone, weights
 from unit.distributed.test_full_graph_on_ranks import EPOCHS, blocks_of, check, settings, trained_on
 
-from hyrt.errors import DeviceOutOfMemory, HyrtError, RankLost
+from hyrt.errors import DeviceOutOfMemoryError, HyrtError, RankFailureError
 from hyrt.graph.graph import Graph
-from hyrt.observe.events import Event, StepGroup
+from hyrt.telemetry.events import Event, StepMetrics
 
 needs_opencl = pytest.mark.skipif(
     not OpenclDevice.probe(), reason=OpenclDevice.missing() or "no OpenCL device"
@@ -29,7 +29,7 @@ GCN: dict[str, Any] = {"kind": "gcn", "layers": 3, "input_dropout": 0.3}
 
 def told_chunks(events: list[Event]) -> list[dict[str, float]]:
     """What each device says of the chunks of the last step."""
-    return list([event for event in events if isinstance(event, StepGroup)][-1].chunks.values())
+    return list([event for event in events if isinstance(event, StepMetrics)][-1].chunks.values())
 
 
 CASES: dict[str, tuple[int, dict[str, Any], list[str], dict[str, Any]]] = {
@@ -229,9 +229,9 @@ def test_a_device_that_fails_on_ranks_ends_the_run(monkeypatch: pytest.MonkeyPat
     graph = random_graph(100, symmetric=False)
     given = settings({"kind": "gcn"}, fullgraph={"chunks": 2}, devices=["cpu:0", "cpu:1"])
     given["runtime"] = {**given["runtime"], "on_device_loss": "continue"}
-    blocks, take = blocks_of(graph, 2), HostRoom.take
+    blocks, take = blocks_of(graph, 2), HostChunkMemory.allocate
 
-    def takes(room: HostRoom, chunks: Any) -> Any:
+    def takes(room: HostChunkMemory, chunks: Any) -> Any:
         kernels = take(room, chunks)
         if room.name == "cpu:1":
 
@@ -241,7 +241,7 @@ def test_a_device_that_fails_on_ranks_ends_the_run(monkeypatch: pytest.MonkeyPat
             kernels.gather = gather
         return kernels
 
-    monkeypatch.setattr(HostRoom, "take", takes)
+    monkeypatch.setattr(HostChunkMemory, "allocate", takes)
     errors = on_ranks(2, lambda ranks: trained_on(ranks, graph, blocks, given))
     assert all(isinstance(error, HyrtError) for error in errors), errors
     assert any("cpu:1" in str(error) and "it has burnt" in str(error) for error in errors)
@@ -253,31 +253,31 @@ def test_memory_that_ends_before_the_first_step_costs_smaller_chunks(monkeypatch
     given = settings({"kind": "gcn", "layers": 3})
     alone, blocks = trained_alone(graph, given), blocks_of(graph, 2)
     asked = given | {"fullgraph": {"in_flight": 1}}
-    take, failed = HostRoom.take, threading.Event()
+    take, failed = HostChunkMemory.allocate, threading.Event()
 
-    def takes_once(room: HostRoom, chunks: Any) -> Any:
+    def takes_once(room: HostChunkMemory, chunks: Any) -> Any:
         if not failed.is_set():
             failed.set()
-            raise DeviceOutOfMemory("no room")
+            raise DeviceOutOfMemoryError("no room")
         return take(room, chunks)
 
-    monkeypatch.setattr(HostRoom, "take", takes_once)
+    monkeypatch.setattr(HostChunkMemory, "allocate", takes_once)
     found = results_of(2, lambda ranks: trained_on(ranks, graph, blocks, asked))
     check(found, alone)
     assert sorted(told_chunks(events)[0]["intervals"] for _, events, _ in found) == [1, 2]
     failed.clear()
 
-    def takes_too_much(room: HostRoom, chunks: Any) -> Any:
+    def takes_too_much(room: HostChunkMemory, chunks: Any) -> Any:
         kernels = take(room, chunks)
 
         def gather(*args: Any, **named: Any) -> None:
-            raise DeviceOutOfMemory("no room")
+            raise DeviceOutOfMemoryError("no room")
 
         kernels.gather = gather
         return kernels
 
-    monkeypatch.setattr(HostRoom, "take", takes_too_much)
+    monkeypatch.setattr(HostChunkMemory, "allocate", takes_too_much)
     errors = on_ranks(2, lambda ranks: trained_on(ranks, graph, blocks, asked))
-    told = [error for error in errors if not isinstance(error, RankLost)]
+    told = [error for error in errors if not isinstance(error, RankFailureError)]
     assert any("one rank alone cannot repeat the step" in str(error) for error in told), errors
     assert all("fullgraph.chunks=2" in str(error) for error in told)

@@ -9,15 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.distributed.ranks_in_threads import results_of
 
-from hyrt.distributed.joined_ranks import JoinedRanks
-from hyrt.distributed.rows.distributed_rows import DistributedRows
-from hyrt.distributed.rows.distributed_sparse_rows import DistributedSparseRows
-from hyrt.distributed.rows.row_addresses import RowAddresses, sorted_out
-from hyrt.errors import DataError, UnsupportedModel
-from hyrt.graph.row_source import DenseFeatures, FetchedRows, SparseFeatures, SparseSource
-from hyrt.machine.workers import Workers
-from hyrt.nn.aggregation import Aggregation
+from hyrt.distributed.context import DistributedContext
+from hyrt.distributed.rows.distributed_rows import DistributedRows, DistributedSparseRows
+from hyrt.distributed.rows.remote_rows import RowLocations, group_by_matrix
+from hyrt.errors import DataError, UnsupportedModelError
+from hyrt.graph.row_source import DenseFeatures, PrefetchedRowSource, SparseFeatures, SparseSource
+from hyrt.nn.architecture import Aggregation
 from hyrt.pipeline.trainer import AggregatedRows
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
 
 VERTICES, WIDTH, RANKS, STEPS = 97, 5, 3, 4
@@ -68,16 +67,16 @@ def test_each_rank_gets_the_rows_it_asks_for(dtype: str | None, machines: tuple[
     rows, homes, places = parted(dtype)
     machine_of = np.array(machines)
 
-    def work(ranks: JoinedRanks) -> dict[str, int]:
+    def work(ranks: DistributedContext) -> dict[str, int]:
         mine = rows[homes == ranks.rank]
-        source: FetchedRows
+        source: PrefetchedRowSource
         if dtype is None:
             source = DistributedSparseRows(sparse(mine), places, homes, ranks.rows)
         else:
             source = DistributedRows(
                 DenseFeatures(mine.astype(dtype)),
                 *(places, homes, ranks.rows),
-                beside=beside(rows.astype(dtype), homes, ranks.rank, machines),
+                same_host_rows=beside(rows.astype(dtype), homes, ranks.rank, machines),
             )
         is_sent = machine_of[homes] != machines[ranks.rank]
         rng = np.random.default_rng(ranks.rank)
@@ -187,11 +186,11 @@ def test_rows_are_aggregated_where_they_have_come_to(
     rows, homes, places = parted(stored)
     as_sent = torch.from_numpy(rows).to(getattr(torch, wire)).double().numpy()
 
-    def work(ranks: JoinedRanks) -> None:
+    def work(ranks: DistributedContext) -> None:
         with Workers(2, "test") as workers:
             aggregate(ranks, workers)
 
-    def aggregate(ranks: JoinedRanks, workers: Workers) -> None:
+    def aggregate(ranks: DistributedContext, workers: Workers) -> None:
         local = DenseFeatures(rows[homes == ranks.rank].astype(stored))
         is_here = machine_of[homes] == machines[ranks.rank]
         seen = np.where(is_here[:, None], rows.astype(np.float64), as_sent)
@@ -199,7 +198,7 @@ def test_rows_are_aggregated_where_they_have_come_to(
         near = beside(rows.astype(stored), homes, ranks.rank, machines)
         # A cache may hold nothing: where it is smaller than a row, or a rank needs none.
         for cached in (None, others[:0], others[::3]):
-            source = DistributedRows(local, places, homes, ranks.rows, wire, beside=near)
+            source = DistributedRows(local, places, homes, ranks.rows, wire, same_host_rows=near)
             assert isinstance(source, AggregatedRows)
             if cached is not None:
                 source.cache(cached, workers)
@@ -234,12 +233,12 @@ def test_a_maximum_does_not_leave_weights_of_edges_out() -> None:
     block = drawn_block(1)
     block.edge_weights = np.ones(len(block.columns), np.float32)
 
-    def work(ranks: JoinedRanks) -> None:
+    def work(ranks: DistributedContext) -> None:
         source = DistributedRows(DenseFeatures(rows), places, homes, ranks.rows)
         out = np.empty((block.num_dst, WIDTH), np.float32)
         source.aggregate(Aggregation("max", "none"), block, out, Workers(1, "test"))
 
-    with pytest.raises(UnsupportedModel, match="a maximum does not look at weights"):
+    with pytest.raises(UnsupportedModelError, match="a maximum does not look at weights"):
         results_of(1, work)
 
 
@@ -255,27 +254,27 @@ def test_addresses_say_where_each_row_is(
     size, rank, num = 4, 1, len(homes)
     at_home = np.array(homes, np.uint8)
     places = np.array([homes[:v].count(home) for v, home in enumerate(homes)], np.int32)
-    addresses = RowAddresses(at_home, places, rank, size, near)
+    addresses = RowLocations(at_home, places, rank, size, near)
     here = [rank, *near]
     cached = [v for v in sorted({k % num for k in kept}) if homes[v] not in here]
-    addresses.keep(np.array(cached, np.int32))
+    addresses.set_cached(np.array(cached, np.int32))
     fetched: list[np.ndarray] = []
     for read in reads:
         ids = np.array([v % num for v in read], np.int32)
-        met = addresses.meet([ids, ids[::2]])
+        met = addresses.mark_needed_rows([ids, ids[::2]])
         wanted = {int(v) for v in ids if homes[v] not in here and v not in cached}
-        assert sorted(met.wanted) == sorted(wanted)
-        assert [homes[v] for v in met.wanted] == sorted(homes[v] for v in wanted)
+        assert sorted(met.missing) == sorted(wanted)
+        assert [homes[v] for v in met.missing] == sorted(homes[v] for v in wanted)
         assert met.counts == [sum(homes[v] == each for v in wanted) for each in range(size)]
         assert met.num_cached == len({int(v) for v in ids if v in cached})
-        fetched.append(met.wanted)
+        fetched.append(met.missing)
     for step in [*range(len(fetched)), 0][: len(fetched) + 1 if fetched else 0]:
-        addresses.point_at(fetched[step])
+        addresses.set_fetched(fetched[step])
         known = np.array([v for v in range(num) if homes[v] in here or v in cached], np.int32)
         ids = np.concatenate([known, fetched[step]]).astype(np.int32)
         out = np.empty(len(ids), addresses.table.dtype)
-        addresses.of(ids, out, Workers(1, "test"))
-        (own, own_at), (there, there_at), (kept_rows, kept_at) = sorted_out(out)
+        addresses.look_up(ids, out, Workers(1, "test"))
+        (own, own_at), (there, there_at), (kept_rows, kept_at) = group_by_matrix(out)
         np.testing.assert_array_equal(own >> addresses.bits, places[ids[own_at]])
         np.testing.assert_array_equal(np.array(here)[own & ((1 << addresses.bits) - 1)], at_home[ids[own_at]])
         np.testing.assert_array_equal(fetched[step][there], ids[there_at])
@@ -286,10 +285,10 @@ def test_addresses_say_where_each_row_is(
 def test_rows_that_nobody_needs_any_more_free_who_waits_for_them() -> None:
     rows, homes, places = parted("float32")
 
-    def work(ranks: JoinedRanks) -> str:
+    def work(ranks: DistributedContext) -> str:
         import threading
 
-        from hyrt.flow.channel import ChannelClosed
+        from hyrt.runtime.channel import ChannelClosedError
 
         if ranks.rank:
             return ""
@@ -297,7 +296,7 @@ def test_rows_that_nobody_needs_any_more_free_who_waits_for_them() -> None:
         threading.Timer(0.2, source.end).start()
         try:
             source.fetch(0, [np.arange(VERTICES, dtype=np.int32)], Workers(1, "test"))
-        except ChannelClosed as closed:
+        except ChannelClosedError as closed:
             return str(closed)
         return "went on"
 
@@ -312,7 +311,7 @@ def test_cached_rows_are_those_that_travel_and_are_never_asked_for_again(wire: s
         as_sent = torch.from_numpy(rows).to(getattr(torch, wire)).float().numpy()
     num_bytes = 400
 
-    def work(ranks: JoinedRanks) -> None:
+    def work(ranks: DistributedContext) -> None:
         mine = rows[homes == ranks.rank]
         source: DistributedRows | DistributedSparseRows
         if wire is None:
@@ -321,7 +320,7 @@ def test_cached_rows_are_those_that_travel_and_are_never_asked_for_again(wire: s
             source = DistributedRows(DenseFeatures(mine), places, homes, ranks.rows, wire)
         workers = Workers(1, "test")
         others = np.random.default_rng(9).permutation(np.flatnonzero(homes != ranks.rank)).astype(np.int32)
-        cached = source.fitting(others, num_bytes, workers)
+        cached = source.select_fitting(others, num_bytes, workers)
         if wire is None:
             lengths = (rows[others] != 0).sum(1)
             wanted = next(
@@ -360,7 +359,7 @@ def test_a_feature_that_halves_cannot_hold_is_an_error() -> None:
     rows, homes, places = parted("float32")
     rows[np.flatnonzero(homes == 0)[3], 2] = -70_000
 
-    def work(ranks: JoinedRanks) -> None:
+    def work(ranks: DistributedContext) -> None:
         local = DenseFeatures(rows[homes == ranks.rank])
         source = DistributedRows(local, places, homes, ranks.rows, "float16")
         source.fetch(0, [np.arange(VERTICES, dtype=np.int32)], Workers(1, "test"))

@@ -16,20 +16,20 @@ from graphs import random_graph, with_values
 from unit.distributed.ranks_in_threads import results_of
 
 from hyrt.config import build_config
-from hyrt.distributed.joined_ranks import JoinedRanks
-from hyrt.distributed.rows.own_rows import OwnRows
-from hyrt.distributed.sharing.all_rows import graph_of_all_rows
-from hyrt.distributed.sharing.share_run import share_run
-from hyrt.distributed.split_edges.all_degrees import with_all_degrees
+from hyrt.distributed.context import DistributedContext
+from hyrt.distributed.remote_sampling import with_global_degrees
+from hyrt.distributed.rows.global_rows import build_global_graph
+from hyrt.distributed.rows.local_rows import LocalRows
+from hyrt.distributed.setup.mini_batch import set_up_run
 from hyrt.distributed.strategies.local import LocalOrder
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.graph.topology import Topology
-from hyrt.machine.workers import Workers
-from hyrt.observe.events import Evaluated, Event, StepGroup
-from hyrt.observe.hook import Hook
+from hyrt.runtime.workers import Workers
+from hyrt.telemetry.events import EvaluationFinished, Event, StepMetrics
+from hyrt.telemetry.hooks import Hook
+from hyrt.training.build_run import build_run
 from hyrt.training.checkpoint import load_newest_checkpoint
-from hyrt.training.compose import compose_run
 from hyrt.training.setup import PreparedRun
 from hyrt.training.train import Training, TrainResult
 
@@ -73,11 +73,11 @@ def trained_alone(
     prepared = PreparedRun(config, graph, deepcopy(module))
     if order is not None:
         prepared.sampler.units = order.batch  # type: ignore[method-assign]
-    parts = compose_run(config, graph, emit=heard.append, prepared=prepared)
+    parts = build_run(config, graph, emit=heard.append, prepared=prepared)
     return Training(parts).run(), heard
 
 
-def own_rows(graph: Graph, homes: np.ndarray, rank: int, machines: Sequence[int] = ()) -> OwnRows:
+def own_rows(graph: Graph, homes: np.ndarray, rank: int, machines: Sequence[int] = ()) -> LocalRows:
     """The rows of one rank and, where it is said which machine each rank is on, of the others on its own."""
     places = np.zeros(len(homes), np.int32)
     for each in range(int(homes.max()) + 1):
@@ -90,8 +90,8 @@ def own_rows(graph: Graph, homes: np.ndarray, rank: int, machines: Sequence[int]
             for other, machine in enumerate(machines)
             if other != rank and machine == machines[rank]
         }
-        return OwnRows(DenseFeatures(features.values[mine]), homes, places, beside)
-    return OwnRows(features.take(mine, ALONE), homes, places)
+        return LocalRows(DenseFeatures(features.values[mine]), homes, places, beside)
+    return LocalRows(features.take(mine, ALONE), homes, places)
 
 
 def own_edges(graph: Graph, homes: np.ndarray, rank: int) -> Graph:
@@ -106,7 +106,7 @@ def own_edges(graph: Graph, homes: np.ndarray, rank: int) -> Graph:
 
 
 def trained_on(
-    ranks: JoinedRanks,
+    ranks: DistributedContext,
     graph: Graph,
     homes: np.ndarray,
     given: dict[str, Any],
@@ -119,16 +119,16 @@ def trained_on(
     config = build_config(given)
     own = own_rows(graph, homes, ranks.rank, machines)
     if split:
-        graph = with_all_degrees(own_edges(graph, homes, ranks.rank), ranks.control)
-    shared_graph = graph_of_all_rows(config, graph, own, ranks)
+        graph = with_global_degrees(own_edges(graph, homes, ranks.rank), ranks.control)
+    shared_graph = build_global_graph(config, graph, own, ranks)
     prepared = PreparedRun(config, shared_graph)
     with ONE_GENERATOR:
         assert prepared.model
     # Nobody seeds the generator for the run while another still draws.
-    ranks.control.add(torch.zeros(1), "control")
-    mine = share_run(config, graph, own, ranks, prepared, edges_are_split=split)
+    ranks.control.all_reduce(torch.zeros(1), "control")
+    mine = set_up_run(config, graph, own, ranks, prepared, has_partitioned_topology=split)
     heard: list[Event] = []
-    parts = compose_run(
+    parts = build_run(
         config,
         mine.graph,
         prepared=prepared,
@@ -149,7 +149,7 @@ def weights(result: TrainResult) -> torch.Tensor:
 
 
 def losses(heard: list[Event]) -> list[float]:
-    return [loss for event in heard if isinstance(event, StepGroup) for loss in event.losses]
+    return [loss for event in heard if isinstance(event, StepMetrics) for loss in event.losses]
 
 
 # The last step of an epoch has one target.
@@ -205,7 +205,7 @@ def test_ranks_train_the_model_of_one_process(case: str) -> None:
         np.testing.assert_allclose(losses(heard), losses(heard_alone), rtol=1e-5)
         assert len(losses(heard)) >= 20
         mine, theirs = (
-            [event.metrics for event in events if isinstance(event, Evaluated)]
+            [event.metrics for event in events if isinstance(event, EvaluationFinished)]
             for events in (heard, heard_alone)
         )
         assert [list(each) for each in mine] == [list(each) for each in theirs]

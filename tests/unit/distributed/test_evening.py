@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.sampling.small_graphs import graph_of
 
-from hyrt.distributed.strategies.evening.even_out import cheapest_ranks
-from hyrt.distributed.strategies.evening.expected_rows import expected_remote_rows
-from hyrt.distributed.strategies.home import Home
-from hyrt.distributed.strategies.strategy import Roots
+from hyrt.distributed.strategies.expected_rows import expected_remote_rows
+from hyrt.distributed.strategies.home import HomeStrategy
+from hyrt.distributed.strategies.load_balancing import min_cost_assignment
+from hyrt.distributed.strategies.strategy import Seeds
 
 
 @given(st.integers(1, 3), st.integers(0, 6), st.integers(0, 2**32 - 1))
@@ -24,7 +24,7 @@ def test_no_assignment_within_the_bounds_is_cheaper(ranks: int, units: int, seed
     costs = rng.integers(0, 6, (units, ranks)).astype(float)
     most = rng.integers(0, units + 1, ranks)
     most[rng.integers(ranks)] += max(0, units - most.sum())
-    found = cheapest_ranks(costs, costs.argmin(axis=1), most.tolist())
+    found = min_cost_assignment(costs, costs.argmin(axis=1), most.tolist())
     loads = np.bincount(found, minlength=ranks)
     assert (loads <= most).all()
     least = min(
@@ -41,7 +41,7 @@ def test_as_cheap_as_a_solver_of_assignments() -> None:
     for ranks in (2, 5, 8):
         costs = rng.random((160, ranks)) + rng.random(ranks)
         most = [math.ceil(160 / ranks)] * ranks
-        found = cheapest_ranks(costs, costs.argmin(axis=1), most)
+        found = min_cost_assignment(costs, costs.argmin(axis=1), most)
         places = np.repeat(np.arange(ranks), most)
         of_units, of_places = optimize.linear_sum_assignment(costs[:, places])
         least = costs[of_units, places[of_places]].sum()
@@ -51,21 +51,21 @@ def test_as_cheap_as_a_solver_of_assignments() -> None:
 
 def test_too_many_units_are_refused() -> None:
     with pytest.raises(ValueError, match="3 units do not fit: the ranks take at most 2"):
-        cheapest_ranks(np.zeros((3, 2)), np.zeros(3, int), [1, 1])
+        min_cost_assignment(np.zeros((3, 2)), np.zeros(3, int), [1, 1])
 
 
 def test_homes_that_are_even_enough_move_nothing() -> None:
     homes = np.array([0, 1, 0, 1, 1])
     # The rows of another part would be cheaper for each unit alone.
     costs = np.where(np.arange(2) == homes[:, None], 5.0, 1.0)
-    np.testing.assert_array_equal(Home(1.2).place(Roots(homes, 2, lambda: costs)).ranks, homes)
+    np.testing.assert_array_equal(HomeStrategy(1.2).place(Seeds(homes, 2, lambda: costs)).ranks, homes)
 
 
 def test_uneven_homes_move_what_costs_least() -> None:
     homes = np.array([0, 0, 0, 0, 1])
     costs = np.array([[0, 9], [0, 2], [0, 8], [0, 3], [4, 0]], float)
-    assert Home(1.0).place(Roots(homes, 2, lambda: costs)).ranks.tolist() == [0, 1, 0, 0, 1]
-    assert Home(1.0).place(Roots(homes, 2)).ranks.tolist() == [0, 0, 0, 0, 1]
+    assert HomeStrategy(1.0).place(Seeds(homes, 2, lambda: costs)).ranks.tolist() == [0, 1, 0, 0, 1]
+    assert HomeStrategy(1.0).place(Seeds(homes, 2)).ranks.tolist() == [0, 0, 0, 0, 1]
 
 
 @given(st.integers(2, 4), st.integers(2, 9), st.sampled_from([-1, 1, 2, 3]), st.integers(0, 2**32 - 1))

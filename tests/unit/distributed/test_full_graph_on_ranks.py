@@ -23,18 +23,18 @@ from unit.distributed.test_distributed_training import (
 )
 
 from hyrt.config import build_config
-from hyrt.distributed.full_graph.handed_out import hand_out
-from hyrt.distributed.full_graph.product_times import ProductTimes
-from hyrt.distributed.joined_ranks import JoinedRanks
-from hyrt.distributed.sharing.share_full_graph import share_full_graph
-from hyrt.distributed.split_edges.all_degrees import with_all_degrees
+from hyrt.distributed.context import DistributedContext
+from hyrt.distributed.full_graph.halo_exchange import broadcast_rows
+from hyrt.distributed.full_graph.local_edges import SpmmTimings
+from hyrt.distributed.remote_sampling import with_global_degrees
+from hyrt.distributed.setup.full_graph import set_up_full_graph
 from hyrt.graph.graph import Graph
-from hyrt.graph.partition.volumes.block_volumes import block_volumes
+from hyrt.graph.partition.block_volumes import count_block_volumes
+from hyrt.nn.message_passing.layer import SagaLayer
 from hyrt.nn.model import stack
-from hyrt.nn.saga.layer import SagaLayer
-from hyrt.observe.events import Evaluated, Event
+from hyrt.telemetry.events import EvaluationFinished, Event
+from hyrt.training.build_run import build_run
 from hyrt.training.checkpoint import load_newest_checkpoint
-from hyrt.training.compose import compose_run
 from hyrt.training.setup import PreparedRun
 from hyrt.training.train import Training, TrainResult
 
@@ -55,7 +55,7 @@ def settings(model: dict[str, Any], **sections: Any) -> dict[str, Any]:
 
 
 def trained_on(
-    ranks: JoinedRanks,
+    ranks: DistributedContext,
     graph: Graph,
     blocks: np.ndarray,
     given: dict[str, Any],
@@ -67,14 +67,14 @@ def trained_on(
     config = build_config(given)
     own = own_rows(graph, blocks, ranks.rank // config.distributed.num_replicas)
     if split:
-        graph = with_all_degrees(own_edges(graph, blocks, ranks.rank), ranks.control)
+        graph = with_global_degrees(own_edges(graph, blocks, ranks.rank), ranks.control)
     prepared = PreparedRun(config, graph, deepcopy(module))
     with ONE_GENERATOR:
         assert prepared.model
-    ranks.control.add(torch.zeros(1), "control")
-    mine = share_full_graph(config, graph, own, ranks, prepared, edges_are_split=split)
+    ranks.control.all_reduce(torch.zeros(1), "control")
+    mine = set_up_full_graph(config, graph, own, ranks, prepared, has_partitioned_topology=split)
     heard: list[Event] = []
-    parts = compose_run(
+    parts = build_run(
         config,
         mine.graph,
         prepared=prepared,
@@ -102,8 +102,8 @@ def check(found: list[Any], alone: tuple[TrainResult, list[Event]]) -> None:
         assert losses(events) == pytest.approx(losses(heard), rel=1e-5)
         assert (weights(result) - weights(expected)).abs().max() < 1e-4
         assert torch.equal(weights(result), weights(found[0][0]))
-    told = [event.metrics for event in found[0][1] if isinstance(event, Evaluated)]
-    wanted = [event.metrics for event in heard if isinstance(event, Evaluated)]
+    told = [event.metrics for event in found[0][1] if isinstance(event, EvaluationFinished)]
+    wanted = [event.metrics for event in heard if isinstance(event, EvaluationFinished)]
     assert len(told) == len(wanted) == 2
     for mine, theirs in zip(told, wanted, strict=True):
         for name, metrics in theirs.items():
@@ -251,14 +251,14 @@ def test_an_epoch_sends_what_the_cost_model_says(algorithm: str, copies: int) ->
 
     columns = (8, graph.num_classes)
     work = FullGraphWork(
-        forward=columns,
-        back=columns,
-        adds_up=True,
-        target_part=len(graph.split("train")) / graph.num_vertices,
+        forward_widths=columns,
+        backward_widths=columns,
+        has_only_sums=True,
+        target_fraction=len(graph.split("train")) / graph.num_vertices,
         **dict.fromkeys(("edges_s", "rows_s", "gradient_bytes"), 0.0),
         **dict.fromkeys(("matrix_bytes", "feature_bytes", "graph_bytes"), 0.0),
     )
-    volumes = block_volumes(graph.topology.indptr, graph.topology.indices, blocks, num)
+    volumes = count_block_volumes(graph.topology.indptr, graph.topology.indices, blocks, num)
     expected = algorithm_epoch(algorithm, volumes, num * copies, work, find_network("1gbit"))
     # What is exchanged once, and the evaluation at the end, are the same in both; pieces of a sum are rounded
     # to whole bytes.
@@ -271,8 +271,8 @@ def test_a_sum_at_one_rank_goes_around_a_ring_and_is_gathered(size: int) -> None
     the tensor with 2, 3, 4 and 8 ranks.
     """
 
-    def work(ranks: JoinedRanks) -> tuple[int, int]:
-        ranks.rows.begin_sum(torch.ones(1200), 1, "sums").wait()
+    def work(ranks: DistributedContext) -> tuple[int, int]:
+        ranks.rows.start_reduce(torch.ones(1200), 1, "sums").wait()
         return ranks.counts.sent()["sums"], ranks.counts.received()["sums"]
 
     found = results_of(size, work)
@@ -286,9 +286,9 @@ def test_a_sum_at_one_rank_goes_around_a_ring_and_is_gathered(size: int) -> None
 
 def test_no_less_than_nothing_of_a_product_is_hidden() -> None:
     # A thread is woken later than its rows have arrived.
-    late = ProductTimes(compute_s=1.0, communicate_s=0.02, wait_s=0.024)
-    assert (late.hidden_s, late.hidden) == (0.0, 0.0)
-    assert ProductTimes(compute_s=1.0, communicate_s=0.5, wait_s=0.1).hidden_s == pytest.approx(0.4)
+    late = SpmmTimings(compute_s=1.0, communicate_s=0.02, wait_s=0.024)
+    assert (late.hidden_s, late.hidden_fraction) == (0.0, 0.0)
+    assert SpmmTimings(compute_s=1.0, communicate_s=0.5, wait_s=0.1).hidden_s == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
@@ -297,9 +297,9 @@ def test_rows_of_one_rank_are_handed_out_to_all(size: int, num: int) -> None:
     root = size - 1
     wanted = np.random.default_rng(num).random((num, 3)).astype(np.float32)
 
-    def take(ranks: JoinedRanks) -> tuple[np.ndarray, int, int]:
+    def take(ranks: DistributedContext) -> tuple[np.ndarray, int, int]:
         rows = wanted.copy() if ranks.rank == root else np.full_like(wanted, np.nan)
-        hand_out(rows, root, ranks.group("products"), "sums")
+        broadcast_rows(rows, root, ranks.group("products"), "sums")
         return rows, ranks.counts.sent().get("sums", 0), ranks.counts.received().get("sums", 0)
 
     found = results_of(size, take)

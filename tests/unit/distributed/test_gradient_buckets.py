@@ -16,9 +16,9 @@ from hyrt_devices.cpu import CpuDevice
 from unit.distributed.ranks_in_threads import on_ranks, results_of
 from unit.distributed.test_distributed_training import deep, settings, trained_alone, trained_on, weights
 
-from hyrt.distributed.gradients.gradient_buckets import GradientBuckets, buckets_of
-from hyrt.distributed.joined_ranks import JoinedRanks
-from hyrt.errors import DeviceOutOfMemory, RankLost
+from hyrt.distributed.context import DistributedContext
+from hyrt.distributed.gradient_allreduce import GradientBuckets, build_buckets
+from hyrt.errors import DeviceOutOfMemoryError, RankFailureError
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=8), st.integers(1, 200))
@@ -27,7 +27,7 @@ def test_buckets_hold_each_parameter_once_from_the_last_on(
 ) -> None:
     kinds = {False: torch.float32, True: torch.float64}
     parameters = [torch.zeros(size, dtype=kinds[is_double]) for size, is_double in sizes]
-    buckets = buckets_of(parameters, least_bytes)
+    buckets = build_buckets(parameters, least_bytes)
     assert [place for bucket in buckets for place in bucket] == list(reversed(range(len(sizes))))
     for bucket, following in zip(buckets, [*buckets[1:], None], strict=False):
         assert len({parameters[place].dtype for place in bucket}) == 1
@@ -40,18 +40,18 @@ def test_sums_are_those_of_all_ranks_whenever_each_begins() -> None:
     parameters = [torch.zeros(3, 2), torch.zeros(4), torch.zeros(5), torch.zeros(1)]
     told_first = threading.Event()
 
-    def work(ranks: JoinedRanks) -> tuple[list[torch.Tensor], int]:
-        buckets = GradientBuckets(ranks.group("buckets"), parameters, buckets_of(parameters, 8))
+    def work(ranks: DistributedContext) -> tuple[list[torch.Tensor], int]:
+        buckets = GradientBuckets(ranks.group("buckets"), parameters, build_buckets(parameters, 8))
         own = [torch.full_like(each, 10.0**ranks.rank) * (1 + i) for i, each in enumerate(parameters)]
         begun = 0
         if ranks.rank == 0:
             # The third bucket waits for the second parameter.
             for place in (3, 2, 0):
-                buckets.hear(place, own[place])
+                buckets.add_gradient(place, own[place])
             begun = len(buckets._pending)
             told_first.set()
         told_first.wait(20)
-        found = buckets.add([] if ranks.rank == 2 else own)
+        found = buckets.all_reduce([] if ranks.rank == 2 else own)
         return found, begun
 
     results = results_of(3, work)
@@ -65,14 +65,14 @@ def test_sums_are_those_of_all_ranks_whenever_each_begins() -> None:
 def test_a_lost_rank_ends_those_that_have_begun() -> None:
     parameters = [torch.zeros(4), torch.zeros(4)]
 
-    def work(ranks: JoinedRanks) -> None:
-        buckets = GradientBuckets(ranks.group("buckets"), parameters, buckets_of(parameters, 8))
-        buckets.hear(1, torch.ones(4))
+    def work(ranks: DistributedContext) -> None:
+        buckets = GradientBuckets(ranks.group("buckets"), parameters, build_buckets(parameters, 8))
+        buckets.add_gradient(1, torch.ones(4))
         if ranks.rank == 1:
             raise ValueError("boom")
-        with pytest.raises(RankLost, match="rank 1 failed"):
-            buckets.add([torch.ones(4), torch.ones(4)])
-        raise RankLost("as expected")
+        with pytest.raises(RankFailureError, match="rank 1 failed"):
+            buckets.all_reduce([torch.ones(4), torch.ones(4)])
+        raise RankFailureError("as expected")
 
     found = on_ranks(2, work)
     assert "as expected" in str(found[0])
@@ -93,25 +93,25 @@ def test_training_is_that_of_one_process(
     homes[graph.split("train")[homes[graph.split("train")] == 2]] = 0
     more = {**deep("deepgcn", 3), "data": {"batch_size": 53}, "train": {"epochs": 2, "lr": 0.01}}
     wanted = weights(trained_alone(graph, settings("deepgcn", **more))[0])
-    monkeypatch.setattr("hyrt.distributed.sharing.share_run.buckets_of", lambda all: buckets_of(all, 64))
+    monkeypatch.setattr("hyrt.distributed.setup.mini_batch.build_buckets", lambda all: build_buckets(all, 64))
     if is_short:
         own_step, steps = CpuDevice._step, itertools.count()
 
         def runs_short(self: CpuDevice, model: Any, batch: Any) -> Any:
             # Then it trains two halves, and tells of the gradients of each.
             if next(steps) == 2:
-                raise DeviceOutOfMemory("no room")
+                raise DeviceOutOfMemoryError("no room")
             return own_step(self, model, batch)
 
         monkeypatch.setattr(CpuDevice, "_step", runs_short)
     begun: list[int] = []
-    add = GradientBuckets.add
+    add = GradientBuckets.all_reduce
 
     def counted(self: GradientBuckets, own: Any) -> Any:
         begun.append(len(self._pending))
         return add(self, own)
 
-    monkeypatch.setattr(GradientBuckets, "add", counted)
+    monkeypatch.setattr(GradientBuckets, "all_reduce", counted)
     given_settings = settings("deepgcn", **more, distributed={"strategy": strategy})
     results = [result for result, _ in results_of(3, lambda r: trained_on(r, graph, homes, given_settings))]
     for result in results:

@@ -16,33 +16,35 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from unit.distributed.ranks_in_threads import results_of
 
-from hyrt.distributed import fellow_ranks
-from hyrt.distributed.fellow_ranks import FellowRanks
-from hyrt.distributed.joined_ranks import JoinedRanks, joined_by_launcher
-from hyrt.distributed.joining.meeting import Met, meet
-from hyrt.distributed.launch import Launch, launched
-from hyrt.errors import ConfigError, RankLost
-from hyrt.flow.channel import ChannelClosed
+from hyrt.distributed import heartbeat
+from hyrt.distributed.context import DistributedContext, init_from_launcher
+from hyrt.distributed.heartbeat import HeartbeatMonitor
+from hyrt.distributed.launch import LaunchInfo, launch_info_from_env
+from hyrt.distributed.rendezvous import RendezvousResult, join_ranks
+from hyrt.errors import ConfigError, RankFailureError
+from hyrt.runtime.channel import ChannelClosedError
 
 
 def test_a_rank_that_is_lost_while_others_join_is_named() -> None:
     store = dist.HashStore()
     # It lived once, and made no connection.
     store.set("beat/1", "1")
-    lost: list[RankLost] = []
-    with pytest.raises(RankLost, match=r"rank 1 was lost: no heartbeat was received for 0\.5 s"):
-        JoinedRanks(store, 0, 2, timeout_s=1.2, silent_s=0.5, on_loss=lost.append)
+    lost: list[RankFailureError] = []
+    with pytest.raises(RankFailureError, match=r"rank 1 was lost: no heartbeat was received for 0\.5 s"):
+        DistributedContext(store, 0, 2, timeout_s=1.2, max_silence_s=0.5, on_peer_failure=lost.append)
     assert len(lost) == 1
 
 
 def test_a_rank_that_never_came_is_not_lost_before_the_time_is_over() -> None:
-    lost: list[RankLost] = []
+    lost: list[RankFailureError] = []
     began = time.monotonic()
     # With a server: in it, whoever waits for a key keeps the connection.
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     client = dist.TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
-    with pytest.raises(RankLost, match="could not be joined within 1 s"):
-        JoinedRanks(PrefixStore("hyrt", client), 0, 2, timeout_s=1, silent_s=0.1, on_loss=lost.append)
+    with pytest.raises(RankFailureError, match="could not be joined within 1 s"):
+        DistributedContext(
+            PrefixStore("hyrt", client), 0, 2, timeout_s=1, max_silence_s=0.1, on_peer_failure=lost.append
+        )
     assert time.monotonic() - began > 0.9
     assert lost == []
 
@@ -50,8 +52,8 @@ def test_a_rank_that_never_came_is_not_lost_before_the_time_is_over() -> None:
 def test_a_rank_whose_interface_is_not_there_tells_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nope0")
     store = dist.HashStore()
-    with pytest.raises(RankLost, match=r"could not be joined: .*nope0"):
-        JoinedRanks(store, 0, 2, timeout_s=60)
+    with pytest.raises(RankFailureError, match=r"could not be joined: .*nope0"):
+        DistributedContext(store, 0, 2, timeout_s=60)
     assert store.get("failure").startswith(b"0\nthe ranks could not be joined")
 
 
@@ -67,8 +69,10 @@ def test_a_store_that_does_not_answer_is_waited_for_no_longer_than_asked(
         monkeypatch.setenv("MASTER_PORT", str(port))
         began = time.monotonic()
         with (
-            pytest.raises(RankLost, match=f"{port}, which rank 0 keeps, could not be reached") as told,
-            joined_by_launcher(timeout_s=0.5),
+            pytest.raises(
+                RankFailureError, match=f"{port}, which rank 0 keeps, could not be reached"
+            ) as told,
+            init_from_launcher(timeout_s=0.5),
         ):
             pass
         assert 0.45 < time.monotonic() - began < 10
@@ -92,33 +96,35 @@ class LateStore:
 
 def test_a_thread_that_is_in_a_call_to_the_store_is_known_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process ends without Python's own end then, which would abort it (exit code -6)."""
-    monkeypatch.setattr(fellow_ranks, "_FAILURE_REPORT_S", 0.05)
+    monkeypatch.setattr(heartbeat, "_FAILURE_REPORT_S", 0.05)
     store = LateStore()
-    fellows = FellowRanks(store, 0, 2, lambda loss: None, "rank 1")
-    assert not fellows.is_left_behind
+    fellows = HeartbeatMonitor(store, 0, 2, lambda loss: None, "rank 1")
+    assert not fellows.has_live_threads
     fellows.start()
     assert store.asked.wait(30)
     fellows.close()
-    assert fellows.is_left_behind
+    assert fellows.has_live_threads
     store.answers.set()
     monkeypatch.undo()
     fellows.close()
     for thread in threading.enumerate():
         if thread.name.startswith("hyrt.ranks"):
             thread.join(30)
-    assert not fellows.is_left_behind
+    assert not fellows.has_live_threads
 
 
 def test_whoever_keeps_the_store_stays_until_the_others_know_why_it_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fellow_ranks, "_ACKNOWLEDGE_S", 60.0)
-    store, losses = dist.HashStore(), dict[int, RankLost]()
-    fellows = [FellowRanks(store, rank, 3, partial(losses.setdefault, rank), "rank 0") for rank in range(3)]
+    monkeypatch.setattr(heartbeat, "_ACKNOWLEDGE_S", 60.0)
+    store, losses = dist.HashStore(), dict[int, RankFailureError]()
+    fellows = [
+        HeartbeatMonitor(store, rank, 3, partial(losses.setdefault, rank), "rank 0") for rank in range(3)
+    ]
     for each in fellows:
         each.start()
-    fellows[0].tell_failure(ConfigError("there is no such thing"))
-    fellows[0].wait_until_known()
+    fellows[0].broadcast_failure(ConfigError("there is no such thing"))
+    fellows[0].wait_until_acknowledged()
     said = {rank: str(loss) for rank, loss in losses.items()}
     assert said == dict.fromkeys((1, 2), "rank 0 failed: there is no such thing")
     for each in fellows:
@@ -128,16 +134,20 @@ def test_whoever_keeps_the_store_stays_until_the_others_know_why_it_fails(
 def test_a_rank_that_lives_but_does_not_come_to_an_operation_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fellow_ranks, "_FAILURE_REPORT_S", 0.6)
-    store, losses = dist.HashStore(), dict[int, RankLost]()
+    monkeypatch.setattr(heartbeat, "_FAILURE_REPORT_S", 0.6)
+    store, losses = dist.HashStore(), dict[int, RankFailureError]()
     counts = [{"control": 7, "rows": 9}, {"control": 6, "rows": 9}, {"control": 7, "rows": 8}]
     fellows = [
-        FellowRanks(store, rank, 3, partial(losses.setdefault, rank), "rank 0", 60.0, partial(dict, count))
+        HeartbeatMonitor(
+            store, rank, 3, partial(losses.setdefault, rank), "rank 0", 60.0, partial(dict, count)
+        )
         for rank, count in enumerate(counts)
     ]
     for each in fellows:
         each.start()
-    found = fellows[0].loss("evaluation (control)", RuntimeError("Timed out waiting 9ms"), "control")
+    found = fellows[0].diagnose_failure(
+        "evaluation (control)", RuntimeError("Timed out waiting 9ms"), "control"
+    )
     assert str(found) == "rank 1 did not reach evaluation (control): Timed out waiting 9ms"
     assert fellows[0].reachable == [2]
     for each in fellows:
@@ -146,14 +156,14 @@ def test_a_rank_that_lives_but_does_not_come_to_an_operation_is_named(
 
 def attempt(
     store: dist.Store, restarts: list[int], *, without: int = -1, timeout_s: float = 20.0
-) -> list[Met | BaseException]:
+) -> list[RendezvousResult | BaseException]:
     """What ranks that come in turn, the first one last, find in a store that earlier ones have used."""
-    found: list[Met | BaseException] = [RuntimeError("did not come")] * len(restarts)
+    found: list[RendezvousResult | BaseException] = [RuntimeError("did not come")] * len(restarts)
 
     def come(rank: int) -> None:
         try:
-            found[rank] = meet(store, rank, len(restarts), restarts[rank], timeout_s)
-        except RankLost as error:
+            found[rank] = join_ranks(store, rank, len(restarts), restarts[rank], timeout_s)
+        except RankFailureError as error:
             found[rank] = error
 
     threads = [
@@ -173,8 +183,8 @@ def test_ranks_that_are_started_again_meet_in_the_store_of_those_before() -> Non
     names = set()
     for restarts in ([0, 0, 0], [0, 1, 0], [0, 1, 1]):
         found = attempt(store, restarts)
-        assert all(isinstance(each, Met) for each in found), found
-        met = [each for each in found if isinstance(each, Met)]
+        assert all(isinstance(each, RendezvousResult) for each in found), found
+        met = [each for each in found if isinstance(each, RendezvousResult)]
         assert len({each.name for each in met}) == 1
         assert met[0].restarts == max(restarts)
         names.add(met[0].name)
@@ -183,23 +193,23 @@ def test_ranks_that_are_started_again_meet_in_the_store_of_those_before() -> Non
     late = attempt(store, [1, 1, 1], without=2, timeout_s=2.0)
     assert str(late[0]).startswith("rank 2 did not join within 2 s: check that all ranks have started")
     # Rank 1 has come, and hears of the other.
-    assert isinstance(late[1], Met)
-    came = FellowRanks(PrefixStore(late[1].name, store), 1, 3, lambda loss: None, "rank 0")
+    assert isinstance(late[1], RendezvousResult)
+    came = HeartbeatMonitor(PrefixStore(late[1].name, store), 1, 3, lambda loss: None, "rank 0")
     came.start()
-    assert str(came.loss_within(60.0)) == str(late[0])
+    assert str(came.wait_for_peer_failure(60.0)) == str(late[0])
     came.close()
     again = attempt(store, [2, 2, 2])
-    assert len({each.name for each in again if isinstance(each, Met)} - names) == 1
+    assert len({each.name for each in again if isinstance(each, RendezvousResult)} - names) == 1
 
 
 def test_a_rank_that_is_lost_while_others_have_not_come_is_named_by_all() -> None:
     """Rank 1 ends right after it has met rank 0, rank 2 has come, and rank 3 never comes."""
-    store, found = dist.HashStore(), dict[int, Met | RankLost]()
+    store, found = dist.HashStore(), dict[int, RendezvousResult | RankFailureError]()
 
     def come(rank: int) -> None:
         try:
-            found[rank] = meet(store, rank, 4, 0, 60.0, silent_s=0.7)
-        except RankLost as error:
+            found[rank] = join_ranks(store, rank, 4, 0, 60.0, max_silence_s=0.7)
+        except RankFailureError as error:
             found[rank] = error
 
     began = time.monotonic()
@@ -209,49 +219,53 @@ def test_a_rank_that_is_lost_while_others_have_not_come_is_named_by_all() -> Non
     for thread in threads[1:]:
         thread.join()
     met = found[2]
-    assert isinstance(met, Met)
-    lives = FellowRanks(PrefixStore(met.name, store), 2, 4, lambda loss: None, "rank 0", silent_s=60.0)
+    assert isinstance(met, RendezvousResult)
+    lives = HeartbeatMonitor(
+        PrefixStore(met.name, store), 2, 4, lambda loss: None, "rank 0", max_silence_s=60.0
+    )
     lives.start()
     threads[0].join(30)
     says = "rank 1 was lost: no heartbeat was received for 0.7 s"
-    assert str(lives.loss_within(30.0)) == str(found[0]) == says
+    assert str(lives.wait_for_peer_failure(30.0)) == str(found[0]) == says
     # With the six seconds of a run in place of 0.7, all end within ten.
     assert time.monotonic() - began < 0.7 + 4.0 + 10
     lives.close()
 
 
 def test_a_rank_that_fails_while_others_have_not_come_ends_rank_0_soon() -> None:
-    store, found = dist.HashStore(), dict[int, Met | RankLost]()
+    store, found = dist.HashStore(), dict[int, RendezvousResult | RankFailureError]()
 
     def come() -> None:
         try:
-            found[0] = meet(store, 0, 3, 0, 60.0)
-        except RankLost as error:
+            found[0] = join_ranks(store, 0, 3, 0, 60.0)
+        except RankFailureError as error:
             found[0] = error
 
     first = threading.Thread(target=come)
     first.start()
-    met = meet(store, 1, 3, 0, 60.0)
-    failing = FellowRanks(PrefixStore(met.name, store), 1, 3, lambda loss: None, "rank 0")
-    failing.tell_failure(ConfigError("there is no such thing"))
+    met = join_ranks(store, 1, 3, 0, 60.0)
+    failing = HeartbeatMonitor(PrefixStore(met.name, store), 1, 3, lambda loss: None, "rank 0")
+    failing.broadcast_failure(ConfigError("there is no such thing"))
     first.join(30)
     assert str(found[0]) == "rank 1 failed: there is no such thing"
 
 
 def test_rank_0_that_ends_while_it_waits_is_missed() -> None:
     """Its heartbeats are read by ranks that have come; the launcher keeps the store."""
-    store, met = dist.HashStore(), list[Met]()
+    store, met = dist.HashStore(), list[RendezvousResult]()
     # It ends with a time-out, without a heartbeat after it.
-    waiting = threading.Thread(target=lambda: met.append(meet(store, 1, 3, 0, 60.0)))
+    waiting = threading.Thread(target=lambda: met.append(join_ranks(store, 1, 3, 0, 60.0)))
     waiting.start()
-    with pytest.raises(RankLost):
-        meet(store, 0, 3, 0, 1.0)
+    with pytest.raises(RankFailureError):
+        join_ranks(store, 0, 3, 0, 1.0)
     waiting.join(30)
     store.delete_key(f"{met[0].name}/lost")
-    losses: list[RankLost] = []
-    fellows = FellowRanks(PrefixStore(met[0].name, store), 1, 3, losses.append, "torchrun", silent_s=0.5)
+    losses: list[RankFailureError] = []
+    fellows = HeartbeatMonitor(
+        PrefixStore(met[0].name, store), 1, 3, losses.append, "torchrun", max_silence_s=0.5
+    )
     fellows.start()
-    assert str(fellows.loss_within(30.0)) == "rank 0 was lost: no heartbeat was received for 0.5 s"
+    assert str(fellows.wait_for_peer_failure(30.0)) == "rank 0 was lost: no heartbeat was received for 0.5 s"
     fellows.close()
 
 
@@ -260,7 +274,7 @@ def test_ranks_that_were_told_other_numbers_of_ranks_say_so_at_once() -> None:
 
     def come(rank: int, size: int) -> None:
         with pytest.raises(ConfigError) as told:
-            meet(store, rank, size, 0, 60.0)
+            join_ranks(store, rank, size, 0, 60.0)
         found[rank] = str(told.value)
 
     threads = [threading.Thread(target=come, args=given) for given in ((0, 2), (1, 3))]
@@ -274,7 +288,7 @@ def test_ranks_that_were_told_other_numbers_of_ranks_say_so_at_once() -> None:
 
 def test_without_rank_0_nobody_begins() -> None:
     store = dist.HashStore()
-    assert isinstance(attempt(store, [0, 0])[0], Met)
+    assert isinstance(attempt(store, [0, 0])[0], RendezvousResult)
     found = attempt(store, [1, 1], without=0, timeout_s=0.3)
     assert str(found[1]).startswith("rank 0 did not join within 0.3 s")
 
@@ -292,9 +306,9 @@ def test_without_rank_0_nobody_begins() -> None:
 )
 def test_variables_that_are_no_numbers_of_ranks_or_ports(changed: dict[str, str], says: str) -> None:
     given = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
-    assert launched(given) == Launch(1, 2)
+    assert launch_info_from_env(given) == LaunchInfo(1, 2)
     with pytest.raises(ConfigError, match=says):
-        launched({**given, **changed})
+        launch_info_from_env({**given, **changed})
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="reads the names of threads on Linux")
@@ -308,11 +322,11 @@ def test_ranks_that_leave_end_the_threads_of_their_groups() -> None:
     before = threads()
     counts: list[int] = []
 
-    def work(ranks: JoinedRanks) -> JoinedRanks:
-        ranks.control.add(torch.zeros(1), "control")
-        ranks.rows.add(torch.zeros(1), "rows")
+    def work(ranks: DistributedContext) -> DistributedContext:
+        ranks.control.all_reduce(torch.zeros(1), "control")
+        ranks.rows.all_reduce(torch.zeros(1), "rows")
         # As a pipeline does when it has ended, however well.
-        ranks.rows.give_up(ChannelClosed("no more rows are fetched"))
+        ranks.rows.abort(ChannelClosedError("no more rows are fetched"))
         counts.append(threads())
         return ranks
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from unit.sampling.small_graphs import graph_of
 
-from hyrt.machine.workers import Workers
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.neighbor_sampler import NeighborSampler
 
 
 def test_locality_is_counted_as_in_the_paper() -> None:

@@ -10,12 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyrt.distributed.rank_group import RankGroup
-from hyrt.distributed.strategies.hopgnn import HopGnn
-from hyrt.distributed.strategies.merging import decision_lag, merged, num_time_steps
-from hyrt.distributed.strategies.placement import Placement
-from hyrt.distributed.strategies.strategy import Roots
-from hyrt.distributed.time_steps import TimeSteps
+from hyrt.distributed.monitoring import TimeSteps
+from hyrt.distributed.process_group import RankGroup
+from hyrt.distributed.strategies.hopgnn import HopGnnStrategy
+from hyrt.distributed.strategies.strategy import Placement, Seeds
+from hyrt.distributed.strategies.time_step_merging import (
+    decision_lag,
+    merge_smallest_time_step,
+    num_time_steps,
+)
 
 
 def placement_of(counts: list[list[int]]) -> Placement:
@@ -39,7 +42,7 @@ def counts_of(placement: Placement) -> list[list[int]]:
 def test_the_papers_example_merges_its_second_time_step() -> None:
     # Model m1 has two roots at t1, of which t0 and t2 get one each: 5 and 3.
     before = placement_of([[4, 2, 2], [3, 2, 3], [2, 2, 4]])
-    after = merged(before)
+    after = merge_smallest_time_step(before)
     assert counts_of(after) == [[5, 3], [4, 4], [3, 5]]
     # t0 and t2 stay: the models skip the ranks that they had at t1.
     assert after.paths.tolist() == [[0, 1, 2], [2, 0, 1]]
@@ -47,15 +50,19 @@ def test_the_papers_example_merges_its_second_time_step() -> None:
 
 
 def test_an_odd_root_goes_to_the_time_with_the_fewest_of_its_model() -> None:
-    assert counts_of(merged(placement_of([[5, 1, 4], [3, 0, 6], [5, 1, 2]]))) == [[5, 5], [3, 6], [5, 3]]
+    assert counts_of(merge_smallest_time_step(placement_of([[5, 1, 4], [3, 0, 6], [5, 1, 2]]))) == [
+        [5, 5],
+        [3, 6],
+        [5, 3],
+    ]
 
 
 @given(st.integers(2, 6), st.integers(0, 80), st.integers(0, 2**32 - 1))
 def test_every_model_keeps_its_roots_and_the_smallest_time_goes(ranks: int, num: int, seed: int) -> None:
     homes = np.random.default_rng(seed).integers(0, ranks, num)
-    placement = HopGnn().place(Roots(homes, ranks))
+    placement = HopGnnStrategy().place(Seeds(homes, ranks))
     while placement.num_times > 1:
-        before, after = np.array(counts_of(placement)), merged(placement)
+        before, after = np.array(counts_of(placement)), merge_smallest_time_step(placement)
         now = np.array(counts_of(after))
         np.testing.assert_array_equal(before.sum(axis=1), now.sum(axis=1))
         gone = before.sum(axis=0).argmin()
@@ -66,23 +73,23 @@ def test_every_model_keeps_its_roots_and_the_smallest_time_goes(ranks: int, num:
         kept = placement.times != gone
         np.testing.assert_array_equal(after.ranks[kept], placement.ranks[kept])
         placement = after
-    assert counts_of(placement) == counts_of(HopGnn(num_times=1).place(Roots(homes, ranks)))
+    assert counts_of(placement) == counts_of(HopGnnStrategy(num_times=1).place(Seeds(homes, ranks)))
 
 
 def test_one_time_step_is_model_centric_training() -> None:
-    roots = Roots(np.array([3, 2, 0, 1, 1, 3, 3, 0, 2]), 4)
-    placement = HopGnn(num_times=1).place(roots)
+    roots = Seeds(np.array([3, 2, 0, 1, 1, 3, 3, 0, 2]), 4)
+    placement = HopGnnStrategy(num_times=1).place(roots)
     assert placement.num_times == 1
     # Whichever time step is left, each rank trains the whole mini-batch of one model.
     for rank in range(4):
-        mine = placement.of_rank(rank)
+        mine = placement.positions_of_rank(rank)
         [model] = set(placement.models[mine])
         np.testing.assert_array_equal(mine, np.flatnonzero(placement.models == model))
 
 
 def test_more_time_steps_than_ranks_are_all_of_them() -> None:
-    roots = Roots(np.array([0, 1, 1]), 2)
-    assert HopGnn(num_times=9).place(roots).num_times == 2
+    roots = Seeds(np.array([0, 1, 1]), 2)
+    assert HopGnnStrategy(num_times=9).place(roots).num_times == 2
 
 
 def test_the_examination_of_the_papers_fig_17() -> None:
@@ -112,15 +119,15 @@ def test_epochs_count_for_the_number_of_time_steps_that_they_ran(
 ) -> None:
     """A run is simulated step by step: each step is prepared `ahead` steps before it is trained."""
     ranks = len(seconds)
-    chooser = TimeSteps(cast(RankGroup, SimpleNamespace(size=ranks)), steps, ahead=ahead)
+    chooser = TimeSteps(cast(RankGroup, SimpleNamespace(size=ranks)), steps, steps_ahead=ahead)
     prepared: list[int] = []
     epochs_s: list[float] = []
     for epoch in range(40):
         last = (epoch + 1) * steps
-        prepared += [chooser.of(step) for step in range(len(prepared), last)]
+        prepared += [chooser.num_times(step) for step in range(len(prepared), last)]
         numbers = prepared[epoch * steps : last]
         # While the last steps are trained, these are prepared.
-        prepared += [chooser.of(step) for step in range(last, last + ahead) if step >= len(prepared)]
+        prepared += [chooser.num_times(step) for step in range(last, last + ahead) if step >= len(prepared)]
         epochs_s.append(sum(seconds[number - 1] for number in numbers) / steps)
         chooser.restore(epochs_s)
     # Merging goes on as long as it makes epochs faster.

@@ -11,11 +11,10 @@ from graphs import random_graph
 from unit.distributed.ranks_in_threads import on_ranks
 from unit.distributed.test_distributed_training import settings, trained_on
 
-from hyrt.distributed.joined_ranks import JoinedRanks
-from hyrt.distributed.watch.ranks_hook import RanksHook
-from hyrt.errors import HyrtError, RankLost
-from hyrt.observe.faults import parse_faults
-from hyrt.observe.injected_faults import InjectedFaults
+from hyrt.distributed.context import DistributedContext
+from hyrt.distributed.monitoring import RanksHook
+from hyrt.errors import HyrtError, RankFailureError
+from hyrt.telemetry.faults import FaultInjectionHook, parse_faults
 
 
 @pytest.mark.parametrize("strategy", ["home", "hopgnn"])
@@ -27,19 +26,19 @@ def test_the_fault_of_a_rank_ends_all(stage: str, strategy: str) -> None:
     place = "host" if stage in ("synchronize", "evaluate") else "cpu:0"
     faults = parse_faults(f"{stage}:rank1.{place}:3:raise")
 
-    def trained(ranks: JoinedRanks) -> object:
+    def trained(ranks: DistributedContext) -> object:
         told = RanksHook(ranks, [torch.zeros(1)], strategy)
-        hooks = [InjectedFaults(faults, ranks.rank, ranks.size), told]
+        hooks = [FaultInjectionHook(faults, ranks.rank, ranks.size), told]
         return trained_on(ranks, graph, homes, given, hooks=hooks)
 
     before = threading.active_count()
     first, faulty, last = on_ranks(3, trained)
     what = f"injected in {stage} on {place} at step"
     assert isinstance(faulty, HyrtError | RuntimeError)
-    assert not isinstance(faulty, RankLost)
+    assert not isinstance(faulty, RankFailureError)
     assert what in str(faulty)
     for other in (first, last):
-        assert isinstance(other, RankLost)
+        assert isinstance(other, RankFailureError)
         assert str(other).startswith("rank 1 failed: ")
         assert what in str(other)
     assert threading.active_count() == before

@@ -15,38 +15,35 @@ from unit.distributed.ranks_in_threads import results_of
 from unit.distributed.test_distributed_training import settings, trained_on
 from unit.report.run_events import steps
 
-from hyrt.distributed.joined_ranks import JoinedRanks
-from hyrt.distributed.watch.joined_traces import JoinedTraces
-from hyrt.distributed.watch.rank_figures import told_by_all, what_bounds
-from hyrt.distributed.watch.ranks_hook import RanksHook
-from hyrt.distributed.watch.steps_of_ranks import joined_steps, steps_record
-from hyrt.observe.events import Event, StepGroup
-from hyrt.observe.hook import Hook
-from hyrt.report.terminal.dashboard import dashboard
-from hyrt.report.terminal.progress_line import step_line
+from hyrt.distributed.context import DistributedContext
+from hyrt.distributed.monitoring import RanksHook, TraceMerger
+from hyrt.distributed.rank_stats import all_gather_object, find_bottleneck, merge_steps, steps_record
+from hyrt.report.terminal.progress_text import dashboard, step_line
+from hyrt.telemetry.events import Event, StepMetrics
+from hyrt.telemetry.hooks import Hook
 
 
 def test_each_rank_gets_the_records_of_all() -> None:
     records: list[Any] = [{"host": "zürich", "n": [1, 2]}, None, {"a": {"b": 0.1}}]
-    found = results_of(3, lambda ranks: told_by_all(ranks.control, records[ranks.rank]))
+    found = results_of(3, lambda ranks: all_gather_object(ranks.control, records[ranks.rank]))
     assert found == [records] * 3
 
 
 def test_the_longest_stage_that_is_no_wait_bounds() -> None:
     one = {"stage_s": {"load": 0.2, "synchronize": 0.9}}
     other = {"stage_s": {"load": 0.1, "propagate": 0.3, "synchronize": 0.0}}
-    assert what_bounds([one, other]) == "propagate of rank 1"
-    assert what_bounds([{"stage_s": {}}]) == ""
+    assert find_bottleneck([one, other]) == "propagate of rank 1"
+    assert find_bottleneck([{"stage_s": {}}]) == ""
 
 
 def test_clocks_are_aligned_within_what_is_said() -> None:
     skews = [0, 5_000_000_000, -3_000_000]
 
-    def aligned(ranks: JoinedRanks) -> tuple[int, int, list[bytes]]:
+    def aligned(ranks: DistributedContext) -> tuple[int, int, list[bytes]]:
         clock = lambda: time.perf_counter_ns() + skews[ranks.rank]  # noqa: E731
-        traces = JoinedTraces(ranks.control, ranks.last_words, clock)
+        traces = TraceMerger(ranks.control, ranks.failure_reports, clock)
         offset, uncertainty = traces.clock_offset()
-        return offset, uncertainty, list(traces.at_first(bytes([ranks.rank]) * ranks.rank))
+        return offset, uncertainty, list(traces.gather(bytes([ranks.rank]) * ranks.rank))
 
     found = results_of(3, aligned)
     for skew, (offset, uncertainty, _) in zip(skews, found, strict=True):
@@ -58,19 +55,19 @@ def test_the_summary_tells_of_all_ranks() -> None:
     graph = random_graph(seed=1)
     homes = np.random.default_rng(2).integers(0, 2, graph.num_vertices).astype(np.uint8)
 
-    seen: list[list[tuple[StepGroup, StepGroup]]] = [[], []]
+    seen: list[list[tuple[StepMetrics, StepMetrics]]] = [[], []]
 
-    def trained(ranks: JoinedRanks) -> tuple[dict[str, Any], dict[str, int], dict[str, int]]:
+    def trained(ranks: DistributedContext) -> tuple[dict[str, Any], dict[str, int], dict[str, int]]:
         told = RanksHook(ranks, [torch.zeros(1)], "home")
 
         class Heard(Hook):
-            def hear(self, event: Event) -> None:
-                if isinstance(event, StepGroup):
-                    joined = told.seen(event)
-                    assert isinstance(joined, StepGroup)
+            def on_event(self, event: Event) -> None:
+                if isinstance(event, StepMetrics):
+                    joined = told.merge_event(event)
+                    assert isinstance(joined, StepMetrics)
                     seen[ranks.rank].append((event, joined))
                 else:
-                    assert told.seen(event) is event
+                    assert told.merge_event(event) is event
 
         hooks: list[Hook] = [told, Heard()]
         result, _ = trained_on(ranks, graph, homes, settings("graphsage"), hooks=hooks)
@@ -108,7 +105,7 @@ def test_the_summary_tells_of_all_ranks() -> None:
 def test_steps_of_ranks_are_those_of_the_slowest() -> None:
     """What stands beside it is worked out by hand."""
 
-    def of(sample: float, load: float, wait: float, targets: int, queued: float) -> StepGroup:
+    def of(sample: float, load: float, wait: float, targets: int, queued: float) -> StepMetrics:
         work = {"compute_s": sample}
         return replace(
             steps(20),
@@ -123,7 +120,7 @@ def test_steps_of_ranks_are_those_of_the_slowest() -> None:
         )
 
     groups = [of(0.2, 0.1, 0.9, 30, 1.0), of(0.1, 0.5, 0.4, 70, 0.5)]
-    found = joined_steps(groups[0], [steps_record(group) for group in groups])
+    found = merge_steps(groups[0], [steps_record(group) for group in groups])
     assert found.stage_s == {"sample": 0.2, "load": 0.5, "synchronize": 0.4}
     assert (found.bottleneck, found.slowest_rank, found.num_ranks) == ("load", 1, 2)
     assert found.busy_s == {"rank 0 cpu:0": 0.2, "rank 1 cpu:0": 0.1}
@@ -162,5 +159,5 @@ def test_groups_end_alike_in_all_processes_whatever_their_checkpoints() -> None:
         assert ends == sorted({*regular, per_epoch})
 
 
-def at(done: int, per_epoch: int) -> StepGroup:
+def at(done: int, per_epoch: int) -> StepMetrics:
     return replace(steps(20), steps_done=done, steps_per_epoch=per_epoch)

@@ -19,17 +19,17 @@ from unit.distributed.ranks_in_threads import results_of
 from unit.distributed.test_distributed_training import settings, trained_alone, trained_on, weights
 
 from hyrt.config import build_config
-from hyrt.distributed.joined_ranks import JoinedRanks
-from hyrt.distributed.rank_group import RankGroup
-from hyrt.distributed.strategies.evening.shares_by_speed import MeasuredEpoch, shares_by_speed
-from hyrt.distributed.strategies.home import Home
-from hyrt.distributed.strategies.strategy import Roots
-from hyrt.distributed.watch import rank_speeds
-from hyrt.distributed.watch.rank_speeds import RankSpeeds
+from hyrt.distributed import monitoring
+from hyrt.distributed.context import DistributedContext
+from hyrt.distributed.monitoring import RankSpeeds
+from hyrt.distributed.process_group import RankGroup
+from hyrt.distributed.strategies.home import HomeStrategy
+from hyrt.distributed.strategies.load_balancing import MeasuredEpoch, speed_weighted_shares
+from hyrt.distributed.strategies.strategy import Seeds
 from hyrt.errors import ConfigError
-from hyrt.observe.events import EpochEnded, Event
-from hyrt.observe.hook import Hook, Site
 from hyrt.predict.ranks.counted_traffic import configured_steps
+from hyrt.telemetry.events import EpochEnded, Event
+from hyrt.telemetry.hooks import Hook, Site
 
 T = TypeVar("T")
 SPEEDS = st.lists(st.floats(0.1, 10), min_size=1, max_size=5)
@@ -39,7 +39,7 @@ def simulated(speeds: list[float], least_s: float, lag: int) -> list[MeasuredEpo
     """Epochs of ranks with such speeds, which take at least so long whatever the parts are."""
     found: list[MeasuredEpoch] = []
     for number in range(6 * lag):
-        shares = shares_by_speed(found[: max(0, number + 1 - lag)], len(speeds), lag)
+        shares = speed_weighted_shares(found[: max(0, number + 1 - lag)], len(speeds), lag)
         seconds = max(least_s, *(share / speed for share, speed in zip(shares, speeds, strict=True)))
         found.append(MeasuredEpoch(seconds, tuple(speeds)))
     return found
@@ -48,7 +48,7 @@ def simulated(speeds: list[float], least_s: float, lag: int) -> list[MeasuredEpo
 @given(SPEEDS, st.integers(1, 3))
 def test_all_ranks_come_to_take_the_same_time(speeds: list[float], lag: int) -> None:
     num = len(speeds)
-    shares = shares_by_speed(simulated(speeds, 0.0, lag), num, lag)
+    shares = speed_weighted_shares(simulated(speeds, 0.0, lag), num, lag)
     assert sum(shares) == pytest.approx(1)
     slowest = max(share / speed for share, speed in zip(shares, speeds, strict=True))
     # Nobody can be faster than all of them together; less than 5 % is not worth a change.
@@ -59,16 +59,16 @@ def test_all_ranks_come_to_take_the_same_time(speeds: list[float], lag: int) -> 
 @given(SPEEDS, st.integers(1, 3))
 def test_parts_that_make_nothing_faster_are_taken_back(speeds: list[float], lag: int) -> None:
     # The network bounds every epoch: parts are tried once at most.
-    shares = shares_by_speed(simulated(speeds, 100.0, lag), len(speeds), lag)
+    shares = speed_weighted_shares(simulated(speeds, 100.0, lag), len(speeds), lag)
     assert shares == (1 / len(speeds),) * len(speeds)
 
 
 def test_the_first_epoch_says_nothing_and_a_rank_without_units_is_like_the_slowest() -> None:
     first = MeasuredEpoch(9.0, (1.0, 3.0))
-    assert shares_by_speed([], 2) == shares_by_speed([first], 2) == (0.5, 0.5)
-    assert shares_by_speed([first, MeasuredEpoch(5.0, (1.0, 3.0))], 2) == (0.25, 0.75)
-    assert shares_by_speed([first, MeasuredEpoch(5.0, (None, 2.0, 6.0))], 3) == (0.2, 0.2, 0.6)
-    assert shares_by_speed([first, MeasuredEpoch(5.0, (None, None))], 2) == (0.5, 0.5)
+    assert speed_weighted_shares([], 2) == speed_weighted_shares([first], 2) == (0.5, 0.5)
+    assert speed_weighted_shares([first, MeasuredEpoch(5.0, (1.0, 3.0))], 2) == (0.25, 0.75)
+    assert speed_weighted_shares([first, MeasuredEpoch(5.0, (None, 2.0, 6.0))], 3) == (0.2, 0.2, 0.6)
+    assert speed_weighted_shares([first, MeasuredEpoch(5.0, (None, None))], 2) == (0.5, 0.5)
 
 
 @given(st.integers(0, 2**32 - 1), st.booleans())
@@ -79,7 +79,9 @@ def test_no_placement_within_the_parts_is_cheaper(seed: int, knows_rows: bool) -
     shares = tuple(rng.integers(1, 5, ranks).astype(float))
     rows = rng.integers(0, 6, (units, ranks)).astype(float)
     most = [math.ceil(1.05 * units * share / sum(shares)) for share in shares]
-    placed = Home(shares=shares).place(Roots(homes, ranks, (lambda: rows) if knows_rows else None)).ranks
+    placed = (
+        HomeStrategy(shares=shares).place(Seeds(homes, ranks, (lambda: rows) if knows_rows else None)).ranks
+    )
     assert (np.bincount(placed, minlength=ranks) <= most).all()
 
     def cost(placement: tuple[int, ...]) -> float:
@@ -102,7 +104,7 @@ class Units(Hook):
     def __init__(self) -> None:
         self.of_step: dict[int, int] = {}
 
-    def around(self, stage: str, site: Site, work: Callable[[], T]) -> T:
+    def wrap_call(self, stage: str, site: Site, work: Callable[[], T]) -> T:
         if stage == "propagate":
             self.of_step[site.step] = site.units
         return work()
@@ -114,18 +116,18 @@ class Told(RankSpeeds):
     def _speed(self) -> float:
         return 3.0 - 2.0 * self._group.rank
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if isinstance(event, EpochEnded):
             parts = self.shares_of(event.step - 1)
             event = replace(event, seconds=max(parts[0] / 3, parts[1]))
-        super().hear(event)
+        super().on_event(event)
 
 
 @pytest.mark.parametrize("pipelined", [True, False])
 def test_a_slow_rank_gets_less_and_the_weights_are_those_of_one_process(
     pipelined: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hyrt.distributed.sharing.share_run.RankSpeeds", Told)
+    monkeypatch.setattr("hyrt.distributed.setup.mini_batch.RankSpeeds", Told)
     graph = random_graph(seed=4)
     homes = (np.arange(graph.num_vertices) % 2).astype(np.uint8)
     more: dict[str, Any] = {"distributed": {"shares": "measured"}, "runtime": {"pipelined": pipelined}}
@@ -133,7 +135,7 @@ def test_a_slow_rank_gets_less_and_the_weights_are_those_of_one_process(
     wanted = weights(trained_alone(graph, settings("gcn", train=more["train"]))[0])
     seen = [Units(), Units()]
 
-    def work(ranks: JoinedRanks) -> Any:
+    def work(ranks: DistributedContext) -> Any:
         return trained_on(ranks, graph, homes, settings("gcn", **more), hooks=[seen[ranks.rank]])
 
     results = [result for result, _ in results_of(2, work)]
@@ -150,7 +152,7 @@ def test_a_slow_rank_gets_less_and_the_weights_are_those_of_one_process(
 
 def test_a_rank_is_as_fast_as_its_slowest_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(rank_speeds.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(monitoring.time, "perf_counter", lambda: now[0])
 
     def takes(seconds: float) -> Callable[[], None]:
         return lambda: now.__setitem__(0, now[0] + seconds)
@@ -161,12 +163,12 @@ def test_a_rank_is_as_fast_as_its_slowest_stage(monkeypatch: pytest.MonkeyPatch)
         # Two trainers: one thread samples and loads for both, each propagates by itself.
         for trainer, units, sampled_s, propagated_s in ((0, 30, 1.0, 4.0), (1, 10, 0.5, 3.0)):
             site = Site("cpu", 3, trainer, 0, units)
-            speeds.around("sample", site, takes(sampled_s))
-            speeds.around("load", site, takes(0.25))
-            speeds.around("transfer", site, takes(0.25))
-            speeds.around("propagate", site, takes(propagated_s))
-            speeds.around("update", site, takes(100.0))
-        speeds.around("propagate", Site("cpu", 4, 0, 0, 0), takes(100.0))
+            speeds.wrap_call("sample", site, takes(sampled_s))
+            speeds.wrap_call("load", site, takes(0.25))
+            speeds.wrap_call("transfer", site, takes(0.25))
+            speeds.wrap_call("propagate", site, takes(propagated_s))
+            speeds.wrap_call("update", site, takes(100.0))
+        speeds.wrap_call("propagate", Site("cpu", 4, 0, 0, 0), takes(100.0))
         assert speeds._speed() == pytest.approx(40 / slowest_s)
         assert speeds._speed() is None
 

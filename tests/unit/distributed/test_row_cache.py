@@ -15,15 +15,15 @@ from unit.distributed.test_distributed_training import settings, trained_on, wei
 from unit.sampling.small_graphs import graph_of
 
 from hyrt.config import build_config
-from hyrt.distributed.joined_ranks import JoinedRanks
-from hyrt.distributed.rows.cache_choice import remote_reads
-from hyrt.distributed.strategies.home import Home
-from hyrt.distributed.strategies.model_centric import ModelCentric
-from hyrt.distributed.strategies.strategy import Roots, Strategy
+from hyrt.distributed.context import DistributedContext
+from hyrt.distributed.strategies.expected_rows import remote_reads
+from hyrt.distributed.strategies.home import HomeStrategy
+from hyrt.distributed.strategies.model_centric import ModelCentricStrategy
+from hyrt.distributed.strategies.strategy import Seeds, Strategy
 from hyrt.errors import ConfigError
-from hyrt.observe.events import Notice
-from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.sampling.visits.expected_visits import expected_reads, visited
+from hyrt.sampling.hotness import access_probabilities, expected_accesses
+from hyrt.sampling.neighbor_sampler import NeighborSampler
+from hyrt.telemetry.events import Notice
 
 ROUNDED = "feature rows that ranks send are rounded to float16, which changes training slightly"
 
@@ -32,18 +32,18 @@ def test_visits_of_a_tree_are_products_of_probabilities() -> None:
     # 0 has the neighbours 1 and 2, and 2 has 3, 4 and 5; nobody else has any.
     tree = graph_of([np.array([1, 2]), np.array([]), np.array([3, 4, 5]), *[np.array([])] * 3]).topology
     drawn = np.array([0.5, 0.0, 0.0, 0.25, 0.0, 0.0])
-    np.testing.assert_allclose(visited(tree, drawn, [1]), [0.5, 0.25, 0.25, 0.25, 0.0, 0.0])
+    np.testing.assert_allclose(access_probabilities(tree, drawn, [1]), [0.5, 0.25, 0.25, 0.25, 0.0, 0.0])
     # In the second hop 0 draws both of its neighbours, so they are reached whenever 0 is; 2 draws two of its
     # three if the first hop has reached it.
     by_2 = 0.25 * 2 / 3
     twice = [0.5, 0.5, 0.5, 1 - (1 - by_2) * 0.75, by_2, by_2]
-    np.testing.assert_allclose(visited(tree, drawn, [1, 2]), twice)
+    np.testing.assert_allclose(access_probabilities(tree, drawn, [1, 2]), twice)
     # Of two draws of one neighbour each, one finds 1 with probability 3 / 4.
-    np.testing.assert_allclose(visited(tree, drawn, [1, 1])[1:3], [0.375, 0.375])
-    np.testing.assert_allclose(visited(tree, np.ones(6), [-1]), np.ones(6))
+    np.testing.assert_allclose(access_probabilities(tree, drawn, [1, 1])[1:3], [0.375, 0.375])
+    np.testing.assert_allclose(access_probabilities(tree, np.ones(6), [-1]), np.ones(6))
 
 
-@pytest.mark.parametrize("strategy", [Home(), ModelCentric()])
+@pytest.mark.parametrize("strategy", [HomeStrategy(), ModelCentricStrategy()])
 def test_expected_reads_are_the_mean_over_many_epochs(strategy: Strategy) -> None:
     graph, ranks, rank, batch, fanouts = random_graph(seed=4), 3, 1, 30, [3, 2]
     rng = np.random.default_rng(5)
@@ -55,25 +55,27 @@ def test_expected_reads_are_the_mean_over_many_epochs(strategy: Strategy) -> Non
     sampler = NeighborSampler(graph, targets, fanouts, batch, 0)
     for step in range(epochs * sampler.steps_per_epoch()):
         units = sampler.units(step)
-        mine = strategy.place(Roots(homes[units], ranks)).of_rank(rank)
+        mine = strategy.place(Seeds(homes[units], ranks)).positions_of_rank(rank)
         minibatch = sampler.sample(step, units[mine], ALONE, in_place=False)
         counted[minibatch.blocks[0].sources] += 1 / epochs
         minibatch.release()
     counted[homes == rank] = 0
-    assert np.all(np.diff(reads.visits) <= 0)
+    assert np.all(np.diff(reads.accesses) <= 0)
     assert set(np.flatnonzero(counted)) <= set(reads.vertices)
     of_vertices = np.zeros(graph.num_vertices)
-    of_vertices[reads.vertices] = reads.visits
+    of_vertices[reads.vertices] = reads.accesses
     assert of_vertices.sum() == pytest.approx(counted.sum(), rel=0.03)
     assert np.corrcoef(of_vertices, counted)[0, 1] > 0.99
     few = len(reads.vertices) // 5
     share = counted[reads.vertices[:few]].sum() / counted.sum()
-    assert reads.of_first(few) / reads.of_first(len(reads.visits)) == pytest.approx(share, abs=0.03)
+    assert reads.covered_accesses(few) / reads.covered_accesses(len(reads.accesses)) == pytest.approx(
+        share, abs=0.03
+    )
 
 
 def test_a_short_last_step_counts_with_its_own_size() -> None:
     tree = graph_of([np.array([1]), np.array([])]).topology
-    reads = expected_reads(tree, np.array([0.1, 0.0]), [4, 4, 2], [1])
+    reads = expected_accesses(tree, np.array([0.1, 0.0]), [4, 4, 2], [1])
     np.testing.assert_allclose(reads, [1.0, 1.0])
 
 
@@ -82,7 +84,7 @@ def test_a_cache_changes_no_weight(sparse: bool, cache: str) -> None:
     graph, size = random_graph(seed=1, sparse=sparse), 3
     homes = np.random.default_rng(2).integers(0, size, graph.num_vertices).astype(np.uint8)
 
-    def trained(ranks: JoinedRanks, given: dict[str, Any]) -> tuple[torch.Tensor, dict[str, int], Any]:
+    def trained(ranks: DistributedContext, given: dict[str, Any]) -> tuple[torch.Tensor, dict[str, int], Any]:
         result, _ = trained_on(ranks, graph, homes, settings("graphsage", distributed=given))
         return weights(result), ranks.counts.sent(), result.summary.get("row_cache")
 
@@ -123,7 +125,7 @@ def test_rounded_rows_change_training_a_bit_and_the_run_says_so() -> None:
         settings("graphsage", train=epochs, distributed={"wire": wire}) for wire in ("float32", "float16")
     ]
 
-    def trained(ranks: JoinedRanks, given: dict[str, Any]) -> tuple[torch.Tensor, int, list[str]]:
+    def trained(ranks: DistributedContext, given: dict[str, Any]) -> tuple[torch.Tensor, int, list[str]]:
         result, heard = trained_on(ranks, graph, homes, given)
         said = [event.text for event in heard if isinstance(event, Notice)]
         return weights(result), ranks.counts.sent()["rows"], said
@@ -142,9 +144,9 @@ def test_rows_that_are_read_where_they_lie_are_not_kept() -> None:
     homes = np.random.default_rng(3).integers(0, 4, graph.num_vertices)
 
     def found(beside: Sequence[int]) -> dict[int, float]:
-        given = graph.topology, graph.split("train"), homes, 1, 4, ModelCentric(), 30, [3, 2], beside
+        given = graph.topology, graph.split("train"), homes, 1, 4, ModelCentricStrategy(), 30, [3, 2], beside
         reads = remote_reads(*given)
-        return dict(zip(reads.vertices.tolist(), reads.visits.tolist(), strict=True))
+        return dict(zip(reads.vertices.tolist(), reads.accesses.tolist(), strict=True))
 
     of_all, of_others = found(()), found((0, 3))
     assert {int(homes[v]) for v in of_all} == {0, 2, 3}
@@ -157,7 +159,7 @@ def test_only_rows_that_are_sent_are_cached_and_rounded(machines: tuple[int, ...
     homes = (np.arange(graph.num_vertices) % 3).astype(np.uint8)
     given = settings("graphsage", distributed={"wire": "float16", "cache": "1MiB"})
 
-    def trained(ranks: JoinedRanks) -> tuple[dict[str, int], Any, bool]:
+    def trained(ranks: DistributedContext) -> tuple[dict[str, int], Any, bool]:
         result, heard = trained_on(ranks, graph, homes, given, machines=machines)
         says = any(isinstance(event, Notice) and event.text == ROUNDED for event in heard)
         return ranks.counts.sent(), result.summary.get("row_cache"), says

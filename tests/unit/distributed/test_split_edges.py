@@ -19,14 +19,13 @@ from unit.distributed.test_distributed_training import (
     weights,
 )
 
-from hyrt.distributed.joined_ranks import JoinedRanks
-from hyrt.distributed.split_edges.all_degrees import with_all_degrees
-from hyrt.distributed.split_edges.asked_hops import AskedHops
+from hyrt.distributed.context import DistributedContext
+from hyrt.distributed.remote_sampling import RemoteNeighborSampler, with_global_degrees
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
-from hyrt.observe.events import Evaluated
-from hyrt.predict.ranks.asked_edges import asked_bytes
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.predict.ranks.counted_traffic import remote_sampling_bytes
+from hyrt.sampling.neighbor_sampler import NeighborSampler
+from hyrt.telemetry.events import EvaluationFinished
 
 FANOUTS = [4, 3]
 
@@ -35,7 +34,7 @@ def typed_graph(symmetric: bool) -> Graph:
     """A graph whose edges have types, weights and features."""
     graph = with_values(random_graph(seed=5, symmetric=symmetric), columns=2)
     types = np.random.default_rng(6).integers(0, 3, graph.num_edges).astype(np.int8)
-    return Graph.of_arrays(
+    return Graph.from_arrays(
         "typed",
         graph.topology.indptr,
         graph.topology.indices,
@@ -55,14 +54,14 @@ def test_mini_batches_are_those_of_all_edges(symmetric: bool, in_place: bool) ->
     homes = np.random.default_rng(7).integers(0, 3, graph.num_vertices).astype(np.uint8)
     everything = NeighborSampler(graph, graph.split("train"), FANOUTS, 32, 0)
 
-    def sampled(ranks: JoinedRanks) -> None:
-        part = with_all_degrees(own_edges(graph, homes, ranks.rank), ranks.control)
-        asked = AskedHops(part.topology, homes, ranks.rows, FANOUTS, 0)
+    def sampled(ranks: DistributedContext) -> None:
+        part = with_global_degrees(own_edges(graph, homes, ranks.rank), ranks.control)
+        asked = RemoteNeighborSampler(part.topology, homes, ranks.rows, FANOUTS, 0)
         sampler = NeighborSampler(part, graph.split("train"), FANOUTS, 32, 0)
         for step in range(3):
             # The last rank has nothing to train, but others need its edges.
             units = everything.units(step)[ranks.rank :: 2] if ranks.rank < 2 else np.empty(0, np.int32)
-            hops = asked.of_step(step, units, ALONE)
+            hops = asked.sample_step(step, units, ALONE)
             # Two trainers share the rank's units.
             for piece in np.array_split(units, 2):
                 if not len(piece):
@@ -89,14 +88,16 @@ def test_the_bytes_of_neighbours_are_those_that_are_predicted() -> None:
     everything = NeighborSampler(graph, graph.split("train"), FANOUTS, 32, 0)
     units = np.array_split(everything.units(0), 3)
 
-    def asked(ranks: JoinedRanks) -> int:
+    def asked(ranks: DistributedContext) -> int:
         topology = own_edges(graph, homes, ranks.rank).topology
-        AskedHops(topology, homes, ranks.rows, FANOUTS, 0).of_step(0, units[ranks.rank], ALONE)
+        RemoteNeighborSampler(topology, homes, ranks.rows, FANOUTS, 0).sample_step(
+            0, units[ranks.rank], ALONE
+        )
         return ranks.counts.sent()["edges"]
 
     predicted = np.zeros((3, 3))
     for rank, mine in enumerate(units):
-        predicted += asked_bytes(everything.sample(0, mine, ALONE, in_place=False), homes, rank, 3)
+        predicted += remote_sampling_bytes(everything.sample(0, mine, ALONE, in_place=False), homes, rank, 3)
     assert predicted.sum(1).tolist() == results_of(3, asked)
 
 
@@ -121,7 +122,7 @@ def test_a_run_is_that_of_all_edges_to_the_bit(case: str) -> None:
     assert torch.equal(weights(whole), weights(split))
     assert losses(heard_whole) == losses(heard_split)
     metrics = [
-        [each.metrics for each in heard if isinstance(each, Evaluated)]
+        [each.metrics for each in heard if isinstance(each, EvaluationFinished)]
         for heard in (heard_whole, heard_split)
     ]
     assert metrics[0]

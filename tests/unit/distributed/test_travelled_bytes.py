@@ -7,40 +7,39 @@ from typing import Any
 import numpy as np
 import pytest
 from graphs import random_graph
-from hyrt_perfmodel.communication.distributed_epoch import predict_ranks
+from hyrt_perfmodel.communication.distributed_epoch import predict_distributed
 from hyrt_perfmodel.communication.network import find_network
 from hyrt_perfmodel.platforms.platform_file import load_platform
 from unit.distributed.ranks_in_threads import results_of
 from unit.distributed.test_distributed_training import ALONE, settings, trained_on, weights
 
 from hyrt.config import build_config
-from hyrt.distributed.joined_ranks import JoinedRanks
-from hyrt.distributed.strategies.evening.expected_rows import expected_remote_rows
-from hyrt.distributed.strategies.home import Home
-from hyrt.distributed.strategies.hopgnn import HopGnn
-from hyrt.distributed.strategies.model_centric import ModelCentric
-from hyrt.distributed.strategies.naive_migration import NaiveMigration
-from hyrt.distributed.strategies.p3 import P3
-from hyrt.distributed.strategies.strategy import Roots, Strategy
-from hyrt.distributed.strategies.traffic import Traffic
-from hyrt.distributed.time_steps import TimeSteps
-from hyrt.nn.inputs import inputs_of
-from hyrt.observe.events import EpochEnded
-from hyrt.predict.ranks.counted_traffic import configured_steps, reads_sources
+from hyrt.distributed.context import DistributedContext
+from hyrt.distributed.monitoring import TimeSteps
+from hyrt.distributed.strategies.expected_rows import expected_remote_rows
+from hyrt.distributed.strategies.home import HomeStrategy
+from hyrt.distributed.strategies.hopgnn import HopGnnStrategy
+from hyrt.distributed.strategies.model_centric import ModelCentricStrategy
+from hyrt.distributed.strategies.naive_migration import NaiveMigrationStrategy
+from hyrt.distributed.strategies.p3 import P3Strategy
+from hyrt.distributed.strategies.strategy import Seeds, Strategy, Traffic
+from hyrt.nn.inputs import get_model_inputs
+from hyrt.predict.ranks.counted_traffic import configured_steps, multiplies_sources
 from hyrt.predict.workload import sampled_workload
+from hyrt.telemetry.events import EpochEnded
 from hyrt.training.setup import PreparedRun
 
 RANKS = 3
 CASES: dict[str, tuple[Strategy, dict[str, Any]]] = {
-    "model-centric": (ModelCentric(), {}),
-    "home": (Home(), {}),
-    "hopgnn": (HopGnn(), {"time_steps": 3}),
-    "hopgnn, merged": (HopGnn(num_times=2), {"time_steps": 2}),
-    "p3": (P3(), {}),
-    "naive-migration": (NaiveMigration(), {}),
-    "p3, gat": (P3(of_sources=True), {}),
-    "naive-migration, gat": (NaiveMigration(of_sources=True), {}),
-    "hopgnn, fetching each time": (HopGnn(pre_gather=False), {"time_steps": 3, "pre_gather": False}),
+    "model-centric": (ModelCentricStrategy(), {}),
+    "home": (HomeStrategy(), {}),
+    "hopgnn": (HopGnnStrategy(), {"time_steps": 3}),
+    "hopgnn, merged": (HopGnnStrategy(num_times=2), {"time_steps": 2}),
+    "p3": (P3Strategy(), {}),
+    "naive-migration": (NaiveMigrationStrategy(), {}),
+    "p3, gat": (P3Strategy(multiplies_sources=True), {}),
+    "naive-migration, gat": (NaiveMigrationStrategy(carries_sources=True), {}),
+    "hopgnn, fetching each time": (HopGnnStrategy(pre_gather=False), {"time_steps": 3, "pre_gather": False}),
 }
 
 # Whose first layer multiplies the rows of all sources.
@@ -58,12 +57,12 @@ def test_as_much_travels_as_is_counted(case: str) -> None:
     prepared = PreparedRun(build_config(told), graph)
     steps = prepared.sampler.steps_per_epoch()
 
-    def sent(ranks: JoinedRanks) -> dict[str, int]:
+    def sent(ranks: DistributedContext) -> dict[str, int]:
         trained_on(ranks, graph, homes, told)
         return ranks.counts.sent()
 
     found = results_of(RANKS, sent)
-    counted = Traffic.none(RANKS)
+    counted = Traffic.zero(RANKS)
     for step in range(steps):
         units = prepared.sampler.units(step)
 
@@ -71,7 +70,7 @@ def test_as_much_travels_as_is_counted(case: str) -> None:
             return prepared.sampler.sample(step, units[positions], ALONE, in_place=False).blocks[0]
 
         expected = expected_remote_rows(graph.topology, units, homes, RANKS, 4)
-        placement = chosen.place(Roots(homes[units], RANKS, lambda expected=expected: expected))
+        placement = chosen.place(Seeds(homes[units], RANKS, lambda expected=expected: expected))
         counted += chosen.traffic(placement, homes, sampled)
     row_bytes = 4 * graph.num_features
     model_bytes = 2 * sum(parameter.nbytes for parameter in prepared.model.parameters())
@@ -99,14 +98,16 @@ def test_predicted_gradients_and_models_are_those_that_a_run_sends(case: str) ->
     steps = prepared.sampler.steps_per_epoch()
     assert 1 < training.targets_per_epoch / training.batch_size < steps
 
-    def sent(ranks: JoinedRanks) -> dict[str, int]:
+    def sent(ranks: DistributedContext) -> dict[str, int]:
         trained_on(ranks, graph, homes, told)
         return ranks.counts.sent()
 
     found = results_of(RANKS, sent)
     counted = configured_steps(config, graph, homes, RANKS, prepared.sampler)
     traffic = counted.traffic(chosen, training.at(1.0))
-    expected = predict_ranks(chosen.name, load_platform("h200"), training, traffic, find_network("1gbit"))
+    expected = predict_distributed(
+        chosen.name, load_platform("h200"), training, traffic, find_network("1gbit")
+    )
     # The model of performance knows the matrices, but not the biases.
     parameters = sum(parameter.nbytes for parameter in prepared.model.parameters())
     biased = parameters / (4 * training.at(1.0).num_weights)
@@ -127,8 +128,11 @@ def test_what_carries_sources_is_known_without_the_model(kind: str) -> None:
             continue
         told["model"] = {"kind": kind, "hidden": 8, "layers": 2, **more}
         config = build_config(told)
-        aggregation = inputs_of(PreparedRun(config, graph).model).aggregation
-        assert reads_sources(config) == (aggregation is None or aggregation.reduce == "max"), (kind, more)
+        aggregation = get_model_inputs(PreparedRun(config, graph).model).aggregation
+        assert multiplies_sources(config) == (aggregation is None or aggregation.reduce == "max"), (
+            kind,
+            more,
+        )
 
 
 def test_two_trainers_of_a_rank_share_each_time_step() -> None:
@@ -154,23 +158,25 @@ def test_ranks_merge_by_the_times_of_rank_0() -> None:
     # the first counts. The second merge makes epochs slower.
     seconds = [9.0, 9.5, 8.0, 7.5, 8.5, 8.2, 7.0]
 
-    def numbers(ranks: JoinedRanks) -> list[int]:
-        steps = TimeSteps(ranks.control, 10, ahead=4)
+    def numbers(ranks: DistributedContext) -> list[int]:
+        steps = TimeSteps(ranks.control, 10, steps_ahead=4)
         for number, each in enumerate(seconds, start=1):
-            steps.hear(epoch(number, each + 100 * ranks.rank * number))
-        resumed = TimeSteps(ranks.control, 10, ahead=4)
+            steps.on_event(epoch(number, each + 100 * ranks.rank * number))
+        resumed = TimeSteps(ranks.control, 10, steps_ahead=4)
         resumed.restore(seconds)
-        assert [resumed.of(step) for step in range(80)] == [steps.of(step) for step in range(80)]
-        return [steps.of(step) for step in (0, 19, 20, 39, 40, 59, 60, 79)]
+        assert [resumed.num_times(step) for step in range(80)] == [
+            steps.num_times(step) for step in range(80)
+        ]
+        return [steps.num_times(step) for step in (0, 19, 20, 39, 40, 59, 60, 79)]
 
     by_rank = results_of(5, numbers)
     assert by_rank == [[5, 5, 4, 4, 3, 3, 4, 4]] * 5
 
 
 def test_a_given_number_of_time_steps_stays() -> None:
-    def number(ranks: JoinedRanks) -> int:
-        steps = TimeSteps(ranks.control, 10, ahead=4, given=7)
-        steps.hear(epoch(1, 1.0))
-        return steps.of(20)
+    def number(ranks: DistributedContext) -> int:
+        steps = TimeSteps(ranks.control, 10, steps_ahead=4, fixed=7)
+        steps.on_event(epoch(1, 1.0))
+        return steps.num_times(20)
 
     assert results_of(2, number) == [2, 2]

@@ -12,15 +12,15 @@ from unit.distributed.ranks_in_threads import results_of
 from unit.distributed.test_distributed_training import ONE_GENERATOR
 
 from hyrt.config import build_config
-from hyrt.distributed.gradients.rows_over_ranks import RowsOverRanks
-from hyrt.distributed.joined_ranks import JoinedRanks
-from hyrt.distributed.sharing.share_typed import as_one_step, share_typed
+from hyrt.distributed.context import DistributedContext
+from hyrt.distributed.gradient_allreduce import SparseGradientAllReduce
+from hyrt.distributed.setup.mini_batch import convert_to_one_step, set_up_hetero
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
-from hyrt.nn.typed.learned.learned_rows import LearnedRows, RowGradients
-from hyrt.observe.events import Event, StepGroup
-from hyrt.training.compose import compose_run
-from hyrt.training.given.link_graph import link_graph
+from hyrt.nn.hetero.node_embedding import NodeEmbedding, SparseGradient
+from hyrt.telemetry.events import Event, StepMetrics
+from hyrt.training.build_run import build_run
+from hyrt.training.open_graph import link_graph
 from hyrt.training.setup import PreparedRun
 from hyrt.training.train import Training
 
@@ -38,23 +38,23 @@ GIVEN: dict[str, Any] = {
 
 
 def trained_on(
-    ranks: JoinedRanks | None, given: dict[str, Any], graph: Graph = GRAPH
+    ranks: DistributedContext | None, given: dict[str, Any], graph: Graph = GRAPH
 ) -> tuple[list[float], dict[str, torch.Tensor]]:
     config, heard = build_config(given), list[Event]()
-    if ranks is not None and config.sampler.whole_graph:
-        config, _ = as_one_step(config, graph)
+    if ranks is not None and config.sampler.is_full_graph:
+        config, _ = convert_to_one_step(config, graph)
     prepared = PreparedRun(config, graph)
     shared: dict[str, Any] = {}
     with ONE_GENERATOR:
         assert prepared.model
     if ranks is not None:
         # Nobody seeds the generator for the run while another still draws.
-        ranks.control.add(torch.zeros(1), "control")
-        mine = share_typed(config, graph, ranks, prepared)
+        ranks.control.all_reduce(torch.zeros(1), "control")
+        mine = set_up_hetero(config, graph, ranks, prepared)
         shared = {"shared": mine.shared}
-    parts = compose_run(config, graph, prepared=prepared, emit=heard.append, **shared)
+    parts = build_run(config, graph, prepared=prepared, emit=heard.append, **shared)
     model = Training(parts).run().model
-    losses = [loss for event in heard if isinstance(event, StepGroup) for loss in event.losses]
+    losses = [loss for event in heard if isinstance(event, StepMetrics) for loss in event.losses]
     return losses, model.state_dict()
 
 
@@ -90,16 +90,16 @@ def test_ranks_train_the_links_of_a_relation() -> None:
 
 
 def test_rows_of_ranks_are_added_row_by_row() -> None:
-    table, draw = LearnedRows(20, 3), np.random.default_rng(0)
+    table, draw = NodeEmbedding(20, 3), np.random.default_rng(0)
     rows = [draw.choice(20, count, replace=False) for count in (7, 0, 11)]
     values = [torch.from_numpy(draw.standard_normal((len(each), 3)).astype(np.float32)) for each in rows]
     wanted = np.zeros((20, 3))
     for at, each in zip(rows, values, strict=True):
         wanted[at] += each.numpy()
 
-    def add(ranks: JoinedRanks) -> list[RowGradients]:
-        mine = [RowGradients(0, rows[ranks.rank], values[ranks.rank])] if len(rows[ranks.rank]) else []
-        return RowsOverRanks(ranks.gradients, [table])(mine)
+    def add(ranks: DistributedContext) -> list[SparseGradient]:
+        mine = [SparseGradient(0, rows[ranks.rank], values[ranks.rank])] if len(rows[ranks.rank]) else []
+        return SparseGradientAllReduce(ranks.gradients, [table])(mine)
 
     for (found,) in results_of(3, add):
         assert np.array_equal(found.rows, np.unique(np.concatenate(rows)))
@@ -115,4 +115,4 @@ def test_what_is_of_graphs_in_parts_is_refused() -> None:
         config = build_config({**GIVEN, **given})
         prepared = PreparedRun(config, GRAPH)
         with pytest.raises(ConfigError, match=words):
-            share_typed(config, GRAPH, None, prepared)  # type: ignore[arg-type]
+            set_up_hetero(config, GRAPH, None, prepared)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from hyrt.doctor.machine.bandwidth import check_bandwidth, judge_bandwidth
-from hyrt.machine.child_processes.children import Answer, Children
+from hyrt.doctor.host_checks import check_bandwidth, evaluate_bandwidth
+from hyrt.runtime.isolated_worker import Answer, IsolatedWorker
 
 
 def said(gather: float, calibrated: float | None) -> Answer:
@@ -9,12 +9,12 @@ def said(gather: float, calibrated: float | None) -> Answer:
 
 
 def state(answer: Answer) -> str:
-    (found,) = judge_bandwidth(answer, 2)
+    (found,) = evaluate_bandwidth(answer, 2)
     return found.state
 
 
 def test_it_is_measured_with_little_memory() -> None:
-    with Children() as children:
+    with IsolatedWorker() as children:
         (found,) = check_bandwidth(children, 60.0, 2, 64 * 2**20)
     # What any machine that runs this reaches, and none exceeds.
     assert 0.05 < found.figures["copy_gb_s"] < 10_000
@@ -29,6 +29,6 @@ def test_slower_than_calibrated_or_than_any_machine_is_a_warning() -> None:
 
 
 def test_what_could_not_be_measured_is_a_warning() -> None:
-    (found,) = judge_bandwidth(Answer(({"copy_gb_s": 20.0},), "crashes with SIGBUS"), 2)
+    (found,) = evaluate_bandwidth(Answer(({"copy_gb_s": 20.0},), "crashes with SIGBUS"), 2)
     assert found.state == "warning"
     assert found.found == "could not be measured: crashes with SIGBUS"

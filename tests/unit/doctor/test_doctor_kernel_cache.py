@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hyrt.doctor.finding import DoctorFinding
-from hyrt.doctor.software.kernel_cache import check_kernel_cache, judge_kernel_cache
-from hyrt.machine.child_processes.children import Answer, Children
+from hyrt.doctor.software_checks import check_kernel_cache, evaluate_kernel_cache
+from hyrt.runtime.isolated_worker import Answer, IsolatedWorker
 
 COMPILE = (
     "import numpy as np\nfrom hyrt.graph.row_kernels import gather_rows\nx = np.ones((4, 4), np.float32)\n"
@@ -40,7 +40,7 @@ def truncated(request: pytest.FixtureRequest, cache: Path) -> Iterator[Path]:
 
 def checked(cache: Path, monkeypatch: pytest.MonkeyPatch) -> DoctorFinding:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(cache))
-    with Children() as children:
+    with IsolatedWorker() as children:
         (found,) = check_kernel_cache(children, 60.0)
     return found
 
@@ -76,7 +76,9 @@ def test_a_file_in_place_of_the_chosen_folder(tmp_path: Path, monkeypatch: pytes
 
 
 def judged(used: Answer, chosen: str | None = None) -> DoctorFinding:
-    (found,) = judge_kernel_cache({"structure": Answer(({"damaged": {}, "places": []},)), "used": used}, chosen)
+    (found,) = evaluate_kernel_cache(
+        {"structure": Answer(({"damaged": {}, "places": []},)), "used": used}, chosen
+    )
     return found
 
 

@@ -9,39 +9,38 @@ from typing import Any
 import pytest
 
 from hyrt.doctor.finding import DoctorFinding
-from hyrt.doctor.machine.disk import check_disk
-from hyrt.doctor.machine.writable import nearest_folder, why_not_writable
-from hyrt.doctor.software.kept_rates import judge_kept_rates
-from hyrt.machine.child_processes.children import Answer
+from hyrt.doctor.host_checks import check_disk, find_write_problem, first_existing_ancestor
+from hyrt.doctor.software_checks import evaluate_calibration
+from hyrt.runtime.isolated_worker import Answer
 
 
 def test_writing_leaves_nothing(tmp_path: Path) -> None:
-    assert why_not_writable(tmp_path / "not" / "there") == ""
+    assert find_write_problem(tmp_path / "not" / "there") == ""
     assert list(tmp_path.iterdir()) == []
-    assert nearest_folder(tmp_path / "not" / "there") == tmp_path
+    assert first_existing_ancestor(tmp_path / "not" / "there") == tmp_path
 
 
 def test_a_file_in_the_way(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    assert why_not_writable(file / "below") == f"{file} is not a folder"
+    assert find_write_problem(file / "below") == f"{file} is not a folder"
     (found,) = check_disk(file / "runs", None)
     assert found.state == "broken"
     assert "--output" in found.remedy
-    (kept,) = judge_kept_rates(Answer(), file / "hyrt")
+    (kept,) = evaluate_calibration(Answer(), file / "hyrt")
     assert kept.state == "warning"
     assert "XDG_CACHE_HOME" in kept.remedy
 
 
 def test_a_dangling_link_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    assert "is not a folder" in why_not_writable(tmp_path / "link" / "runs")
+    assert "is not a folder" in find_write_problem(tmp_path / "link" / "runs")
 
 
 def test_a_folder_of_the_system_cannot_be_written() -> None:
     if not Path("/proc/self").is_dir():
         pytest.skip("no /proc")
-    assert why_not_writable(Path("/proc/self")).startswith("/proc/self cannot be written: ")
+    assert find_write_problem(Path("/proc/self")).startswith("/proc/self cannot be written: ")
 
 
 def test_disk_against_what_a_run_keeps(tmp_path: Path) -> None:
@@ -67,7 +66,7 @@ def test_disk_against_what_a_run_keeps(tmp_path: Path) -> None:
 
 def test_rates_that_were_kept(tmp_path: Path) -> None:
     def judged(**said: Any) -> tuple[str, str]:
-        (found,) = judge_kept_rates(Answer((said,)), tmp_path)
+        (found,) = evaluate_calibration(Answer((said,)), tmp_path)
         return found.state, found.found.removeprefix(f"{tmp_path}: ")
 
     whole = judged(calibrated=True, why="", devices=["cpu:0"])

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from hyrt.doctor.machine import shared_memory
-from hyrt.doctor.machine.cpus import check_cpus
-from hyrt.doctor.machine.locked_memory import check_locked_memory
-from hyrt.doctor.machine.memory import HostMemory, check_memory, host_memory
-from hyrt.doctor.machine.shared_memory import check_shared_memory
+from hyrt.doctor import host_checks
+from hyrt.doctor.host_checks import (
+    HostMemory,
+    check_cpus,
+    check_locked_memory,
+    check_memory,
+    check_shared_memory,
+    host_memory,
+)
 
 MEBI, GIBI = 2**20, 2**30
 V1_NO_LIMIT = 2**63 - 4096
@@ -83,7 +87,7 @@ def test_v2_memory_left_counts_what_the_system_gives_back(tmp_path: Path) -> Non
     )
     have = host_memory(tmp_path)
     assert have == HostMemory(total=16 * GIBI, available=8 * GIBI, limit=4 * GIBI, left=2 * GIBI)
-    assert (have.most, have.now) == (4 * GIBI, 2 * GIBI)
+    assert (have.max_bytes, have.available_bytes) == (4 * GIBI, 2 * GIBI)
 
 
 def test_v1_memory(tmp_path: Path) -> None:
@@ -175,7 +179,7 @@ def test_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.state == "ok"
     (missing,) = check_shared_memory(tmp_path / "none")
     assert missing.state == "warning"
-    monkeypatch.setattr(shared_memory, "_SMALL_BYTES", 2**60)
+    monkeypatch.setattr(host_checks, "_SMALL_BYTES", 2**60)
     (small,) = check_shared_memory(tmp_path)
     assert small.state == "warning"
     assert "--shm-size" in small.remedy

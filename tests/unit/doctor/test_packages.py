@@ -4,14 +4,14 @@ from importlib import metadata
 
 import pytest
 
-from hyrt.doctor.software.packages import (
+from hyrt.doctor.software_checks import (
     Requirement,
     check_packages,
     check_python,
-    judge_packages,
-    requirements,
+    declared_requirements,
+    evaluate_packages,
 )
-from hyrt.machine.child_processes.children import Answer, Children
+from hyrt.runtime.isolated_worker import Answer, IsolatedWorker
 
 
 def said(version: str | None, origin: str = "/site/x.py") -> Answer:
@@ -19,12 +19,12 @@ def said(version: str | None, origin: str = "/site/x.py") -> Answer:
 
 
 def states(wanted: Requirement, answer: Answer) -> list[tuple[str, str, str]]:
-    found = judge_packages([wanted], {wanted.module: answer})
+    found = evaluate_packages([wanted], {wanted.module: answer})
     return [(each.check, each.state, each.found) for each in found[1:]]
 
 
 def test_requirements_are_those_declared_without_extras() -> None:
-    found = {each.package: each for each in requirements() or []}
+    found = {each.package: each for each in declared_requirements() or []}
     assert {"torch", "numpy", "numba", "pyyaml", "rich"} <= found.keys()
     assert not {"ogb", "pyopencl", "pytest", "ruff"} & found.keys()
     assert found["pyyaml"].module == "yaml"
@@ -36,7 +36,7 @@ def test_this_python_is_new_enough() -> None:
 
 
 def test_installed_packages_are_imported_elsewhere() -> None:
-    with Children() as children:
+    with IsolatedWorker() as children:
         found = check_packages(children, 60.0)
     assert [each.state for each in found] == ["ok"]
     for package, version in found[0].figures["versions"].items():
@@ -45,7 +45,9 @@ def test_installed_packages_are_imported_elsewhere() -> None:
 
 def test_a_missing_package_is_to_be_installed() -> None:
     wanted = Requirement("no-such-package", "1.2")
-    (found,) = judge_packages([wanted], {"no_such_package": Answer(problem="ModuleNotFoundError: ...")})[1:]
+    (found,) = evaluate_packages([wanted], {"no_such_package": Answer(problem="ModuleNotFoundError: ...")})[
+        1:
+    ]
     assert (found.state, found.found) == ("broken", "is not installed")
     assert found.remedy == "pip install 'no-such-package>=1.2'"
 

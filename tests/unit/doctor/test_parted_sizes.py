@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hyrt.doctor.children.dataset_sizes import dataset_sizes
+from hyrt.doctor.probes.dataset_sizes import read_dataset_sizes
 from hyrt.errors import DataError
 from hyrt.graph import open_graph
 from hyrt.graph.partition.write_parts import PartitionJob, write_parts
@@ -49,8 +49,8 @@ def test_sizes_are_those_of_the_opened_graph(
     write_parts(PartitionJob(source, parts, 3, "random", topology=topology))
     graph = open_graph(parts)
     split = 1 if is_sparse else 0
-    found = dataset_sizes(str(parts), split, "auto")
-    assert found.found == f"{parts}, {graph.num_vertices:,} vertices, {graph.num_edges:,} edges in 3 parts"
+    found = read_dataset_sizes(str(parts), split, "auto")
+    assert found.location == f"{parts}, {graph.num_vertices:,} vertices, {graph.num_edges:,} edges in 3 parts"
     assert (found.features, found.classes) == (graph.num_features, graph.num_classes)
     assert found.targets == len(graph.split("train", split))
     edges = graph.topology.indptr.nbytes + graph.topology.indices.nbytes
@@ -69,7 +69,8 @@ def test_sizes_are_those_of_the_opened_graph(
         assert found.mapped_bytes == rows + (edges if topology == "replicated" else 0)
         assert found.feature_bytes == 0
         assert (
-            dataset_sizes(str(parts), 0, "row").feature_bytes == 4.0 * graph.num_vertices * graph.num_features
+            read_dataset_sizes(str(parts), 0, "row").feature_bytes
+            == 4.0 * graph.num_vertices * graph.num_features
         )
 
 
@@ -79,11 +80,11 @@ def test_a_missing_or_shortened_file_and_a_split_that_is_not_there_are_named(
     parts = tmp_path / "parts"
     write_parts(PartitionJob(str(sparse), parts, 2, "block"))
     with pytest.raises(DataError, match=r"data\.split=2: the dataset has 2 splits, numbered from 0"):
-        dataset_sizes(str(parts), 2, "auto")
+        read_dataset_sizes(str(parts), 2, "auto")
     rows = parts / "part-0001" / "feat_values.npy"
     os.truncate(rows, rows.stat().st_size - 4)
     with pytest.raises(DataError, match=r"part-0001/feat_values\.npy"):
-        dataset_sizes(str(parts), 0, "auto")
+        read_dataset_sizes(str(parts), 0, "auto")
     rows.unlink()
     with pytest.raises(DataError, match=r"part-0001/feat_values\.npy"):
-        dataset_sizes(str(parts), 0, "auto")
+        read_dataset_sizes(str(parts), 0, "auto")

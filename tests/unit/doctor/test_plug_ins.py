@@ -8,8 +8,8 @@ import pytest
 from hyrt_devices.cpu import CpuDevice
 
 from hyrt.config import Config
-from hyrt.doctor.software.plug_ins import DEFAULT_KINDS, check_plug_ins
-from hyrt.machine import entry_points
+from hyrt.doctor.software_checks import DEFAULT_KINDS, check_plug_ins
+from hyrt.runtime import entry_points
 from hyrt.testing import check_device
 
 

@@ -12,17 +12,17 @@ from unit.graph.saved_by_dgl import saved_by_dgl
 
 import hyrt
 from hyrt.config import build_config
-from hyrt.doctor.children.dataset_sizes import SizesUnknown, dataset_sizes
-from hyrt.doctor.children.needs import _MOMENTS, needs, num_moments
-from hyrt.doctor.children.settings import answer
-from hyrt.doctor.settings import Asked, ask_settings, judge_settings, wanted_devices
+from hyrt.doctor.probes.dataset_sizes import SizesUnknownError, read_dataset_sizes
+from hyrt.doctor.probes.resource_needs import _MOMENTS, estimate_needs, optimizer_values_per_weight
+from hyrt.doctor.probes.settings import answer
+from hyrt.doctor.settings_checks import DoctorRequest, evaluate_settings, probe_settings, requested_devices
 from hyrt.errors import DataError
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.graph.source import open_dataset, open_graph
-from hyrt.machine.child_processes.children import Answer, Children
-from hyrt.predict.bare_model import bare_model
-from hyrt.sampling.neighbor_settings import NeighborSettings
+from hyrt.predict.meta_model import meta_model
+from hyrt.runtime.isolated_worker import Answer, IsolatedWorker
 from hyrt.sampling.sampler_settings import SamplerSettings
+from hyrt.sampling.settings.neighbor_settings import NeighborSettings
 from hyrt.training.setup import build_model
 
 GPU = {"name": "gpu:0", "kind": "gpu", "index": 0, "memory_bytes": 2**20, "zero_copy": False}
@@ -51,7 +51,7 @@ def mapped(npz: Path) -> Path:
 def test_sizes_are_those_of_the_opened_graph(kind: str, npz: Path, mapped: Path) -> None:
     source = {"synthetic": "synthetic:tiny", "npz": str(npz), "folder": str(mapped)}[kind]
     graph = open_graph(source)
-    found = dataset_sizes(source, 0, "none")
+    found = read_dataset_sizes(source, 0, "none")
     assert isinstance(graph.features, DenseFeatures)
     assert found.degrees.num_vertices == graph.num_vertices
     assert found.degrees.num_edges == pytest.approx(graph.num_edges, rel=0.02)
@@ -70,16 +70,16 @@ def test_sizes_are_those_of_the_opened_graph(kind: str, npz: Path, mapped: Path)
 def test_a_scaled_folder_is_in_memory(mapped: Path) -> None:
     graph = open_graph(mapped, normalize="row")
     assert isinstance(graph.features, DenseFeatures)
-    assert dataset_sizes(str(mapped), 0, "row").feature_bytes == graph.features.values.nbytes
+    assert read_dataset_sizes(str(mapped), 0, "row").feature_bytes == graph.features.values.nbytes
 
 
 def test_datasets_that_are_not_there_or_damaged(npz: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
-        dataset_sizes(str(tmp_path / "none.npz"), 0, "none")
+        read_dataset_sizes(str(tmp_path / "none.npz"), 0, "none")
     torn = tmp_path / "torn.npz"
     torn.write_bytes(npz.read_bytes()[:5000])
     with pytest.raises(DataError, match="damaged"):
-        dataset_sizes(str(torn), 0, "none")
+        read_dataset_sizes(str(torn), 0, "none")
     short = tmp_path / "short"
     short.mkdir()
     for key, array in np.load(npz).items():
@@ -87,7 +87,7 @@ def test_datasets_that_are_not_there_or_damaged(npz: Path, tmp_path: Path) -> No
     whole = (short / "features.npy").read_bytes()
     (short / "features.npy").write_bytes(whole[:-4])
     with pytest.raises(DataError, match=r"features.*truncated"):
-        dataset_sizes(str(short), 0, "none")
+        read_dataset_sizes(str(short), 0, "none")
 
 
 def test_a_published_dataset_needs_the_package_that_downloads_it(
@@ -103,15 +103,15 @@ def test_a_published_dataset_needs_the_package_that_downloads_it(
 
     monkeypatch.setattr(metadata, "version", missing)
     with pytest.raises(DataError, match="ogb package"):
-        dataset_sizes("ogbn-products", 0, "none")
+        read_dataset_sizes("ogbn-products", 0, "none")
     (tmp_path / "dataset" / "ogbn_products").mkdir(parents=True)
     # Hu et al. 2020, table 2: 2,449,029 products in 61,859,140 undirected edges.
-    found = dataset_sizes("ogbn-products", 0, "none")
+    found = read_dataset_sizes("ogbn-products", 0, "none")
     assert found.degrees.num_vertices == 2_449_029
     assert found.feature_bytes == 2_449_029 * 100 * 4
     (tmp_path / "dataset" / "ogbn_other").mkdir()
-    with pytest.raises(SizesUnknown):
-        dataset_sizes("ogbn-other", 0, "none")
+    with pytest.raises(SizesUnknownError):
+        read_dataset_sizes("ogbn-other", 0, "none")
 
 
 def test_needs_are_bounded_by_a_count_by_hand() -> None:
@@ -123,8 +123,8 @@ def test_needs_are_bounded_by_a_count_by_hand() -> None:
             "checkpoint": {"keep": 2},
         }
     )
-    sizes = dataset_sizes("synthetic:tiny", 0, "none")
-    found = needs(config, sizes, [])
+    sizes = read_dataset_sizes("synthetic:tiny", 0, "none")
+    found = estimate_needs(config, sizes, [])
     # Layers of 16 -> 64 and 64 -> 4 with biases; each file has weights, two moments, the best weights, and
     # some state.
     weights = 17 * 64 + 65 * 4
@@ -151,8 +151,8 @@ def test_needs_are_bounded_by_a_count_by_hand() -> None:
 
 def test_a_device_of_its_own_memory_holds_its_share() -> None:
     config = build_config({"data": {"source": "synthetic:tiny", "batch_size": 256}, "devices": "cpu=1,gpu=3"})
-    sizes = dataset_sizes("synthetic:tiny", 0, "none")
-    found = needs(config, sizes, [GPU])
+    sizes = read_dataset_sizes("synthetic:tiny", 0, "none")
+    found = estimate_needs(config, sizes, [GPU])
     memory = found["devices"]["gpu:0"]
     assert memory["have_bytes"] == 2**20
     # 192 targets at least stage their own rows.
@@ -160,14 +160,14 @@ def test_a_device_of_its_own_memory_holds_its_share() -> None:
     limited = config.model_copy(
         update={"runtime": config.runtime.model_copy(update={"device_memory_gib": 2**-12})}
     )
-    assert needs(limited, sizes, [GPU])["devices"]["gpu:0"]["have_bytes"] == 2**18
+    assert estimate_needs(limited, sizes, [GPU])["devices"]["gpu:0"]["have_bytes"] == 2**18
 
 
 def test_of_a_trainer_elsewhere_the_host_holds_the_gradients() -> None:
     def weights_bytes(devices: str) -> int:
         model = {"kind": "gcn", "hidden": 64, "layers": 2}
         settings = {"data": {"source": "synthetic:tiny"}, "model": model, "devices": devices}
-        found = needs(build_config(settings), dataset_sizes("synthetic:tiny", 0, "none"), [GPU])
+        found = estimate_needs(build_config(settings), read_dataset_sizes("synthetic:tiny", 0, "none"), [GPU])
         count: int = found["host"]["weights_bytes"]
         return count
 
@@ -199,8 +199,8 @@ def test_sparse_features_and_walks_are_estimated(sparse: Path, kind: str) -> Non
     graph = open_graph(sparse)
     settings = {"data": {"source": str(sparse)}, "sampler": {"kind": kind}, "model": {"hidden": 64}}
     small, wide = (
-        needs(build_config({**settings, "model": {"hidden": hidden}}), sizes, [])
-        for sizes in [dataset_sizes(str(sparse), 0, "none")]
+        estimate_needs(build_config({**settings, "model": {"hidden": hidden}}), sizes, [])
+        for sizes in [read_dataset_sizes(str(sparse), 0, "none")]
         for hidden in (64, 10**8)
     )
     once = sum(parameter.numel() for parameter in build_model(build_config(settings), graph).parameters()) * 4
@@ -212,8 +212,8 @@ def test_sparse_features_and_walks_are_estimated(sparse: Path, kind: str) -> Non
     # Sparse rows stay sparse: less than the dense rows of one mini-batch, more than its stored values.
     assert 2 * graph.num_vertices * 8 / 4 < small["host"]["mini_batches_bytes"] < graph.num_vertices * 4000
     assert (
-        dataset_sizes(str(sparse), 0, "row").feature_bytes
-        == dataset_sizes(str(sparse), 0, "none").feature_bytes
+        read_dataset_sizes(str(sparse), 0, "row").feature_bytes
+        == read_dataset_sizes(str(sparse), 0, "none").feature_bytes
     )
 
 
@@ -223,10 +223,10 @@ def test_weights_are_those_of_the_model(kind: str, more: dict[str, Any], npz: Pa
     config = build_config({"model": {"kind": kind, "hidden": 24, **more}})
     graph = open_graph(npz)
     count = sum(parameter.numel() for parameter in build_model(config, graph).parameters())
-    bare = bare_model(config, graph.num_features, graph.num_classes)
+    bare = meta_model(config, graph.num_features, graph.num_classes)
     assert sum(parameter.numel() for parameter in bare.parameters()) == count
     assert all(parameter.is_meta for parameter in bare.parameters())
-    disk = needs(config, dataset_sizes(str(npz), 0, "none"), [])["disk"]
+    disk = estimate_needs(config, read_dataset_sizes(str(npz), 0, "none"), [])["disk"]
     # Weights, Adam's two moments and the best weights, and some state.
     assert 4 * 4 * count < disk["least_bytes"] < 4 * 4 * count + 2**14
 
@@ -243,20 +243,20 @@ def test_moments_are_those_that_the_optimizer_keeps(name: str, options: dict[str
     weight.grad = torch.ones(8, 8)
     optimizer.step()
     kept = sum(value.numel() for value in optimizer.state[weight].values() if torch.is_tensor(value))
-    assert round(kept / 64) == num_moments(name, options)
+    assert round(kept / 64) == optimizer_values_per_weight(name, options)
 
 
 def told(**options: str | None) -> Answer:
     words = options.pop("words", None)
-    asked = Asked(words=tuple(words.split()) if words else (), options=options)
-    with Children() as children:
-        answer = ask_settings(children, asked, [GPU], 60.0)
+    asked = DoctorRequest(words=tuple(words.split()) if words else (), options=options)
+    with IsolatedWorker() as children:
+        answer = probe_settings(children, asked, [GPU], 60.0)
     assert answer is not None
     return answer
 
 
 def states(answer: Answer, cpus: int = 2) -> list[tuple[str, str]]:
-    return [(found.check, found.state) for found in judge_settings(answer, cpus)]
+    return [(found.check, found.state) for found in evaluate_settings(answer, cpus)]
 
 
 def test_a_model_that_another_package_claims_is_a_finding(
@@ -267,7 +267,7 @@ def test_a_model_that_another_package_claims_is_a_finding(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-gcn\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[hyrt.models]\ngcn = acme_gcn:Gcn\n")
     monkeypatch.syspath_prepend(tmp_path)
-    findings = judge_settings(told(data__source="synthetic:tiny", model__kind="gcn", devices="cpu"), 2)
+    findings = evaluate_settings(told(data__source="synthetic:tiny", model__kind="gcn", devices="cpu"), 2)
     (wrong,) = [found for found in findings if found.state == "broken"]
     assert wrong.check == "settings"
     assert wrong.found.startswith("model.kind 'gcn' is declared by acme-gcn 1.0 and by hyrt ")
@@ -278,7 +278,7 @@ def test_settings_are_read_in_a_child(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("runtime: {sample_threads: 9}\n")
     answer = told(words=f"{file} train.epochs=1", data__source="synthetic:tiny", devices="gpu")
-    assert wanted_devices(answer) == ["gpu"]
+    assert requested_devices(answer) == ["gpu"]
     assert states(answer) == [
         ("settings", "ok"),
         ("threads", "warning"),
@@ -296,22 +296,22 @@ def test_settings_are_read_in_a_child(tmp_path: Path) -> None:
 )
 def test_wrong_settings_are_broken(words: str, check: str, text: str) -> None:
     answer = told(words=words)
-    (found,) = [each for each in judge_settings(answer, 2) if each.state == "broken"]
+    (found,) = [each for each in evaluate_settings(answer, 2) if each.state == "broken"]
     assert found.check == check
     assert text in found.found
 
 
 def test_without_settings_the_cpu_is_wanted() -> None:
-    with Children() as children:
-        assert ask_settings(children, Asked(options={"devices": None}), [], 60.0) is None
-    assert judge_settings(None, 2) == []
-    assert wanted_devices(None) == ["cpu"]
+    with IsolatedWorker() as children:
+        assert probe_settings(children, DoctorRequest(options={"devices": None}), [], 60.0) is None
+    assert evaluate_settings(None, 2) == []
+    assert requested_devices(None) == ["cpu"]
 
 
 def test_no_field_is_lost_between_the_processes() -> None:
     said: tuple[dict[str, Any], ...] = ({"a": 1}, {"b": 2, "a": 3})
-    assert Answer(said).all("a") == [1, 3]
-    assert Answer(said).first("c") is None
+    assert Answer(said).values("a") == [1, 3]
+    assert Answer(said).first_value("c") is None
 
 
 def test_a_sampler_that_cannot_say_its_sizes_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,8 +332,8 @@ def test_sizes_of_typed_graphs_are_known_once_they_are_open(tmp_path):
     (tmp_path / "saved.bin").write_bytes(saved_by_dgl("plain"))
     for name in names:
         with pytest.raises(
-            SizesUnknown, match="the sizes of a graph with types of vertices are known once it"
+            SizesUnknownError, match="the sizes of a graph with types of vertices are known once it"
         ):
-            dataset_sizes(name, 0, "none")
-    with pytest.raises(SizesUnknown, match="the sizes of a graph of DGL are known once it is opened"):
-        dataset_sizes(str(tmp_path / "saved.bin"), 0, "none")
+            read_dataset_sizes(name, 0, "none")
+    with pytest.raises(SizesUnknownError, match="the sizes of a graph of DGL are known once it is opened"):
+        read_dataset_sizes(str(tmp_path / "saved.bin"), 0, "none")

@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from hyrt.doctor.finding import STATES, DoctorFinding, State, exit_code
-from hyrt.doctor.table import finding_lines, last_line
-from hyrt.quantities import size
+from hyrt.doctor.finding import STATES, DoctorFinding, State, exit_code, finding_lines, summary_line
+from hyrt.formatting import format_bytes
 
 
 def finding(state: State, found: str = "as it is", check: str = "cpus") -> DoctorFinding:
@@ -51,8 +50,8 @@ def test_an_output_that_is_too_narrow_gets_whole_lines() -> None:
 
 def test_the_last_line_counts() -> None:
     findings = [finding("ok"), finding("ok"), finding("warning"), finding("warning"), finding("note")]
-    assert last_line(findings, 4.24) == "2 warnings, 1 note, 2 ok in 4.2 s: a run can start"
-    assert last_line([*findings, finding("broken")], 1).endswith("a run with these settings cannot work")
+    assert summary_line(findings, 4.24) == "2 warnings, 1 note, 2 ok in 4.2 s: a run can start"
+    assert summary_line([*findings, finding("broken")], 1).endswith("a run with these settings cannot work")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,7 @@ def test_the_last_line_counts() -> None:
     ],
 )
 def test_sizes(num_bytes: int, text: str) -> None:
-    assert size(num_bytes) == text
+    assert format_bytes(num_bytes) == text
 
 
 def test_json_has_no_infinity() -> None:

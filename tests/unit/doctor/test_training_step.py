@@ -10,8 +10,8 @@ from hyrt_devices.cpu import CpuDevice
 from hyrt_devices.null import NullDevice
 
 from hyrt.device import DeviceInfo, StepResult
-from hyrt.device.capabilities import ExplainsAbsence
-from hyrt.doctor.children import backends
+from hyrt.device.capabilities import ExplainsMissing
+from hyrt.doctor.probes import backends
 
 
 class WrongDevice(CpuDevice):
@@ -38,7 +38,7 @@ class MisnamedDevice(CpuDevice):
         return [DeviceInfo(kind="other", index=0, description="", memory_bytes=0)]
 
 
-class AbsentDevice(CpuDevice, ExplainsAbsence):
+class AbsentDevice(CpuDevice, ExplainsMissing):
     @classmethod
     def probe(cls) -> list[DeviceInfo]:
         return []
@@ -50,8 +50,8 @@ class AbsentDevice(CpuDevice, ExplainsAbsence):
 
 def said(monkeypatch: pytest.MonkeyPatch, kind: str, backend: type) -> list[dict[str, Any]]:
     declared = {kind: SimpleNamespace(name=kind, load=lambda: backend)}
-    monkeypatch.setattr(backends, "BACKENDS", SimpleNamespace(entry=declared.__getitem__))
-    monkeypatch.setattr("hyrt.machine.this_process.process_settings.prepare_process", lambda: None)
+    monkeypatch.setattr(backends, "BACKENDS", SimpleNamespace(find_entry=declared.__getitem__))
+    monkeypatch.setattr("hyrt.runtime.process_setup.prepare_process", lambda: None)
     heard: list[dict[str, Any]] = []
     backends.answer(kind, lambda **more: heard.append(more), threads=2)
     return heard

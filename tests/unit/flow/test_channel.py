@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from hyrt.flow.channel import Channel, ChannelClosed
+from hyrt.runtime.channel import Channel, ChannelClosedError
 
 
 def in_thread(work) -> threading.Thread:
@@ -94,7 +94,7 @@ def test_closing_the_receiver_tells_a_waiting_sender() -> None:
     def send() -> None:
         try:
             channel.put(1)
-        except ChannelClosed as error:
+        except ChannelClosedError as error:
             raised.append(error)
 
     thread = in_thread(send)
@@ -134,9 +134,9 @@ def test_failing_wakes_a_waiting_receiver() -> None:
 def test_put_after_close_and_get_after_end() -> None:
     channel: Channel[int] = Channel("c", 1)
     channel.close_sender()
-    with pytest.raises(ChannelClosed):
+    with pytest.raises(ChannelClosedError):
         channel.put(1)
-    with pytest.raises(ChannelClosed):
+    with pytest.raises(ChannelClosedError):
         channel.get()
 
 

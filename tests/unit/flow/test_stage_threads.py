@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hyrt.errors import StageFailure, Stalled
-from hyrt.flow.channel import ChannelClosed
-from hyrt.flow.stage_threads import Place, StageThreads
+from hyrt.errors import StageError, StallError
+from hyrt.runtime.channel import ChannelClosedError
+from hyrt.runtime.stage_threads import StageProgress, StageThreads
 
 NUMBERS = 20
 
@@ -20,26 +20,26 @@ class Squares:
 
     def __init__(self, square: Callable[[int], int], timeout_s: float = 30.0, **more: Any) -> None:
         self.threads = StageThreads(stall_timeout_s=timeout_s, **{"on_stall": print, **more})
-        self._counted = self.threads.channel("counted", 2)
-        self.squared = self.threads.channel("squared", 2)
+        self._counted = self.threads.add_channel("counted", 2)
+        self.squared = self.threads.add_channel("squared", 2)
         self._square = square
-        self.threads.add("test.count", "count", "here", self._count)
-        self.threads.add("test.square", "square", "there", self._squares)
+        self.threads.add_thread("test.count", "count", "here", self._count)
+        self.threads.add_thread("test.square", "square", "there", self._squares)
 
-    def _count(self, place: Place) -> None:
+    def _count(self, place: StageProgress) -> None:
         for number in range(NUMBERS):
-            place.at(number)
+            place.begin_step(number)
             self._counted.put(number)
         self._counted.close_sender()
 
-    def _squares(self, place: Place) -> None:
+    def _squares(self, place: StageProgress) -> None:
         for number in self._counted:
-            place.at(number)
+            place.begin_step(number)
             self.squared.put(self._square(number))
         self.squared.close_sender()
 
     def all(self) -> list[int]:
-        with self.threads, self.threads.waiting():
+        with self.threads, self.threads.consumer_waiting():
             return list(self.squared)
 
 
@@ -62,7 +62,7 @@ def test_the_first_failure_wins_and_ends_all() -> None:
         return number
 
     with pytest.raises(
-        StageFailure, match="error in square on there at step 7: ZeroDivisionError: 7"
+        StageError, match="error in square on there at step 7: ZeroDivisionError: 7"
     ) as raised:
         Squares(square, on_failure=heard.append).all()
     assert raised.value.__cause__ is cause
@@ -76,7 +76,7 @@ def test_a_consumer_that_is_busy_hears_of_a_failure_when_it_asks() -> None:
     squares = Squares(lambda number: 1 // 0, on_failure=lambda failure: failed.set())
     with squares.threads:
         assert failed.wait(10)
-        with pytest.raises(StageFailure, match="square on there at step 0"):
+        with pytest.raises(StageError, match="square on there at step 0"):
             squares.threads.raise_failure()
 
 
@@ -94,7 +94,7 @@ def test_who_hangs_is_named_with_all_stacks() -> None:
         reports.append(report)
         release.set()
 
-    with pytest.raises(Stalled, match=r"\(square on there at step 3 did not return\)"):
+    with pytest.raises(StallError, match=r"\(square on there at step 3 did not return\)"):
         Squares(square, timeout_s=0.2, on_stall=on_stall).all()
     (report,) = reports
     assert "thread test.count" in report
@@ -108,26 +108,26 @@ def test_who_hangs_is_named_with_all_stacks() -> None:
 
 def test_a_stall_ends_with_what_has_held_all_up_where_that_is_known() -> None:
     release = threading.Event()
-    cause = StageFailure("rank 1 failed: nothing moved for 9 s")
+    cause = StageError("rank 1 failed: nothing moved for 9 s")
 
     def square(number: int) -> int:
         release.wait(20)
         return number
 
-    def held_up() -> StageFailure:
+    def held_up() -> StageError:
         release.set()
         return cause
 
     reports: list[str] = []
-    with pytest.raises(StageFailure) as raised:
-        Squares(square, timeout_s=0.2, on_stall=reports.append, cause_of_stall=held_up).all()
+    with pytest.raises(StageError) as raised:
+        Squares(square, timeout_s=0.2, on_stall=reports.append, explain_stall=held_up).all()
     assert raised.value is cause
     assert not reports
     assert not alive()
 
 
 def test_a_thread_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyrt.flow.stage_threads._JOIN_S", 0.2)
+    monkeypatch.setattr("hyrt.runtime.stage_threads._JOIN_S", 0.2)
     release = threading.Event()
 
     def square(number: int) -> int:
@@ -135,7 +135,7 @@ def test_a_thread_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) ->
         return number
 
     squares = Squares(square)
-    with pytest.raises(StageFailure, match=r"thread test.square did not end within 0.2 s"), squares.threads:
+    with pytest.raises(StageError, match=r"thread test.square did not end within 0.2 s"), squares.threads:
         pass
     release.set()
     for thread in threading.enumerate():
@@ -151,7 +151,7 @@ def test_the_end_of_a_consumer_that_leaves_is_no_failure() -> None:
         assert squares.squared.get() == 0
     assert not heard
     assert not alive()
-    with pytest.raises(ChannelClosed, match="closed"):
+    with pytest.raises(ChannelClosedError, match="closed"):
         squares.squared.get()
 
 
@@ -161,7 +161,7 @@ def test_channels_tell_what_they_hold() -> None:
     def watch(name: str) -> Callable[[int], None]:
         return seen.setdefault(name, []).append
 
-    Squares(lambda number: number, watch=watch).all()
+    Squares(lambda number: number, channel_observer=watch).all()
     # Each item comes and goes.
     assert {name: len(counts) for name, counts in seen.items()} == dict.fromkeys(
         ("counted", "squared"), 2 * NUMBERS

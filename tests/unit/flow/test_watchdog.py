@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 
-from hyrt.flow.watchdog import NoProgressGuard, thread_stacks
+from hyrt.runtime.stage_threads import Watchdog, format_thread_stacks
 
 
 class Clock:
@@ -12,10 +12,8 @@ class Clock:
         return self.now
 
 
-def guard(clock: Clock, state: dict, timeout: float = 10.0) -> NoProgressGuard:
-    return NoProgressGuard(
-        timeout, lambda: state["activity"], lambda: state["waiting"], lambda stacks: None, clock
-    )
+def guard(clock: Clock, state: dict, timeout: float = 10.0) -> Watchdog:
+    return Watchdog(timeout, lambda: state["activity"], lambda: state["waiting"], lambda stacks: None, clock)
 
 
 def test_stalls_only_after_the_timeout_without_activity() -> None:
@@ -70,7 +68,7 @@ def test_stacks_name_every_thread() -> None:
     release = threading.Event()
     thread = threading.Thread(target=release.wait, name="a thread to find")
     thread.start()
-    stacks = thread_stacks()
+    stacks = format_thread_stacks()
     release.set()
     thread.join()
     assert "a thread to find" in stacks
@@ -85,7 +83,7 @@ def test_a_stall_is_reported_once_and_the_guard_ends() -> None:
         reported.append(stacks)
         heard.set()
 
-    watch = NoProgressGuard(0.05, lambda: 0, lambda: True, on_stall)
+    watch = Watchdog(0.05, lambda: 0, lambda: True, on_stall)
     watch.start()
     assert heard.wait(5)
     watch.close()

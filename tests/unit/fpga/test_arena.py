@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_devices.fpga.arena import Shortage, lay_out
-from hyrt_hls.task.layout import LayerRecord, regions, row_base
+from hyrt_devices.fpga.tiles import Shortage, lay_out
+from hyrt_hls.task_layout import LayerRecord, arena_regions, row_base
 
 LARGE = SimpleNamespace(pes=4, arena_words=1 << 16)
 
@@ -52,26 +52,26 @@ def models(draw: st.DrawFn) -> list[LayerRecord]:
 
 def most_at_once(records: list[LayerRecord], of_rows: bool) -> int:
     """Words that hold data in the worst step: no layout takes fewer."""
-    kept = [region for region in regions(records, LARGE.pes) if region.of_rows == of_rows]
-    steps = range(1 + max((region.dies for region in kept), default=0))
-    return max(sum(r.words for r in kept if r.born <= step <= r.dies) for step in steps)
+    kept = [region for region in arena_regions(records, LARGE.pes) if region.in_row_memory == of_rows]
+    steps = range(1 + max((region.last_step for region in kept), default=0))
+    return max(sum(r.words for r in kept if r.first_step <= step <= r.last_step) for step in steps)
 
 
 @given(models())
 def test_no_two_matrices_hold_the_same_word_in_the_same_step(records: list[LayerRecord]) -> None:
     placed = lay_out(records, LARGE)
     assert not isinstance(placed, Shortage)
-    kept = regions(placed, LARGE.pes)
-    board = np.zeros((1 + max(region.dies for region in kept), LARGE.arena_words), np.int8)
+    kept = arena_regions(placed, LARGE.pes)
+    board = np.zeros((1 + max(region.last_step for region in kept), LARGE.arena_words), np.int8)
     for region in kept:
         low, high = (
             (row_base(LARGE.arena_words), LARGE.arena_words)
-            if region.of_rows
+            if region.in_row_memory
             else (0, row_base(LARGE.arena_words))
         )
         assert low <= region.offset
         assert region.offset + region.words <= high
-        board[region.born : region.dies + 1, region.offset : region.offset + region.words] += 1
+        board[region.first_step : region.last_step + 1, region.offset : region.offset + region.words] += 1
     assert board.max() == 1
 
 
@@ -94,8 +94,8 @@ def test_matrices_that_do_not_meet_share_words() -> None:
     records = [record(64, 64, 1, (1, 4), relu=False), record(64, 64, 1, (4, 4), relu=False)]
     placed = lay_out(records, LARGE)
     assert not isinstance(placed, Shortage)
-    together = sum(region.words for region in regions(placed, LARGE.pes) if region.of_rows)
-    highest = max(r.offset + r.words for r in regions(placed, LARGE.pes) if r.of_rows)
+    together = sum(region.words for region in arena_regions(placed, LARGE.pes) if region.in_row_memory)
+    highest = max(r.offset + r.words for r in arena_regions(placed, LARGE.pes) if r.in_row_memory)
     assert highest - row_base(LARGE.arena_words) < together
 
 

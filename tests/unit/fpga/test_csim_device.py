@@ -13,20 +13,24 @@ from typing import Any
 import numpy as np
 import pytest
 from hyrt_devices.cpu import CpuDevice
-from hyrt_devices.fpga.csim_device import FpgaCsimDevice
-from hyrt_devices.fpga.modelled_time import ModelledTime
+from hyrt_devices.fpga.csim_device import FpgaCsimDevice, ModelledTime
 from hyrt_devices.fpga.tiles import build_tasks
 from hyrt_devices.fpga.weights import layer_shapes
-from hyrt_hls.parts.resources import KernelDesign
-from hyrt_hls.simulation.simulator import Simulator
-from hyrt_perfmodel.cycles.design import FpgaDesign
+from hyrt_hls.resources import KernelDesign
+from hyrt_hls.simulator import Simulator
+from hyrt_perfmodel.fpga_design import FpgaDesign
 
 from hyrt.device import DeviceInfo, DeviceOptions, StepResult
 from hyrt.device.discovery import Survey
-from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable, UnsupportedModel
+from hyrt.errors import (
+    DeviceFaultError,
+    DeviceOutOfMemoryError,
+    DeviceUnavailableError,
+    UnsupportedModelError,
+)
 from hyrt.nn.description import describe
 from hyrt.nn.model import GNN
-from hyrt.predict.choose_devices import choose
+from hyrt.predict.choose_devices import choose_devices
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.testing import cases, check_device
 
@@ -50,7 +54,7 @@ def _device() -> Iterator[FpgaCsimDevice]:
 def batch_of(model: GNN, targets: int = 40) -> MiniBatch:
     a = model.architecture
     graph = cases.make_graph(a.in_features, a.num_classes)
-    return cases.sampled(graph, a.layers, cases.some_targets(targets), cases.ROWS)
+    return cases.sampled_batch(graph, a.layers, cases.sample_targets(targets), cases.ROWS)
 
 
 def stepped(device: Any, model: GNN, batch: MiniBatch) -> StepResult:
@@ -111,7 +115,7 @@ def test_a_builds_reports_are_its_clock(tmp_path: Path, monkeypatch: pytest.Monk
     report("other", part="xcvu9p")
     assert FpgaCsimDevice.probe() == []
     assert FpgaCsimDevice.missing().startswith("HYRT_FPGA_REPORTS: ")
-    with pytest.raises(DeviceUnavailable, match="was compiled for xcvu9p"):
+    with pytest.raises(DeviceUnavailableError, match="was compiled for xcvu9p"):
         FpgaCsimDevice.open(info, DeviceOptions())
 
 
@@ -123,7 +127,10 @@ def test_auto_does_not_take_it() -> None:
 
     def chosen(other: DeviceInfo) -> list[str]:
         surveys = [Survey("cpu", "test", (host,)), Survey("fpga-csim", "test", (other,))]
-        return [name.partition("=")[0] for name in choose(surveys, lambda info: 1.0, lambda info: "").devices]
+        return [
+            name.partition("=")[0]
+            for name in choose_devices(surveys, lambda info: 1.0, lambda info: "").devices
+        ]
 
     assert chosen(info) == ["cpu:0"]
     assert chosen(replace(info, simulated=False)) == ["cpu:0", "fpga-csim:0"]
@@ -135,7 +142,7 @@ def test_without_a_compiler_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert shutil.which("g++") is None
     assert FpgaCsimDevice.probe() == []
     assert "install it" in FpgaCsimDevice.missing()
-    with pytest.raises(DeviceUnavailable, match=r"fpga-csim:0 cannot be simulated: .*g\+\+"):
+    with pytest.raises(DeviceUnavailableError, match=r"fpga-csim:0 cannot be simulated: .*g\+\+"):
         FpgaCsimDevice.open(info, DeviceOptions())
 
 
@@ -248,7 +255,7 @@ def test_memory_is_that_of_the_mini_batches_in_flight() -> None:
                 waiting.append(device.transfer(batch))
 
         with pytest.raises(
-            DeviceOutOfMemory, match="fpga-csim:0 is out of memory: no room for a mini-batch of 40"
+            DeviceOutOfMemoryError, match="fpga-csim:0 is out of memory: no room for a mini-batch of 40"
         ):
             fill()
         assert len(waiting) > 1
@@ -263,11 +270,11 @@ def test_weights_that_do_not_fit_are_no_fault() -> None:
     model = DROPPED.build()
     device = FpgaCsimDevice(FpgaCsimDevice.probe()[0], DeviceOptions(memory_bytes=1000))
     try:
-        with pytest.raises(DeviceOutOfMemory, match="no room for weights and gradients") as error:
+        with pytest.raises(DeviceOutOfMemoryError, match="no room for weights and gradients") as error:
             device.load(model, list(model.parameters()))
         assert str(error.value).endswith("whatever the mini-batch: use fewer or narrower layers")
         one = CASES["gcn, layers=1"].build()
-        with pytest.raises(DeviceOutOfMemory, match="no room for weights and gradients"):
+        with pytest.raises(DeviceOutOfMemoryError, match="no room for weights and gradients"):
             device.load(one, list(one.parameters()))
     finally:
         device.close()
@@ -286,14 +293,14 @@ def test_weights_that_leave_no_room_are_named() -> None:
     ):
         device = FpgaCsimDevice(info, DeviceOptions(memory_bytes=int(room)))
         device.load(model, list(model.parameters()))
-        with pytest.raises(DeviceOutOfMemory, match=says):
+        with pytest.raises(DeviceOutOfMemoryError, match=says):
             device.transfer(batch)
         device.close()
 
 
 def test_only_models_that_it_runs_are_offered(device: FpgaCsimDevice) -> None:
-    own = cases.OwnModule()
-    with pytest.raises(UnsupportedModel, match="gcn, graphsage with mean or sum") as error:
+    own = cases.EdgeListModule()
+    with pytest.raises(UnsupportedModelError, match="gcn, graphsage with mean or sum") as error:
         device.load(own, list(own.parameters()))
     assert "gin" not in str(error.value)
 
@@ -303,5 +310,5 @@ def test_a_mini_batch_of_an_earlier_model_is_a_fault(device: FpgaCsimDevice) -> 
     device.load(model, list(model.parameters()))
     staged = device.transfer(batch_of(model))
     device.load(model, list(model.parameters()))
-    with pytest.raises(DeviceFault, match="not a mini-batch that transfer staged"):
+    with pytest.raises(DeviceFaultError, match="not a mini-batch that transfer staged"):
         device.propagate(staged)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hyrt_devices.fpga.pools import BufferPlace, Pools
-from hyrt_devices.fpga.queue import Queue
+from hyrt_devices.fpga.compute_units import Queue
+from hyrt_devices.fpga.pools import BufferPlace, BufferPools
 from hyrt_devices.opencl import OpenclDevice
 from hyrt_devices.opencl.probe import survey
 from hyrt_devices.opencl_host.profiling import span_s
@@ -38,7 +38,10 @@ def _machine() -> Any:
 
 
 def test_a_chain_runs_in_the_order_of_its_events(machine: Any) -> None:
-    pools, queue = Pools(machine.context, "fpga:0", 1 << 20, 1 << 20), Queue(machine.context, machine.device)
+    pools, queue = (
+        BufferPools(machine.context, "fpga:0", 1 << 20, 1 << 20),
+        Queue(machine.context, machine.device),
+    )
     slots = [pools.take(BufferPlace(0, i, written=i > 0), 4) for i in range(5)]
     slots[0].fill(np.array([41], np.float32))
     kernel = machine.kernel()
@@ -57,7 +60,7 @@ def test_a_chain_runs_in_the_order_of_its_events(machine: Any) -> None:
 
 
 def test_two_queues_are_joined_by_an_event(machine: Any) -> None:
-    pools = Pools(machine.context, "fpga:0", 1 << 20, 1 << 20)
+    pools = BufferPools(machine.context, "fpga:0", 1 << 20, 1 << 20)
     first, second = Queue(machine.context, machine.device), Queue(machine.context, machine.device)
     x, y, z = (pools.take(BufferPlace(0, i, written=i > 0), 4) for i in range(3))
     x.fill(np.array([1], np.float32))
@@ -99,7 +102,10 @@ def test_what_a_command_uses_is_kept_until_it_is_over(machine: Any) -> None:
 
 
 def test_what_is_over_is_not_kept(machine: Any) -> None:
-    pools, queue = Pools(machine.context, "fpga:0", 1 << 20, 1 << 20), Queue(machine.context, machine.device)
+    pools, queue = (
+        BufferPools(machine.context, "fpga:0", 1 << 20, 1 << 20),
+        Queue(machine.context, machine.device),
+    )
     slot = pools.take(BufferPlace(0, 0), 4)
     for _ in range(20):
         queue.wait([queue.to_device([slot.buffer])])
@@ -111,7 +117,10 @@ def test_what_is_over_is_not_kept(machine: Any) -> None:
 def test_a_failed_command_is_an_error_to_who_waits_and_not_to_who_closes(machine: Any) -> None:
     import pyopencl as cl
 
-    pools, queue = Pools(machine.context, "fpga:0", 1 << 20, 1 << 20), Queue(machine.context, machine.device)
+    pools, queue = (
+        BufferPools(machine.context, "fpga:0", 1 << 20, 1 << 20),
+        Queue(machine.context, machine.device),
+    )
     x, y = pools.take(BufferPlace(0, 0), 4), pools.take(BufferPlace(0, 1, written=True), 4)
     gate = cl.UserEvent(machine.context)
     launched = queue.launch(machine.kernel(), [x.buffer, y.buffer], [gate])

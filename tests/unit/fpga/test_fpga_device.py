@@ -8,19 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hyrt_devices.fpga.compute_units import INPUTS, ComputeUnits, Queue, StagedTasks, TaskStager
 from hyrt_devices.fpga.device import FpgaDevice
-from hyrt_devices.fpga.pools import Pools
-from hyrt_devices.fpga.queue import Queue
-from hyrt_devices.fpga.staged import INPUTS, StagedTasks, TaskStager
-from hyrt_devices.fpga.units import Units
+from hyrt_devices.fpga.pools import BufferPools
 from hyrt_devices.opencl import OpenclDevice
-from hyrt_hls.task.layout import Task
+from hyrt_hls.task_layout import Task
 from twin_programs import DESIGN, Machine
 from unit.hls.golden import GOLDEN_ARENA, GOLDEN_PES, golden_tasks
 from unit.hls.task_reference import run_reference
 
 from hyrt.device import DeviceInfo, DeviceOptions, StepResult
-from hyrt.errors import DeviceFault, DeviceOutOfMemory, DeviceUnavailable, UnsupportedModel
+from hyrt.errors import (
+    DeviceFaultError,
+    DeviceOutOfMemoryError,
+    DeviceUnavailableError,
+    UnsupportedModelError,
+)
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
 from hyrt.sampling.minibatch import MiniBatch
@@ -59,14 +62,14 @@ class Card:
 
     def __init__(self, machine: Machine, num_units: int) -> None:
         self.programs = machine.programs(GOLDEN, num_units)
-        self.pools = Pools(machine.context, "fpga:0", 1 << 28, 1 << 28)
+        self.pools = BufferPools(machine.context, "fpga:0", 1 << 28, 1 << 28)
         self.transfers = Queue(machine.context, machine.device)
         self.launches = Queue(machine.context, machine.device)
         self.stager = TaskStager(self.programs, self.pools, self.transfers)
 
     def run(self, tasks: list[Task]) -> tuple[Any, list[np.ndarray]]:
         """Sums of tasks that share their weights, and each task's scores."""
-        units = Units(self.programs, self.pools, self.stager, self.launches, len(tasks[0].weights))
+        units = ComputeUnits(self.programs, self.pools, self.stager, self.launches, len(tasks[0].weights))
         units.update(tasks[0].weights)
         staged = StagedTasks(owner=None, targets=1, normalizer=1.0)
         self.stager.stage(staged, tasks)
@@ -130,14 +133,16 @@ def step(device: FpgaDevice, batch: MiniBatch) -> StepResult:
 
 
 def graphsage() -> GNN:
-    model: GNN = cases.shaken(GNN(Architecture(kind="graphsage", in_features=20, hidden=24, num_classes=5)))
+    model: GNN = cases.randomize_parameters(
+        GNN(Architecture(kind="graphsage", in_features=20, hidden=24, num_classes=5))
+    )
     return model
 
 
 def sampled(model: GNN, targets: int = 60) -> MiniBatch:
     a = model.architecture
     graph = cases.make_graph(a.in_features, a.num_classes)
-    return cases.sampled(graph, a.layers, cases.some_targets(targets), cases.ROWS)
+    return cases.sampled_batch(graph, a.layers, cases.sample_targets(targets), cases.ROWS)
 
 
 def test_a_mini_batch_in_tiles_gives_what_it_gives_whole(machine: Machine) -> None:
@@ -293,7 +298,7 @@ def test_weights_that_do_not_fit(machine: Machine) -> None:
     model = graphsage()
     device = machine.open(DeviceOptions(memory_bytes=20_000))
     with pytest.raises(
-        DeviceOutOfMemory, match=r"for weights and gradients, .*: use fewer or narrower layers"
+        DeviceOutOfMemoryError, match=r"for weights and gradients, .*: use fewer or narrower layers"
     ):
         device.load(model, list(model.parameters()))
     device.close()
@@ -304,7 +309,7 @@ def test_weights_that_do_not_fit(machine: Machine) -> None:
     roomy.close()
     device = machine.open(DeviceOptions(memory_bytes=kept + 16_384))
     device.load(model, list(model.parameters()))
-    with pytest.raises(DeviceOutOfMemory, match=r"\d\d% of it are weights and gradients"):
+    with pytest.raises(DeviceOutOfMemoryError, match=r"\d\d% of it are weights and gradients"):
         device.transfer(sampled(model))
     device.close()
 
@@ -312,7 +317,7 @@ def test_weights_that_do_not_fit(machine: Machine) -> None:
 def test_max_is_refused_by_name(machine: Machine) -> None:
     model = GNN(Architecture(kind="graphsage", aggregate="max", in_features=4, num_classes=3, layers=1))
     device = machine.open()
-    with pytest.raises(UnsupportedModel, match="fpga:0"):
+    with pytest.raises(UnsupportedModelError, match="fpga:0"):
         device.load(model, list(model.parameters()))
     device.close()
 
@@ -323,7 +328,7 @@ def test_a_mini_batch_of_an_earlier_model_is_a_fault(machine: Machine) -> None:
     device.load(model, list(model.parameters()))
     staged = device.transfer(sampled(model))
     device.load(model, list(model.parameters()))
-    with pytest.raises(DeviceFault, match="not a mini-batch that transfer staged"):
+    with pytest.raises(DeviceFaultError, match="not a mini-batch that transfer staged"):
         device.propagate(staged)
     device.close()
 
@@ -344,5 +349,5 @@ def test_a_card_that_is_not_there_is_refused_with_the_reason(monkeypatch: pytest
     assert FpgaDevice.probe() == []
     assert "no XRT" in FpgaDevice.missing()
     info = DeviceInfo(kind="fpga", index=3, description="a card", memory_bytes=0)
-    with pytest.raises(DeviceUnavailable, match=r"fpga:3 is not available: no XRT"):
+    with pytest.raises(DeviceUnavailableError, match=r"fpga:3 is not available: no XRT"):
         FpgaDevice.open(info, DeviceOptions())

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_devices.fpga.pools import BufferPlace, Pools, Slot
+from hyrt_devices.fpga.pools import BufferPlace, BufferPools, Slot
 from hyrt_devices.opencl import OpenclDevice
 from hyrt_devices.opencl.probe import survey
-from hyrt_devices.opencl_host.recycled_memory import PAGE_BYTES
+from hyrt_devices.opencl_host.memory_pool import PAGE_BYTES
 
-from hyrt.errors import DeviceOutOfMemory
+from hyrt.errors import DeviceOutOfMemoryError
 
 pytestmark = pytest.mark.skipif(not OpenclDevice.probe(), reason=OpenclDevice.missing() or "no OpenCL device")
 
@@ -32,7 +32,7 @@ def _context() -> Any:
 def test_slots_are_whole_pages_that_a_device_reads_in_place(context: Any) -> None:
     import pyopencl as cl
 
-    pools = Pools(context, "fpga:0", LIMIT, LIMIT)
+    pools = BufferPools(context, "fpga:0", LIMIT, LIMIT)
     slot = pools.take(HERE, 5000)
     assert slot.memory.ctypes.data % PAGE_BYTES == 0
     assert slot.memory.nbytes % PAGE_BYTES == 0
@@ -48,7 +48,7 @@ def test_slots_are_whole_pages_that_a_device_reads_in_place(context: Any) -> Non
 
 
 def test_a_slot_goes_back_to_its_own_place(context: Any) -> None:
-    pools = Pools(context, "fpga:0", LIMIT, LIMIT)
+    pools = BufferPools(context, "fpga:0", LIMIT, LIMIT)
     first = pools.take(HERE, 1000)
     assert first.fresh
     pools.give(first)
@@ -62,10 +62,10 @@ def test_a_slot_goes_back_to_its_own_place(context: Any) -> None:
 
 
 def test_a_request_over_the_limit_says_what_is_in_use(context: Any) -> None:
-    pools = Pools(context, "fpga:7", LIMIT, LIMIT)
+    pools = BufferPools(context, "fpga:7", LIMIT, LIMIT)
     kept = pools.take(HERE, 600_000)
     with pytest.raises(
-        DeviceOutOfMemory, match=r"fpga:7 is out of memory: asked [\d.]+ KiB, [\d.]+ KiB in use of 1 MiB"
+        DeviceOutOfMemoryError, match=r"fpga:7 is out of memory: asked [\d.]+ KiB, [\d.]+ KiB in use of 1 MiB"
     ):
         pools.take(THERE, 500_000)
     pools.give(kept)
@@ -75,15 +75,15 @@ def test_a_request_over_the_limit_says_what_is_in_use(context: Any) -> None:
 
 
 def test_one_piece_is_bounded_too(context: Any) -> None:
-    pools = Pools(context, "fpga:0", LIMIT, 100_000)
-    with pytest.raises(DeviceOutOfMemory, match="in one piece"):
+    pools = BufferPools(context, "fpga:0", LIMIT, 100_000)
+    with pytest.raises(DeviceOutOfMemoryError, match="in one piece"):
         pools.take(HERE, 100_001)
     assert pools.take(HERE, 98_000).memory.nbytes <= 100_000
     pools.slots.close()
 
 
 def test_closing_frees_what_is_lent_as_well(context: Any) -> None:
-    pools = Pools(context, "fpga:0", LIMIT, LIMIT)
+    pools = BufferPools(context, "fpga:0", LIMIT, LIMIT)
     lent, given_back = pools.take(HERE, 100), pools.take(HERE, 9000)
     pools.give(given_back)
     pools.slots.close()
@@ -96,7 +96,7 @@ def test_closing_frees_what_is_lent_as_well(context: Any) -> None:
 def test_the_limit_holds_whatever_is_taken_and_given(
     context: Any, requests: list[tuple[bool, int, int]]
 ) -> None:
-    pools = Pools(context, "fpga:0", LIMIT, LIMIT)
+    pools = BufferPools(context, "fpga:0", LIMIT, LIMIT)
     lent: list[Slot] = []
     for giving, size, unit in requests:
         if giving and lent:
@@ -107,7 +107,7 @@ def test_the_limit_holds_whatever_is_taken_and_given(
                 lent.append(pools.take(place, size))
                 assert lent[-1].memory.nbytes >= size
                 assert lent[-1].place == place
-            except DeviceOutOfMemory:
+            except DeviceOutOfMemoryError:
                 assert sum(slot.memory.nbytes for slot in lent) + size + PAGE_BYTES > LIMIT
         assert pools.slots.used_bytes == sum(slot.memory.nbytes for slot in lent)
         assert pools.slots.used_bytes <= pools.slots.allocated_bytes <= LIMIT

@@ -13,22 +13,21 @@ import torch
 from hyrt_devices.cpu import CpuDevice
 from hyrt_devices.fpga.tiles import build_tasks
 from hyrt_devices.fpga.weights import WeightLayout
-from hyrt_hls.task.layout import Task
+from hyrt_hls.task_layout import Task
 from unit.hls.task_reference import run_reference
 
 from hyrt.device import DeviceOptions
-from hyrt.errors import DeviceOutOfMemory
-from hyrt.graph.narrow.narrow_rows import NarrowRows
-from hyrt.graph.narrow.rounding import Rounding
-from hyrt.graph.narrow.row_format import FLOAT16, INT8, RowFormat
-from hyrt.machine.workers import Workers
+from hyrt.errors import DeviceOutOfMemoryError
+from hyrt.graph.quantized.row_format import FLOAT16, INT8, RowFormat
+from hyrt.graph.quantized.rows import QuantizedRows, Quantizer
 from hyrt.nn.description import ModelDescription, describe
-from hyrt.nn.inputs import Aggregated
+from hyrt.nn.inputs import AggregatedFeatures
 from hyrt.nn.model import GNN
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.testing import cases
-from hyrt.testing.reference import expected_step
+from hyrt.testing.reference import reference_step
 
 PLENTY = SimpleNamespace(pes=4, arena_words=1 << 14)
 SUPPORTED = [
@@ -44,7 +43,9 @@ def of(case: cases.ModelCase, **changes: Any) -> tuple[GNN, ModelDescription, Mi
     """A model, what it computes, a mini-batch of 40 targets and its rows."""
     model = case.build()
     graph = cases.make_graph(model.architecture.in_features, model.architecture.num_classes)
-    batch = cases.sampled(graph, model.architecture.layers, cases.some_targets(), cases.ROWS, **changes)
+    batch = cases.sampled_batch(
+        graph, model.architecture.layers, cases.sample_targets(), cases.ROWS, **changes
+    )
     return model, describe(model, "test"), batch, cases.dense_rows(graph, batch.blocks[0].sources)
 
 
@@ -79,7 +80,7 @@ def test_tasks_are_the_mini_batch(case: cases.ModelCase, tiled: bool) -> None:
     limits = tight(batch, described) if tiled else PLENTY
     tasks = build_tasks(batch, described, limits)
     assert (len(tasks) > 2) == tiled
-    wanted = expected_step(model, list(model.parameters()), batch, rows)
+    wanted = reference_step(model, list(model.parameters()), batch, rows)
     loss, correct, gradients = summed(tasks, model, described)
     assert loss == pytest.approx(wanted.loss_sum, rel=1e-6)
     assert wanted.correct[0] <= correct <= wanted.correct[1]
@@ -94,7 +95,7 @@ def tight(batch: MiniBatch, described: ModelDescription) -> SimpleNamespace:
         try:
             if len(build_tasks(batch, described, limits)) > 2:
                 return limits
-        except DeviceOutOfMemory:
+        except DeviceOutOfMemoryError:
             words += words // 8
             continue
         raise AssertionError(f"{words} words hold more than a third")
@@ -118,7 +119,7 @@ def test_tiles_add_up_to_the_cpus_step() -> None:
 @pytest.mark.parametrize("units", [1, 2, 3, 1000])
 def test_every_compute_unit_has_a_task(units: int) -> None:
     model, described, batch, _ = of(DROPPED)
-    tasks = build_tasks(batch, described, PLENTY, at_least=units)
+    tasks = build_tasks(batch, described, PLENTY, min_tasks=units)
     assert len(tasks) == min(units, len(batch.targets))
     assert sum(len(task.labels) for task in tasks) == len(batch.targets)
     whole = summed(build_tasks(batch, described, PLENTY), model, described)
@@ -132,8 +133,8 @@ def test_subgraphs_with_weights_on_edges() -> None:
     case = next(case for case in SUPPORTED if case.name.startswith("gcn, layers=2"))
     model = case.build()
     graph = cases.make_graph(model.architecture.in_features, model.architecture.num_classes)
-    batch = cases.subgraphs(graph, model.architecture.layers, cases.ROWS)
-    wanted = expected_step(
+    batch = cases.saint_batch(graph, model.architecture.layers, cases.ROWS)
+    wanted = reference_step(
         model, list(model.parameters()), batch, cases.dense_rows(graph, batch.blocks[0].sources)
     )
     described = describe(model, "test")
@@ -188,8 +189,8 @@ def test_codes_go_as_they_are_and_scales_into_the_first_layers_edges(
     limits = tight(batch, described) if tiled else PLENTY
     plain = build_tasks(batch, described, limits)
     wide = np.ascontiguousarray(rows, np.float32)
-    narrow = NarrowRows.room(row_format, wide.shape, None)
-    Rounding(row_format).write(wide, np.arange(len(wide)), narrow, "test", Workers(1, "test"))
+    narrow = QuantizedRows.allocate(row_format, wide.shape, None)
+    Quantizer(row_format).write(wide, np.arange(len(wide)), narrow, "test", Workers(1, "test"))
     batch.inputs = narrow
     coded = build_tasks(batch, described, limits)
     assert len(coded) == len(plain)
@@ -213,7 +214,7 @@ def test_codes_go_as_they_are_and_scales_into_the_first_layers_edges(
 def test_a_target_that_does_not_fit_is_named_with_the_numbers() -> None:
     _, described, batch, _ = of(DROPPED)
     with pytest.raises(
-        DeviceOutOfMemory,
+        DeviceOutOfMemoryError,
         match=r"fpga:1: target 0 of the mini-batch alone, with \d+ input rows and .* of sums in each of 4 "
         "banks of its on-chip memory, which have 10$",
     ) as error:
@@ -234,7 +235,7 @@ def test_rows_of_whole_words_are_not_copied() -> None:
         (lambda b: setattr(b, "blocks", b.blocks[:-1]), ValueError, "3 layers, the mini-batch 2 blocks"),
         (lambda b: setattr(b, "inputs", b.inputs[:, 1:]), ValueError, "not float32 of"),
         (lambda b: setattr(b, "inputs", b.inputs.double()), ValueError, "torch.float64"),
-        (lambda b: setattr(b, "inputs", Aggregated(b.inputs)), TypeError, "takes rows"),
+        (lambda b: setattr(b, "inputs", AggregatedFeatures(b.inputs)), TypeError, "takes rows"),
         (lambda b: setattr(b, "labels", b.labels + 3), ValueError, "label is not in 0..2"),
         (lambda b: setattr(b.blocks[0], "sources", None), ValueError, "read in place"),
     ],
@@ -264,13 +265,13 @@ def test_repeated_edges_and_self_loops_keep_their_weight() -> None:
         layer=1,
     )
     rows = np.random.default_rng(0).standard_normal((3, 6))
-    model = cases.shaken(
+    model = cases.randomize_parameters(
         GNN(replace(of(DROPPED)[0].architecture, kind="gcn", layers=1, dropout=0.0, input_dropout=0.0))
     )
     inputs = torch.from_numpy(rows.astype(np.float32))
     batch = MiniBatch(0, ids[:2], [block], np.array([0, 2]), None, 2.0, inputs)
     described = describe(model, "test")
-    wanted = expected_step(model, list(model.parameters()), batch, inputs.numpy().astype(np.float64))
+    wanted = reference_step(model, list(model.parameters()), batch, inputs.numpy().astype(np.float64))
     loss, _, gradients = summed(build_tasks(batch, described, PLENTY), model, described)
     assert loss == pytest.approx(wanted.loss_sum, rel=1e-6)
     assert_close(gradients, wanted.gradients, 1e-6)

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 from hyrt_devices.fpga.weights import WeightLayout, layer_shapes
-from hyrt_perfmodel.cycles.design import LANES
+from hyrt_perfmodel.fpga_design import LANES
 from torch import nn
 
-from hyrt.errors import ArgumentError, UnsupportedModel
-from hyrt.nn.aggregation import Aggregation
-from hyrt.nn.architecture import Architecture
+from hyrt.errors import ArgumentError, UnsupportedModelError
+from hyrt.nn.architecture import Aggregation, Architecture
 from hyrt.nn.description import LayerDescription, ModelDescription, Product, describe
 from hyrt.nn.model import GNN
 
@@ -98,7 +97,7 @@ def test_packing_copies_and_checks_shapes() -> None:
 
 
 def refusal(model: ModelDescription, parameters: list[nn.Parameter]) -> str:
-    with pytest.raises(UnsupportedModel) as error:
+    with pytest.raises(UnsupportedModelError) as error:
         WeightLayout(model, parameters, "fpga:3")
     text = str(error.value)
     assert "fpga:3" in text

@@ -13,9 +13,9 @@ from axlf import ARGUMENTS, DESIGN, container, ip_layout, metadata, trainer
 from hypothesis import given
 from hypothesis import strategies as st
 from hyrt_devices.fpga.xclbin import read_design, read_xclbin
-from hyrt_hls.parts.resources import KernelDesign
+from hyrt_hls.resources import KernelDesign
 
-from hyrt.errors import DeviceUnavailable
+from hyrt.errors import DeviceUnavailableError
 
 
 def written(folder: Path, content: bytes) -> Path:
@@ -71,27 +71,29 @@ def test_a_software_emulation_has_its_units_in_the_metadata(tmp_path: Path) -> N
 )
 def test_what_is_wrong_is_said_with_the_file(tmp_path: Path, content: bytes, said: str) -> None:
     path = written(tmp_path, content)
-    with pytest.raises(DeviceUnavailable, match=said) as error:
+    with pytest.raises(DeviceUnavailableError, match=said) as error:
         read_xclbin(path)
     assert str(path) in str(error.value)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(DeviceUnavailable, match=r"gone\.xclbin: the xclbin cannot be read: No such file"):
+    with pytest.raises(
+        DeviceUnavailableError, match=r"gone\.xclbin: the xclbin cannot be read: No such file"
+    ):
         read_xclbin(tmp_path / "gone.xclbin")
 
 
 def test_a_missing_kernel_or_unit_is_named_with_what_there_is(tmp_path: Path) -> None:
     xclbin = read_xclbin(written(tmp_path, trainer(kernel="vadd", units=())))
-    with pytest.raises(DeviceUnavailable, match=r"no kernel 'hyrt_train' \(kernels: vadd\)"):
+    with pytest.raises(DeviceUnavailableError, match=r"no kernel 'hyrt_train' \(kernels: vadd\)"):
         xclbin.units_of("hyrt_train")
-    with pytest.raises(DeviceUnavailable, match="kernel 'vadd' has no compute unit"):
+    with pytest.raises(DeviceUnavailableError, match="kernel 'vadd' has no compute unit"):
         xclbin.units_of("vadd")
 
 
 def test_the_design_lies_beside_an_xclbin_without_metadata(tmp_path: Path) -> None:
     xclbin = read_xclbin(written(tmp_path, trainer(design=None)))
-    with pytest.raises(DeviceUnavailable, match=r"hyrt_train\.json is missing"):
+    with pytest.raises(DeviceUnavailableError, match=r"hyrt_train\.json is missing"):
         read_design(xclbin)
     beside = tmp_path / "hyrt_train.json"
     beside.write_text(json.dumps({**DESIGN, "mac_rows": 16, "built": "today"}), encoding="utf-8")
@@ -112,7 +114,7 @@ def test_a_wrong_design_names_the_number(tmp_path: Path, design: Any, said: str)
     for inside in (True, False):
         path = written(tmp_path, trainer(design=design if inside else None))
         (tmp_path / "hyrt_train.json").write_text(json.dumps(design), encoding="utf-8")
-        with pytest.raises(DeviceUnavailable, match=said) as error:
+        with pytest.raises(DeviceUnavailableError, match=said) as error:
             read_design(read_xclbin(path))
         assert ("USER_METADATA" in str(error.value)) == inside
 
@@ -125,7 +127,7 @@ def test_a_damaged_file_is_refused_or_read_never_a_crash(
     content[at : at + len(junk)] = junk
     path = tmp_path_factory.mktemp("damaged") / "x.xclbin"
     path.write_bytes(bytes(content[:at] if cut else content))
-    with suppress(DeviceUnavailable):
+    with suppress(DeviceUnavailableError):
         units = read_xclbin(path).units_of("hyrt_train")
         assert units
         assert all(isinstance(unit, str) for unit in units)

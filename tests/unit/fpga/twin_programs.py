@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 from hyrt_devices.fpga.device import FpgaDevice
-from hyrt_devices.fpga.programs import KERNEL
+from hyrt_devices.fpga.xclbin import KERNEL
 from hyrt_devices.opencl.probe import survey
-from hyrt_devices.opencl_host.compiler_reports import reports_ignored
-from hyrt_hls.parts.resources import KernelDesign
-from hyrt_perfmodel.cycles.design import LANES
+from hyrt_devices.opencl_host.driver_workarounds import reports_ignored
+from hyrt_hls.resources import KernelDesign
+from hyrt_perfmodel.fpga_design import LANES
 
 from hyrt.device import DeviceInfo, DeviceOptions
 

@@ -28,15 +28,14 @@ class Opened:
 
     def __init__(self) -> None:
         import pyopencl as cl
-        from hyrt_devices.fpga.pools import Pools
-        from hyrt_devices.fpga.programs import XclbinPrograms
-        from hyrt_devices.fpga.queue import Queue
-        from hyrt_devices.fpga.staged import TaskStager
+        from hyrt_devices.fpga.compute_units import Queue, TaskStager
+        from hyrt_devices.fpga.pools import BufferPools
+        from hyrt_devices.fpga.xclbin import XclbinPrograms
 
         found = survey().found[0]
         context = cl.Context([found.device])
         self.programs = XclbinPrograms(context, found.device, found.xclbin)
-        self.pools = Pools(context, found.info.name, 1 << 30, int(found.device.max_mem_alloc_size))
+        self.pools = BufferPools(context, found.info.name, 1 << 30, int(found.device.max_mem_alloc_size))
         self.transfers, self.launches = Queue(context, found.device), Queue(context, found.device)
         self.stager = TaskStager(self.programs, self.pools, self.transfers)
 
@@ -48,14 +47,12 @@ class Opened:
 
 def tasks() -> Any:
     """Seven launches of one task on the units there are: when each command ran."""
-    from hyrt_devices.fpga.queue import is_over
-    from hyrt_devices.fpga.staged import StagedTasks
-    from hyrt_devices.fpga.units import Units
+    from hyrt_devices.fpga.compute_units import ComputeUnits, StagedTasks, is_over
     from hyrt_devices.opencl_host.profiling import spans
 
     opened = Opened()
     task = next(task for name, task in golden_tasks() if name == "two layers")
-    units = Units(opened.programs, opened.pools, opened.stager, opened.launches, len(task.weights))
+    units = ComputeUnits(opened.programs, opened.pools, opened.stager, opened.launches, len(task.weights))
     brought = units.update(task.weights)
     staged = StagedTasks(owner=None, targets=7, normalizer=7.0)
     opened.stager.stage(staged, [task] * 7)
@@ -90,12 +87,11 @@ def tasks() -> Any:
 def misplaced() -> Any:
     """A task in the memory of another compute unit: what XRT says, and whether it then runs in its own."""
     import pyopencl as cl
-    from hyrt_devices.fpga.staged import StagedTasks
-    from hyrt_devices.fpga.units import Units
+    from hyrt_devices.fpga.compute_units import ComputeUnits, StagedTasks
 
     opened = Opened()
     task = next(task for name, task in golden_tasks() if name == "one layer")
-    units = Units(opened.programs, opened.pools, opened.stager, opened.launches, len(task.weights))
+    units = ComputeUnits(opened.programs, opened.pools, opened.stager, opened.launches, len(task.weights))
     units.update(task.weights)
     staged = StagedTasks(owner=None, targets=1, normalizer=1.0)
     opened.stager.stage(staged, [task])
@@ -121,11 +117,11 @@ def settled(events: list[Any]) -> list[Any]:
 
 def opening() -> Any:
     """How a program that XRT does not take says so."""
-    from hyrt.errors import DeviceUnavailable
+    from hyrt.errors import DeviceUnavailableError
 
     try:
         Opened()
-    except DeviceUnavailable as error:
+    except DeviceUnavailableError as error:
         return str(error)
     return ""
 

@@ -11,7 +11,7 @@ from graphs import random_graph
 from test_replica import ALONE, batch_of, replica_of
 from typed_layers import assert_step
 
-from hyrt.errors import UnsupportedModel
+from hyrt.errors import UnsupportedModelError
 from hyrt.nn import stack
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.objective.classification import Classification
@@ -42,6 +42,6 @@ def test_a_step_is_that_of_all_edges() -> None:
     few = stack(Concatenated(WIDTH, WIDTH, slots - 1))
     batch = batch_of(graph, 1)
     with pytest.raises(
-        UnsupportedModel, match=rf"{slots - 1} slots for messages, but vertex \d+ has {slots} edg"
+        UnsupportedModelError, match=rf"{slots - 1} slots for messages, but vertex \d+ has {slots} edg"
     ):
         replica_of(few, graph, batch, 50, 0)

@@ -12,9 +12,9 @@ from in_process import run_here
 
 import hyrt
 from hyrt.fullgraph.input_rows import InputRows
-from hyrt.fullgraph.mapped_rows import MappedRows, memory_map
-from hyrt.machine.workers import Workers
-from hyrt.nn.inputs import InPlace
+from hyrt.fullgraph.mmap_rows import MmapRows, find_mmap
+from hyrt.nn.inputs import InPlaceFeatures
+from hyrt.runtime.workers import Workers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell of pages")
 ROWS, COLUMNS = 4000, 70
@@ -42,10 +42,10 @@ def resident_kib(values: np.ndarray[Any, Any]) -> int:
 @pytest.mark.parametrize("mode", ["r", "c"])
 def test_columns_are_copied_and_no_page_stays(file: Path, mode: Any) -> None:
     mapped = np.load(file, mmap_mode=mode)
-    rows = InputRows(InPlace(mapped), np.dtype(np.float32))
+    rows = InputRows(InPlaceFeatures(mapped), np.dtype(np.float32))
     assert rows.is_mapped
     out = np.full((ROWS, 32), -1, np.float32)
-    rows.columns(60, out, Workers(1, "test"))
+    rows.copy_columns(60, out, Workers(1, "test"))
     np.testing.assert_array_equal(out[:, :10], np.load(file)[:, 60:])
     assert (out[:, 10:] == -1).all()
     # A page may be shared by two chunks of rows.
@@ -55,28 +55,28 @@ def test_columns_are_copied_and_no_page_stays(file: Path, mode: Any) -> None:
 @pytest.mark.parametrize("is_locked", [False, True])
 def test_what_is_in_memory_alone_is_not_forgotten(file: Path, is_locked: bool) -> None:
     private = np.load(file, mmap_mode="c")
-    assert memory_map(private) is not None
+    assert find_mmap(private) is not None
     private[ROWS // 2, 3] = -5
     private.flags.writeable = not is_locked
-    assert memory_map(private) is None
-    assert memory_map(private[: ROWS // 4]) is None
+    assert find_mmap(private) is None
+    assert find_mmap(private[: ROWS // 4]) is None
 
 
 def test_whole_pages_are_forgotten_and_read_again(file: Path) -> None:
     mapped = np.load(file, mmap_mode="r")
     expected = np.load(file)
     assert mapped.sum() == expected.sum()
-    MappedRows(mapped).forget(10, 3000)
+    MmapRows(mapped).drop_pages(10, 3000)
     np.testing.assert_array_equal(mapped, expected)
 
 
 def test_what_is_in_memory_has_no_map() -> None:
-    assert memory_map(np.ones((3, 4), np.float32)) is None
-    assert memory_map(np.ones((3, 4), np.float32)[1:].view(np.uint32)) is None
+    assert find_mmap(np.ones((3, 4), np.float32)) is None
+    assert find_mmap(np.ones((3, 4), np.float32)[1:].view(np.uint32)) is None
 
 
 def test_the_features_of_a_folder_are_mapped(tmp_path: Path) -> None:
     run_here("data", "convert", "synthetic:tiny", "tiny", cwd=tmp_path)
     features: Any = hyrt.load(tmp_path / "tiny").features
-    assert memory_map(features.values) is not None
-    assert memory_map(features.matrix) is not None
+    assert find_mmap(features.values) is not None
+    assert find_mmap(features.matrix) is not None

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from hyrt.fullgraph.plan import ChainPlan, plan_chain
+from hyrt.fullgraph.plan import FullGraphPlan, plan_full_graph
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
 
 
 def plan_of(
     features: int, hidden: int, *, kind: str = "gcn", vertices: int = 1000, edges: int = 50_000, **more: float
-) -> ChainPlan:
+) -> FullGraphPlan:
     memory = int(more.pop("memory_bytes", 1 << 30))
     sparse = bool(more.pop("is_sparse", False))
     architecture = Architecture(
         kind=kind, in_features=features, hidden=hidden, num_classes=7, heads=1, layers=2, **more
     )  # type: ignore[arg-type]
-    return plan_chain(GNN(architecture), vertices, edges, is_sparse=sparse, memory_bytes=memory)
+    return plan_full_graph(GNN(architecture), vertices, edges, is_sparse=sparse, memory_bytes=memory)
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,9 @@ def plan_of(
     ],
 )
 def test_what_is_multiplied_before_it_is_gathered(
-    plan: ChainPlan, keeps: bool, multiplies: tuple[bool, bool]
+    plan: FullGraphPlan, keeps: bool, multiplies: tuple[bool, bool]
 ) -> None:
-    assert plan.keeps_first == keeps
+    assert plan.caches_first_gather == keeps
     assert tuple(parts.scatter is not None for parts in plan.parts) == multiplies
     assert plan.reads_in_place == (not keeps and not multiplies[0])
 
@@ -59,4 +59,4 @@ def test_chunks_have_few_rows_where_rows_are_wide(features: int, vertices: int, 
     [(16, 45_590, True), (16, 45_591, False), (8415, 45_590, True), (16, 10**6, False)],
 )
 def test_what_is_little_is_kept_instead_of_computed_again(features: int, vertices: int, keeps: bool) -> None:
-    assert plan_of(features, 16, vertices=vertices).keeps_rows == keeps
+    assert plan_of(features, 16, vertices=vertices).saves_activations == keeps

@@ -14,22 +14,22 @@ from graphs import random_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyrt.fullgraph.destinations import Destinations
-from hyrt.fullgraph.forward import Chain
-from hyrt.fullgraph.host_budget import HostBudget
+from hyrt.fullgraph.destinations import DestinationSubset
+from hyrt.fullgraph.forward import FullGraphForward
 from hyrt.fullgraph.input_rows import InputRows
-from hyrt.fullgraph.plan import can_take_apart, plan_chain
-from hyrt.fullgraph.replica import FullGraphReplica, StepSums
+from hyrt.fullgraph.matrix_pool import HostMemoryBudget
+from hyrt.fullgraph.plan import is_decomposable, plan_full_graph
+from hyrt.fullgraph.replica import FullGraphReplica, FullGraphStepTotals
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
-from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.inputs import InPlace
+from hyrt.nn.inputs import InPlaceFeatures
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.objective.classification import Classification
-from hyrt.sampling.full.full_sampler import FullSampler
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.full_sampler import FullSampler
 from hyrt.sampling.minibatch import MiniBatch
 
 ALONE = Workers(1, "test")
@@ -78,7 +78,7 @@ def model_of(graph: Graph, **settings: Any) -> GNN:
 def inputs_of(graph: Graph) -> torch.Tensor | SparseRows:
     features = graph.features
     if isinstance(features, SparseFeatures):
-        return SparseRows.of(features)
+        return SparseRows.from_features(features)
     return torch.from_numpy(features.values.astype(np.float64))
 
 
@@ -94,26 +94,28 @@ def replica_of(
     model: GNN, graph: Graph, batch: MiniBatch, rows: int, kept: int, *, keeps_rows: bool | None = None
 ) -> FullGraphReplica:
     """One that computes `rows` rows at a time; again, unless told otherwise, where `kept` bytes are none."""
-    assert batch.whole is not None
+    assert batch.full_graph is not None
     inputs = inputs_of(graph)
     is_sparse = isinstance(inputs, SparseRows)
-    plan = plan_chain(model, graph.num_vertices, graph.num_edges, is_sparse=is_sparse, memory_bytes=kept)
+    plan = plan_full_graph(model, graph.num_vertices, graph.num_edges, is_sparse=is_sparse, memory_bytes=kept)
     features = InputRows(inputs, plan.dtype)
-    plan = replace(plan, chunk_rows=rows, keeps_rows=kept > 0 if keeps_rows is None else keeps_rows)
-    return FullGraphReplica(batch.whole, Chain(plan, batch.whole, features))
+    plan = replace(plan, chunk_rows=rows, saves_activations=kept > 0 if keeps_rows is None else keeps_rows)
+    return FullGraphReplica(batch.full_graph, FullGraphForward(plan, batch.full_graph, features))
 
 
-def by_autograd(model: GNN, graph: Graph, batch: MiniBatch) -> StepSums:
+def by_autograd(model: GNN, graph: Graph, batch: MiniBatch) -> FullGraphStepTotals:
     assert batch.target_rows is not None
     assert batch.target_weights is not None
     scores = model.train()(batch.blocks, inputs_of(graph))[torch.from_numpy(batch.target_rows)]
     labels, weights = torch.from_numpy(batch.labels), torch.from_numpy(batch.target_weights)
     loss = OBJECTIVE.loss_sum(scores, labels, weights)
     gradients = list(torch.autograd.grad(loss, list(model.parameters())))
-    return StepSums(float(loss.detach()), {"correct": float((scores.argmax(1) == labels).sum())}, gradients)
+    return FullGraphStepTotals(
+        float(loss.detach()), {"correct": float((scores.argmax(1) == labels).sum())}, gradients
+    )
 
 
-def assert_equal_steps(ours: StepSums, theirs: StepSums) -> None:
+def assert_equal_steps(ours: FullGraphStepTotals, theirs: FullGraphStepTotals) -> None:
     assert ours.loss_sum == pytest.approx(theirs.loss_sum, rel=1e-9)
     assert ours.counts["correct"] == theirs.counts["correct"]
     for mine, other in zip(ours.gradients, theirs.gradients, strict=True):
@@ -155,9 +157,9 @@ def test_a_step_with_few_targets_is_that_of_autograd(name: str, symmetric: bool)
     graph = random_graph(300, symmetric=symmetric, **SIZES)
     model = model_of(graph, **MODELS[name])
     batch = batch_of(graph, len(model.layers), targets=30)
-    at = Destinations.of(batch.targets, graph.topology, turn=True)
+    at = DestinationSubset.from_vertices(batch.targets, graph.topology, transpose=True)
     assert at is not None
-    assert at.turned is not None
+    assert at.transposed is not None
     replica = replica_of(model, graph, batch, rows=110, kept=0)
     assert_equal_steps(replica.step(batch, OBJECTIVE, ALONE), by_autograd(model, graph, batch))
 
@@ -168,13 +170,13 @@ def test_a_step_over_all_vertices_is_that_of_autograd(name: str) -> None:
     graph.masks["train"][:] = True
     model = model_of(graph, **MODELS[name])
     batch = batch_of(graph, len(model.layers))
-    assert Destinations.of(batch.targets, graph.topology, turn=True) is None
+    assert DestinationSubset.from_vertices(batch.targets, graph.topology, transpose=True) is None
     expected = by_autograd(model, graph, batch)
     for rows, kept in ((70, 0), (1000, 1 << 30)):
         replica = replica_of(model, graph, batch, rows, kept)
         for _ in range(2):
             assert_equal_steps(replica.step(batch, OBJECTIVE, ALONE), expected)
-        scores = replica.scores(batch.targets, ALONE)
+        scores = replica.compute_scores(batch.targets, ALONE)
         with torch.no_grad():
             wanted = model.eval()(batch.blocks, inputs_of(graph)).numpy()
         np.testing.assert_allclose(scores, wanted, rtol=1e-5, atol=1e-5)
@@ -191,7 +193,7 @@ def test_scores_are_those_of_the_model(name: str) -> None:
     with torch.no_grad():
         expected = model.eval()(batch.blocks, inputs_of(graph)).numpy()
     chosen = np.random.default_rng(0).permutation(300)[:120].astype(np.int32)
-    np.testing.assert_allclose(replica.scores(chosen, ALONE), expected[chosen], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(replica.compute_scores(chosen, ALONE), expected[chosen], rtol=1e-5, atol=1e-5)
 
 
 @given(rows=st.integers(30, 310), threads=st.integers(1, 3), name=st.sampled_from(sorted(MODELS)))
@@ -222,11 +224,11 @@ def test_features_in_a_file_are_read_there(tmp_path: Path, name: str, dtype: typ
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     model = model_of(graph, **MODELS[name]).float()
     batch = batch_of(graph, 2)
-    assert batch.whole is not None
+    assert batch.full_graph is not None
     steps = []
     for matrix in (values, mapped):
-        place = InPlace(matrix.view(np.uint16) if dtype is np.float16 else matrix)
-        replica = FullGraphReplica.of(model, batch.whole, place, memory_bytes=1 << 30)
+        place = InPlaceFeatures(matrix.view(np.uint16) if dtype is np.float16 else matrix)
+        replica = FullGraphReplica.build(model, batch.full_graph, place, memory_bytes=1 << 30)
         steps.append(replica.step(batch, OBJECTIVE, ALONE))
     torch.testing.assert_close(steps[0].gradients, steps[1].gradients)
     np.testing.assert_array_equal(mapped, values)
@@ -236,13 +238,13 @@ def test_no_matrix_of_scores_is_kept() -> None:
     graph = random_graph(2000, degree=3, classes=40)
     model = model_of(graph, kind="gcn", hidden=4).float()
     batch = batch_of(graph, 2)
-    assert batch.whole is not None
-    place = InPlace(graph.features.matrix)
-    replica = FullGraphReplica.of(model, batch.whole, place, memory_bytes=0)
+    assert batch.full_graph is not None
+    place = InPlaceFeatures(graph.features.matrix)
+    replica = FullGraphReplica.build(model, batch.full_graph, place, memory_bytes=0)
     replica.step(batch, OBJECTIVE, ALONE)
     # Two matrices of the hidden width, in turn messages, what was gathered and their gradients, and that
     # of the targets.
-    assert replica.kept_bytes <= 4 * 4 * (2 * 2000 + len(batch.targets))
+    assert replica.matrix_bytes <= 4 * 4 * (2 * 2000 + len(batch.targets))
 
 
 @pytest.mark.parametrize("name", [*EACH_KIND, "deepgcn", "gat, masks"])
@@ -250,14 +252,18 @@ def test_matrices_beyond_a_budget_live_in_files_with_the_same_bits(tmp_path: Pat
     graph = random_graph(300, symmetric=False, **SIZES)
     model = model_of(graph, **MODELS[name])
     batch = batch_of(graph, len(model.layers))
-    assert batch.whole is not None
+    assert batch.full_graph is not None
     steps = []
     for limit in (None, 8_000, 0):
-        budget = HostBudget(limit, tmp_path)
-        place = InPlace(graph.features.matrix.astype(np.float64))
-        plan = plan_chain(model, graph.num_vertices, graph.num_edges, is_sparse=False, memory_bytes=2**30)
-        chain = Chain(replace(plan, chunk_rows=110), batch.whole, InputRows(place, plan.dtype), budget)
-        replica = FullGraphReplica(batch.whole, chain)
+        budget = HostMemoryBudget(limit, tmp_path)
+        place = InPlaceFeatures(graph.features.matrix.astype(np.float64))
+        plan = plan_full_graph(
+            model, graph.num_vertices, graph.num_edges, is_sparse=False, memory_bytes=2**30
+        )
+        chain = FullGraphForward(
+            replace(plan, chunk_rows=110), batch.full_graph, InputRows(place, plan.dtype), budget
+        )
+        replica = FullGraphReplica(batch.full_graph, chain)
         for _ in range(2):
             steps.append(replica.step(batch, OBJECTIVE, ALONE))
         held = chain.memory
@@ -275,20 +281,20 @@ def test_a_model_with_a_forward_of_its_own_is_not_taken_apart() -> None:
 
     graph = random_graph(50)
     architecture = Architecture(in_features=graph.num_features, num_classes=3, hidden=8, layers=2)
-    assert can_take_apart(GNN(architecture))
-    assert not can_take_apart(Own(architecture))
-    assert not can_take_apart(torch.nn.Linear(2, 2))
+    assert is_decomposable(GNN(architecture))
+    assert not is_decomposable(Own(architecture))
+    assert not is_decomposable(torch.nn.Linear(2, 2))
 
 
 def test_rows_are_kept_only_where_memory_has_no_limit() -> None:
     graph = random_graph(120, **SIZES)
     model, given = model_of(graph, kind="gcn", dropout=0.5), inputs_of(graph)
     batch = batch_of(graph, 2)
-    assert batch.whole is not None
+    assert batch.full_graph is not None
     found = []
-    for budget in (None, HostBudget(1 << 30)):
-        replica = FullGraphReplica.of(model, batch.whole, given, memory_bytes=1 << 30, budget=budget)
-        assert replica._chain.plan.keeps_rows == (budget is None)
+    for budget in (None, HostMemoryBudget(1 << 30)):
+        replica = FullGraphReplica.build(model, batch.full_graph, given, memory_bytes=1 << 30, budget=budget)
+        assert replica._chain.plan.saves_activations == (budget is None)
         found.append(replica.step(batch, OBJECTIVE, ALONE))
     for one, other in zip(found[0].gradients, found[1].gradients, strict=True):
         assert torch.equal(one, other)

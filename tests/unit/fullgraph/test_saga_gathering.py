@@ -12,12 +12,12 @@ from saga_layers import layer_of
 from test_replica import ALONE, OBJECTIVE, assert_equal_steps, batch_of, by_autograd, inputs_of, replica_of
 
 import hyrt
-from hyrt.fullgraph.plan import can_take_apart
+from hyrt.fullgraph.plan import is_decomposable
 from hyrt.graph.graph import Graph
-from hyrt.machine.workers import Workers
 from hyrt.nn import stack
 from hyrt.nn.model import GNN
 from hyrt.nn.torch_threads import torch_threads
+from hyrt.runtime.workers import Workers
 
 LAYERS = ["G-GCN", "GAT", "EdgeConv", "perceptron", "GraphSAGE"]
 
@@ -42,7 +42,7 @@ def model_of(name: str, graph: Graph, *, all_of_it: bool = False) -> GNN:
 def test_a_step_is_that_of_autograd(name: str, symmetric: bool) -> None:
     graph = random_graph(300, features=8, classes=8, symmetric=symmetric)
     model = model_of(name, graph, all_of_it=symmetric)
-    assert can_take_apart(model)
+    assert is_decomposable(model)
     for targets in (None, 30):
         batch = batch_of(graph, 2, targets)
         expected = by_autograd(model, graph, batch)
@@ -85,7 +85,7 @@ def test_threads_change_no_bit_and_scores_are_those_of_the_model(name: str) -> N
     chosen = np.arange(0, 2500, 7).astype(np.int32)
     with torch.no_grad():
         expected = model.eval()(batch.blocks, inputs_of(graph)).numpy()[chosen]
-    np.testing.assert_allclose(replica.scores(chosen, ALONE), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(replica.compute_scores(chosen, ALONE), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_run_trains_them() -> None:

@@ -13,7 +13,7 @@ from test_replica import ALONE, batch_of, replica_of
 from typed_layers import TYPED, assert_step, typed_layer, typed_step, with_types
 
 import hyrt
-from hyrt.errors import DataError, UnsupportedModel
+from hyrt.errors import DataError, UnsupportedModelError
 from hyrt.nn import stack
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.objective.classification import Classification
@@ -50,7 +50,7 @@ def test_the_largest_by_type_of_parallel_edges_is_refused() -> None:
     doubled = with_types(replace(graph, topology=replace(graph.topology, indices=indices)))
     batch, model = batch_of(doubled, 1), stack(typed_layer("largest", WIDTH, WIDTH))
     with pytest.raises(
-        UnsupportedModel, match=r"TypedLargest takes the maximum .* only without repeated edges"
+        UnsupportedModelError, match=r"TypedLargest takes the maximum .* only without repeated edges"
     ):
         replica_of(model, doubled, batch, 50, 0)
 
@@ -64,5 +64,5 @@ def test_a_run_trains_with_types(full_graph: bool) -> None:
     assert torch.isfinite(next(result.model.parameters())).all()
     with pytest.raises(DataError, match=r"no layer of the model looks at types .*options={edge_types: 3}"):
         hyrt.train(graph, settings, full_graph=full_graph, train=train)
-    with pytest.raises(UnsupportedModel, match="RecurrentLayer knows 2 types of edges"):
+    with pytest.raises(UnsupportedModelError, match="RecurrentLayer knows 2 types of edges"):
         hyrt.train(graph, {**settings, "options": {"edge_types": 2}}, full_graph=full_graph, train=train)

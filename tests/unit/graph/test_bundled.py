@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hyrt.doctor.children.dataset_sizes import dataset_sizes
+from hyrt.doctor.probes.dataset_sizes import read_dataset_sizes
 from hyrt.graph import open_graph
-from hyrt.graph.bundled import path_of
+from hyrt.graph.bundled import resolve_source
 from hyrt.graph.formats.convert import memory_bound
 
 
@@ -23,13 +23,13 @@ def test_cora_is_the_published_graph(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert set(zip(ends, graph.topology.indices, strict=True)) == set(
         zip(graph.topology.indices, ends, strict=True)
     )
-    assert dataset_sizes("cora", 0, "none").targets == 140
+    assert read_dataset_sizes("cora", 0, "none").targets == 140
     assert memory_bound("cora") is not None
 
 
 def test_a_file_of_the_name_goes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    assert path_of("cora").is_file()
+    assert resolve_source("cora").is_file()
     (tmp_path / "cora").mkdir()
-    assert path_of("cora") == Path("cora")
-    assert path_of("coras") == Path("coras")
+    assert resolve_source("cora") == Path("cora")
+    assert resolve_source("coras") == Path("coras")

@@ -22,13 +22,13 @@ from hypothesis.extra import numpy as hnp
 from scipy import sparse
 from typer.testing import CliRunner
 
-from hyrt.cli.datasets.data import data_app
-from hyrt.errors import DataError, DataNotWritten
+from hyrt.cli.data import data_app
+from hyrt.errors import DataError, DataWriteError
 from hyrt.graph import open_graph
-from hyrt.graph.formats import row_order
-from hyrt.graph.formats.all_or_nothing import all_or_nothing
+from hyrt.graph.formats import reorder as row_order
+from hyrt.graph.formats.atomic_output import atomic_output
 from hyrt.graph.formats.convert import Conversion, convert, memory_bound
-from hyrt.graph.info import describe
+from hyrt.graph.info import summarize_graph
 from hyrt.graph.normalize import NORMALIZERS
 from hyrt.graph.topology import Topology
 
@@ -112,7 +112,7 @@ def test_force_deletes_datasets_only(tmp_path):
 )
 def test_what_to_do_depends_on_why_nothing_can_be_written(tmp_path, error, remedy):
     says = rf"x cannot be written \({error.strerror}\): {remedy}$"
-    with pytest.raises(DataNotWritten, match=says), all_or_nothing(tmp_path / "x", "dataset"):
+    with pytest.raises(DataWriteError, match=says), atomic_output(tmp_path / "x", "dataset"):
         raise error
     assert _left(tmp_path) == []
 
@@ -260,7 +260,7 @@ def test_a_vertex_that_edges_lead_from_is_not_isolated() -> None:
     graph = random_graph(3)
     # 1 -> 0, and nothing at 2.
     edges = Topology(np.array([0, 1, 1, 1]), np.array([1], np.int32))
-    assert describe(replace(graph, topology=edges))["degree"]["isolated"] == 1
+    assert summarize_graph(replace(graph, topology=edges))["degree"]["isolated"] == 1
 
 
 def test_commands(tmp_path):
@@ -285,7 +285,7 @@ def test_commands(tmp_path):
 
 
 def test_importing_the_commands_is_cheap():
-    modules = "hyrt.cli.datasets.data, hyrt.cli.datasets.partition, hyrt.graph"
+    modules = "hyrt.cli.data, hyrt.cli.partition, hyrt.graph"
     code = f"import sys, {modules}; print({{'numpy', 'numba', 'torch'}} & set(sys.modules))"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert output == "set()\n"

@@ -10,12 +10,12 @@ from scipy import sparse
 
 from hyrt.errors import DataError
 from hyrt.graph import csr
-from hyrt.graph.csr import Store, build_csr, drop_edges
+from hyrt.graph.csr import ArrayBuilder, build_csr, drop_edges
 
 
 def _build(sources, targets, count, symmetric, bound, pieces, folder=None, loops=False):
     cuts = np.linspace(0, len(sources), pieces + 1).astype(int)
-    store = Store(np.dtype(np.int32), folder and folder / "indices.npy")
+    store = ArrayBuilder(np.dtype(np.int32), folder and folder / "indices.npy")
 
     def stream():
         for a, b in itertools.pairwise(cuts):
@@ -91,7 +91,7 @@ def test_drop_edges(monkeypatch, excess, bound):
     sources, targets = rng.integers(0, 80, (2, 600))
     indptr, indices = _build(sources, targets, 80, True, 1 << 62, 1)
     monkeypatch.setattr(csr, "_RANGE", bound)
-    store = Store(np.dtype(np.int32))
+    store = ArrayBuilder(np.dtype(np.int32))
     left = drop_edges(indptr, indices, excess, 99, store.append)
     matrix = sparse.csr_matrix((np.ones(left[-1]), store.finish(), left), shape=(80, 80)).toarray()
     before = sparse.csr_matrix((np.ones(indptr[-1]), indices, indptr), shape=(80, 80)).toarray()

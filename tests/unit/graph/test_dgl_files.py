@@ -14,8 +14,8 @@ from unit.graph.saved_by_dgl import saved_by_dgl
 from hyrt.errors import DataError
 from hyrt.graph import open_graph
 from hyrt.graph.formats.convert import Conversion, convert
-from hyrt.graph.formats.objects.dgl_file import is_dgl_file, saved_graph
-from hyrt.graph.typed.typed_graph import edge_lists
+from hyrt.graph.formats.objects.dgl_file import is_dgl_file, read_dgl_file
+from hyrt.graph.hetero.dataset import get_edge_lists
 
 EDGES = {
     "author writes paper": [(0, 1), (1, 0), (1, 2), (2, 2)],
@@ -35,7 +35,7 @@ def test_a_saved_heterograph_is_what_it_was_made_of(tmp_path, name):
     graph = open_graph(write(tmp_path, name))
     assert graph.types.vertex_types == ("author", "field", "paper")
     assert np.diff(graph.types.starts).tolist() == [3, 5, 4]
-    lists = edge_lists(graph)
+    lists = get_edge_lists(graph)
     found = {str(each): sorted(zip(*map(list, ends), strict=True)) for each, ends in lists.items()}
     assert found == EDGES
     authors, fields, papers = graph.features.tables
@@ -49,7 +49,7 @@ def test_a_saved_heterograph_is_what_it_was_made_of(tmp_path, name):
 
 def test_edges_are_in_the_order_of_their_numbers_in_every_form(tmp_path):
     """Values of edges are in this order, however the edges themselves are saved."""
-    graphs = [saved_graph(write(tmp_path, name), name) for name in ("coo", "csr", "csc")]
+    graphs = [read_dgl_file(write(tmp_path, name), name) for name in ("coo", "csr", "csc")]
     for triple in graphs[0].canonical_etypes:
         first, *others = ([ends.tolist() for ends in graph.edges(triple)] for graph in graphs)
         assert others == [first, first]
@@ -96,11 +96,11 @@ def test_damage_is_told(tmp_path_factory, name, data):
         del whole[data.draw(st.integers(8, len(whole) - 60)) :]
         file.write_bytes(whole)
         with pytest.raises(DataError, match=r"damaged at byte [\d,]+ \(.*\): copy it again, or save it"):
-            saved_graph(file, "a.bin")
+            read_dgl_file(file, "a.bin")
         return
     # Beyond the first page, or in what is read of it.
     at = data.draw(st.integers(4096, len(whole) - 1) | st.integers(8, 31))
     whole[at] = data.draw(st.integers(0, 255))
     file.write_bytes(whole)
     with contextlib.suppress(DataError):
-        saved_graph(file, "a.bin")
+        read_dgl_file(file, "a.bin")

@@ -17,10 +17,9 @@ from hyrt.config import build_config
 from hyrt.errors import ConfigError, DataError
 from hyrt.graph.formats.schema import to_graph
 from hyrt.graph.graph import Graph
-from hyrt.graph.links.edge_times import is_known
-from hyrt.graph.partition.all_parts import read_parts
-from hyrt.training.given.link_graph import link_graph
-from hyrt.training.given.opened_graph import opened_graph
+from hyrt.graph.links.edges import is_known_time
+from hyrt.graph.partition.read_parts import read_parts
+from hyrt.training.open_graph import link_graph, opened_graph
 
 RNG = np.random.default_rng(5)
 NUM = 40
@@ -77,7 +76,7 @@ COLUMNS: dict[str, tuple[str, list[Any], list[Any]]] = {
 def test_a_column_of_a_table_is_found_and_kept(
     column: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("hyrt.graph.tables.listed_edges._READ_EDGES", 50)
+    monkeypatch.setattr("hyrt.graph.tables.edge_list._READ_EDGES", 50)
     name, written, values = COLUMNS[column]
     table(tmp_path, name, written)
     run_here("data", "import", "e.csv", "-o", "d", cwd=tmp_path)
@@ -140,7 +139,7 @@ def test_relations_have_times_of_their_own_and_reverses_those_of_their_edges(tmp
     }
     times = graph.topology.edge_times
     assert times is not None
-    assert (is_known(times) == (graph.topology.edge_types != 1)).all()
+    assert (is_known_time(times) == (graph.topology.edge_types != 1)).all()
     config = {"train": {"objective": "links"}, "model": {"kind": "rsage"}}
     links = {"split": "time", "relation": "writes"}
     split = link_graph(build_config(config | {"links": links}), graph).links

@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from hyrt.errors import DataError, DataWarning
 from hyrt.graph import open_graph
 from hyrt.graph.formats import folder as folder_module
+from hyrt.graph.formats import npy
 from hyrt.graph.formats import npy as npy_module
-from hyrt.graph.formats import recorded_npy as recorded_npy_module
 from hyrt.graph.formats.convert import Conversion, convert
 from hyrt.graph.formats.npy import CHUNK_BYTES, NpyWriter, read_header
-from hyrt.graph.info import describe, summary_lines
+from hyrt.graph.info import format_summary, summarize_graph
 
 quick = settings(max_examples=40, deadline=None)
 
@@ -162,7 +162,7 @@ def test_flipped_bits_of_folder(tmp_path, sparse):
 
 
 def test_first_damaged_chunk_is_named(tmp_path, monkeypatch):
-    for module in (folder_module, npy_module, recorded_npy_module):
+    for module in (folder_module, npy_module, npy):
         monkeypatch.setattr(module, "CHUNK_BYTES", 64)
     arrays = make_arrays(7, vertices=50, width=3)
     convert(Conversion(str(save(arrays, tmp_path / "source")), tmp_path / "a"))
@@ -380,8 +380,8 @@ def test_types_weights_and_features_of_edges_are_read_and_written_again(tmp_path
         convert(Conversion(str(source), tmp_path / copy))
         assert_same_values(open_graph(tmp_path / copy), values)
     assert_holds(open_graph(source), arrays)
-    facts = describe(open_graph(source))
-    assert "directed, with weights and 3 features" in "\n".join(summary_lines(facts))
+    facts = summarize_graph(open_graph(source))
+    assert "directed, with weights and 3 features" in "\n".join(format_summary(facts))
 
 
 def values_of_edges(arrays):

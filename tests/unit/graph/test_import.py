@@ -22,22 +22,26 @@ from hyrt.errors import ConfigError, DataError
 from hyrt.graph import open_graph
 from hyrt.graph.formats import folder
 from hyrt.graph.graph import Graph
-from hyrt.graph.names.name_files import read_names
+from hyrt.graph.names import read_names
 
 pa = pytest.importorskip("pyarrow")
 from pyarrow import parquet  # noqa: E402
 
-from hyrt.config.schema_file import read_schema, schema_text  # noqa: E402
-from hyrt.graph.info import describe, summary_lines  # noqa: E402
-from hyrt.graph.tables import listed_edges  # noqa: E402
-from hyrt.graph.tables.guess_schema import guess_schema  # noqa: E402
-from hyrt.graph.tables.ids.vertex_names import VertexNames  # noqa: E402
-from hyrt.graph.tables.import_schema import EdgeTable, ImportSchema, RandomSplit, VertexRows  # noqa: E402
-from hyrt.graph.tables.import_tables import Import, drawn_split, import_tables  # noqa: E402
-from hyrt.graph.tables.reading import text_blocks  # noqa: E402
-from hyrt.graph.tables.reading.csv_pieces import csv_pieces  # noqa: E402
-from hyrt.graph.tables.reading.text_blocks import TextFile  # noqa: E402
-from hyrt.graph.tables.reading.text_form import TextForm  # noqa: E402
+from hyrt.config.commented_yaml import read_schema, schema_text  # noqa: E402
+from hyrt.graph.info import format_summary, summarize_graph  # noqa: E402
+from hyrt.graph.tables import edge_list as listed_edges  # noqa: E402
+from hyrt.graph.tables.import_tables import ImportJob, draw_random_split, import_tables  # noqa: E402
+from hyrt.graph.tables.infer_schema import infer_schema  # noqa: E402
+from hyrt.graph.tables.reading import csv_batches as text_blocks  # noqa: E402
+from hyrt.graph.tables.reading.csv_batches import TextFile, read_csv_batches  # noqa: E402
+from hyrt.graph.tables.schema import (  # noqa: E402
+    CsvDialect,
+    EdgeTableSchema,
+    ImportSchema,
+    RandomSplit,
+    VertexTableSchema,
+)
+from hyrt.graph.tables.vertex_ids import NameIndex  # noqa: E402
 
 
 def write(path: Path, text: str, encoding: str = "utf-8") -> Path:
@@ -48,7 +52,7 @@ def write(path: Path, text: str, encoding: str = "utf-8") -> Path:
 def imported(*files: Path, into: Path, schema: ImportSchema | None = None) -> tuple[Graph, list[str]]:
     """The graph of some files, and what was said."""
     said: list[str] = []
-    import_tables(Import(files, into, schema or guess_schema(files).schema, force=True), said.append)
+    import_tables(ImportJob(files, into, schema or infer_schema(files).schema, force=True), said.append)
     return open_graph(into, check=True), said
 
 
@@ -156,7 +160,7 @@ def test_any_tables(given: dict[str, Any], tmp_path: Path) -> None:
     schema = ImportSchema(
         ids="names" if given["named"] else "positions",
         first_id=given["first"],
-        edges=EdgeTable(
+        edges=EdgeTableSchema(
             files=["edges.csv"],
             source="from",
             target="to",
@@ -164,15 +168,15 @@ def test_any_tables(given: dict[str, Any], tmp_path: Path) -> None:
             undirected=given["undirected"],
             duplicates=given["duplicates"],
             self_loops=given["loops"],
-            text=TextForm(**text),
+            text=CsvDialect(**text),
         ),
-        vertices=VertexRows(
+        vertices=VertexTableSchema(
             files=[path.name],
             id="who",
             label=["what"],
             label_kind="names",
             features=["x"],
-            text=TextForm(**text),
+            text=CsvDialect(**text),
         ),
     )
     with (
@@ -198,7 +202,7 @@ def test_without_a_schema(tmp_path: Path) -> None:
     (tmp_path / "e2.csv.gz").write_bytes(gzip.compress(b"src,dst,weight,place\ncid,ann,1.5,3\n"))
     nodes = write(tmp_path / "nodes.csv", "id,y,split,f0,f1\ncid,7,train,1,2\nann,9,val,3,4\nbob,,,5,6\n")
     files = (edges, tmp_path / "e2.csv.gz", nodes)
-    assert "; weights 'weight'; not read: 'place'" in guess_schema(files).lines[0]
+    assert "; weights 'weight'; not read: 'place'" in infer_schema(files).lines[0]
     graph, said = imported(*files, into=tmp_path / "mine.npz")
     assert edges_of(graph) == {(1, 2): 0.5, (2, 0): 2.0, (0, 1): 1.5}
     assert graph.labels.tolist() == [0, 1, -1]
@@ -241,7 +245,7 @@ def test_a_list_of_edges_alone(tmp_path: Path) -> None:
     assert graph.features.values[:, 0] == pytest.approx(np.log1p([2, 1, 1]))
     assert not graph.masks["train"].any()
     assert said[1] == "4 rows of edges: 4 edges (1 self loop kept)"
-    assert "classes    none: no vertex has a label" in summary_lines(describe(graph))
+    assert "classes    none: no vertex has a label" in format_summary(summarize_graph(graph))
 
 
 @pytest.mark.parametrize(
@@ -282,7 +286,7 @@ def test_numbers_too_large_are_told_without_a_warning_of_numpy(tmp_path: Path) -
 def test_a_pipe_is_refused_since_it_is_read_twice(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "e.csv")
     with pytest.raises(DataError, match=r"e\.csv: a pipe, which can be read only once: write it to a file"):
-        guess_schema([tmp_path / "e.csv"])
+        infer_schema([tmp_path / "e.csv"])
 
 
 @pytest.mark.parametrize(
@@ -292,7 +296,7 @@ def test_letters_that_no_text_can_be_written_with(words: dict[str, str]) -> None
     with pytest.raises(
         ValueError, match=r"give (a single ASCII character that is not a line break|a delimiter, and)"
     ):
-        TextForm(**words)
+        CsvDialect(**words)
 
 
 def test_one_column_for_both_ends_of_edges_is_refused(tmp_path: Path) -> None:
@@ -327,8 +331,10 @@ def test_folders_of_parquet_and_what_columns_hold(tmp_path: Path) -> None:
     flags = {"a": [True, False, None], "b": pa.array([0, 1, 1], pa.uint64())}
     parquet.write_table(pa.table({"vector": vectors, **flags}), tmp_path / "nodes.parquet")
     schema = ImportSchema(
-        edges=EdgeTable(files=["links"], source="source", target="target", type="type", features=["x"]),
-        vertices=VertexRows(files=["*.parquet"], label=["a", "b"], label_kind="flags", features=["vec*"]),
+        edges=EdgeTableSchema(files=["links"], source="source", target="target", type="type", features=["x"]),
+        vertices=VertexTableSchema(
+            files=["*.parquet"], label=["a", "b"], label_kind="flags", features=["vec*"]
+        ),
         split=RandomSplit(train=1, val=0, test=0),
     )
     graph, said = imported(tmp_path / "links", tmp_path / "nodes.parquet", into=tmp_path / "g", schema=schema)
@@ -350,7 +356,7 @@ def test_a_table_as_a_program_of_offices_writes_it(tmp_path: Path) -> None:
         'Nummer;Klasse;Größe\r\n1;"groß; rot";1,5\r\n2;klein;2,5\r\n3;klein;0\r\n',
         "cp1252",
     )
-    guess = guess_schema([edges, nodes])
+    guess = infer_schema([edges, nodes])
     assert (guess.schema.ids, guess.schema.first_id) == ("positions", 1)
     graph, said = imported(edges, nodes, into=tmp_path / "graph")
     assert edges_of(graph) == {(0, 1): 0.5, (1, 2): 1.25}
@@ -403,8 +409,10 @@ def test_every_bad_row_is_named(tmp_path: Path) -> None:
 def test_ids_that_are_wrong(tmp_path: Path) -> None:
     edges = write(tmp_path / "edges.csv", "src,dst\n0,1\n")
     nodes = write(tmp_path / "nodes.csv", "id,x\n0,1\n1,2\n1,3\n5,4\n")
-    table = VertexRows(files=["nodes.csv"], id="id", features=["x"])
-    counted = ImportSchema(edges=EdgeTable(files=["edges.csv"], source="src", target="dst"), vertices=table)
+    table = VertexTableSchema(files=["nodes.csv"], id="id", features=["x"])
+    counted = ImportSchema(
+        edges=EdgeTableSchema(files=["edges.csv"], source="src", target="dst"), vertices=table
+    )
     assert wrong(edges, nodes, schema=counted)[:3] == [
         "2 values or rows are wrong; nothing is written",
         "  nodes.csv, line 5, column 'id': 5 is not from 0 to 3, as the ids of 4 vertices are",
@@ -415,7 +423,7 @@ def test_ids_that_are_wrong(tmp_path: Path) -> None:
         "  nodes.csv, line 4, column 'id': '1' is the id of an earlier row"
     )
     sparse = write(tmp_path / "sparse.csv", "src,dst\n0,123456789\n")
-    positions = ImportSchema(edges=EdgeTable(files=["*.csv"], source="src", target="dst"))
+    positions = ImportSchema(edges=EdgeTableSchema(files=["*.csv"], source="src", target="dst"))
     [line] = wrong(sparse, schema=positions)
     assert line.startswith("sparse.csv: ids go from 0 to 123,456,789, but edges name only 2: if")
     huge = write(tmp_path / "huge.csv", "src,dst\n0,12345678901234\n-1,3\n")
@@ -430,7 +438,7 @@ def test_edges_that_are_refused(tmp_path: Path) -> None:
     edges = write(tmp_path / "edges.csv", "src,dst\n0,1\n1,1\n0,1\n1,0\n")
 
     def lines(**how: str) -> list[str]:
-        table = EdgeTable(files=["edges.csv"], source="src", target="dst", **how)  # type: ignore[arg-type]
+        table = EdgeTableSchema(files=["edges.csv"], source="src", target="dst", **how)  # type: ignore[arg-type]
         return wrong(edges, schema=ImportSchema(edges=table))
 
     assert lines(duplicates="refuse") == [
@@ -447,7 +455,7 @@ def test_edges_that_are_refused(tmp_path: Path) -> None:
 
 def test_many_bad_rows_are_counted(tmp_path: Path) -> None:
     edges = write(tmp_path / "edges.csv", "src,dst\n" + "0,1\n0,x\n" * 1000)
-    schema = ImportSchema(edges=EdgeTable(files=["*"], source="src", target="dst"))
+    schema = ImportSchema(edges=EdgeTableSchema(files=["*"], source="src", target="dst"))
     lines = wrong(edges, schema=schema)
     assert lines[0] == "1,000 values or rows are wrong; nothing is written"
     assert lines[20] == "  edges.csv, line 41, column 'dst': 'x' is not a whole number"
@@ -478,7 +486,7 @@ def test_blocks_are_whole_records_with_their_lines(
 ) -> None:
     records = [*chosen, *([RECORDS[-1]] if last else [])]
     (tmp_path / "a.csv").write_bytes(b"x,y\n" + b"".join(records))
-    file = TextFile(tmp_path / "a.csv", "a.csv", TextForm())
+    file = TextFile(tmp_path / "a.csv", "a.csv", CsvDialect())
     wanted, line = [], 2
     for record in records:
         if record.strip():
@@ -486,15 +494,15 @@ def test_blocks_are_whole_records_with_their_lines(
         line += record.count(b"\n")
     found = [int(number) for block in file.blocks(size) for number in block.lines]
     assert found == wanted
-    pieces = list(csv_pieces(file, {"x": "text", "y": "text"}, block_bytes=size))
+    pieces = list(read_csv_batches(file, {"x": "text", "y": "text"}, block_bytes=size))
     assert [place for piece in pieces for place in piece.places()] == wanted
     assert sum(piece.num_rows for piece in pieces) == len(wanted)
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.lists(st.one_of(st.none(), st.text(max_size=3)), max_size=8), max_size=6))
+@given(st.lists(st.lists(st.one_of(st.zero(), st.text(max_size=3)), max_size=8), max_size=6))
 def test_names_are_numbered_as_they_come(pieces: list[list[str | None]]) -> None:
-    names, wanted = VertexNames(), dict[str, int]()
+    names, wanted = NameIndex(), dict[str, int]()
     for piece in pieces:
         for name in piece:
             if name is not None:
@@ -508,7 +516,7 @@ def test_names_are_numbered_as_they_come(pieces: list[list[str | None]]) -> None
 
 
 def test_many_names() -> None:
-    names, count = VertexNames(), 30_000
+    names, count = NameIndex(), 30_000
     column = pa.array([f"vertex {i}" for i in range(count)])
     missing = np.zeros(count, np.bool_)
     assert (names.add(column, missing) == np.arange(count)).all()
@@ -519,12 +527,12 @@ def test_many_names() -> None:
 def test_a_split_is_drawn_by_seed_of_vertices_with_labels() -> None:
     labels = np.arange(1000) % 5 - 1
     split = RandomSplit(train=0.5, val=0.25, test=0.1, seed=3)
-    masks = drawn_split(split, labels)
+    masks = draw_random_split(split, labels)
     assert [int(mask.sum()) for mask in masks] == [400, 200, 80]
     assert not (sum(mask.astype(int) for mask in masks) > 1).any()
     assert not any(mask[labels < 0].any() for mask in masks)
-    assert all(np.array_equal(*pair) for pair in zip(masks, drawn_split(split, labels), strict=True))
-    other = drawn_split(split.model_copy(update={"seed": 4}), labels)
+    assert all(np.array_equal(*pair) for pair in zip(masks, draw_random_split(split, labels), strict=True))
+    other = draw_random_split(split.model_copy(update={"seed": 4}), labels)
     assert not np.array_equal(masks[0], other[0])
 
 
@@ -534,7 +542,7 @@ def test_the_printed_schema_is_the_guessed_one(tmp_path: Path, capsys: pytest.Ca
     run_here("data", "import", "e.csv", "n.csv", "--print-schema", cwd=tmp_path)
     text = capsys.readouterr().out
     write(tmp_path / "schema.yaml", text)
-    guessed = guess_schema([tmp_path / "e.csv", tmp_path / "n.csv"]).schema
+    guessed = infer_schema([tmp_path / "e.csv", tmp_path / "n.csv"]).schema
     assert read_schema(tmp_path / "schema.yaml") == guessed
     assert "# The column of the label; several columns" in text
     assert guessed.edges.text.decimal == ","

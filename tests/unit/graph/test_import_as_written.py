@@ -15,22 +15,25 @@ from hypothesis import strategies as st
 from hyrt.errors import ConfigError, DataError
 from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
-from hyrt.graph.names.name_files import read_names
+from hyrt.graph.names import read_names
 
 pa = pytest.importorskip("pyarrow")
 from pyarrow import parquet  # noqa: E402
 
-from hyrt.config.schema_file import read_schema  # noqa: E402
-from hyrt.graph.tables import listed_edges  # noqa: E402
-from hyrt.graph.tables.guess_schema import guess_schema  # noqa: E402
-from hyrt.graph.tables.import_schema import EdgeTable, ImportSchema, VertexRows  # noqa: E402
-from hyrt.graph.tables.import_tables import Import, import_tables  # noqa: E402
-from hyrt.graph.tables.reading.csv_pieces import csv_pieces  # noqa: E402
-from hyrt.graph.tables.reading.text_blocks import TextFile  # noqa: E402
-from hyrt.graph.tables.reading.text_form import TextForm  # noqa: E402
+from hyrt.config.commented_yaml import read_schema  # noqa: E402
+from hyrt.graph.tables import edge_list as listed_edges  # noqa: E402
+from hyrt.graph.tables.import_hetero import import_hetero_tables  # noqa: E402
+from hyrt.graph.tables.import_tables import ImportJob, import_tables  # noqa: E402
+from hyrt.graph.tables.infer_schema import infer_schema  # noqa: E402
+from hyrt.graph.tables.reading.csv_batches import TextFile, read_csv_batches  # noqa: E402
+from hyrt.graph.tables.schema import (  # noqa: E402
+    CsvDialect,
+    EdgeTableSchema,
+    HeteroImportSchema,
+    ImportSchema,
+    VertexTableSchema,
+)
 from hyrt.graph.tables.suspicious_columns import SuspiciousColumns  # noqa: E402
-from hyrt.graph.tables.typed.import_typed import import_typed_tables  # noqa: E402
-from hyrt.graph.tables.typed.typed_schema import TypedImportSchema  # noqa: E402
 
 
 def write(path: Path, columns: dict[str, list[Any]]) -> Path:
@@ -52,9 +55,9 @@ def imported(*files: Path, schema: ImportSchema | None = None) -> tuple[Graph, l
     into = files[0].parent / "out"
     said: list[str] = []
     if schema is None:
-        guess = guess_schema(files)
+        guess = infer_schema(files)
         schema, said = guess.schema, list(guess.lines)
-    import_tables(Import(files, into, schema, force=True), said.append)
+    import_tables(ImportJob(files, into, schema, force=True), said.append)
     return open_graph(into, check=True), said
 
 
@@ -88,14 +91,14 @@ def test_ids_and_classes_stay_as_they_are_written(pair: tuple[str, str], ending:
     assert classes is not None
     assert [classes[label] for label in graph.labels] == [pair[1], pair[0], pair[1]]
     with pytest.raises(DataError, match=r"is not a whole number(.|\n)*give ids: names"):
-        imported(edges, schema=ImportSchema(edges=EdgeTable(files=["*"], source="src", target="dst")))
+        imported(edges, schema=ImportSchema(edges=EdgeTableSchema(files=["*"], source="src", target="dst")))
     typed = {
         "target_type": "v",
         "types": {"v": {"ids": "names"}, "w": {"ids": "names"}},
         "relations": [{"relation": ["v", "r", "w"], "files": ["*"], "source": "src", "target": "dst"}],
     }
-    job = Import([edges], tmp_path / "typed", TypedImportSchema.model_validate(typed))
-    import_typed_tables(job)
+    job = ImportJob([edges], tmp_path / "typed", HeteroImportSchema.model_validate(typed))
+    import_hetero_tables(job)
     assert names_of(tmp_path / "typed", "ids.csv") == [f"v {name}" for name in ends] + [
         f"w {name}" for name in [*ends[1:], ends[0]]
     ]
@@ -138,9 +141,9 @@ def _padded_rows(draw: st.DrawFn) -> tuple[str, list[list[str]], bytes, int]:
 def test_padding_is_removed_and_what_is_in_quotes_stays(table: Any, size: int, tmp_path: Path) -> None:
     delimiter, rows, text, padded = table
     (tmp_path / "a.csv").write_bytes(text)
-    file = TextFile(tmp_path / "a.csv", "a.csv", TextForm(delimiter=delimiter, nulls=["missing"]))
+    file = TextFile(tmp_path / "a.csv", "a.csv", CsvDialect(delimiter=delimiter, nulls=["missing"]))
     assert file.columns() == ["x", "y"]
-    pieces = list(csv_pieces(file, {"x": "text", "y": "text"}, block_bytes=size))
+    pieces = list(read_csv_batches(file, {"x": "text", "y": "text"}, block_bytes=size))
     found = [
         list(row)
         for piece in pieces
@@ -179,7 +182,7 @@ def test_spaces_around_names_are_said(tmp_path: Path) -> None:
 def test_the_guessed_split_is_named(columns: dict[str, list[Any]], said: str, tmp_path: Path) -> None:
     edges = write(tmp_path / "e.csv", {"src": [0, 1, 2], "dst": [1, 2, 0]})
     nodes = write(tmp_path / "n.csv", {"id": [0, 1, 2], "label": [0, 1, 0], "f": [0.5, 1.5, 2.5], **columns})
-    [line] = [line for line in guess_schema([edges, nodes]).lines if ": vertices, " in line]
+    [line] = [line for line in infer_schema([edges, nodes]).lines if ": vertices, " in line]
     parts = line.split(": vertices, ")[1].split("; ")
     assert [part for part in parts if "split" in part] == [said]
 
@@ -192,9 +195,9 @@ def test_missing_labels_are_counted_by_what_stands_there(word: str, tmp_path: Pa
     assert graph.labels.tolist() == [-1, 0, 1, -1]
     line = f"n.csv, column 'label': 2 of 4 values count as missing ('{word}' 2): if one of these is"
     assert [each for each in said if line in each]
-    kept = guess_schema([edges, nodes]).schema
+    kept = infer_schema([edges, nodes]).schema
     assert kept.vertices is not None
-    text = TextForm(nulls=[""])
+    text = CsvDialect(nulls=[""])
     kept = kept.model_copy(update={"vertices": kept.vertices.model_copy(update={"text": text})})
     graph, _ = imported(edges, nodes, schema=kept)
     assert names_of(tmp_path / "out", "classes.csv") == sorted(["A", "B", word])
@@ -219,8 +222,10 @@ def test_labels_of_minus_one_are_counted(ending: str, tmp_path: Path) -> None:
 def test_flags_of_minus_one_are_counted(tmp_path: Path) -> None:
     edges = write(tmp_path / "e.csv", {"src": [0, 1, 2], "dst": [1, 2, 0]})
     nodes = write(tmp_path / "n.csv", {"id": [0, 1, 2], "a": [1, -1, -1], "b": [1, 0, 1]})
-    vertices = VertexRows(files=["n.csv"], id="id", label=["a", "b"], label_kind="flags")
-    schema = ImportSchema(edges=EdgeTable(files=["e.csv"], source="src", target="dst"), vertices=vertices)
+    vertices = VertexTableSchema(files=["n.csv"], id="id", label=["a", "b"], label_kind="flags")
+    schema = ImportSchema(
+        edges=EdgeTableSchema(files=["e.csv"], source="src", target="dst"), vertices=vertices
+    )
     _, said = imported(edges, nodes, schema=schema)
     assert [line.partition(": if")[0] for line in said if "-1" in line] == [
         f"{nodes}, column 'a': 2 of 3 values are -1, which means no label"
@@ -318,8 +323,8 @@ def test_lines_that_repeat_the_names_of_columns_are_refused(
     for place in sorted(again, reverse=True):
         lines.insert(place, header)
     (tmp_path / "a.csv").write_bytes(end.join([header, *lines, ""]).encode())
-    file = TextFile(tmp_path / "a.csv", "a.csv", TextForm())
-    pieces = list(csv_pieces(file, {"weight": "number", "src": "text"}, block_bytes=size))
+    file = TextFile(tmp_path / "a.csv", "a.csv", CsvDialect())
+    pieces = list(read_csv_batches(file, {"weight": "number", "src": "text"}, block_bytes=size))
     found = [float(value) for piece in pieces for value in piece.columns["weight"].to_pylist()]
     assert found == [n + 1 for n in range(12)]
     bad = [row.place for piece in pieces for row in piece.bad]
@@ -365,8 +370,8 @@ def test_missing_features_that_are_filled_are_counted(tmp_path: Path) -> None:
     edges = write(tmp_path / "e.csv", {"src": [0, 1], "dst": [1, 0]})
     nodes = write(tmp_path / "n.csv", {"id": [0, 1], "f": [2, None], "g": [None, None]})
     schema = ImportSchema(
-        edges=EdgeTable(files=["e.csv"], source="src", target="dst"),
-        vertices=VertexRows(files=["n.csv"], id="id", features=["f", "g"], fill=0.5),
+        edges=EdgeTableSchema(files=["e.csv"], source="src", target="dst"),
+        vertices=VertexTableSchema(files=["n.csv"], id="id", features=["f", "g"], fill=0.5),
     )
     graph, said = imported(edges, nodes, schema=schema)
     assert graph.features.values.tolist() == [[2, 0.5], [0.5, 0.5]]
@@ -439,7 +444,7 @@ def test_columns_follow_the_label_if_rows_of_all_classes_say_so(
         if len(groups) == len(set(labels)) or sum(repeats[:-1]) >= 5:
             wanted.add(column)
     is_known = len(set(labels)) > 1 and len(labels) - len(set(labels)) >= 30
-    assert set(found.found()) == (wanted if is_known else set())
+    assert set(found.find_reasons()) == (wanted if is_known else set())
 
 
 @pytest.mark.parametrize("kind", ["numbers", "names"])
@@ -478,14 +483,16 @@ def test_a_schema_that_lists_such_a_column_is_warned(name: str, tmp_path: Path) 
     columns = {**DOUBTFUL, "label itself": [n % 7 for n in range(COUNT)]}
     edges, nodes = _table("csv", tmp_path, {name: columns[name], "age": _AGES})
     is_number = name == "label itself"
-    vertices = VertexRows(
+    vertices = VertexTableSchema(
         files=["n.csv"],
         id="id",
         label=[name] if is_number else ["label"],
         label_kind="classes" if is_number else "names",
         features=[name, "age"],
     )
-    schema = ImportSchema(edges=EdgeTable(files=["e.csv"], source="src", target="dst"), vertices=vertices)
+    schema = ImportSchema(
+        edges=EdgeTableSchema(files=["e.csv"], source="src", target="dst"), vertices=vertices
+    )
     graph, said = imported(edges, nodes, schema=schema)
     assert graph.features.values.shape[1] == 2
     [line] = [each for each in said if "seem to be numbers of rows or copies of the label" in each]
@@ -498,8 +505,12 @@ def test_features_that_only_look_like_numbers_of_rows_stay(tmp_path: Path) -> No
     columns = {"": list(range(4)), "x": [1, 2, 3, 4], "index": [1, 2, 2, 3], "age": [5, 4, 3, 2]}
     edges, nodes = _table("csv", tmp_path, columns)
     assert imported(edges, nodes)[0].features.values.shape[1] == 3
-    vertices = VertexRows(files=["n.csv"], id="id", label=["label"], label_kind="names", features=["*"])
-    schema = ImportSchema(edges=EdgeTable(files=["e.csv"], source="src", target="dst"), vertices=vertices)
+    vertices = VertexTableSchema(
+        files=["n.csv"], id="id", label=["label"], label_kind="names", features=["*"]
+    )
+    schema = ImportSchema(
+        edges=EdgeTableSchema(files=["e.csv"], source="src", target="dst"), vertices=vertices
+    )
     assert imported(edges, nodes, schema=schema)[0].features.values.shape[1] == 3
 
 
@@ -533,7 +544,7 @@ def test_ids_with_gaps_are_said_and_a_schema_may_keep_them(tmp_path: Path) -> No
     assert graph.num_vertices == 3
     assert names_of(tmp_path / "out", "ids.csv") == ["10", "12", "15"]
     assert "ids between 10 and 15 that no edge names are no vertices (3): give num_vertices" in said[-1]
-    table = EdgeTable(files=["*"], source="src", target="dst")
+    table = EdgeTableSchema(files=["*"], source="src", target="dst")
     graph, said = imported(edges, schema=ImportSchema(edges=table, num_vertices=20))
     assert graph.num_vertices == 20
     assert named_edges(graph, list(map(str, range(20)))) == [("10", "12"), ("12", "15"), ("15", "10")]
@@ -561,8 +572,9 @@ def test_types_have_the_vertices_that_relations_name(tmp_path: Path) -> None:
     }
     said: list[str] = []
     with mock.patch.object(listed_edges, "_READ_EDGES", 1):
-        import_typed_tables(
-            Import([first, second], tmp_path / "out", TypedImportSchema.model_validate(schema)), said.append
+        import_hetero_tables(
+            ImportJob([first, second], tmp_path / "out", HeteroImportSchema.model_validate(schema)),
+            said.append,
         )
     graph = open_graph(tmp_path / "out", check=True)
     names = [f"user {n}" for n in (1_000_002, 1_000_005, 1_000_009)] + [f"item {n}" for n in range(6)]
@@ -611,8 +623,8 @@ def test_texts_of_all_types_are_texts(kind: str, tmp_path: Path) -> None:
     nodes = write(tmp_path / "n.parquet", {"id": column, "label": column})
     schema = ImportSchema(
         ids="names",
-        edges=EdgeTable(files=["e.parquet"], source="src", target="dst"),
-        vertices=VertexRows(files=["n.parquet"], id="id", label=["label"], label_kind="names"),
+        edges=EdgeTableSchema(files=["e.parquet"], source="src", target="dst"),
+        vertices=VertexTableSchema(files=["n.parquet"], id="id", label=["label"], label_kind="names"),
     )
     if kind == "bool":
         with pytest.raises(DataError, match="True is the id of an earlier row"):
@@ -640,7 +652,8 @@ def test_values_that_are_no_texts_are_refused(column: Any, says: str, tmp_path: 
     edges = write(tmp_path / "e.parquet", {"src": column, "dst": ["a", "b"]})
     with pytest.raises(DataError, match=says):
         imported(
-            edges, schema=ImportSchema(ids="names", edges=EdgeTable(files=["*"], source="src", target="dst"))
+            edges,
+            schema=ImportSchema(ids="names", edges=EdgeTableSchema(files=["*"], source="src", target="dst")),
         )
 
 
@@ -667,9 +680,9 @@ def test_words_of_yaml_are_names_in_schemas(tmp_path: Path) -> None:
     typed += "relations: [{relation: [no, on, 1e3], files: e.csv, source: no, target: on}]\n"
     (tmp_path / "t.yaml").write_text(typed)
     found = read_schema(tmp_path / "t.yaml")
-    assert isinstance(found, TypedImportSchema)
+    assert isinstance(found, HeteroImportSchema)
     assert (found.target_type, list(found.types), found.reverse) == ("no", ["no", "1e3"], True)
-    import_typed_tables(Import([tmp_path / "e.csv"], tmp_path / "typed", found))
+    import_hetero_tables(ImportJob([tmp_path / "e.csv"], tmp_path / "typed", found))
     assert names_of(tmp_path / "typed", "ids.csv") == [
         "no off",
         "no 007",

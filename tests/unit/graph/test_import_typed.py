@@ -11,8 +11,8 @@ from in_process import refused, run_here
 from hyrt.errors import DataError
 from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
-from hyrt.graph.names.name_files import read_names
-from hyrt.graph.tables import listed_edges
+from hyrt.graph.names import read_names
+from hyrt.graph.tables import edge_list
 
 pytest.importorskip("pyarrow")
 
@@ -152,7 +152,7 @@ def test_weights_of_edges(
 ) -> None:
     """Those of equal edges are added up; a relation without weights has 1, and reversed edges have theirs."""
     # Several pieces, of which the first has an edge that is dropped.
-    monkeypatch.setattr(listed_edges, "_READ_EDGES", 2)
+    monkeypatch.setattr(edge_list, "_READ_EDGES", 2)
     schema = SCHEMA.replace("author, target: doi}", "author, target: doi, weight: share}")
     schema = schema.replace("unknown: drop}", "unknown: drop, weight: times}")
     for reverse in (False, True):

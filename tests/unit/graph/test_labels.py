@@ -12,11 +12,11 @@ from graphs import random_graph
 
 from hyrt.errors import DataError
 from hyrt.graph.formats.convert import Conversion, convert
-from hyrt.graph.formats.pyg import as_targets
+from hyrt.graph.formats.objects.pyg import convert_targets
 from hyrt.graph.formats.schema import from_graph
 from hyrt.graph.graph import Graph
-from hyrt.graph.info import describe, summary_lines
-from hyrt.graph.labels.label_kind import why_odd
+from hyrt.graph.info import format_summary, summarize_graph
+from hyrt.graph.labels import label_warning
 from hyrt.graph.source import open_graph
 
 GRAPH = random_graph(40)
@@ -56,10 +56,10 @@ def test_files_and_folders_hold_every_kind(
         np.testing.assert_array_equal(graph.labels, labels)
         assert (graph.vertices.label_kind, graph.num_outputs) == (kind, outputs)
         assert words in repr(graph)
-        rows = graph.vertices.labels_of(np.array([7, 2]))
+        rows = graph.vertices.select_labels(np.array([7, 2]))
         assert (rows.dtype, rows.shape) == (trained, (2, outputs))
         np.testing.assert_array_equal(rows.reshape(2, -1), labels[[7, 2]].astype(trained).reshape(2, -1))
-        assert any(words in line for line in summary_lines(describe(graph)))
+        assert any(words in line for line in format_summary(summarize_graph(graph)))
 
 
 def test_what_no_kind_allows_is_named_with_its_place(tmp_path: Path) -> None:
@@ -84,24 +84,26 @@ def test_what_no_kind_allows_is_named_with_its_place(tmp_path: Path) -> None:
 
 
 def test_labels_that_are_probably_meant_otherwise_are_told() -> None:
-    assert "exactly one of the labels" in why_odd(np.eye(3, dtype=np.int8)[[0, 1, 2, 1]])
-    assert not why_odd(FLAGS)
-    assert "write them as int8 [V, K]" in why_odd(np.array([0, 1, np.nan, 1], np.float32))
-    assert not why_odd(np.array([0.5, 1.0]))
-    assert "whole numbers from 0 to 2, trained as numbers" in why_odd(np.array([2, 0, np.nan, 1], np.float32))
-    assert not why_odd(np.array([1, 2, 3], np.float32))
-    assert not why_odd(np.array([0, 1, 5], np.float32))
-    assert "nothing to learn" in why_odd(np.zeros(3, np.int16))
+    assert "exactly one of the labels" in label_warning(np.eye(3, dtype=np.int8)[[0, 1, 2, 1]])
+    assert not label_warning(FLAGS)
+    assert "write them as int8 [V, K]" in label_warning(np.array([0, 1, np.nan, 1], np.float32))
+    assert not label_warning(np.array([0.5, 1.0]))
+    assert "whole numbers from 0 to 2, trained as numbers" in label_warning(
+        np.array([2, 0, np.nan, 1], np.float32)
+    )
+    assert not label_warning(np.array([1, 2, 3], np.float32))
+    assert not label_warning(np.array([0, 1, 5], np.float32))
+    assert "nothing to learn" in label_warning(np.zeros(3, np.int16))
 
 
 def test_labels_of_other_libraries_are_read_as_what_they_are() -> None:
     many = np.array([[0.0, 1.0], [np.nan, 1.0]])
-    np.testing.assert_array_equal(as_targets(many, "x", "y"), [[0, 1], [-1, 1]])
-    assert as_targets(many, "x", "y").dtype == np.int8
-    assert as_targets(np.array([[0.5, 1.0]]), "x", "y").dtype == np.float32
-    assert as_targets(np.array([0.5, np.nan]), "x", "y").dtype == np.float32
-    whole = as_targets(np.array([2.0, np.nan, 0.0]), "x", "y")
+    np.testing.assert_array_equal(convert_targets(many, "x", "y"), [[0, 1], [-1, 1]])
+    assert convert_targets(many, "x", "y").dtype == np.int8
+    assert convert_targets(np.array([[0.5, 1.0]]), "x", "y").dtype == np.float32
+    assert convert_targets(np.array([0.5, np.nan]), "x", "y").dtype == np.float32
+    whole = convert_targets(np.array([2.0, np.nan, 0.0]), "x", "y")
     assert whole.dtype == np.float32
     np.testing.assert_array_equal(whole, [2, np.nan, 0])
     with pytest.raises(DataError, match="make numbers floats"):
-        as_targets(np.array([[3, 1]]), "x", "y")
+        convert_targets(np.array([[3, 1]]), "x", "y")

@@ -10,8 +10,8 @@ import numpy as np
 import psutil
 import pytest
 
-from hyrt.graph.formats import recorded_npy
-from hyrt.graph.formats.recorded_npy import map_npy, write_npy
+from hyrt.graph.formats import npy
+from hyrt.graph.formats.npy import map_npy, write_npy
 from hyrt.graph.partition.write_parts import PartitionJob, write_parts
 
 HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -39,7 +39,7 @@ def let_go(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         assert (start, num_bytes, advice) == (0, 0, os.POSIX_FADV_DONTNEED)
         found.append(number)
 
-    monkeypatch.setattr(recorded_npy, "_LARGE_BYTES", 1)
+    monkeypatch.setattr(npy, "_LARGE_BYTES", 1)
     monkeypatch.setattr(os, "fdatasync", written_out)
     monkeypatch.setattr(os, "posix_fadvise", told)
     return found
@@ -59,12 +59,10 @@ def test_what_fits_in_memory_is_wanted_in_large_pages(
     rows = np.random.default_rng(0).standard_normal((3000, 100)).astype(np.float32)
     limit: int | None = None
     if bound == "machine":
-        monkeypatch.setattr(
-            recorded_npy, "_PARTS_OF_MEMORY", psutil.virtual_memory().total // rows.nbytes + 1
-        )
+        monkeypatch.setattr(npy, "_PARTS_OF_MEMORY", psutil.virtual_memory().total // rows.nbytes + 1)
     elif bound == "control group":
         limit = 8 * rows.nbytes
-    monkeypatch.setattr(recorded_npy, "cgroup_limits", lambda *paths: {"cpus": None, "memory_bytes": limit})
+    monkeypatch.setattr(npy, "cgroup_limits", lambda *paths: {"cpus": None, "memory_bytes": limit})
     file = tmp_path / "features.npy"
     write_npy(file, rows)
     mapped = map_npy(file)
@@ -85,6 +83,6 @@ def test_the_rows_of_all_parts_leave_the_memory_when_they_are_written(
 
 
 def test_a_small_file_stays(let_go: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded_npy, "_LARGE_BYTES", 4096)
+    monkeypatch.setattr(npy, "_LARGE_BYTES", 4096)
     write_npy(tmp_path / "small.npy", np.zeros(100, np.float32))
     assert let_go == []

@@ -13,19 +13,18 @@ from hypothesis import strategies as st
 
 from hyrt.errors import DataError
 from hyrt.graph.graph import Graph
-from hyrt.graph.links import link_split, message_edges
-from hyrt.graph.links.draw_candidates import draw_candidates
-from hyrt.graph.links.draw_negatives import negative_lines
-from hyrt.graph.links.draw_split import draw_split
-from hyrt.graph.links.link_ends import LinkEnds
+from hyrt.graph.links import edges as message_edges
+from hyrt.graph.links import link_split
+from hyrt.graph.links.edges import list_links, remove_links
 from hyrt.graph.links.link_file import read_links, write_links
-from hyrt.graph.links.link_split import LinkGraph, LinkSplit, message_topology
-from hyrt.graph.links.message_edges import links_of, without_links
+from hyrt.graph.links.link_split import LinkEndpoints, LinkGraph, LinkSplit, message_topology
+from hyrt.graph.links.negative_sampling import check_negatives, sample_candidates
+from hyrt.graph.links.random_link_split import random_link_split
 from hyrt.graph.topology import Topology
 
 UNDIRECTED = random_graph(90, 7, seed=3)
 DIRECTED = random_graph(90, 12, seed=4, symmetric=False)
-ENDS = LinkEnds.any_of(90)
+ENDS = LinkEndpoints.all_vertices(90)
 GRAPHS = pytest.mark.parametrize("graph", [UNDIRECTED, DIRECTED], ids=["undirected", "directed"])
 
 
@@ -47,7 +46,7 @@ def pairs_of(split: LinkSplit) -> dict[str, set[tuple[int, int]]]:
 
 @GRAPHS
 def test_every_link_is_in_one_part_and_held_out_ones_carry_no_messages(graph: Graph) -> None:
-    split = draw_split("g", graph.topology, 5, val=0.1, test=0.2, ends=ENDS)
+    split = random_link_split("g", graph.topology, 5, val=0.1, test=0.2, ends=ENDS)
     parts, all_edges = pairs_of(split), dense(graph, graph.topology)
     undirected = graph is UNDIRECTED
     edges = [(int(u), int(v)) for v, u in zip(*np.nonzero(all_edges), strict=True)]
@@ -58,7 +57,7 @@ def test_every_link_is_in_one_part_and_held_out_ones_carry_no_messages(graph: Gr
     num_test, num_val = round(0.2 * len(wanted)), round(0.1 * len(wanted))
     assert len(parts["test"]) - num_test in (0, 1)
     assert len(parts["val"]) + len(parts["test"]) - num_val - num_test in (0, 1)
-    left = dense(graph, without_links(graph.topology, *(part.links for part in split.held_out.values())))
+    left = dense(graph, remove_links(graph.topology, *(part.links for part in split.held_out.values())))
     held_out = parts["val"] | parts["test"]
     for u, v in edges:
         is_out = (u, v) in held_out or (undirected and (v, u) in held_out)
@@ -75,18 +74,18 @@ def test_every_link_is_in_one_part_and_held_out_ones_carry_no_messages(graph: Gr
         # Both ends are drawn from everywhere.
         assert len(np.unique(u)) > 10
         assert len(np.unique(v)) > 10
-    assert draw_split("g", graph.topology, 5, val=0.1, test=0.2, ends=ENDS).checksum == split.checksum
-    assert draw_split("g", graph.topology, 6, val=0.1, test=0.2, ends=ENDS).checksum != split.checksum
+    assert random_link_split("g", graph.topology, 5, val=0.1, test=0.2, ends=ENDS).checksum == split.checksum
+    assert random_link_split("g", graph.topology, 6, val=0.1, test=0.2, ends=ENDS).checksum != split.checksum
 
 
 def test_repeated_edges_and_loops_are_no_further_links() -> None:
     # Into 0: 0, 1, 1, 2; into 1: 0, 0; into 2: 0.
     topology = Topology(np.array([0, 4, 6, 7]), np.array([0, 1, 1, 2, 0, 0, 0], np.int32))
     assert topology.is_symmetric
-    links, places = links_of(topology)
+    links, places = list_links(topology)
     assert links.tolist() == [[0, 1], [0, 2]]
     assert places.tolist() == [4, 6]
-    left = without_links(topology, np.array([[0, 1]]))
+    left = remove_links(topology, np.array([[0, 1]]))
     assert left.indptr.tolist() == [0, 2, 2, 3]
     assert left.indices.tolist() == [0, 2, 0]
 
@@ -94,7 +93,7 @@ def test_repeated_edges_and_loops_are_no_further_links() -> None:
 def test_the_latest_links_are_the_test_links() -> None:
     topology = DIRECTED.topology
     times = np.random.default_rng(0).permutation(topology.num_edges)
-    split = draw_split("g", topology, 0, val=0.1, test=0.2, ends=ENDS, times=times)
+    split = random_link_split("g", topology, 0, val=0.1, test=0.2, ends=ENDS, times=times)
     rows = np.repeat(np.arange(90), np.diff(topology.indptr))
     when = {(int(u), int(v)): t for u, v, t in zip(topology.indices, rows, times, strict=True)}
     train, val, test = ([when[pair] for pair in pairs_of(split)[name]] for name in ("train", "val", "test"))
@@ -106,7 +105,7 @@ def test_the_latest_links_are_the_test_links() -> None:
 def test_links_of_one_time_in_several_parts_are_counted(days: int, seed: int) -> None:
     topology = DIRECTED.topology
     times = np.random.default_rng(seed).integers(0, days, topology.num_edges)
-    split = draw_split("g", topology, 0, val=0.1, test=0.2, ends=ENDS, times=times)
+    split = random_link_split("g", topology, 0, val=0.1, test=0.2, ends=ENDS, times=times)
     rows = np.repeat(np.arange(90), np.diff(topology.indptr))
     when = {(int(u), int(v)): t for u, v, t in zip(topology.indices, rows, times, strict=True) if u != v}
     parts = {name: set(pairs) for name, pairs in pairs_of(split).items()}
@@ -124,12 +123,14 @@ def test_links_of_one_time_in_several_parts_are_counted(days: int, seed: int) ->
 def test_links_of_one_time_alone_are_refused() -> None:
     topology = UNDIRECTED.topology
     with pytest.raises(DataError, match=r"all links have the same time: give other times, or links\.split"):
-        draw_split("g", topology, 0, val=0.1, test=0.2, ends=ENDS, times=np.full(topology.num_edges, 7))
+        random_link_split(
+            "g", topology, 0, val=0.1, test=0.2, ends=ENDS, times=np.full(topology.num_edges, 7)
+        )
 
 
 def test_links_that_are_trained_on_may_carry_no_messages() -> None:
-    split = draw_split("g", UNDIRECTED.topology, 1, val=0.1, test=0.1, ends=ENDS, supervision=0.3)
-    trained = without_links(UNDIRECTED.topology, *(part.links for part in split.held_out.values()))
+    split = random_link_split("g", UNDIRECTED.topology, 1, val=0.1, test=0.1, ends=ENDS, supervision=0.3)
+    trained = remove_links(UNDIRECTED.topology, *(part.links for part in split.held_out.values()))
     links = LinkGraph(split, 8, UNDIRECTED.topology, trained, ENDS)
     assert len(split.train) == round(0.3 * trained.num_edges / 2)
     messages = dense(UNDIRECTED, message_topology(UNDIRECTED.topology, links))
@@ -138,8 +139,8 @@ def test_links_that_are_trained_on_may_carry_no_messages() -> None:
 
 
 def test_candidates_make_no_known_edge() -> None:
-    edges, links = dense(DIRECTED, DIRECTED.topology), links_of(DIRECTED.topology)[0][:40]
-    drawn = draw_candidates(DIRECTED.topology, links, 3, "val", 30, ENDS)
+    edges, links = dense(DIRECTED, DIRECTED.topology), list_links(DIRECTED.topology)[0][:40]
+    drawn = sample_candidates(DIRECTED.topology, links, 3, "val", 30, ENDS)
     for (u, v), (sources, destinations) in zip(links, drawn, strict=True):
         assert not edges[v, sources].any()
         assert not edges[destinations, u].any()
@@ -147,11 +148,13 @@ def test_candidates_make_no_known_edge() -> None:
         assert u not in destinations
     # Where every pair is an edge there is none to be found.
     full = Topology(np.arange(0, 10, 3), np.tile(np.arange(3, dtype=np.int32), 3))
-    assert (draw_candidates(full, np.array([[0, 1]]), 0, "test", 4, LinkEnds.any_of(3)) == -1).all()
+    assert (
+        sample_candidates(full, np.array([[0, 1]]), 0, "test", 4, LinkEndpoints.all_vertices(3)) == -1
+    ).all()
 
 
 def test_a_split_comes_back_from_its_file(tmp_path: Path) -> None:
-    split = draw_split("g", DIRECTED.topology, 5, val=0.1, test=0.2, ends=ENDS, supervision=0.5)
+    split = random_link_split("g", DIRECTED.topology, 5, val=0.1, test=0.2, ends=ENDS, supervision=0.5)
     write_links(tmp_path / "links.npz", split)
     found = read_links(tmp_path / "links.npz", DIRECTED.topology, 9, ENDS)
     assert found.checksum == split.checksum
@@ -159,7 +162,7 @@ def test_a_split_comes_back_from_its_file(tmp_path: Path) -> None:
     # Without its training links, all others train.
     np.savez(tmp_path / "test.npz", test=split.held_out["test"].links)
     rest = read_links(tmp_path / "test.npz", DIRECTED.topology, 9, ENDS)
-    assert len(rest.train) + len(split.held_out["test"].links) == len(links_of(DIRECTED.topology)[0])
+    assert len(rest.train) + len(split.held_out["test"].links) == len(list_links(DIRECTED.topology)[0])
     assert len(rest.held_out["test"].negatives) == len(split.held_out["test"].links)
 
 
@@ -198,10 +201,10 @@ def test_a_damaged_file_is_told(tmp_path: Path) -> None:
 
 def test_a_graph_without_room_for_a_part_is_told() -> None:
     with pytest.raises(DataError, match=r"links\.val=0\.0001 of \d+ links is less than one"):
-        draw_split("g", UNDIRECTED.topology, 0, val=0.0001, test=0.2, ends=ENDS)
+        random_link_split("g", UNDIRECTED.topology, 0, val=0.0001, test=0.2, ends=ENDS)
     full = Topology(np.arange(0, 10, 3), np.tile(np.arange(3, dtype=np.int32), 3))
     with pytest.raises(DataError, match=r"cannot find 1 pairs of vertices without an edge.*, val_neg"):
-        draw_split("full", full, 0, val=0.4, test=0.0, ends=LinkEnds.any_of(3))
+        random_link_split("full", full, 0, val=0.4, test=0.0, ends=LinkEndpoints.all_vertices(3))
 
 
 PAIRS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=8)
@@ -216,7 +219,7 @@ def test_pairs_of_a_file_that_repeat_others_are_counted_over_all_parts(
     given_pairs = [tuple(sorted(pair)) if undirected else pair for pairs in parts.values() for pair in pairs]
     repeated = len(given_pairs) - len(set(given_pairs))
     arrays = {part: np.array(pairs, np.int64).reshape(-1, 2) for part, pairs in parts.items()}
-    lines = negative_lines("f.npz", no_edges, arrays, undirected=undirected)
+    lines = check_negatives("f.npz", no_edges, arrays, undirected=undirected)
     keys = " and ".join(f"{part}_neg" for part in parts)
     wanted = f"f.npz: {repeated} pairs of {keys} repeat others, and count as often as they occur"
     assert lines == ([wanted] if repeated else [])

@@ -10,13 +10,13 @@ from graphs import random_graph
 
 from hyrt.errors import DataError
 from hyrt.graph.partition.methods import metis_parts, metis_process
-from hyrt.graph.partition.methods.metis_parts import MetisParts, without_empty
-from hyrt.graph.partition.methods.metis_process import parts_by_metis
+from hyrt.graph.partition.methods.metis_parts import MetisParts, fill_empty_parts
+from hyrt.graph.partition.methods.metis_process import run_metis
 from hyrt.graph.topology import Topology
 
 pymetis = pytest.importorskip("pymetis")
 
-ANSWER = "answer()\n"
+ANSWER = "run_metis_child()\n"
 
 
 def test_parts_are_those_that_metis_finds_here() -> None:
@@ -27,7 +27,7 @@ def test_parts_are_those_that_metis_finds_here() -> None:
     adjacency = pymetis.CSRAdjacency(topology.indptr, topology.indices.astype(np.int64))
     options = pymetis.Options(seed=5, niter=10)
     _, found = pymetis.part_graph(6, adjacency, vweights=weights, recursive=False, options=options)
-    ours = parts_by_metis(topology.indptr, topology.indices, weights, 6, seed=5, niter=10)
+    ours = run_metis(topology.indptr, topology.indices, weights, 6, seed=5, niter=10)
     np.testing.assert_array_equal(ours, found)
 
 
@@ -53,18 +53,18 @@ def test_what_interrupts_metis_is_an_error(
     count = 20_000
     ring = (np.arange(count)[:, None] + [-1, 1]) % count
     with pytest.raises(DataError, match=message):
-        parts_by_metis(np.arange(0, 2 * count + 1, 2), ring.ravel(), np.ones(count, np.int64), 4)
+        run_metis(np.arange(0, 2 * count + 1, 2), ring.ravel(), np.ones(count, np.int64), 4)
     assert signal.getsignal(signal.SIGTERM) is handler
 
 
 def test_empty_parts_get_halves_of_the_heaviest() -> None:
     homes = np.array([0, 0, 0, 3, 0, 0, 3, 0])
     weights = np.array([1, 9, 1, 2, 1, 1, 2, 5])
-    found = without_empty(homes, weights, 5)
+    found = fill_empty_parts(homes, weights, 5)
     # Of 18 part 0 gives 8 to part 1 and of the rest 9 to part 2, in a vertex; part 1 gives 5 to part 4.
     np.testing.assert_array_equal(found, [0, 2, 1, 3, 1, 1, 3, 4])
     for num_parts in (1, 5, 8):
-        found = without_empty(np.zeros(8, np.int32), weights, num_parts)
+        found = fill_empty_parts(np.zeros(8, np.int32), weights, num_parts)
         assert np.bincount(found, minlength=num_parts).min() >= 1
         assert len(np.unique(found)) == num_parts
 
@@ -121,7 +121,7 @@ def test_training_vertices_weigh_less_until_parts_are_even(
         asked.append([int(weights[0]), int(weights[-1])])
         return answers[len(asked) - 1]
 
-    monkeypatch.setattr(metis_parts, "parts_by_metis", answer)
+    monkeypatch.setattr(metis_parts, "run_metis", answer)
     found = MetisParts().homes(topology, np.arange(12) < num_training, 2, seed=0)
     np.testing.assert_array_equal(found, answers[taken])
     # 1024 for its edges. Training vertices share as much as all edges weigh, then a quarter of it, and so on.

@@ -17,17 +17,15 @@ from hyrt.graph import Graph, open_graph
 from hyrt.graph.formats.convert import Conversion, convert
 from hyrt.graph.formats.npz import write_npz
 from hyrt.graph.formats.schema import FeatureRows, from_graph
-from hyrt.graph.narrow.coded_dataset import WrittenRows
-from hyrt.graph.narrow.narrow_features import NarrowFeatures, RoundedOnTheWay
-from hyrt.graph.narrow.narrow_rows import NarrowRows
-from hyrt.graph.narrow.narrowing import narrowed
-from hyrt.graph.narrow.rounding import Rounding, column_scales
-from hyrt.graph.narrow.row_format import INT8, INT8_COLUMNS, ROW_FORMATS
-from hyrt.graph.row_source import DenseFeatures, NarrowSource
-from hyrt.machine.workers import Workers
+from hyrt.graph.quantized.dataset import QuantizedRowWriter
+from hyrt.graph.quantized.features import OnTheFlyQuantized, QuantizedFeatures, quantize_graph
+from hyrt.graph.quantized.row_format import INT8, INT8_COLUMNS, ROW_FORMATS
+from hyrt.graph.quantized.rows import QuantizedRows, Quantizer, compute_column_scales
+from hyrt.graph.row_source import DenseFeatures, QuantizedRowSource
+from hyrt.runtime.workers import Workers
 
 ALONE = Workers(1, "test")
-NARROW = [name for name, row_format in ROW_FORMATS.items() if row_format.is_narrow]
+NARROW = [name for name, row_format in ROW_FORMATS.items() if row_format.is_quantized]
 CODES = ["int8", "int8-columns"]
 
 
@@ -40,15 +38,15 @@ def matrix_of(seed: int, rows: int, width: int) -> np.ndarray:
     return x.astype(np.float32)
 
 
-def rounded(x: np.ndarray, name: str, seed: int | None = None) -> NarrowRows:
+def rounded(x: np.ndarray, name: str, seed: int | None = None) -> QuantizedRows:
     row_format = ROW_FORMATS[name]
-    scales = column_scales([x], x.shape[1], "x") if row_format.scales == "column" else None
-    out = NarrowRows.room(row_format, x.shape, scales)
-    Rounding(row_format, seed, scales).write(x, np.arange(len(x)), out, "x", ALONE)
+    scales = compute_column_scales([x], x.shape[1], "x") if row_format.scales == "column" else None
+    out = QuantizedRows.allocate(row_format, x.shape, scales)
+    Quantizer(row_format, seed, scales).write(x, np.arange(len(x)), out, "x", ALONE)
     return out
 
 
-def values_of(rows: NarrowRows) -> np.ndarray:
+def values_of(rows: QuantizedRows) -> np.ndarray:
     """Codes times scales, in float64 and by numpy."""
     codes = rows.codes
     if codes.dtype == np.uint16:
@@ -99,17 +97,17 @@ def test_bfloat16_and_float16_are_those_of_other_libraries(seed: int, rows: int,
 def test_rows_are_codes_times_scales(seed: int, width: int, ids: list[int], name: str) -> None:
     x = np.random.default_rng(seed).standard_normal((30, width)).astype(np.float32)
     kept = rounded(x, name)
-    source = NarrowFeatures(kept)
+    source = QuantizedFeatures(kept)
     wanted = np.array(ids, np.int32)
     out = np.full((len(ids), width), np.nan, np.float32)
     with Workers(2, "test") as workers:
         source.rows(wanted, out, workers)
-        taken = NarrowRows.room(source.row_format, out.shape, source.column_scales)
-        source.narrow_rows(wanted, taken, workers)
+        taken = QuantizedRows.allocate(source.row_format, out.shape, source.column_scales)
+        source.quantized_rows(wanted, taken, workers)
     values = values_of(kept)[wanted]
     assert np.allclose(out, values, rtol=1e-6, atol=0)
     assert (values_of(taken) == values).all()
-    assert (kept.numbers()[wanted] == out).all()
+    assert (kept.to_float32()[wanted] == out).all()
     assert taken.nbytes == len(ids) * source.row_format.row_bytes(width) + (
         4 * width if name == "int8-columns" else 0
     )
@@ -119,13 +117,13 @@ def test_rows_are_codes_times_scales(seed: int, width: int, ids: list[int], name
 def test_stochastic_rounding_is_right_in_the_mean_and_a_function_of_the_vertex(name: str) -> None:
     x = np.random.default_rng(1).standard_normal((6, 9)).astype(np.float32)
     draws = np.stack([values_of(rounded(x, name, seed)) for seed in range(4000)])
-    scales = rounded(x, name).row_scales[:, None] if name == "int8" else column_scales([x], 9, "x")
+    scales = rounded(x, name).row_scales[:, None] if name == "int8" else compute_column_scales([x], 9, "x")
     # A draw deviates by half a step at most: six standard errors of the mean.
     assert (np.abs(draws.mean(0) - x) <= 6 * 0.5 * scales / np.sqrt(4000)).all()
     assert len(np.unique(draws[:, 0, 0])) == 2
-    again = NarrowRows.room(ROW_FORMATS[name], (3, 9), rounded(x, name).column_scales)
+    again = QuantizedRows.allocate(ROW_FORMATS[name], (3, 9), rounded(x, name).column_scales)
     picked = np.array([5, 0, 2])
-    Rounding(ROW_FORMATS[name], 7, again.column_scales).write(x[picked], picked, again, "x", ALONE)
+    Quantizer(ROW_FORMATS[name], 7, again.column_scales).write(x[picked], picked, again, "x", ALONE)
     assert (again.codes == rounded(x, name, 7).codes[picked]).all()
 
 
@@ -135,7 +133,7 @@ def test_what_is_no_number_is_refused_with_its_vertex(name: str, value: float) -
     graph = random_graph(vertices=20, features=4)
     graph.features.values[13, 2] = value
     with pytest.raises(DataError, match=r"column 2 of vertex 13 is -?(inf|nan).*must be finite"):
-        narrowed(graph, name)
+        quantize_graph(graph, name)
 
 
 @pytest.mark.parametrize(("name", "value"), [("float16", 7e4), ("bfloat16", 3.4e38)])
@@ -143,12 +141,12 @@ def test_what_is_too_large_is_refused_with_its_vertex(name: str, value: float) -
     graph = random_graph(vertices=20, features=4)
     graph.features.values[13, 2] = value
     with pytest.raises(DataError, match=rf"column 2 of vertex 13 is .*which {name} cannot hold"):
-        narrowed(graph, name)
+        quantize_graph(graph, name)
 
 
 def test_sparse_features_are_refused() -> None:
     with pytest.raises(DataError, match="for dense features, and these are sparse: omit it"):
-        narrowed(random_graph(sparse=True), "int8")
+        quantize_graph(random_graph(sparse=True), "int8")
 
 
 def stored(graph: Graph, folder: Path) -> str:
@@ -171,10 +169,10 @@ def test_files_keep_codes_and_scales(name: str, tmp_path: Path) -> None:
     convert(Conversion(str(whole), folder))
     convert(Conversion(str(folder), back))
     assert whole.read_bytes() == back.read_bytes()
-    wanted = rows_of(narrowed(graph, name))
+    wanted = rows_of(quantize_graph(graph, name))
     for path in (whole, folder):
         opened = open_graph(path)
-        assert isinstance(opened.features, NarrowSource)
+        assert isinstance(opened.features, QuantizedRowSource)
         assert opened.features.row_format.name == name
         assert (rows_of(opened) == wanted).all()
     # In another format again: the numbers are those that were kept.
@@ -188,7 +186,7 @@ def test_a_file_has_the_codes_of_its_seed(tmp_path: Path) -> None:
     for seed in (0, 8):
         path = tmp_path / f"{seed}.npz"
         convert(Conversion(source, path, rows="int8", rounding="stochastic", seed=seed))
-        wanted = narrowed(graph, "int8", seed).features.all_rows.codes  # type: ignore[attr-defined]
+        wanted = quantize_graph(graph, "int8", seed).features.all_rows.codes  # type: ignore[attr-defined]
         assert (open_graph(path).features.all_rows.codes == wanted).all()  # type: ignore[attr-defined]
     with pytest.raises(DataError, match="--seed is for --rounding stochastic"):
         convert(Conversion(source, tmp_path / "c.npz", rows="int8", seed=3))
@@ -201,7 +199,7 @@ def test_an_order_of_vertices_keeps_the_format(name: str, tmp_path: Path) -> Non
     convert(Conversion(str(tmp_path / "a.npz"), tmp_path / "b.npz", order="degree"))
     opened = open_graph(tmp_path / "b.npz")
     assert opened.features.row_format.name == name
-    wanted = rows_of(narrowed(graph, name))[opened.vertices.vertex_ids]
+    wanted = rows_of(quantize_graph(graph, name))[opened.vertices.vertex_ids]
     assert np.allclose(rows_of(opened), wanted, rtol=1e-6)
 
 
@@ -217,16 +215,16 @@ def test_rows_in_files_are_rounded_on_the_way_to_the_same(tmp_path: Path) -> Non
     graph = random_graph(vertices=60, features=5)
     convert(Conversion(stored(graph, tmp_path), tmp_path / "a"))
     for name in NARROW:
-        mapped = narrowed(open_graph(tmp_path / "a"), name, 3 if name in CODES else None)
-        held = narrowed(graph, name, 3 if name in CODES else None)
-        assert isinstance(mapped.features, RoundedOnTheWay)
-        assert not isinstance(held.features, RoundedOnTheWay)
+        mapped = quantize_graph(open_graph(tmp_path / "a"), name, 3 if name in CODES else None)
+        held = quantize_graph(graph, name, 3 if name in CODES else None)
+        assert isinstance(mapped.features, OnTheFlyQuantized)
+        assert not isinstance(held.features, OnTheFlyQuantized)
         ids = np.array([7, 7, 0, 59])
         out = np.empty((4, 5), np.float32)
         mapped.features.rows(ids, out, ALONE)
         assert (out == rows_of(held)[ids]).all()
-        codes = NarrowRows.room(ROW_FORMATS[name], (4, 5), mapped.features.column_scales)
-        mapped.features.narrow_rows(ids, codes, ALONE)
+        codes = QuantizedRows.allocate(ROW_FORMATS[name], (4, 5), mapped.features.column_scales)
+        mapped.features.quantized_rows(ids, codes, ALONE)
         assert (codes.codes == held.features.all_rows.codes[ids]).all()
 
 
@@ -269,15 +267,15 @@ def test_scales_beside_floats_are_refused(tmp_path: Path) -> None:
 def test_rows_take_the_bytes_that_their_format_says() -> None:
     graph = random_graph(vertices=50, features=100)
     whole = graph.features.nbytes
-    found = {name: narrowed(graph, name).features.nbytes / whole for name in NARROW}
+    found = {name: quantize_graph(graph, name).features.nbytes / whole for name in NARROW}
     assert found == {
         "float16": 0.5,
         "bfloat16": 0.5,
         "int8": 0.26,
         "int8-columns": 0.25 + 400 / whole,
     }
-    assert narrowed(graph, "float32") is graph
-    assert isinstance(narrowed(graph, "float16").features, DenseFeatures)
+    assert quantize_graph(graph, "float32") is graph
+    assert isinstance(quantize_graph(graph, "float16").features, DenseFeatures)
     assert (INT8.row_bytes(100), INT8_COLUMNS.row_bytes(100)) == (104, 100)
 
 
@@ -297,9 +295,9 @@ def test_rows_are_written_block_by_block_like_all_at_once(name: str) -> None:
     x = np.random.default_rng(2).standard_normal((23, 6)).astype(np.float32)
     seed = 9 if name in CODES else None
     wanted = rounded(x, name, seed)
-    streamed = FeatureRows.streamed(x.shape, x.dtype, lambda: iter([x[:4], x[4:11], x[11:]]))
-    rounding = Rounding(ROW_FORMATS[name], seed, wanted.column_scales)
-    written = WrittenRows.of(replace(streamed, rounding=rounding), "x")
+    streamed = FeatureRows.from_blocks(x.shape, x.dtype, lambda: iter([x[:4], x[4:11], x[11:]]))
+    rounding = Quantizer(ROW_FORMATS[name], seed, wanted.column_scales)
+    written = QuantizedRowWriter.from_rows(replace(streamed, rounding=rounding), "x")
     codes = np.concatenate([block.copy() for block in written.blocks])
     assert (codes.view(wanted.codes.dtype) == wanted.codes).all()
     assert written.scales.keys() == {"int8": {"row_scales"}, "int8-columns": {"column_scales"}}.get(

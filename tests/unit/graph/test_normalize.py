@@ -12,7 +12,7 @@ from hyrt.graph import normalize as normalize_module
 from hyrt.graph import open_graph
 from hyrt.graph.formats import schema
 from hyrt.graph.formats.convert import Conversion, convert
-from hyrt.graph.reuse.run_schema import schema_of
+from hyrt.graph.run_schema import build_run_schema
 
 # What a row is divided by, and its name elsewhere.
 NORMS = {"row": "l1", "length": "l2"}
@@ -99,8 +99,8 @@ def test_the_same_scaling_is_not_done_twice(tmp_path, name, normalize_as):
     convert(Conversion(str(path), tmp_path / name, normalize=normalize_as))
     once, again = open_graph(tmp_path / name), open_graph(tmp_path / name, normalize=normalize_as)
     np.testing.assert_array_equal(again.features.values, once.features.values)
-    [scaling] = schema_of(again).to_dict()["tables"][""]["scaling"]
-    assert schema_of(once).to_dict()["tables"][""]["scaling"] == [scaling]
+    [scaling] = build_run_schema(again).to_dict()["tables"][""]["scaling"]
+    assert build_run_schema(once).to_dict()["tables"][""]["scaling"] == [scaling]
 
 
 def test_large_mapped_features_are_scaled_on_disk_only(tmp_path, monkeypatch):

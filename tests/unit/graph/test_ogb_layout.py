@@ -14,10 +14,10 @@ import torch
 
 from hyrt.errors import DataError
 from hyrt.graph import open_graph
-from hyrt.graph.formats import ogb_download
-from hyrt.graph.formats import ogb_layout as layout
+from hyrt.graph.formats import ogb_dataset as layout
+from hyrt.graph.formats import ogb_dataset as ogb_types
+from hyrt.graph.formats import ogb_files
 from hyrt.graph.formats.convert import Conversion, convert
-from hyrt.graph.formats.ogb import ogb_files, ogb_types
 
 COUNT = 40
 
@@ -172,17 +172,17 @@ def test_where_names_are_looked_for(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for unset in ("", "relative/cache"):
         monkeypatch.setenv("XDG_CACHE_HOME", unset)
-        assert ogb_download.find_folder("mag240m") == tmp_path / "home/.cache/hyrt/ogb/mag240m_kddcup2021"
+        assert ogb_files.find_ogb_folder("mag240m") == tmp_path / "home/.cache/hyrt/ogb/mag240m_kddcup2021"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     cached = _write_csv(tmp_path / "cache" / "hyrt" / "ogb" / "ogbn_small")
     (tmp_path / "one" / "dataset").mkdir()  # of something else
     for folder in ("one", "two"):
         monkeypatch.chdir(tmp_path / folder)
-        assert ogb_download.find_folder("ogbn-small") == cached
+        assert ogb_files.find_ogb_folder("ogbn-small") == cached
         _assert_topology(open_graph("ogbn-small"))
         convert(Conversion("ogbn-small", tmp_path / f"{folder}-out"))
     _write_csv(tmp_path / "two" / "dataset" / "ogbn_small")
-    assert ogb_download.find_folder("ogbn-small") == Path("dataset/ogbn_small")
+    assert ogb_files.find_ogb_folder("ogbn-small") == Path("dataset/ogbn_small")
 
 
 def _installed_ogb(tmp_path, monkeypatch, download):

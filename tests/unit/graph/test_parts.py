@@ -23,13 +23,15 @@ from hyrt.errors import DataError
 from hyrt.graph import DenseFeatures, SparseFeatures, open_graph
 from hyrt.graph.formats.convert import Conversion, convert
 from hyrt.graph.normalize import NORMALIZERS
-from hyrt.graph.partition import all_parts, dealt_rows, write_parts
+from hyrt.graph.partition import partitioned_rows as dealt_rows
+from hyrt.graph.partition import read_parts as all_parts
+from hyrt.graph.partition import write_parts
 from hyrt.graph.partition.manifest import read_manifest
 from hyrt.graph.partition.methods.metis_parts import MetisParts
-from hyrt.graph.partition.one_part import open_part
-from hyrt.graph.partition.parted_rows import PartedRows
+from hyrt.graph.partition.partitioned_rows import PartitionedFeatures
+from hyrt.graph.partition.read_parts import open_part
 from hyrt.graph.partition.write_parts import PartitionJob
-from hyrt.machine.workers import Workers
+from hyrt.runtime.workers import Workers
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -105,7 +107,7 @@ def test_parts_are_the_source(arrays, parts, method, topology, seed):
             assert_holds(graph, arrays)
         else:
             assert_holds(graph.with_features(DenseFeatures(arrays["features"])), arrays)
-            assert isinstance(graph.features, PartedRows)
+            assert isinstance(graph.features, PartitionedFeatures)
         ids = np.random.default_rng(seed).integers(0, count, 50).astype(np.int32)
         assert np.array_equal(rows_of(graph.features, ids), wanted[ids])
         convert(Conversion(str(folder), Path(name) / "whole"))
@@ -127,12 +129,12 @@ def test_a_rank_has_the_graph_and_the_rows_of_its_part(arrays, parts, normalize)
                     (folder / f"part-{other:04}").rename(Path(name) / f"elsewhere-{other}")
             part = open_part(folder, number, normalize=normalize)
             assert_holds(part.graph.with_features(whole.features), arrays | _features(whole))
-            assert np.array_equal(part.vertices, np.flatnonzero(part.homes == number))
+            assert np.array_equal(part.vertices, np.flatnonzero(part.part_ids == number))
             wanted = rows_of(whole.features, part.vertices)
             assert np.array_equal(rows_of(part.graph.features, part.vertices), wanted)
-            places = part.places[part.vertices]
+            places = part.local_ids[part.vertices]
             assert np.array_equal(rows_of(part.rows, places), wanted)
-            foreign = np.flatnonzero(part.homes != number)
+            foreign = np.flatnonzero(part.part_ids != number)
             if len(foreign):
                 vertices = np.append(part.vertices, foreign[0])
                 message = rf"the row of vertex {foreign[0]} is in part \d, which is not here"
@@ -265,7 +267,7 @@ def test_a_part_of_split_edges_has_those_into_its_vertices(tmp_path):
         own = part.graph.topology
         for vertex, (low, high) in enumerate(pairwise(arrays["indptr"])):
             here = slice(own.indptr[vertex], own.indptr[vertex + 1])
-            wanted = slice(low, high) if part.homes[vertex] == number else slice(0, 0)
+            wanted = slice(low, high) if part.part_ids[vertex] == number else slice(0, 0)
             assert np.array_equal(own.indices[here], arrays["indices"][wanted])
             assert np.array_equal(own.edge_types[here], arrays["edge_type"][wanted])
 
@@ -279,9 +281,9 @@ def test_neighbouring_parts_are_opened_as_one_block(tmp_path, sparse, topology):
     whole, homes = open_graph(folder), np.load(folder / "graph" / "home.npy")
     for number in range(2):
         block = open_part(folder, number, num_blocks=2)
-        assert np.array_equal(block.homes, homes // 2)
+        assert np.array_equal(block.part_ids, homes // 2)
         assert np.array_equal(block.vertices, np.flatnonzero(homes // 2 == number))
-        assert np.array_equal(block.places[block.vertices], np.arange(len(block.vertices)))
+        assert np.array_equal(block.local_ids[block.vertices], np.arange(len(block.vertices)))
         places = np.arange(len(block.vertices))
         assert np.array_equal(rows_of(block.rows, places), rows_of(whole.features, block.vertices))
         own = block.graph.topology
@@ -335,7 +337,7 @@ def test_what_cannot_be_cut_is_refused(tmp_path):
         ("topology", "half"): r"--topology half: give replicated or split",
         ("normalize", "half"): r"--normalize half: give",
         ("imbalance", 0.1): "--imbalance: --method random does not weigh parts; metis and volume do",
-        ("most_vertices", 14): "2 parts of this size cannot hold the 30 vertices of .*: give at least 15",
+        ("max_vertices", 14): "2 parts of this size cannot hold the 30 vertices of .*: give at least 15",
     }.items():
         given = {"num_parts": 2, "method": "random", ("num_parts" if how[0] == "parts" else how[0]): how[1]}
         with pytest.raises(DataError, match=message):
@@ -347,7 +349,7 @@ def test_what_cannot_be_cut_is_refused(tmp_path):
                 PartitionJob(source, tmp_path / "parts", 2, "volume", imbalance=imbalance)
             )
     with pytest.raises(DataError, match="--method metis bounds what parts weigh, not their vertices"):
-        write_parts.write_parts(PartitionJob(source, tmp_path / "parts", 2, "metis", most_vertices=20))
+        write_parts.write_parts(PartitionJob(source, tmp_path / "parts", 2, "metis", max_vertices=20))
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
 
 

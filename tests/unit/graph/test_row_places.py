@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyrt.graph.cached.cached_rows import CachedRows
-from hyrt.graph.cached.row_places import RowPlaces, ranks_of
+from hyrt.graph.feature_cache import CachedRows, CacheIndex, invert_ranking
 
 
 @given(
@@ -28,7 +27,7 @@ def test_every_row_is_found_where_its_place_says(case: tuple, part: float) -> No
     count, ranking, ids, dtype = case
     matrix = np.random.default_rng(count).standard_normal((count, 3))
     kept = int(part * len(ranking))
-    places = RowPlaces(ranks_of(np.array(ranking, dtype), count), kept)
+    places = CacheIndex(invert_ranking(np.array(ranking, dtype), count), kept)
     wanted = np.array(ids, dtype)
     found, missing = np.full(len(ids), 99, np.int32), np.full(len(ids), -7, dtype)
     sent = matrix[missing[: places.find(wanted, found, missing)]]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
-from hyrt.machine.workers import Workers
+from hyrt.runtime.workers import Workers
 
 VERTICES = 40
 

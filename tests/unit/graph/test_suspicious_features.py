@@ -61,7 +61,7 @@ def load_graph(values: dict[str, Any]) -> hyrt.Graph:
     masks = {name: values[f"{name}_mask"] for name in ("train", "val", "test")}
     features = DenseFeatures(values["features"])
     return hyrt.load(
-        hyrt.Graph.of_arrays("mine", values["indptr"], values["indices"], features, values["labels"], masks)
+        hyrt.Graph.from_arrays("mine", values["indptr"], values["indices"], features, values["labels"], masks)
     )
 
 

@@ -12,8 +12,9 @@ from hyrt.errors import DataError
 from hyrt.graph import csr, open_graph
 from hyrt.graph.formats.convert import Conversion, convert
 from hyrt.graph.formats.schema import Dataset, FeatureRows, check_dataset
-from hyrt.graph.synthetic import PRESETS, generate, parse_spec, population
-from hyrt.graph.synthetic import planted as planted_module
+from hyrt.graph.synthetic import PRESETS, generate, parse_spec
+from hyrt.graph.synthetic import planted_partition as planted_module
+from hyrt.graph.synthetic import planted_partition as population
 
 TINY = ["842f3ff2d93a904a", "0a294fd2fc578d76", "0f6a0430f81b5f87", "a79860bdc86b4f3e"]
 
@@ -38,7 +39,7 @@ def test_structure(graph, tmp_path):
     arrays = {"indptr": graph.topology.indptr, "indices": graph.topology.indices, "labels": graph.labels}
     arrays |= {f"{split}_mask": mask for split, mask in graph.masks.items()}
     # Generated graphs skip the checks that files get: here they do not.
-    check_dataset(Dataset("generated", arrays, FeatureRows.of(graph.features.values)))
+    check_dataset(Dataset("generated", arrays, FeatureRows.from_array(graph.features.values)))
 
 
 @pytest.mark.parametrize("preset", ["community", "tiny"])

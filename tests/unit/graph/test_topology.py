@@ -7,7 +7,7 @@ import pytest
 
 from hyrt.graph import open_graph
 from hyrt.graph.topology import Topology
-from hyrt.machine.workers import Workers, working
+from hyrt.runtime.workers import Workers, use_workers
 
 
 def of_counts(counts: np.ndarray) -> Topology:
@@ -65,7 +65,7 @@ def test_the_transpose_and_its_edge_numbers(vertices: int, symmetric: bool) -> N
     indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=vertices))])
     topology = Topology(indptr, columns.astype(np.int32))
     assert topology.is_symmetric == symmetric
-    with Workers(3, "threads") as workers, working(workers):
+    with Workers(3, "threads") as workers, use_workers(workers):
         turned, edges = topology.transposed, topology.transposed_edges
     order = np.lexsort((np.arange(len(rows)), rows, columns))
     np.testing.assert_array_equal(turned.indices, rows[order])

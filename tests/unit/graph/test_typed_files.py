@@ -18,25 +18,25 @@ import hyrt
 from hyrt.errors import DataError, DataWarning
 from hyrt.graph import open_graph
 from hyrt.graph.formats.convert import Conversion, convert
-from hyrt.graph.info import describe, summary_lines
+from hyrt.graph.hetero import csr
+from hyrt.graph.hetero.dataset import build_hetero_graph, get_edge_lists
+from hyrt.graph.info import format_summary, summarize_graph
 from hyrt.graph.partition.write_parts import PartitionJob, write_parts
-from hyrt.graph.reuse.run_schema import schema_of
-from hyrt.graph.typed import typed_order
-from hyrt.graph.typed.typed_graph import edge_lists, typed_graph
-from hyrt.machine.workers import current_workers
+from hyrt.graph.run_schema import build_run_schema
+from hyrt.runtime.workers import current_workers
 
 
 def pairs_of(graph: Any) -> dict[tuple[str, str, str], set[tuple[int, int]]]:
     return {
         (each.source, each.name, each.destination): set(zip(*(side.tolist() for side in ends), strict=True))
-        for each, ends in edge_lists(graph).items()
+        for each, ends in get_edge_lists(graph).items()
     }
 
 
 def rows_of(graph: Any, name: str) -> np.ndarray[Any, Any]:
     low, high = graph.types.interval(name)
-    out = np.empty((high - low, graph.features.width_of(name)), np.float32)
-    graph.features.rows_of(name, np.arange(low, high), out, current_workers())
+    out = np.empty((high - low, graph.features.table_width(name)), np.float32)
+    graph.features.table_rows(name, np.arange(low, high), out, current_workers())
     return out
 
 
@@ -93,7 +93,7 @@ def test_lists_of_edges_come_back(tmp_path_factory, data, name):
     labels = np.arange(counts["paper"]) % 2
     masks = dict.fromkeys(("train", "val", "test"), labels < 0)
     target = tmp_path_factory.mktemp("lists") / name
-    hyrt.save(typed_graph("given", counts, lists, labels, masks, "paper"), target)
+    hyrt.save(build_hetero_graph("given", counts, lists, labels, masks, "paper"), target)
     assert pairs_of(open_graph(target)) == {
         triple: set(zip(*(side.tolist() for side in ends), strict=True)) for triple, ends in lists.items()
     }
@@ -288,7 +288,7 @@ def test_rows_are_put_in_order(tmp_path):
 
 @pytest.mark.parametrize(("order", "weights"), [("degree", True), ("rcm", False)])
 def test_vertices_move_within_their_types(tmp_path, monkeypatch, order, weights):
-    monkeypatch.setattr(typed_order, "ENTRIES", 40)
+    monkeypatch.setattr(csr, "ENTRIES", 40)
     arrays = make_typed(5, most=20, weights=weights)
     source = save(arrays, tmp_path / "a.npz")
     convert(Conversion(str(source), tmp_path / "b", order=order))
@@ -360,7 +360,7 @@ def test_dense_features_of_each_type_get_the_format_and_the_scale(tmp_path):
     source = save(arrays, tmp_path / "a.npz")
     convert(Conversion(str(source), tmp_path / "b", rows="int8", normalize="length"))
     graph = open_graph(tmp_path / "b")
-    facts = {each["name"]: each["features"] for each in describe(graph)["vertex_types"]}
+    facts = {each["name"]: each["features"] for each in summarize_graph(graph)["vertex_types"]}
     assert facts["paper"]["dtype"] == facts["field"]["dtype"] == "int8"
     assert facts["author"]["kind"] == "sparse"
     wanted = arrays["features:paper"].astype(np.float64)
@@ -370,7 +370,7 @@ def test_dense_features_of_each_type_get_the_format_and_the_scale(tmp_path):
     np.testing.assert_allclose(rows_of(again, "paper"), wanted, atol=2e-3)
     lengths = np.linalg.norm(rows_of(again, "author"), axis=1)
     assert set(np.round(lengths, 5).tolist()) <= {0.0, 1.0}
-    tables, kept = (schema_of(each).to_dict()["tables"] for each in (again, graph))
+    tables, kept = (build_run_schema(each).to_dict()["tables"] for each in (again, graph))
     assert {name: len(table["scaling"]) for name, table in tables.items()} == dict.fromkeys(NAMES, 1)
     # Types keep what each of them was scaled by.
     assert {name: table["scaling"] for name, table in kept.items()} == {
@@ -380,7 +380,7 @@ def test_dense_features_of_each_type_get_the_format_and_the_scale(tmp_path):
 
 def test_says_what_it_holds(tmp_path):
     graph = open_graph(save(make_typed(3, counts=(4, 6, 7)), tmp_path / "a.npz"))
-    facts = describe(graph)
+    facts = summarize_graph(graph)
     counts = np.bincount(graph.topology.edge_types, minlength=5)
     assert [each["edges"] for each in facts["relations"]] == counts.tolist()
     in_rows = [[0] * 17 for _ in RELATIONS]
@@ -392,7 +392,7 @@ def test_says_what_it_holds(tmp_path):
     assert [each["degree"]["none"] for each in facts["relations"]] == [
         row[end].count(0) for row, end in zip(in_rows, ends, strict=True)
     ]
-    text = "\n".join(summary_lines(facts))
+    text = "\n".join(format_summary(facts))
     assert "types      3, of which paper has labels" in text
     assert re.search(r"author +4 · sparse 6 wide, float32, \d+ entries", text)
     assert "field   7 · no features: learned" in text

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyrt.errors import DataError, DataWarning
+from hyrt.graph.hetero.csr import RelationEdges, build_hetero_csr, choose_relation_dtype
+from hyrt.graph.hetero.dataset import build_hetero_graph
+from hyrt.graph.hetero.graph_types import GraphTypes, Relation
+from hyrt.graph.hetero.rows import HeteroRows
 from hyrt.graph.row_source import SparseFeatures
-from hyrt.graph.typed.graph_types import GraphTypes, Relation
-from hyrt.graph.typed.typed_csr import TypedPiece, build_typed_csr, relation_dtype
-from hyrt.graph.typed.typed_graph import typed_graph
-from hyrt.graph.typed.typed_rows import TypedRows
-from hyrt.machine.workers import current_workers
+from hyrt.runtime.workers import current_workers
 
 NAMES = ("paper", "author", "field")
 RELATIONS = (
@@ -55,8 +55,8 @@ class TestBuild:
             for u, v in zip(sources, targets, strict=True):
                 wanted[second + v].append((number, int(first + u)))
         parts = []
-        indptr, given_counts = build_typed_csr(
-            lambda: (TypedPiece(i, *ends) for i, ends in enumerate(lists.values())),
+        indptr, given_counts = build_hetero_csr(
+            lambda: (RelationEdges(i, *ends) for i, ends in enumerate(lists.values())),
             types,
             emit=lambda found, relations, _: parts.append((found, relations)),
             source="x",
@@ -79,7 +79,9 @@ class TestBuild:
             ("a", "s", "a"): ([1], [0]),
         }
         with pytest.warns(DataWarning, match="1 edge is left out"):
-            graph = typed_graph("x", {"a": 2}, as_arrays(ends), np.zeros(2, np.int64), no_masks(2), "a")
+            graph = build_hetero_graph(
+                "x", {"a": 2}, as_arrays(ends), np.zeros(2, np.int64), no_masks(2), "a"
+            )
         assert graph.topology.indptr.tolist() == [0, 3, 4]
         assert graph.topology.indices.tolist() == [0, 1, 1, 1]
         assert graph.topology.edge_types.tolist() == [0, 0, 1, 0]
@@ -96,13 +98,13 @@ class TestBuild:
             order = rng.permutation(np.repeat(np.arange(len(sources)), times))
             # The last relation has no weights: each counts 1.
             weights = None if number == 4 else rng.uniform(0.1, 2, len(order)).astype(np.float32)
-            pieces.append(TypedPiece(number, sources[order], targets[order], weights))
+            pieces.append(RelationEdges(number, sources[order], targets[order], weights))
             first, second = (starts[NAMES.index(name)] for name in (names[0], names[2]))
             for k, at in enumerate(order):
                 key = int(second + targets[at]), number, int(first + sources[at])
                 wanted[key] = wanted.get(key, 0.0) + (1.0 if weights is None else float(weights[k]))
         parts = []
-        indptr, _ = build_typed_csr(
+        indptr, _ = build_hetero_csr(
             lambda: iter(pieces),
             types,
             emit=lambda *arrays: parts.append(arrays),
@@ -120,7 +122,7 @@ class TestBuild:
     def test_a_long_row_is_sorted_with_its_weights(self):
         order = np.random.default_rng(0).permutation(np.repeat(np.arange(50), 2))
         with pytest.warns(DataWarning, match="50 edges are left out: .*, to whose weights theirs are added"):
-            graph = typed_graph(
+            graph = build_hetero_graph(
                 *("x", {"a": 50, "b": 1}, {("a", "r", "b"): (order, np.zeros(100, np.int64))}),
                 *(np.zeros(1, np.int64), no_masks(1), "b"),
                 weights={("a", "r", "b"): order + 1.0},
@@ -129,7 +131,7 @@ class TestBuild:
         assert graph.topology.edge_weights.tolist() == [2.0 * (u + 1) for u in range(50)]
 
     def test_many_relations_have_wider_numbers(self):
-        assert [relation_dtype(n).name for n in (1, 128, 129, 1 << 15, (1 << 15) + 1)] == [
+        assert [choose_relation_dtype(n).name for n in (1, 128, 129, 1 << 15, (1 << 15) + 1)] == [
             "int8",
             "int8",
             "int16",
@@ -152,7 +154,9 @@ class TestTypedGraph:
         )
         masks = no_masks(4) | {"train": np.array([True, False, True, False])}
         labels = np.array([1, 0, 0, -1])
-        return typed_graph("x", {"author": sparse, "paper": rows, "field": 3}, edges, labels, masks, "paper")
+        return build_hetero_graph(
+            "x", {"author": sparse, "paper": rows, "field": 3}, edges, labels, masks, "paper"
+        )
 
     def test_labels_and_splits_are_those_of_the_target_type(self, graph):
         assert graph.labels.tolist() == [-1, -1, 1, 0, 0, -1, -1, -1, -1]
@@ -162,29 +166,29 @@ class TestTypedGraph:
 
     def test_numbers_and_flags_are_not_known_elsewhere(self):
         for labels in (np.array([0.5, 1.5], np.float32), np.array([[True, False], [False, True]])):
-            graph = typed_graph("x", {"a": 1, "b": 2}, {}, labels, no_masks(2), "b")
+            graph = build_hetero_graph("x", {"a": 1, "b": 2}, {}, labels, no_masks(2), "b")
             unknown = np.isnan(graph.labels[:1]) if labels.dtype.kind == "f" else graph.labels[:1] == -1
             assert unknown.all()
             assert np.array_equal(graph.labels[1:], labels)
 
     def test_rows_are_asked_for_type_by_type(self, graph):
         rows = graph.features
-        assert isinstance(rows, TypedRows)
-        assert [rows.width_of(name) for name in graph.types.vertex_types] == [5, 3, 0]
+        assert isinstance(rows, HeteroRows)
+        assert [rows.table_width(name) for name in graph.types.vertex_types] == [5, 3, 0]
         out = np.empty((2, 3), np.float32)
-        rows.rows_of("paper", np.array([5, 3], np.int32), out, current_workers())
+        rows.table_rows("paper", np.array([5, 3], np.int32), out, current_workers())
         assert out.tolist() == [[9, 10, 11], [3, 4, 5]]
         out = np.empty((2, 5), np.float32)
-        rows.rows_of("author", np.array([0, 1], np.int32), out, current_workers())
+        rows.table_rows("author", np.array([0, 1], np.int32), out, current_workers())
         assert out.tolist() == [[0, 0, 0, 0, 2.5], [0] * 5]
         assert (rows.width, rows.value_bytes, rows.matrix) == (5, 4, None)
         with pytest.raises(DataError, match="have no features"):
-            rows.rows_of("field", np.array([7]), np.empty((1, 0), np.float32), current_workers())
+            rows.table_rows("field", np.array([7]), np.empty((1, 0), np.float32), current_workers())
         with pytest.raises(DataError, match="no single matrix"):
             rows.rows(np.array([0]), np.empty((1, 5), np.float32), current_workers())
 
     def test_sums_of_rows_tell_graphs_apart(self, graph):
-        other = typed_graph(
+        other = build_hetero_graph(
             "x",
             {"author": 2, "paper": np.ones((4, 3), np.float32), "field": 3},
             {},
@@ -198,17 +202,17 @@ class TestTypedGraph:
 
     def test_types_answer_questions(self, graph):
         types = graph.types
-        assert types.types_of(np.array([0, 1, 2, 5, 6, 8])).tolist() == [0, 0, 1, 1, 2, 2]
+        assert types.vertex_type_indices(np.array([0, 1, 2, 5, 6, 8])).tolist() == [0, 0, 1, 1, 2, 2]
         assert types.interval("paper") == (2, 6)
         assert types.relations_into("paper") == (0, 1)
         assert types.relations_from("field") == (1,)
-        assert types.relation_number(Relation("field", "has", "paper")) == 1
+        assert types.relation_index(Relation("field", "has", "paper")) == 1
         assert types.relation_sources.tolist() == [0, 2]
         assert types.relation_destinations.tolist() == [1, 1]
         with pytest.raises(DataError, match="did you mean 'paper'"):
-            types.number("papers")
+            types.type_index("papers")
         with pytest.raises(DataError, match="did you mean 'field has paper'"):
-            types.relation_number(Relation("field", "have", "paper"))
+            types.relation_index(Relation("field", "have", "paper"))
 
     @pytest.mark.parametrize(
         ("ends", "message"),
@@ -224,13 +228,17 @@ class TestTypedGraph:
     def test_names_a_wrong_edge(self, ends, message):
         edges = as_arrays({("author", "writes", "paper"): ends})
         with pytest.raises(DataError, match=message):
-            typed_graph("x", {"author": 2, "paper": 1}, edges, np.zeros(1, np.int64), no_masks(1), "paper")
+            build_hetero_graph(
+                "x", {"author": 2, "paper": 1}, edges, np.zeros(1, np.int64), no_masks(1), "paper"
+            )
 
     def test_names_what_does_not_fit(self):
         with pytest.raises(DataError, match="'labels' has 3 rows for 1 vertices of type 'paper'"):
-            typed_graph("x", {"author": 2, "paper": 1}, {}, np.zeros(3, np.int64), no_masks(1), "paper")
+            build_hetero_graph(
+                "x", {"author": 2, "paper": 1}, {}, np.zeros(3, np.int64), no_masks(1), "paper"
+            )
         with pytest.raises(DataError, match="no mask 'test'"):
-            typed_graph(
+            build_hetero_graph(
                 "x", {"a": 1}, {}, np.zeros(1, np.int64), {"train": np.zeros(1), "val": np.zeros(1)}, "a"
             )
         edges = as_arrays({("a", "r", "a"): ([0], [0])})
@@ -240,6 +248,6 @@ class TestTypedGraph:
             ({("a", "r", "a"): np.zeros(1)}, "'edge_weight': value 0.0 at position 0 is not a finite number"),
         ):
             with pytest.raises(DataError, match=message):
-                typed_graph("x", {"a": 1}, edges, np.zeros(1, np.int64), no_masks(1), "a", weights)
+                build_hetero_graph("x", {"a": 1}, edges, np.zeros(1, np.int64), no_masks(1), "a", weights)
         with pytest.raises(DataError, match="no vertex type 'papr'"):
-            typed_graph("x", {"a": 1, "paper": 1}, {}, np.zeros(1, np.int64), no_masks(1), "papr")
+            build_hetero_graph("x", {"a": 1, "paper": 1}, {}, np.zeros(1, np.int64), no_masks(1), "papr")

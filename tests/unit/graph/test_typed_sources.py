@@ -14,10 +14,11 @@ import torch
 import hyrt
 from hyrt.errors import DataError, DataWarning
 from hyrt.graph import open_graph
+from hyrt.graph.formats import ogb_dataset
 from hyrt.graph.formats.convert import Conversion, convert
-from hyrt.graph.formats.ogb import ogb_types
-from hyrt.graph.typed import typed_dataset, typed_graph
-from hyrt.graph.typed.typed_graph import edge_lists
+from hyrt.graph.hetero import dataset as typed_dataset
+from hyrt.graph.hetero import dataset as typed_graph
+from hyrt.graph.hetero.dataset import get_edge_lists
 
 COUNTS = {"author": 5, "paper": 9, "field": 4}
 TRIPLES = (("author", "writes", "paper"), ("paper", "cites", "paper"), ("paper", "about", "field"))
@@ -45,7 +46,7 @@ def assert_same(graph: Any, given: dict[str, Any], order: tuple[str, ...] = tupl
     assert types.target == "paper"
     lists = {
         (each.source, each.name, each.destination): sorted(zip(*map(list, ends), strict=True))
-        for each, ends in edge_lists(graph).items()
+        for each, ends in get_edge_lists(graph).items()
     }
     assert lists == {
         triple: sorted(zip(*ends.tolist(), strict=True)) for triple, ends in given["edges"].items()
@@ -86,7 +87,7 @@ class TestHeteroData:
         data = self.data(geometric, made(3))
         hyrt.save(data, tmp_path / "a.npz", reverse=True)
         turned = geometric.transforms.ToUndirected()(data)
-        found = edge_lists(open_graph(tmp_path / "a.npz"))
+        found = get_edge_lists(open_graph(tmp_path / "a.npz"))
         assert {(each.source, each.name, each.destination) for each in found} == set(turned.edge_types)
         for each, (sources, targets) in found.items():
             wanted = turned[each.source, each.name, each.destination].edge_index
@@ -127,7 +128,7 @@ class TestHeteroData:
         with pytest.warns(DataWarning, match="1 edge is left out") as told:
             graph = hyrt.load(data)
         assert told[0].filename == __file__
-        assert edge_lists(graph)[graph.types.relations[1]][0].tolist() == [1, 1]
+        assert get_edge_lists(graph)[graph.types.relations[1]][0].tolist() == [1, 1]
 
     @pytest.mark.parametrize(
         ("change", "message"),
@@ -377,7 +378,7 @@ class TestOgb:
         for graph in (open_graph(source), open_graph(tmp_path / "a")):
             assert graph.types.vertex_types == ("paper", "author", "institution")
             assert [each.name for each in graph.types.relations] == ["affiliated_with", "writes", "cites"]
-            for each, (sources, targets) in edge_lists(graph).items():
+            for each, (sources, targets) in get_edge_lists(graph).items():
                 wanted = edges[each.source, each.name, each.destination].T
                 assert sorted(zip(sources, targets, strict=True)) == sorted(map(tuple, wanted.tolist()))
             values = graph.features.table("paper").values
@@ -391,7 +392,7 @@ class TestOgb:
         folder.rename(tmp_path / "dataset" / folder.name)
         monkeypatch.chdir(tmp_path)
         assert open_graph("mag240m:typed").types is not None
-        monkeypatch.setattr(ogb_types, "MAX_EDGES_IN_MEMORY", 5)
+        monkeypatch.setattr(ogb_dataset, "MAX_EDGES_IN_MEMORY", 5)
         with pytest.raises(DataError, match="sorted on disk, once: hyrt data convert mag240m:typed"):
             open_graph("mag240m:typed")
 

@@ -12,13 +12,15 @@ from scipy.optimize import brentq
 from hyrt.errors import DataError
 from hyrt.graph import csr, open_graph
 from hyrt.graph.formats.convert import Conversion, convert
-from hyrt.graph.synthetic import parse_spec, population, typed_planted
-from hyrt.graph.synthetic.degree_law import weight_classes
-from hyrt.graph.synthetic.planted import LABEL, WEIGHT
-from hyrt.graph.synthetic.typed_law import typed_degrees
-from hyrt.graph.synthetic.typed_planted import OFFSETS, RELATIONS, SHARES
-from hyrt.graph.typed import typed_csr, typed_dataset
-from hyrt.graph.typed.typed_graph import edge_lists
+from hyrt.graph.hetero import csr as typed_csr
+from hyrt.graph.hetero import dataset as typed_dataset
+from hyrt.graph.hetero.dataset import get_edge_lists
+from hyrt.graph.synthetic import hetero_planted_partition as typed_planted
+from hyrt.graph.synthetic import parse_spec
+from hyrt.graph.synthetic import planted_partition as population
+from hyrt.graph.synthetic.degree_distribution import build_weight_classes, compute_hetero_degrees
+from hyrt.graph.synthetic.hetero_planted_partition import CLASS_OFFSETS, RELATION_SHARES, RELATIONS
+from hyrt.graph.synthetic.planted_partition import LABEL, WEIGHT
 
 SPEC = "synthetic:typed,vertices=20k,edges=300k"
 # These change only with a change that changes every generated typed graph: say so in the changelog.
@@ -51,12 +53,12 @@ def test_has_what_was_asked_for(graph):
     assert types.target == "paper"
     assert graph.num_edges == pytest.approx(300_000, rel=0.01)
     counts = np.bincount(graph.topology.edge_types)
-    assert counts[:3] == pytest.approx([300_000 * share for share in SHARES], rel=0.01)
-    assert [graph.features.width_of(name) for name in types.vertex_types] == [64, 32, 0]
+    assert counts[:3] == pytest.approx([300_000 * share for share in RELATION_SHARES], rel=0.01)
+    assert [graph.features.table_width(name) for name in types.vertex_types] == [64, 32, 0]
     assert [int(graph.masks[split].sum()) for split in ("train", "val", "test")] == [5_000, 1_000, 4_000]
     assert graph.num_classes == 16
     assert (graph.labels[10_000:] == -1).all()
-    lists = edge_lists(graph)
+    lists = get_edge_lists(graph)
     for forward, back in ((1, 3), (2, 4)):
         sources, targets = lists[RELATIONS[forward]]
         turned = lists[RELATIONS[back]]
@@ -70,8 +72,8 @@ def test_classes_say_who_is_joined(homophily):
     spec = parse_spec(f"{SPEC},classes=8,homophily={homophily}")
     graph = open_graph(spec.name)
     np.testing.assert_array_equal(graph.labels[:10_000], _classes("paper", spec))
-    for relation, offset in zip(RELATIONS[:3], OFFSETS, strict=True):
-        sources, targets = edge_lists(graph)[relation]
+    for relation, offset in zip(RELATIONS[:3], CLASS_OFFSETS, strict=True):
+        sources, targets = get_edge_lists(graph)[relation]
         first = _classes(relation.source, spec)[sources]
         second = _classes(relation.destination, spec)[targets]
         joined = ((first + offset) % 8 == second).mean()
@@ -98,24 +100,24 @@ def test_expected_degrees_are_sums_over_all_pairs_of_classes(number, homophily):
     """Many pairs of classes that go together are drawn several times, and count once."""
     spec = parse_spec(f"synthetic:typed,vertices=300,edges=4k,classes=4,homophily={homophily}")
     relation = RELATIONS[number]
-    ends = [weight_classes(spec.type_counts[end]) for end in (relation.source, relation.destination)]
+    ends = [build_weight_classes(spec.type_counts[end]) for end in (relation.source, relation.destination)]
     (first, first_counts), (second, second_counts) = ends
     odds = np.outer(first, second) / ((first @ first_counts) * (second @ second_counts))
-    wanted = odds, homophily, OFFSETS[number]
+    wanted = odds, homophily, CLASS_OFFSETS[number]
 
     def missing(draws: float) -> float:
         drawn = first_counts @ _expected_edges(draws, *wanted) @ second_counts
-        return drawn - int(spec.edges * SHARES[number])
+        return drawn - int(spec.edges * RELATION_SHARES[number])
 
     table = _expected_edges(brentq(missing, 1, 1e8), *wanted)
-    found = typed_degrees(spec).relations[number]
+    found = compute_hetero_degrees(spec).relations[number]
     assert found.out_degrees == pytest.approx(table @ second_counts, rel=1e-4)
     assert found.in_degrees == pytest.approx(first_counts @ table, rel=1e-4)
 
 
 def test_degrees_have_a_heavy_tail(graph):
     for relation in RELATIONS:
-        degrees = np.bincount(edge_lists(graph)[relation][1])
+        degrees = np.bincount(get_edge_lists(graph)[relation][1])
         assert degrees.max() > 8 * degrees.mean()
 
 

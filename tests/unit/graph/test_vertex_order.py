@@ -18,14 +18,14 @@ from scipy import sparse
 
 from hyrt.errors import DataError
 from hyrt.graph import open_graph
-from hyrt.graph.formats import vertex_order
+from hyrt.graph.formats import reorder
 from hyrt.graph.formats.convert import Conversion, convert
 from hyrt.graph.formats.schema import from_graph
-from hyrt.graph.info import describe, summary_lines
-from hyrt.inference.write_rows import chosen_vertices, write_rows
-from hyrt.machine.workers import Workers
+from hyrt.graph.info import format_summary, summarize_graph
+from hyrt.inference.output_rows import select_vertices, write_rows
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
+from hyrt.runtime.workers import Workers
 
 ORDERS = ["degree", "community", "rcm"]
 
@@ -34,8 +34,8 @@ ORDERS = ["degree", "community", "rcm"]
 def _small_pieces():
     """Pieces that cut these graphs, too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vertex_order, "ENTRIES", 50)
-        patch.setattr(vertex_order, "_ROWS", 3)
+        patch.setattr(reorder, "ENTRIES", 50)
+        patch.setattr(reorder, "_ROWS", 3)
         yield
 
 
@@ -94,7 +94,7 @@ def test_the_original_numbers_give_the_original_dataset(arrays, order, as_folder
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_by_degree_the_rows_that_are_gathered_most_come_first(symmetric) -> None:
     graph = random_graph(vertices=80, symmetric=symmetric)
-    order = vertex_order.find_order(from_graph(graph), "degree")
+    order = reorder.find_order(from_graph(graph), "degree")
     gathered = np.bincount(graph.topology.indices, minlength=80)
     np.testing.assert_array_equal(order, sorted(range(80), key=lambda v: (-gathered[v], v)))
 
@@ -109,13 +109,13 @@ def test_communities_lie_together_by_degree() -> None:
     graph = from_graph(random_graph(vertices=200))
     graph.arrays["indptr"] = np.append(0, edges.sum(1).cumsum())
     graph.arrays["indices"] = np.nonzero(edges)[1].astype(np.int32)
-    order = vertex_order.find_order(graph, "community")
+    order = reorder.find_order(graph, "community")
     assert sorted(order) == list(range(200))
     assert (np.diff(block[order]) != 0).sum() == 3
     for each in range(4):
         degrees = edges.sum(1)[order[block[order] == each]]
         assert (np.diff(degrees) <= 0).all()
-    np.testing.assert_array_equal(order, vertex_order.find_order(graph, "community"))
+    np.testing.assert_array_equal(order, reorder.find_order(graph, "community"))
 
 
 def test_rcm_brings_neighbours_together() -> None:
@@ -125,7 +125,7 @@ def test_rcm_brings_neighbours_together() -> None:
     both.sort_indices()
     graph = from_graph(random_graph(vertices=60))
     graph.arrays["indptr"], graph.arrays["indices"] = both.indptr.astype(np.int64), both.indices
-    place = np.argsort(vertex_order.find_order(graph, "rcm"))
+    place = np.argsort(reorder.find_order(graph, "rcm"))
     assert np.abs(place[ring] - place[np.roll(ring, 1)]).max() <= 2
 
 
@@ -147,9 +147,9 @@ def test_inference_writes_rows_by_original_numbers(tmp_path, order, sparse_featu
         for choice in ("all", "train", "val", str(tmp_path / "wanted.npy"), [5, 119, 0, 5], []):
             written = []
             for each in (graph, reordered):
-                chosen = chosen_vertices(each, choice, 0)
+                chosen = select_vertices(each, choice, 0)
                 np.testing.assert_array_equal(
-                    each.labels[chosen], graph.labels[chosen_vertices(graph, choice, 0)]
+                    each.labels[chosen], graph.labels[select_vertices(graph, choice, 0)]
                 )
                 file = tmp_path / "scores.npy"
                 write_rows(file, model, each, chosen, "scores", workers, memory_bytes=1 << 20)
@@ -162,8 +162,8 @@ def test_info_tells_of_the_order(tmp_path) -> None:
     source = save(make_arrays(4), tmp_path / "a.npz")
     convert(Conversion(str(source), tmp_path / "b", order="degree"))
     line = "order      changed; vertex_ids has the original numbers"
-    assert line in summary_lines(describe(open_graph(tmp_path / "b")))
-    assert line not in summary_lines(describe(open_graph(source)))
+    assert line in format_summary(summarize_graph(open_graph(tmp_path / "b")))
+    assert line not in format_summary(summarize_graph(open_graph(source)))
 
 
 def test_a_graph_without_edges(tmp_path) -> None:

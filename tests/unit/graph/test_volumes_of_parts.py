@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hyrt.graph.partition.manifest import part_sizes
+from hyrt.graph.partition import refine
+from hyrt.graph.partition import refine as neighbor_parts
+from hyrt.graph.partition.block_volumes import count_block_volumes
+from hyrt.graph.partition.manifest import count_part_sizes
 from hyrt.graph.partition.methods.method import PartBounds
-from hyrt.graph.partition.methods.registry import partition_method
-from hyrt.graph.partition.volumes import neighbor_parts, refine
-from hyrt.graph.partition.volumes.block_volumes import block_volumes
+from hyrt.graph.partition.methods.registry import get_partition_method
 from hyrt.graph.topology import Topology
 
 
@@ -53,11 +54,11 @@ def parted(draw: st.DrawFn) -> tuple[Topology, NDArray[np.int32], int]:
 @settings(max_examples=30)
 def test_volumes_are_those_counted_by_hand(case: Any) -> None:
     topology, homes, num_parts = case
-    found = block_volumes(topology.indptr, topology.indices, homes, num_parts)
+    found = count_block_volumes(topology.indptr, topology.indices, homes, num_parts)
     traffic = by_hand(*case)
     assert [*found.needed.sum(axis=0).tolist(), *found.needed.sum(axis=1).tolist()] == traffic
     training = np.zeros(len(homes), np.bool_)
-    sizes = part_sizes(topology.indptr, topology.indices, training, homes, num_parts, 16)
+    sizes = count_part_sizes(topology.indptr, topology.indices, training, homes, num_parts, 16)
     assert [*(part.sends for part in sizes), *(part.receives for part in sizes)] == traffic
     into = np.repeat(homes, topology.in_degrees)
     for i in range(num_parts):
@@ -73,7 +74,7 @@ def test_volumes_are_those_counted_by_hand(case: Any) -> None:
 def test_a_move_changes_what_it_says(case: Any, seed: int, is_full: bool) -> None:
     topology, homes, num_parts = case
     graph = (topology.indptr, topology.indices)
-    counted = neighbor_parts.NeighborParts(*graph, homes, num_parts)
+    counted = neighbor_parts.NeighborPartCounts(*graph, homes, num_parts)
     near = (counted.starts, counted.parts, counted.counts, counted.used)
     traffic = neighbor_parts.count_traffic(counted.starts, counted.parts, counted.used, homes, num_parts)
     assert traffic.tolist() == by_hand(*case)
@@ -124,7 +125,7 @@ def test_refined_parts_are_no_busier_and_stay_under_the_bound(case: Any, seed: i
     weights = topology.in_degrees + 1.0
     before = np.bincount(homes, weights, minlength=num_parts)
     bound = before.max() / before.mean()
-    found = refine.refined(topology.indptr, topology.indices, homes, weights, num_parts, bound, seed)
+    found = refine.refine_parts(topology.indptr, topology.indices, homes, weights, num_parts, bound, seed)
     after = np.bincount(found, weights, minlength=num_parts)
     assert len(after) == num_parts
     assert after.min() > 0
@@ -132,7 +133,7 @@ def test_refined_parts_are_no_busier_and_stay_under_the_bound(case: Any, seed: i
     refined, given = np.array(by_hand(topology, found, num_parts)), np.array(by_hand(*case))
     assert refined.max() <= given.max()
     assert 2 * refined.max() + refined.mean() <= 2 * given.max() + given.mean()
-    again = refine.refined(topology.indptr, topology.indices, homes, weights, num_parts, bound, seed)
+    again = refine.refine_parts(topology.indptr, topology.indices, homes, weights, num_parts, bound, seed)
     np.testing.assert_array_equal(found, again)
 
 
@@ -146,7 +147,7 @@ def test_a_tight_bound_that_the_given_homes_hold_is_held(seed: int) -> None:
     ]  # fmt: skip
     homes, weights = np.array([0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 1]), np.diff(indptr) + 1.0
     assert np.bincount(homes, weights).tolist() == [22, 22]
-    found = refine.refined(indptr, np.array(sources, np.int32), homes, weights, 2, 1.0, seed)
+    found = refine.refine_parts(indptr, np.array(sources, np.int32), homes, weights, 2, 1.0, seed)
     assert np.bincount(found, weights).tolist() == [22, 22]
 
 
@@ -158,7 +159,7 @@ def test_no_part_has_more_vertices_than_it_may(case: Any, spare: int, is_uneven:
         homes = np.minimum(np.arange(len(homes)), num_parts - 1).astype(np.int32)
     weights = topology.in_degrees + 1.0
     most = -(-topology.num_vertices // num_parts) + spare
-    found = refine.refined(topology.indptr, topology.indices, homes, weights, num_parts, 1.05, 0, most)
+    found = refine.refine_parts(topology.indptr, topology.indices, homes, weights, num_parts, 1.05, 0, most)
     sizes = np.bincount(found, minlength=num_parts)
     assert sizes.max() <= most
     assert sizes.min() > 0
@@ -168,7 +169,7 @@ def test_parts_that_weigh_too_much_give_vertices_away() -> None:
     topology = random_graph(200, seed=4).topology
     homes = np.minimum(np.arange(200) // 20, 3).astype(np.int32)
     weights = topology.in_degrees + 1.0
-    found = refine.refined(topology.indptr, topology.indices, homes, weights, 4, 1.1, 0)
+    found = refine.refine_parts(topology.indptr, topology.indices, homes, weights, 4, 1.1, 0)
     loads = np.bincount(found, weights, minlength=4)
     assert loads.max() <= 1.1 * loads.mean()
 
@@ -181,7 +182,7 @@ def test_heavy_parts_give_away_what_costs_least(counts_vertices: bool) -> None:
     indptr = np.searchsorted([i for i, _ in edges], np.arange(9)).astype(np.int64)
     graph = (indptr, np.array([k for _, k in edges], np.int32))
     homes = np.array([0] * 6 + [1] * 2, np.int32)
-    counted = neighbor_parts.NeighborParts(*graph, homes, 2)
+    counted = neighbor_parts.NeighborPartCounts(*graph, homes, 2)
     near = (counted.starts, counted.parts, counted.counts, counted.used)
     traffic = neighbor_parts.count_traffic(counted.starts, counted.parts, counted.used, homes, 2)
     loads, sizes, weights = np.array([6.0, 2.0]), np.array([6, 2]), np.ones(8)
@@ -230,7 +231,7 @@ def test_volume_is_less_busy_than_metis() -> None:
     for name in ("metis", "volume"):
         said: list[str] = []
         bounds = PartBounds(0.02)
-        homes = partition_method(name).homes(topology, training, 8, 0, bounds, said.append)
+        homes = get_partition_method(name).homes(topology, training, 8, 0, bounds, said.append)
         traffic[name] = np.array(by_hand(topology, homes, 8))
         loads = np.bincount(homes, topology.in_degrees + 1.0, minlength=8)
     assert loads.max() <= 1.02 * loads.mean()
@@ -256,7 +257,7 @@ def test_received_rows_count_like_sent_ones() -> None:
     directed = Topology(indptr.astype(np.int64), graph.indices[kept])
     training = np.zeros(graph.num_vertices, np.bool_)
     before, after = (
-        np.array(by_hand(directed, partition_method(name).homes(directed, training, 4, 0), 4))
+        np.array(by_hand(directed, get_partition_method(name).homes(directed, training, 4, 0), 4))
         for name in ("metis", "volume")
     )
     assert after.max() < 0.8 * before.max()
@@ -278,6 +279,6 @@ def test_volume_is_never_busier_than_metis(seed: int, num_parts: int) -> None:
     training = rng.random(topology.num_vertices) < 0.1
     busiest = {}
     for name in ("metis", "volume"):
-        homes = partition_method(name).homes(topology, training, num_parts, seed)
+        homes = get_partition_method(name).homes(topology, training, num_parts, seed)
         busiest[name] = max(by_hand(topology, homes, num_parts))
     assert busiest["volume"] <= busiest["metis"]

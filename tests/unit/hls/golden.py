@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from hyrt_hls.task.layout import Dropout, LayerRecord, Task, TaskHeader, describe, row_base
-from hyrt_perfmodel.cycles.design import LANES, num_chunks
+from hyrt_hls.task_layout import Dropout, LayerRecord, Task, TaskHeader, encode_task, row_base
+from hyrt_perfmodel.fpga_design import LANES, num_chunks
 
 GOLDEN_PES = 4
 GOLDEN_ARENA = 4096
@@ -142,7 +142,7 @@ def random_task(
         labels=rng.integers(0, widths[-1], counts[-1], dtype=np.int32),
         target_weights=target_weights.astype(np.float32),
         vertices=rng.choice(10**12, counts[0], replace=False).astype(np.int64),
-        task=describe(header, records),
+        task=encode_task(header, records),
     )
 
 

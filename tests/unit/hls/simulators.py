@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from golden import GOLDEN_ARENA
-from hyrt_hls.parts.resources import KernelDesign
-from hyrt_hls.simulation.simulator import Simulator, TaskOutcome
-from hyrt_hls.task.layout import Task
+from hyrt_hls.resources import KernelDesign
+from hyrt_hls.simulator import Simulator, TaskOutcome
+from hyrt_hls.task_layout import Task
 from unit.hls.task_reference import run_reference
 
 needs_compiler = pytest.mark.skipif(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from hyrt_hls.task.layout import Dropout, LayerRecord, Task
-from hyrt_perfmodel.cycles.design import LANES
+from hyrt_hls.task_layout import Dropout, LayerRecord, Task
+from hyrt_perfmodel.fpga_design import LANES
 from numpy.typing import NDArray
 
 Doubles = NDArray[np.float64]

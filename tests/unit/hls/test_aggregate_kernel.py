@@ -11,9 +11,9 @@ import hyrt_hls
 import numpy as np
 import pytest
 from golden import golden_tasks, random_task
-from hyrt_hls.simulation.compile import compile_library
-from hyrt_hls.task.layout import Task
-from hyrt_perfmodel.cycles.design import LANES
+from hyrt_hls.compile import compile_library
+from hyrt_hls.task_layout import Task
+from hyrt_perfmodel.fpga_design import LANES
 from simulators import DESIGNS, assert_as_reference, bounded_simulator, needs_compiler, simulator
 
 pytestmark = needs_compiler
@@ -32,7 +32,7 @@ def whole_numbers(task: Task, seed: int = 0) -> Task:
 
 
 def dense_aggregate(task: Task) -> np.ndarray:
-    """[rows * parts, in_chunks * LANES], edge by edge."""
+    """[rows * parts, run_in_chunks * LANES], edge by edge."""
     (record,) = task.records
     sums = np.zeros((record.rows * record.parts, record.in_chunks * LANES))
     for start, end, bits, _ in task.edges:

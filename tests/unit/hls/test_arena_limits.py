@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_devices.fpga.arena import Shortage, lay_out
-from hyrt_hls.task.arena_limits import bank_words, layer_records, needed_words, tiles
-from hyrt_perfmodel.workloads.workload import Workload, in_proportion
+from hyrt_devices.fpga.tiles import Shortage, lay_out
+from hyrt_hls.arena_limits import bank_words, layer_records, needed_words, num_tasks
+from hyrt_perfmodel.workload import Workload, proportional_workload
 
 
 def test_one_layer_by_hand() -> None:
@@ -80,12 +80,12 @@ def test_words_are_those_of_a_launch(counts: list[int], widths: list[int], conca
 WORK = Workload(
     vertices=(40_000.0, 8_000.0, 1024.0), edges=(80_000.0, 10_000.0), features=(100, 256, 47), concat=True
 )
-AT = in_proportion(WORK, 1024)
+AT = proportional_workload(WORK, 1024)
 
 
 def test_tasks_are_halved_until_they_fit() -> None:
     for arena_words in (4096, 16_384, 65_536, 2**20):
-        count = tiles(AT, 1024, 8, arena_words)
+        count = num_tasks(AT, 1024, 8, arena_words)
         room = bank_words(8, arena_words)
         sums, rows = needed_words(AT(1024 / count), 8)
         assert sums <= room.sums
@@ -100,7 +100,7 @@ def test_one_target_that_does_not_fit() -> None:
     with pytest.raises(
         ValueError, match=r"one target needs [\d,]+ words of sums and [\d,]+ of rows in each of 8 banks"
     ):
-        tiles(AT, 1024, 8, 16)
+        num_tasks(AT, 1024, 8, 16)
 
 
 def test_limits() -> None:

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import hyrt_hls
 import pytest
-from hyrt_hls.parts.part import load_part
-from hyrt_hls.parts.resources import estimate
-from hyrt_hls.vitis.build_files import doubts, write_build_files
-from hyrt_hls.vitis.link_config import link_config
-from hyrt_perfmodel.cycles.design import FpgaDesign
+from hyrt_hls.build_files import build_warnings, link_config, write_build_files
+from hyrt_hls.fpga_part import load_part
+from hyrt_hls.resources import estimate_resources
+from hyrt_perfmodel.fpga_design import FpgaDesign
 
 HOME = Path(hyrt_hls.__file__).parent
 SMALL = FpgaDesign(pes=4, mac_rows=8, mac_cols=16, fifo_depth=16, adder_latency=9, clock_hz=250e6)
@@ -21,7 +20,7 @@ SMALL = FpgaDesign(pes=4, mac_rows=8, mac_cols=16, fifo_depth=16, adder_latency=
 
 def test_everything_is_there(tmp_path: Path) -> None:
     folder, part = tmp_path / "new" / "u280", load_part("u280")
-    assert write_build_files(folder, part, SMALL, 8192, units=2) == estimate(SMALL, 8192).times(2)
+    assert write_build_files(folder, part, SMALL, 8192, units=2) == estimate_resources(SMALL, 8192).scaled(2)
     written = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     sources = {
         path for path in (*(HOME / "kernels").iterdir(), *(HOME / "include").iterdir()) if path.is_file()
@@ -88,13 +87,15 @@ def test_what_does_not_fit_writes_nothing(
 def test_what_may_go_wrong_is_said() -> None:
     part = load_part("u250")
     # The paper's design, and the parts' own.
-    assert doubts(part, FpgaDesign()) == []
+    assert build_warnings(part, FpgaDesign()) == []
     for name in ("u200", "u280", "u50"):
         own = load_part(name)
-        assert doubts(own, FpgaDesign(pes=own.pes, mac_rows=own.mac_rows, mac_cols=own.mac_cols)) == []
-    (clock,) = doubts(part, FpgaDesign(clock_hz=301e6))
+        assert (
+            build_warnings(own, FpgaDesign(pes=own.pes, mac_rows=own.mac_rows, mac_cols=own.mac_cols)) == []
+        )
+    (clock,) = build_warnings(part, FpgaDesign(clock_hz=301e6))
     assert clock.startswith("the design asks for 301 MHz, but u250's platform states 300")
-    assert doubts(replace(part, clock_mhz=None), FpgaDesign(clock_hz=5e9)) == []
-    (wide,) = doubts(part, FpgaDesign(pes=16))
+    assert build_warnings(replace(part, clock_mhz=None), FpgaDesign(clock_hz=5e9)) == []
+    (wide,) = build_warnings(part, FpgaDesign(pes=16))
     assert wide.startswith("streams of 8,192 bits: Vitis HLS is reported to refuse more than 4,096")
-    assert len(doubts(part, FpgaDesign(pes=16, clock_hz=5e9))) == 2
+    assert len(build_warnings(part, FpgaDesign(pes=16, clock_hz=5e9))) == 2

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hyrt_hls.parts.part import load_part
-from hyrt_hls.parts.resources import estimate
-from hyrt_hls.vitis.finished_build import Build, check_fifo_depth, compare, modelled, read_build
+from hyrt_hls.build_report import Build, check_fifo_depth, compare_estimates, design_from_build, read_build
+from hyrt_hls.fpga_part import load_part
+from hyrt_hls.resources import estimate_resources
 
 TOLD = {
     "pes": 8,
@@ -73,8 +73,8 @@ def test_a_build(folder: Path) -> None:
 
 def test_what_is_reported_stands_beside_what_was_estimated(folder: Path) -> None:
     build = read_build(folder, U250)
-    expected = estimate(build.design, 32768)
-    found = {each.what: each for each in compare(build)}
+    expected = estimate_resources(build.design, 32768)
+    found = {each.quantity: each for each in compare_estimates(build)}
     dsp, bram = found["DSP"], found["BRAM"]
     assert (dsp.estimated, dsp.reported, dsp.ratio) == (expected.dsp, 12_000, 12_000 / expected.dsp)
     # Reports count halves of 18 Kb.
@@ -91,7 +91,7 @@ def test_what_is_reported_stands_beside_what_was_estimated(folder: Path) -> None
 
 def test_without_the_whole_kernels_report(folder: Path) -> None:
     (folder / "temporary" / "syn" / "report" / "hyrt_train_csynth.xml").unlink()
-    assert [each.what for each in compare(read_build(folder, U250))] == [
+    assert [each.quantity for each in compare_estimates(read_build(folder, U250))] == [
         "clock, MHz",
         "interval of systolic, cycles",
     ]
@@ -99,7 +99,7 @@ def test_without_the_whole_kernels_report(folder: Path) -> None:
 
 def test_a_build_in_the_cycle_model(folder: Path) -> None:
     build = read_build(folder, U250)
-    found = modelled(build, U250)
+    found = design_from_build(build, U250)
     assert found.clock_hz == pytest.approx(200e6)
     assert found.update_ii == 2
     assert found.assumed == build.design.assumed - {"clock_hz", "update_ii"}

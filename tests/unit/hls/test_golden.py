@@ -8,13 +8,13 @@ import torch
 from golden import GOLDEN_ARENA, GOLDEN_PES, golden_tasks, random_task
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_hls.task.layout import Dropout, Task
-from hyrt_perfmodel.cycles.design import LANES
+from hyrt_hls.task_layout import Dropout, Task
+from hyrt_perfmodel.fpga_design import LANES
 from simulators import DESIGNS, assert_as_reference, bounded_simulator, needs_compiler, simulator
 from unit.hls.task_reference import dropout_factors, run_reference
 
-from hyrt.machine.generator import DROPOUT, stream_key
 from hyrt.nn.operators.dropout import dropout
+from hyrt.runtime.rng import DROPOUT, stream_key
 
 NAMES = [name for name, _ in golden_tasks()]
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import hyrt_hls
 import pytest
-from hyrt_hls.parts.part import Part, load_part, part_names
-from hyrt_hls.task.layout import ARGUMENTS
-from hyrt_hls.vitis.link_config import link_config
-from hyrt_perfmodel.cycles.design import FpgaDesign
+from hyrt_hls.build_files import link_config
+from hyrt_hls.fpga_part import FpgaPart, load_part, part_names
+from hyrt_hls.task_layout import ARGUMENTS
+from hyrt_perfmodel.fpga_design import FpgaDesign
 
 CONFIGS = Path(hyrt_hls.__file__).parent / "configs"
 
 
-def default(part: Part) -> FpgaDesign:
+def default(part: FpgaPart) -> FpgaDesign:
     return FpgaDesign(pes=part.pes, mac_rows=part.mac_rows, mac_cols=part.mac_cols)
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from golden import GOLDEN_ARENA, random_task
-from hyrt_hls.task.layout import ROW_CODES, Task, describe
-from hyrt_perfmodel.cycles.design import LANES, row_words
+from hyrt_hls.task_layout import ROW_CODES, Task, encode_task
+from hyrt_perfmodel.fpga_design import LANES, row_words
 from simulators import assert_as_reference, needs_compiler, simulator
 from unit.hls.task_reference import dropout_factors
 
@@ -38,7 +38,7 @@ def narrow(task: Task, name: str, seed: int = 0) -> tuple[Task, Task]:
     packed.view(dtype)[:, : header.in_width] = codes
     wide = np.zeros_like(task.features)
     wide[:, : header.in_width] = numbers
-    described = describe(replace(header, row_codes=ROW_CODES[name]), task.records)
+    described = encode_task(replace(header, row_codes=ROW_CODES[name]), task.records)
     return replace(task, features=packed, task=described), replace(task, features=wide)
 
 
@@ -80,6 +80,6 @@ def test_tasks_with_codes_are_checked() -> None:
     coded.check(GOLDEN_ARENA, 4)
     with pytest.raises(ValueError, match=r"features is int32 \(20, 16\): the description asks for .*float32"):
         replace(coded, task=wide.task).check(GOLDEN_ARENA, 4)
-    wrong = describe(replace(coded.header, row_codes=4), coded.records)
+    wrong = encode_task(replace(coded.header, row_codes=4), coded.records)
     with pytest.raises(ValueError, match="features have codes 4: give 0 to 3"):
         replace(coded, task=wrong).check(GOLDEN_ARENA, 4)

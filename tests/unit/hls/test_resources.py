@@ -10,20 +10,20 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_hls.parts.part import load_part, part_names
-from hyrt_hls.parts.resources import (
+from hyrt_hls.compile import HEADERS
+from hyrt_hls.fpga_part import load_part, part_names
+from hyrt_hls.resources import (
     Resources,
     arena_sizes,
     check_buildable,
-    estimate,
+    check_fits,
+    estimate_resources,
+    estimate_uram,
     published_lut,
-    refuse,
-    uram,
     widest_stream_bits,
 )
-from hyrt_hls.simulation.compile import HEADERS
-from hyrt_hls.simulation.simulator import KERNELS
-from hyrt_perfmodel.cycles.design import FpgaDesign
+from hyrt_hls.simulator import KERNELS
+from hyrt_perfmodel.fpga_design import FpgaDesign
 from simulators import needs_compiler
 
 PAPER = FpgaDesign(pes=8, mac_rows=32, mac_cols=64)
@@ -33,7 +33,7 @@ def test_the_papers_design() -> None:
     """Table IV of HyScale-GNN, to the digits it has; where this estimate is another, by how much."""
     u250 = load_part("u250")
     table = {"lut": 0.72, "dsp": 0.90, "uram": 0.48, "bram36": 0.40}
-    found = estimate(PAPER, u250.arena_words).of(u250)
+    found = estimate_resources(PAPER, u250.arena_words).fractions_of(u250)
     assert found["dsp"] == (5 * 2048 + 112 * 8) / 12288
     assert found["dsp"] == pytest.approx(table["dsp"], abs=0.01)
     assert published_lut(PAPER) / u250.lut == pytest.approx(table["lut"], abs=0.005)
@@ -56,7 +56,7 @@ def test_tables_by_hand() -> None:
 @given(st.integers(1, 64), st.integers(2, 200_000))
 def test_the_arena_holds_what_was_asked_for(pes: int, words: int) -> None:
     design = FpgaDesign(pes=pes, mac_cols=16)
-    banks, rest = divmod(uram(design, words) // 8 - 2, pes)
+    banks, rest = divmod(estimate_uram(design, words) // 8 - 2, pes)
     assert rest == 0
     assert 4096 * (banks - 2) < words <= 4096 * banks
 
@@ -66,14 +66,16 @@ def test_arena_sizes_fill_their_memories(pes: int) -> None:
     part = load_part("u250")
     design = FpgaDesign(pes=pes)
     sizes = list(arena_sizes(part, pes))
-    taken = [uram(design, words) for words in sizes]
+    taken = [estimate_uram(design, words) for words in sizes]
     assert taken == sorted(set(taken))
     for words, blocks in zip(sizes, taken, strict=True):
-        assert uram(design, words + 2) > blocks
+        assert estimate_uram(design, words + 2) > blocks
 
 
 def test_deep_queues_are_block_ram() -> None:
-    shallow, deep, deeper = (estimate(FpgaDesign(pes=4, fifo_depth=depth), 4096) for depth in (32, 33, 513))
+    shallow, deep, deeper = (
+        estimate_resources(FpgaDesign(pes=4, fifo_depth=depth), 4096) for depth in (32, 33, 513)
+    )
     assert deep.lut == shallow.lut - 16 * 545
     assert deep.bram36 == shallow.bram36 + 16 * math.ceil(545 / 72)
     assert deeper.bram36 == shallow.bram36 + 2 * 16 * math.ceil(545 / 72)
@@ -83,7 +85,7 @@ def test_deep_queues_are_block_ram() -> None:
 def test_the_default_of_each_part_fits(name: str) -> None:
     part = load_part(name)
     design = FpgaDesign(pes=part.pes, mac_rows=part.mac_rows, mac_cols=part.mac_cols)
-    refuse(part, estimate(design, part.arena_words))
+    check_fits(part, estimate_resources(design, part.arena_words))
 
 
 @pytest.mark.parametrize(
@@ -93,17 +95,17 @@ def test_the_default_of_each_part_fits(name: str) -> None:
 def test_what_does_not_fit_is_refused(resource: str, remedy: str) -> None:
     part = load_part("u250")
     have = {name: getattr(part, name) for name in ("dsp", "lut", "bram36", "uram")}
-    refuse(part, Resources(**have))
+    check_fits(part, Resources(**have))
     over = {**have, resource: have[resource] + 1}
     with pytest.raises(ValueError, match="does not fit u250") as error:
-        refuse(part, Resources(**over))
+        check_fits(part, Resources(**over))
     assert f"{resource} {have[resource] + 1:,} of {have[resource]:,}: reduce {remedy}" in str(error.value)
     assert sum(f"{name} " in str(error.value) for name in have) == 1
 
 
 def test_no_arena() -> None:
     with pytest.raises(ValueError, match="arena: 0 words per bank"):
-        estimate(PAPER, 0)
+        estimate_resources(PAPER, 0)
 
 
 def test_slrs_and_data_sheets() -> None:
@@ -140,7 +142,7 @@ def test_a_part_of_ones_own(tmp_path: Path) -> None:
     part = load_part(str(file))
     assert (part.name, part.dsp, part.arena_words, part.peak_bytes_per_s) == ("mine", 11_000, 4096, 77e9)
     with pytest.raises(ValueError, match="dsp 11,136 of 11,000"):
-        refuse(part, estimate(PAPER, 36_864))
+        check_fits(part, estimate_resources(PAPER, 36_864))
 
 
 @pytest.mark.parametrize(
@@ -223,7 +225,7 @@ def test_sizes_the_kernels_cannot_have(change: dict[str, int], arena_words: int,
 
 
 def test_several_units() -> None:
-    one = estimate(PAPER, 4096)
-    assert one.times(3) == Resources(
+    one = estimate_resources(PAPER, 4096)
+    assert one.scaled(3) == Resources(
         dsp=3 * one.dsp, lut=3 * one.lut, bram36=3 * one.bram36, uram=3 * one.uram
     )

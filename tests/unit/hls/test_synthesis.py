@@ -8,8 +8,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hyrt_hls.simulation.compile import HEADERS
-from hyrt_hls.simulation.simulator import KERNELS
+from hyrt_hls.compile import HEADERS
+from hyrt_hls.simulator import KERNELS
 from simulators import needs_compiler
 
 _VENDORS_HEADERS = Path(__file__).parent / "synthesised"

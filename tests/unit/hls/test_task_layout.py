@@ -9,15 +9,15 @@ import pytest
 from golden import GOLDEN_ARENA, GOLDEN_PES, golden_tasks, random_task
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_hls.task.layout import (
+from hyrt_hls.task_layout import (
     Dropout,
     LayerRecord,
     Task,
     TaskHeader,
-    describe,
+    arena_regions,
+    encode_task,
     read_header,
     read_records,
-    regions,
 )
 
 COUNT = st.integers(0, 2**31 - 1)
@@ -37,7 +37,7 @@ def test_round_trip(records: list[LayerRecord], counts: tuple[int, ...], dropout
         in_width=counts[4],
         dropout=dropout,
     )
-    task = describe(header, records)
+    task = encode_task(header, records)
     assert task.dtype == np.int32
     assert read_header(task) == header
     assert read_records(task) == records
@@ -70,7 +70,7 @@ def test_places_in_the_description() -> None:
     ]
     numbers = {name: place for place, name in enumerate(names) if name not in ("-", "relu")}
     record = LayerRecord(**numbers, relu=True, dropout=Dropout(6, 1.5, 9 << 32 | 8))
-    task = describe(
+    task = encode_task(
         TaskHeader(
             layers=1,
             targets=2,
@@ -101,7 +101,7 @@ def example() -> Task:
 def with_layer(task: Task, layer: int, **changes: object) -> Task:
     records = task.records
     records[layer] = replace(records[layer], **changes)  # type: ignore[arg-type]
-    return replace(task, task=describe(task.header, records))
+    return replace(task, task=encode_task(task.header, records))
 
 
 def with_edge(task: Task, edge: int, column: int, value: int) -> Task:
@@ -148,6 +148,6 @@ def test_what_is_wrong_is_named(change: object, message: str) -> None:
 def test_regions_may_share_words_at_different_times() -> None:
     """Layer 1's gradient is born when layer 2's combined rows have been used for the last time."""
     task = example()
-    by_name = {region.name: region for region in regions(task.records, GOLDEN_PES)}
-    assert by_name["layer 2: combined"].dies < by_name["layer 1: output_gradient"].born
+    by_name = {region.name: region for region in arena_regions(task.records, GOLDEN_PES)}
+    assert by_name["layer 2: combined"].last_step < by_name["layer 1: output_gradient"].first_step
     with_layer(task, 0, output_gradient=task.records[1].combined).check(GOLDEN_ARENA, GOLDEN_PES)

@@ -6,15 +6,14 @@ import math
 from dataclasses import replace
 
 import pytest
-from hyrt_hls.task.arena_limits import bank_words, needed_words, with_task_targets
-from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.cycles.task_shape import TaskShape
-from hyrt_perfmodel.cycles.trainer_cycles import task_seconds
+from hyrt_hls.arena_limits import bank_words, needed_words, with_task_targets
+from hyrt_perfmodel.fpga_cycles import TaskShape, task_seconds
+from hyrt_perfmodel.model_workload import model_workload
 from hyrt_perfmodel.platforms.platform_file import load_platform
-from hyrt_perfmodel.prediction.extra_terms import PAPER, Terms
+from hyrt_perfmodel.policy import Assignment, Threads
+from hyrt_perfmodel.prediction.extra_terms import PAPER_TERMS, ExtraTerms
 from hyrt_perfmodel.prediction.stage_times import stage_times
-from hyrt_perfmodel.workloads.model_workload import model_workload
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, in_proportion
+from hyrt_perfmodel.workload import TrainingWorkload, proportional_workload
 
 U250 = "xilinx-alveo-u250"
 SIZES = {"vertices": (160_000, 22_000, 1024), "edges": (210_000, 24_000), "features": (100, 256, 47)}
@@ -23,7 +22,11 @@ SIZES = {"vertices": (160_000, 22_000, 1024), "edges": (210_000, 24_000), "featu
 def training(kind: str = "graphsage", batch: int = 1024) -> TrainingWorkload:
     work = model_workload(kind, *SIZES.values())  # type: ignore[arg-type]
     return TrainingWorkload(
-        at=in_proportion(work, 1024), targets_per_epoch=100_000, batch_size=batch, sample_s=0.0, model=kind
+        at=proportional_workload(work, 1024),
+        targets_per_epoch=100_000,
+        batch_size=batch,
+        sample_s=0.0,
+        model=kind,
     )
 
 
@@ -54,15 +57,17 @@ def test_a_step_is_its_tasks() -> None:
     assert tasks > 1
     alone = Assignment(split=(1000,), threads=Threads(sample=1, load=1, train=1))
     times = stage_times(platform, work, alone)
-    one = task_seconds(TaskShape.of(work.at(1000 / tasks)), card.design)
+    one = task_seconds(TaskShape.from_workload(work.at(1000 / tasks)), card.design)
     assert times.trainer_propagate_s == (pytest.approx(tasks * one),)
     # The paper's form has rates only, and so has every form without the term.
     rates = stage_times(replace(platform, accelerators=(replace(card, design=None),)), work, alone)
     assert (
-        stage_times(platform, work, alone, Terms(cycles=False)).trainer_propagate_s
+        stage_times(platform, work, alone, ExtraTerms(cycles=False)).trainer_propagate_s
         == rates.trainer_propagate_s
     )
-    assert stage_times(platform, work, alone, PAPER).trainer_propagate_s[0] < times.trainer_propagate_s[0]
+    assert (
+        stage_times(platform, work, alone, PAPER_TERMS).trainer_propagate_s[0] < times.trainer_propagate_s[0]
+    )
 
 
 @pytest.mark.parametrize("kind", ["gin", "gat"])

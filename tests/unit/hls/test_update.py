@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from golden import random_task
-from hyrt_hls.task.layout import Task
-from hyrt_perfmodel.cycles.design import LANES
+from hyrt_hls.task_layout import Task
+from hyrt_perfmodel.fpga_design import LANES
 from simulators import DESIGNS, needs_compiler, simulator
 
 pytestmark = needs_compiler

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hyrt_hls.vitis.vpp_report import (
+from hyrt_hls.build_report import (
     HlsReport,
     Loop,
-    beyond_the_model,
+    apply_reports,
     read_report,
     read_reports,
-    with_reports,
+    unmodelled_intervals,
 )
-from hyrt_perfmodel.cycles.design import FpgaDesign
+from hyrt_perfmodel.fpga_design import FpgaDesign
 
 REPORT = """<?xml version="1.0" encoding="UTF-8"?>
 <profile>
@@ -142,7 +142,7 @@ def test_a_folder_of_more_folders_than_a_build_has_is_not_searched(
     write(tmp_path / "build" / "reports", REPORT)
     for number in range(4):
         (tmp_path / "photos" / str(number)).mkdir(parents=True)
-    monkeypatch.setattr("hyrt_hls.vitis.vpp_report._MAX_FOLDERS", 4)
+    monkeypatch.setattr("hyrt_hls.build_report._MAX_FOLDERS", 4)
     with pytest.raises(
         ValueError, match=r"has more than 4 folders: give the folder in which v\+\+ -c was run"
     ):
@@ -166,27 +166,27 @@ def test_reports_replace_what_is_assumed(tmp_path: Path) -> None:
         report(tmp_path, "read_edges_8_s", 4),
         report(tmp_path, "hyrt_train", 5, period="4.0"),
     ]
-    found = with_reports(assumed, reports)
+    found = apply_reports(assumed, reports)
     assert (found.clock_hz, found.update_ii) == (pytest.approx(250e6), 3)
     assert (found.network_ii, found.edge_ii) == (2, 4)
     # Of the duplicator nothing is told: the network may yet be slower.
     assert found.assumed == assumed.assumed - {"clock_hz", "update_ii", "edge_ii", "adder_latency"}
-    whole = with_reports(assumed, [*reports, report(tmp_path, "duplicate_8_s", 1)])
+    whole = apply_reports(assumed, [*reports, report(tmp_path, "duplicate_8_s", 1)])
     assert (whole.network_ii, whole.assumed) == (2, found.assumed - {"network_ii"})
     assert (found.pes, found.mac_rows, found.launch_s) == (assumed.pes, assumed.mac_rows, assumed.launch_s)
-    assert beyond_the_model(reports) == []
+    assert unmodelled_intervals(reports) == []
 
 
 def test_modules_that_tell_nothing_leave_it_assumed(tmp_path: Path) -> None:
     reports = [report(tmp_path, "systolicish", 4), report(tmp_path, "gather_20480_s", 2)]
-    found = with_reports(FpgaDesign(), reports)
+    found = apply_reports(FpgaDesign(), reports)
     assert (found.update_ii, found.network_ii, found.edge_ii) == (1, 2, 1)
     assert {"update_ii", "network_ii", "edge_ii", "adder_latency"} <= found.assumed
-    assert beyond_the_model(reports) == []
-    (line,) = beyond_the_model([*reports, report(tmp_path, "feed_Design_8_32_64_32768_s", 2)])
+    assert unmodelled_intervals(reports) == []
+    (line,) = unmodelled_intervals([*reports, report(tmp_path, "feed_Design_8_32_64_32768_s", 2)])
     assert line.startswith("feed begins an iteration every 2 cycles")
 
 
 def test_no_reports() -> None:
     with pytest.raises(ValueError, match="no report"):
-        with_reports(FpgaDesign(), [])
+        apply_reports(FpgaDesign(), [])

@@ -11,12 +11,12 @@ from graphs import random_graph
 from hyrt.config import build_config
 from hyrt.errors import ConfigError, DataError, RunWarning
 from hyrt.inference.evaluate import Evaluator
-from hyrt.inference.write_link_scores import write_link_scores
-from hyrt.inference.write_rows import write_rows
-from hyrt.machine.workers import Workers
+from hyrt.inference.output_links import write_link_scores
+from hyrt.inference.output_rows import write_rows
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
-from hyrt.training.given.link_graph import link_graph
+from hyrt.runtime.workers import Workers
+from hyrt.training.open_graph import link_graph
 
 
 def two_class_graph():
@@ -134,7 +134,7 @@ def test_scores_that_are_not_finite_are_named_and_never_the_best(links: bool) ->
     assert evaluator.not_finite.startswith(f"the {kind} of 2 of ")
     assert f"first of vertex {299 - wrong_vertices[0]}," in evaluator.not_finite
     assert np.isnan(found["val"][evaluator.metric])
-    assert evaluator.worth(found, 3) == -np.inf < evaluator.worth(fine, 1)
+    assert evaluator.ranking_value(found, 3) == -np.inf < evaluator.ranking_value(fine, 1)
     evaluator.evaluate(model, team, scores_at=lambda vertices: np.ones((len(vertices), 3), np.float32))
     assert evaluator.not_finite is None
 
@@ -158,8 +158,8 @@ def test_written_rows_and_links_that_are_not_finite_are_counted(
     value: float, ids: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pieces are small, so that numbers are added up and names are those of later pieces."""
-    monkeypatch.setattr("hyrt.inference.write_rows._NPY_ROWS_PER_WRITE", 3)
-    monkeypatch.setattr("hyrt.inference.write_link_scores._NPY_PAIRS_PER_WRITE", 3)
+    monkeypatch.setattr("hyrt.inference.output_rows._NPY_ROWS_PER_WRITE", 3)
+    monkeypatch.setattr("hyrt.inference.output_links._NPY_PAIRS_PER_WRITE", 3)
     graph = random_graph(classes=3)
     numbers = np.arange(graph.num_vertices)[::-1].copy()
     if ids:
@@ -167,7 +167,7 @@ def test_written_rows_and_links_that_are_not_finite_are_counted(
     rows = np.zeros((graph.num_vertices, 3), np.float32)
     wrong = [4, 5, 8]
     rows[wrong, 1] = value
-    for module in ("write_rows", "write_link_scores"):
+    for module in ("output_rows", "output_links"):
         monkeypatch.setattr(f"hyrt.inference.{module}.infer_layerwise", lambda m, g, v, w, **named: rows[v])
     model, team = GNN(Architecture(in_features=12, hidden=8, num_classes=3)), Workers(1, "t")
     first = numbers[4] if ids else 4

@@ -10,16 +10,15 @@ from graphs import adjacency, dense_features, random_graph
 
 from hyrt.device import HOST_FORMS
 from hyrt.graph.graph import Graph
-from hyrt.graph.narrow.narrow_features import NarrowFeatures
-from hyrt.graph.narrow.narrowing import narrowed
+from hyrt.graph.quantized.features import QuantizedFeatures, quantize_graph
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
-from hyrt.inference.infer import full_block, infer_layerwise, infer_sampled, with_own_sources
-from hyrt.machine.workers import Workers
+from hyrt.inference.infer import compact_sources, full_block, infer_layerwise, infer_sampled
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import plan_input
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.neighbor_sampler import NeighborSampler
 
 
 def reference(model: GNN, graph) -> np.ndarray:
@@ -117,7 +116,7 @@ def test_layerwise_inference_is_the_full_graph_model(kind, layers, residual, spa
 @pytest.mark.parametrize("row_format", ["int8", "bfloat16"])
 @pytest.mark.parametrize("kind", ["graphsage", "max", "residual", "gat"])
 def test_narrow_rows_are_inferred_from_where_they_are(kind: str, row_format: str, monkeypatch) -> None:
-    graph = narrowed(random_graph(vertices=120), row_format)
+    graph = quantize_graph(random_graph(vertices=120), row_format)
     numbers = np.empty((120, 12), np.float32)
     graph.features.rows(np.arange(120), numbers, Workers(1, "t"))
     torch.manual_seed(1)
@@ -129,7 +128,7 @@ def test_narrow_rows_are_inferred_from_where_they_are(kind: str, row_format: str
     expected = reference(model, graph.with_features(DenseFeatures(numbers)))[wanted]
     if row_format != "int8" or kind in ("graphsage", "max"):
         # Nothing makes numbers of all rows, or of those of a chunk.
-        monkeypatch.setattr(NarrowFeatures, "rows", lambda *given: pytest.fail("rows were widened"))
+        monkeypatch.setattr(QuantizedFeatures, "rows", lambda *given: pytest.fail("rows were widened"))
     for budget in (1, 1 << 30):
         out = infer_layerwise(model, graph, wanted, Workers(2, "t"), memory_bytes=budget)
         np.testing.assert_allclose(out, expected, atol=2e-5 * np.abs(expected).max())
@@ -173,7 +172,7 @@ def crowded_graph(sparse: bool, vertices: int = 4000, degree: int = 100, feature
     everywhere = np.ones(vertices, np.bool_)
     masks = {"train": everywhere, "val": everywhere, "test": everywhere}
     pointer = np.arange(vertices + 1, dtype=np.int64) * degree
-    return Graph.of_arrays("crowded", pointer, indices, store, np.zeros(vertices, np.int16), masks)
+    return Graph.from_arrays("crowded", pointer, indices, store, np.zeros(vertices, np.int16), masks)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -247,7 +246,7 @@ def test_sources_of_their_own_keep_their_degrees() -> None:
     topology = graph.topology
     local = np.full(graph.num_vertices, -1, np.int32)
     whole = full_block(graph, np.array([70, 3, 119, 40]), 0, Workers(1, "t"))
-    block, sources = with_own_sources(graph, whole, local)
+    block, sources = compact_sources(graph, whole, local)
     np.testing.assert_array_equal(sources[: block.num_dst], [70, 3, 119, 40])
     assert len(np.unique(sources)) == len(sources) == block.num_src < graph.num_vertices
     np.testing.assert_array_equal(sources[block.columns], whole.columns)

@@ -14,8 +14,8 @@ import hyrt
 from hyrt.config import build_config
 from hyrt.errors import DataError
 from hyrt.graph.graph import Graph
-from hyrt.inference.named_pairs import read_named_pairs
-from hyrt.training.given.link_graph import link_graph
+from hyrt.inference.output_links import read_named_pairs
+from hyrt.training.open_graph import link_graph
 
 SCHEMA = """
 target_type: item

@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
-from hyrt.distributed.joining import local_ranks
-from hyrt.distributed.rank_group import RankGroup
-from hyrt.machine import cores
+from hyrt.distributed import context
+from hyrt.distributed.process_group import RankGroup
+from hyrt.runtime import hardware
 
 
 @pytest.mark.parametrize(
@@ -22,16 +22,16 @@ def test_a_part_of_a_cpu_counts_as_one(
     quota: float | None, affinity: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(affinity)))
-    monkeypatch.setattr(cores, "cgroup_limits", lambda *_: {"cpus": quota, "memory_bytes": None})
-    assert cores.available_cores() == expected
+    monkeypatch.setattr(hardware, "cgroup_limits", lambda *_: {"cpus": quota, "memory_bytes": None})
+    assert hardware.available_cores() == expected
 
 
 def test_the_maker_of_the_first_processor_is_read(tmp_path: Path) -> None:
     (tmp_path / "x86").write_text("processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: EPYC: 9004\n")
     (tmp_path / "arm").write_text("processor\t: 0\nFeatures\t: asimd sve\n")
-    assert cores.processor_vendor(tmp_path / "x86") == "AuthenticAMD"
-    assert cores.processor_vendor(tmp_path / "arm") is None
-    assert cores.processor_vendor(tmp_path / "nothing") is None
+    assert hardware.processor_vendor(tmp_path / "x86") == "AuthenticAMD"
+    assert hardware.processor_vendor(tmp_path / "arm") is None
+    assert hardware.processor_vendor(tmp_path / "nothing") is None
 
 
 @pytest.mark.parametrize(
@@ -55,12 +55,12 @@ def test_ranks_on_one_machine_share_its_cores(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(cores, "cgroup_limits", lambda *paths: {"cpus": None, "memory_bytes": None})
+    monkeypatch.setattr(hardware, "cgroup_limits", lambda *paths: {"cpus": None, "memory_bytes": None})
     monkeypatch.setattr(
         os, "sched_getaffinity", lambda process: set(range(cpus if process == 0 else of_launcher))
     )
-    assert cores.available_cores() == expected
-    assert cores.shared_cores() == cpus
+    assert hardware.available_cores() == expected
+    assert hardware.shared_cores() == cpus
 
 
 def test_ranks_of_a_launcher_that_has_ended_share_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,9 +71,9 @@ def test_ranks_of_a_launcher_that_has_ended_share_cores(monkeypatch: pytest.Monk
 
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    monkeypatch.setattr(cores, "cgroup_limits", lambda *paths: {"cpus": None, "memory_bytes": None})
+    monkeypatch.setattr(hardware, "cgroup_limits", lambda *paths: {"cpus": None, "memory_bytes": None})
     monkeypatch.setattr(os, "sched_getaffinity", affinity)
-    assert cores.available_cores() == 4
+    assert hardware.available_cores() == 4
 
 
 @pytest.mark.parametrize(
@@ -90,20 +90,20 @@ def test_ranks_of_a_launcher_that_has_ended_share_cores(monkeypatch: pytest.Monk
 def test_ranks_without_a_launcher_count_those_on_their_machine(
     monkeypatch: pytest.MonkeyPatch, machines: list[str], before: str | None, rank: int, here: int
 ) -> None:
-    monkeypatch.setattr(local_ranks, "told_by_all", lambda group, own: machines)
-    monkeypatch.setattr(cores, "cgroup_limits", lambda *paths: {"cpus": None, "memory_bytes": None})
+    monkeypatch.setattr(context, "all_gather_object", lambda group, own: machines)
+    monkeypatch.setattr(hardware, "cgroup_limits", lambda *paths: {"cpus": None, "memory_bytes": None})
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(12)))
     monkeypatch.setenv("RANK", str(rank))
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     if before is not None:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", before)
-    with local_ranks.local_ranks_known(cast(RankGroup, SimpleNamespace(rank=rank))):
-        assert cores.local_ranks() == here
-        assert cores.available_cores() == 12 // here
+    with context.set_local_world_size(cast(RankGroup, SimpleNamespace(rank=rank))):
+        assert hardware.num_local_ranks() == here
+        assert hardware.available_cores() == 12 // here
     assert os.environ.get("LOCAL_WORLD_SIZE") == before
 
 
 def test_processes_of_one_machine_have_one_identity() -> None:
-    command = "from hyrt.distributed.joining.local_ranks import machine_identity as m; print(m())"
+    command = "from hyrt.distributed.context import machine_identity as m; print(m())"
     other = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
-    assert other.stdout.strip() == str(local_ranks.machine_identity())
+    assert other.stdout.strip() == str(context.machine_identity())

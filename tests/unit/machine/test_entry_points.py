@@ -9,8 +9,8 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from hyrt.errors import ConfigError, PluginConflict, Terminated
-from hyrt.machine.entry_points import EntryPointGroup
+from hyrt.errors import ConfigError, PluginConflictError, Terminated
+from hyrt.runtime.entry_points import EntryPointGroup
 
 GROUP = EntryPointGroup("acme.colours", "colour")
 
@@ -28,7 +28,7 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> None:
         EntryPoint("cpu", "fractions:Fraction", "acme.other"),
     ]
     monkeypatch.setattr(
-        "hyrt.machine.entry_points.entry_points", lambda group: [e for e in entries if e.group == group]
+        "hyrt.runtime.entry_points.entry_points", lambda group: [e for e in entries if e.group == group]
     )
 
 
@@ -42,8 +42,8 @@ def __getattr__(name: str) -> object:
 
 
 def test_names_are_listed_without_importing() -> None:
-    assert sorted(GROUP.declared()) == ["blue", "green", "grey", "mauve", "red"]
-    assert GROUP.entry("green").value == "no_such_module:Green"
+    assert sorted(GROUP.entries_by_name()) == ["blue", "green", "grey", "mauve", "red"]
+    assert GROUP.find_entry("green").value == "no_such_module:Green"
 
 
 def test_a_name_is_loaded_though_its_installation_is_listed_twice() -> None:
@@ -59,7 +59,7 @@ def test_an_unknown_name_is_guessed_and_the_known_ones_listed() -> None:
 
 
 def test_what_two_declare_is_a_conflict_that_names_both() -> None:
-    with pytest.raises(PluginConflict, match=r"colour 'blue' is declared by one:Blue and by two:Blue"):
+    with pytest.raises(PluginConflictError, match=r"colour 'blue' is declared by one:Blue and by two:Blue"):
         GROUP.load("blue")
 
 
@@ -79,7 +79,7 @@ def test_a_group_without_any_name_says_that_hyrt_is_not_installed() -> None:
 
 
 def test_a_signal_that_ends_the_process_while_a_plug_in_is_imported_is_not_the_plug_ins_fault() -> None:
-    before = signal.signal(signal.SIGTERM, Terminated.raised)
+    before = signal.signal(signal.SIGTERM, Terminated.handle_signal)
     try:
         with pytest.raises(Terminated) as caught:
             GROUP.load("mauve")

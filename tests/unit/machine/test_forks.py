@@ -13,7 +13,7 @@ import sys
 import traceback
 import hyrt
 from hyrt.errors import ConfigError, DataError
-from hyrt.machine.this_process.forks import was_forked_late
+from hyrt.runtime.process_setup import forked_after_threads
 
 def child(work):
     pid = os.fork()
@@ -34,10 +34,14 @@ def refused():
         return 2 * ("nothing.npz: no such file" in str(error))
     return 3
 
-print(child(was_forked_late), child(refused))
+print(child(forked_after_threads), child(refused))
 hyrt.train("synthetic:tiny", train={"epochs": 1})
-print(was_forked_late(), child(was_forked_late), child(lambda: child(was_forked_late)), child(refused))
-ask = "import sys; from hyrt.machine.this_process.forks import was_forked_late; sys.exit(was_forked_late())"
+nested = child(lambda: child(forked_after_threads))
+print(forked_after_threads(), child(forked_after_threads), nested, child(refused))
+ask = (
+    "import sys; from hyrt.runtime.process_setup import forked_after_threads; "
+    "sys.exit(forked_after_threads())"
+)
 print(child(lambda: subprocess.run([sys.executable, "-c", ask]).returncode))
 """
 

@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from hyrt.machine.generator import (
+from hyrt.runtime.rng import (
     DROPOUT,
     GOLDEN,
     PRESAMPLE,
     SAMPLE,
     SHUFFLE,
     WALK,
-    below,
     mix64,
+    random_below,
     random_bits,
     stream_key,
     vertex_stream,
@@ -63,7 +63,7 @@ def test_stream_key_equals_plain_python(seed: int, purpose: int, step: int, laye
 @settings(max_examples=200, deadline=None)
 @given(words, st.integers(1, 2**32 - 1))
 def test_below_stays_in_range(bits: int, bound: int) -> None:
-    value = int(below(np.uint64(bits), np.uint64(bound)))
+    value = int(random_below(np.uint64(bits), np.uint64(bound)))
     assert 0 <= value < bound
     assert value == reference.below(bits, bound)
 
@@ -77,7 +77,9 @@ def test_purposes_steps_and_layers_never_share_a_key() -> None:
 
 @pytest.mark.parametrize("bound", [2, 3, 10, 1000])
 def test_draws_are_uniform(bound: int) -> None:
-    values = [int(below(bits, np.uint64(bound))) for bits in draws(stream_key(1, SAMPLE, 2, 1), 7, 20_000)]
+    values = [
+        int(random_below(bits, np.uint64(bound))) for bits in draws(stream_key(1, SAMPLE, 2, 1), 7, 20_000)
+    ]
     counts = np.bincount(values, minlength=bound)
     assert stats.chisquare(counts).pvalue > 1e-3
 

@@ -10,7 +10,7 @@ import pytest
 from numba.core import types
 from numba.extending import intrinsic
 
-from hyrt.machine.kernels import half_floats
+from hyrt.runtime import intrinsics
 
 pytestmark = pytest.mark.bits
 
@@ -19,19 +19,19 @@ pytestmark = pytest.mark.bits
 def conversions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Two compiled loops: from halves to float32, and back."""
     if request.param == "integer operations":
-        monkeypatch.setattr(half_floats, "_has_conversions", lambda context: False)
+        monkeypatch.setattr(intrinsics, "_has_conversions", lambda context: False)
 
     @intrinsic
     def widen(typingctx: Any, bits: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return half_floats.widen_half(context, builder, args[0])
+            return intrinsics.half_to_float(context, builder, args[0])
 
         return types.float32(types.uint16), generate
 
     @intrinsic
     def narrow(typingctx: Any, number: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return half_floats.round_to_half(context, builder, args[0])
+            return intrinsics.float_to_half(context, builder, args[0])
 
         return types.uint16(types.float32), generate
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from numba.core.caching import IndexDataCacheFile
 
 from hyrt.errors import MachineWarning
-from hyrt.machine.kernels import kept_kernels
+from hyrt.runtime import numba_cache
 
 # Imported for what it does to numba.
-assert kept_kernels.nb
+assert numba_cache.nb
 
 
 def _file(folder: Path, stamp: str = "source") -> Any:
@@ -57,7 +57,7 @@ def test_a_kernel_without_a_checksum_is_compiled_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["module/function-1.py311.5.checked.nbc", 3, None])
 def test_an_index_with_wrong_names_is_replaced(name: Any, tmp_path: Path) -> None:
     """As flipped bits may leave names: in a folder that does not exist, or of another type."""
-    kept_kernels._WARNED.set()
+    numba_cache._WARNED.set()
     file = _file(tmp_path)
     file._save_index({"eight columns": name})
     assert file.load("eight columns") is None
@@ -77,7 +77,7 @@ def test_damaged_files_are_replaced(ending: str, at: float, bit: int, tmp_path: 
     if bit >= 0:
         content[place] ^= 1 << bit
     damaged.write_bytes(content if bit >= 0 else content[:place] if bit == -1 else b"")
-    kept_kernels._WARNED.clear()
+    numba_cache._WARNED.clear()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         loaded = _file(tmp_path).load("eight columns")

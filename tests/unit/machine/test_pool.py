@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyrt.machine.buffer_pool import BufferPool
+from hyrt.runtime.buffer_pool import BufferPool
 
 sizes = st.one_of(st.integers(0, 300), st.integers(10_000, 400_000))
 dtypes = st.sampled_from([np.int32, np.int64, np.float32, np.float64, np.uint16, np.bool_])
@@ -31,7 +31,7 @@ def test_live_arrays_never_overlap(actions: list[tuple[int, int, type, bool]], r
         array[:] = mark
         live.append((array, mark))
         if give:
-            pool.give(live.pop(random.randrange(len(live)))[0])
+            pool.release(live.pop(random.randrange(len(live)))[0])
         for other, expected in live:
             assert (other == expected).all()
 
@@ -46,7 +46,7 @@ def test_memory_does_not_grow_over_equal_rounds(shapes: list[tuple[int, type]], 
         allocated.append(pool.allocated_bytes)
         random.shuffle(arrays)
         for array in arrays:
-            pool.give(array)
+            pool.release(array)
     assert allocated[-1] == allocated[-3]
     needed = sum(size * np.dtype(dtype).itemsize for size, dtype in shapes)
     # An eighth more than asked for, and a little for each array's alignment and last page.
@@ -59,21 +59,21 @@ def test_memory_that_was_given_back_is_used_again() -> None:
     first = pool.take((300, 7), np.float32)
     address = first.ctypes.data
     assert pool.take((300, 7), np.float32).ctypes.data != address
-    pool.give(first)
+    pool.release(first)
     assert pool.take(2050, np.int32).ctypes.data == address
 
 
 def test_a_slice_gives_the_whole_array_back() -> None:
     pool = BufferPool()
     array = pool.take((100, 10), np.float32)
-    pool.give(array[3:7].view(np.int32))
+    pool.release(array[3:7].view(np.int32))
     assert pool.take(1000, np.int32).ctypes.data == array.ctypes.data
 
 
 def test_slightly_different_sizes_share_memory() -> None:
     pool = BufferPool()
     for size in (1_000_000, 1_004_000, 998_000, 1_010_000):
-        pool.give(pool.take(size, np.float32))
+        pool.release(pool.take(size, np.float32))
     assert pool.allocated_bytes <= 4_000_000 * 9 / 8 + 2 * 4096
 
 
@@ -81,7 +81,7 @@ def test_a_small_request_leaves_large_memory_alone() -> None:
     pool = BufferPool()
     large = pool.take(1_000_000, np.float32)
     address = large.ctypes.data
-    pool.give(large)
+    pool.release(large)
     pool.take(1000, np.float32)
     assert pool.take(1_000_000, np.float32).ctypes.data == address
 
@@ -111,7 +111,7 @@ def test_threads_never_get_the_same_memory() -> None:
             array[:] = mark
             if not (array == mark).all():
                 failures.append(mark)
-            pool.give(array)
+            pool.release(array)
 
     threads = [threading.Thread(target=work, args=(mark,)) for mark in range(4)]
     for thread in threads:
@@ -124,7 +124,7 @@ def test_threads_never_get_the_same_memory() -> None:
 
 def test_a_piece_more_than_twice_as_large_is_kept_for_others() -> None:
     pool = BufferPool()
-    pool.give(pool.take(1 << 20, np.uint8))
+    pool.release(pool.take(1 << 20, np.uint8))
     before = pool.allocated_bytes
     pool.take(1 << 18, np.uint8)
     assert pool.allocated_bytes > before

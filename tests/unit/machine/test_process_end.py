@@ -46,7 +46,7 @@ def test_a_thread_that_is_left_behind_does_not_abort_the_process(tmp_path: Path)
 
 EXITS = """
 import os
-from hyrt.machine.this_process.process_end import exits_told
+from hyrt.runtime.shutdown import report_os_exit
 
 def leave(code, name):
     exec(compile(f"import os\\nos._exit({code})", "/plug/in.py", "exec"), {"__name__": name})
@@ -58,10 +58,10 @@ real = os._exit
 for code, name in ((0, "acme.model"), (7, "acme"), (0, "hyrt.cli")):
     child = os.fork()
     if child == 0:
-        with exits_told():
+        with report_os_exit():
             leave(code, name)
     print(code_of(child))
-with exits_told():
+with report_os_exit():
     child = os.fork()
     if child == 0:
         leave(0, "acme")

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from hyrt.machine.this_process.process_settings import _LazyCompiler
+from hyrt.runtime.process_setup import _LazyCompiler
 
 _STEP = """
 import sys
 import torch
-from hyrt.machine.this_process.process_settings import prepare_process
+from hyrt.runtime.process_setup import prepare_process
 
 prepare_process()
 

@@ -11,11 +11,8 @@ import pytest
 
 # The main thread is in compiled code, as in a kernel (which unlike sleep goes on after a signal).
 BUSY = "import ctypes\n    while True: ctypes.CDLL(None).sleep(60)"
-HEAD = (
-    "from hyrt.machine.this_process.stop_signals import StopSignals\n"
-    "with StopSignals(grace_s=0.5) as signals:\n    "
-)
-WAITING = "signals.wait_for_step(lambda text: print(text, flush=True), lambda: 'last words')\n    "
+HEAD = "from hyrt.runtime.shutdown import StopSignals\nwith StopSignals(grace_s=0.5) as signals:\n    "
+WAITING = "signals.defer_to_step_end(lambda text: print(text, flush=True), lambda: 'last words')\n    "
 
 
 def start(code: str) -> subprocess.Popen[str]:
@@ -96,7 +93,7 @@ def test_what_is_ignored_before_stays_so() -> None:
 
 def test_without_a_signal_everything_is_as_before() -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    from hyrt.machine.this_process.stop_signals import StopSignals
+    from hyrt.runtime.shutdown import StopSignals
 
     with StopSignals() as signals:
         assert signal.getsignal(signal.SIGINT) != before[0]

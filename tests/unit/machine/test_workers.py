@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyrt.machine.workers import Workers, current_workers, working
+from hyrt.runtime.workers import Workers, current_workers, use_workers
 
 WAIT_S = 20
 
@@ -286,12 +286,12 @@ def test_two_callers_share_a_team(team: Workers) -> None:
 def test_current_team_is_the_threads_own(team: Workers) -> None:
     assert current_workers().count == 1
     other = Workers(2, "other")
-    with working(team):
+    with use_workers(team):
         assert current_workers() is team
-        with working(other):
+        with use_workers(other):
             assert current_workers() is other
         assert current_workers() is team
-        with pytest.raises(RuntimeError, match="inside"), working(other):
+        with pytest.raises(RuntimeError, match="inside"), use_workers(other):
             raise RuntimeError("inside")
         assert current_workers() is team
     assert current_workers().count == 1
@@ -311,7 +311,7 @@ def test_current_team_is_the_threads_own(team: Workers) -> None:
 
 
 def test_a_stuck_thread_does_not_hold_the_team_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyrt.machine.workers._JOIN_S", 0.1)
+    monkeypatch.setattr("hyrt.runtime.workers._JOIN_S", 0.1)
     team = Workers(2, "stuck team")
     release, started = threading.Event(), threading.Event()
 

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
-from hyrt.machine.workers import Workers
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.sampling.neighbor_sampler import NeighborSampler
 
 ALONE = Workers(1, "test")
 OF_EDGES = (
@@ -39,7 +39,7 @@ def graph_from(adjacency: NDArray[np.bool_], features: NDArray[Any], classes: in
     everywhere = np.ones(num, np.bool_)
     masks = {"train": everywhere, "val": everywhere, "test": everywhere}
     indices = np.nonzero(adjacency)[1].astype(np.int32)
-    return Graph.of_arrays("case", indptr, indices, DenseFeatures(features), labels, masks)
+    return Graph.from_arrays("case", indptr, indices, DenseFeatures(features), labels, masks)
 
 
 @cache

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_kernels import gather_rows
-from hyrt.nn.aggregation import Aggregation
-from hyrt.nn.fused.block_loops import aggregate_by_loops
-from hyrt.nn.operators.aggregate import aggregate, aggregate_into, scales
+from hyrt.nn.architecture import Aggregation
+from hyrt.nn.fused.layer_loops import aggregate_with_loops
+from hyrt.nn.operators.aggregate import aggregate, aggregate_into, compute_scales
 from hyrt.sampling.block import Block
 
 COMBINATIONS = [
@@ -75,7 +75,7 @@ def test_loops_over_any_block_equal_dense_matrices(
     x = distinct_rows(block.num_src, 3, seed).requires_grad_()
     expected = dense.combine(block, x, *combination, 0.25)
     rows = x.detach().float().requires_grad_()
-    out = aggregate_by_loops(block, rows, Aggregation(*combination, 0.25))
+    out = aggregate_with_loops(block, rows, Aggregation(*combination, 0.25))
     assert distance(out, expected) < 1e-5
     direction = torch.from_numpy(np.random.default_rng(seed).standard_normal(out.shape))
     (mine,) = torch.autograd.grad(out, rows, direction.float())
@@ -225,7 +225,7 @@ def test_column_chunks_one_after_the_other_give_the_whole_sum(
     gathered = sampled(graph, range(90), [-1]).blocks[0]
     exact = torch.from_numpy(x[gathered.sources]).double()
     expected = dense.combine(gathered, exact, reduce, self_path)
-    factors = scales(what, whole, np.dtype(np.float32))
+    factors = compute_scales(what, whole, np.dtype(np.float32))
     out = np.zeros((90, what.width(graph.num_features)), np.float32)
     rows = np.repeat(np.arange(90), np.diff(whole.indptr))
     borders = np.linspace(0, 90, chunks + 1).astype(int)
@@ -238,7 +238,7 @@ def test_column_chunks_one_after_the_other_give_the_whole_sum(
         else:
             at = what.columns(graph.num_features)[0]
             beside = np.ascontiguousarray(out[:, at:])
-            rest = dataclasses.replace(factors, own=None)
+            rest = dataclasses.replace(factors, self_loop=None)
             aggregate_into(Aggregation(reduce, "none"), part, x, beside, rest, accumulate=True)
             out[:, at:] = beside
     assert distance(torch.from_numpy(out), expected) < 1e-6
@@ -259,7 +259,7 @@ def test_a_sum_onto_rows_is_the_sum_of_both_and_so_are_its_gradients(
         rows, onto = x.clone().requires_grad_(), start.clone().requires_grad_()
         # A leaf may not be overwritten: a copy takes its place.
         out = (
-            aggregate(block, rows, what, onto=onto.clone())
+            aggregate(block, rows, what, accumulate_into=onto.clone())
             if in_place
             else onto + aggregate(block, rows, what)
         )
@@ -287,7 +287,7 @@ def test_offsets_of_64_bits_give_equal_bits(reduce: Any, self_path: Any) -> None
 def test_a_maximum_is_not_accumulated() -> None:
     block = block_of([[1], [2]], 4)
     with pytest.raises(ValueError, match="only sums"):
-        aggregate(block, torch.zeros(4, 2), "max", onto=torch.zeros(2, 2))
+        aggregate(block, torch.zeros(4, 2), "max", accumulate_into=torch.zeros(2, 2))
 
 
 def test_rows_that_do_not_fit_are_named() -> None:

@@ -10,7 +10,7 @@ from block_cases import awkward_graph, sampled, tensor_block, values
 from concatenated_layer import Concatenated, concatenated_result
 from saga_blocks import assert_close, gradients
 
-from hyrt.errors import UnsupportedModel
+from hyrt.errors import UnsupportedModelError
 from hyrt.nn.torch_threads import torch_threads
 
 GRAPH = awkward_graph()
@@ -44,7 +44,7 @@ def test_a_vertex_with_too_many_edges_is_named() -> None:
     x = torch.from_numpy(values(GRAPH)[block.sources])
     for form in (block, tensor_block(block)):
         with pytest.raises(
-            UnsupportedModel, match=rf"has {degree} slots .* vertex 5 has {degree + 1} edges: set"
+            UnsupportedModelError, match=rf"has {degree} slots .* vertex 5 has {degree + 1} edges: set"
         ):
             Concatenated(IN, OUT, slots=degree)(form, x)
         assert Concatenated(IN, OUT, slots=degree + 1)(form, x).shape == (3, OUT)
@@ -53,5 +53,7 @@ def test_a_vertex_with_too_many_edges_is_named() -> None:
 def test_a_layer_that_concatenates_says_how_many_slots_there_are() -> None:
     layer = Concatenated(IN, OUT, slots=2)
     layer.slots = 0
-    with pytest.raises(UnsupportedModel, match=r"say in Concatenated.slots how many edges a vertex may have"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"say in Concatenated.slots how many edges a vertex may have"
+    ):
         layer._read()

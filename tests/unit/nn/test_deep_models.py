@@ -13,7 +13,7 @@ from model_cases import direction_of, model_of, ours, reference
 
 from hyrt.config import build_config
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.inputs import inputs_of
+from hyrt.nn.inputs import get_model_inputs
 from hyrt.nn.model import GNN
 
 GRAPH = awkward_graph()
@@ -31,7 +31,7 @@ def test_deepgcn_equals_the_dense_reference(fanout: int, norm: str) -> None:
     wanted = reference("deepgcn", model, batch.blocks, x)
     assert_close(ours(model, batch.blocks, x), wanted, 1e-12)
     # The first layer alone reads the features, so that they may be aggregated while they are loaded.
-    assert inputs_of(model).aggregation is not None
+    assert get_model_inputs(model).aggregation is not None
 
 
 def test_gnn_film_of_ten_layers_equals_the_dense_formula() -> None:

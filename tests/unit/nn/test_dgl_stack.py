@@ -19,9 +19,9 @@ from graphs import random_graph, with_values
 from torch import Tensor, nn
 
 import hyrt
-from hyrt.errors import DataError, StageFailure, UnsupportedModel
-from hyrt.nn.own_modules.dgl_blocks import dgl_block
-from hyrt.nn.saga.checks.edge_values import check_edge_values
+from hyrt.errors import DataError, StageError, UnsupportedModelError
+from hyrt.nn.message_passing.model_checks import check_edge_values
+from hyrt.nn.user_modules.dgl_stack import to_dgl_block
 
 GRAPH = random_graph(80, features=10)
 X = torch.from_numpy(GRAPH.features.values.astype(np.float64))  # type: ignore[attr-defined]
@@ -102,7 +102,9 @@ def test_features_of_edges_go_where_they_are_taken() -> None:
     theirs = torch.stack([columns[c] @ conv.fc(X)[:, c] for c in range(3)], 1)[batch.targets]
     agree(mine, theirs, model)
     check_edge_values(model, graph)
-    with pytest.raises(UnsupportedModel, match=r"\(OfEdges\) takes 4 .* have 0: make it with edge_feats="):
+    with pytest.raises(
+        UnsupportedModelError, match=r"\(OfEdges\) takes 4 .* have 0: make it with edge_feats="
+    ):
         check_edge_values(model, GRAPH)
     with pytest.raises(DataError, match=r"no convolution takes features of edges.* with edge_feats=4"):
         check_edge_values(hyrt.from_dgl(Mean(10, 3)), graph)
@@ -115,7 +117,7 @@ def test_features_of_edges_go_where_they_are_taken() -> None:
 def test_edges_from_oneself_come_last_and_have_the_weight_and_the_features_one() -> None:
     graph = with_values(GRAPH, 2)
     block = sampled(graph, TARGETS, [4]).blocks[0]
-    made = dgl_block(block, torch.float32, self_loops=True)
+    made = to_dgl_block(block, torch.float32, self_loops=True)
     sources, destinations = made.edges()
     is_loop = np.zeros(len(sources), bool)
     is_loop[block.indptr[1:] + np.arange(block.num_dst)] = True
@@ -193,9 +195,9 @@ IN_ORDER = r"hyrt\.from_dgl\(model\.layers\[0\], model\.layers\[1\], activation=
 
 
 def test_modules_that_would_be_given_hyrts_blocks_are_told_of_from_dgl() -> None:
-    with pytest.raises(UnsupportedModel, match=r"OverGraph\.forward takes \(g, x\), but .*" + IN_ORDER):
+    with pytest.raises(UnsupportedModelError, match=r"OverGraph\.forward takes \(g, x\), but .*" + IN_ORDER):
         hyrt.train(GRAPH, OverGraph())
-    with pytest.raises(StageFailure, match=r"'num_src_nodes': .*hyrt\.from_dgl\(model\)"):
+    with pytest.raises(StageError, match=r"'num_src_nodes': .*hyrt\.from_dgl\(model\)"):
         weights(OverBlocks())
 
 
@@ -217,7 +219,7 @@ def test_modules_that_would_be_given_hyrts_blocks_are_told_of_from_dgl() -> None
 def test_what_does_not_fit_dgls_side_is_named_before_the_training(
     given: Sequence[Any], more: dict[str, Any], says: str
 ) -> None:
-    with pytest.raises(UnsupportedModel, match=says):
+    with pytest.raises(UnsupportedModelError, match=says):
         hyrt.from_dgl(*given, **more)
 
 
@@ -225,10 +227,10 @@ def test_a_graph_is_no_convolution_and_dgl_must_be_there(monkeypatch: pytest.Mon
     class Graph:
         ndata: dict[str, Tensor] = {}  # noqa: RUF012
 
-    with pytest.raises(UnsupportedModel, match=r"is a graph: give it to hyrt\.load"):
+    with pytest.raises(UnsupportedModelError, match=r"is a graph: give it to hyrt\.load"):
         hyrt.from_dgl(Graph())
     monkeypatch.setitem(sys.modules, "dgl", None)
-    with pytest.raises(UnsupportedModel, match=r"from_dgl\(\) needs the package dgl, which cannot be"):
+    with pytest.raises(UnsupportedModelError, match=r"from_dgl\(\) needs the package dgl, which cannot be"):
         hyrt.from_dgl(Mean(10, 3))
 
 

@@ -8,8 +8,8 @@ import torch
 from block_cases import sparse_of
 from scipy import stats
 
-from hyrt.machine.workers import Workers, working
 from hyrt.nn.operators.dropout import dropout
+from hyrt.runtime.workers import Workers, use_workers
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -106,7 +106,7 @@ def test_sparse_rows_have_the_masks_of_their_dense_form() -> None:
     from_sparse = dropout(rows, vertices, **key)  # type: ignore[arg-type]
     from_dense = dropout(torch.from_numpy(dense), vertices, **key)  # type: ignore[arg-type]
     assert not isinstance(from_sparse, torch.Tensor)
-    assert torch.equal(from_sparse.dense(), from_dense)  # type: ignore[arg-type]
+    assert torch.equal(from_sparse.to_dense(), from_dense)  # type: ignore[arg-type]
     assert np.array_equal(rows.values, before)
 
 
@@ -122,7 +122,7 @@ def test_any_number_of_workers_gives_equal_bits() -> None:
     results = []
     for count in (1, 2, 4):
         team = Workers(count, "hyrt.test")
-        with working(team):
+        with use_workers(team):
             results.append(ones(5000, 9))
         team.close()
     assert np.array_equal(results[0], results[1])

@@ -13,13 +13,12 @@ from block_cases import awkward_graph, sampled, tensor_block, values
 from graphs import random_graph, with_values
 
 import hyrt
-from hyrt.errors import ConfigError, DataError, UnsupportedModel
+from hyrt.errors import ConfigError, DataError, UnsupportedModelError
 from hyrt.graph.graph import Graph
 from hyrt.nn import SagaLayer, stack
-from hyrt.nn.inputs import InPlace
-from hyrt.nn.saga.checks.edge_values import check_edge_values
-from hyrt.nn.saga.layers.edge_attention_layer import EdgeAttentionLayer
-from hyrt.nn.saga.layers.gine_layer import GineLayer
+from hyrt.nn.inputs import InPlaceFeatures
+from hyrt.nn.message_passing.layers import EdgeAttentionLayer, GineLayer
+from hyrt.nn.message_passing.model_checks import check_edge_values
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.sampling.block import Block
 
@@ -130,11 +129,11 @@ def test_a_layer_is_its_formula_edge_by_edge(name: str) -> None:
         found = torch.autograd.grad(result.square().sum(), [x, *layer.parameters()])
         for mine, theirs in zip(found, slopes, strict=True):
             assert (mine.double() - theirs).abs().max() <= 1e-4 * theirs.abs().max()
-    assert (layer.unfused == "") == (name in ("weighted", "gated"))
+    assert (layer.unfused_reason == "") == (name in ("weighted", "gated"))
     place = sampled(GRAPH, range(40), [4], in_place=True).blocks[0]
     with torch.no_grad():
         torch.testing.assert_close(
-            layer(place, InPlace(values(GRAPH))).double(), expected, rtol=1e-4, atol=1e-4
+            layer(place, InPlaceFeatures(values(GRAPH))).double(), expected, rtol=1e-4, atol=1e-4
         )
 
 
@@ -165,22 +164,28 @@ def test_layers_are_those_of_pyg() -> None:
 def test_what_layers_and_graphs_do_not_have_is_named() -> None:
     bare = awkward_graph()
     rich = replace(GRAPH, topology=replace(GRAPH.topology, edge_weights=None))
-    with pytest.raises(UnsupportedModel, match=r"layer 1 \(Weighted\) reads edge.weight, .* no weights"):
+    with pytest.raises(UnsupportedModelError, match=r"layer 1 \(Weighted\) reads edge.weight, .* no weights"):
         check_edge_values(stack(layer_of("weighted")), rich)
-    with pytest.raises(UnsupportedModel, match=r"layer 1 \(Gated\) reads edge.data, but .* have no features"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"layer 1 \(Gated\) reads edge.data, but .* have no features"
+    ):
         check_edge_values(stack(layer_of("gated")), bare)
-    with pytest.raises(UnsupportedModel, match="takes 3 features of an edge, but those of case have 1: give"):
+    with pytest.raises(
+        UnsupportedModelError, match="takes 3 features of an edge, but those of case have 1: give"
+    ):
         check_edge_values(stack(layer_of("gine")), with_values(bare))
     with pytest.raises(DataError, match="key 'edge_features': no layer of the model looks at features"):
         check_edge_values(stack(layer_of("weighted")), GRAPH)
     silent = layer_of("gated")
     silent.edge_features = 0
-    with pytest.raises(UnsupportedModel, match=r"say how many columns it has, in Gated\.edge_features"):
+    with pytest.raises(UnsupportedModelError, match=r"say how many columns it has, in Gated\.edge_features"):
         silent._read()
     block = sampled(bare, range(9), [-1]).blocks[0]
     x = torch.from_numpy(values(bare)[block.sources])
     for form in (block, tensor_block(block)):
-        with pytest.raises(UnsupportedModel, match=r"Weighted reads edge.weight, but .* have no weights"):
+        with pytest.raises(
+            UnsupportedModelError, match=r"Weighted reads edge.weight, but .* have no weights"
+        ):
             layer_of("weighted")(form, x)
 
 
@@ -204,5 +209,5 @@ def test_a_run_reads_features_or_weights_whoever_trains(kind: str) -> None:
     torch.testing.assert_close(whole, trained(graph, model, **everything), rtol=1e-5, atol=1e-5)
     weights = replace(graph, topology=replace(graph.topology, edge_features=None))
     assert trained(weights, model, full_graph=True).isfinite().all()
-    with pytest.raises(ConfigError, match=f"model.kind={kind} looks at features of edges, and the data"):
+    with pytest.raises(ConfigError, match=f"model.kind={kind} needs edge features, and the data"):
         trained(random_graph(90), model)

@@ -11,14 +11,15 @@ import torch
 from whole_graphs import KINDS, long_rows, topology
 
 from hyrt.graph.topology import Topology
-from hyrt.machine.workers import Workers
-from hyrt.nn.whole_graph.edge_rows import (
+from hyrt.nn.full_graph.aggregate import max_aggregate_backward_into, max_aggregate_into
+from hyrt.nn.full_graph.edge_operators import (
+    combine_into,
+    dot_into,
     reduce_edges_into,
     softmax_edges_backward_into,
     softmax_edges_into,
 )
-from hyrt.nn.whole_graph.edges import combine_into, dot_into
-from hyrt.nn.whole_graph.maximum import largest_backward_into, largest_into
+from hyrt.runtime.workers import Workers
 
 V = 40
 
@@ -141,7 +142,7 @@ def test_the_largest_of_sources_and_its_transpose(width: int) -> None:
         # Few values, so that many are equal: the first source wins.
         x = np.round(drawn(V, width)).astype(np.float32)
         out, winners = np.empty_like(x), np.empty((V, width), np.int32)
-        largest_into(of.indptr, of.indices, x, out, winners)
+        max_aggregate_into(of.indptr, of.indices, x, out, winners)
         grad, wanted = drawn(V, width, seed=1), np.zeros((V, width))
         for i in range(V):
             sources = of.indices[of.indptr[i] : of.indptr[i + 1]]
@@ -150,13 +151,13 @@ def test_the_largest_of_sources_and_its_transpose(width: int) -> None:
                 wanted[sources[x[sources, k].argmax()], k] += grad[i, k]
         found = np.empty_like(x)
         turned = of.transposed
-        largest_backward_into(turned.indptr, turned.indices, grad, winners, found)
+        max_aggregate_backward_into(turned.indptr, turned.indices, grad, winners, found)
         assert off(found, wanted) < 1e-6
         rows = np.array([1, 3, 8, 20], np.int32)
         positions = np.full(V, -1, np.int32)
         positions[rows] = np.arange(4)
-        largest_into(of.indptr, of.indices, x, out[:4], winners[:4], rows=rows)
-        largest_backward_into(
+        max_aggregate_into(of.indptr, of.indices, x, out[:4], winners[:4], rows=rows)
+        max_aggregate_backward_into(
             turned.indptr, turned.indices, grad[:4], winners[:4], found, positions=positions
         )
         wanted[:] = 0
@@ -171,7 +172,7 @@ def test_a_maximum_of_what_is_no_number_is_none() -> None:
     x = np.array([[1.0], [np.nan], [2.0]], np.float32)
     out = np.empty((1, 1), np.float32)
     for order in ([0, 1, 2], [1, 0, 2], [0, 2, 1]):
-        largest_into(np.array([0, 3, 3, 3]), np.array(order), x, out, rows=np.array([0]))
+        max_aggregate_into(np.array([0, 3, 3, 3]), np.array(order), x, out, rows=np.array([0]))
         assert np.isnan(out).all()
 
 
@@ -188,6 +189,6 @@ def test_what_does_not_go_together_is_said() -> None:
     with pytest.raises(ValueError, match=r"out has shape .* all float32 or all float64"):
         softmax_edges_into(of.indptr, edges, edges.astype(np.float64))
     with pytest.raises(ValueError, match=r"winners has shape .* int64: give .* int32"):
-        largest_into(*both, x, x.copy(), np.ones((V, 2), np.int64))
+        max_aggregate_into(*both, x, x.copy(), np.ones((V, 2), np.int64))
     with pytest.raises(ValueError, match="39 rows for 40 vertices"):
-        largest_into(*both, x[:-1], x.copy())
+        max_aggregate_into(*both, x[:-1], x.copy())

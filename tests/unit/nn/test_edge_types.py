@@ -12,10 +12,10 @@ from block_cases import awkward_graph, sampled, tensor_block, values
 from saga_blocks import assert_close, gradients
 from typed_layers import TYPED, TYPES, typed_layer, typed_result, with_types
 
-from hyrt.errors import DataError, UnsupportedModel
+from hyrt.errors import DataError, UnsupportedModelError
 from hyrt.nn import SagaLayer, stack
-from hyrt.nn.inputs import InPlace
-from hyrt.nn.saga.checks.typed_graphs import check_types
+from hyrt.nn.inputs import InPlaceFeatures
+from hyrt.nn.message_passing.model_checks import check_types
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.sampling.block import Block
 
@@ -48,10 +48,10 @@ def test_a_layer_is_its_formula_edge_by_edge(name: str) -> None:
             [result, *gradients(result, [x, *layer.parameters()])], expected, strict=True
         ):
             assert_close(ours, theirs, 1e-4)
-    assert (layer.unfused == "") == (name != "perceptron")
+    assert (layer.unfused_reason == "") == (name != "perceptron")
     place = sampled(GRAPH, range(40), [4], in_place=True).blocks[0]
     with torch.no_grad():
-        assert_close(layer(place, InPlace(values(GRAPH))), expected[0], 1e-4)
+        assert_close(layer(place, InPlaceFeatures(values(GRAPH))), expected[0], 1e-4)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int64])
@@ -74,12 +74,12 @@ def test_types_that_are_not_there_or_not_known_are_an_error() -> None:
     bare = replace(block, edge_types=None)
     for form in (bare, tensor_block(bare)):
         with pytest.raises(
-            UnsupportedModel, match=r"Relational reads edge.type, but the edges have no types"
+            UnsupportedModelError, match=r"Relational reads edge.type, but the edges have no types"
         ):
             layer(form, x)
     block.edge_types[5] = TYPES
     with pytest.raises(
-        UnsupportedModel, match=r"knows 3 types of edges, from 0 on, but edge 5 has type 3: give"
+        UnsupportedModelError, match=r"knows 3 types of edges, from 0 on, but edge 5 has type 3: give"
     ):
         layer(block, x)
 
@@ -87,12 +87,14 @@ def test_types_that_are_not_there_or_not_known_are_an_error() -> None:
 def test_a_layer_says_how_many_types_there_are() -> None:
     layer = typed_layer("relational", IN, OUT)
     layer.edge_types = 0
-    with pytest.raises(UnsupportedModel, match=r"say how many types there are, in Relational.edge_types"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"say how many types there are, in Relational.edge_types"
+    ):
         layer._read()
     layer = typed_layer("relational", IN, OUT)
     layer.self_loops = True  # type: ignore[misc]
     with pytest.raises(
-        UnsupportedModel, match=r"an edge from a vertex to itself has no type: leave out self_loops"
+        UnsupportedModelError, match=r"an edge from a vertex to itself has no type: leave out self_loops"
     ):
         layer._read()
 
@@ -102,7 +104,7 @@ def test_a_graph_has_the_types_that_its_model_reads() -> None:
     for model in typed:
         check_types(model, GRAPH)
         with pytest.raises(
-            UnsupportedModel, match="the edges have no types: give the dataset the key edge_type"
+            UnsupportedModelError, match="the edges have no types: give the dataset the key edge_type"
         ):
             check_types(model, bare)
     untyped = torch.nn.Linear(2, 2)

@@ -13,16 +13,15 @@ from block_cases import awkward_graph, sampled, sparse_of, tensor_block, values
 from graphs import dense_weights, with_values
 
 from hyrt.config import build_config
-from hyrt.errors import ConfigError, DataError, UnsupportedModel
+from hyrt.errors import ConfigError, DataError, UnsupportedModelError
 from hyrt.graph.graph import Graph
-from hyrt.machine.workers import Workers
-from hyrt.nn.aggregation import Aggregation
-from hyrt.nn.architecture import Architecture
+from hyrt.nn.architecture import Aggregation, Architecture
 from hyrt.nn.layers import GcnLayer, GinLayer, SageLayer
+from hyrt.nn.message_passing.model_checks import check_edge_values
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.aggregate import aggregate
-from hyrt.nn.saga.checks.edge_values import check_edge_values
 from hyrt.nn.torch_threads import torch_threads
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
 from hyrt.training.setup import build_sampler
 
@@ -204,7 +203,7 @@ def test_what_nothing_would_read_is_refused() -> None:
         DataError, match=r"case: key 'edge_weight': no layer of the model multiplies by weights"
     ):
         check_edge_values(largest, GRAPH)
-    check_edge_values(largest, GRAPH, drawn_by=True)
+    check_edge_values(largest, GRAPH, sampler_uses_weights=True)
     check_edge_values(mean, GRAPH)
     check_edge_values(largest, bare)
     with pytest.raises(
@@ -212,7 +211,7 @@ def test_what_nothing_would_read_is_refused() -> None:
     ):
         check_edge_values(gcn, with_values(bare, columns=2))
     block = batch_of("neighbor")[0]
-    with pytest.raises(UnsupportedModel, match="layer 1: a maximum does not look at weights of edges"):
+    with pytest.raises(UnsupportedModelError, match="layer 1: a maximum does not look at weights of edges"):
         aggregate(block, torch.from_numpy(values(GRAPH)[block.sources]), "max")
     with pytest.raises(ConfigError, match=r"set sampler\.degrees=full"):
         batch_of("neighbor", degrees="sampled")

@@ -8,13 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyrt.nn.fused.derivative import gradients
-from hyrt.nn.fused.form import Form, FormBuilder
+from hyrt.nn.fused.edge_expr import EdgeExpr, EdgeExprBuilder, append_gradients
 
 HEADS, WIDTH, EDGES = 2, 3, 4
 
 
-def evaluated(form: Form, operands: list[torch.Tensor]) -> list[torch.Tensor]:
+def evaluated(form: EdgeExpr, operands: list[torch.Tensor]) -> list[torch.Tensor]:
     """The results for some edges, [E, heads, width] or [E, heads, 1], each value computed as its name says.
 
     An operand that edges share has one row.
@@ -44,8 +43,8 @@ def evaluated(form: Form, operands: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 @st.composite
-def forms(draw: st.DrawFn) -> Form:
-    b = FormBuilder(HEADS, WIDTH)
+def forms(draw: st.DrawFn) -> EdgeExpr:
+    b = EdgeExprBuilder(HEADS, WIDTH)
     kinds = ("row", "column", "row")
     for kind, end in zip(kinds, ("source", "destination", "shared"), strict=True):
         b.operand(end, kind)  # type: ignore[arg-type]
@@ -53,7 +52,7 @@ def forms(draw: st.DrawFn) -> Form:
     one = b.constant(1, "row")
     for _ in range(draw(st.integers(2, 14))):
         some = st.integers(0, len(b.values) - 1)
-        first, second, third = b.alike(draw(some), draw(some), draw(some))
+        first, second, third = b.broadcast(draw(some), draw(some), draw(some))
         kind = b.kind(first)
         match draw(st.integers(0, 9)):
             case 0:
@@ -80,12 +79,12 @@ def forms(draw: st.DrawFn) -> Form:
                 b.where_positive(first, second, third)
             case _:
                 b.sum(b.spread(first))
-    return b.form([b.add(b.spread(len(b.values) - 1), b.multiply(one, 0))])
+    return b.build([b.add(b.spread(len(b.values) - 1), b.multiply(one, 0))])
 
 
 @given(forms())
 @settings(max_examples=150, deadline=None)
-def test_a_derivative_is_that_of_autograd(form: Form) -> None:
+def test_a_derivative_is_that_of_autograd(form: EdgeExpr) -> None:
     generator = torch.Generator().manual_seed(3)
     operands = [
         torch.randn(EDGES, HEADS, width, dtype=torch.float64, generator=generator).requires_grad_()
@@ -94,10 +93,10 @@ def test_a_derivative_is_that_of_autograd(form: Form) -> None:
     (result,) = evaluated(form, operands)
     along = torch.randn(result.shape, dtype=torch.float64, generator=generator)
     expected = torch.autograd.grad(result, operands, along, allow_unused=True)
-    builder = FormBuilder.after(form)
+    builder = EdgeExprBuilder.from_expr(form)
     g = builder.operand("gathered", "row")
-    found = gradients(builder, form, {form.results[0]: g})
-    derivative = builder.form([found[k] for k in sorted(found)])
+    found = append_gradients(builder, form, {form.results[0]: g})
+    derivative = builder.build([found[k] for k in sorted(found)])
     ours = dict(zip(sorted(found), evaluated(derivative, [*operands, along]), strict=True))
     for k, theirs in enumerate(expected):
         if theirs is None:

@@ -12,9 +12,9 @@ import torch
 from saga_blocks import IN, OUT, assert_close, block_of, rows_of
 from saga_layers import Gated
 
-from hyrt.machine.workers import Workers, working
 from hyrt.nn import SagaLayer
 from hyrt.nn.torch_threads import torch_threads
+from hyrt.runtime.workers import Workers, use_workers
 from hyrt.sampling.block import Block
 
 
@@ -77,7 +77,7 @@ def test_a_layer_is_itself_edge_by_edge(kind: type[Gated], threads: int) -> None
     x64 = x.detach().double().requires_grad_()
     expected = edge_by_edge(wide, block, x64)
     exact = gradients(expected, [x64, *wide.parameters()])
-    with Workers(threads, "team") as team, working(team):
+    with Workers(threads, "team") as team, use_workers(team):
         result = layer(block, x)
         found = gradients(result, [x, *layer.parameters()])
         # As a first layer is trained, with a part of it that is not.

@@ -11,7 +11,7 @@ from block_cases import awkward_graph, sampled, sparse_of, values
 from closeness import assert_close
 from model_cases import KINDS, model_of, ours, reference
 
-from hyrt.nn.inputs import Aggregated, InPlace
+from hyrt.nn.inputs import AggregatedFeatures, InPlaceFeatures
 from hyrt.nn.operators.aggregate import aggregate_into
 
 TARGETS = list(range(0, 90, 4))
@@ -55,7 +55,7 @@ def test_rows_read_in_place(kind: str, depth: int, half: bool) -> None:
     rows = torch.from_numpy(stored.astype(np.float32)[gathered.blocks[0].sources])
     expected = ours(model, gathered.blocks, rows)
     whole = stored.view(np.uint16) if half else stored
-    assert_close(ours(model, there.blocks, InPlace(whole)), expected, 5e-6)
+    assert_close(ours(model, there.blocks, InPlaceFeatures(whole)), expected, 5e-6)
 
     aggregation = model.inputs().aggregation
     assert (aggregation is None) == (kind == "gat")
@@ -64,7 +64,7 @@ def test_rows_read_in_place(kind: str, depth: int, half: bool) -> None:
         block = there.blocks[0]
         out = np.empty((block.num_dst, aggregation.width(graph.num_features)), np.float32)
         aggregate_into(aggregation, block, whole, out)
-        assert_close(ours(model, there.blocks, Aggregated(torch.from_numpy(out))), expected, 5e-6)
+        assert_close(ours(model, there.blocks, AggregatedFeatures(torch.from_numpy(out))), expected, 5e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -75,7 +75,7 @@ def test_rows_in_place_feed_a_residual(kind: str) -> None:
     there = sampled(graph, TARGETS, [4, 4], in_place=True)
     model = model_of(kind, graph.num_features, 2, torch.float32, residual=True)
     rows = torch.from_numpy(half.astype(np.float32)[gathered.blocks[0].sources])
-    found = ours(model, there.blocks, InPlace(half.view(np.uint16)))
+    found = ours(model, there.blocks, InPlaceFeatures(half.view(np.uint16)))
     assert_close(found, ours(model, gathered.blocks, rows), 5e-6)
 
 
@@ -90,4 +90,4 @@ def test_a_loader_is_asked_for_no_aggregate_that_the_model_could_not_use(kind: s
 def test_attention_refuses_an_aggregate() -> None:
     batch = sampled(awkward_graph(), TARGETS, [4])
     with pytest.raises(TypeError, match="the rows of the sources are needed"):
-        model_of("gat", 10, 1)(batch.blocks, Aggregated(torch.zeros(len(TARGETS), 10)))
+        model_of("gat", 10, 1)(batch.blocks, AggregatedFeatures(torch.zeros(len(TARGETS), 10)))

@@ -15,16 +15,15 @@ from closeness import assert_close
 from model_cases import KINDS, model_of, ours, reference
 
 from hyrt.graph.graph import Graph
-from hyrt.machine.buffer_pool import BufferPool
-from hyrt.machine.workers import Workers, working
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.layers import GatLayer, GinLayer, SageLayer
 from hyrt.nn.model import GNN
 from hyrt.nn.operators import aggregate as aggregate_module
 from hyrt.nn.operators import attention as attention_module
-from hyrt.nn.operators import product as product_module
 from hyrt.nn.operators.dropout import dropout
-from hyrt.nn.operators.product import linear
+from hyrt.nn.operators.linear import linear
+from hyrt.runtime.buffer_pool import BufferPool
+from hyrt.runtime.workers import Workers, use_workers
 from hyrt.sampling.minibatch import MiniBatch
 
 VARIANTS = {
@@ -151,7 +150,7 @@ def test_any_number_of_workers_gives_equal_bits(kind: str) -> None:
             kind, 24, 2, torch.float32, dropout=0.3, input_dropout=0.1, residual=True, norm="layer"
         )
         team = Workers(count, "hyrt.test")
-        with working(team):
+        with use_workers(team):
             results.append(ours(model, batch.blocks, rows_of(graph, batch, torch.float32)))
         team.close()
     for other in results[1:]:
@@ -165,7 +164,7 @@ def spoiled_pool() -> BufferPool:
     pieces = [pool.take(size, np.float64) for size in (64, 256, 1024, 4096, 16384) for _ in range(12)]
     for piece in pieces:
         piece.fill(np.nan)
-        pool.give(piece)
+        pool.release(piece)
     return pool
 
 
@@ -175,7 +174,7 @@ def test_recycled_memory_changes_no_bit_and_overwrites_nothing_in_use(kind: str)
     model = model_of(kind, 10, 3, torch.float32, dropout=0.3, input_dropout=0.1, residual=True, norm="layer")
     batches = [sampled(graph, range(step, 90, 4), [4, 3, 2], step=step) for step in range(4)]
     team = Workers(2, "hyrt.test", pool=spoiled_pool())
-    with working(team):
+    with use_workers(team):
         recycled = [ours(model, b.blocks, rows_of(graph, b, torch.float32)) for b in batches]
     team.close()
     for batch, found in zip(batches, recycled, strict=True):
@@ -258,7 +257,7 @@ def test_a_footprint_counts_what_is_kept_for_edges_and_rows(
 
     monkeypatch.setattr(aggregate_module, "empty_array", recorded)
     monkeypatch.setattr(attention_module, "empty_array", recorded)
-    monkeypatch.setattr(product_module, "empty", recorded_like)
+    monkeypatch.setattr("hyrt.nn.operators.linear.empty", recorded_like)
     model = model_of(kind, graph.num_features, 2, torch.float32)
     with torch.no_grad():
         model.layer(0, block, torch.from_numpy(values(graph)[block.sources]).float())

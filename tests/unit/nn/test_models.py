@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from hyrt.errors import ConfigError, PluginConflict
+from hyrt.errors import ConfigError, PluginConflictError
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.layers import GcnLayer
 from hyrt.nn.model import GNN
@@ -67,7 +67,7 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> None:
         EntryPoint("twice", f"{here}:Unfinished", "hyrt.models"),
     ]
     monkeypatch.setattr(
-        "hyrt.machine.entry_points.entry_points", lambda group: [e for e in entries if e.group == group]
+        "hyrt.runtime.entry_points.entry_points", lambda group: [e for e in entries if e.group == group]
     )
 
 
@@ -111,7 +111,7 @@ def test_what_is_no_model_is_named() -> None:
         match=r"'number': unit\.nn\.test_models:ENTRIES is not a class derived from .*: update or uninstall",
     ):
         find_model("number")
-    with pytest.raises(PluginConflict, match="twice"):
+    with pytest.raises(PluginConflictError, match="twice"):
         find_model("twice")
 
 

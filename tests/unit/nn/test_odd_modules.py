@@ -102,4 +102,4 @@ def test_errors_of_other_causes_stay_as_they_are() -> None:
 
     with pytest.raises(HyrtError, match="RuntimeError: the driver is gone") as caught:
         hyrt.train(DATA, model=Odd(fail), train={"epochs": 1}, **SAMPLED)
-    assert not isinstance(caught.value.__cause__, hyrt.errors.UnsupportedModel)
+    assert not isinstance(caught.value.__cause__, hyrt.errors.UnsupportedModelError)

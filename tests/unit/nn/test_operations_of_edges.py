@@ -12,7 +12,7 @@ from test_form_derivative import evaluated
 from test_saga_reading import Tried, Weighed, program_of
 from torch.nn import functional as F
 
-from hyrt.nn.saga.program import EdgeProgram
+from hyrt.nn.message_passing.program import EdgeProgram
 
 EDGES, WIDTH = 60, 4
 OnEdge = Callable[[Any, Any], Any]
@@ -33,9 +33,11 @@ def remainders(layer: Any, edge: Any) -> Any:
 def operands_of(
     program: EdgeProgram, layer: Tried, src: torch.Tensor, dst: torch.Tensor
 ) -> list[torch.Tensor]:
-    rows = {end: iter(program.rows(layer, x, end)) for end, x in (("source", src), ("destination", dst))}
-    shared = iter(program.shared(layer))
-    return [next(shared) if each.end == "shared" else next(rows[each.end]) for each in program.given]
+    rows = {
+        end: iter(program.vertex_values(layer, x, end)) for end, x in (("source", src), ("destination", dst))
+    }
+    shared = iter(program.shared_values(layer))
+    return [next(shared) if each.end == "shared" else next(rows[each.end]) for each in program.inputs]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_what_is_no_form_is_done_as_torch_does_it(on_edge: OnEdge) -> None:
     before = src.detach().clone()
     given = operands_of(program, layer, src, dst)
     of_ends = {
-        each.node: rows for each, rows in zip(program.given, given, strict=True) if each.end != "shared"
+        each.node: rows for each, rows in zip(program.inputs, given, strict=True) if each.end != "shared"
     }
     (ours,) = program.edge_values(layer, of_ends)
     assert torch.equal(src, before)
@@ -124,6 +126,6 @@ def test_constants_that_are_no_numbers_are_for_torch() -> None:
         Weighed,
     )
     assert program.fused is None
-    assert "a constant is -inf" in program.unfused
+    assert "a constant is -inf" in program.unfused_reason
     program = program_of(lambda layer, edge: torch.minimum(edge.src * edge.dst, torch.tensor(float("inf"))))
     assert program.fused is None

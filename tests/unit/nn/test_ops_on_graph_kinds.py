@@ -15,7 +15,8 @@ from whole_graphs import KINDS, topology
 
 from hyrt import ops
 from hyrt.graph.topology import Topology
-from hyrt.nn.whole_graph import gradients, on_devices
+from hyrt.nn.full_graph import gradients
+from hyrt.nn.full_graph import torch_operators as on_devices
 
 V = 12
 PLACES = ("source", "destination", "edge")

@@ -14,15 +14,15 @@ from block_cases import awkward_graph, sampled, values
 from closeness import assert_close, gradients
 from torch import Tensor, nn
 
-from hyrt.errors import UnsupportedModel
+from hyrt.errors import UnsupportedModelError
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.description import ModelDescription, describe
-from hyrt.nn.inputs import ModelInputs, Rows, inputs_of
+from hyrt.nn.inputs import ModelInputs, Rows, get_model_inputs
 from hyrt.nn.layers import SageLayer
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.aggregate import aggregate
-from hyrt.nn.own_modules.drawn_numbers import RefusedDraws
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
+from hyrt.nn.user_modules.split_safety import RngGuard
 from hyrt.sampling.block import Block
 
 Mix = Callable[[Block, Tensor], Tensor]
@@ -121,7 +121,7 @@ def with_a_derived_layer() -> GNN:
 )
 def test_a_derived_class_is_not_described_as_the_one_it_is_derived_from(model: GNN, named: str) -> None:
     describe(GNN(architecture()), "npu:0")
-    with pytest.raises(UnsupportedModel, match=f"npu:0 cannot run {named}"):
+    with pytest.raises(UnsupportedModelError, match=f"npu:0 cannot run {named}"):
         describe(model, "npu:0")
 
 
@@ -134,8 +134,8 @@ def test_a_derived_class_may_describe_itself_anew() -> None:
 
 
 def test_a_derived_model_with_a_forward_of_its_own_is_given_rows() -> None:
-    assert inputs_of(GNN(architecture())) != ModelInputs()
-    assert inputs_of(HalfScores(architecture())) == ModelInputs()
+    assert get_model_inputs(GNN(architecture())) != ModelInputs()
+    assert get_model_inputs(HalfScores(architecture())) == ModelInputs()
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_derived_model_with_a_forward_of_its_own_is_given_rows() -> None:
 )
 def test_who_is_refused_is_told_which_setting_is_in_the_way(settings: dict[str, Any], remedy: str) -> None:
     model = GNN(Architecture(in_features=10, hidden=8, num_classes=3, **settings))
-    with pytest.raises(UnsupportedModel, match=remedy):
+    with pytest.raises(UnsupportedModelError, match=remedy):
         describe(model, "npu:0", dropout=False)
     if "dropout" in remedy:
         assert describe(model, "npu:0").layers
@@ -166,14 +166,14 @@ class Noisy(nn.Module):
 
 def test_a_module_and_its_copies_are_asked_whether_they_draw_in_each_thread_that_trains() -> None:
     model, x = Noisy(), torch.ones(3, 2)
-    refused = RefusedDraws(model)
+    refused = RngGuard(model)
     # An evaluation says nothing of what training draws.
     model.eval()(x)
     model.train()
-    with pytest.raises(UnsupportedModel, match=r"Noisy draws random numbers .*line \d+, in forward"):
+    with pytest.raises(UnsupportedModelError, match=r"Noisy draws random numbers .*line \d+, in forward"):
         model(x)
     torch.rand(1)  # Only the module is asked.
-    with ThreadPoolExecutor(1) as other, pytest.raises(UnsupportedModel, match="Noisy draws"):
+    with ThreadPoolExecutor(1) as other, pytest.raises(UnsupportedModelError, match="Noisy draws"):
         other.submit(copy.deepcopy(model), x).result()
     refused.remove()
     with ThreadPoolExecutor(1) as other:

@@ -6,13 +6,11 @@ import pytest
 import torch
 from closeness import distance
 
-from hyrt.machine.workers import Workers, working
-from hyrt.nn.operators import chunk_product
-from hyrt.nn.operators.biased_rows import add_bias
-from hyrt.nn.operators.gradients.masked_gradient import mask_gradient
-from hyrt.nn.operators.product import gradients_of_product, linear
-from hyrt.nn.operators.tiled_transpose import transpose_into
+from hyrt.nn.operators import blocked_matmul
+from hyrt.nn.operators.blocked_matmul import add_bias, transpose_into
+from hyrt.nn.operators.linear import linear, linear_backward, relu_backward
 from hyrt.nn.torch_threads import torch_threads
+from hyrt.runtime.workers import Workers, use_workers
 
 
 def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -22,14 +20,14 @@ def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> tor
 @pytest.fixture(params=["oneDNN", "MKL"], autouse=True)
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Multiply with either library, whichever is the faster here."""
-    by_onednn = chunk_product.BY_ONEDNN
+    by_onednn = blocked_matmul.ONEDNN_DTYPES
     if request.param == "MKL":
-        monkeypatch.setattr(chunk_product, "BY_ONEDNN", frozenset())
-    elif chunk_product.ONEDNN is None:
+        monkeypatch.setattr(blocked_matmul, "ONEDNN_DTYPES", frozenset())
+    elif blocked_matmul.ONEDNN is None:
         pytest.skip("this torch has no oneDNN")
     else:
-        monkeypatch.setattr(chunk_product, "BY_ONEDNN", by_onednn | {torch.float32})
-        monkeypatch.setattr(chunk_product, "FEW_WEIGHTS", 0)
+        monkeypatch.setattr(blocked_matmul, "ONEDNN_DTYPES", by_onednn | {torch.float32})
+        monkeypatch.setattr(blocked_matmul, "MKL_MAX_WEIGHTS", 0)
     return str(request.param)
 
 
@@ -80,7 +78,7 @@ def test_a_masked_gradient_is_that_of_a_relu_with_its_sums(dtype: torch.dtype) -
     grad, result = drawn(1000, 13, dtype=dtype), drawn(1000, 13, seed=1, dtype=dtype)
     result[3, 2], result[4], result[5, 1] = 0, 0, torch.nan
     out, sums = torch.full_like(grad, torch.nan), torch.full((13,), torch.nan, dtype=dtype)
-    mask_gradient(*(t.numpy() for t in (grad, result, out, sums)))
+    relu_backward(*(t.numpy() for t in (grad, result, out, sums)))
     assert torch.equal(out, torch.ops.aten.threshold_backward(grad, result, 0))
     exact = out.double().sum(0)
     assert (sums - exact).abs().max() < (1e-5 if dtype == torch.float32 else 1e-12)
@@ -173,7 +171,7 @@ def test_any_number_of_workers_gives_equal_bits(low_precision: bool) -> None:
         x, weight, bias = drawn(5000, 40).requires_grad_(), drawn(24, 40, seed=1), drawn(24, seed=2)
         weight, bias = weight.requires_grad_(), bias.requires_grad_()
         team = Workers(count, "hyrt.test")
-        with working(team):
+        with use_workers(team):
             out = linear(x, weight, bias, relu=True, low_precision=low_precision)
             out.square().sum().backward()
         team.close()
@@ -188,7 +186,7 @@ def test_torchs_own_threads_change_no_bit_and_stay_as_many(count: int) -> None:
     results = []
     for threads in (1, 2, 4):
         x, weight = drawn(3000, 100).requires_grad_(), drawn(256, 100, seed=1).requires_grad_()
-        with torch_threads(threads), Workers(count, "hyrt.test") as team, working(team):
+        with torch_threads(threads), Workers(count, "hyrt.test") as team, use_workers(team):
             out = linear(x, weight)
             out.square().sum().backward()
             assert torch.get_num_threads() == threads
@@ -208,40 +206,40 @@ def test_what_does_not_fit_is_named() -> None:
 
 def test_onednn_gets_no_columns_of_a_wider_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would read them a thousand times more slowly."""
-    if chunk_product.ONEDNN is None:
+    if blocked_matmul.ONEDNN is None:
         pytest.skip("torch has no oneDNN")
-    by_onednn, dense = chunk_product.ONEDNN, []
+    by_onednn, dense = blocked_matmul.ONEDNN, []
 
     def product(a: torch.Tensor, b: torch.Tensor, *others: object) -> torch.Tensor:
         dense.append(b.is_contiguous() or b.t().is_contiguous())
         return by_onednn(a, b, *others)
 
-    monkeypatch.setattr(chunk_product, "ONEDNN", product)
-    monkeypatch.setattr(chunk_product, "BY_ONEDNN", frozenset({torch.float32}))
-    monkeypatch.setattr(chunk_product, "FEW_WEIGHTS", 0)
+    monkeypatch.setattr(blocked_matmul, "ONEDNN", product)
+    monkeypatch.setattr(blocked_matmul, "ONEDNN_DTYPES", frozenset({torch.float32}))
+    monkeypatch.setattr(blocked_matmul, "MKL_MAX_WEIGHTS", 0)
     rows, weight, out = torch.randn(7, 5), torch.randn(3, 9), torch.empty(7, 3)
-    chunk_product.multiply(rows, weight[:, 4:].t(), out, precision=torch.float32)
+    blocked_matmul.matmul(rows, weight[:, 4:].t(), out, precision=torch.float32)
     assert dense == [True]
     expected = rows.double() @ weight[:, 4:].double().t()
     torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_small_matrices_are_never_onednn_s_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunk_product, "BY_ONEDNN", frozenset({torch.float32, torch.bfloat16}))
-    monkeypatch.setattr(chunk_product, "FEW_WEIGHTS", 12)
+    monkeypatch.setattr(blocked_matmul, "ONEDNN_DTYPES", frozenset({torch.float32, torch.bfloat16}))
+    monkeypatch.setattr(blocked_matmul, "MKL_MAX_WEIGHTS", 12)
     asked: list[tuple[int, int]] = []
 
     def product(a: torch.Tensor, b: torch.Tensor, *others: object) -> torch.Tensor:
         asked.append((len(b), b.shape[1]))
         return a @ b.t()
 
-    monkeypatch.setattr(chunk_product, "ONEDNN", product)
+    monkeypatch.setattr(blocked_matmul, "ONEDNN", product)
     for wide, precision, num in ((4, torch.float32, 0), (5, torch.float32, 2), (4, torch.bfloat16, 2)):
         asked.clear()
         rows, grad, weight = drawn(6, wide), drawn(6, 3, seed=1), drawn(3, wide, seed=2)
         out, turned = torch.empty(6, 3), torch.empty(3, wide)
-        chunk_product.multiply(rows, weight.to(precision).t(), out, precision=precision)
-        chunk_product.multiply_turned(rows, grad, turned, precision=precision)
+        blocked_matmul.matmul(rows, weight.to(precision).t(), out, precision=precision)
+        blocked_matmul.matmul_transposed(rows, grad, turned, precision=precision)
         assert len(asked) == num
         bound = 1e-5 if precision == torch.float32 else 5e-2
         torch.testing.assert_close(out, rows @ weight.t(), rtol=bound, atol=bound)
@@ -269,14 +267,14 @@ def test_the_library_is_the_fastest_of_the_processor(
     has_bf16: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(chunk_product, "processor_vendor", lambda: vendor)
-    monkeypatch.setattr(chunk_product, "vector_instructions", lambda: vectors)
+    monkeypatch.setattr(blocked_matmul, "processor_vendor", lambda: vendor)
+    monkeypatch.setattr(blocked_matmul, "vector_instructions", lambda: vectors)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: has_mkl)
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: has_bf16, raising=False)
-    monkeypatch.setattr(chunk_product, "ONEDNN", object())
-    assert set(chunk_product._onednn_dtypes()) == by_onednn | ({torch.bfloat16} if has_bf16 else set())
-    monkeypatch.setattr(chunk_product, "ONEDNN", None)
-    assert not set(chunk_product._onednn_dtypes())
+    monkeypatch.setattr(blocked_matmul, "ONEDNN", object())
+    assert set(blocked_matmul._onednn_dtypes()) == by_onednn | ({torch.bfloat16} if has_bf16 else set())
+    monkeypatch.setattr(blocked_matmul, "ONEDNN", None)
+    assert not set(blocked_matmul._onednn_dtypes())
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
@@ -288,7 +286,7 @@ def test_a_gradient_is_added_to_what_is_there(precision: torch.dtype) -> None:
         drawn(1500, 17, seed=3),
     )
     x_grad = there.clone()
-    of_weight, of_bias = gradients_of_product(x, weight, grad, precision=precision, x_grad=x_grad, adds=True)
+    of_weight, of_bias = linear_backward(x, weight, grad, precision=precision, x_grad=x_grad, accumulate=True)
     bound = 1e-6 if precision == torch.float32 else 1e-2
     assert distance(x_grad, there.double() + grad.double() @ weight.double()) < bound
     assert of_weight is not None

@@ -13,9 +13,9 @@ from graphs import random_graph, with_values
 from torch import Tensor, nn
 
 import hyrt
-from hyrt.errors import DataError, UnsupportedModel
-from hyrt.nn.own_modules.conv_stack import ConvStack
-from hyrt.nn.saga.checks.edge_values import check_edge_values
+from hyrt.errors import DataError, UnsupportedModelError
+from hyrt.nn.message_passing.model_checks import check_edge_values
+from hyrt.nn.user_modules.conv_stack import ConvStack
 
 pyg = pytest.importorskip("torch_geometric.nn", reason="torch_geometric is not installed")
 
@@ -87,7 +87,7 @@ def test_convolutions_and_edges_that_do_not_fit_are_named() -> None:
     model = hyrt.from_pyg(pyg.GATv2Conv(10, 3, edge_dim=4))
     for graph, columns in ((GRAPH, 0), (weighted, 1), (rich, 2)):
         with pytest.raises(
-            UnsupportedModel, match=rf"\(GATv2Conv\) takes 4 features .* random have {columns}"
+            UnsupportedModelError, match=rf"\(GATv2Conv\) takes 4 features .* random have {columns}"
         ):
             check_edge_values(model, graph)
     bare = hyrt.from_pyg(pyg.SAGEConv(10, 3))
@@ -148,7 +148,7 @@ def test_a_module_over_all_edges_is_refused_with_what_to_give() -> None:
         r"WholeGraph\.forward takes \(x, edge_index\), but hyrt gives it \(blocks, x\): "
         r".* hyrt\.from_pyg\(model\.first, model\.rest\[0\], activation=torch\.relu\)"
     )
-    with pytest.raises(UnsupportedModel, match=said):
+    with pytest.raises(UnsupportedModelError, match=said):
         hyrt.train(GRAPH, WholeGraph())
 
 
@@ -170,13 +170,13 @@ def test_a_module_over_all_edges_is_refused_with_what_to_give() -> None:
     ],
 )
 def test_what_does_not_fit_is_named_before_the_training(given: Sequence[Any], says: str) -> None:
-    with pytest.raises(UnsupportedModel, match=says):
+    with pytest.raises(UnsupportedModelError, match=says):
         hyrt.from_pyg(*given)
 
 
 def test_the_depth_of_a_stack_is_that_of_the_mini_batches() -> None:
     with pytest.raises(
-        UnsupportedModel, match="the model has 2 layers, but mini-batches have 3: give sampler"
+        UnsupportedModelError, match="the model has 2 layers, but mini-batches have 3: give sampler"
     ):
         weights("SAGEConv", sampler={"fanout": [2, 2, 2]})
     convs = [pyg.SAGEConv(10, 8), pyg.SAGEConv(8, 8), pyg.SAGEConv(8, 3)]

@@ -11,11 +11,15 @@ import numpy as np
 import pytest
 from whole_graphs import topology
 
-from hyrt.nn.whole_graph.attention import attend_backward_into, attend_into
-from hyrt.nn.whole_graph.edge_rows import reduce_edges_into, softmax_edges_into, spread_into
-from hyrt.nn.whole_graph.edges import combine_into, dot_into
-from hyrt.nn.whole_graph.maximum import largest_backward_into, largest_into
-from hyrt.nn.whole_graph.spmm import spmm_into
+from hyrt.nn.full_graph.aggregate import max_aggregate_backward_into, max_aggregate_into, spmm_into
+from hyrt.nn.full_graph.attention import attend_backward_into, attend_into
+from hyrt.nn.full_graph.edge_operators import (
+    broadcast_to_edges_into,
+    combine_into,
+    dot_into,
+    reduce_edges_into,
+    softmax_edges_into,
+)
 
 V = 40
 NAMES = ("spmm", "largest", "edges", "attention")
@@ -58,17 +62,17 @@ def run(name: str) -> None:
         spmm_into(*both, drawn(len(rows), 5), drawn(len(rows), 5), rows=rows, positions=positions)
     elif name == "largest":
         winners = at_the_end(np.zeros((V, 5), np.int32))
-        largest_into(*both, x, out, winners)
-        largest_backward_into(*turned, x, winners, out)
+        max_aggregate_into(*both, x, out, winners)
+        max_aggregate_backward_into(*turned, x, winners, out)
         some, few = at_the_end(winners[: len(rows)]), drawn(len(rows), 5)
-        largest_into(*both, x, few, some, rows=rows)
-        largest_backward_into(*turned, few, some, out, positions=positions)
+        max_aggregate_into(*both, x, few, some, rows=rows)
+        max_aggregate_backward_into(*turned, few, some, out, positions=positions)
     elif name == "edges":
         combine_into(*both, x, x, along, "add")
         combine_into(*both, along, x, along, "mul", "edge", "source")
         dot_into(*both, drawn(V, 1, 5), drawn(V, 1, 5), drawn(of.num_edges, 1))
         reduce_edges_into(both[0], along, out, largest=True)
-        spread_into(both[0], x, along)
+        broadcast_to_edges_into(both[0], x, along)
         softmax_edges_into(both[0], along, along)
     else:
         p, scores = drawn(V, 3, 5), [drawn(V, 3) for _ in range(2)]

@@ -14,15 +14,12 @@ from block_cases import awkward_graph, sampled, values
 from kind_formulas import Parameters, commnet, film, film_scores, gated, recurrent
 from torch import Tensor
 
-from hyrt.fullgraph.plan import can_take_apart
+from hyrt.fullgraph.plan import is_decomposable
 from hyrt.nn.architecture import Architecture
+from hyrt.nn.message_passing.layer import SagaLayer
+from hyrt.nn.message_passing.layers import CommNetLayer, FilmLayer, GatedLayer, RecurrentLayer
 from hyrt.nn.model import GNN
 from hyrt.nn.models.model_kind import ModelKind
-from hyrt.nn.saga.layer import SagaLayer
-from hyrt.nn.saga.layers.commnet_layer import CommNetLayer
-from hyrt.nn.saga.layers.film_layer import FilmLayer
-from hyrt.nn.saga.layers.gated_layer import GatedLayer
-from hyrt.nn.saga.layers.recurrent_layer import RecurrentLayer
 from hyrt.nn.torch_threads import torch_threads
 
 GRAPH = awkward_graph()
@@ -85,4 +82,4 @@ def test_a_kind_makes_models_for_blocks_and_whole_graphs(name: str) -> None:
     batch = sampled(GRAPH, range(20), [5, 5])
     x = torch.from_numpy(values(GRAPH)[batch.blocks[0].sources])
     assert model(batch.blocks, x).shape == (20, 3)
-    assert can_take_apart(model)
+    assert is_decomposable(model)

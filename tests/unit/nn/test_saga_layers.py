@@ -15,12 +15,12 @@ from saga_blocks import GRAPH, IN, OUT, assert_close, block_of, by_pairs, gradie
 from saga_layers import REFERENCES, Gated, layer_of
 from tied_layer import Tied, first_edges_gradients
 
-from hyrt.errors import UnsupportedModel
-from hyrt.machine.workers import Workers, working
+from hyrt.errors import UnsupportedModelError
 from hyrt.nn import SagaLayer
-from hyrt.nn.inputs import InPlace
-from hyrt.nn.saga.blocks import block_gathering
+from hyrt.nn.inputs import InPlaceFeatures
+from hyrt.nn.message_passing import block_gather
 from hyrt.nn.torch_threads import torch_threads
+from hyrt.runtime.workers import Workers, use_workers
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +110,7 @@ def test_rows_in_place_are_rows_that_were_gathered(name: str, dtype: type) -> No
     bits = matrix.view(np.uint16) if dtype is np.float16 else matrix
     with torch.no_grad():
         expected = layer(block, torch.from_numpy(matrix[block.sources].astype(np.float32)))
-        result = layer(place, InPlace(bits))
+        result = layer(place, InPlaceFeatures(bits))
     torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -124,7 +124,7 @@ def test_threads_change_no_bit(name: str, columns: int) -> None:
     layer, x = layer_of(name, columns, OUT), torch.from_numpy(values(graph)[block.sources]).requires_grad_()
     found = []
     for count in (1, 3, 5):
-        with Workers(count, "team") as team, working(team):
+        with Workers(count, "team") as team, use_workers(team):
             result = layer(replace(block, _transposed=None), x)
             found.append([result, *gradients(result, [x, *layer.parameters()])])
     for other in found[1:]:
@@ -136,20 +136,20 @@ def test_what_depends_on_one_end_is_computed_once_a_vertex() -> None:
     program = layer._read()[0]
     assert not [node for node in program.on_edge if node.target is torch.nn.functional.linear]
     assert program.fused is not None
-    assert sorted(each.end for each in program.given) == ["destination", "source"]
+    assert sorted(each.end for each in program.inputs) == ["destination", "source"]
     assert layer(block, rows_of(block)).shape == (block.num_dst, OUT)
 
 
 def test_no_array_has_a_row_for_each_edge(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, block = layer_of("G-GCN", IN, OUT), sampled(awkward_graph(60, 30.0), range(60), [-1]).blocks[0]
     x = torch.from_numpy(values(awkward_graph(60, 30.0))[block.sources]).requires_grad_()
-    longest, real = [], block_gathering.empty_array
+    longest, real = [], block_gather.empty_array
 
     def noted(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         longest.append(shape[0])
         return real(shape, dtype)
 
-    monkeypatch.setattr(block_gathering, "empty_array", noted)
+    monkeypatch.setattr(block_gather, "empty_array", noted)
     gradients(layer(block, x), [x])
     assert longest
     assert max(longest) <= block.num_src < block.num_edges
@@ -173,7 +173,7 @@ def test_a_part_may_be_called_to_and_no_other_may_have_a_name_that_is_taken() ->
     assert {"to.weight", "to.bias"} <= dict(layer.named_parameters()).keys()
     assert torch.nn.Sequential(layer).to(torch.float64)[0].to.weight.dtype == torch.float64
     for name in ("train", "training", "in_features", "accumulate"):
-        with pytest.raises(UnsupportedModel, match=rf"Gated.{name} cannot be a part .* another name"):
+        with pytest.raises(UnsupportedModelError, match=rf"Gated.{name} cannot be a part .* another name"):
             setattr(layer, name, torch.nn.Linear(2, 2))
     layer.train()
 

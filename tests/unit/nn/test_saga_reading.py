@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import hyrt
-from hyrt.errors import UnsupportedModel
+from hyrt.errors import UnsupportedModelError
 from hyrt.nn import SagaLayer, stack
-from hyrt.nn.saga.program import EdgeProgram
+from hyrt.nn.message_passing.program import EdgeProgram
 
 
 class Tried(SagaLayer):
@@ -93,7 +93,7 @@ def computed_without_gradients(layer, edge):
     ],
 )  # fmt: skip
 def test_what_an_edge_may_not_do_is_told_with_its_line(on_edge: Any, says: str) -> None:
-    with pytest.raises(UnsupportedModel, match=re.compile(says, re.DOTALL)) as told:
+    with pytest.raises(UnsupportedModelError, match=re.compile(says, re.DOTALL)) as told:
         program_of(on_edge)
     assert str(told.value).startswith("Tried.apply_edge")
 
@@ -130,20 +130,24 @@ def test_a_relu_that_a_model_asks_for_is_taken_of_the_result_alone(at_vertex: An
 
 
 def test_what_a_vertex_may_not_do_is_told_with_its_line() -> None:
-    with pytest.raises(UnsupportedModel, match=r"apply_vertex: it gives \[2, 2\] for a vertex: return 4"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"apply_vertex: it gives \[2, 2\] for a vertex: return 4"
+    ):
         Tried(lambda layer, edge: edge.src.view(-1, 2, 2), lambda layer, vertex, gathered: gathered)._read()
-    with pytest.raises(UnsupportedModel, match=r"Tried.apply_vertex: .* gives \[8\] for a vertex: return 4"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"Tried.apply_vertex: .* gives \[8\] for a vertex: return 4"
+    ):
         Tried(
             lambda layer, edge: edge.src, lambda layer, vertex, gathered: torch.cat([vertex, gathered], 1)
         )._read()
-    with pytest.raises(UnsupportedModel, match=r"Tried.apply_vertex: .* combines rows"):
+    with pytest.raises(UnsupportedModelError, match=r"Tried.apply_vertex: .* combines rows"):
         Tried(
             lambda layer, edge: edge.src, lambda layer, vertex, gathered: gathered - gathered.amax(0)
         )._read()
 
 
 def test_attention_wants_a_score_for_each_head() -> None:
-    with pytest.raises(UnsupportedModel, match="takes a pair, the score of an edge and its message"):
+    with pytest.raises(UnsupportedModelError, match="takes a pair, the score of an edge and its message"):
         program_of(lambda layer, edge: edge.src, Weighed)
     # One head has one number, with a dimension of its own or without.
     for score in (lambda edge: edge.src.sum(1), lambda edge: edge.src.sum(1, keepdim=True)):
@@ -151,7 +155,7 @@ def test_attention_wants_a_score_for_each_head() -> None:
         assert program.fused is not None
         assert program.message_shape == (4,)
     with pytest.raises(
-        UnsupportedModel, match=r"scores of shape \[4\] for messages of shape \[2, 2\].*\[2\]"
+        UnsupportedModelError, match=r"scores of shape \[4\] for messages of shape \[2, 2\].*\[2\]"
     ):
         program_of(lambda layer, edge: (edge.src, edge.src.view(-1, 2, 2)), Weighed)
 
@@ -160,7 +164,9 @@ def test_an_unknown_accumulator_is_refused() -> None:
     class Middle(Tried):
         accumulate = "median"  # type: ignore[assignment]
 
-    with pytest.raises(UnsupportedModel, match=r"Middle.accumulate is 'median': give one of sum, mean, max"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"Middle.accumulate is 'median': give one of sum, mean, max"
+    ):
         program_of(lambda layer, edge: edge.src, Middle)
 
 
@@ -228,16 +234,16 @@ def test_settings_of_a_layer_may_choose() -> None:
             return edge.src * edge.dst if self.training else edge.src
 
     layer = Chosen(lambda layer, edge: edge.src)
-    assert layer._read()[0].sent is None
-    assert layer.eval()._read()[0].sent is not None
-    assert layer.train()._read()[0].sent is None
+    assert layer._read()[0].source_message is None
+    assert layer.eval()._read()[0].source_message is not None
+    assert layer.train()._read()[0].source_message is None
 
 
 def test_only_a_layer_that_looks_at_its_own_row_is_given_it() -> None:
     blind = Tried(lambda layer, edge: edge.src)
     seeing = Tried(lambda layer, edge: edge.src, lambda layer, vertex, gathered: vertex + gathered)
-    assert not blind.parts(multiply_first=False).reads_own
-    assert seeing.parts(multiply_first=False).reads_own
+    assert not blind.parts(multiply_first=False).reads_self
+    assert seeing.parts(multiply_first=False).reads_self
 
 
 def test_layers_of_unequal_widths_are_no_stack() -> None:

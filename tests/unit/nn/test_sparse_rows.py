@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from hyrt.machine.workers import Workers, working
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear
+from hyrt.runtime.workers import Workers, use_workers
 
 
 def rows_of(num: int, width: int, density: float, seed: int) -> SparseRows:
@@ -36,7 +36,7 @@ def test_values_and_gradient_are_those_of_scipy(
 ) -> None:
     rows = rows_of(num, width, density, seed)
     matrix = sparse.csr_matrix((rows.values.astype(float), rows.columns, rows.indptr), shape=(num, width))
-    assert np.array_equal(rows.dense().numpy(), matrix.toarray())
+    assert np.array_equal(rows.to_dense().numpy(), matrix.toarray())
     weight = torch.randn(out, width, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     weight.requires_grad_()
     result = sparse_linear(rows, weight)
@@ -60,7 +60,7 @@ def test_the_first_rows_are_a_view_of_all() -> None:
     head = rows.head(4)
     assert len(head) == 4
     assert np.shares_memory(head.values, rows.values)
-    assert torch.equal(head.dense(), rows.dense()[:4])
+    assert torch.equal(head.to_dense(), rows.to_dense()[:4])
     # Compiled loops read as far as indptr says, whatever the lengths are: they are compared for themselves.
     for number in range(len(rows) + 1):
         head = rows.head(number)
@@ -81,12 +81,12 @@ def test_the_gradient_is_equal_bit_for_bit_for_any_number_of_threads(out: int) -
         weight = torch.zeros(out, 40, requires_grad=True)
         workers = Workers(threads, "hyrt.test")
         try:
-            with working(workers):
+            with use_workers(workers):
                 sparse_linear(rows, weight).backward(direction)
         finally:
             workers.close()
         assert weight.grad is not None
         gradients.append(weight.grad)
-    expected = direction.double().T @ rows.dense().double()
+    expected = direction.double().T @ rows.to_dense().double()
     assert distance(gradients[0].double(), expected) < 1e-6
     assert all(torch.equal(gradients[0], other) for other in gradients[1:])

@@ -11,9 +11,9 @@ import torch
 from whole_graphs import KINDS, dense, long_rows, topology
 
 from hyrt.graph.topology import Topology
-from hyrt.machine.workers import Workers
-from hyrt.nn.whole_graph.edge_ranges import edge_ranges, run_by_edges
-from hyrt.nn.whole_graph.spmm import spmm_into
+from hyrt.nn.full_graph.aggregate import spmm_into
+from hyrt.nn.full_graph.traversal import run_by_edges, split_by_edges
+from hyrt.runtime.workers import Workers
 
 V = 40
 
@@ -91,7 +91,7 @@ class Pieces:
     def __init__(self, row: int, starts: np.ndarray) -> None:
         self.row, self.starts, self.seen, self.finished = row, starts, list[int](), 0
 
-    def piece(self, number: int) -> None:
+    def compute_piece(self, number: int) -> None:
         assert not self.finished
         self.seen.append(number)
 
@@ -193,7 +193,7 @@ def test_threads_change_no_bit() -> None:
     degrees[17] = 100_000
     indptr = np.concatenate([[0], np.cumsum(degrees)])
     columns = rng.integers(0, 4000, indptr[-1]).astype(np.int32)
-    assert len(edge_ranges(indptr)) > 5
+    assert len(split_by_edges(indptr)) > 5
     x, results = drawn(4000, 16), []
     for threads in (1, 2, 3):
         with Workers(threads, "threads") as workers:
@@ -210,23 +210,23 @@ def test_ranges_have_equal_edges_and_hold_each_row_once() -> None:
     indptr = np.concatenate([[0], np.cumsum(degrees)])
     rows = np.sort(rng.choice(500, 200, replace=False))
     for of, chosen, sizes in ((indptr, None, degrees + 1), (indptr, rows, degrees[rows] + 1)):
-        borders = edge_ranges(of, chosen, grain=100)
+        borders = split_by_edges(of, chosen, grain=100)
         assert borders[0] == 0
         assert borders[-1] == len(sizes)
         assert (np.diff(borders) > 0).all()
         for first, last in itertools.pairwise(borders):
             # No more than asked for, but for the row that crosses the border.
             assert sizes[first : last - 1].sum() < 100
-    assert edge_ranges(np.zeros(1, np.int64)).tolist() == [0]
-    assert edge_ranges(np.zeros(5, np.int64)).tolist() == [0, 4]
-    assert edge_ranges(indptr, rows[:0]).tolist() == [0, 0]
+    assert split_by_edges(np.zeros(1, np.int64)).tolist() == [0]
+    assert split_by_edges(np.zeros(5, np.int64)).tolist() == [0, 4]
+    assert split_by_edges(indptr, rows[:0]).tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"x": np.ones((V, 3), np.int32)}, "x has shape .* and is int32"),
-        ({"x": np.ones((3, V), np.float32).T}, "must lie side by side"),
+        ({"x": np.ones((3, V), np.float32).T}, "must be adjacent in memory"),
         ({"out": np.ones((V, 2), np.float32)}, r"out has shape \(40, 2\), but the result has \(40, 3\)"),
         ({"rows": np.arange(3)}, r"the result has \(3, 3\)"),
         ({"weights": np.ones((1, 2), np.float32)}, "2 heads"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hyrt.machine.workers import Workers, working
-from hyrt.nn.typed.stacked_products import stacked_products
+from hyrt.nn.operators.linear import grouped_linear
+from hyrt.runtime.workers import Workers, use_workers
 
 
 @pytest.mark.parametrize(("low_precision", "bound"), [(False, 1e-5), (True, 2e-2)])
@@ -22,8 +22,8 @@ def test_values_and_gradients_equal_those_in_float64(low_precision: bool, bound:
         )
     # Features take no gradient.
     parts[3][0].requires_grad_(False)
-    with Workers(2, "test") as workers, working(workers):
-        found = stacked_products(parts, low_precision=low_precision)
+    with Workers(2, "test") as workers, use_workers(workers):
+        found = grouped_linear(parts, low_precision=low_precision)
         factors = torch.randn(found.shape)
         (found * factors).sum().backward()
     wanted = torch.cat([x @ w.T + (0 if b is None else b) for x, w, b in exact])

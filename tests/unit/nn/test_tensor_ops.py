@@ -15,13 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_cases import KINDS, direction_of, model_of, ours, reference
 
-from hyrt.nn.aggregation import Aggregation
-from hyrt.nn.operators import product
+from hyrt.nn.architecture import Aggregation
 from hyrt.nn.operators.aggregate import aggregate
 from hyrt.nn.operators.attention import attend
 from hyrt.nn.operators.dropout import dropout
-from hyrt.nn.operators.product import linear
-from hyrt.nn.tensor_operators import segments, tensor_ops
+from hyrt.nn.operators.linear import linear
+from hyrt.nn.tensor_operators import tensor_ops
 from hyrt.sampling.block import Block
 
 COMBINATIONS = [
@@ -35,7 +34,7 @@ COMBINATIONS = [
 def summing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways in which rows are added."""
     if request.param == "pairwise":
-        monkeypatch.setattr(segments, "_SEGMENT_REDUCE", ())
+        monkeypatch.setattr(tensor_ops, "_SEGMENT_REDUCE", ())
 
 
 @pytest.fixture
@@ -181,7 +180,7 @@ def test_products_agree_with_the_compiled_ones(relu: bool, low_precision: bool) 
 
 def test_a_product_off_the_host_is_torchs_own() -> None:
     x, weight = torch.empty(3, 4, device="meta"), torch.empty(2, 4, device="meta")
-    assert product.linear(x, weight).shape == (3, 2)
+    assert linear(x, weight).shape == (3, 2)
 
 
 @pytest.mark.usefixtures("off_host")

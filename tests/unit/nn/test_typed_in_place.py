@@ -10,16 +10,16 @@ import torch
 from typed_cases import shape_of_small, small_typed
 
 from hyrt.graph.graph import Graph
+from hyrt.graph.hetero.rows import HeteroRows
 from hyrt.graph.row_source import DenseFeatures
-from hyrt.graph.typed.typed_rows import TypedRows
-from hyrt.machine.workers import Workers, working
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.typed.learned.learned_rows import added_rows, take_row_gradients
-from hyrt.nn.typed.typed_gnn import TypedGNN
-from hyrt.nn.typed.typed_input import TypedInPlace, TypedInput, with_sources
+from hyrt.nn.hetero.hetero_gnn import HeteroGNN
+from hyrt.nn.hetero.inputs import HeteroInPlaceInput, HeteroInput, append_sources
+from hyrt.nn.hetero.node_embedding import add_sparse_gradients, take_sparse_gradients
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan, plan_input
-from hyrt.sampling.relations.relation_sampler import RelationSampler
+from hyrt.runtime.workers import Workers, use_workers
+from hyrt.sampling.relation_sampler import RelationSampler
 
 GRAPH = small_typed(edges=250)
 
@@ -30,27 +30,27 @@ def with_halves(graph: Graph) -> Graph:
     tables = [
         None if table is None else DenseFeatures(table.values.astype(np.float16)) for table in rows.tables
     ]
-    return graph.with_features(TypedRows(rows.types, tuple(tables)))
+    return graph.with_features(HeteroRows(rows.types, tuple(tables)))
 
 
-def model_of(graph: Graph, kind: str, **settings: Any) -> TypedGNN:
+def model_of(graph: Graph, kind: str, **settings: Any) -> HeteroGNN:
     torch.manual_seed(1)
     sizes = {"in_features": 8, "hidden": 8, "num_classes": 4, "shape": shape_of_small(graph)}
-    return TypedGNN(Architecture(kind=kind, **{**sizes, **settings}))
+    return HeteroGNN(Architecture(kind=kind, **{**sizes, **settings}))
 
 
-def step(graph: Graph, model: TypedGNN, plan: InputPlan) -> tuple[Any, list[Any], list[Any]]:
+def step(graph: Graph, model: HeteroGNN, plan: InputPlan) -> tuple[Any, list[Any], list[Any]]:
     """Scores, gradients, and those of learned rows."""
     fanouts = [[4] * 5, [3] * 5][: model.architecture.layers]
     sampler = RelationSampler(graph, graph.split("train"), fanouts, 20, 3)
     model.zero_grad()
-    with Workers(2, "test") as workers, working(workers):
+    with Workers(2, "test") as workers, use_workers(workers):
         batch = sampler.sample(1, sampler.units(1), workers, in_place=plan.in_place)
         Loader(graph.features).load(batch, plan, workers)
-        assert isinstance(batch.inputs, TypedInPlace if plan.leaves_tables else TypedInput)
+        assert isinstance(batch.inputs, HeteroInPlaceInput if plan.leaves_tables else HeteroInput)
         scores = model(batch.blocks, batch.inputs)
         (scores * torch.arange(scores.numel()).view_as(scores)).sum().backward()
-    learned = added_rows(take_row_gradients(model))
+    learned = add_sparse_gradients(take_sparse_gradients(model))
     return scores.detach(), [p.grad.clone() for p in model.parameters()], learned  # type: ignore[union-attr]
 
 
@@ -81,7 +81,7 @@ def test_rows_are_gathered_where_something_needs_them() -> None:
     class Elsewhere(DenseFeatures):
         matrix = None  # type: ignore[assignment]
 
-    apart = GRAPH.with_features(TypedRows(rows.types, (Elsewhere(rows.tables[0].values), *rows.tables[1:])))
+    apart = GRAPH.with_features(HeteroRows(rows.types, (Elsewhere(rows.tables[0].values), *rows.tables[1:])))
     for model, graph, more in (
         (plain, GRAPH, {"fuse": False}),
         (plain, GRAPH, {"fuse": True, "whole": True}),
@@ -102,6 +102,6 @@ def test_vertices_of_a_type_are_listed_once_after_those_that_are_given() -> None
     for _ in range(20):
         own = draw.choice(30, 6, replace=False).astype(np.int32)
         ids = draw.integers(0, 100, 80).astype(np.int32)
-        found = with_sources(own, ids, 40, 70).tolist()
+        found = append_sources(own, ids, 40, 70).tolist()
         others = {v - 40 for v in ids.tolist() if 40 <= v < 70} - set(own.tolist())
         assert found == [*own.tolist(), *sorted(others)]

@@ -12,13 +12,12 @@ from torch.nn import functional
 from typed_cases import dense_means, dense_relations, shape_of_small, small_batch, small_typed, types_of
 
 from hyrt.graph.graph import Graph
-from hyrt.machine.workers import Workers, working
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.typed.layers import relation_sums
-from hyrt.nn.typed.layers.hgt_layer import HgtLayer
-from hyrt.nn.typed.layers.rgat_layer import RgatLayer
-from hyrt.nn.typed.learned.learned_rows import tables_of, take_row_gradients
-from hyrt.nn.typed.typed_gnn import TypedGNN
+from hyrt.nn.hetero import relation_sums
+from hyrt.nn.hetero.hetero_gnn import HeteroGNN
+from hyrt.nn.hetero.layers import HgtLayer, RgatLayer
+from hyrt.nn.hetero.node_embedding import find_embeddings, take_sparse_gradients
+from hyrt.runtime.workers import Workers, use_workers
 from hyrt.sampling.block import Block
 
 HIDDEN = 8
@@ -223,16 +222,19 @@ def check_model(
         kind=kind, in_features=HIDDEN, hidden=HIDDEN, num_classes=4, heads=heads, options=options, shape=shape
     )
     torch.manual_seed(1)
-    model = TypedGNN(architecture)
+    model = HeteroGNN(architecture)
     for parameter in model.parameters():
         # Biases and priors start at constants, which would hide what they do.
         parameter.data += 0.1 * torch.randn_like(parameter)
-    learned = {f"table.{t}": table.values for t, table in zip(shape.learned, tables_of(model), strict=True)}
+    learned = {
+        f"table.{t}": table.values
+        for t, table in zip(shape.learned_types, find_embeddings(model), strict=True)
+    }
     exact = {
         name: value.detach().double().requires_grad_()
         for name, value in (*model.named_parameters(), *learned.items())
     }
-    with Workers(2, "test") as workers, working(workers):
+    with Workers(2, "test") as workers, use_workers(workers):
         scores = model(batch.blocks, batch.inputs)
         factors = torch.from_numpy(np.random.default_rng(2).standard_normal(tuple(scores.shape)))
         (scores * factors.float()).sum().backward()
@@ -254,7 +256,7 @@ def check_model(
             atol=1e-4 * scale + 1e-9,
             msg=lambda m, name=name: f"{name}: {m}",
         )
-    (found,) = take_row_gradients(model)
+    (found,) = take_sparse_gradients(model)
     dense = torch.zeros_like(exact["table.2"])
     dense[torch.from_numpy(found.rows)] = found.values.double()
     gradient = exact["table.2"].grad

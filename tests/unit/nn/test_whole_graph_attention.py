@@ -12,9 +12,10 @@ from whole_graphs import KINDS, dense, long_rows, topology
 
 from hyrt import ops
 from hyrt.graph.topology import Topology
-from hyrt.machine.workers import Chunk, Workers
-from hyrt.nn.whole_graph import gradients, on_devices
-from hyrt.nn.whole_graph.attention import attend_backward_into, attend_into
+from hyrt.nn.full_graph import gradients
+from hyrt.nn.full_graph import torch_operators as on_devices
+from hyrt.nn.full_graph.attention import attend_backward_into, attend_into
+from hyrt.runtime.workers import Chunk, Workers
 
 V = 40
 

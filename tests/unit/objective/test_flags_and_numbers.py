@@ -14,13 +14,11 @@ from hypothesis import strategies as st
 
 from hyrt.config import build_config
 from hyrt.errors import ConfigError
-from hyrt.objective.check_objective import check_objective
 from hyrt.objective.classification import Classification
-from hyrt.objective.flag_metrics import flag_metrics
+from hyrt.objective.host_loss import check_objective, compute_host_loss
+from hyrt.objective.metrics import multilabel_metrics, regression_metrics
 from hyrt.objective.multilabel import MultiLabel
-from hyrt.objective.number_metrics import number_metrics
-from hyrt.objective.objective import Objective, added
-from hyrt.objective.on_host import loss_on_host
+from hyrt.objective.objective import Objective, sum_counts
 from hyrt.objective.regression import Regression
 
 RNG = np.random.default_rng(6)
@@ -45,14 +43,14 @@ def flag_gradient(scores: np.ndarray, flags: np.ndarray, positive: np.ndarray | 
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighted"])
 @pytest.mark.parametrize("class_weights", ["none", "balanced", [1.0, 0.5, 0.0, 2.0, 3.0]], ids=str)
 def test_multilabel_is_the_mean_over_known_labels(weights: np.ndarray | None, class_weights: Any) -> None:
-    objective = MultiLabel(class_weights=class_weights).with_targets(FLAGS, 5)
+    objective = MultiLabel(class_weights=class_weights).fit_to_targets(FLAGS, 5)
     positive = {
         "none": np.ones(5),
         "balanced": (FLAGS == 0).sum(0) / (FLAGS == 1).sum(0),
     }.get(str(class_weights), np.asarray(class_weights if isinstance(class_weights, list) else 1.0))
     per_target = (FLAGS >= 0).sum() / len(FLAGS)
     factors = (1.0 if weights is None else weights.astype(np.float64)[:, None]) / per_target
-    found = loss_on_host(objective, SCORES.copy(), FLAGS, weights)
+    found = compute_host_loss(objective, SCORES.copy(), FLAGS, weights)
     wanted = flag_losses(SCORES, FLAGS, positive) * factors
     assert found.loss_sum == pytest.approx(wanted.sum(), rel=1e-6)
     np.testing.assert_allclose(
@@ -69,11 +67,11 @@ def test_multilabel_is_the_mean_over_known_labels(weights: np.ndarray | None, cl
 @pytest.mark.parametrize("loss", ["mse", "mae"])
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighted"])
 def test_regression_is_the_mean_over_known_numbers(loss: str, weights: np.ndarray | None) -> None:
-    objective = Regression(loss=loss).with_targets(NUMBERS, 5)  # type: ignore[arg-type]
+    objective = Regression(loss=loss).fit_to_targets(NUMBERS, 5)  # type: ignore[arg-type]
     known = ~np.isnan(NUMBERS)
     factors = (1.0 if weights is None else weights.astype(np.float64)[:, None]) * len(NUMBERS) / known.sum()
     off = np.where(known, SCORES.astype(np.float64) - np.nan_to_num(NUMBERS.astype(np.float64)), 0)
-    found = loss_on_host(objective, SCORES.copy(), NUMBERS, weights)
+    found = compute_host_loss(objective, SCORES.copy(), NUMBERS, weights)
     losses, slopes = (off**2, 2 * off) if loss == "mse" else (np.abs(off), np.sign(off))
     assert found.loss_sum == pytest.approx((losses * factors).sum(), rel=1e-6)
     np.testing.assert_allclose(found.gradient, slopes * factors, rtol=2e-6, atol=1e-7)
@@ -89,15 +87,17 @@ def test_regression_is_the_mean_over_known_numbers(loss: str, weights: np.ndarra
     ("objective", "labels"), [(MultiLabel(), FLAGS), (Regression(), NUMBERS)], ids=["flags", "numbers"]
 )
 def test_counts_of_parts_add_up_to_the_metrics_of_all(objective: Objective, labels: np.ndarray) -> None:
-    fitted = objective.with_targets(labels, 5)
+    fitted = objective.fit_to_targets(labels, 5)
     parts = [slice(0, 3), slice(3, 29), slice(29, 41)]
-    counts = added(loss_on_host(fitted, SCORES[part].copy(), labels[part], None).counts for part in parts)
+    counts = sum_counts(
+        compute_host_loss(fitted, SCORES[part].copy(), labels[part], None).counts for part in parts
+    )
     found, whole = fitted.training_metrics(counts), fitted.evaluate(SCORES, labels)
     assert counts["targets"] == 41
     assert found
     for name, value in found.items():
         assert value == pytest.approx(whole[name], rel=1e-6)
-    assert not np.isinf(list(fitted.training_metrics(added([{}])).values())).any()
+    assert not np.isinf(list(fitted.training_metrics(sum_counts([{}])).values())).any()
 
 
 @settings(max_examples=60, deadline=None)
@@ -109,7 +109,7 @@ def test_flag_metrics_are_scikit_learns(data: st.DataObject) -> None:
     scores = np.array(data.draw(st.lists(st.integers(-3, 3), min_size=cells, max_size=cells)), np.float32)
     labels = np.array(data.draw(st.lists(st.integers(-1, 1), min_size=cells, max_size=cells)), np.int8)
     scores, labels = scores.reshape(rows, columns), labels.reshape(rows, columns)
-    found, known = flag_metrics(scores, labels), labels >= 0
+    found, known = multilabel_metrics(scores, labels), labels >= 0
     each = [(scores[known[:, c], c], labels[known[:, c], c]) for c in range(columns)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -133,26 +133,26 @@ def test_flag_metrics_are_scikit_learns(data: st.DataObject) -> None:
 
 def test_number_metrics_are_scikit_learns() -> None:
     whole = np.nan_to_num(NUMBERS, nan=0.5)
-    found = number_metrics(SCORES, whole)
+    found = regression_metrics(SCORES, whole)
     assert found["mse"] == pytest.approx(sklearn.metrics.mean_squared_error(whole, SCORES.astype(float)))
     assert found["mae"] == pytest.approx(sklearn.metrics.mean_absolute_error(whole, SCORES.astype(float)))
     assert found["r2"] == pytest.approx(sklearn.metrics.r2_score(whole, SCORES.astype(float)))
     known = ~np.isnan(NUMBERS)
     each = [sklearn.metrics.r2_score(NUMBERS[known[:, c], c], SCORES[known[:, c], c]) for c in range(5)]
-    assert number_metrics(SCORES, NUMBERS)["r2"] == pytest.approx(np.mean(each), rel=1e-5)
+    assert regression_metrics(SCORES, NUMBERS)["r2"] == pytest.approx(np.mean(each), rel=1e-5)
     flat = np.full((4, 1), 2.0, np.float32)
-    assert number_metrics(flat, flat)["r2"] == sklearn.metrics.r2_score(flat, flat) == 1
-    assert number_metrics(flat + 1, flat)["r2"] == sklearn.metrics.r2_score(flat, flat + 1) == 0
-    assert np.isnan(number_metrics(flat[:0], flat[:0])["mse"])
+    assert regression_metrics(flat, flat)["r2"] == sklearn.metrics.r2_score(flat, flat) == 1
+    assert regression_metrics(flat + 1, flat)["r2"] == sklearn.metrics.r2_score(flat, flat + 1) == 0
+    assert np.isnan(regression_metrics(flat[:0], flat[:0])["mse"])
 
 
 @pytest.mark.parametrize("label", [-1, 0, 1])
 def test_a_flag_scored_nan_counts_only_where_it_is_not_known(label: int) -> None:
     scores, labels = np.array([[1, -2], [-1, 3], [2, 1]], np.float32), np.array([[1, 0], [0, 1], [1, 0]])
     labels[1, 1] = label
-    without = flag_metrics(scores, labels)
+    without = multilabel_metrics(scores, labels)
     scores[1, 1] = np.nan
-    found = flag_metrics(scores, labels)
+    found = multilabel_metrics(scores, labels)
     if label < 0:
         assert found == pytest.approx(without, nan_ok=True)
     else:
@@ -164,7 +164,7 @@ def test_a_flag_scored_nan_counts_only_where_it_is_not_known(label: int) -> None
 @pytest.mark.parametrize("large", [np.inf, -np.inf])
 def test_infinite_scores_of_flags_cost_what_they_are_worth(large: float) -> None:
     scores, labels = np.array([[large], [1.0], [-1.0]], np.float32), np.array([[1], [1], [0]])
-    found = flag_metrics(scores, labels)
+    found = multilabel_metrics(scores, labels)
     assert found["loss"] == pytest.approx(2 * np.log1p(np.exp(-1)) / 3 if large > 0 else np.inf)
     finite = np.nan_to_num(scores, posinf=1e9, neginf=-1e9)
     assert found["roc_auc"] == sklearn.metrics.roc_auc_score(labels[:, 0], finite[:, 0])
@@ -178,10 +178,10 @@ def test_numbers_predicted_as_no_numbers_are_no_match(wrong: float) -> None:
     for at in (labels, np.arange(4, dtype=np.float32)[:, None]):
         scores = at.copy()
         scores[2] = wrong
-        found = number_metrics(scores, at)
+        found = regression_metrics(scores, at)
         assert not np.isfinite([found["mse"], found["mae"]]).any()
         assert np.isnan(found["r2"]) if np.isnan(wrong) else found["r2"] <= 0
-    assert number_metrics(np.full((7, 1), 0.1, np.float32), np.full((7, 1), 0.3, np.float32))["r2"] == 0
+    assert regression_metrics(np.full((7, 1), 0.1, np.float32), np.full((7, 1), 0.3, np.float32))["r2"] == 0
 
 
 def test_given_class_weights_make_a_weighted_mean() -> None:
@@ -217,7 +217,7 @@ def test_what_fits_the_labels_is_chosen_and_what_does_not_is_refused_in_words() 
         build_config({"train": {"class_weights": [1, 2]}}).train.build_objective(numbers)
     listed = build_config({"train": {"class_weights": [1, 2]}}).train
     with pytest.raises(ConfigError, match="has 2 numbers for 5 labels: give one for each label"):
-        listed.build_objective(FLAGS).with_targets(FLAGS, 5)
+        listed.build_objective(FLAGS).fit_to_targets(FLAGS, 5)
     with pytest.raises(ConfigError, match="has 2 numbers for 3 classes"):
         listed.build_objective(classes).class_weights(classes, 3)
     for wrong in ([], [0, 0], [-1, 2], [float("nan")]):

@@ -9,13 +9,11 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
-from hyrt.graph.links.link_ends import LinkEnds
+from hyrt.graph.links.link_split import LinkEndpoints
 from hyrt.graph.topology import Topology
-from hyrt.nn.links.link_heads import LINK_HEADS
-from hyrt.objective.links.asked_links import AskedLinks
-from hyrt.objective.links.decoders import DECODERS
-from hyrt.objective.links.link_ranks import pair_scores
-from hyrt.objective.links.links import Links
+from hyrt.nn.link_gnn import LINK_HEADS
+from hyrt.objective.link_metrics import LinkQueries, score_pairs
+from hyrt.objective.link_prediction import DECODERS, LinkPrediction
 
 RNG = np.random.default_rng(2)
 WIDTH, VERTICES = 5, 14
@@ -54,7 +52,7 @@ def test_losses_and_counts_are_those_of_the_formulas(decoder: str) -> None:
     ranking = np.log1p(np.exp(z[:, 1:] - z[:, :1])).mean(1)
     labels = torch.from_numpy(pairs)
     for loss, wanted in (("bce", bce), ("ranking", ranking)):
-        objective = Links(decoder=decoder, loss=loss)  # type: ignore[arg-type]
+        objective = LinkPrediction(decoder=decoder, loss=loss)  # type: ignore[arg-type]
         assert float(objective.loss_sum(rows, labels, None)) == pytest.approx(wanted.sum(), rel=1e-12)
         weights = torch.arange(6.0).double()
         weighed = float(objective.loss_sum(rows, labels, weights))
@@ -82,7 +80,7 @@ def test_metrics_are_those_of_the_libraries_and_of_brute_force(decoder: str) -> 
     negatives = RNG.integers(0, VERTICES, (9, 2))
     some = RNG.integers(-1, VERTICES, (len(links), 2, 6))
     of_pair = {
-        (u, v): float(pair_scores(torch.from_numpy(rows), np.array([[u, v]]), DECODERS[decoder].score)[0])
+        (u, v): float(score_pairs(torch.from_numpy(rows), np.array([[u, v]]), DECODERS[decoder].score)[0])
         for u, v in product(range(VERTICES), repeat=2)
     }
     for (u, v), found in of_pair.items():
@@ -101,9 +99,9 @@ def test_metrics_are_those_of_the_libraries_and_of_brute_force(decoder: str) -> 
             own = of_pair[u, v]
             ranks.append(rank(own, [of_pair[w, v] for w in sources]))
             ranks.append(rank(own, [of_pair[u, w] for w in destinations]))
-        every = (None, None) if candidates is not None else (known, LinkEnds.any_of(VERTICES))
-        asked = AskedLinks(links, negatives, candidates, *every)
-        found = Links(decoder=decoder).evaluate(rows, asked)
+        every = (None, None) if candidates is not None else (known, LinkEndpoints.all_vertices(VERTICES))
+        asked = LinkQueries(links, negatives, candidates, *every)
+        found = LinkPrediction(decoder=decoder).evaluate(rows, asked)
         scores = [of_pair[tuple(pair)] for pair in [*links, *negatives]]
         truth = np.repeat([1, 0], [len(links), 9])
         wanted = {
@@ -114,14 +112,14 @@ def test_metrics_are_those_of_the_libraries_and_of_brute_force(decoder: str) -> 
             **{f"hits@{k}": np.mean([each <= k for each in ranks]) for k in (1, 10, 50)},
         }
         assert found == pytest.approx(wanted, rel=1e-5)
-        assert set(found) == set(Links.metrics)
+        assert set(found) == set(LinkPrediction.metrics)
 
 
 def test_wrong_options_are_told() -> None:
     with pytest.raises(ValueError, match=r"decoder is 'cosine': give one of dot, distmult, transe"):
-        Links(decoder="cosine")
+        LinkPrediction(decoder="cosine")
     with pytest.raises(ValueError, match="loss is 'mse': give bce or ranking"):
-        Links(loss="mse")  # type: ignore[arg-type]
+        LinkPrediction(loss="mse")  # type: ignore[arg-type]
 
 
 def test_scores_that_are_no_numbers_rank_nowhere() -> None:
@@ -129,18 +127,18 @@ def test_scores_that_are_no_numbers_rank_nowhere() -> None:
     rows = np.array([[1, 0], [2, 1], [3, 1], [0, 2], [4, 4]], np.float32)
     links, negatives = np.array([[0, 1], [1, 2]]), np.array([[3, 1]])
     candidates = np.array([[[2, -1], [2, 3]], [[0, 3], [3, -1]]])
-    asked = AskedLinks(links, negatives, candidates)
-    finite = Links().evaluate(rows, asked)
+    asked = LinkQueries(links, negatives, candidates)
+    finite = LinkPrediction().evaluate(rows, asked)
     assert all(np.isfinite(value) for value in finite.values())
     for vertex, is_worthless in ((0, True), (3, True), (4, False)):
         scores = rows.copy()
         scores[vertex, 0] = np.nan
-        found = Links().evaluate(scores, asked)
+        found = LinkPrediction().evaluate(scores, asked)
         assert all(np.isnan(found[name]) for name in ("mrr", "hits@1", "hits@50", "roc_auc")) == is_worthless
         assert found == (pytest.approx(finite) if vertex == 4 else pytest.approx(found, nan_ok=True))
     # Links are compared with nothing: no figure is made up.
-    alone = Links().evaluate(rows, AskedLinks(links, negatives[:0], candidates))
+    alone = LinkPrediction().evaluate(rows, LinkQueries(links, negatives[:0], candidates))
     assert np.isnan([alone["roc_auc"], alone["average_precision"]]).all()
     assert alone["mrr"] == finite["mrr"]
-    empty = Links().evaluate(rows, AskedLinks(links[:0], negatives, candidates[:0]))
+    empty = LinkPrediction().evaluate(rows, LinkQueries(links[:0], negatives, candidates[:0]))
     assert np.isnan([empty["mrr"], empty["hits@10"], empty["average_precision"]]).all()

@@ -16,9 +16,9 @@ from sklearn.utils.class_weight import compute_class_weight
 from hyrt.objective.metrics import (
     accuracy,
     balanced_class_weights,
+    classification_metrics,
     confusion_matrix,
     cross_entropy,
-    evaluate_metrics,
     macro_f1,
     roc_auc,
 )
@@ -46,7 +46,7 @@ def test_against_sklearn_and_torch(case: tuple[np.ndarray, np.ndarray]) -> None:
         torch.from_numpy(scores).double(), torch.from_numpy(labels).long()
     )
     assert cross_entropy(scores, labels) == pytest.approx(reference.item(), rel=1e-12, abs=1e-12)
-    metrics = evaluate_metrics(scores, labels)
+    metrics = classification_metrics(scores, labels)
     assert metrics["accuracy"] == accuracy(scores, labels)
     assert ("roc_auc" in metrics) == (num_classes == 2 and len(set(labels.tolist())) == 2)
 
@@ -74,7 +74,7 @@ def test_roc_auc_of_many_rows() -> None:
 def test_roc_auc_uses_the_margin() -> None:
     # In float32 both probabilities of class 1 round to 1: only the margin tells them apart.
     scores = np.array([[0, 40], [0, 50]], np.float32)
-    assert evaluate_metrics(scores, np.array([0, 1]))["roc_auc"] == 1.0
+    assert classification_metrics(scores, np.array([0, 1]))["roc_auc"] == 1.0
 
 
 def test_roc_auc_needs_both_classes() -> None:
@@ -95,7 +95,7 @@ def test_classes_that_never_occur_are_left_out_of_macro_f1() -> None:
 def test_metrics_of_a_model_that_has_diverged_are_nan_and_warn_of_nothing(large: float) -> None:
     scores = np.zeros((4, 2), dtype=np.float32)
     scores[1] = large
-    metrics = evaluate_metrics(scores, np.array([0, 1, 0, 1]))
+    metrics = classification_metrics(scores, np.array([0, 1, 0, 1]))
     assert np.isnan(metrics["loss"])
     assert np.isnan(metrics["roc_auc"])
     # Infinite scores are compared as numbers are; what is not a number is not a prediction of class 0.
@@ -112,7 +112,7 @@ def test_one_score_that_is_not_a_number_is_in_every_metric(
     scores, labels = case
     row, column = (data.draw(st.integers(0, size - 1)) for size in scores.shape)
     scores[row, column] = np.nan
-    assert all(math.isnan(value) for value in evaluate_metrics(scores, labels).values())
+    assert all(math.isnan(value) for value in classification_metrics(scores, labels).values())
     assert confusion_matrix(scores, labels).sum() == len(labels) - 1
 
 
@@ -128,7 +128,7 @@ def test_cross_entropy_of_large_scores_and_several_chunks() -> None:
 
 def test_no_rows() -> None:
     scores, labels = np.zeros((0, 3), np.float32), np.zeros(0, np.int64)
-    assert all(math.isnan(value) for value in evaluate_metrics(scores, labels).values())
+    assert all(math.isnan(value) for value in classification_metrics(scores, labels).values())
     assert balanced_class_weights(labels, 3).tolist() == [0, 0, 0]
 
 
@@ -143,7 +143,7 @@ def test_no_rows() -> None:
 )
 def test_wrong_input(scores: np.ndarray, labels: np.ndarray) -> None:
     with pytest.raises(ValueError, match="labels"):
-        evaluate_metrics(scores, labels)
+        classification_metrics(scores, labels)
 
 
 @settings(max_examples=100, deadline=None)

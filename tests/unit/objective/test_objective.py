@@ -15,18 +15,16 @@ from hyrt.config import build_config
 from hyrt.device import DeviceOptions
 from hyrt.device.calls import load_replica
 from hyrt.device.discovery import find_device
-from hyrt.errors import ConfigError, PluginConflict, UnsupportedModel
+from hyrt.errors import ConfigError, PluginConflictError, UnsupportedModelError
 from hyrt.graph.source import open_graph
 from hyrt.inference.evaluate import Evaluator
 from hyrt.objective import Objective
-from hyrt.objective.check_objective import check_objective
 from hyrt.objective.classification import Classification
-from hyrt.objective.objective import added
-from hyrt.objective.on_host import loss_on_host
-from hyrt.objective.registry import build_objective, find_objective
+from hyrt.objective.host_loss import check_objective, compute_host_loss
+from hyrt.objective.objective import build_objective, find_objective, sum_counts
 from hyrt.testing import cases
-from hyrt.testing.trial import step, trainable
-from hyrt.training.compose import compose_run
+from hyrt.testing.trial import run_step, trainable_parameters
+from hyrt.training.build_run import build_run
 
 GENERATOR = torch.Generator().manual_seed(4)
 SCORES = torch.randn(30, 4, generator=GENERATOR)
@@ -143,7 +141,7 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> None:
         EntryPoint("twice", f"{here}:Two", "hyrt.objectives"),
     ]
     monkeypatch.setattr(
-        "hyrt.machine.entry_points.entry_points",
+        "hyrt.runtime.entry_points.entry_points",
         lambda group: entries if group == "hyrt.objectives" else entry_points(group=group),
     )
 
@@ -183,14 +181,14 @@ def test_an_evaluation_keeps_to_the_plain_labels() -> None:
 
 
 def test_training_metrics_come_from_added_counts() -> None:
-    counts = added([{"correct": 3, "targets": 10}, {}, {"correct": 5, "targets": 6}])
+    counts = sum_counts([{"correct": 3, "targets": 10}, {}, {"correct": 5, "targets": 6}])
     assert counts == {"correct": 8, "targets": 16}
     assert Classification().training_metrics(counts) == {"accuracy": 0.5}
-    assert Classification().training_metrics(added([{}])) == {"accuracy": 0.0}
+    assert Classification().training_metrics(sum_counts([{}])) == {"accuracy": 0.0}
 
 
 def test_the_hosts_gradient_is_that_of_the_sum() -> None:
-    found = loss_on_host(Squares(), SCORES.numpy(), LABELS.numpy(), WEIGHTS.numpy())
+    found = compute_host_loss(Squares(), SCORES.numpy(), LABELS.numpy(), WEIGHTS.numpy())
     one_hot = np.eye(4)[LABELS.numpy()]
     off = SCORES.numpy().astype(np.float64) - one_hot
     np.testing.assert_allclose(found.gradient, 2 * off * WEIGHTS.numpy()[:, None], rtol=1e-5, atol=1e-6)
@@ -208,7 +206,7 @@ def test_what_cannot_be_used_is_an_error_that_says_why() -> None:
         build_config({"train": {"objective": "square"}})
     with pytest.raises(ConfigError, match=r"objective 'broken': its no_such_module:Broken .* is broken"):
         build_config({"train": {"objective": "broken"}})
-    with pytest.raises(PluginConflict, match="'twice' is declared by"):
+    with pytest.raises(PluginConflictError, match="'twice' is declared by"):
         build_config({"train": {"objective": "twice"}})
     with pytest.raises(
         ConfigError, match=r"'round': \S+:\w+ must derive from Objective and set name = 'round'$"
@@ -247,7 +245,7 @@ def test_what_cannot_be_used_is_an_error_that_says_why() -> None:
 )
 def test_one_that_breaks_its_word_is_named_before_the_training(name: str, says: str) -> None:
     with pytest.raises(ConfigError, match=rf"^objective '{name}' \(.*test_objective:\w+\): {says}"):
-        compose_run(build_config({"train": {"objective": name}}), open_graph("synthetic:tiny"))
+        build_run(build_config({"train": {"objective": name}}), open_graph("synthetic:tiny"))
 
 
 @pytest.mark.usefixtures("declared")
@@ -258,16 +256,16 @@ def test_one_that_fails_on_some_mini_batch_only_is_named(monkeypatch: pytest.Mon
     monkeypatch.setattr(Squares, "loss_sum", refuse)
     says = r"^objective 'squares' \(.*test_objective:Squares\): loss_sum failed: KeyError: 'boom'$"
     with pytest.raises(ConfigError, match=says):
-        loss_on_host(Squares(), SCORES.numpy(), LABELS.numpy(), None)
+        compute_host_loss(Squares(), SCORES.numpy(), LABELS.numpy(), None)
     case = cases.model_cases()[0]
     graph = cases.make_graph(case.settings["in_features"], case.settings["num_classes"])
     backend, info = find_device("cpu")
     with closing(backend.open(info, DeviceOptions(threads=1))) as device:
         model = case.build()
-        load_replica(device, model, trainable(model), Squares())
-        batch = cases.sampled(graph, 2, cases.some_targets(), cases.ROWS)
+        load_replica(device, model, trainable_parameters(model), Squares())
+        batch = cases.sampled_batch(graph, 2, cases.sample_targets(), cases.ROWS)
         with pytest.raises(ConfigError, match=says):
-            step(device, batch)
+            run_step(device, batch)
 
 
 @pytest.mark.parametrize("classes", [1, 2, 3, 40])
@@ -304,8 +302,8 @@ def test_the_metric_is_one_of_the_objectives() -> None:
     assert evaluator.metric == "distance"
     # The lowest distance is the best one.
     near, far = ({"val": {"distance": value}} for value in (0.5, 2.0))
-    assert evaluator.worth(near, 1) > evaluator.worth(far, 2)
-    assert evaluator.worth({}, 2) > evaluator.worth({}, 1)
+    assert evaluator.ranking_value(near, 1) > evaluator.ranking_value(far, 2)
+    assert evaluator.ranking_value({}, 2) > evaluator.ranking_value({}, 1)
 
 
 @pytest.mark.parametrize("name", ["cpu", "opencl"])
@@ -318,13 +316,13 @@ def test_devices_train_for_what_no_kernel_computes(name: str, weighted: bool, ob
     (case, *_) = cases.model_cases()
     model = case.build()
     graph = cases.make_graph(case.settings["in_features"], case.settings["num_classes"])
-    batch = cases.sampled(graph, 2, cases.some_targets(), cases.ROWS, class_weights=weighted)
+    batch = cases.sampled_batch(graph, 2, cases.sample_targets(), cases.ROWS, class_weights=weighted)
     device = backend.open(info, DeviceOptions(threads=1))
     try:
-        load_replica(device, model, trainable(model), objective)
-        found = step(device, batch)
-        load_replica(device, model, trainable(model), Classification())
-        assert set(step(device, batch).counts) == {"correct", "targets"}
+        load_replica(device, model, trainable_parameters(model), objective)
+        found = run_step(device, batch)
+        load_replica(device, model, trainable_parameters(model), Classification())
+        assert set(run_step(device, batch).counts) == {"correct", "targets"}
     finally:
         device.close()
     twin = case.build().double()
@@ -347,12 +345,15 @@ def test_a_device_that_computes_classification_only_refuses_another(name: str) -
     device = backend.open(info, DeviceOptions())
     try:
         with pytest.raises(
-            UnsupportedModel, match=f"'squares' on {name}:0: this device trains for plain classification only"
+            UnsupportedModelError,
+            match=f"'squares' on {name}:0: this device trains for plain classification only",
         ):
-            load_replica(device, model, trainable(model), Squares())
-        with pytest.raises(UnsupportedModel, match=f"'classification' with label smoothing on {name}:0: "):
-            load_replica(device, model, trainable(model), Classification(label_smoothing=0.1))
-        load_replica(device, model, trainable(model), Classification())
+            load_replica(device, model, trainable_parameters(model), Squares())
+        with pytest.raises(
+            UnsupportedModelError, match=f"'classification' with label smoothing on {name}:0: "
+        ):
+            load_replica(device, model, trainable_parameters(model), Classification(label_smoothing=0.1))
+        load_replica(device, model, trainable_parameters(model), Classification())
     finally:
         device.close()
 

@@ -15,8 +15,7 @@ from hyrt.checks import show
 from hyrt.config import build_config
 from hyrt.errors import ConfigError
 from hyrt.graph.source import open_graph
-from hyrt.objective.check_objective import check_objective
-from hyrt.objective.on_host import loss_on_host
+from hyrt.objective.host_loss import check_objective, compute_host_loss
 from hyrt.training.setup import build_sampler, fitted_objective
 
 GRAPH = open_graph("synthetic:tiny")
@@ -93,7 +92,7 @@ REASONS = [None, 3, False, ["no"]]
 def _declared(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = EntryPoint("squares", "unit.objective.test_objective:Squares", "hyrt.objectives")
     monkeypatch.setattr(
-        "hyrt.machine.entry_points.entry_points",
+        "hyrt.runtime.entry_points.entry_points",
         lambda group: [entry] if group == "hyrt.objectives" else list(entry_points(group=group)),
     )
 
@@ -129,7 +128,7 @@ def test_losses_of_later_mini_batches(case: str, monkeypatch: pytest.MonkeyPatch
     refused(
         "loss_sum",
         lambda *given: LOSSES[case](right(*given)),
-        lambda: loss_on_host(Squares(), SCORES.numpy().copy(), LABELS.numpy(), None),
+        lambda: compute_host_loss(Squares(), SCORES.numpy().copy(), LABELS.numpy(), None),
         monkeypatch,
     )
 
@@ -187,7 +186,7 @@ def test_what_is_fitted(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     config = build_config({"train": {"objective": "squares"}})
     call = lambda: fitted_objective(config, GRAPH, GRAPH.split("train"))  # noqa: E731
     assert isinstance(call(), Squares)
-    refused("with_targets", lambda *given: value, call, monkeypatch)
+    refused("fit_to_targets", lambda *given: value, call, monkeypatch)
 
 
 @pytest.mark.parametrize("value", REASONS, ids=show)
@@ -196,4 +195,4 @@ def test_reasons(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
     config = build_config({"train": {"objective": "squares"}})
     Evaluator(config, GRAPH, None)
-    refused("why_not", lambda *given: value, lambda: Evaluator(config, GRAPH, None), monkeypatch)
+    refused("metric_problem", lambda *given: value, lambda: Evaluator(config, GRAPH, None), monkeypatch)

@@ -11,10 +11,9 @@ from graphs import random_graph
 from trace_checks import Trace
 
 from hyrt.config import build_config
-from hyrt.observe.faults import parse_faults
-from hyrt.observe.hook import HOST, Hook, Site, call_in
-from hyrt.observe.injected_faults import InjectedFaults
-from hyrt.training.compose import compose_run
+from hyrt.telemetry.faults import FaultInjectionHook, parse_faults
+from hyrt.telemetry.hooks import HOST, Hook, Site, call_with_hooks
+from hyrt.training.build_run import build_run
 from hyrt.training.train import Training
 
 STEPS = 4
@@ -28,7 +27,7 @@ class Noting(Hook):
         self._name = name
         self._order = [] if order is None else order
 
-    def around(self, stage: str, site: Site, work: Callable[[], Any]) -> Any:
+    def wrap_call(self, stage: str, site: Site, work: Callable[[], Any]) -> Any:
         self._order.append(f"{self._name} in")
         result = work()
         self._order.append(f"{self._name} out")
@@ -48,17 +47,15 @@ def train(folder: Path, *hooks: Hook, **runtime: Any) -> None:
         "runtime": runtime,
     }
     (folder / "checkpoints").mkdir()
-    Training(
-        compose_run(build_config(settings), graph, checkpoints=folder / "checkpoints", hooks=hooks)
-    ).run()
+    Training(build_run(build_config(settings), graph, checkpoints=folder / "checkpoints", hooks=hooks)).run()
 
 
 def test_hooks_lie_in_one_another() -> None:
     order: list[str] = []
     hooks = [Noting("first", order), Noting("last", order)]
-    assert call_in(hooks, "load", Site(HOST, 0), lambda: 7) == 7
+    assert call_with_hooks(hooks, "load", Site(HOST, 0), lambda: 7) == 7
     assert order == ["last in", "first in", "first out", "last out"]
-    assert call_in([], "load", Site(HOST, 0), lambda: 8) == 8
+    assert call_with_hooks([], "load", Site(HOST, 0), lambda: 8) == 8
 
 
 def test_every_call_of_a_run_is_told_once(tmp_path: Path) -> None:
@@ -76,7 +73,7 @@ def test_every_call_of_a_run_is_told_once(tmp_path: Path) -> None:
 
 def test_a_trace_shows_what_a_fault_does(tmp_path: Path) -> None:
     """Both hooks at once: the delay that is injected into a load is in its slice."""
-    train(tmp_path, InjectedFaults(parse_faults("load:null:1:2:slow")), trace=True)
+    train(tmp_path, FaultInjectionHook(parse_faults("load:null:1:2:slow")), trace=True)
     trace = Trace.read(tmp_path / "trace.json.gz")
     took_us = {(e["args"]["trainer"], e["args"]["step"]): e["dur"] for e in trace.of("hyrt.load", "load")}
     assert len(took_us) == 2 * STEPS

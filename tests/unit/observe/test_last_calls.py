@@ -9,14 +9,14 @@ import pytest
 
 START = """
 import os, threading
-from hyrt.observe.hook import Site
-from hyrt.observe.last_calls import LastCalls
+from hyrt.telemetry.hooks import Site
+from hyrt.telemetry.crash_context import CrashContext
 
 # As many files as a run has open: a plain shell duplicates descriptors of one digit only.
 held = [open(os.devnull) for _ in range(12)]
-hook = LastCalls([1])
-hook.begin([], range(9))
-call = lambda stage, work, trainer=1: hook.around(stage, Site(f"odd:{trainer}", 7, trainer, 0, 1), work)
+hook = CrashContext([1])
+hook.on_start([], range(9))
+call = lambda stage, work, trainer=1: hook.wrap_call(stage, Site(f"odd:{trainer}", 7, trainer, 0, 1), work)
 call("propagate", lambda: None)
 """
 
@@ -44,9 +44,9 @@ def test_calls_at_the_same_time_are_all_named() -> None:
         "os._exit(3)",
         "call('propagate', os.abort, trainer=0)",
         "call('load', os.abort)",
-        "hook.end({}); call('propagate', os.abort)",
-        "call('propagate', lambda: (hook.end_failed(ValueError(), {}), os._exit(1)))",
-        "call('propagate', lambda: (hook.leave(), os._exit(1)))",
+        "hook.on_end({}); call('propagate', os.abort)",
+        "call('propagate', lambda: (hook.on_failure(ValueError(), {}), os._exit(1)))",
+        "call('propagate', lambda: (hook.on_abort(), os._exit(1)))",
     ],
 )
 def test_nothing_is_said_of_an_end_elsewhere(ending: str) -> None:

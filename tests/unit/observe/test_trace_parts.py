@@ -13,12 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_checks import Trace as Read
 
-from hyrt.flow.channel import Channel
-from hyrt.machine.workers import Workers
-from hyrt.observe.trace.clock import made_disjoint, on_host_clock, rows_without_overlap
-from hyrt.observe.trace.file import left_out, trace_json
-from hyrt.observe.trace.trace import Ring, Trace
-from hyrt.observe.trace.traced_run import watched
+from hyrt.runtime.channel import Channel
+from hyrt.runtime.workers import Workers
+from hyrt.telemetry.trace import RingBuffer, Trace
+from hyrt.telemetry.trace_file import (
+    convert_to_host_clock,
+    count_dropped_events,
+    remove_overlaps,
+    split_overlaps,
+    trace_json,
+)
+from hyrt.telemetry.trace_hook import record_worker_slices
 
 PAIRS = np.dtype([("key", "i4"), ("value", "i8")])
 SPANS = np.dtype([("start", "i8"), ("end", "i8"), ("handed", "i8"), ("name", "i8")])
@@ -46,26 +51,26 @@ def read(trace: Trace, trainers: tuple[str, ...] = ("a:0", "b:0")) -> Read:
     st.lists(st.tuples(st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1))), st.integers(1, 9)
 )
 def test_a_ring_keeps_the_newest(rows: list[tuple[int, int]], limit: int) -> None:
-    ring = Ring(PAIRS, limit)
+    ring = RingBuffer(PAIRS, limit)
     for row in rows:
         ring.write(ring.next(), *row)
     assert ring.rows().tolist() == rows[-limit:]
-    assert ring.left_out == max(0, len(rows) - limit)
+    assert ring.num_dropped == max(0, len(rows) - limit)
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)), st.integers(1, 9))
 def test_a_series_keeps_the_newest(values: list[int], limit: int) -> None:
     series = Trace(limit, Clock(1)).counter("c", "items")
     for value in values:
-        series.add(value)
+        series.record(value)
     # The clock was asked when the trace was made.
     assert series.ring.rows().tolist() == [(at, value) for at, value in enumerate(values, 2)][-limit:]
-    assert series.ring.left_out == max(0, len(values) - limit)
+    assert series.ring.num_dropped == max(0, len(values) - limit)
 
 
 def test_slices_nest_and_name_what_they_are() -> None:
     trace = Trace(10, Clock())
-    outer, inner = trace.number("outer"), trace.number("inner")
+    outer, inner = trace.name_index("outer"), trace.name_index("inner")
     with trace.track().begin(outer, step=3, trainer=1, share=0, units=7), trace.track().begin(inner):
         pass
     first, second = read(trace).of("hyrt.main")
@@ -79,7 +84,7 @@ def test_times_are_exact_to_the_nanosecond_after_days() -> None:
     clock = Clock(1)
     trace = Trace(10, clock)
     clock.now = 10**15 + 123_456_788
-    with trace.track().begin(trace.number("late")):
+    with trace.track().begin(trace.name_index("late")):
         pass
     (late,) = read(trace).slices
     assert (late["ts"], late["dur"]) == (10**15 + 123_456_788, 1)
@@ -87,7 +92,7 @@ def test_times_are_exact_to_the_nanosecond_after_days() -> None:
 
 def test_a_slice_ends_when_its_block_raises() -> None:
     trace = Trace(10, Clock())
-    with pytest.raises(ValueError, match="broken"), trace.track().begin(trace.number("fails")):
+    with pytest.raises(ValueError, match="broken"), trace.track().begin(trace.name_index("fails")):
         raise ValueError("broken")
     (event,) = read(trace).slices
     assert "unfinished" not in event["args"]
@@ -98,10 +103,10 @@ def test_what_has_not_ended_is_there_and_named_so() -> None:
     begun, end = threading.Event(), threading.Event()
 
     def hang() -> None:
-        with trace.track().begin(trace.number("outer"), step=1):
-            with trace.track().begin(trace.number("done")):
+        with trace.track().begin(trace.name_index("outer"), step=1):
+            with trace.track().begin(trace.name_index("done")):
                 pass
-            with trace.track().begin(trace.number("hangs")):
+            with trace.track().begin(trace.name_index("hangs")):
                 begun.set()
                 end.wait()
 
@@ -121,8 +126,8 @@ def test_what_has_not_ended_ends_no_earlier_than_what_is_inside_it() -> None:
     clock = Clock(1)
     trace = Trace(10, clock)
     track = trace.track()
-    track.begin(trace.number("outer"))
-    with track.begin(trace.number("inner")):
+    track.begin(trace.name_index("outer"))
+    with track.begin(trace.name_index("inner")):
         clock.now = 900
     # The writer's look at the clock comes before the end of the inner one.
     clock.now = 100
@@ -135,7 +140,7 @@ def test_a_track_goes_on_with_the_next_thread_of_its_name() -> None:
     trace = Trace(10, Clock())
 
     def work() -> None:
-        with trace.track().begin(trace.number("work")):
+        with trace.track().begin(trace.name_index("work")):
             both.wait()
 
     def together(count: int) -> None:
@@ -167,8 +172,8 @@ def test_workers_show_where_they_worked(count: int) -> None:
         done[start:stop] += 1
 
     with Workers(count, "hyrt.team") as workers:
-        workers.watch = partial(watched, trace)
-        with trace.track().begin(trace.number("stage"), 5, 1, 0, 64):
+        workers.observer = partial(record_worker_slices, trace)
+        with trace.track().begin(trace.name_index("stage"), 5, 1, 0, 64):
             workers.run(work, 100, 10)
         workers.run(lambda start, stop: None, 5, 1)
     assert (done == 1).all()
@@ -186,8 +191,8 @@ def test_workers_show_where_they_worked(count: int) -> None:
 
 def test_jobs_inside_chunks_and_failing_chunks() -> None:
     trace = Trace(1000)
-    with Workers(2, "hyrt.team") as workers, trace.track().begin(trace.number("stage")):
-        workers.watch = partial(watched, trace)
+    with Workers(2, "hyrt.team") as workers, trace.track().begin(trace.name_index("stage")):
+        workers.observer = partial(record_worker_slices, trace)
         workers.run(lambda start, stop: workers.run(lambda a, b: None, 1, 1), 40, 1)
         with pytest.raises(ZeroDivisionError):
             workers.run(lambda start, stop: 1 // (start - 5), 40, 1)
@@ -196,7 +201,7 @@ def test_jobs_inside_chunks_and_failing_chunks() -> None:
 
 def test_a_channel_tells_what_is_in_it() -> None:
     trace = Trace(5, Clock())
-    channel: Channel[str] = Channel("c", 3, trace.counter("channel c", "items").add)
+    channel: Channel[str] = Channel("c", 3, trace.counter("channel c", "items").record)
     for word in "ab":
         channel.put(word)
     assert channel.get() == "a"
@@ -206,7 +211,7 @@ def test_a_channel_tells_what_is_in_it() -> None:
         channel.get()
     # Five stay.
     assert [value for _, value in read(trace).counter("channel c")] == [2, 1, 2, 1, 0]
-    assert left_out(trace) == {"counter channel c": 1}
+    assert count_dropped_events(trace) == {"counter channel c": 1}
 
 
 def test_marks_of_any_text() -> None:
@@ -219,7 +224,7 @@ def test_marks_of_any_text() -> None:
     assert "→".encode() in data
     found = [event["name"] for event in json.loads(data)["traceEvents"] if event["ph"] == "i"]
     assert found == texts[1:]
-    assert left_out(trace) == {"marks": 1}
+    assert count_dropped_events(trace) == {"marks": 1}
 
 
 class Machine:
@@ -246,7 +251,7 @@ def test_device_times_come_to_the_hosts_clock(zero: int, drift: float) -> None:
             truth.append(start)
             spans.append((machine.at(start), machine.at(start + 1_000_000), handed, 0))
     table = np.array(spans, SPANS)
-    (moved,) = on_host_clock([table])
+    (moved,) = convert_to_host_clock([table])
     assert (moved["end"] <= moved["handed"]).all()
     late = moved["start"] - np.array(truth)
     # The quickest of 65, and what the clocks drift in the time of 65 steps.
@@ -264,7 +269,7 @@ def test_queues_of_a_device_share_its_clock() -> None:
     for table in (compute, copies):
         table["start"] += 777
         table["end"] += 777
-    moved_compute, moved_copies = on_host_clock([compute, copies])
+    moved_compute, moved_copies = convert_to_host_clock([compute, copies])
     assert (moved_compute["end"] == handed).all()
     assert (moved_copies["end"] == handed - 8_000_000 + 1000).all()
 
@@ -277,14 +282,14 @@ def test_spans_that_overlap_come_to_rows_of_their_own(
     spans: list[tuple[int, int]], limit: int, shift: int
 ) -> None:
     table = np.array([(start, start + length, 0, 0) for start, length in spans], SPANS)
-    rows = rows_without_overlap(table, limit)
+    rows = split_overlaps(table, limit)
     assert len(rows) <= limit
     assert sorted(at for row in rows for at in row.tolist()) == list(range(len(spans)))
     depth = max((sum(s <= at < s + n for s, n in spans) for at in range(81)), default=0)
     # No more rows than run at once; spans without length need one too.
     assert len(rows) <= max(depth, 1) + any(n == 0 for _, n in spans) if spans else not rows
     for row in rows:
-        cut = made_disjoint(table[row])
+        cut = remove_overlaps(table[row])
         assert all(a["end"] <= b["start"] for a, b in pairwise(cut))
         assert (cut["end"] >= cut["start"]).all()
         if depth <= limit - 1:
@@ -295,7 +300,7 @@ def test_spans_that_overlap_come_to_rows_of_their_own(
 def test_the_file_of_any_queue_is_whole(spans: list[tuple[int, int]], limit: int) -> None:
     trace = Trace(limit, Clock())
     for at, (start, length) in enumerate(spans):
-        trace.hear("d:0", f"q{at % 2}", [("kernel", start, start + length)])
+        trace.add_spans("d:0", f"q{at % 2}", [("kernel", start, start + length)])
     found = read(trace)
     assert len(found.slices) == sum(min(limit, len(range(first, len(spans), 2))) for first in (0, 1))
     assert set(found.processes.values()) == ({"hyrt", "d:0 queues"} if spans else {"hyrt"})
@@ -303,5 +308,5 @@ def test_the_file_of_any_queue_is_whole(spans: list[tuple[int, int]], limit: int
 
 def test_a_queue_that_ran_nothing_has_no_track() -> None:
     trace = Trace(3, Clock())
-    trace.hear("d:0", "copies", [])
+    trace.add_spans("d:0", "copies", [])
     assert read(trace).threads == {}

@@ -16,9 +16,9 @@ from hyrt_perfmodel.policy import Decision
 from trace_checks import Trace
 
 from hyrt.config import build_config
-from hyrt.errors import ConfigError, DeviceOutOfMemory, Diverged, StageFailure
-from hyrt.observe.events import Balanced, Checkpointed, Event, Notice, RunEnded, StepGroup
-from hyrt.training.compose import compose_run
+from hyrt.errors import ConfigError, DeviceOutOfMemoryError, DivergenceError, StageError
+from hyrt.telemetry.events import AssignmentChanged, CheckpointWritten, Event, Notice, RunEnded, StepMetrics
+from hyrt.training.build_run import build_run
 from hyrt.training.train import Training
 
 STAGES = ["sample", "load", "transfer", "propagate", "synchronize"]
@@ -50,7 +50,7 @@ def train(
     (folder / "checkpoints").mkdir()
     events: list[Event] = []
     Training(
-        compose_run(
+        build_run(
             build_config(settings),
             graph,
             emit=events.append,
@@ -80,12 +80,12 @@ def test_off_by_default(tmp_path: Path) -> None:
 def test_a_trace_needs_a_folder() -> None:
     graph = random_graph()
     with pytest.raises(ConfigError, match=r"runtime\.trace: there is no folder"):
-        Training(compose_run(build_config({"runtime": {"trace": True}}), graph))
+        Training(build_run(build_config({"runtime": {"trace": True}}), graph))
 
 
 def test_it_changes_no_result(tmp_path: Path) -> None:
     def losses(events: list[Event]) -> list[float]:
-        return [loss for event in events if isinstance(event, StepGroup) for loss in event.losses]
+        return [loss for event in events if isinstance(event, StepMetrics) for loss in event.losses]
 
     traced = losses(train(tmp_path / "traced"))
     assert len(traced) == STEPS
@@ -119,12 +119,12 @@ def test_split_counters_follow_what_is_decided(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("hyrt.training.open_run.configured_policy", lambda config, **_: Mover())
     events = train(tmp_path / "run", devices=["null:0", "null:1"], train={"epochs": 6})
     trace = read(tmp_path / "run")
-    decided = [event for event in events if isinstance(event, Balanced)]
+    decided = [event for event in events if isinstance(event, AssignmentChanged)]
     assert len(decided) > 3
     marks = [event["name"] for event in trace.events if event["ph"] == "i"]
     assert marks[: len(decided)] == [event.reason for event in decided]
     sampled = trace.of("hyrt.sample", "sample")
-    groups = [event for event in events if isinstance(event, StepGroup)]
+    groups = [event for event in events if isinstance(event, StepMetrics)]
     assert [value for _, value in trace.counter("memory")] == [group.memory_bytes for group in groups]
     for group in groups:
         start = min(e["ts"] for e in sampled if e["args"]["step"] == group.step - 1)
@@ -139,7 +139,7 @@ def test_shares_that_are_done_again_have_ways_of_their_own(
 
     def short(self: NullDevice, batch: Any) -> Any:
         if self.info.index == 1 and len(batch.targets) > 4:
-            raise DeviceOutOfMemory("full")
+            raise DeviceOutOfMemoryError("full")
         return transfer(self, batch)
 
     monkeypatch.setattr(NullDevice, "transfer", short)
@@ -162,11 +162,11 @@ def test_shares_that_are_done_again_have_ways_of_their_own(
 
 def test_the_cpu_trainers_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each shared operator is a slice of every thread that worked at it, within the step's `propagate`."""
-    monkeypatch.setattr("hyrt.nn.operators.product.GRAIN", 2)
-    monkeypatch.setattr("hyrt.nn.operators.product._NUMBERS", 2)
+    monkeypatch.setattr("hyrt.nn.operators.linear.GRAIN", 2)
+    monkeypatch.setattr("hyrt.nn.operators.linear._NUMBERS", 2)
     monkeypatch.setattr("hyrt.nn.operators.aggregate._GRAIN", 2)
     # Else short operators are seen to be faster without the others, and are no slices then.
-    monkeypatch.setattr("hyrt.machine.workers._LONG_S", 0.0)
+    monkeypatch.setattr("hyrt.runtime.workers._LONG_S", 0.0)
     train(tmp_path / "run", devices=["cpu:0"], runtime={"train_threads": 3})
     trace = read(tmp_path / "run")
     steps = {e["args"]["step"]: e for e in trace.of("hyrt.propagate.cpu:0", "propagate")}
@@ -217,7 +217,7 @@ def test_a_stage_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         return propagate(self, staged)
 
     monkeypatch.setattr(NullDevice, "propagate", failing)
-    with pytest.raises(StageFailure, match="error in propagate on null:0 at step 6") as raised:
+    with pytest.raises(StageError, match="error in propagate on null:0 at step 6") as raised:
         train(tmp_path / "run", devices=["null:0"])
     trace = read(tmp_path / "run")
     last = trace.of("hyrt.propagate.null:0")[-1]
@@ -228,7 +228,7 @@ def test_a_stage_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_run_that_diverges(tmp_path: Path) -> None:
-    with pytest.raises(Diverged):
+    with pytest.raises(DivergenceError):
         train(tmp_path / "run", train={"optimizer": "SGD", "lr": 1e30, "epochs": 5})
     assert read(tmp_path / "run").of("hyrt.main", "synchronize")
 
@@ -265,12 +265,12 @@ def test_a_full_disk(tmp_path: Path) -> None:
         "The run itself is not affected"
     )
     assert next(e.status for e in events if isinstance(e, RunEnded)) == "finished"
-    assert any(isinstance(event, Checkpointed) for event in events)
+    assert any(isinstance(event, CheckpointWritten) for event in events)
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["checkpoints"]
 
 
 def test_a_full_disk_after_a_failure(tmp_path: Path) -> None:
-    with pytest.raises(Diverged) as raised:
+    with pytest.raises(DivergenceError) as raised:
         train(full(tmp_path / "run"), train={"optimizer": "SGD", "lr": 1e30, "epochs": 5})
     (note,) = raised.value.__notes__
     assert "the trace cannot be written: No space left on device" in note

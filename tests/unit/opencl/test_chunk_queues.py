@@ -12,13 +12,11 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
+from hyrt_devices.opencl.chunks.chunk_buffers import ChunkQueues, ChunkSlot
 from hyrt_devices.opencl.chunks.chunk_launches import ChunkLaunches
-from hyrt_devices.opencl.chunks.chunk_queues import ChunkQueues, ChunkSlot
 
-from hyrt.fullgraph.chunks.row_chain import ChainedRows, RowChain, handed_on
-from hyrt.fullgraph.chunks.row_reader import RowReader
-from hyrt.fullgraph.host_budget import HostBudget
-from hyrt.fullgraph.recycled_matrices import RecycledMatrices
+from hyrt.fullgraph.chunks.device_relay import DeviceRelay, RelayedRows, RowReader, plan_forwarding
+from hyrt.fullgraph.matrix_pool import HostMemoryBudget, MatrixPool
 
 
 @dataclass(eq=False)
@@ -159,10 +157,12 @@ def test_rows_that_are_handed_on_stay_until_the_next_device_has_copied_them(
     devices = [launches(each) for each in in_flight]
     host = [np.full((1, 1), number, np.float32) for number in range(1, 6)]
     columns = [range(first, 3 * len(devices), len(devices)) for first in range(len(devices))]
-    chain = RowChain(handed_on(range(len(devices)), columns, range(len(host)), lambda column, read: True))
-    readers = [RowReader(0, RecycledMatrices(HostBudget())) for _ in devices]
+    chain = DeviceRelay(
+        plan_forwarding(range(len(devices)), columns, range(len(host)), lambda column, read: True)
+    )
+    readers = [RowReader(0, MatrixPool(HostMemoryBudget())) for _ in devices]
     chained = [
-        ChainedRows(chain, kernels, reader) for (kernels, _), reader in zip(devices, readers, strict=True)
+        RelayedRows(chain, kernels, reader) for (kernels, _), reader in zip(devices, readers, strict=True)
     ]
     seen: list[list[float]] = [[] for _ in devices]
 
@@ -181,10 +181,10 @@ def test_rows_that_are_handed_on_stay_until_the_next_device_has_copied_them(
     for turn in range(3):
         for read, array in enumerate(host):
             for (kernels, _), rows, mine, found in zip(devices, chained, columns, seen, strict=True):
-                rows.bring((mine[turn], read), partial(kernels.put, "read", array), 1, 1)
+                rows.fetch((mine[turn], read), partial(kernels.put, "read", array), 1, 1)
                 compute(kernels, partial(look, found))
         for (kernels, _), rows in zip(devices, chained, strict=True):
-            rows.settle()
+            rows.wait_until_copied()
             compute(kernels, overwrite)
     run([queue for _, queues in devices for queue in queues], seed)
     assert seen == [3 * [1.0, 2.0, 3.0, 4.0, 5.0]] * len(devices)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from hyrt_devices.opencl_host.kept_signals import _action, _function, kept_signals
+from hyrt_devices.opencl_host.driver_workarounds import _action, _function, preserve_signal_handlers
 
 LIBRARY = ctypes.CDLL(None)
 LIBRARY.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
@@ -32,7 +32,7 @@ def taken_over() -> None:
 
 def test_a_handler_that_a_library_takes_over_comes_back(heard: list[int]) -> None:
     before = _function(_action(signal.SIGTERM))
-    with kept_signals():
+    with preserve_signal_handlers():
         taken_over()
         assert _function(_action(signal.SIGTERM)) != before
     assert _function(_action(signal.SIGTERM)) == before
@@ -42,7 +42,7 @@ def test_a_handler_that_a_library_takes_over_comes_back(heard: list[int]) -> Non
 
 def test_also_after_an_error_and_from_another_thread(heard: list[int]) -> None:
     def fail() -> None:
-        with suppress(OSError), kept_signals():
+        with suppress(OSError), preserve_signal_handlers():
             taken_over()
             raise OSError("no driver")
 
@@ -55,7 +55,7 @@ def test_also_after_an_error_and_from_another_thread(heard: list[int]) -> None:
 
 def test_a_handler_that_python_was_given_meanwhile_stays(heard: list[int]) -> None:
     later: list[int] = []
-    with kept_signals():
+    with preserve_signal_handlers():
         signal.signal(signal.SIGTERM, lambda number, frame: later.append(number))
     signal.raise_signal(signal.SIGTERM)
     assert (heard, later) == ([], [signal.SIGTERM])
@@ -67,7 +67,7 @@ def test_threads_that_the_block_starts_leave_the_signals_to_others() -> None:
     def note() -> None:
         masks.append(set(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
 
-    with kept_signals():
+    with preserve_signal_handlers():
         thread = threading.Thread(target=note)
         thread.start()
         thread.join()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hyrt_devices.opencl.memory import DeviceMemory, Lease
 from opencl_doubles import module
 
-from hyrt.errors import DeviceOutOfMemory
+from hyrt.errors import DeviceOutOfMemoryError
 
 LIMIT = 1 << 20
 
@@ -52,7 +52,7 @@ def test_a_request_over_the_limit_says_what_is_in_use() -> None:
     pool = memory()
     kept = pool.take(600_000)
     with pytest.raises(
-        DeviceOutOfMemory, match=r"opencl:7 is out of memory: asked 489 KiB, .* KiB in use of 1 MiB"
+        DeviceOutOfMemoryError, match=r"opencl:7 is out of memory: asked 489 KiB, .* KiB in use of 1 MiB"
     ):
         pool.take(500_000)
     pool.give(kept)
@@ -71,14 +71,14 @@ def test_free_buffers_make_room_before_memory_is_said_to_be_out() -> None:
 
 def test_one_piece_is_bounded_too() -> None:
     pool = memory(largest=100_000)
-    with pytest.raises(DeviceOutOfMemory, match="in one piece"):
+    with pytest.raises(DeviceOutOfMemoryError, match="in one piece"):
         pool.take(100_001)
     assert pool.take(99_000).size <= 100_000
 
 
 def test_what_the_driver_refuses_is_out_of_memory() -> None:
     pool = memory(room=5000)
-    with pytest.raises(DeviceOutOfMemory) as caught:
+    with pytest.raises(DeviceOutOfMemoryError) as caught:
         pool.take(6000)
     assert caught.value.__cause__ is not None
     assert pool.buffers.used_bytes == pool.buffers.allocated_bytes == 0
@@ -119,7 +119,7 @@ def test_the_limit_holds_whatever_is_taken_and_given(requests: list[tuple[bool, 
                     lent.append(pool.take(size, exact=exact))
                     assert lent[-1].size >= size
                     assert not exact or lent[-1].size == size + 256
-                except DeviceOutOfMemory:
+                except DeviceOutOfMemoryError:
                     assert sum(buffer.size for buffer in lent) + size + 256 > LIMIT
             assert pool.buffers.used_bytes == sum(buffer.size for buffer in lent)
             assert pool.buffers.used_bytes <= pool.buffers.allocated_bytes <= LIMIT

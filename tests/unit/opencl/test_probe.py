@@ -11,7 +11,7 @@ from hyrt_devices.opencl.probe import survey
 from opencl_doubles import Device, Error, Platform, module
 
 from hyrt.device import DeviceOptions
-from hyrt.errors import DeviceUnavailable
+from hyrt.errors import DeviceUnavailableError
 
 
 def pocl(version: str, target: str = "haswell", **more: object) -> Platform:
@@ -102,6 +102,6 @@ def test_nothing_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert OpenclDevice.probe() == []
     assert 'pip install "hyrt[opencl]"' in OpenclDevice.missing()
     with pytest.raises(
-        DeviceUnavailable, match="opencl:0 is not available: pyopencl is not installed or broken"
+        DeviceUnavailableError, match="opencl:0 is not available: pyopencl is not installed or broken"
     ):
         OpenclDevice.open(info, DeviceOptions())

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hyrt_devices.opencl_host.program_checksums import remove_damaged, save_checksums
+from hyrt_devices.opencl_host.driver_cache import remove_damaged, save_checksums
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda content: b"",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hyrt_perfmodel.cycles.design import FpgaDesign
+from hyrt_perfmodel.fpga_design import FpgaDesign
 from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hypothesis import strategies as st
-from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
+from hyrt_perfmodel.policy import Assignment, Threads
+from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 
 WORK = Workload(
     vertices=(100_000, 10_000, 1000), edges=(250_000, 25_000), features=(100, 256, 47), concat=True
@@ -13,7 +13,9 @@ WORK = Workload(
 
 
 def training(targets: int = 4000) -> TrainingWorkload:
-    return TrainingWorkload(at=in_proportion(WORK, 1000), targets_per_epoch=100_000, batch_size=targets)
+    return TrainingWorkload(
+        at=proportional_workload(WORK, 1000), targets_per_epoch=100_000, batch_size=targets
+    )
 
 
 def machine(count: int = 3, *, host: dict | None = None, accelerator: dict | None = None) -> Platform:
@@ -61,7 +63,7 @@ def machines(draw: st.DrawFn) -> tuple[Platform, TrainingWorkload, Assignment]:
         memory_gb_s=rate(1, 400),
         macs_per_s=rate(1e9, 1e13),
         trains=trains,
-        thread_edges_per_s=draw(st.none() | st.floats(1e5, 1e8)),
+        thread_edges_per_s=draw(st.zero() | st.floats(1e5, 1e8)),
         step_s=rate(0, 1e-2),
     )
     accelerators = tuple(

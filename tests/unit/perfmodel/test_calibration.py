@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.platforms.calibration_file import (
+from hyrt_perfmodel.platforms.measured_costs import LoadCost, SampleCost
+from hyrt_perfmodel.platforms.platform import Accelerator, CoreContention, Host, Platform, TrainerRates
+from hyrt_perfmodel.platforms.platform_file import (
     Calibration,
     CalibrationError,
     Machine,
     calibration_file,
+    format_calibration,
     read_calibration,
-    to_text,
-    why_stale,
+    staleness_reasons,
 )
-from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, Sharing, TrainerRates
 
 MACHINE = Machine(
     node="here",
@@ -46,7 +46,7 @@ FOUND = Calibration(
             loading=(LoadCost(form="rows", matrix_bytes=1e6, threads=1, row_s=1e-9, gb_s=10.0),),
             sampling=(SampleCost(renumbers=True, graph_bytes=1e6, edges=6400, threads=1, edges_per_s=2e7),),
             core_efficiency=0.75,
-            sharing_of={"cpu+opencl": Sharing(step_s=4e-3, efficiency=0.7, wait_s=2e-3)},
+            sharing_of={"cpu+opencl": CoreContention(step_s=4e-3, efficiency=0.7, wait_s=2e-3)},
         ),
         accelerators=(Accelerator(kind="npu", memory_gb_s=100.0, macs_per_s=1e12, link_gb_s=math.inf),),
     ),
@@ -56,7 +56,7 @@ FOUND = Calibration(
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
-    path.write_text(to_text(FOUND), encoding="utf-8")
+    path.write_text(format_calibration(FOUND), encoding="utf-8")
     assert read_calibration(path) == FOUND
 
 
@@ -85,7 +85,7 @@ def test_any_names_and_numbers_come_back(
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "c.yaml"
-        path.write_text(to_text(found), encoding="utf-8")
+        path.write_text(format_calibration(found), encoding="utf-8")
         assert read_calibration(path) == found
 
 
@@ -107,10 +107,10 @@ def test_no_file(tmp_path: Path) -> None:
         "[1, 2]",
         "host: {",
         "\x00",
-        to_text(FOUND).replace("macs_per_s: 125000000000.0", "macs_per_s: -1.0"),
-        to_text(FOUND).replace("trains: true", "trains: perhaps"),
-        to_text(FOUND).replace("thread_load_gb_s:", "thread_lode_gb_s:"),
-        to_text(FOUND).partition("machine:")[0],
+        format_calibration(FOUND).replace("macs_per_s: 125000000000.0", "macs_per_s: -1.0"),
+        format_calibration(FOUND).replace("trains: true", "trains: perhaps"),
+        format_calibration(FOUND).replace("thread_load_gb_s:", "thread_lode_gb_s:"),
+        format_calibration(FOUND).partition("machine:")[0],
     ],
 )
 def test_a_damaged_file_is_said_with_its_name_and_the_remedy(tmp_path: Path, text: str) -> None:
@@ -139,5 +139,5 @@ def test_a_place_that_cannot_be_read_needs_another_one(tmp_path: Path) -> None:
     ],
 )
 def test_a_stale_one_says_why(here: Machine, says: str) -> None:
-    assert why_stale(FOUND, MACHINE) == []
-    assert any(says in reason for reason in why_stale(FOUND, here))
+    assert staleness_reasons(FOUND, MACHINE) == []
+    assert any(says in reason for reason in staleness_reasons(FOUND, here))

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_perfmodel.chunks.chunk_costs import least_parts
-from hyrt_perfmodel.chunks.chunk_grid import counted_grid, expected_grid
+from hyrt_perfmodel.chunks.chunk_costs import counted_grid, expected_grid, min_parts_for_memory
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
-from hyrt_perfmodel.workloads.chunk_work import GatheringLayer
+from hyrt_perfmodel.workload import GatherLayer
 
 
 @given(
@@ -67,7 +66,7 @@ def test_one_chunk_holds_all() -> None:
 
 @given(st.integers(1, 10**6), st.integers(0, 10**7), st.integers(10**5, 10**9), st.booleans())
 def test_the_least_number_of_parts(vertices: int, edges: int, budget: int, fused: bool) -> None:
-    layers = (GatheringLayer(gathered=32, out=16), GatheringLayer(gathered=16, out=8))
+    layers = (GatherLayer(gather_width=32, out_width=16), GatherLayer(gather_width=16, out_width=8))
 
     def need(parts: int) -> float:
         """Two chunks of 32 columns and their edges, two arrays of a row an edge each, and two more chunks."""
@@ -75,6 +74,6 @@ def test_the_least_number_of_parts(vertices: int, edges: int, budget: int, fused
         of_edges = edges / parts**2 * (8 + (0 if fused else 2 * 4 * 32))
         return 2 * (rows + of_edges) + 2 * rows
 
-    parts = least_parts(vertices, edges, layers, budget, fused=fused)
+    parts = min_parts_for_memory(vertices, edges, layers, budget, fused=fused)
     assert need(parts) <= budget * (1 + 1e-12)
     assert parts == 1 or need(parts - 1) > budget * (1 - 1e-12)

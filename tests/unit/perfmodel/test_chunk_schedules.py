@@ -12,22 +12,33 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_perfmodel.chunks.chunk_costs import ChunkRates
-from hyrt_perfmodel.chunks.chunk_grid import GridSizes, expected_grid
-from hyrt_perfmodel.chunks.chunk_machines import ChunkMachine, chunk_machine, team_machine
-from hyrt_perfmodel.chunks.chunk_schedule import ChunkSchedule
-from hyrt_perfmodel.chunks.chunked_epoch import simulate_epoch
-from hyrt_perfmodel.chunks.dealt_columns import dealt_columns, least_parts
-from hyrt_perfmodel.chunks.epoch_tasks import EpochTasks
-from hyrt_perfmodel.chunks.queued_tasks import QueuedTask, run_tasks
-from hyrt_perfmodel.chunks.selection import filter_below
-from hyrt_perfmodel.chunks.swap_order import pipelined_s, swapped_order
+from hyrt_perfmodel.chunks.chunk_costs import (
+    ChunkMachine,
+    ChunkRates,
+    GridSizes,
+    chunk_machine,
+    expected_grid,
+    group_machine,
+)
+from hyrt_perfmodel.chunks.chunk_schedule import (
+    ChunkSchedule,
+    assign_columns,
+    filter_threshold,
+    min_parts_for_speeds,
+    order_by_swaps,
+    pipelined_s,
+)
+from hyrt_perfmodel.chunks.chunked_epoch import EpochTasks, simulate_epoch
 from hyrt_perfmodel.platforms.platform_file import load_platform
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
-from hyrt_perfmodel.workloads.chunk_work import GatheringLayer
+from hyrt_perfmodel.task_simulation import QueuedTask, run_tasks
+from hyrt_perfmodel.workload import GatherLayer
 
 RATES = ChunkRates(link_bytes_per_s=1e9, memory_bytes_per_s=2e10, macs_per_s=1e11)
-LAYERS = (GatheringLayer(gathered=64, out=16, gathers_back=False), GatheringLayer(gathered=16, out=8))
+LAYERS = (
+    GatherLayer(gather_width=64, out_width=16, has_input_grad=False),
+    GatherLayer(gather_width=16, out_width=8),
+)
 GRID = expected_grid(DegreeDistribution.assumed(20_000, 400_000), 4, inside=0.6)
 times = st.floats(0.01, 10)
 
@@ -82,12 +93,12 @@ def test_a_task_that_needs_a_later_one() -> None:
 @given(times, times, st.floats(0.001, 1))
 def test_filtering_saves_time_below_the_limit(copy: float, transfer: float, useful: float) -> None:
     filtered = useful / copy + useful / transfer
-    limit = filter_below(copy, transfer)
+    limit = filter_threshold(copy, transfer)
     if useful < limit * (1 - 1e-9):
         assert filtered < 1 / transfer
     if useful > limit * (1 + 1e-9):
         assert filtered > 1 / transfer
-    assert filter_below(copy, math.inf) == 0
+    assert filter_threshold(copy, math.inf) == 0
 
 
 @given(st.lists(st.tuples(times, times), min_size=1, max_size=6), st.integers(1, 4))
@@ -106,7 +117,7 @@ def test_the_pipeline_equals_its_tasks(chunks: list[tuple[float, float]], room: 
 @given(st.lists(st.tuples(times, times), min_size=1, max_size=6), st.integers(2, 4))
 def test_swaps_never_cost_time(chunks: list[tuple[float, float]], room: int) -> None:
     copies, computes = zip(*chunks, strict=True)
-    order = swapped_order(copies, computes, room)
+    order = order_by_swaps(copies, computes, room)
     assert sorted(order) == list(range(len(chunks)))
     found = pipelined_s(order, copies, computes, room)
     best = min(pipelined_s(each, copies, computes, room) for each in permutations(range(len(chunks))))
@@ -116,14 +127,14 @@ def test_swaps_never_cost_time(chunks: list[tuple[float, float]], room: int) -> 
 def test_swaps_find_the_best_order() -> None:
     """Two that compute long beside four that copy long."""
     copies, computes = (1, 1, 4, 4, 4, 4), (8, 8, 1, 1, 1, 1)
-    found = pipelined_s(swapped_order(copies, computes, 2), copies, computes, 2)
+    found = pipelined_s(order_by_swaps(copies, computes, 2), copies, computes, 2)
     best = min(pipelined_s(each, copies, computes, 2) for each in permutations(range(6)))
     assert found == best < pipelined_s((2, 3, 4, 5, 0, 1), copies, computes, 2)
 
 
 @given(st.integers(0, 30), st.lists(st.floats(0.1, 10), min_size=1, max_size=5))
 def test_columns_are_dealt_by_speed(parts: int, speeds: list[float]) -> None:
-    dealt = dealt_columns(parts, tuple(speeds))
+    dealt = assign_columns(parts, tuple(speeds))
     assert sorted(column for mine in dealt for column in mine) == list(range(parts))
     end = max(len(mine) / speed for mine, speed in zip(dealt, speeds, strict=True))
     # Nobody else would have been through with one more before the last one is.
@@ -144,12 +155,12 @@ def test_columns_are_dealt_by_speed(parts: int, speeds: list[float]) -> None:
     ],
 )
 def test_the_least_parts_leave_no_device_idle(speeds: tuple[float, ...], parts: int) -> None:
-    assert least_parts(speeds) == parts
+    assert min_parts_for_speeds(speeds) == parts
 
 
 def test_chunk_by_chunk_is_the_sum_of_all() -> None:
     epoch = simulate_epoch(GRID, LAYERS, machine(), ChunkSchedule(fused=True))
-    assert epoch.hidden == 0
+    assert epoch.hidden_fraction == 0
     assert epoch.seconds == pytest.approx(sum(task.seconds for task in epoch.tasks))
 
 
@@ -194,7 +205,7 @@ def test_a_pipeline_hides_copies_and_moves_the_same_bytes() -> None:
     plain = simulate_epoch(GRID, LAYERS, machine(), ChunkSchedule(fused=True))
     piped = simulate_epoch(GRID, LAYERS, machine(), ChunkSchedule(fused=True, sub_chunks=4, swaps=True))
     assert piped.seconds < plain.seconds
-    assert piped.hidden > 0.1
+    assert piped.hidden_fraction > 0.1
     assert bytes_of(piped.tasks, "copy in 0") == pytest.approx(bytes_of(plain.tasks, "copy in 0"))
 
 
@@ -205,7 +216,7 @@ def test_filters_are_where_they_pay() -> None:
     chosen = simulate_epoch(sparse, LAYERS, machine(), ChunkSchedule(fused=True, selective=True))
     assert chosen.seconds < plain.seconds
     filtered = {task.name for task in chosen.tasks if task.queue == "filter 0"}
-    limit = filter_below(4e9, 1e9)
+    limit = filter_threshold(4e9, 1e9)
     off = sum(sparse.sources[i, j] / sparse.rows[i] < limit for i in range(4) for j in range(4) if i != j)
     assert off == 12
     assert len(filtered) == 3 * 4  # Each of three passes filters every source for some column.
@@ -260,7 +271,7 @@ def test_a_platform_with_two_switches() -> None:
     assert found.switches == (0, 0, 0, 0, 1, 1, 1, 1)
     assert found.switch_bytes_per_s == (12e9, 12e9)
     shared = load_platform("8x-p100")
-    assert team_machine(shared.trainers("gcn"), shared.host) == found
+    assert group_machine(shared.trainers("gcn"), shared.host) == found
     assert found.filter_bytes_per_s == 57.6e9 / 2
     alone = chunk_machine(load_platform("2x-epyc7763-4x-a5000"), "gcn")
     assert alone.switches == (0, 1, 2, 3)

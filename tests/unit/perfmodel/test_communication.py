@@ -8,25 +8,27 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_perfmodel.communication.collectives import (
-    all_reduce_bytes,
-    all_reduce_s,
-    all_to_all_v_s,
-    busiest_bytes,
-)
-from hyrt_perfmodel.communication.distributed_epoch import RanksPrediction, predict_ranks
-from hyrt_perfmodel.communication.expected_traffic import EXPECTED, Spread, expected_traffic
+from hyrt_perfmodel.communication.distributed_epoch import DistributedPrediction, predict_distributed
 from hyrt_perfmodel.communication.full_graph_epoch import (
     BlockVolumes,
     FullGraphWork,
     algorithm_epoch,
-    fastest,
-    why,
+    explain_choice,
+    fastest_algorithm,
 )
 from hyrt_perfmodel.communication.network import NETWORKS, Network, find_network
+from hyrt_perfmodel.communication.traffic import (
+    EXPECTED,
+    WorkDistribution,
+    all_reduce_bytes,
+    all_reduce_s,
+    all_to_all_v_s,
+    busiest_link_bytes,
+    expected_traffic,
+)
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
-from hyrt_perfmodel.prediction.extra_terms import PAPER
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
+from hyrt_perfmodel.prediction.extra_terms import PAPER_TERMS
+from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 
 # 1 MB/s, and 10 ms a message.
 SLOW = Network(name="slow", latency_s=0.01, gb_s=0.001)
@@ -34,8 +36,8 @@ FAST = Network(name="fast", latency_s=0.0, gb_s=1e9)
 # Of 100 targets: 30,000 inputs of 400 bytes; f_in^1 of 2 x 100; 16 hidden; (200 x 16 + 32 x 8) weights.
 WORK = Workload(vertices=(30_000, 4_000, 100), edges=(36_000, 4_500), features=(100, 16, 8), concat=True)
 ROW, HIDDEN, PARTIAL, WEIGHTS = 400, 64, 800, 4 * (200 * 16 + 32 * 8)
-TRAINING = TrainingWorkload(at=in_proportion(WORK, 100), targets_per_epoch=10_000, batch_size=400)
-SPREAD = Spread(ranks=4, locality=0.7)
+TRAINING = TrainingWorkload(at=proportional_workload(WORK, 100), targets_per_epoch=10_000, batch_size=400)
+SPREAD = WorkDistribution(ranks=4, locality=0.7)
 MACHINE = Platform(
     name="m",
     host=Host(memory_gb_s=40, macs_per_s=2e11, trains=False),
@@ -46,9 +48,9 @@ MACHINE = Platform(
 def test_an_all_to_all_takes_its_busiest_link_and_a_message_a_peer() -> None:
     # Rank 0 sends 3 MB and receives 5; rank 1 sends 1 and receives 2; rank 2 sends 4 and receives 1.
     sent = 1e6 * np.array([[9, 2, 1], [1, 9, 0], [4, 0, 9]])
-    assert busiest_bytes(sent) == 5e6
+    assert busiest_link_bytes(sent) == 5e6
     # The busiest direction may be that of what a rank sends, too.
-    assert busiest_bytes(sent.T) == 5e6
+    assert busiest_link_bytes(sent.T) == 5e6
     assert all_to_all_v_s(sent, SLOW) == pytest.approx(2 * 0.01 + 5.0)
     assert all_to_all_v_s(sent[:1, :1], SLOW) == 0
     # The busiest link reaches 85 % of the rate.
@@ -82,7 +84,7 @@ def test_networks_have_names_or_rates() -> None:
         replace(SLOW, latency_s=-1)
 
 
-def by_purpose(strategy: str, spread: Spread = SPREAD) -> dict[str, float]:
+def by_purpose(strategy: str, spread: WorkDistribution = SPREAD) -> dict[str, float]:
     found = expected_traffic(strategy, TRAINING, spread).bytes_by_purpose()
     return {name: num_bytes for name, num_bytes in found.items() if num_bytes and name != "gradients"}
 
@@ -120,16 +122,16 @@ def test_every_strategy_adds_up_its_gradients() -> None:
 
 
 def test_one_rank_sends_nothing() -> None:
-    alone = Spread(ranks=1, locality=1.0)
+    alone = WorkDistribution(ranks=1, locality=1.0)
     for strategy in EXPECTED:
         traffic = expected_traffic(strategy, TRAINING, alone)
         assert sum(traffic.bytes_by_purpose().values()) == 0, strategy
         assert predicted(strategy, SLOW, alone).iteration_s == predicted("home", FAST, alone).iteration_s
 
 
-def predicted(strategy: str, network: Network, spread: Spread = SPREAD) -> RanksPrediction:
+def predicted(strategy: str, network: Network, spread: WorkDistribution = SPREAD) -> DistributedPrediction:
     traffic = expected_traffic(strategy, TRAINING, spread)
-    return predict_ranks(strategy, MACHINE, TRAINING, traffic, network, terms=PAPER)
+    return predict_distributed(strategy, MACHINE, TRAINING, traffic, network, terms=PAPER_TERMS)
 
 
 def test_a_slow_network_bounds_the_step_with_its_rows() -> None:
@@ -147,18 +149,18 @@ def test_a_short_last_step_sends_whole_gradients_and_models() -> None:
     spread = replace(SPREAD, time_steps=3)
     short = replace(TRAINING, targets_per_epoch=9 * TRAINING.batch_size // 4)
     traffic = expected_traffic("hopgnn", short, spread)
-    found = predict_ranks("hopgnn", MACHINE, short, traffic, SLOW, terms=PAPER)
+    found = predict_distributed("hopgnn", MACHINE, short, traffic, SLOW, terms=PAPER_TERMS)
     of_step = traffic.bytes_by_purpose()
     assert found.iterations == 3
     steps = {"rows": 2.25, "gradients": 3, "models": 3}
     assert {name: num for name, num in found.epoch_bytes.items() if num} == pytest.approx(
         {name: count * of_step[name] for name, count in steps.items()}
     )
-    weights_s = found.travel_s["gradients"] + found.travel_s["models"]
+    weights_s = found.communication_s["gradients"] + found.communication_s["models"]
     assert found.epoch_s >= 2 * found.iteration_s + weights_s
     assert found.epoch_s < 3 * found.iteration_s
     whole = replace(short, targets_per_epoch=2 * TRAINING.batch_size)
-    even = predict_ranks("hopgnn", MACHINE, whole, traffic, SLOW, terms=PAPER)
+    even = predict_distributed("hopgnn", MACHINE, whole, traffic, SLOW, terms=PAPER_TERMS)
     assert even.epoch_s == pytest.approx(2 * even.iteration_s)
 
 
@@ -167,13 +169,13 @@ def test_rows_travel_beside_other_steps_and_gradients_do_not() -> None:
     all_reduce_s = 6 * (0.01 + WEIGHTS / 4 / 1e6)
     assert found.stages_s["propagate"] - alone.stages_s["propagate"] == pytest.approx(all_reduce_s)
     assert found.iteration_s == pytest.approx(max(found.stages_s.values()))
-    in_turn = predict_ranks(
+    in_turn = predict_distributed(
         "home",
         MACHINE,
         TRAINING,
         expected_traffic("home", TRAINING, SPREAD),
         SLOW,
-        terms=replace(PAPER, overlap="nothing"),
+        terms=replace(PAPER_TERMS, overlap="nothing"),
     )
     assert in_turn.iteration_s == pytest.approx(sum(found.stages_s.values()))
 
@@ -204,8 +206,10 @@ def test_a_fast_network_leaves_a_rank_its_own_bottleneck() -> None:
 
 @given(st.integers(1, 32), st.floats(0, 1), st.sampled_from(sorted(EXPECTED)))
 def test_more_locality_never_sends_more(ranks: int, locality: float, strategy: str) -> None:
-    less = expected_traffic(strategy, TRAINING, Spread(ranks=ranks, locality=locality))
-    more = expected_traffic(strategy, TRAINING, Spread(ranks=ranks, locality=min(1.0, locality + 0.1)))
+    less = expected_traffic(strategy, TRAINING, WorkDistribution(ranks=ranks, locality=locality))
+    more = expected_traffic(
+        strategy, TRAINING, WorkDistribution(ranks=ranks, locality=min(1.0, locality + 0.1))
+    )
     assert sum(more.bytes_by_purpose().values()) <= sum(less.bytes_by_purpose().values()) * (1 + 1e-12)
     for traffic in less.purposes.values():
         assert (traffic.sent >= 0).all()
@@ -214,9 +218,9 @@ def test_more_locality_never_sends_more(ranks: int, locality: float, strategy: s
 
 def test_impossible_spreads_are_refused() -> None:
     with pytest.raises(ValueError, match="0 ranks"):
-        Spread(ranks=0, locality=0.5)
+        WorkDistribution(ranks=0, locality=0.5)
     with pytest.raises(ValueError, match="locality is 2"):
-        Spread(ranks=2, locality=2)
+        WorkDistribution(ranks=2, locality=2)
 
 
 def test_json_has_bytes_as_whole_numbers() -> None:
@@ -236,9 +240,9 @@ FOUR = blocks(
     [[100, 50, 40, 30], [20, 200, 20, 20], [20, 20, 200, 20], [20, 20, 20, 200]],
 )
 GRAPH = FullGraphWork(
-    forward=(16, 8),
-    back=(16,),
-    adds_up=True,
+    forward_widths=(16, 8),
+    backward_widths=(16,),
+    has_only_sums=True,
     edges_s=4.0,
     rows_s=0.4,
     gradient_bytes=4_000.0,
@@ -298,8 +302,8 @@ def test_broadcasts_send_every_row_along_trees() -> None:
     # Where own blocks do not take longer than all that travels:
     quick = replace(GRAPH, edges_s=0.01)
     found, best = (algorithm_epoch(each, FOUR, 4, quick, QUIET) for each in ("1d-oblivious", "1d"))
-    assert fastest([found, best]) is best
-    assert why([found, best]).startswith("1d is the fastest by the cost model")
+    assert fastest_algorithm([found, best]) is best
+    assert explain_choice([found, best]).startswith("1d is the fastest by the cost model")
 
 
 def test_ranks_that_the_blocks_do_not_divide_are_refused() -> None:
@@ -312,15 +316,15 @@ def test_ranks_that_the_blocks_do_not_divide_are_refused() -> None:
 # has 100 bytes, so 5 kB travel: 6 ms. An edge takes 10 us with both cores, and all else 10 ms.
 TWO = blocks([100, 100], [[0, 50], [50, 0]], [[60, 40], [40, 60]])
 PRODUCT = FullGraphWork(
-    forward=(25,),
-    back=(),
-    adds_up=True,
+    forward_widths=(25,),
+    backward_widths=(),
+    has_only_sums=True,
     edges_s=0.002,
     rows_s=0.01,
     rank_s=0.003,
     cores=2,
     chunk_rows=100,
-    most_waves=4,
+    max_waves=4,
     gradient_bytes=0.0,
     matrix_bytes=0.0,
     feature_bytes=0.0,
@@ -352,7 +356,7 @@ def test_ranks_that_share_cores_compute_one_after_the_other() -> None:
     one = algorithm_epoch("1d", TWO, 2, replace(PRODUCT, cores=1), shared)
     assert one.compute_s == pytest.approx(2 * (0.0006 + 0.004) - 0.006 + 2 * 0.0004 + 0.01 + 2 * 0.003)
     # As said by whoever has started the ranks, for a network that does not say it.
-    assert algorithm_epoch("1d", TWO, 2, PRODUCT, BUSY, ranks_of_machine=2) == found
+    assert algorithm_epoch("1d", TWO, 2, PRODUCT, BUSY, ranks_per_machine=2) == found
 
 
 def test_broadcasts_cost_the_cores_of_whoever_sends() -> None:
@@ -364,7 +368,7 @@ def test_broadcasts_cost_the_cores_of_whoever_sends() -> None:
     alone = 0.0004 + 2 * 0.005 + 0.003
     assert found.compute_s == pytest.approx(0.0006 + 0.022 - travel + alone)
     # Sums that go back take each block a round more, and each rank three messages.
-    back = replace(PRODUCT, forward=(), back=(25,))
+    back = replace(PRODUCT, forward_widths=(), backward_widths=(25,))
     found = algorithm_epoch("1d-oblivious", TWO, 2, back, replace(BUSY, message_core_s=0.008))
     travel = 2 * 0.012 / 1.5
     assert found.products_s == pytest.approx(travel)
@@ -372,9 +376,9 @@ def test_broadcasts_cost_the_cores_of_whoever_sends() -> None:
 
 
 def test_every_exchange_of_a_product_is_one_of_all_ranks() -> None:
-    calm = replace(GRAPH, edges_s=0.0, rows_s=0.0, back=(), forward=(16,))
+    calm = replace(GRAPH, edges_s=0.0, rows_s=0.0, backward_widths=(), forward_widths=(16,))
     one, three, many = (
-        algorithm_epoch("1d", FOUR, 4, replace(calm, most_waves=waves), QUIET).products_s
+        algorithm_epoch("1d", FOUR, 4, replace(calm, max_waves=waves), QUIET).products_s
         for waves in (1, 3, 9)
     )
     # Four ranks have three others, so three exchanges at most, with a message to each rank.
@@ -383,7 +387,7 @@ def test_every_exchange_of_a_product_is_one_of_all_ranks() -> None:
 
 
 def test_a_network_says_how_many_ranks_share_a_machine() -> None:
-    assert [replace(BUSY, machines=2).ranks_of_machine(ranks) for ranks in (1, 2, 5)] == [1, 1, 3]
-    assert BUSY.ranks_of_machine(64) == 1
-    assert find_network("loopback").ranks_of_machine(8) == 8
+    assert [replace(BUSY, machines=2).ranks_per_machine(ranks) for ranks in (1, 2, 5)] == [1, 1, 3]
+    assert BUSY.ranks_per_machine(64) == 1
+    assert find_network("loopback").ranks_per_machine(8) == 8
     assert BUSY.core_s(5_000, 3) == pytest.approx(3 * 0.002 + 0.002)

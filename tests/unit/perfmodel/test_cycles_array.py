@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.cycles.design import FpgaDesign
-from hyrt_perfmodel.cycles.systolic import systolic_cycles
+from hyrt_perfmodel.fpga_design import FpgaDesign, systolic_cycles
 from unit.perfmodel.array_by_registers import simulate_tiles
 
 

@@ -9,8 +9,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 from aggregate_network import network_cycles
-from hyrt_perfmodel.cycles.closed_form import NetworkLoad, network_cycles_expected
-from hyrt_perfmodel.cycles.design import FpgaDesign
+from hyrt_perfmodel.fpga_design import FpgaDesign
+from hyrt_perfmodel.fpga_network import NetworkLoad, network_cycles_expected
 
 TOOLS = Path(__file__).parents[3] / "tools" / "predictions"
 
@@ -46,14 +46,14 @@ def test_counts_alone_tell_it_too() -> None:
         sources = np.repeat(np.arange(2_000), degree)
         to = random.integers(0, 5_000, len(sources))
         cycles = network_cycles(to, chunks, design, sources=sources)
-        load = NetworkLoad.expected({degree: 2_000}, pes)
+        load = NetworkLoad.from_degrees({degree: 2_000}, pes)
         assert network_cycles_expected(load, chunks, design) == pytest.approx(cycles, rel=0.1)
 
 
 def test_statistics_of_an_edge_list() -> None:
     sources = np.array([0, 0, 0, 1, 2, 2])
     to = np.array([3, 1, 5, 5, 6, 7])
-    load = NetworkLoad.of(to, 2, sources)
+    load = NetworkLoad.from_edges(to, 2, sources)
     # Groups (3, 1), (5), (5), (6, 7); 6 and 7 are next in order.
     assert (load.groups, load.edges) == (4, 6)
     assert load.bank_share == pytest.approx(5 / 6)
@@ -64,7 +64,7 @@ def test_statistics_of_an_edge_list() -> None:
 
 
 def test_expected_counts_make_the_groups_of_their_sources() -> None:
-    load = NetworkLoad.expected({1: 10.0, 9: 2.0, 8: 1.5}, 8)
+    load = NetworkLoad.from_degrees({1: 10.0, 9: 2.0, 8: 1.5}, 8)
     assert load.groups == pytest.approx(10 + 2 * 2 + 1.5)
     assert load.edges == pytest.approx(10 + 18 + 12)
     assert sum(sum(bank) for bank in load.bank_loads) == pytest.approx(8)
@@ -74,7 +74,7 @@ def test_expected_counts_make_the_groups_of_their_sources() -> None:
 def test_one_hot_row_takes_the_adders_latency_each_time(latency: int) -> None:
     design = FpgaDesign(pes=4, adder_latency=latency)
     to, sources = np.full(500, 6), np.arange(500)
-    expected = network_cycles_expected(NetworkLoad.of(to, 4, sources), 2, design)
+    expected = network_cycles_expected(NetworkLoad.from_edges(to, 4, sources), 2, design)
     assert expected == pytest.approx(network_cycles(to, 2, design, sources=sources), rel=0.02)
     assert expected >= 500 * max(latency, 2)
 
@@ -85,18 +85,20 @@ def test_deep_queues_leave_the_larger_of_groups_and_busiest_bank() -> None:
     to = np.where(
         random.random(16_000) < 0.4, 8 * random.integers(0, 50, 16_000), random.integers(0, 400, 16_000)
     )
-    load = NetworkLoad.of(to, 8, sources)
+    load = NetworkLoad.from_edges(to, 8, sources)
     bound = 10 * max(4_000, np.bincount(to % 8).max())
     assert bound <= network_cycles_expected(load, 10, FpgaDesign(fifo_depth=4096)) < 1.01 * bound
 
 
 def test_wrong_loads_are_refused() -> None:
-    load = NetworkLoad.expected({3: 5.0}, 4)
+    load = NetworkLoad.from_degrees({3: 5.0}, 4)
     with pytest.raises(ValueError, match="4 units on a design with 8"):
         network_cycles_expected(load, 1, FpgaDesign())
     with pytest.raises(ValueError, match="chunks is 0"):
         network_cycles_expected(load, 0, FpgaDesign(pes=4))
     with pytest.raises(ValueError, match="fractions: give numbers from 0 to 1"):
-        NetworkLoad.expected({3: 5.0}, 4, row_share=1.5)
-    assert network_cycles_expected(NetworkLoad.expected({}, 4), 3, FpgaDesign(pes=4)) == 0
-    assert network_cycles_expected(NetworkLoad.of(np.zeros(0, np.int64), 4), 3, FpgaDesign(pes=4)) == 0
+        NetworkLoad.from_degrees({3: 5.0}, 4, row_share=1.5)
+    assert network_cycles_expected(NetworkLoad.from_degrees({}, 4), 3, FpgaDesign(pes=4)) == 0
+    assert (
+        network_cycles_expected(NetworkLoad.from_edges(np.zeros(0, np.int64), 4), 3, FpgaDesign(pes=4)) == 0
+    )

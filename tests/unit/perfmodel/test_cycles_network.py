@@ -12,8 +12,8 @@ import pytest
 from aggregate_network import network_cycles
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.cycles.closed_form import edge_groups
-from hyrt_perfmodel.cycles.design import FpgaDesign
+from hyrt_perfmodel.fpga_design import FpgaDesign
+from hyrt_perfmodel.fpga_network import edge_groups
 from unit.perfmodel.network_by_parts import cycles_of
 
 
@@ -106,7 +106,7 @@ def test_wrong_edges_are_refused(to: np.ndarray, sources: np.ndarray | None, chu
 def test_the_model_is_imported_without_numba() -> None:
     code = (
         "import sys; sys.modules['numba'] = None\n"
-        "import hyrt_perfmodel.cycles.trainer_cycles, hyrt_perfmodel.prediction.predict\n"
+        "import hyrt_perfmodel.fpga_cycles, hyrt_perfmodel.prediction.predict\n"
         "print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,11 +8,10 @@ from math import ceil
 import numpy as np
 import pytest
 from aggregate_network import edge_list, network_cycles
-from hyrt_perfmodel.cycles.closed_form import NetworkLoad, network_cycles_expected
-from hyrt_perfmodel.cycles.design import FpgaDesign
-from hyrt_perfmodel.cycles.task_shape import EdgeList, LayerSizes, TaskShape
-from hyrt_perfmodel.cycles.trainer_cycles import task_cycles, task_seconds
-from hyrt_perfmodel.workloads.workload import Workload
+from hyrt_perfmodel.fpga_cycles import EdgeList, LayerSizes, TaskShape, task_cycles, task_seconds
+from hyrt_perfmodel.fpga_design import FpgaDesign
+from hyrt_perfmodel.fpga_network import NetworkLoad, network_cycles_expected
+from hyrt_perfmodel.workload import Workload
 from numpy.typing import NDArray
 
 DESIGN = FpgaDesign(pes=4, mac_rows=8, mac_cols=32, fifo_depth=16, adder_latency=4)
@@ -43,7 +42,7 @@ def layer(parts: int, seed: int = 0, *, first: bool = True) -> LayerSizes:
         in_width=100,
         out_width=48,
         edges=len(sources),
-        own_edges=300,
+        self_edges=300,
         forward=edge_list(sources, combined),
         backward=None if first else edge_list(combined, sources),
     )
@@ -51,14 +50,14 @@ def layer(parts: int, seed: int = 0, *, first: bool = True) -> LayerSizes:
 
 def network_of(edges: EdgeList | None, chunks: int) -> float:
     assert edges is not None
-    load = NetworkLoad.of(edges.to, DESIGN.pes, edges.sources)
+    load = NetworkLoad.from_edges(edges.destinations, DESIGN.pes, edges.sources)
     return network_cycles_expected(load, chunks, DESIGN)
 
 
 def simulated(edges: EdgeList | None, rows: int, chunks: int) -> int:
     """The aggregation with the network simulated: clearing the sums, then the network."""
     assert edges is not None
-    return ceil(rows / 4) * chunks + network_cycles(edges.to, chunks, DESIGN, sources=edges.sources)
+    return ceil(rows / 4) * chunks + network_cycles(edges.destinations, chunks, DESIGN, sources=edges.sources)
 
 
 def test_forward_by_hand() -> None:
@@ -111,7 +110,7 @@ def test_narrow_rows_are_read_in_fewer_words(value_bytes: int, words: int) -> No
     assert found.aggregate == pytest.approx(75 * 7 + read, rel=0.02)
     work = Workload(vertices=(9, 4, 2), edges=(9, 4), features=(100, 48, 8), concat=True)
     row_bytes = 100 * value_bytes + (4 if value_bytes == 1 else 0)
-    layers = TaskShape.of(replace(work, input_bytes=row_bytes)).layers
+    layers = TaskShape.from_workload(replace(work, input_bytes=row_bytes)).layers
     assert [each.value_bytes for each in layers] == [value_bytes, 4]
 
 
@@ -147,17 +146,17 @@ def test_counts_give_nearly_what_the_edges_give(parts: int) -> None:
 
 def test_a_workload_gives_the_shape() -> None:
     workload = Workload(vertices=(4000.5, 900.2, 64), edges=(5000, 600), features=(100, 64, 7), concat=True)
-    shape = TaskShape.of(workload)
+    shape = TaskShape.from_workload(workload)
     assert [each.edges for each in shape.layers] == [5900.2, 664]
     assert [each.parts for each in shape.layers] == [2, 2]
     assert (shape.targets, shape.classes) == (64, 7)
-    one, two = task_seconds(shape, DESIGN), task_seconds(TaskShape.of(workload.scaled(2)), DESIGN)
+    one, two = task_seconds(shape, DESIGN), task_seconds(TaskShape.from_workload(workload.scaled(2)), DESIGN)
     assert 1.7 < (two - DESIGN.launch_s) / (one - DESIGN.launch_s) < 2.1
 
 
 def test_an_empty_task_takes_no_time() -> None:
     workload = Workload(vertices=(0, 0, 0), edges=(0, 0), features=(100, 64, 7), concat=False)
-    assert task_cycles(TaskShape.of(workload), DESIGN).total == 0
+    assert task_cycles(TaskShape.from_workload(workload), DESIGN).total == 0
 
 
 def test_wrong_shapes_are_refused() -> None:
@@ -166,7 +165,7 @@ def test_wrong_shapes_are_refused() -> None:
         ({"rows": -1.0}, "-1.0 rows"),
         ({"parts": 3}, "parts is 3"),
         ({"out_width": 0}, "widths"),
-        ({"own_edges": 1e9}, "own ones"),
+        ({"self_edges": 1e9}, "own ones"),
     ):
         with pytest.raises(ValueError, match=words):
             replace(good, **change)

@@ -7,19 +7,18 @@ import pytest
 from counted_degrees import degree_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.sizes.degree_classes import DegreeClasses
-from hyrt_perfmodel.sizes.degrees import DegreeDistribution, DegreeMixing
+from hyrt_perfmodel.sizes.degrees import DegreeClasses, DegreeDistribution, DegreeMixing
 from unit.sampling.small_graphs import graph_of, graphs
 
 from hyrt.graph.synthetic import generate, parse_spec
-from hyrt.graph.synthetic.degree_law import synthetic_degrees
+from hyrt.graph.synthetic.degree_distribution import compute_degree_distribution
 
 
 @given(st.lists(st.integers(0, 100_000), max_size=300), st.sampled_from([16, 40, 2000]))
 @settings(deadline=None, max_examples=60)
 def test_classes_keep_vertices_and_edges(degrees: list[int], most: int) -> None:
     ins = np.array(degrees, np.int64)
-    found = DegreeDistribution.from_classes(DegreeClasses.of(ins, max_classes=most))
+    found = DegreeDistribution.from_classes(DegreeClasses.from_degrees(ins, max_classes=most))
     assert found.num_classes <= max(most, 1)
     assert found.counts.sum() == len(ins) == found.num_vertices
     assert found.counts @ found.in_degrees == pytest.approx(ins.sum())
@@ -29,7 +28,7 @@ def test_classes_keep_vertices_and_edges(degrees: list[int], most: int) -> None:
 
 def test_few_degrees_are_told_apart_exactly() -> None:
     ins, outs = np.array([0, 3, 3, 7, 3]), np.array([4, 4, 4, 0, 4])
-    found = DegreeDistribution.from_classes(DegreeClasses.of(ins, outs), targets=np.array([1, 3]))
+    found = DegreeDistribution.from_classes(DegreeClasses.from_degrees(ins, outs), targets=np.array([1, 3]))
     assert found.num_classes == 3
     assert found.target_counts is not None
     rows = zip(found.in_degrees, found.out_degrees, found.counts, found.target_counts, strict=True)
@@ -41,11 +40,11 @@ def test_few_degrees_are_told_apart_exactly() -> None:
 def test_vertices_of_a_class_have_close_degrees() -> None:
     rng = np.random.default_rng(0)
     degrees = rng.integers(0, 1 << 20, 20_000)
-    classes = DegreeClasses.of(degrees, max_classes=300)
+    classes = DegreeClasses.from_degrees(degrees, max_classes=300)
     assert 100 < classes.num_classes <= 300
     low = np.full(classes.num_classes, np.inf)
-    np.minimum.at(low, classes.of_vertex, degrees)
-    assert (degrees <= low[classes.of_vertex] * 1.2 + 1).all()
+    np.minimum.at(low, classes.class_of_vertex, degrees)
+    assert (degrees <= low[classes.class_of_vertex] * 1.2 + 1).all()
 
 
 @pytest.mark.parametrize("reciprocity", [0.0, 1.0])
@@ -111,7 +110,7 @@ def test_the_law_of_the_generator() -> None:
     spec = parse_spec("synthetic:papers-s,vertices=30k")
     data = generate(spec)
     degrees = np.diff(data.arrays["indptr"])
-    law = synthetic_degrees(spec)
+    law = compute_degree_distribution(spec)
     assert law.num_targets == spec.train
     assert law.counts @ law.in_degrees == pytest.approx(spec.edges)
     for fanout in (3, 10, 25, 100):

@@ -10,11 +10,10 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.file_content import read_yaml
-from hyrt_perfmodel.platforms.platform_file import load_platform, platform_from, platform_names
+from hyrt_perfmodel.platforms.platform_file import load_platform, parse_platform, platform_names
 from hyrt_perfmodel.prediction.predict import predict
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
-from hyrt_perfmodel.workloads.workload_file import load_workload
+from hyrt_perfmodel.validation import read_yaml
+from hyrt_perfmodel.workload import TrainingWorkload, Workload, load_workload, proportional_workload
 
 PLATFORM = {
     "host": {"memory_gb_s": 100, "macs_per_s": "1e12", "trains": True},
@@ -43,7 +42,7 @@ WORKLOAD = {
 
 
 def test_a_platform_is_read() -> None:
-    platform = platform_from(PLATFORM, "p.yaml")
+    platform = parse_platform(PLATFORM, "p.yaml")
     assert [trainer.name for trainer in platform.trainers()] == ["cpu:0", "gpu:0", "gpu:1"]
     assert platform.host.macs_per_s == 1e12
     assert platform.name == "p.yaml"
@@ -117,7 +116,7 @@ def test_the_papers_machines_and_devices_are_built_in() -> None:
 )
 def test_a_platform_that_is_none(change: dict, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        platform_from({**PLATFORM, **change}, "p.yaml")
+        parse_platform({**PLATFORM, **change}, "p.yaml")
 
 
 def test_what_no_build_has_confirmed_is_said_in_the_file() -> None:
@@ -125,7 +124,7 @@ def test_what_no_build_has_confirmed_is_said_in_the_file() -> None:
 
     def design(**more: Any) -> Any:
         content = {**PLATFORM, "accelerators": [{**PLATFORM["accelerators"][0], "design": {**sizes, **more}}]}
-        return platform_from(content, "p.yaml").accelerators[0].design
+        return parse_platform(content, "p.yaml").accelerators[0].design
 
     assert {"clock_hz", "update_ii", "network_ii", "edge_ii", "ddr_efficiency"} <= design().assumed
     told = design(clock_hz=2.5e8, network_ii=2, edge_ii=3, assumed=["launch_s"])
@@ -143,7 +142,7 @@ def test_what_no_build_has_confirmed_is_said_in_the_file() -> None:
 
 def test_a_link_may_be_infinite_where_host_memory_is_read_in_place() -> None:
     device = {**PLATFORM["accelerators"][0], "link_gb_s": float("inf")}
-    platform = platform_from({**PLATFORM, "accelerators": [device]}, "p.yaml")
+    platform = parse_platform({**PLATFORM, "accelerators": [device]}, "p.yaml")
     assert platform.trainers()[1].device.link_gb_s == float("inf")
 
 
@@ -152,7 +151,7 @@ def test_a_platform_written_out_is_read_back(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump({**PLATFORM, "name": "mine", "source": "measured", "relative_error": 0.1}))
     platform = load_platform(str(path))
     assert (platform.name, platform.source, platform.relative_error) == ("mine", "measured", 0.1)
-    assert platform.accelerators == platform_from(PLATFORM, "p").accelerators
+    assert platform.accelerators == parse_platform(PLATFORM, "p").accelerators
 
 
 # Each line stands for ten of the one before it.
@@ -197,7 +196,7 @@ def test_aliases_that_stand_for_little_and_many_keys_are_read(tmp_path: Path) ->
 
 
 def test_only_what_aliases_repeat_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyrt_perfmodel.file_content._MAX_ALIASED_VALUES", 12)
+    monkeypatch.setattr("hyrt_perfmodel.validation._MAX_ALIASED_VALUES", 12)
     path = tmp_path / "p.yaml"
     # A hundred values of their own; each alias stands for a list and its three values.
     values = ", ".join(["1"] * 96)
@@ -225,7 +224,7 @@ def test_no_file_has_such_a_name(name: str) -> None:
 
 # Keys of both files, and values that a file may hold anywhere.
 anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    st.zero() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(st.sampled_from([*PLATFORM, *PLATFORM["host"], *WORKLOAD]), inner, max_size=4)
@@ -252,14 +251,14 @@ def damaged(content: Any) -> st.SearchStrategy[Any]:
 def test_a_damaged_platform_is_an_error_or_predicts(content: Any) -> None:
     said = ""
     try:
-        platform = platform_from(content, "p.yaml")
+        platform = parse_platform(content, "p.yaml")
     except ValueError as error:
         said = str(error)
     if said:
         assert said.startswith("p.yaml:")
         assert "\n" not in said
         return
-    work = in_proportion(
+    work = proportional_workload(
         Workload(vertices=(9, 2), edges=(4,), features=(3, 2), concat=False, bytes_per_value=4), 2
     )
     training = TrainingWorkload(
@@ -281,7 +280,7 @@ def test_a_damaged_workload_is_an_error_or_predicts(content: Any) -> None:
     if said:
         assert said.startswith(f"{path}: ")
         return
-    found = predict(platform_from(PLATFORM, "p.yaml"), training, paper=True)
+    found = predict(parse_platform(PLATFORM, "p.yaml"), training, paper=True)
     assert found.iterations >= 1
     assert found.epoch_s > 0
 

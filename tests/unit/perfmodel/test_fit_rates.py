@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.calibration.fit_overlap import MeasuredRun, fit_overlap
-from hyrt_perfmodel.calibration.fit_rates import fit_rates, shared_rates, with_sparse_launch
+from hyrt_perfmodel.calibration_fit import (
+    MeasuredRun,
+    fit_rates,
+    fit_stage_overlap,
+    fit_threaded_rates,
+    with_sparse_launch,
+)
+from hyrt_perfmodel.model_workload import model_workload
 from hyrt_perfmodel.platforms.platform import Host, Platform, TrainerRates
-from hyrt_perfmodel.prediction.host_threads import layers_apart, layers_shared_s
+from hyrt_perfmodel.policy import Assignment, Threads
+from hyrt_perfmodel.prediction.extra_terms import split_layers, threaded_layers_s
 from hyrt_perfmodel.prediction.stage_times import stage_times
-from hyrt_perfmodel.workloads.model_workload import model_workload
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
+from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 
 SHAPES = [
     ((30_000, 5_000, 500), (40_000, 6_000), (100, 64, 10)),
@@ -99,8 +104,8 @@ def test_the_launch_of_a_step_over_sparse_rows_comes_back() -> None:
     rest_s = (2 * 60 + 2 * 30) * 8 * 4 / 11e9 + 3 * 20 * 2 * 8 * 2 / 1e6
     found = with_sparse_launch(rates, work, products_s + rest_s + 2e-3)
     assert found.sparse_launch_s == pytest.approx(2e-3)
-    assert found.over_sparse_rows().launched_s(3) == pytest.approx(2e-3 + 3e-4)
-    assert found.launched_s(3) == pytest.approx(7e-4 + 3e-4)
+    assert found.with_sparse_launch().fixed_s(3) == pytest.approx(2e-3 + 3e-4)
+    assert found.fixed_s(3) == pytest.approx(7e-4 + 3e-4)
 
 
 def test_too_few_measurements() -> None:
@@ -113,7 +118,7 @@ def test_what_threads_spare_and_what_waking_them_costs_comes_back() -> None:
     alone = TrainerRates(memory_gb_s=11.0, macs_per_s=9e10, launch_s=7e-4, values_per_s=6e8, rows_per_s=4e7)
 
     def shared(work: Workload) -> float:
-        total = alone.launched_s(work.layers)
+        total = alone.fixed_s(work.layers)
         for layer in range(work.layers):
             of_layer = model_workload(
                 "graphsage",
@@ -122,7 +127,7 @@ def test_what_threads_spare_and_what_waking_them_costs_comes_back() -> None:
                 work.features,
             )
             rows = of_layer.vertices[layer + 1]
-            one_s = seconds(of_layer, alone) - alone.launched_s(work.layers)
+            one_s = seconds(of_layer, alone) - alone.fixed_s(work.layers)
             chunks = [min(1000.0, rows - start) for start in range(0, int(rows), 1000)]
             read_s = 4 * (2 if layer else 1) * work.edges[layer] * work.features[layer] / 11e9
             busiest = (sum(chunks[::2]) / rows) if len(chunks) > 1 else 1.0
@@ -130,7 +135,9 @@ def test_what_threads_spare_and_what_waking_them_costs_comes_back() -> None:
             total += min(one_s, both_s + 2e-4)
         return total
 
-    found = shared_rates(alone, WORKLOADS, [shared(work) for work in WORKLOADS], threads=2, chunk_rows=1000)
+    found = fit_threaded_rates(
+        alone, WORKLOADS, [shared(work) for work in WORKLOADS], threads=2, chunk_rows=1000
+    )
     assert found.macs_per_s == pytest.approx(1.6 * 9e10)
     assert found.rows_per_s == pytest.approx(1.6 * 4e7)
     assert found.waking_s == pytest.approx(2e-4)
@@ -140,16 +147,16 @@ def test_what_threads_spare_and_what_waking_them_costs_comes_back() -> None:
 
 def test_threads_that_spare_nothing_are_left_out() -> None:
     alone = TrainerRates(memory_gb_s=11.0, macs_per_s=9e10, launch_s=7e-4, values_per_s=6e8)
-    found = shared_rates(
+    found = fit_threaded_rates(
         alone, WORKLOADS, [seconds(work, alone) for work in WORKLOADS], threads=2, chunk_rows=1000
     )
-    assert layers_shared_s(layers_apart(WORKLOADS[5]), alone, found, 2, 2, of_layer_s) == pytest.approx(
-        sum(of_layer_s(alone, each) for each in layers_apart(WORKLOADS[5]))
+    assert threaded_layers_s(split_layers(WORKLOADS[5]), alone, found, 2, 2, of_layer_s) == pytest.approx(
+        sum(of_layer_s(alone, each) for each in split_layers(WORKLOADS[5]))
     )
 
 
 def of_layer_s(rates: TrainerRates, work: Workload) -> float:
-    return seconds(work, rates) - rates.launched_s(work.layers)
+    return seconds(work, rates) - rates.fixed_s(work.layers)
 
 
 GAP_S, LOCK_S = 1e-3, 4e-4
@@ -160,7 +167,7 @@ def run_of(host: Host, batch: int, step_s: float, synchronize_s: float, gap_s: f
     return MeasuredRun(
         Platform(name="one", host=host),
         TrainingWorkload(
-            at=in_proportion(work, 500), targets_per_epoch=10_000, batch_size=batch, sample_s=0.0
+            at=proportional_workload(work, 500), targets_per_epoch=10_000, batch_size=batch, sample_s=0.0
         ),
         Assignment(split=(batch,), threads=Threads(sample=1, load=1, train=2)),
         step_s,
@@ -195,7 +202,7 @@ def test_what_a_run_adds_to_its_stages_comes_back() -> None:
     one = Assignment(split=(1,), threads=Threads(sample=1, load=1, train=2))
     # A stage before the trainers was slow here: they waited for it, which is no wait of every step.
     runs.append(MeasuredRun(Platform(name="one", host=chain), wide, one, step_s, wide_s, 9e-3))
-    fit = fit_overlap(runs)
+    fit = fit_stage_overlap(runs)
     assert max(abs(error) for error in fit.relative_errors) < 0.02
     assert fit.weights_gb_s == pytest.approx(0.5)
     assert fit.sharing_of.keys() == {"cpu"}
@@ -203,11 +210,11 @@ def test_what_a_run_adds_to_its_stages_comes_back() -> None:
     assert fit.sharing_of["cpu"].efficiency == pytest.approx(0.7, abs=0.03)
     assert fit.sharing_of["cpu"].wait_s == pytest.approx(GAP_S)
     assert fit.sharing_of["cpu"].lock_s == pytest.approx(LOCK_S, rel=0.2)
-    assert fit.of(chain).sharing("cpu") == fit.sharing_of["cpu"]
+    assert fit.apply_to(chain).core_contention("cpu") == fit.sharing_of["cpu"]
     # Of trainers that did not run together, the mean is what is known.
-    assert fit.of(chain).sharing("cpu+opencl") == fit.sharing_of["cpu"]
+    assert fit.apply_to(chain).core_contention("cpu+opencl") == fit.sharing_of["cpu"]
     with pytest.raises(ValueError, match="no runs"):
-        fit_overlap([])
+        fit_stage_overlap([])
 
 
 def test_runs_that_the_cores_do_not_bound_leave_the_efficiency_at_one() -> None:
@@ -217,7 +224,7 @@ def test_runs_that_the_cores_do_not_bound_leave_the_efficiency_at_one() -> None:
         run_of(host, batch, seconds(WORKLOADS[0].scaled(batch / 500), rates) + 1e-3, 1e-3)
         for batch in (8, 100, 500)
     ]
-    assert fit_overlap(runs).sharing_of["cpu"].efficiency == 1.0
+    assert fit_stage_overlap(runs).sharing_of["cpu"].efficiency == 1.0
 
 
 # Vertices of V^1 and V^2 .., edges of layers 2 .., and widths, as the probes of a calibration have them.

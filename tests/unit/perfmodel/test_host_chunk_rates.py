@@ -7,15 +7,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hyrt_perfmodel.chunks.chunk_grid import GridSizes, expected_grid, expected_target_grid
-from hyrt_perfmodel.chunks.chunk_machines import ChunkMachine, team_machine
+from hyrt_perfmodel.chunks.chunk_costs import (
+    ChunkMachine,
+    GridSizes,
+    expected_grid,
+    expected_target_grid,
+    group_machine,
+)
 from hyrt_perfmodel.chunks.chunk_schedule import ChunkSchedule
 from hyrt_perfmodel.chunks.chunked_epoch import simulate_epoch
-from hyrt_perfmodel.platforms.host_chunk_rates import ChunkReadCost, HostChunkRates
+from hyrt_perfmodel.platforms.measured_costs import ChunkReadCost, HostChunkRates
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
-from hyrt_perfmodel.prediction.file_pages import missed_s
+from hyrt_perfmodel.prediction.extra_terms import page_miss_s
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
-from hyrt_perfmodel.workloads.chunk_work import ChunkShape, GatheringLayer
+from hyrt_perfmodel.workload import ChunkShape, GatherLayer
 
 NS = 1e-9
 RATES = HostChunkRates(
@@ -52,15 +57,17 @@ def test_a_chunk_by_hand() -> None:
 
 def test_products_by_hand() -> None:
     """Two products, as GIN has them: only the first one's input may do without a gradient."""
-    layer = GatheringLayer(gathered=8, out=4, shapes=((8, 16), (16, 4)), drops=True)
+    layer = GatherLayer(gather_width=8, out_width=4, shapes=((8, 16), (16, 4)), has_dropout=True)
     assert RATES.forward_s(100, layer) == pytest.approx(
         1e-5 + 100 * (0.1 * (8 * 16 + 16 * 4) + 20 + 4 * 10) * NS
     )
     both = 8 * 16 + 16 * 4
-    assert RATES.back_s(100, layer, wanted=False) == pytest.approx(
+    assert RATES.backward_s(100, layer, needs_input_grad=False) == pytest.approx(
         1e-5 + 100 * (0.1 * (both + 16 * 4) + 20) * NS
     )
-    assert RATES.back_s(100, layer, wanted=True) == pytest.approx(1e-5 + 100 * (0.1 * 2 * both + 20) * NS)
+    assert RATES.backward_s(100, layer, needs_input_grad=True) == pytest.approx(
+        1e-5 + 100 * (0.1 * 2 * both + 20) * NS
+    )
     assert RATES.loss_s(10, 7) == pytest.approx(1e-5 + 70 * 5 * NS)
 
 
@@ -70,9 +77,11 @@ def test_rates_without_reads_are_refused() -> None:
 
 
 LAYERS = (
-    GatheringLayer(gathered=32, out=16, gathers_back=False, kept=True, reads_own=True, drops=True),
-    GatheringLayer(gathered=16, out=8, shapes=((32, 8),), reads_own=True, scales_sources=True),
-    GatheringLayer(gathered=8, out=5, reads_own=True),
+    GatherLayer(
+        gather_width=32, out_width=16, has_input_grad=False, is_cached=True, reads_self=True, has_dropout=True
+    ),
+    GatherLayer(gather_width=16, out_width=8, shapes=((32, 8),), reads_self=True, scales_sources=True),
+    GatherLayer(gather_width=8, out_width=5, reads_self=True),
 )
 DEGREES = DegreeDistribution.assumed(4000, 60_000)
 EVERY, INTO = expected_grid(DEGREES, 5), expected_target_grid(DEGREES, 5, 1500, 22_000)
@@ -80,10 +89,10 @@ EVERY, INTO = expected_grid(DEGREES, 5), expected_target_grid(DEGREES, 5, 1500, 
 
 def on_host(rates: HostChunkRates = RATES) -> ChunkMachine:
     trainer = Platform(name="cpu", host=Host(memory_gb_s=9.0, macs_per_s=1e9, chunks=(rates,))).trainers()[0]
-    return team_machine([trainer], Host(memory_gb_s=9.0, macs_per_s=1e9, chunks=(rates,)))
+    return group_machine([trainer], Host(memory_gb_s=9.0, macs_per_s=1e9, chunks=(rates,)))
 
 
-def by_loops(layers: tuple[GatheringLayer, ...], every: GridSizes, into: GridSizes) -> float:
+def by_loops(layers: tuple[GatherLayer, ...], every: GridSizes, into: GridSizes) -> float:
     """One epoch as `ChunkedReplica` and the CPU's kernels go through it, chunk by chunk."""
     total, last = 0.0, len(layers) - 1
 
@@ -91,57 +100,59 @@ def by_loops(layers: tuple[GatheringLayer, ...], every: GridSizes, into: GridSiz
         nonlocal total
         total += RATES.copy_s(4 * rows * width)
 
-    def gather(layer: GatheringLayer, grid: GridSizes, column: int, *, back: bool) -> None:
+    def gather(layer: GatherLayer, grid: GridSizes, column: int, *, back: bool) -> None:
         nonlocal total
         for read in range(grid.parts):
-            own = grid.in_both[read, column] if layer.reads_own else 0.0
+            own = grid.in_both[read, column] if layer.reads_self else 0.0
             if not grid.edges[read, column] and not own:
                 continue
-            if layer.drops_read and not back:
+            if layer.has_source_dropout and not back:
                 # They are copied at 4 GB/s, and 1e8 numbers are drawn a second.
-                total += grid.rows[read] * layer.gathered * (4 / 4e9 + 1 / 1e8)
+                total += grid.rows[read] * layer.gather_width * (4 / 4e9 + 1 / 1e8)
             for edges, rows, scaled in (
                 (grid.edges[read, column], grid.destinations[read, column], back or layer.scales_sources),
                 (own, own, back),
             ):
                 shape = ChunkShape(
-                    edges=float(edges), rows=float(rows), width=layer.gathered,
+                    edges=float(edges), rows=float(rows), width=layer.gather_width,
                     read_rows=float(grid.rows[read]), scaled=scaled,
                 )  # fmt: skip
                 total += RATES.gather_s(shape, fused=True)
 
     for layer in layers[:last]:
         for column, rows in enumerate(every.rows):
-            if not layer.kept:
+            if not layer.is_cached:
                 gather(layer, every, column, back=False)
-                copy(rows, layer.summed)
+                copy(rows, layer.sum_width)
             total += RATES.forward_s(rows, layer)
-            copy(rows, layer.out)
+            copy(rows, layer.out_width)
     top = layers[last]
     for column, rows in enumerate(into.rows_into):
         gather(top, into, column, back=False)
         total += (
-            RATES.forward_s(rows, top) + RATES.loss_s(rows, top.out) + RATES.back_s(rows, top, wanted=True)
+            RATES.forward_s(rows, top)
+            + RATES.loss_s(rows, top.out_width)
+            + RATES.backward_s(rows, top, needs_input_grad=True)
         )
-        copy(rows, top.summed)
+        copy(rows, top.sum_width)
     for number in range(last, 0, -1):
-        grid, below = (into if number == last else every).turned, layers[number - 1]
+        grid, below = (into if number == last else every).transposed, layers[number - 1]
         for column, rows in enumerate(every.rows):
             gather(layers[number], grid, column, back=True)
-            total += RATES.forward_s(rows, below) + RATES.back_s(rows, below, wanted=number > 1)
+            total += RATES.forward_s(rows, below) + RATES.backward_s(rows, below, needs_input_grad=number > 1)
             if number > 1:
-                copy(rows, below.summed)
+                copy(rows, below.sum_width)
     return total
 
 
-DROPPED = (replace(LAYERS[0], kept=False, drops_read=True), *LAYERS[1:])
+DROPPED = (replace(LAYERS[0], is_cached=False, has_source_dropout=True), *LAYERS[1:])
 
 
 @pytest.mark.parametrize("room", [1, 3])
 @pytest.mark.parametrize("layers", [LAYERS, DROPPED], ids=["kept", "dropped"])
-def test_an_epoch_is_the_sum_of_what_a_run_does(layers: tuple[GatheringLayer, ...], room: int) -> None:
+def test_an_epoch_is_the_sum_of_what_a_run_does(layers: tuple[GatherLayer, ...], room: int) -> None:
     """The CPU copies and computes by turns, however many chunks others hold at once."""
-    plan = ChunkSchedule(fused=True, selective=True, filter_below=1.0, room=room)
+    plan = ChunkSchedule(fused=True, selective=True, filter_below=1.0, max_resident=room)
     epoch = simulate_epoch(EVERY, layers, on_host(), plan, INTO)
     assert epoch.seconds == pytest.approx(by_loops(layers, EVERY, INTO))
     assert epoch.copy_s + epoch.compute_s == pytest.approx(epoch.seconds)
@@ -173,10 +184,10 @@ def test_targets_like_all_others_have_their_part_of_everything() -> None:
     np.testing.assert_allclose(whole.sources, EVERY.sources)
     np.testing.assert_allclose(whole.destinations, EVERY.destinations)
     np.testing.assert_allclose(whole.in_both, EVERY.in_both, atol=1e-9)
-    turned = INTO.turned
+    turned = INTO.transposed
     assert turned.rows.tolist() == INTO.rows_into.tolist()
-    assert turned.turned.edges.tolist() == INTO.edges.tolist()
-    assert turned.turned.in_both.tolist() == INTO.in_both.tolist()
+    assert turned.transposed.edges.tolist() == INTO.edges.tolist()
+    assert turned.transposed.in_both.tolist() == INTO.in_both.tolist()
 
 
 def test_threads_that_were_measured() -> None:
@@ -193,8 +204,8 @@ def test_the_cpu_beside_a_device_takes_turns_alone() -> None:
     device = Accelerator(kind="gpu", memory_gb_s=40.0, macs_per_s=1e12, link_gb_s=2.0)
     host = Host(memory_gb_s=9.0, macs_per_s=1e9, chunks=(RATES,))
     trainers = Platform(name="both", host=host, accelerators=(device,)).trainers()
-    plan = ChunkSchedule(fused=True, room=2, shares=(1.0, 4.0))
-    epoch = simulate_epoch(EVERY, LAYERS, team_machine(trainers, host), plan, INTO)
+    plan = ChunkSchedule(fused=True, max_resident=2, shares=(1.0, 4.0))
+    epoch = simulate_epoch(EVERY, LAYERS, group_machine(trainers, host), plan, INTO)
     mine = sum(task.seconds for task in epoch.tasks if task.queue.endswith(" 0"))
     alone = simulate_epoch(EVERY, LAYERS, on_host(), ChunkSchedule(fused=True), INTO)
     # One column of five, with about a fifth of the targets' edges; both columns of these are the device's.
@@ -207,5 +218,5 @@ def test_the_cpu_beside_a_device_takes_turns_alone() -> None:
     ("cached", "seconds"), [(math.inf, 0.0), (4e9, 0.0), (1e9, 12e9 * 0.75 / 2e9), (0.0, 6.0)]
 )
 def test_pages_that_no_memory_keeps(cached: float, seconds: float) -> None:
-    assert missed_s(4e9, 12e9, cached, 2e9) == pytest.approx(seconds)
-    assert missed_s(0.0, 0.0, 0.0, 2e9) == 0
+    assert page_miss_s(4e9, 12e9, cached, 2e9) == pytest.approx(seconds)
+    assert page_miss_s(0.0, 0.0, 0.0, 2e9) == 0

@@ -9,19 +9,23 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, Sharing
-from hyrt_perfmodel.prediction.mapping import equal_times, initial_assignment
-from hyrt_perfmodel.prediction.memory import most_units, trainer_memory_bytes
+from hyrt_perfmodel.platforms.platform import Accelerator, CoreContention, Host, Platform
+from hyrt_perfmodel.policy import Assignment, Threads
+from hyrt_perfmodel.prediction.initial_assignment import (
+    equal_times,
+    initial_assignment,
+    max_units,
+    trainer_memory_bytes,
+)
 from hyrt_perfmodel.prediction.stage_times import iteration_s, stage_times
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
+from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 
 WORK = Workload(vertices=(9000, 1500, 64), edges=(15_000, 1600), features=(100, 64, 16), concat=True)
 
 
 def training(batch: int, at: Workload = WORK) -> TrainingWorkload:
     return TrainingWorkload(
-        at=in_proportion(at, 64), targets_per_epoch=10_000, batch_size=batch, sample_s=0.0
+        at=proportional_workload(at, 64), targets_per_epoch=10_000, batch_size=batch, sample_s=0.0
     )
 
 
@@ -112,7 +116,7 @@ def test_no_assignment_is_much_faster(memory, macs, trains, devices, bend, cores
 
 def test_no_threads_are_better() -> None:
     platform = machine(cores=8, thread_load_gb_s=4.0, thread_edges_per_s=2e6)
-    work = TrainingWorkload(at=in_proportion(WORK, 64), targets_per_epoch=10_000, batch_size=64)
+    work = TrainingWorkload(at=proportional_workload(WORK, 64), targets_per_epoch=10_000, batch_size=64)
 
     def predicted(sample: int, load: int) -> float:
         threads = Threads(sample=sample, load=load, train=8 - sample - load)
@@ -166,7 +170,7 @@ def test_memory_bounds_the_split() -> None:
     small = Accelerator(kind="a", memory_gb_s=300, macs_per_s=9e13, link_gb_s=800, memory_gib=2.0)
     platform = Platform(name="m", host=Host(memory_gb_s=4000, macs_per_s=1e9), accelerators=(small,))
     work = training(64, wide)
-    most = most_units(platform.trainers()[1], work)
+    most = max_units(platform.trainers()[1], work)
     assert trainer_memory_bytes(work.at(most)) <= 2 * 2**30 < trainer_memory_bytes(work.at(most + 1))
     assert initial_assignment(platform, work).split == (64 - most, most)
     alone = Platform(name="m", host=Host(memory_gb_s=1, macs_per_s=1, trains=False), accelerators=(small,))
@@ -180,7 +184,9 @@ def test_a_large_machine_is_mapped_at_once() -> None:
         host=Host(memory_gb_s=300, macs_per_s=2e12, cores=128, thread_load_gb_s=5, thread_edges_per_s=2e7),
         accelerators=(Accelerator(kind="a", memory_gb_s=300, macs_per_s=9e11, link_gb_s=8, count=16),),
     )
-    work = TrainingWorkload(at=in_proportion(WORK, 64), targets_per_epoch=10_000, batch_size=17 * 1024)
+    work = TrainingWorkload(
+        at=proportional_workload(WORK, 64), targets_per_epoch=10_000, batch_size=17 * 1024
+    )
     started = time.perf_counter()
     initial_assignment(platform, work)
     assert time.perf_counter() - started < 2  # Some 0.2 s on a machine with nothing else to do.
@@ -208,7 +214,10 @@ def test_equal_accelerators_stay_equal_where_the_host_is_the_bottleneck() -> Non
     chosen = initial_assignment(
         platform,
         TrainingWorkload(
-            at=in_proportion(work, 1024), targets_per_epoch=200_000, batch_size=5 * 1024, sample_s=0.003
+            at=proportional_workload(work, 1024),
+            targets_per_epoch=200_000,
+            batch_size=5 * 1024,
+            sample_s=0.003,
         ),
     )
     assert max(chosen.split[1:]) - min(chosen.split[1:]) <= 1
@@ -221,9 +230,9 @@ def test_a_trainer_that_slows_the_others_more_than_it_helps_gets_nothing() -> No
         macs_per_s=1e9,
         cores=2,
         sharing_of={
-            "cpu": Sharing(step_s=0.0, efficiency=1.0),
-            "cpu+other": Sharing(step_s=50.0, efficiency=1.0),
-            "other": Sharing(step_s=40.0, efficiency=1.0),
+            "cpu": CoreContention(step_s=0.0, efficiency=1.0),
+            "cpu+other": CoreContention(step_s=50.0, efficiency=1.0),
+            "other": CoreContention(step_s=40.0, efficiency=1.0),
         },
     )
     other = Accelerator(kind="other", memory_gb_s=1e3, macs_per_s=2e9, link_gb_s=math.inf, host_cores=1)

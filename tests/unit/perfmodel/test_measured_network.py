@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.communication.measured_network import TimedTravel, fit_network, network_text
-from hyrt_perfmodel.communication.network import Network, find_network, read_network
+from hyrt_perfmodel.communication.network import (
+    Network,
+    TimedCollective,
+    find_network,
+    fit_network,
+    format_network,
+    read_network,
+)
 
 # 0.4 ms a message, 120 MB/s, and 80 % of that in exchanges.
 LATENCY_S, RATE, PART = 4e-4, 1.2e8, 0.8
@@ -20,9 +26,9 @@ SIZES = [64 * 4**i for i in range(10)]
 MESSAGE_S, GB_S = 3e-5, 0.5
 
 
-def travels(operation: str, messages: int, rate: float) -> list[TimedTravel]:
+def travels(operation: str, messages: int, rate: float) -> list[TimedCollective]:
     return [
-        TimedTravel(
+        TimedCollective(
             operation,
             messages,
             size,
@@ -37,12 +43,12 @@ def test_known_terms_are_found_again() -> None:
     all_reduces = travels("all-reduces", 6, RATE)
     exchanges = travels("exchanges", 3, PART * RATE)
     # Neither sizes between nor one small operation that others have disturbed change them.
-    all_reduces[5] = TimedTravel("all-reduces", 6, SIZES[5], 1.0)
-    exchanges[1] = TimedTravel("exchanges", 3, SIZES[1], 1.0)
+    all_reduces[5] = TimedCollective("all-reduces", 6, SIZES[5], 1.0)
+    exchanges[1] = TimedCollective("exchanges", 3, SIZES[1], 1.0)
     found = fit_network(all_reduces, exchanges, name="n", source="s", machines=2)
     assert found.network.message_core_s == pytest.approx(MESSAGE_S, rel=0.01)
     assert found.network.gb_core_s == pytest.approx(GB_S, rel=0.01)
-    assert found.network.ranks_of_machine(8) == 4
+    assert found.network.ranks_per_machine(8) == 4
     assert found.network.latency_s == pytest.approx(LATENCY_S, rel=0.01)
     assert found.network.gb_s == pytest.approx(RATE / 1e9, rel=0.01)
     assert found.network.uneven_part == pytest.approx(PART, rel=0.01)
@@ -53,7 +59,7 @@ def test_known_terms_are_found_again() -> None:
 def test_errors_are_those_of_what_the_terms_predict() -> None:
     # Sizes between take twice as long as the terms say: 5 of 10, so that the median is half of 50 %.
     slow = [
-        TimedTravel("all-reduces", 6, each.num_bytes, each.seconds * (2 if 2 < i < 8 else 1))
+        TimedCollective("all-reduces", 6, each.num_bytes, each.seconds * (2 if 2 < i < 8 else 1))
         for i, each in enumerate(travels("all-reduces", 6, RATE))
     ]
     found = fit_network(slow, travels("exchanges", 3, RATE), name="n", source="s")
@@ -61,7 +67,7 @@ def test_errors_are_those_of_what_the_terms_predict() -> None:
 
 
 def test_times_that_do_not_grow_give_no_bandwidth() -> None:
-    flat = [TimedTravel("all-reduces", 2, size, 0.01) for size in SIZES]
+    flat = [TimedCollective("all-reduces", 2, size, 0.01) for size in SIZES]
     with pytest.raises(ValueError, match="no bandwidth to find"):
         fit_network(flat, flat, name="n", source="s")
 
@@ -75,13 +81,13 @@ def test_a_network_comes_back_from_its_file(tmp_path: Path) -> None:
         machines=1,
     )
     file = tmp_path / "lan.yaml"
-    file.write_text(network_text(found.network), encoding="utf-8")
+    file.write_text(format_network(found.network), encoding="utf-8")
     assert read_network(file) == find_network(str(file)) == found.network
     # Latency and bandwidth are enough.
     file.write_text("latency_s: 1.0e-5\ngb_s: 2\n", encoding="utf-8")
     short = find_network(str(file))
     assert (short.name, short.latency_s, short.gb_s, short.uneven_part) == ("lan", 1e-5, 2, 1)
-    assert (short.message_core_s, short.gb_core_s, short.ranks_of_machine(4)) == (0, 0, 1)
+    assert (short.message_core_s, short.gb_core_s, short.ranks_per_machine(4)) == (0, 0, 1)
 
 
 words = st.text("0123456789-+._eExbn: ", min_size=1, max_size=8) | st.text(
@@ -96,7 +102,7 @@ def test_any_network_comes_back(name: str, source: str, latency_s: float, gb_s: 
     network = Network(name=name, source=source, latency_s=latency_s, gb_s=gb_s, uneven_part=part)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "n.yaml"
-        file.write_text(network_text(network), encoding="utf-8")
+        file.write_text(format_network(network), encoding="utf-8")
         assert read_network(file) == network
 
 

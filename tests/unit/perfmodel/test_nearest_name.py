@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hyrt_perfmodel.nearest_name import nearest_name
+from hyrt_perfmodel.suggestions import nearest_name
 
 KINDS = ("graphsage", "gcn", "gin", "gat", "ggcn", "ggnn", "commnet", "deepgcn", "gnn-film")
 

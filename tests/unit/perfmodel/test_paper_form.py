@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
 from hyrt_perfmodel.prediction.predict import predict
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
+from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 
 rates = st.floats(1, 1e3)
 macs = st.floats(1e9, 1e13)
@@ -64,7 +64,7 @@ def test_every_term(platform, vertices, edges, features, concat, size, targets, 
     f0, f1, f2 = features
     work = Workload(vertices=vertices, edges=edges, features=features, concat=concat, bytes_per_value=size)
     training = TrainingWorkload(
-        at=in_proportion(work, batch),
+        at=proportional_workload(work, batch),
         targets_per_epoch=targets,
         batch_size=batch,
         batch_per_trainer=batch,
@@ -112,7 +112,11 @@ def test_every_term(platform, vertices, edges, features, concat, size, targets, 
 def test_a_host_alone_sends_nothing() -> None:
     work = Workload(vertices=(100, 10), edges=(90,), features=(8, 4), concat=False)
     training = TrainingWorkload(
-        at=in_proportion(work, 10), targets_per_epoch=100, batch_size=10, batch_per_trainer=10, sample_s=0.0
+        at=proportional_workload(work, 10),
+        targets_per_epoch=100,
+        batch_size=10,
+        batch_per_trainer=10,
+        sample_s=0.0,
     )
     found = predict(Platform(name="p", host=Host(memory_gb_s=1, macs_per_s=1e9)), training, paper=True)
     assert found.stages_s["transfer"] == 0

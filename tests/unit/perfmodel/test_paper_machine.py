@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from hyrt_perfmodel.model_workload import model_workload
 from hyrt_perfmodel.platforms.platform_file import load_platform
 from hyrt_perfmodel.prediction.predict import predict, with_accelerators
 from hyrt_perfmodel.sizes.datasets import DATASETS
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 from hyrt_perfmodel.sizes.expected_sizes import expected_sizes
-from hyrt_perfmodel.workloads.model_workload import model_workload
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, in_proportion
+from hyrt_perfmodel.workload import TrainingWorkload, proportional_workload
 
 FPGA = load_platform("2x-epyc7763-4x-u250")
 
@@ -24,7 +24,7 @@ def training(model: str, dataset: str) -> TrainingWorkload:
     sizes = expected_sizes(degrees, (25, 10), 1024)
     work = model_workload(model, sizes.vertices, sizes.edges, (known.features, 256, known.classes))
     return TrainingWorkload(
-        at=in_proportion(work, 1024),
+        at=proportional_workload(work, 1024),
         targets_per_epoch=known.targets,
         batch_size=1024,
         batch_per_trainer=1024,

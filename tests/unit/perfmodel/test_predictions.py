@@ -9,16 +9,15 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.platforms.host_tables import LoadCost
+from hyrt_perfmodel.model_workload import model_workload
+from hyrt_perfmodel.platforms.measured_costs import LoadCost
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
 from hyrt_perfmodel.platforms.platform_file import load_platform, platform_names
-from hyrt_perfmodel.prediction.advice import advise
-from hyrt_perfmodel.prediction.extra_terms import PAPER, Terms
-from hyrt_perfmodel.prediction.predict import ASSUMED_ERROR, predict, with_accelerators
+from hyrt_perfmodel.policy import Assignment, Threads
+from hyrt_perfmodel.prediction.extra_terms import PAPER_TERMS, ExtraTerms
+from hyrt_perfmodel.prediction.predict import ASSUMED_ERROR, advise, predict, with_accelerators
 from hyrt_perfmodel.prediction.stage_times import stage_times
-from hyrt_perfmodel.workloads.model_workload import model_workload
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
+from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 
 GIB = 2**30
 WORK = Workload(vertices=(9000, 1500, 64), edges=(15_000, 1600), features=(100, 64, 16), concat=True)
@@ -27,7 +26,7 @@ ONE = Threads(sample=1, load=1, train=1)
 
 def training(batch: int = 64, targets: int = 1000, **more: float) -> TrainingWorkload:
     sizes = {"targets_per_epoch": targets, "batch_size": batch, **more}
-    return TrainingWorkload(at=in_proportion(WORK, 64), **sizes)  # type: ignore[arg-type]
+    return TrainingWorkload(at=proportional_workload(WORK, 64), **sizes)  # type: ignore[arg-type]
 
 
 def machine(**device: float) -> Platform:
@@ -44,10 +43,12 @@ def test_the_last_step_of_an_epoch_has_what_is_left() -> None:
 
     def step(split: tuple[int, int]) -> float:
         return predict(
-            platform, training(), assignment=Assignment(split=split, threads=threads), terms=PAPER
+            platform, training(), assignment=Assignment(split=split, threads=threads), terms=PAPER_TERMS
         ).iteration_s
 
-    found = predict(platform, training(), assignment=Assignment(split=(16, 48), threads=threads), terms=PAPER)
+    found = predict(
+        platform, training(), assignment=Assignment(split=(16, 48), threads=threads), terms=PAPER_TERMS
+    )
     # 1000 = 15 x 64 + 40, of which a quarter is the host's.
     assert found.iterations == 16
     assert found.epoch_s == pytest.approx(15 * step((16, 48)) + step((10, 30)))
@@ -74,10 +75,10 @@ def test_memory_of_host_and_device() -> None:
         return 4 * values
 
     assert found.memory.keys() == {"host", "a:0"}
-    assert found.memory["a:0"].need_bytes == pytest.approx(2 * weights + 2 * staged(48) + kept(48))
-    assert found.memory["a:0"].have_bytes == 2 * GIB
+    assert found.memory["a:0"].needed_bytes == pytest.approx(2 * weights + 2 * staged(48) + kept(48))
+    assert found.memory["a:0"].available_bytes == 2 * GIB
     host = 1.2e9 + 4 * (staged(16) + staged(48)) + 4 * weights + 2 * weights + kept(16)
-    assert found.memory["host"].need_bytes == pytest.approx(host)
+    assert found.memory["host"].needed_bytes == pytest.approx(host)
     assert all(memory.fits for memory in found.memory.values())
     full = predict(machine(memory_gib=2**-10), work, assignment=assignment)
     assert not full.memory["a:0"].fits
@@ -89,7 +90,7 @@ def test_a_device_that_reads_host_memory_needs_none_of_its_own() -> None:
     shared = predict(machine(link_gb_s=math.inf), training(), assignment=assignment).memory
     own = predict(machine(), training(), assignment=assignment).memory
     assert shared.keys() == {"host"}
-    assert shared["host"].need_bytes > own["host"].need_bytes
+    assert shared["host"].needed_bytes > own["host"].needed_bytes
 
 
 def test_what_is_printed_is_json() -> None:
@@ -139,9 +140,9 @@ def test_the_ideal_adds_up_speeds() -> None:
             Accelerator(kind="b", memory_gb_s=1e6, macs_per_s=1e11, link_gb_s=math.inf),
         ),
     )
-    both = predict(platform, training(), terms=PAPER).ideal_epoch_s
+    both = predict(platform, training(), terms=PAPER_TERMS).ideal_epoch_s
     alone = [
-        predict(replace(platform, accelerators=(device,)), training(), terms=PAPER).ideal_epoch_s
+        predict(replace(platform, accelerators=(device,)), training(), terms=PAPER_TERMS).ideal_epoch_s
         for device in platform.accelerators
     ]
     assert 1 / both == pytest.approx(1 / alone[0] + 1 / alone[1])
@@ -209,7 +210,7 @@ def test_advice_is_sorted_and_never_slower() -> None:
     platform = load_platform("2x-epyc7763-4x-a5000")
     work = training(4096, 10**6)
     now = predict(platform, work)
-    found = advise(platform, work, now, most=20)
+    found = advise(platform, work, now, max_changes=20)
     assert found == sorted(found, key=lambda line: line.epoch_s)
     assert found
     assert all(line.epoch_s < now.epoch_s for line in found)
@@ -232,7 +233,7 @@ def test_short_steps_do_better_without_threads() -> None:
     host = Host(
         memory_gb_s=10.0, macs_per_s=1e11, cores=2, step_s=2e-4, wait_s=3e-4, lock_s=9e-4, launch_s=1e-3
     )
-    serial = ("one after the other", Terms(overlap="nothing"))
+    serial = ("one after the other", ExtraTerms(overlap="nothing"))
     for rows, is_named in ((300, True), (300_000, False)):
         work = model_workload("gcn", (rows, rows, 100), (rows, rows), (64, 32, 4))
         training = TrainingWorkload(
@@ -240,7 +241,10 @@ def test_short_steps_do_better_without_threads() -> None:
         )
         platform = Platform(name="two cores", host=host)
         now = predict(platform, training)
-        found = {each.change: each for each in advise(platform, training, now, ways=[serial], most=20)}
+        found = {
+            each.change: each
+            for each in advise(platform, training, now, other_terms=[serial], max_changes=20)
+        }
         assert (serial[0] in found) == is_named
         if is_named:
             times = stage_times(platform, training, now.assignment)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_perfmodel.sizes.relations.relation_degrees import (
+from hyrt_perfmodel.model_workload import RelationSizes
+from hyrt_perfmodel.sizes.hetero_sizes import (
+    HeteroDegrees,
     RelationDegrees,
-    TypedDegrees,
     assumed_relations,
+    expected_relation_sizes,
 )
-from hyrt_perfmodel.sizes.relations.relation_growth import expected_relation_sizes
-from hyrt_perfmodel.sizes.relations.relation_sizes import RelationSizes
 
 PAPERS, AUTHORS = 3000, 1000
 EDGES = (9000, 6000, 6000)
@@ -57,14 +57,14 @@ def sampled(fanouts: list[list[int]], targets: int) -> RelationSizes:
         vertices.append(tuple(float(len(each)) for each in there))
         runs.append(tuple(of_runs))
         edges.append(tuple(of_edges))
-    return RelationSizes(vertices=tuple(vertices[::-1]), runs=tuple(runs[::-1]), edges=tuple(edges[::-1]))
+    return RelationSizes(vertices=tuple(vertices[::-1]), segments=tuple(runs[::-1]), edges=tuple(edges[::-1]))
 
 
-def degrees() -> TypedDegrees:
+def degrees() -> HeteroDegrees:
     one = np.ones(1)
     between = ((0, 0, EDGES[0], None), (1, 0, EDGES[1], 2), (0, 1, EDGES[2], 1))
     counts = (PAPERS, AUTHORS)
-    return TypedDegrees(
+    return HeteroDegrees(
         counts=(one * PAPERS, one * AUTHORS),
         relations=tuple(
             RelationDegrees(
@@ -107,12 +107,12 @@ def test_all_targets_with_all_neighbours_reach_whatever_has_an_edge() -> None:
     assert found.vertices[0] == (PAPERS, pytest.approx(authors))
 
 
-def alike(count: int, edges: float) -> TypedDegrees:
+def alike(count: int, edges: float) -> HeteroDegrees:
     """Vertices of one type, with so many edges each, of one relation."""
     means = np.full(1, edges)
     relation = RelationDegrees(source=0, destination=0, in_degrees=means, out_degrees=means)
     counts = (np.full(1, float(count)),)
-    return TypedDegrees(counts=counts, relations=(relation,), target=0, num_targets=count)
+    return HeteroDegrees(counts=counts, relations=(relation,), target=0, num_targets=count)
 
 
 def test_a_target_that_draws_one_edge_reaches_one_vertex_more_unless_it_has_none() -> None:
@@ -120,7 +120,7 @@ def test_a_target_that_draws_one_edge_reaches_one_vertex_more_unless_it_has_none
     found = expected_relation_sizes(alike(10, 2.0), [[1]], 1)
     has_edges = 1 - np.exp(-2.0)
     assert found.edges[0] == pytest.approx((has_edges,))
-    assert found.runs[0] == pytest.approx((has_edges,))
+    assert found.segments[0] == pytest.approx((has_edges,))
     assert found.vertices[0] == pytest.approx((1 + 0.9 * has_edges,), rel=5e-3)
 
 
@@ -148,16 +148,16 @@ def test_rows_of_numbers_stand_for_sizes(layers: int, types: int, relations: int
         return tuple(tuple(random.random() for _ in range(columns)) for _ in range(rows))
 
     sizes = RelationSizes(
-        vertices=table(layers + 1, types), runs=table(layers, relations), edges=table(layers, relations)
+        vertices=table(layers + 1, types), segments=table(layers, relations), edges=table(layers, relations)
     )
-    assert RelationSizes.of_row(sizes.row, layers, types) == sizes
+    assert RelationSizes.from_row(sizes.row, layers, types) == sizes
 
 
 def test_damaged_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match="give one more of vertices"):
-        RelationSizes(vertices=((1.0,),), runs=((1.0,),), edges=((1.0,),))
+        RelationSizes(vertices=((1.0,),), segments=((1.0,),), edges=((1.0,),))
     with pytest.raises(ValueError, match="in_degrees has a negative or infinite number"):
         RelationDegrees(source=0, destination=0, in_degrees=np.array([-1.0]), out_degrees=np.ones(1))
     one = RelationDegrees(source=0, destination=0, in_degrees=np.ones(2), out_degrees=np.ones(1))
     with pytest.raises(ValueError, match="2 degrees for 1 classes"):
-        TypedDegrees(counts=(np.ones(1),), relations=(one,), target=0, num_targets=1.0)
+        HeteroDegrees(counts=(np.ones(1),), relations=(one,), target=0, num_targets=1.0)

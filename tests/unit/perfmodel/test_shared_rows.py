@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_perfmodel.assignment import Assignment, Threads
+from hyrt_perfmodel.model_workload import model_workload
 from hyrt_perfmodel.platforms.platform import Host, Platform, TrainerRates
-from hyrt_perfmodel.prediction.shared_rows import shared_in_chunks, shared_rows
+from hyrt_perfmodel.policy import Assignment, Threads
+from hyrt_perfmodel.prediction.extra_terms import effective_rows, with_effective_rows
 from hyrt_perfmodel.prediction.stage_times import stage_times
-from hyrt_perfmodel.workloads.model_workload import model_workload
-from hyrt_perfmodel.workloads.workload import LoadForm, TrainingWorkload
+from hyrt_perfmodel.workload import LoadForm, TrainingWorkload
 
 
 @given(st.integers(0, 20_000), st.sampled_from([1, 100, 256, 1024]), st.integers(1, 9))
@@ -21,14 +21,14 @@ def test_the_busiest_thread_bounds_a_product(rows: int, chunk: int, threads: int
     busy = [0] * threads
     for start in range(0, rows, chunk):
         busy[busy.index(min(busy))] += min(chunk, rows - start)
-    assert shared_rows(rows, chunk, threads) == threads * max(busy)
+    assert effective_rows(rows, chunk, threads) == threads * max(busy)
 
 
 def test_inputs_are_not_computed_and_one_thread_shares_nothing() -> None:
     work = model_workload("gcn", (9000, 1366, 128), (2000, 900), (10, 20, 3))
-    assert shared_in_chunks(work, 1024, 2).vertices == (9000, 2 * 1024, 2 * 128)
-    assert shared_in_chunks(work, 1024, 1) is work
-    assert shared_in_chunks(work, None, 2) is work
+    assert with_effective_rows(work, 1024, 2).vertices == (9000, 2 * 1024, 2 * 128)
+    assert with_effective_rows(work, 1024, 1) is work
+    assert with_effective_rows(work, None, 2) is work
 
 
 def step_s(threads: int, rows: float, form: LoadForm = "rows", edges: float = 0, **rates: Any) -> float:

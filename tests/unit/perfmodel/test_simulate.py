@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hyrt_perfmodel.platforms.platform import Host
-from hyrt_perfmodel.prediction.extra_terms import PAPER
+from hyrt_perfmodel.prediction.extra_terms import PAPER_TERMS
 from hyrt_perfmodel.prediction.stage_times import iteration_s, stage_times
-from hyrt_perfmodel.simulation.simulate import Change, simulate
+from hyrt_perfmodel.simulation.simulate import Perturbation, simulate
 from hyrt_perfmodel.simulation.step_profile import step_profile
 from simulated_machines import machine, machines, start, training
 
@@ -22,10 +22,10 @@ from simulated_machines import machine, machines, start, training
 @given(machines(), st.integers(4, 8))
 def test_a_deep_pipeline_runs_at_the_pace_of_its_slowest_stage(case, depth):
     platform, work, assignment = case
-    times = stage_times(platform, work, assignment, PAPER)
+    times = stage_times(platform, work, assignment, PAPER_TERMS)
     slowest = max(times.stages_s.values())
-    run = simulate(platform, work, start=assignment, iterations=60, depth=depth, terms=PAPER)
-    assert slowest == pytest.approx(iteration_s(times, platform.host, PAPER))
+    run = simulate(platform, work, start=assignment, iterations=60, depth=depth, terms=PAPER_TERMS)
+    assert slowest == pytest.approx(iteration_s(times, platform.host, PAPER_TERMS))
     # The first step goes through every stage; each further one costs the slowest stage, and no less.
     steps = np.arange(60)
     assert (run.done_s <= (sum(times.stages_s.values()) + steps * slowest) * (1 + 1e-9)).all()
@@ -104,7 +104,7 @@ def test_noise_has_the_asked_deviation_and_no_mean():
     ],
 )
 def test_a_part_that_halves_its_speed_takes_twice_as_long(part, changes):
-    def times(*happens: Change) -> dict[str, np.ndarray]:
+    def times(*happens: Perturbation) -> dict[str, np.ndarray]:
         run = simulate(
             machine(host={"trains": False}),
             training(3000),
@@ -115,7 +115,9 @@ def test_a_part_that_halves_its_speed_takes_twice_as_long(part, changes):
         return {**run.stage_s, "trainer_propagate_s": run.trainer_propagate_s}
 
     before = times()
-    after = times(Change(step=30, trainer=part, factor=1), Change(step=20, trainer=part, factor=0.5))
+    after = times(
+        Perturbation(step=30, trainer=part, factor=1), Perturbation(step=20, trainer=part, factor=0.5)
+    )
     for name, seconds in before.items():
         expected = seconds.copy()
         if name in changes:
@@ -127,8 +129,8 @@ def test_a_part_that_halves_its_speed_takes_twice_as_long(part, changes):
 
 
 def test_a_straggler_that_wanders():
-    changes = [Change(step=10 * i, trainer=1 + i % 3, factor=0.25) for i in range(1, 5)]
-    changes += [Change(step=10 * i + 10, trainer=1 + i % 3, factor=1.0) for i in range(1, 5)]
+    changes = [Perturbation(step=10 * i, trainer=1 + i % 3, factor=0.25) for i in range(1, 5)]
+    changes += [Perturbation(step=10 * i + 10, trainer=1 + i % 3, factor=1.0) for i in range(1, 5)]
     run = simulate(machine(), training(), start=start(1000, 1000, 1000, 1000), iterations=60, changes=changes)
     usual = run.trainer_propagate_s[0, 1]
     slow = run.trainer_propagate_s[:, 1:] > 3 * usual
@@ -136,13 +138,13 @@ def test_a_straggler_that_wanders():
 
 
 def test_slower_host_memory_slows_a_trainer_on_the_host_too():
-    def seconds(host: dict, *changes: Change) -> tuple[float, float]:
+    def seconds(host: dict, *changes: Perturbation) -> tuple[float, float]:
         run = simulate(
             machine(1, host=host), training(), start=start(2000, 2000), iterations=1, changes=changes
         )
         return run.trainer_propagate_s[0, 0], run.stage_s["load"][0]
 
-    changed = seconds({"memory_gb_s": 100}, Change(step=0, trainer="host_memory", factor=0.5))
+    changed = seconds({"memory_gb_s": 100}, Perturbation(step=0, trainer="host_memory", factor=0.5))
     assert changed == pytest.approx(seconds({"memory_gb_s": 50}))
 
 
@@ -154,7 +156,7 @@ def test_slower_host_memory_slows_a_trainer_on_the_host_too():
         ({"noise": -0.1}, "noise"),
         ({"noise": float("nan")}, "noise"),
         ({"start": start(1, 2)}, "split of 2 parts for 4"),
-        ({"changes": [Change(step=3, trainer=4, factor=1)]}, "no trainer 4"),
+        ({"changes": [Perturbation(step=3, trainer=4, factor=1)]}, "no trainer 4"),
     ],
 )
 def test_what_cannot_be_simulated_is_said(wrong, text):
@@ -168,7 +170,7 @@ def test_what_cannot_be_simulated_is_said(wrong, text):
 )
 def test_a_change_that_cannot_be(wrong):
     with pytest.raises(ValueError, match="change"):
-        Change(**{"step": 0, "trainer": 0, "factor": 1.0, **wrong})
+        Perturbation(**{"step": 0, "trainer": 0, "factor": 1.0, **wrong})
 
 
 def test_settled_steps_that_are_not_there():
@@ -184,7 +186,7 @@ def test_what_a_step_asks_of_the_shared_resources():
         2, host={"cores": 16, "shared_memory_gb_s": 120, "serial_part": 0.1}, accelerator={"switch_gb_s": 16}
     )
     work, assignment = training(3000), start(1000, 1000, 1000, sample=6, load=5, train=5)
-    profile = step_profile(platform, work, PAPER, assignment)
+    profile = step_profile(platform, work, PAPER_TERMS, assignment)
     sample, load, *others = profile.demands
     # Without the cores' term they are no limit.
     assert profile.capacities == (float("inf"), 120e9, 16e9)
@@ -195,7 +197,7 @@ def test_what_a_step_asks_of_the_shared_resources():
     assert first == second == pytest.approx((0, 12e9, 12e9))
     # All edges' rows forward, those of the second layer backward too, over the time that the trainer takes.
     read = (250_000 * 100 + 2 * 25_000 * 256) * 4
-    seconds = stage_times(platform, work, assignment, PAPER).trainer_propagate_s[0]
+    seconds = stage_times(platform, work, assignment, PAPER_TERMS).trainer_propagate_s[0]
     assert host_trainer == pytest.approx((1 / (0.1 + 0.9 / 5), read / seconds, 0))
     assert accelerators == [(0, 0, 0)] * 2
     assert synchronize == (1, 0, 0)

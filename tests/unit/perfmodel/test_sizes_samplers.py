@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from counted_degrees import degree_distribution
-from hyrt_perfmodel.sizes.layerwise import expected_layerwise_sizes
-from hyrt_perfmodel.sizes.shared_sources import expected_shared_sizes
+from hyrt_perfmodel.sizes.sampler_sizes import expected_labor_sizes, expected_layerwise_sizes
 from unit.sampling.small_graphs import graph_of
 
 from hyrt.config import build_config
 from hyrt.graph import open_graph
-from hyrt.machine.workers import Workers
 from hyrt.predict.dataset_sizes import generated_sizes
+from hyrt.runtime.workers import Workers
 
 SOURCE = "synthetic:community,vertices=8k,edges=160k,features=4,seed=3"
 GRAPH = open_graph(SOURCE)
@@ -32,7 +31,7 @@ def sampled_and_expected(sampler: dict[str, Any], batch: int) -> tuple[Any, Any]
     for step in range(6 if batch > 100 else 50):
         units = built.units(step)
         drawn = built.sample(step, units, ALONE, in_place=False)
-        found = settings.sizes_of(drawn, len(units))
+        found = settings.batch_sizes(drawn, len(units))
         rows.append([*found.vertices, *found.edges, found.scanned_edges])
         drawn.release()
     units = float(settings.units_per_step(batch))
@@ -52,11 +51,11 @@ def test_labor_of_equal_neighbourhoods_by_hand() -> None:
     """All vertices of a complete graph have nearly the same neighbours, so nearly the same 4 are read."""
     size = 60
     complete = graph_of([[u for u in range(size) if u != v] for v in range(size)])
-    found = expected_shared_sizes(degree_distribution(complete), [4], 8)
+    found = expected_labor_sizes(degree_distribution(complete), [4], 8)
     assert found.vertices == pytest.approx((8 + 4 * 52 / 60, 8), rel=0.05)
     assert found.edges == pytest.approx((32,))
     with pytest.raises(ValueError, match="give one per layer"):
-        expected_shared_sizes(degree_distribution(complete), [0], 50)
+        expected_labor_sizes(degree_distribution(complete), [0], 50)
 
 
 @pytest.mark.parametrize("batch", [32, 512])

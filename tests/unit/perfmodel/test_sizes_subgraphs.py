@@ -7,15 +7,14 @@ from statistics import fmean
 
 import numpy as np
 import pytest
-from hyrt_perfmodel.sizes.degree_classes import DegreeClasses
-from hyrt_perfmodel.sizes.degrees import DegreeDistribution
-from hyrt_perfmodel.sizes.subgraphs import expected_subgraphs
+from hyrt_perfmodel.sizes.degrees import DegreeClasses, DegreeDistribution
+from hyrt_perfmodel.sizes.sampler_sizes import expected_subgraphs
 
 from hyrt.config import build_config
 from hyrt.graph import open_graph
-from hyrt.machine.workers import Workers
 from hyrt.predict.dataset_sizes import generated_sizes
-from hyrt.sampling.saint.saint_sampler import SaintSampler
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.saint_sampler import SaintSampler
 
 
 @pytest.mark.parametrize(("roots", "walk_length"), [(20, 2), (200, 2), (100, 4)])
@@ -32,7 +31,7 @@ def test_they_are_those_that_are_sampled(roots: int, walk_length: int) -> None:
         sampler = SaintSampler(graph, graph.split("train"), 3, roots, walk_length, 2, 0, coverage=1)
         for step in range(10):
             batch = sampler.sample(step, sampler.units(step), workers)
-            sampled.append(config.sampler.sizes_of(batch, 2))
+            sampled.append(config.sampler.batch_sizes(batch, 2))
             batch.release()
     found = config.sampler.expected_sizes(degrees, layers=3, num_targets=12_000, units=2)
     assert found is not None
@@ -47,7 +46,7 @@ def test_they_are_those_that_are_sampled(roots: int, walk_length: int) -> None:
 def test_walks_without_edges_stay_where_they_begin() -> None:
     """By hand: of 50 targets among 100 vertices, 30 draws meet 50 (1 - 0.98^30)."""
     degrees = DegreeDistribution.from_classes(
-        DegreeClasses.of(np.zeros(100, np.int64)), targets=np.arange(50)
+        DegreeClasses.from_degrees(np.zeros(100, np.int64)), targets=np.arange(50)
     )
     found = expected_subgraphs(degrees, layers=2, roots=30, walk_length=3, subgraphs=4)
     met = 4 * 50 * (1 - 0.98**30)
@@ -57,7 +56,9 @@ def test_walks_without_edges_stay_where_they_begin() -> None:
 
 
 def test_walks_that_meet_everything_hold_every_edge() -> None:
-    degrees = DegreeDistribution.from_classes(DegreeClasses.of(np.full(60, 8)), targets=np.arange(20))
+    degrees = DegreeDistribution.from_classes(
+        DegreeClasses.from_degrees(np.full(60, 8)), targets=np.arange(20)
+    )
     found = expected_subgraphs(degrees, layers=2, roots=100_000, walk_length=5, subgraphs=1)
     assert found.vertices == pytest.approx((60, 60, 20))
     assert found.edges == pytest.approx((480, 160))
@@ -66,7 +67,9 @@ def test_walks_that_meet_everything_hold_every_edge() -> None:
 
 def test_a_walk_of_one_step_by_hand() -> None:
     """One walk in a large regular directed graph: a root, its neighbour and the edge between."""
-    degrees = replace(DegreeDistribution.from_classes(DegreeClasses.of(np.full(100_000, 5))), reciprocity=0.0)
+    degrees = replace(
+        DegreeDistribution.from_classes(DegreeClasses.from_degrees(np.full(100_000, 5))), reciprocity=0.0
+    )
     found = expected_subgraphs(degrees, layers=1, roots=1, walk_length=1, subgraphs=1)
     assert found.vertices == pytest.approx((2, 2), rel=1e-3)
     assert found.edges == pytest.approx((1,), rel=1e-3)

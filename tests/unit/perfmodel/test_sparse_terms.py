@@ -6,20 +6,20 @@ import math
 from dataclasses import replace
 
 import pytest
-from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.platforms.host_tables import LoadCost, SparseCost
+from hyrt_perfmodel.model_workload import model_workload
+from hyrt_perfmodel.platforms.measured_costs import LoadCost, SparseCost
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
-from hyrt_perfmodel.prediction.memory import activations_bytes, mini_batch_bytes
-from hyrt_perfmodel.prediction.sparse_terms import (
-    multiplied_first,
+from hyrt_perfmodel.policy import Assignment, Threads
+from hyrt_perfmodel.prediction.extra_terms import (
     sparse_entries,
     sparse_macs,
     sparse_weights,
+    without_sparse_product,
 )
+from hyrt_perfmodel.prediction.initial_assignment import activations_bytes, mini_batch_bytes
 from hyrt_perfmodel.prediction.stage_times import StageTimes, stage_times
 from hyrt_perfmodel.prediction.stages import trainer_s
-from hyrt_perfmodel.workloads.model_workload import model_workload
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
+from hyrt_perfmodel.workload import TrainingWorkload, Workload
 
 ONE = Threads(sample=1, load=1, train=1)
 # 900 sources, 200 of them destinations, 40 targets; rows of 5,000 columns hold 30 values.
@@ -58,7 +58,7 @@ def test_a_stored_value_is_multiplied_once_a_column_forward_and_backward() -> No
 def test_a_layer_that_averages_its_heads_has_a_product_for_each() -> None:
     last = model_workload("gat", (900, 40), (1600,), (5000, 8), heads=4, row_entries=30.0)
     assert sparse_macs(last) == 2 * 900 * 30 * 4 * 8
-    assert multiplied_first(last).features == (8, 8)
+    assert without_sparse_product(last).features == (8, 8)
 
 
 def test_what_is_left_aggregates_products_forward_and_backward() -> None:
@@ -66,7 +66,7 @@ def test_what_is_left_aggregates_products_forward_and_backward() -> None:
     # By hand: the second layer's products of a row of 64 columns, GIN's through 64 hidden ones.
     uppers = {"gcn": 64 * 8, "graphsage": 2 * 64 * 8, "gin": 64 * 64 + 64 * 8}
     for kind, second in (("gcn", 0), ("graphsage", 0), ("gin", 64)):
-        left = multiplied_first(work(kind))
+        left = without_sparse_product(work(kind))
         assert left.sparse is None
         read = trainer_s(left, 1.0, math.inf)
         # The first layer's 64 wide products twice, the second layer's rows twice.
@@ -74,7 +74,9 @@ def test_what_is_left_aggregates_products_forward_and_backward() -> None:
         multiplied = trainer_s(left, math.inf, 1.0)
         assert multiplied == 2 * 200 * second * 64 + 2 * 40 * uppers[kind]
     # Attention reads a row of a quarter of the width for each of four heads.
-    assert trainer_s(multiplied_first(work("gat")), 1.0, math.inf) == 4 * (2 * 1600 * 64 + 2 * 300 * 4 * 64)
+    assert trainer_s(without_sparse_product(work("gat")), 1.0, math.inf) == 4 * (
+        2 * 1600 * 64 + 2 * 300 * 4 * 64
+    )
 
 
 def test_sparse_rows_are_loaded_as_they_are_stored() -> None:
@@ -113,7 +115,7 @@ def test_transfers_carry_what_the_device_takes() -> None:
 def test_the_product_takes_what_was_measured() -> None:
     cost = SparseCost(product_width=64, weight_bytes=1e6, threads=1, macs_per_s=2e9, weight_s=3e-9)
     bare = Host(memory_gb_s=1.0, macs_per_s=1e9, forms=("rows", "sparse"))
-    without = times(multiplied_first(work("graphsage")), bare).propagate_s
+    without = times(without_sparse_product(work("graphsage")), bare).propagate_s
     product = 2 * 1100 * 30 * 64
     found = times(work("graphsage"), replace(bare, sparse=(cost,))).propagate_s
     weights_s = 3e-9 * 2 * 5000 * 64

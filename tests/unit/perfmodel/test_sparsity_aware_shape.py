@@ -25,9 +25,9 @@ SLOW = Network(name="slow", latency_s=1e-3, gb_s=2e-3, uneven_part=0.5)
 # Four products of 16, 8, 8 and 4 columns, of a machine that computes in no time.
 WIDTHS = ((16, 8), (8, 4))
 TRAVEL = FullGraphWork(
-    forward=WIDTHS[0],
-    back=WIDTHS[1],
-    adds_up=True,
+    forward_widths=WIDTHS[0],
+    backward_widths=WIDTHS[1],
+    has_only_sums=True,
     edges_s=0.0,
     rows_s=0.0,
     gradient_bytes=0.0,

@@ -5,20 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost, WalkCost
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, Sharing, TrainerRates
-from hyrt_perfmodel.prediction.extra_terms import PAPER, Terms
-from hyrt_perfmodel.prediction.mapping import initial_assignment
-from hyrt_perfmodel.prediction.memory import activations_bytes, host_memory_bytes
+from hyrt_perfmodel.platforms.measured_costs import LoadCost, SampleCost, WalkCost
+from hyrt_perfmodel.platforms.platform import Accelerator, CoreContention, Host, Platform, TrainerRates
+from hyrt_perfmodel.policy import Assignment, Threads
+from hyrt_perfmodel.prediction.extra_terms import PAPER_TERMS, ExtraTerms
+from hyrt_perfmodel.prediction.initial_assignment import (
+    activations_bytes,
+    host_memory_bytes,
+    initial_assignment,
+)
 from hyrt_perfmodel.prediction.predict import predict
 from hyrt_perfmodel.prediction.stage_times import StageTimes, iteration_s, stage_times
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
+from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 
 # Of 100 targets: 3,000 input vertices, 800 destinations of the first layer.
 WORK = Workload(vertices=(3000, 800, 100), edges=(4000, 900), features=(50, 20, 10), concat=True)
 TRAINING = TrainingWorkload(
-    at=in_proportion(WORK, 100),
+    at=proportional_workload(WORK, 100),
     targets_per_epoch=1000,
     batch_size=200,
     model="graphsage",
@@ -45,7 +48,10 @@ HOST = Host(
         for renumbers, rate in ((True, 1e6), (False, 2e6))
         for threads in (1, 4)
     ),
-    sharing_of={"cpu": Sharing(step_s=2e-4, efficiency=0.8), "cpu+cl": Sharing(step_s=5e-4, efficiency=0.5)},
+    sharing_of={
+        "cpu": CoreContention(step_s=2e-4, efficiency=0.8),
+        "cpu+cl": CoreContention(step_s=5e-4, efficiency=0.5),
+    },
     weights_gb_s=0.5,
 )
 FOUR = Threads(sample=4, load=4, train=4)
@@ -98,17 +104,17 @@ def test_the_iteration_is_no_shorter_than_the_cores_work() -> None:
     beyond_s = (other_s - 3 * times.synchronize_s) / 4
     trainer_s = times.trainer_propagate_s[0] + times.synchronize_s
     assert iteration_s(times, model.host) == pytest.approx(trainer_s + beyond_s / 0.8)
-    waiting = platform(sharing_of={"cpu": Sharing(step_s=2e-4, efficiency=0.8, wait_s=3e-3)})
+    waiting = platform(sharing_of={"cpu": CoreContention(step_s=2e-4, efficiency=0.8, wait_s=3e-3)})
     waited = stage_times(waiting, TRAINING, Assignment(split=(200,), threads=FOUR))
     assert waited.synchronize_s == times.synchronize_s
     assert iteration_s(waited, waiting.host) == pytest.approx(trainer_s + beyond_s / 0.8 + 3e-3)
     # Where the stages follow each other a step waits, too; in the published form nothing does.
-    apart = Terms(shared_cores=False, overlap="nothing")
+    apart = ExtraTerms(shared_cores=False, overlap="nothing")
     whole_s = waited.sample_s + waited.load_s + trainer_s + 3e-3
     assert iteration_s(waited, waiting.host, apart) == pytest.approx(whole_s)
-    published = stage_times(waiting, TRAINING, Assignment(split=(200,), threads=FOUR), PAPER)
+    published = stage_times(waiting, TRAINING, Assignment(split=(200,), threads=FOUR), PAPER_TERMS)
     assert published.wait_s == published.synchronize_s == 0.0
-    assert iteration_s(times, model.host, Terms(shared_cores=False)) == max(times.stages_s.values())
+    assert iteration_s(times, model.host, ExtraTerms(shared_cores=False)) == max(times.stages_s.values())
     idle = replace(times, core_s=0.0)
     assert iteration_s(idle, model.host) == max(times.stages_s.values())
 
@@ -119,7 +125,7 @@ def test_trainers_that_wait_for_a_slower_stage_lose_nothing_to_shared_cores_mean
         memory_gb_s=8.0,
         macs_per_s=1e9,
         cores=2,
-        sharing_of={"cpu": Sharing(step_s=0.0, efficiency=0.75, wait_s=1e-3, lock_s=2e-3)},
+        sharing_of={"cpu": CoreContention(step_s=0.0, efficiency=0.75, wait_s=1e-3, lock_s=2e-3)},
     )
     taken = StageTimes(
         sample_s=0.0,
@@ -167,7 +173,7 @@ def test_rates_with_one_thread_and_with_all_are_joined_by_amdahls_law() -> None:
 
 def test_subgraphs_of_walks_take_their_steps_and_what_they_look_at() -> None:
     walks = replace(WORK, walk_steps=6000.0, scanned_edges=90_000.0)
-    training = replace(TRAINING, at=in_proportion(walks, 2), batch_size=2, targets_per_epoch=10)
+    training = replace(TRAINING, at=proportional_workload(walks, 2), batch_size=2, targets_per_epoch=10)
     tables = tuple(
         WalkCost(graph_bytes=1e6, threads=threads, step_s=1e-7 / threads, scan_s=2e-9) for threads in (1, 4)
     )
@@ -185,7 +191,7 @@ def test_subgraphs_of_walks_take_their_steps_and_what_they_look_at() -> None:
 def test_the_host_keeps_what_is_in_flight_and_what_it_computes() -> None:
     flight = 3000 * 50 * 4 + 4900 * 4 + 900 * 8
     weights = 2 * (100 * 20 + 40 * 10) * 4
-    found = host_memory_bytes([WORK], TRAINING, 3, computed_here=[WORK])
+    found = host_memory_bytes([WORK], TRAINING, 3, host_workloads=[WORK])
     assert found == pytest.approx(2e6 + 3 * flight + 2 * weights + weights + activations_bytes(WORK))
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from hyrt_perfmodel.platforms.platform import Host
-from hyrt_perfmodel.prediction.extra_terms import Terms
+from hyrt_perfmodel.prediction.extra_terms import ExtraTerms
 from hyrt_perfmodel.prediction.stage_times import StageTimes, iteration_s
 from hyrt_perfmodel.prediction.stages import aggregate_s, load_s, trainer_s, update_s
-from hyrt_perfmodel.workloads.workload import Workload
+from hyrt_perfmodel.workload import Workload
 
 WORK = Workload(vertices=(1000, 200, 50), edges=(2000, 500), features=(10, 20, 5), concat=True)
 
@@ -66,7 +66,7 @@ def test_what_follows_each_other_adds_up(overlap: str) -> None:
     )
     host = Host(memory_gb_s=1.0, macs_per_s=1.0)
     wanted = {"all": 8.5, "trainers": 1 + 2 + 4 + 8.5, "nothing": 1 + 2 + 4 + 3 + 8 + 0.5}
-    terms = Terms(overlap=overlap)  # type: ignore[arg-type]
+    terms = ExtraTerms(overlap=overlap)  # type: ignore[arg-type]
     assert iteration_s(times, host, terms) == wanted[overlap]
     with pytest.raises(ValueError, match="overlap is 'some'"):
-        Terms(overlap="some")  # type: ignore[arg-type]
+        ExtraTerms(overlap="some")  # type: ignore[arg-type]

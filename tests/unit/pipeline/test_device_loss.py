@@ -13,10 +13,10 @@ from unit.pipeline.test_recovery_rules import Hops
 
 from hyrt.api import load
 from hyrt.config import build_config
-from hyrt.errors import ConfigError, DeviceFault, StageFailure
-from hyrt.observe.events import Checkpointed, Event, Notice, RunStarted, StepGroup
+from hyrt.errors import ConfigError, DeviceFaultError, StageError
+from hyrt.telemetry.events import CheckpointWritten, Event, Notice, RunStarted, StepMetrics
+from hyrt.training.build_run import build_run
 from hyrt.training.checkpoint import load_newest_checkpoint
-from hyrt.training.compose import compose_run
 from hyrt.training.train import Training
 
 GRAPH = load("synthetic:tiny")
@@ -41,7 +41,7 @@ class Run:
         }
         self.heard: list[Event] = []
         training = Training(
-            compose_run(
+            build_run(
                 build_config(settings),
                 GRAPH,
                 emit=self.heard.append,
@@ -71,13 +71,13 @@ def failing(monkeypatch: pytest.MonkeyPatch):
 
     def fail(self, staged):
         if self.info.name == "cpu:0" and staged.step == 7:
-            raise DeviceFault("cpu:0: the bus has gone")
+            raise DeviceFaultError("cpu:0: the bus has gone")
         return propagate(self, staged)
 
     def close_badly(self) -> None:
         close(self)
         if self.info.name == "cpu:0":
-            raise DeviceFault("cpu:0: cannot be closed")
+            raise DeviceFaultError("cpu:0: cannot be closed")
 
     monkeypatch.setattr(CpuDevice, "propagate", fail)
     monkeypatch.setattr(CpuDevice, "close", close_badly)
@@ -98,21 +98,21 @@ def test_a_run_goes_on_without_a_device(undisturbed: Run, pipelined: bool) -> No
     warnings = [event.text for event in run.of(Notice) if event.kind == "warning"]
     assert len(warnings) == 1
     assert warnings[0].startswith("step 7: cpu:0 is lost; the run continues without it; split cpu:0 100 → 0")
-    groups = run.of(StepGroup)
+    groups = run.of(StepMetrics)
     assert groups[0].split == {"cpu:0": 100, "cpu:1": 140}
     assert groups[-1].split == {"cpu:0": 0, "cpu:1": 240}
     losses = [loss for group in groups for loss in group.losses]
-    wanted = [loss for group in undisturbed.of(StepGroup) for loss in group.losses]
+    wanted = [loss for group in undisturbed.of(StepMetrics) for loss in group.losses]
     np.testing.assert_allclose(losses, wanted, rtol=1e-5)
 
 
 @pytest.mark.usefixtures("failing")
 def test_by_default_the_run_ends() -> None:
     with pytest.raises(
-        StageFailure, match=r"error in propagate on cpu:0 at step 7: (?!cpu:0).*bus has gone"
+        StageError, match=r"error in propagate on cpu:0 at step 7: (?!cpu:0).*bus has gone"
     ) as raised:
         Run(["cpu:0", "cpu:1"], split=[120, 120])
-    assert isinstance(raised.value.__cause__, DeviceFault)
+    assert isinstance(raised.value.__cause__, DeviceFaultError)
     assert "cpu:0: cannot be closed" in " ".join(raised.value.__notes__)
 
 
@@ -124,11 +124,11 @@ def test_a_resumed_run_opens_the_lost_device_again(
 
         def fail(self, staged):
             if self.info.name == "cpu:0" and staged.step == 2:
-                raise DeviceFault("cpu:0: the bus has gone")
+                raise DeviceFaultError("cpu:0: the bus has gone")
             return propagate(self, staged)
 
         patch.setattr(CpuDevice, "propagate", fail)
-        first = Run(["cpu:0", "cpu:1"], tmp_path, stop_at=Checkpointed, **CONTINUE)
+        first = Run(["cpu:0", "cpu:1"], tmp_path, stop_at=CheckpointWritten, **CONTINUE)
     assert first.result.status == "interrupted"
     assert list(first.result.summary["devices_lost"]) == ["cpu:0"]
     second = Run(["cpu:0", "cpu:1"], tmp_path, resume=True, **CONTINUE)

@@ -9,12 +9,12 @@ from graphs import dense_features, random_graph
 from unit.nn.dense_reference import parameters_of, scores
 
 from hyrt.config import build_config
-from hyrt.errors import Diverged
+from hyrt.errors import DivergenceError
 from hyrt.graph.row_source import DenseFeatures
-from hyrt.machine.workers import Workers
-from hyrt.observe.events import StepGroup
-from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.training.compose import compose_run
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.neighbor_sampler import NeighborSampler
+from hyrt.telemetry.events import StepMetrics
+from hyrt.training.build_run import build_run
 from hyrt.training.setup import build_model
 from hyrt.training.train import Training
 
@@ -34,10 +34,10 @@ def train(graph, split=None, **sections):
     losses = []
 
     def emit(event) -> None:
-        if isinstance(event, StepGroup):
+        if isinstance(event, StepMetrics):
             losses.extend(event.losses)
 
-    training = Training(compose_run(build_config(settings), graph, emit=emit))
+    training = Training(build_run(build_config(settings), graph, emit=emit))
     training.run()
     # The weights of the last step, not of the best evaluation.
     return training, losses
@@ -166,7 +166,7 @@ def test_class_weights_are_means_over_targets(split: list[int] | None) -> None:
 def test_a_loss_that_is_not_finite_stops_before_the_update() -> None:
     graph = random_graph()
     training = Training(
-        compose_run(
+        build_run(
             build_config(
                 {
                     "data": {"batch_size": 24},
@@ -177,5 +177,5 @@ def test_a_loss_that_is_not_finite_stops_before_the_update() -> None:
             graph,
         )
     )
-    with pytest.raises(Diverged, match=r"cpu:0 is not finite at step \d+ \(seed 7\)"):
+    with pytest.raises(DivergenceError, match=r"cpu:0 is not finite at step \d+ \(seed 7\)"):
         training.run()

@@ -11,26 +11,25 @@ from graphs import random_graph
 
 from hyrt.config import build_config
 from hyrt.errors import ConfigError
-from hyrt.graph.narrow.narrow_rows import NarrowRows
-from hyrt.graph.narrow.narrowing import narrowed
-from hyrt.graph.narrow.row_format import ROW_FORMATS
+from hyrt.graph.quantized.features import quantize_graph
+from hyrt.graph.quantized.row_format import ROW_FORMATS
+from hyrt.graph.quantized.rows import QuantizedRows
 from hyrt.graph.row_source import DenseFeatures
-from hyrt.machine.workers import Workers
-from hyrt.nn.aggregation import Aggregation
-from hyrt.nn.architecture import Architecture
-from hyrt.nn.inputs import Aggregated, InPlace
+from hyrt.nn.architecture import Aggregation, Architecture
+from hyrt.nn.inputs import AggregatedFeatures, InPlaceFeatures
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.aggregate import aggregate_into
-from hyrt.nn.operators.narrow.aggregate_narrow import aggregate_narrow_into
-from hyrt.observe.events import StepGroup
+from hyrt.nn.operators.quantized import aggregate_quantized_into
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan, plan_input
-from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.training.compose import compose_run
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.neighbor_sampler import NeighborSampler
+from hyrt.telemetry.events import StepMetrics
+from hyrt.training.build_run import build_run
 from hyrt.training.train import Training
 
 ALONE = Workers(1, "test")
-NARROW = [name for name, row_format in ROW_FORMATS.items() if row_format.is_narrow]
+NARROW = [name for name, row_format in ROW_FORMATS.items() if row_format.is_quantized]
 
 
 def widened(graph: Any) -> np.ndarray:
@@ -60,7 +59,7 @@ def sampled(graph: Any, plan: InputPlan, fanout: int = 6) -> Any:
     ],
 )
 def test_an_aggregate_of_codes_is_that_of_the_numbers(name: str, reduce: Any, self_path: Any) -> None:
-    graph = narrowed(random_graph(features=13, seed=4), name)
+    graph = quantize_graph(random_graph(features=13, seed=4), name)
     what = Aggregation(reduce, self_path, 0.25)
     plan = InputPlan("aggregated", what)
     batch = sampled(graph, plan)
@@ -77,9 +76,9 @@ def test_edge_weights_count_for_codes() -> None:
     block = batch.blocks[0]
     block.weights = np.random.default_rng(0).random(block.num_edges).astype(np.float32)
     for name in ("int8", "int8-columns"):
-        narrow = narrowed(graph, name)
+        narrow = quantize_graph(graph, name)
         out = np.empty((block.num_dst, 5), np.float32)
-        aggregate_narrow_into(plan.aggregation, block, narrow.features.all_rows, out, ALONE)
+        aggregate_quantized_into(plan.aggregation, block, narrow.features.all_rows, out, ALONE)
         wanted = np.empty(out.shape, np.float64)
         aggregate_into(plan.aggregation, block, widened(narrow).astype(np.float64), wanted)
         assert np.abs(out - wanted).max() < 2e-6 * np.abs(wanted).max()
@@ -87,14 +86,14 @@ def test_edge_weights_count_for_codes() -> None:
 
 @pytest.mark.parametrize("name", NARROW)
 def test_rows_travel_in_their_format_to_who_takes_it(name: str) -> None:
-    graph = narrowed(random_graph(features=7), name)
+    graph = quantize_graph(random_graph(features=7), name)
     batch = sampled(graph, InputPlan("narrow"))
     rows = batch.inputs
-    assert isinstance(rows, NarrowRows)
+    assert isinstance(rows, QuantizedRows)
     assert rows.format.name == name
-    assert (rows.numbers() == widened(graph)[batch.blocks[0].sources]).all()
+    assert (rows.to_float32() == widened(graph)[batch.blocks[0].sources]).all()
     gathered = sampled(graph, InputPlan("rows")).inputs
-    assert torch.equal(gathered, torch.from_numpy(rows.numbers()))
+    assert torch.equal(gathered, torch.from_numpy(rows.to_float32()))
 
 
 @pytest.mark.parametrize(
@@ -112,22 +111,22 @@ def test_rows_travel_in_their_format_to_who_takes_it(name: str) -> None:
     ],
 )
 def test_the_form_of_narrow_rows(kind: str, rows: str, forms: Any, wanted: str) -> None:
-    graph = narrowed(random_graph(features=12), rows)
+    graph = quantize_graph(random_graph(features=12), rows)
     model = GNN(Architecture(kind=kind, in_features=12, hidden=8, num_classes=3, layers=2))
     assert plan_input(model, graph, forms, fuse=True).form == wanted
 
 
 def test_rows_of_a_whole_graph_are_numbers() -> None:
-    graph = narrowed(random_graph(features=12), "int8")
+    graph = quantize_graph(random_graph(features=12), "int8")
     model = GNN(Architecture(kind="gat", in_features=12, hidden=8, num_classes=3, layers=2))
     assert plan_input(model, graph, ("rows", "narrow"), fuse=True, whole=True).form == "rows"
 
 
 def test_bfloat16_is_read_in_place_by_every_layer() -> None:
-    graph = narrowed(random_graph(features=12), "bfloat16")
+    graph = quantize_graph(random_graph(features=12), "bfloat16")
     model = GNN(Architecture(kind="gat", in_features=12, hidden=8, num_classes=3, layers=1, heads=2))
     batch = sampled(graph, InputPlan("in_place"))
-    assert isinstance(batch.inputs, InPlace)
+    assert isinstance(batch.inputs, InPlaceFeatures)
     rows = sampled(graph, InputPlan("rows"))
     assert torch.allclose(model(batch.blocks, batch.inputs), model(rows.blocks, rows.inputs), atol=1e-6)
 
@@ -144,17 +143,17 @@ def losses(graph: Any, devices: list[str], **sections: Any) -> list[float]:
     found: list[float] = []
 
     def emit(event: Any) -> None:
-        if isinstance(event, StepGroup):
+        if isinstance(event, StepMetrics):
             found.extend(event.losses)
 
-    Training(compose_run(build_config(settings), graph, emit=emit)).run()
+    Training(build_run(build_config(settings), graph, emit=emit)).run()
     return found
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["mini-batches", "full graph"])
 @pytest.mark.parametrize("name", ["bfloat16", "int8"])
 def test_training_on_codes_is_training_on_their_numbers(name: str, whole: bool) -> None:
-    graph = narrowed(random_graph(vertices=200), name)
+    graph = quantize_graph(random_graph(vertices=200), name)
     numbers = graph.with_features(DenseFeatures(widened(graph)))
     sections: dict[str, Any] = {"sampler": {"kind": "full"}, "data": {}} if whole else {}
     wanted = losses(numbers, ["cpu"], **sections)
@@ -165,9 +164,9 @@ def test_training_on_codes_is_training_on_their_numbers(name: str, whole: bool) 
 
 
 def test_aggregated_input_of_the_whole_graph() -> None:
-    graph = narrowed(random_graph(features=7), "int8")
+    graph = quantize_graph(random_graph(features=7), "int8")
     batch = sampled(graph, InputPlan("aggregated", Aggregation("mean", "concat")))
-    assert isinstance(batch.inputs, Aggregated)
+    assert isinstance(batch.inputs, AggregatedFeatures)
 
 
 def test_stochastic_rounding_without_codes_is_refused() -> None:

@@ -12,19 +12,18 @@ from graphs import random_graph
 from hyrt_devices.null import NullDevice
 
 from hyrt.device import DeviceOptions
-from hyrt.errors import DeviceFault, StageFailure, Stalled
-from hyrt.machine.workers import Workers
+from hyrt.errors import DeviceFaultError, StageError, StallError
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
 from hyrt.objective.classification import Classification
-from hyrt.observe.hook import Hook
 from hyrt.pipeline.load import Loader
-from hyrt.pipeline.pipeline import GuardedSteps, Pipeline
-from hyrt.pipeline.serial import SerialSteps
-from hyrt.pipeline.shares import cut
+from hyrt.pipeline.pipeline import GuardedSteps, Pipeline, SerialSteps
 from hyrt.pipeline.stages import Stages
 from hyrt.pipeline.trainer import InputPlan, Trainer
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.pipeline.work_items import cut
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.neighbor_sampler import NeighborSampler
+from hyrt.telemetry.hooks import Hook
 
 STEPS = 12
 
@@ -136,7 +135,7 @@ def test_credits_bound_the_steps_in_flight() -> None:
             with lock:
                 alive.add(step)
                 peak = max(peak, len(alive))
-            batch.when_released(lambda: alive.discard(step))
+            batch.on_release(lambda: alive.discard(step))
             return batch
 
     graph = random_graph()
@@ -153,14 +152,14 @@ def fault(error: BaseException):
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("broken"), DeviceFault("gone"), SystemExit(3), KeyboardInterrupt()]
+    "error", [ValueError("broken"), DeviceFaultError("gone"), SystemExit(3), KeyboardInterrupt()]
 )
 @pytest.mark.parametrize("at", [0, 5, STEPS - 1])
 @pytest.mark.parametrize("method", ["transfer", "propagate"])
 def test_a_fault_on_a_device_names_stage_device_and_step(method: str, at: int, error: BaseException) -> None:
     devices = [null()[0], Faulty(NullDevice.probe()[1], method, at, fault(error))]
     started = time.monotonic()
-    with pytest.raises(StageFailure, match=rf"error in {method} on null:1 at step {at}") as raised:
+    with pytest.raises(StageError, match=rf"error in {method} on null:1 at step {at}") as raised:
         run(stages(devices, [16, 16]))
     assert raised.value.__cause__ is error
     assert time.monotonic() - started < 5
@@ -185,10 +184,10 @@ def test_a_fault_in_sampling_or_loading(stage: str, at: int) -> None:
             super().load(batch, plan, workers)
 
     what = stages(null(), [32], Sampler(graph, graph.split("train"), [3, 3], 32, 0), Load(graph.features))
-    with pytest.raises(StageFailure, match=rf"error in {stage} on cpu at step {at}: OSError: disk gone"):
+    with pytest.raises(StageError, match=rf"error in {stage} on cpu at step {at}: OSError: disk gone"):
         run(what)
     assert pipeline_threads() == []
-    with pytest.raises(StageFailure, match=rf"error in {stage} on cpu at step {at}: OSError: disk gone"):
+    with pytest.raises(StageError, match=rf"error in {stage} on cpu at step {at}: OSError: disk gone"):
         list(SerialSteps(what, range(STEPS)).steps())
 
 
@@ -201,7 +200,7 @@ def test_a_hang_is_found_and_named() -> None:
         stacks.append(text)
         release.set()  # Let the thread end, so that the test leaves none.
 
-    with pytest.raises(Stalled, match=r"nothing moved for 0.2 s .*null:0"):
+    with pytest.raises(StallError, match=r"nothing moved for 0.2 s .*null:0"):
         run(stages([device], [32]), timeout=0.2, on_stall=on_stall)
     assert "hyrt.propagate.null:0" in stacks[0]
     assert "propagate on null:0: step 4" in stacks[0]
@@ -278,23 +277,23 @@ def test_pipelined_and_serial_runs_give_the_same_batches() -> None:
 @pytest.mark.parametrize(("stage", "step"), [("transfer", 2), ("propagate", 0), ("propagate", STEPS - 1)])
 def test_guarded_steps_end_as_the_pipeline_does(stage: str, step: int) -> None:
     def refuse() -> None:
-        raise DeviceFault("refused")
+        raise DeviceFaultError("refused")
 
     told: list[BaseException] = []
 
     class Heard(Hook):
-        def fail(self, failure: BaseException) -> None:
+        def on_pipeline_failure(self, failure: BaseException) -> None:
             told.append(failure)
 
     device = Faulty(NullDevice.probe()[0], stage, step, refuse)
     steps = GuardedSteps(stages([device], [32]), range(STEPS), stall_timeout_s=30, hooks=[Heard()])
     with (
-        pytest.raises(StageFailure, match=f"^error in {stage} on null:0 at step {step}: refused$") as raised,
+        pytest.raises(StageError, match=f"^error in {stage} on null:0 at step {step}: refused$") as raised,
         steps,
     ):
         list(steps.steps())
     assert told == [raised.value]
-    assert isinstance(raised.value.__cause__, DeviceFault)
+    assert isinstance(raised.value.__cause__, DeviceFaultError)
     assert pipeline_threads() == []
 
 
@@ -307,7 +306,7 @@ def test_guarded_steps_that_hang_are_named() -> None:
 
     device = Faulty(NullDevice.probe()[0], "propagate", 2, release.wait)
     steps = GuardedSteps(stages([device], [32]), range(STEPS), stall_timeout_s=0.2, on_stall=on_stall)
-    with pytest.raises(Stalled, match=r"propagate on null:0 at step 2 did not return"), steps:
+    with pytest.raises(StallError, match=r"propagate on null:0 at step 2 did not return"), steps:
         list(steps.steps())
     assert "hyrt.steps" in stacks[0]
     assert pipeline_threads() == []
@@ -354,7 +353,7 @@ def test_a_hung_transfer_is_found_while_the_weights_wait_for_it() -> None:
     """The update waits for the trainer's transfer; the consumer must not, out of the guard's sight."""
     release = threading.Event()
     device = Faulty(NullDevice.probe()[0], "transfer", 5, release.wait)
-    with pytest.raises(Stalled, match=r"nothing moved for 0.2 s"):
+    with pytest.raises(StallError, match=r"nothing moved for 0.2 s"):
         run(stages([device], [32]), timeout=0.2, on_stall=lambda stacks: release.set())
     assert pipeline_threads() == []
 
@@ -367,17 +366,17 @@ def test_a_stall_whose_report_fails_still_ends_the_run() -> None:
         release.set()
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(Stalled, match="nothing moved") as raised:
+    with pytest.raises(StallError, match="nothing moved") as raised:
         run(stages([device], [32]), timeout=0.2, on_stall=on_stall)
     assert "No space left" in " ".join(raised.value.__notes__)
 
 
 def test_a_thread_that_stays_stuck_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyrt.flow.stage_threads._JOIN_S", 0.2)
+    monkeypatch.setattr("hyrt.runtime.stage_threads._JOIN_S", 0.2)
     release = threading.Event()
     device = Faulty(NullDevice.probe()[0], "propagate", 2, release.wait)
     try:
-        with pytest.raises(StageFailure, match=r"nothing moved .*thread hyrt.propagate.null:0 did not end"):
+        with pytest.raises(StageError, match=r"nothing moved .*thread hyrt.propagate.null:0 did not end"):
             run(stages([device], [32]), timeout=0.2)
     finally:
         release.set()
@@ -390,12 +389,12 @@ def test_a_thread_that_stays_stuck_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_failed_update_names_the_synchronize_stage() -> None:
     class Refusing(NullDevice):
         def update(self, parameters):
-            raise DeviceFault("weights refused")
+            raise DeviceFaultError("weights refused")
 
     device = Refusing(NullDevice.probe()[0])
-    with pytest.raises(StageFailure, match=r"error in synchronize on null:0 at step 0: weights refused"):
+    with pytest.raises(StageError, match=r"error in synchronize on null:0 at step 0: weights refused"):
         run(stages([device], [32]))
-    with pytest.raises(StageFailure, match=r"error in synchronize on null:0 at step 0: weights refused"):
+    with pytest.raises(StageError, match=r"error in synchronize on null:0 at step 0: weights refused"):
         list(SerialSteps(stages([device], [32]), range(STEPS)).steps())
 
 
@@ -410,10 +409,10 @@ def test_what_the_channels_hold_between_two_moments() -> None:
         assert before is not None
         after = pipeline.queues()
     names = [f"{channel}.null:{i}" for channel in ("loaded", "staged", "done") for i in (0, 1)]
-    assert after.depth == {"sampled": 6} | dict.fromkeys(names, 3)
+    assert after.capacity == {"sampled": 6} | dict.fromkeys(names, 3)
     mean = after.mean_items_since(before)
-    assert set(mean) == set(after.depth)
-    assert all(0 <= items <= after.depth[name] for name, items in mean.items())
+    assert set(mean) == set(after.capacity)
+    assert all(0 <= items <= after.capacity[name] for name, items in mean.items())
     # Two of three steps are staged: the trainers wait for the weights of the one that is being synchronized.
     assert 1 < mean["staged.null:0"] < 2.5
     assert mean["sampled"] < 1

@@ -12,21 +12,20 @@ from hyrt_devices.cpu import CpuDevice
 
 from hyrt.balance.resource_manager import ResourceManager
 from hyrt.device import DeviceOptions
-from hyrt.errors import DeviceFault, DeviceOutOfMemory, StageFailure
-from hyrt.machine.workers import Workers
+from hyrt.errors import DeviceFaultError, DeviceOutOfMemoryError, StageError
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
 from hyrt.objective.classification import Classification
-from hyrt.observe.events import Balanced
 from hyrt.pipeline.load import Loader
-from hyrt.pipeline.pipeline import Pipeline
-from hyrt.pipeline.serial import SerialSteps
-from hyrt.pipeline.shares import StepPart
+from hyrt.pipeline.pipeline import Pipeline, SerialSteps
 from hyrt.pipeline.stages import Stages
 from hyrt.pipeline.synchronize import Synchronizer
 from hyrt.pipeline.trainer import InputPlan, Trainer
-from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.sampling.saint.saint_sampler import SaintSampler
+from hyrt.pipeline.work_items import RankSlice
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.neighbor_sampler import NeighborSampler
+from hyrt.sampling.saint_sampler import SaintSampler
+from hyrt.telemetry.events import AssignmentChanged
 
 STEPS = 20
 BATCH = 32
@@ -40,7 +39,9 @@ class Small(CpuDevice):
 
     def _fit(self, batch, stage: str) -> None:
         if self.stage == stage and len(batch.targets) > self.room:
-            raise DeviceOutOfMemory(f"{self.info.name}: {len(batch.targets)} targets, room for {self.room}")
+            raise DeviceOutOfMemoryError(
+                f"{self.info.name}: {len(batch.targets)} targets, room for {self.room}"
+            )
 
     def transfer(self, batch):
         self._fit(batch, "transfer")
@@ -58,7 +59,7 @@ class Mortal(CpuDevice):
 
     def _live(self, stage: str, step: int) -> None:
         if (stage, step) == self.dies:
-            raise DeviceFault(f"{self.info.name}: the bus has gone")
+            raise DeviceFaultError(f"{self.info.name}: the bus has gone")
 
     def transfer(self, batch):
         self._live("transfer", batch.step)
@@ -119,10 +120,12 @@ class Run:
                 counts=Classification.counts,
                 continue_on_loss=on_loss == "continue",
                 notify=self.notices.append,
-                part=StepPart(own_units=lambda step, units: np.array_split(units, times), most_times=times),
+                part=RankSlice(
+                    local_units=lambda step, units: np.array_split(units, times), max_time_steps=times
+                ),
             )
             synchronizer = Synchronizer(parameters, torch.optim.Adam(parameters, 0.01), trainers, 0)
-            self.balanced: list[Balanced] = []
+            self.balanced: list[AssignmentChanged] = []
             self.manager = None
             if policy is not None:
                 self.manager = ResourceManager(
@@ -130,7 +133,7 @@ class Run:
                     self.stages,
                     cores=4,
                     start=self.stages.schedule.latest.threads,
-                    given={},
+                    fixed_threads={},
                     steps_per_epoch=STEPS,
                     last_step=STEPS - 1,
                     emit=self.balanced.append,
@@ -239,10 +242,10 @@ def test_no_more_than_three_retries(split: list[int], pipelined: bool) -> None:
         calls.append(len(batch.targets)) or Small._fit(devices[0], batch, stage)
     )
     with pytest.raises(
-        StageFailure, match=r"error in transfer on cpu:0 at step 0: (?!cpu:0).*room for 0.*batch_size"
+        StageError, match=r"error in transfer on cpu:0 at step 0: (?!cpu:0).*room for 0.*batch_size"
     ) as error:
         Run(devices, split, pipelined=pipelined)
-    assert isinstance(error.value.__cause__, DeviceOutOfMemory)
+    assert isinstance(error.value.__cause__, DeviceOutOfMemoryError)
     assert not [t for t in threading.enumerate() if t.name.startswith("hyrt.transfer")]
 
 
@@ -255,7 +258,7 @@ def test_a_lost_device_ends_the_run_or_is_replaced(
     if not (stage == "update" and step == STEPS - 1):
         where = "synchronize" if stage == "update" else stage
         with pytest.raises(
-            StageFailure, match=f"error in {where} on cpu:0 at step {step}: (?!cpu:0).*bus has gone"
+            StageError, match=f"error in {where} on cpu:0 at step {step}: (?!cpu:0).*bus has gone"
         ):
             Run(three(Mortal, dies=(stage, step)), [12, 12, 8], pipelined=pipelined)
     run = Run(three(Mortal, dies=(stage, step)), [12, 12, 8], pipelined=pipelined, on_loss="continue")
@@ -268,7 +271,7 @@ def test_a_lost_device_ends_the_run_or_is_replaced(
 
 def test_when_all_are_lost_the_first_cause_is_raised() -> None:
     devices = opened(Mortal, 1, dies=("propagate", 3))
-    with pytest.raises(StageFailure, match=r"error in propagate on cpu:0 at step 3: .*no trainer is left"):
+    with pytest.raises(StageError, match=r"error in propagate on cpu:0 at step 3: .*no trainer is left"):
         Run(devices, [BATCH], on_loss="continue")
 
 

@@ -10,10 +10,10 @@ from hyrt_devices.cpu import CpuDevice
 from unit.pipeline.test_recovery import BATCH, STEPS, Mortal, Run, Small, opened, same
 
 from hyrt.device import DeviceOptions
-from hyrt.errors import DeviceFault, DeviceOutOfMemory, StageFailure, Stalled
+from hyrt.errors import DeviceFaultError, DeviceOutOfMemoryError, StageError, StallError
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.pipeline import Pipeline
-from hyrt.sampling.kernels import count_neighbors, draw_neighbors, prefix_sum
+from hyrt.sampling.kernels import count_neighbors, prefix_sum, sample_neighbors
 from hyrt.sampling.sampler import Hop
 
 
@@ -52,7 +52,7 @@ def test_targets_do_not_go_back_and_forth(undisturbed, rooms, split, ends, pipel
 def test_parts_of_a_single_trainer_are_said_once() -> None:
     run = Run(small(9), [BATCH])
     # It does all of a step, in parts: a limit below its split would have no assignment.
-    assert run.stages.trainers[0].most_units == BATCH == run.stages.split[0]
+    assert run.stages.trainers[0].max_units == BATCH == run.stages.split[0]
     assert len(run.notices) == 1
     assert run.notices[0].startswith("step 0: cpu:0 is out of memory and no other trainer can take more")
 
@@ -101,7 +101,7 @@ def test_a_fault_while_a_share_is_prepared_again_is_named(stage: str, monkeypatc
             raise OSError("disk gone")
         return sample(self, step, units, *more, **options)
 
-    from hyrt.sampling.neighbor import NeighborSampler
+    from hyrt.sampling.neighbor_sampler import NeighborSampler
 
     sample = NeighborSampler.sample
     if stage == "load":
@@ -109,7 +109,7 @@ def test_a_fault_while_a_share_is_prepared_again_is_named(stage: str, monkeypatc
     else:
         monkeypatch.setattr(NeighborSampler, "sample", missing)
     for pipelined in (True, False):
-        with pytest.raises(StageFailure, match=f"error in {stage} on cpu at step 0: OSError: disk gone"):
+        with pytest.raises(StageError, match=f"error in {stage} on cpu at step 0: OSError: disk gone"):
             Run(small(12, 99), [20, 12], pipelined=pipelined)
     assert not [t.name for t in threading.enumerate() if t.name.startswith(("hyrt.transfer", "hyrt.sample"))]
 
@@ -133,7 +133,7 @@ def test_a_share_that_hangs_the_second_time_is_found(monkeypatch) -> None:
         return Pipeline(stages, steps, **options)
 
     monkeypatch.setattr("unit.pipeline.test_recovery.Pipeline", patient)
-    with pytest.raises(Stalled, match=r"nothing moved for 0.2 s"):
+    with pytest.raises(StallError, match=r"nothing moved for 0.2 s"):
         Run(devices, [20, 12])
 
 
@@ -142,9 +142,9 @@ def test_when_the_last_of_two_is_lost_the_run_ends(undisturbed) -> None:
     devices[1].close()
     devices[1] = Mortal.open(CpuDevice.probe()[1], DeviceOptions())
     devices[1].dies = ("propagate", 9)
-    with pytest.raises(StageFailure, match=r"propagate on cpu:1 at step 9: .*no trainer is left") as raised:
+    with pytest.raises(StageError, match=r"propagate on cpu:1 at step 9: .*no trainer is left") as raised:
         Run(devices, [16, 16], on_loss="continue")
-    assert isinstance(raised.value.__cause__, DeviceFault)
+    assert isinstance(raised.value.__cause__, DeviceFaultError)
 
 
 class Hops:
@@ -166,7 +166,7 @@ class Hops:
         prefix_sum(counts, offsets)
         neighbors = np.empty(offsets[-1], vertices.dtype)
         positions = np.empty(offsets[-1], np.int64)
-        draw_neighbors(
+        sample_neighbors(
             graph.topology.indptr,
             graph.topology.indices,
             vertices,
@@ -183,7 +183,9 @@ class Hops:
         pass
 
 
-@pytest.mark.parametrize("error", [None, DeviceOutOfMemory("cpu:0: no room"), DeviceFault("cpu:0: gone")])
+@pytest.mark.parametrize(
+    "error", [None, DeviceOutOfMemoryError("cpu:0: no room"), DeviceFaultError("cpu:0: gone")]
+)
 def test_a_device_that_samples_and_then_cannot(undisturbed, error, monkeypatch) -> None:
     from unit.pipeline import test_recovery
 
@@ -203,7 +205,7 @@ def test_a_device_that_samples_and_then_cannot(undisturbed, error, monkeypatch) 
     if error is None:
         assert made[0].drawn == 2 * STEPS
         assert not run.notices
-    elif isinstance(error, DeviceOutOfMemory):
+    elif isinstance(error, DeviceOutOfMemoryError):
         assert run.notices == [
             "step 6: cpu:0 has no memory for sampling; the host samples for it (cpu:0: no room)"
         ]
@@ -212,5 +214,5 @@ def test_a_device_that_samples_and_then_cannot(undisturbed, error, monkeypatch) 
         assert len(run.notices) == 1
         assert run.stages.split == [0, BATCH]
         made.clear()
-        with pytest.raises(StageFailure, match=r"error in sample on cpu at step 6: cpu:0: gone"):
+        with pytest.raises(StageError, match=r"error in sample on cpu at step 6: cpu:0: gone"):
             Run(opened(CpuDevice, 2), [20, 12])

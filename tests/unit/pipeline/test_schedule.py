@@ -7,9 +7,9 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_perfmodel.assignment import Assignment, Threads
+from hyrt_perfmodel.policy import Assignment, Threads
 
-from hyrt.pipeline.schedule import Schedule
+from hyrt.pipeline.work_items import Schedule
 
 STEPS = 40
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyrt.pipeline.recovery import handed_over, recut
-from hyrt.pipeline.shares import cut
+from hyrt.pipeline.work_items import cut
 
 splits = st.lists(st.integers(0, 500), min_size=1, max_size=5).filter(any)
 

@@ -11,10 +11,10 @@ import torch
 
 from hyrt.config.settings import TrainConfig
 from hyrt.device import StepResult
-from hyrt.errors import Diverged
-from hyrt.nn.typed.learned.learned_rows import RowGradients
-from hyrt.pipeline.shares import Share, StepWork
-from hyrt.pipeline.synchronize import Reduction, StepTotals, Synchronizer, add_results, alone
+from hyrt.errors import DivergenceError
+from hyrt.nn.hetero.node_embedding import SparseGradient
+from hyrt.pipeline.synchronize import Reduction, StepTotals, Synchronizer, add_results, no_reduction
+from hyrt.pipeline.work_items import StepWork, WorkShare
 
 SHAPES = ((3, 2), (3,))
 LR = 0.5
@@ -35,11 +35,11 @@ def results(count: int) -> list[StepResult]:
     return [*made, StepResult.empty(0.0)]
 
 
-def weights_after(given: Sequence[StepResult], reduction: Reduction = alone) -> list[torch.Tensor]:
+def weights_after(given: Sequence[StepResult], reduction: Reduction = no_reduction) -> list[torch.Tensor]:
     parameters = [torch.nn.Parameter(torch.ones(shape)) for shape in SHAPES]
     synchronizer = Synchronizer(parameters, torch.optim.SGD(parameters, LR), [], 0, reduction)
     work = StepWork(0)
-    work.shares = [Share(work, index, np.arange(0), result=result) for index, result in enumerate(given)]
+    work.shares = [WorkShare(work, index, np.arange(0), result=result) for index, result in enumerate(given)]
     summary = synchronizer.step(work)
     # Every target has a loss of 1.
     assert summary.loss == pytest.approx(1.0)
@@ -100,7 +100,7 @@ def stepped(
         for index, part in enumerate(np.split(np.arange(8), cuts)):
             sums = [sum(of_one) for of_one in zip(*(each[target] for target in part), strict=True)]
             result = of_targets(len(part), sums)
-            work.shares.append(Share(work, index, part, result=result))
+            work.shares.append(WorkShare(work, index, part, result=result))
         synchronizer.step(work)
     return [parameter.detach() for parameter in parameters], means
 
@@ -112,7 +112,7 @@ def test_clipping_and_warm_up_are_torchs_own_for_any_split(
     optimizer: type[torch.optim.Optimizer], clip_norm: float, warm_up_steps: int
 ) -> None:
     def warm_up(step: int) -> float:
-        return TrainConfig(warmup_steps=warm_up_steps).warm_up(step, 7)
+        return TrainConfig(warmup_steps=warm_up_steps).warmup_factor(step, 7)
 
     one, means = stepped([], optimizer, clip_norm=clip_norm, warm_up=warm_up)
     for cuts in ([5], [1, 4], [1, 2, 6]):
@@ -142,11 +142,11 @@ def test_learned_rows_are_clipped_by_the_norm_of_all_gradients_together() -> Non
     table, weight = torch.nn.Parameter(torch.zeros(5, 2)), torch.nn.Parameter(torch.ones(3))
     of_rows = torch.tensor([[3.0, -4.0], [6.0, 8.0]])
     given = [of_targets(2, [torch.tensor([1.0, 2.0, 2.0])]), of_targets(2, [torch.tensor([3.0, 2.0, 2.0])])]
-    given[1] = replace(given[1], row_gradients=[RowGradients(0, np.array([1, 4]), of_rows)])
-    stepped_rows: list[RowGradients] = []
+    given[1] = replace(given[1], row_gradients=[SparseGradient(0, np.array([1, 4]), of_rows)])
+    stepped_rows: list[SparseGradient] = []
 
     class Tables:
-        def step(self, rows: Sequence[RowGradients], lr: float) -> None:
+        def step(self, rows: Sequence[SparseGradient], lr: float) -> None:
             stepped_rows.extend(rows)
 
     synchronizer = Synchronizer(
@@ -158,7 +158,7 @@ def test_learned_rows_are_clipped_by_the_norm_of_all_gradients_together() -> Non
         tables=Tables(),  # type: ignore[arg-type]
     )
     work = StepWork(0)
-    work.shares = [Share(work, index, np.arange(2), result=result) for index, result in enumerate(given)]
+    work.shares = [WorkShare(work, index, np.arange(2), result=result) for index, result in enumerate(given)]
     synchronizer.step(work)
     twin = torch.nn.Parameter(torch.ones(3))
     twin.grad, table.grad = torch.ones(3), torch.zeros(5, 2)
@@ -174,8 +174,8 @@ def test_a_norm_that_is_not_finite_is_not_applied() -> None:
     work = StepWork(6)
     # Each number is finite in float32; the sum of their squares is not.
     result = of_targets(1, [torch.full((3,), 1e30)])
-    work.shares = [Share(work, 0, np.arange(1), result=result)]
-    with pytest.raises(Diverged, match="the norm of the gradients is not finite at step 6"):
+    work.shares = [WorkShare(work, 0, np.arange(1), result=result)]
+    with pytest.raises(DivergenceError, match="the norm of the gradients is not finite at step 6"):
         synchronizer.step(work)
     assert torch.equal(parameters[0].detach(), torch.ones(3))
 

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hyrt.fullgraph import gathering
-from hyrt.fullgraph.recycled_matrices import RecycledMatrices
+from hyrt.fullgraph import gather_ops
+from hyrt.fullgraph.matrix_pool import MatrixPool
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import SparseFeatures
-from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.fused import fused_gather
 from hyrt.nn.model import GNN
-from hyrt.predict.whole_graphs.whole_graph_sizes import WholeGraphSizes
+from hyrt.predict.dataset_sizes import FullGraphSizes
+from hyrt.runtime.workers import Workers
 
 ALONE = Workers(1, "test")
 LARGE = 1 << 30
@@ -33,19 +33,19 @@ def without_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     Each of many widths and factors would be compiled.
     """
     for name in _LOOPS:
-        assert hasattr(gathering, name)
-        monkeypatch.setattr(gathering, name, lambda *_, **__: None)
+        assert hasattr(gather_ops, name)
+        monkeypatch.setattr(gather_ops, name, lambda *_, **__: None)
     # This one writes to memory of its own.
-    monkeypatch.setattr(gathering, "largest_backward_into", lambda *given, **_: given[4].fill(0))
+    monkeypatch.setattr(gather_ops, "max_aggregate_backward_into", lambda *given, **_: given[4].fill(0))
     monkeypatch.setattr(fused_gather, "run_loop", _no_loop)
-    new = RecycledMatrices._new
+    new = MatrixPool._new
 
-    def zeroed(self: RecycledMatrices, size: int) -> Any:
+    def zeroed(self: MatrixPool, size: int) -> Any:
         memory = new(self, size)
         memory.fill(0)
         return memory
 
-    monkeypatch.setattr(RecycledMatrices, "_new", zeroed)
+    monkeypatch.setattr(MatrixPool, "_new", zeroed)
 
 
 def _no_loop(loop: Any, edges: Any, operands: Any, outs: Any, winners: Any, workers: Any) -> list[Any]:
@@ -62,25 +62,25 @@ def scored(graph: Graph) -> np.ndarray:
     return np.concatenate([graph.split("val"), graph.split("test")]).astype(np.int32)
 
 
-def sizes_of(graph: Graph, targets: np.ndarray, *, mapped: bool = False) -> WholeGraphSizes:
+def sizes_of(graph: Graph, targets: np.ndarray, *, mapped: bool = False) -> FullGraphSizes:
     features = graph.features
     is_sparse = isinstance(features, SparseFeatures)
-    return WholeGraphSizes(
+    return FullGraphSizes(
         vertices=graph.num_vertices,
         edges=graph.num_edges,
         targets=len(targets),
         target_edges=float(graph.topology.in_degrees[targets].sum()),
         scored=len(scored(graph)),
-        held={},
+        data_bytes={},
         row_entries=len(features.columns) / graph.num_vertices if is_sparse else None,
-        mapped=mapped,
+        is_mapped=mapped,
     )
 
 
 class Recorded:
     """Matrices as the engine takes them and gives them back."""
 
-    def __init__(self, matrices: RecycledMatrices) -> None:
+    def __init__(self, matrices: MatrixPool) -> None:
         self.matrices = matrices
         self.events: list[tuple[str, int]] = []
 
@@ -92,11 +92,11 @@ class Recorded:
         self.events.append(("take", int(np.prod(shape)) * np.dtype(dtype).itemsize))
         return self.matrices.take(shape, dtype)
 
-    def give(self, matrix: np.ndarray | None) -> None:
+    def release(self, matrix: np.ndarray | None) -> None:
         if matrix is not None:
             memory = matrix
             while isinstance(memory.base, np.ndarray):
                 memory = memory.base
             assert memory.dtype == np.uint8, "a matrix that was not taken"
             self.events.append(("give", memory.nbytes))
-        self.matrices.give(matrix)
+        self.matrices.release(matrix)

@@ -11,14 +11,14 @@ from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, Train
 
 from hyrt.config import Config
 from hyrt.device import DeviceInfo, StepResult
-from hyrt.errors import UnsupportedModel
+from hyrt.errors import UnsupportedModelError
 from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
 from hyrt.predict.calibrate import host, machine
-from hyrt.predict.calibrate.host import LARGE, SMALL, timing
+from hyrt.predict.calibrate.host import LARGE, SMALL, time_call
 from hyrt.predict.calibrate.machine import measure_kind
 from hyrt.predict.calibrate.short_run import ShortRun
-from hyrt.predict.calibrate.trainers import PROBES, Widths
+from hyrt.predict.calibrate.trainers import PROBES, ProbeGraphs
 from hyrt.sampling.minibatch import MiniBatch
 
 
@@ -41,7 +41,7 @@ def test_repetitions_end_where_they_agree(
 
     monkeypatch.setattr(host, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     before: list[float] = []
-    found = timing(work, 5, lambda: before.append(now[0]))
+    found = time_call(work, 5, lambda: before.append(now[0]))
     assert found.seconds == pytest.approx(seconds)
     assert len(before) == counted
 
@@ -62,7 +62,7 @@ def test_a_probe_that_was_disturbed_is_measured_again_after_the_others() -> None
 
     info = DeviceInfo(kind="null", index=0, description="", memory_bytes=0)
     small = open_graph("synthetic:tiny")
-    graphs = Widths({SMALL: small, LARGE: small})
+    graphs = ProbeGraphs({SMALL: small, LARGE: small})
     probes = [PROBES[1], PROBES[3], PROBES[4]]
     found = measure_kind(Disturbed, info, 1, "graphsage", graphs, probes)
     assert [each.propagate.seconds for each in found] == [1.0] * 3
@@ -94,7 +94,7 @@ def test_a_device_that_runs_a_kind_only_plain_has_no_short_runs_of_it(
     def run(config: Config, graph: Graph, *, warm: int, steps: int) -> ShortRun:
         names = [request.name for request in config.device_requests]
         if config.model.kind == "gin" and "opencl:0" in names:
-            raise UnsupportedModel("opencl:0 cannot run layer 'layers.0.norm'")
+            raise UnsupportedModelError("opencl:0 cannot run layer 'layers.0.norm'")
         trained.append((config.model.kind, *names))
         return ShortRun(
             1.0, 0.2, {"synchronize": 0.1}, dict.fromkeys(names, 1), {"sample": 1, "load": 1, "train": 1}
@@ -108,7 +108,7 @@ def test_a_device_that_runs_a_kind_only_plain_has_no_short_runs_of_it(
         host=Host(memory_gb_s=1.0, macs_per_s=1e9),
         accelerators=(Accelerator(kind="opencl", memory_gb_s=1.0, macs_per_s=1e9, link_gb_s=1.0),),
     )
-    graphs = Widths({SMALL: small, LARGE: small})
+    graphs = ProbeGraphs({SMALL: small, LARGE: small})
     found = machine._runs(platform, graphs, trainer("cpu"), [trainer("opencl")], lambda text: None)
     assert len(found) == len(trained)
     assert {each[1:] for each in trained if each[0] == "gin"} == {("cpu:0",)}

@@ -9,29 +9,29 @@ from pathlib import Path
 import pytest
 import torch
 from hyrt_devices.null import NullDevice
-from hyrt_perfmodel.platforms.calibration_file import Calibration
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, TrainerRates
+from hyrt_perfmodel.platforms.platform_file import Calibration
 from hyrt_perfmodel.prediction.stages import load_s, trainer_s
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
+from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 from unit.predict.little_probes import measure_little
 
 from hyrt.config import build_config
 from hyrt.device import DeviceInfo, DeviceOptions, Rates
 from hyrt.device import discovery as registry
 from hyrt.device.discovery import Survey, find_device
-from hyrt.errors import DeviceUnavailable
+from hyrt.errors import DeviceUnavailableError
 from hyrt.graph import open_graph
-from hyrt.predict.calibrate.store import known_speed, read_measured, this_machine
-from hyrt.predict.choose_devices import _step_s, choose, known_work, resolve_auto, whole_step_s
-from hyrt.sampling.neighbor_settings import NeighborSettings
-from hyrt.training.compose import compose_run
+from hyrt.predict.calibrate.store import describe_machine, device_speed, read_measured
+from hyrt.predict.choose_devices import _step_s, choose_devices, known_work, resolve_auto, whole_step_s
+from hyrt.sampling.settings.neighbor_settings import NeighborSettings
+from hyrt.training.build_run import build_run
 from hyrt.training.setup import PreparedRun, build_model, build_sampler
 
 WORKLOAD = Workload(
     vertices=(100_000, 20_000, 1024), edges=(200_000, 25_000), features=(100, 256, 47), concat=True
 )
 WORK = TrainingWorkload(
-    at=in_proportion(WORKLOAD, 1024), targets_per_epoch=100_000, batch_size=1024, model="graphsage"
+    at=proportional_workload(WORKLOAD, 1024), targets_per_epoch=100_000, batch_size=1024, model="graphsage"
 )
 
 
@@ -54,7 +54,7 @@ SURVEYS = [
 
 def chosen(*infos: DeviceInfo, measured=None, why_not=lambda info: ""):
     surveys = [Survey(info.kind, "hyrt 1", (info,)) for info in infos]
-    return choose(surveys, lambda info: _step_s(info, measured, "graphsage", WORK), why_not)
+    return choose_devices(surveys, lambda info: _step_s(info, measured, "graphsage", WORK), why_not)
 
 
 def test_only_the_cpu_where_nothing_else_is() -> None:
@@ -73,7 +73,7 @@ def test_of_the_whole_graph_only_the_fastest_trains() -> None:
     surveys = [Survey("any", "hyrt 1", infos)]
     work = replace(WORK, batch_size=1, targets_per_epoch=1, at=lambda units: WORKLOAD, resident=True)
     step_s = lambda info: _step_s(info, None, "graphsage", work)  # noqa: E731
-    choice = choose(surveys, step_s, lambda info: "", one=True)
+    choice = choose_devices(surveys, step_s, lambda info: "", only_fastest=True)
     assert choice.devices == ("acme:1",)
     assert dict(choice.unused) == {
         "cpu:0": "slower than acme:1",
@@ -81,7 +81,9 @@ def test_of_the_whole_graph_only_the_fastest_trains() -> None:
         "fpga:0": "trains mini-batches only",
         "npu:0": "its rates are unknown: run `hyrt devices --measure`",
     }
-    assert choose(surveys, lambda info: None, lambda info: "", one=True).devices == ("cpu:0",)
+    assert choose_devices(surveys, lambda info: None, lambda info: "", only_fastest=True).devices == (
+        "cpu:0",
+    )
 
 
 def test_a_device_on_the_same_cores_is_not_taken_and_says_so() -> None:
@@ -132,7 +134,7 @@ def test_too_slow_unknown_and_unsupported_are_left_out_with_the_reason() -> None
 @pytest.mark.parametrize(("host", "used"), [(None, True), ("elsewhere", False)])
 def test_measured_rates_count_where_they_are_of_this_device(host: str | None, used: bool) -> None:
     gpu = device("cuda", rates=rates(100, 100, 1000))
-    machine = this_machine({gpu.name: gpu.description})
+    machine = describe_machine({gpu.name: gpu.description})
     measured = Calibration(
         machine=replace(machine, node=host or machine.node),
         date="2026-01-01",
@@ -158,13 +160,13 @@ def test_measured_rates_count_where_they_are_of_this_device(host: str | None, us
 
 def test_a_whole_step_is_the_equations_sum_or_its_transfer() -> None:
     """By the paper's terms and the second product of backward (extra_terms), written out."""
-    trainer = known_speed(device("cuda", rates=rates(100, 50, 1000)), None).trainer
+    trainer = device_speed(device("cuda", rates=rates(100, 50, 1000)), None).trainer
     assert trainer is not None
     computing = trainer_s(WORKLOAD, 50e9, 100e9)
     # Backward multiplies once more for the gradient of each layer's input, but for the first's.
     computing += WORKLOAD.vertices[2] * WORKLOAD.f_in(2) * WORKLOAD.features[2] / 100e9
     assert whole_step_s(trainer, WORK) == pytest.approx(computing)
-    slow = known_speed(device("cuda", rates=rates(100, 50, 0.1)), None).trainer
+    slow = device_speed(device("cuda", rates=rates(100, 50, 0.1)), None).trainer
     assert slow is not None
     topology = 4 * sum(WORKLOAD.edges) + 8 * sum(WORKLOAD.vertices[1:])
     assert whole_step_s(slow, WORK) == pytest.approx(load_s(WORKLOAD, 1e8) + topology / 1e8)
@@ -224,9 +226,9 @@ def test_without_any_device_the_reasons_are_said() -> None:
     broken = Survey("cpu", "hyrt 1", problem="broken: ImportError: no torch")
     shared = Survey("opencl", "hyrt 1", (device("opencl", rates=rates(1), host_cores=2),))
     with pytest.raises(
-        DeviceUnavailable, match=r"opencl:0: shares the CPU; cpu: broken: ImportError: no torch"
+        DeviceUnavailableError, match=r"opencl:0: shares the CPU; cpu: broken: ImportError: no torch"
     ):
-        choose([broken, shared], lambda info: None, lambda info: "")
+        choose_devices([broken, shared], lambda info: None, lambda info: "")
 
 
 def test_what_auto_has_built_is_what_the_run_trains(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -252,7 +254,7 @@ def test_what_auto_has_built_is_what_the_run_trains(monkeypatch: pytest.MonkeyPa
     resolved, choice = resolve_auto(config, prepared)
     assert choice is not None
     assert choice.unused == (("acme:0", "no"),)
-    parts = compose_run(resolved, graph, prepared=prepared)
+    parts = build_run(resolved, graph, prepared=prepared)
     assert sorted(built) == ["build_model", "build_sampler"]
     assert [parts.learner.model] == tried
     assert parts.sampler is prepared.sampler
@@ -282,7 +284,7 @@ def test_a_cpu_that_was_never_measured_is_before_it_is_compared(
         EntryPoint("acme", f"unit.predict.test_choose_devices:{backend}", registry.BACKENDS.group),
     ]
     monkeypatch.setattr(
-        "hyrt.machine.entry_points.entry_points",
+        "hyrt.runtime.entry_points.entry_points",
         lambda group: entries if group == registry.BACKENDS.group else entry_points(group=group),
     )
     if backend == "Refusing":

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from hyrt.predict.calibrate import chunks
-from hyrt.predict.calibrate.chunks import chunk_rates
-from hyrt.predict.calibrate.disk import file_gb_s
+from hyrt.predict.calibrate import full_graph
+from hyrt.predict.calibrate.full_graph import measure_chunk_rates
+from hyrt.predict.calibrate.host import measure_file_gb_s
 
 SIZES = (2**14, 2**16, 2**18)
 ROWS = {16: 512, 128: 128}
@@ -20,14 +20,14 @@ ROWS = {16: 512, 128: 128}
 
 @pytest.fixture(autouse=True)
 def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "_CHUNK_MATRIX_BYTES", SIZES)
-    monkeypatch.setattr(chunks, "_EDGES", {16: 8000, 128: 2000})
-    monkeypatch.setattr(chunks, "_ROWS", ROWS)
-    monkeypatch.setattr(chunks, "_CHUNK_REPETITIONS", 1)
+    monkeypatch.setattr(full_graph, "_CHUNK_MATRIX_BYTES", SIZES)
+    monkeypatch.setattr(full_graph, "_EDGES", {16: 8000, 128: 2000})
+    monkeypatch.setattr(full_graph, "_ROWS", ROWS)
+    monkeypatch.setattr(full_graph, "_CHUNK_REPETITIONS", 1)
 
 
 def test_all_rates_are_measured_with_one_thread_and_with_all() -> None:
-    found = chunk_rates(2)
+    found = measure_chunk_rates(2)
     assert [each.threads for each in found] == [1, 2]
     for rates in found:
         assert [each.matrix_bytes for each in rates.reads] == list(SIZES)
@@ -58,12 +58,12 @@ def test_rates_that_are_known_are_found(monkeypatch: pytest.MonkeyPatch) -> None
         """A product and its two gradients; a result and its gradient."""
         return ROWS[width] * (3 * width * width * mac_s + 2 * width * value_s)
 
-    monkeypatch.setattr(chunks, "_kernels", kernels)
-    monkeypatch.setattr(chunks._MeasuredChunk, "seconds", seconds)
-    monkeypatch.setattr(chunks, "_products_s", products_s)
+    monkeypatch.setattr(full_graph, "_kernels", kernels)
+    monkeypatch.setattr(full_graph._MeasuredChunk, "seconds", seconds)
+    monkeypatch.setattr(full_graph, "_products_s", products_s)
     for what, costs in (("_copy_s", 5e-10), ("_dropout_s", 2e-9), ("_loss_s", 4e-9)):
-        monkeypatch.setattr(chunks, what, lambda *arguments, costs=costs: costs)
-    [rates] = chunk_rates(1)
+        monkeypatch.setattr(full_graph, what, lambda *arguments, costs=costs: costs)
+    [rates] = measure_chunk_rates(1)
     for read in rates.reads:
         assert read.edge_s == pytest.approx(edge_s[int(read.matrix_bytes)])
         assert read.gb_s == pytest.approx(1e-9 / byte_s[int(read.matrix_bytes)])
@@ -74,6 +74,6 @@ def test_rates_that_are_known_are_found(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_file_is_written_and_read() -> None:
-    rate = file_gb_s()
+    rate = measure_file_gb_s()
     assert rate is not None
     assert rate > 0

@@ -7,19 +7,17 @@ from typing import Any
 
 import pytest
 from hyrt_devices.fpga.csim_device import FpgaCsimDevice
-from hyrt_hls.parts.resources import KernelDesign
-from hyrt_hls.task.arena_limits import with_task_targets
+from hyrt_hls.arena_limits import with_task_targets
+from hyrt_hls.resources import KernelDesign
+from hyrt_perfmodel.model_workload import model_workload
 from hyrt_perfmodel.platforms.platform_file import load_platform
-from hyrt_perfmodel.prediction.advice import advise
-from hyrt_perfmodel.prediction.predict import predict
-from hyrt_perfmodel.workloads.model_workload import model_workload
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
+from hyrt_perfmodel.prediction.predict import advise, predict
+from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 
 from hyrt.config import Config
 from hyrt.device import DeviceOptions
-from hyrt.errors import ConfigError, UnsupportedModel
-from hyrt.predict.any_machine import prepared
-from hyrt.predict.fpga_kernels import kernel_sentences, why_no_kernels, with_kernels
+from hyrt.errors import ConfigError, UnsupportedModelError
+from hyrt.predict.predict_platform import kernel_sentences, match_platform, select_designs, unsupported_reason
 from hyrt.testing.cases import make_graph
 from hyrt.training.setup import build_model
 
@@ -61,9 +59,9 @@ def test_the_rule_is_the_devices() -> None:
             said = ""
             try:
                 device.load(model, list(model.parameters()))
-            except UnsupportedModel as error:
+            except UnsupportedModelError as error:
                 said = str(error).replace(info.name, "the FPGA trainer")
-            assert why_no_kernels(chosen) == said
+            assert unsupported_reason(chosen) == said
             assert bool(said) == (settings in REFUSED)
     finally:
         device.close()
@@ -72,7 +70,7 @@ def test_the_rule_is_the_devices() -> None:
 def work(kind: str = "graphsage") -> TrainingWorkload:
     sizes = model_workload(kind, (160_000, 22_000, 1024), (210_000, 24_000), (100, 256, 47))
     return TrainingWorkload(
-        at=in_proportion(sizes, 1024), targets_per_epoch=100_000, batch_size=1024, model=kind
+        at=proportional_workload(sizes, 1024), targets_per_epoch=100_000, batch_size=1024, model=kind
     )
 
 
@@ -80,18 +78,18 @@ def test_what_the_kernels_do_not_run_takes_rates_and_is_said() -> None:
     rates = replace(
         PLATFORM, accelerators=tuple(replace(each, design=None) for each in PLATFORM.accelerators)
     )
-    machine, (said,) = with_kernels(PLATFORM, work(), config({"aggregate": "max"}), paper=False)
+    machine, (said,) = select_designs(PLATFORM, work(), config({"aggregate": "max"}), paper=False)
     assert machine == rates
     assert "do not run this model on u250; the prediction uses rates" in said
     assert "aggregate='max'" in said
     # Sizes alone tell of two products a layer, and not of maxima.
-    machine, (said,) = with_kernels(PLATFORM, work("gin"), None, paper=False)
+    machine, (said,) = select_designs(PLATFORM, work("gin"), None, paper=False)
     assert machine == rates
     assert "one product per layer" in said
-    assert with_kernels(PLATFORM, work(), None, paper=False) == (PLATFORM, [])
-    assert with_kernels(PLATFORM, work(), config({}), paper=False) == (PLATFORM, [])
+    assert select_designs(PLATFORM, work(), None, paper=False) == (PLATFORM, [])
+    assert select_designs(PLATFORM, work(), config({}), paper=False) == (PLATFORM, [])
     # The paper's form knows no designs.
-    assert with_kernels(PLATFORM, work(), config({}), paper=True) == (rates, [])
+    assert select_designs(PLATFORM, work(), config({}), paper=True) == (rates, [])
 
 
 @pytest.mark.parametrize("batch", [300, 4000])
@@ -120,7 +118,7 @@ def test_kernels_of_a_design_are_advised_to_take_fewer_bits_but_not_to_keep_rows
             accelerators=tuple(replace(each, design=design) for each in slow),
         )
         steps = replace(work(), hit_rate=lambda part: min(1.0, 5 * part))
-        changes = [each.change for each in advise(machine, steps, predict(machine, steps), most=99)]
+        changes = [each.change for each in advise(machine, steps, predict(machine, steps), max_changes=99)]
         assert "features in 16 bits (data.rows=float16)" in changes
         assert "features in 8 bits (data.rows=int8)" in changes
         assert any("data.cache" in change for change in changes) == (design is None)
@@ -144,9 +142,9 @@ def test_a_unit_that_no_fpga_holds_is_named_with_what_makes_it_smaller(
     whole = Workload(
         vertices=(1e6, 1e6, 1e6), edges=(1e7, 1e7), features=(128, 128, 16), concat=True, bytes_per_value=4
     )
-    work = TrainingWorkload(at=in_proportion(whole, 1), targets_per_epoch=1, batch_size=1)
+    work = TrainingWorkload(at=proportional_workload(whole, 1), targets_per_epoch=1, batch_size=1)
     with pytest.raises(ConfigError, match=message):
-        prepared(PLATFORM, work, Config.model_validate({"sampler": sampler}))
+        match_platform(PLATFORM, work, Config.model_validate({"sampler": sampler}))
     # Of targets, the fan-outs are what is too large.
     with pytest.raises(ValueError, match=r"one target needs .*: raise arena_words, or lower the fan-outs"):
-        prepared(PLATFORM, work, Config())
+        match_platform(PLATFORM, work, Config())

@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 from graphs import random_graph
-from hyrt_perfmodel.assignment import Assignment, Threads
 from hyrt_perfmodel.platforms.platform_file import load_platform
-from hyrt_perfmodel.prediction.mapping import initial_assignment
-from hyrt_perfmodel.prediction.memory import whole_graph_arrays
+from hyrt_perfmodel.policy import Assignment, Threads
+from hyrt_perfmodel.prediction.initial_assignment import full_graph_arrays, initial_assignment
 from hyrt_perfmodel.prediction.predict import Prediction, predict
-from hyrt_perfmodel.workloads.workload import TrainingWorkload
+from hyrt_perfmodel.workload import TrainingWorkload
 
 from hyrt.config import build_config
-from hyrt.predict.workload import configured_workload, sampled_workload, terms_of
-from hyrt.report.tables.predict_table import prediction_lines
+from hyrt.predict.workload import configured_terms, configured_workload, sampled_workload
+from hyrt.report.predict_table import prediction_lines
 
 PLATFORM = load_platform("2x-epyc7763-4x-a5000")
 THREADS = Threads(sample=1, load=1, train=128)
@@ -27,7 +26,7 @@ def config_of(kind: str = "gcn", **more: Any) -> Any:
 
 
 def predicted(work: TrainingWorkload, split: tuple[int, ...] = (1, 0, 0, 0, 0)) -> Prediction:
-    terms = terms_of(config_of())
+    terms = configured_terms(config_of())
     return predict(PLATFORM, work, assignment=Assignment(split=split, threads=THREADS), terms=terms)
 
 
@@ -55,7 +54,7 @@ def test_a_step_is_its_propagation(split: tuple[int, ...]) -> None:
     sync_s = now.stages.synchronize_s
     rest = (predicted(bare, split).iteration_s - sync_s) / (now.iteration_s - sync_s)
     assert now.gather_share == pytest.approx(1 - rest)
-    assert sum(now.arrays.values()) == now.memory["host" if split[0] else "a5000:0"].need_bytes
+    assert sum(now.arrays.values()) == now.memory["host" if split[0] else "a5000:0"].needed_bytes
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
@@ -63,7 +62,7 @@ def test_memory_array_by_array(symmetric: bool) -> None:
     graph = random_graph(200, features=10, classes=4, symmetric=symmetric)
     work = sampled_workload(config_of(), graph)
     topology = graph.topology.indptr.nbytes + graph.topology.indices.nbytes
-    found = whole_graph_arrays(work.at(1.0), work)
+    found = full_graph_arrays(work.at(1.0), work)
     assert found.pop("edges by source", 0.0) == (0 if symmetric else topology)
     assert found == pytest.approx(
         {
@@ -83,14 +82,14 @@ def test_memory_array_by_array(symmetric: bool) -> None:
 def test_attention_gathers_a_row_for_each_head_and_numbers_its_edges() -> None:
     graph = random_graph(200, features=10, classes=4)
     work = sampled_workload(config_of("gat"), graph)
-    found = whole_graph_arrays(work.at(1.0), work)
+    found = full_graph_arrays(work.at(1.0), work)
     assert found["gathered by layer 2"] == pytest.approx(200 * 4 * 32 * 4)
     assert found["edges' numbers by source"] == pytest.approx(4 * graph.num_edges)
 
 
 def test_a_device_without_the_memory_is_not_chosen() -> None:
     work = configured_workload(config_of(data={"source": "ogbn-papers100M"}))
-    split = initial_assignment(PLATFORM, work, threads=THREADS, terms=terms_of(config_of())).split
+    split = initial_assignment(PLATFORM, work, threads=THREADS, terms=configured_terms(config_of())).split
     assert split == (1, 0, 0, 0, 0), "only the host has the memory"
     assert not predicted(work, (0, 1, 0, 0, 0)).memory["a5000:0"].fits
 

@@ -9,22 +9,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hyrt_perfmodel.communication.full_graph_epoch import algorithm_epoch, fastest
+from hyrt_perfmodel.communication.full_graph_epoch import algorithm_epoch, fastest_algorithm
 from hyrt_perfmodel.communication.network import Network, find_network
+from hyrt_perfmodel.platforms.measured_costs import FullGraphRates, GatherCost
 from hyrt_perfmodel.platforms.platform import Host, Platform
 from hyrt_perfmodel.platforms.platform_file import load_platform
-from hyrt_perfmodel.platforms.whole_graph_rates import ReadCost, WholeGraphRates
 from hyrt_perfmodel.prediction.predict import predict
 
 from hyrt.config import Config, build_config
 from hyrt.errors import ConfigError
-from hyrt.graph.partition.volumes.block_volumes import block_volumes
+from hyrt.graph.partition.block_volumes import count_block_volumes
 from hyrt.graph.partition.write_parts import PartitionJob, write_parts
 from hyrt.graph.source import open_graph
-from hyrt.predict.ranks.chosen_algorithm import chosen_algorithm
-from hyrt.predict.ranks.full_graph_on_ranks import full_graph_work, predict_full_graph
+from hyrt.predict.ranks.full_graph import full_graph_work, predict_full_graph
+from hyrt.predict.ranks.rank_run import choose_algorithm
 from hyrt.predict.workload import configured_workload
-from hyrt.report.tables.full_graph_table import full_graph_lines
+from hyrt.report.ranks_table import full_graph_lines
 
 H200 = load_platform("h200")
 
@@ -82,8 +82,8 @@ def test_rows_are_counted_from_the_parts(parts: Path) -> None:
 
 def test_what_a_rank_does_for_itself_does_not_get_less_with_its_rows(parts: Path) -> None:
     # A pass over a chunk takes two cores 1 ms, and all else but 10 ns for a row along an edge takes no time.
-    read = ReadCost(kind="sum", back=False, matrix_bytes=1e6, row_s=1e-8, gb_s=1e9)
-    rates = WholeGraphRates(
+    read = GatherCost(kind="sum", back=False, matrix_bytes=1e6, row_s=1e-8, gb_s=1e9)
+    rates = FullGraphRates(
         threads=2, reads=(read,), mask_s=0.0, call_s=1e-3, macs_per_s=1e30, values_per_s=1e30
     )
     host = Host(memory_gb_s=10.0, macs_per_s=1e10, cores=2, whole_graph=rates)
@@ -102,7 +102,7 @@ def test_what_a_rank_does_for_itself_does_not_get_less_with_its_rows(parts: Path
     of_targets = int(graph.topology.in_degrees[targets].sum()) + len(targets)
     whole = graph.num_edges + graph.num_vertices
     assert 2 * whole + of_targets < work.edges_s / 1e-8 <= 4 * whole
-    assert (work.cores, work.most_waves) == (2, 4)
+    assert (work.cores, work.max_waves) == (2, 4)
     one = full_graph_work(config, graph, machine, training, threads=1)
     assert one.edges_s == pytest.approx(2 * work.edges_s)
     assert one.rank_s == pytest.approx(work.rank_s)
@@ -112,18 +112,18 @@ def test_data_without_parts_for_the_ranks_are_cut(parts: Path) -> None:
     config = settings(parts)
     said: list[str] = []
     network = find_network("slingshot-11")
-    found = predict_full_graph(H200, configured_workload(config), config, 8, network, say=said.append)
+    found = predict_full_graph(H200, configured_workload(config), config, 8, network, notify=said.append)
     # As the parts that there are were cut.
     assert "8 parts by random need, cut for this prediction" in found.assumptions[0]
     assert said[0].startswith("cutting the graph into 8 parts by random: at most ")
     assert found.algorithms[0].ranks == 8
     # Four blocks are the four parts, as in a run, with one rank each or two.
-    fewer = predict_full_graph(H200, configured_workload(config), config, 4, network, say=said.append)
+    fewer = predict_full_graph(H200, configured_workload(config), config, 4, network, notify=said.append)
     assert len(said) == 1
-    assert [each for each in found.scaling if each.ranks == 4] == [fastest(fewer.algorithms)]
+    assert [each for each in found.scaling if each.ranks == 4] == [fastest_algorithm(fewer.algorithms)]
     graph = open_graph("synthetic:tiny")
     homes = np.load(parts / "graph" / "home.npy")
-    volumes = block_volumes(graph.topology.indptr, graph.topology.indices, homes, 4)
+    volumes = count_block_volumes(graph.topology.indptr, graph.topology.indices, homes, 4)
     one = full_graph_work(config, graph, H200, configured_workload(config))
     [replicated] = [each for each in found.algorithms if each.name == "1.5d, c = 2"]
     assert replicated == algorithm_epoch("1.5d", volumes, 8, one, network)
@@ -145,13 +145,13 @@ def test_homes_of_another_graph_are_refused(tmp_path: Path) -> None:
 
 def test_a_run_takes_the_fastest_algorithm_on_its_network(parts: Path) -> None:
     slow = Network(name="slow", latency_s=1e-6, gb_s=1e-3)
-    algorithm, replication, text = chosen_algorithm(settings(parts), 4, slow)
+    algorithm, replication, text = choose_algorithm(settings(parts), 4, slow)
     assert (algorithm, replication) == ("1d", 1)
     assert "1d is the fastest by the cost model" in text
     assert "the network does 1 MB/s and 1 us a message" in text
     # Four parts at eight ranks: each has to be at two of them.
-    assert chosen_algorithm(settings(parts), 8, slow)[:2] == ("1.5d", 2)
+    assert choose_algorithm(settings(parts), 8, slow)[:2] == ("1.5d", 2)
     with pytest.raises(
         ConfigError, match="3 ranks cannot share its 4 parts evenly: start a number of ranks that divides 4"
     ):
-        chosen_algorithm(settings(parts), 3, slow)
+        choose_algorithm(settings(parts), 3, slow)

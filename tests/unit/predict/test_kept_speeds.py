@@ -11,28 +11,27 @@ import numpy as np
 import pytest
 from hyrt_devices.null import NullDevice
 from hyrt_devices.opencl import OpenclDevice
-from hyrt_perfmodel.platforms.calibration_file import (
+from hyrt_perfmodel.platforms.measured_costs import FullGraphRates, SampleCost
+from hyrt_perfmodel.platforms.platform import TrainerRates
+from hyrt_perfmodel.platforms.platform_file import (
     Calibration,
     CalibrationError,
     calibration_file,
     read_calibration,
 )
-from hyrt_perfmodel.platforms.host_tables import SampleCost
-from hyrt_perfmodel.platforms.platform import TrainerRates
-from hyrt_perfmodel.platforms.whole_graph_rates import WholeGraphRates
 from unit.predict.little_probes import measure_little
 
 from hyrt.config.command_line import new_config
 from hyrt.device import DeviceInfo, Rates, StepResult
 from hyrt.device.discovery import find_device
-from hyrt.doctor.children import kept_rates
-from hyrt.errors import ConfigError, DataNotWritten
+from hyrt.doctor.probes import software
+from hyrt.errors import ConfigError, DataWriteError
 from hyrt.graph import open_graph
-from hyrt.predict.calibrate import whole_graph
+from hyrt.predict.calibrate import full_graph
 from hyrt.predict.calibrate.machine import measure_devices, measure_kinds
-from hyrt.predict.calibrate.store import keep, known_speed, read_measured, usable
-from hyrt.predict.calibrate.trainers import PROBES, fit_link, measure
-from hyrt.predict.this_run import predict_run
+from hyrt.predict.calibrate.store import device_speed, read_measured, save_calibration, usable_calibration
+from hyrt.predict.calibrate.trainers import PROBES, fit_link, measure_probe
+from hyrt.predict.predict_run import predict_run
 from hyrt.sampling.minibatch import MiniBatch
 
 
@@ -54,7 +53,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_measured_rates_are_those_of_a_processor(measured) -> None:
     info, found = measured
-    speed = known_speed(info, found)
+    speed = device_speed(info, found)
     assert speed.rates is not None
     # Any core since 2010 multiplies faster than this, and none has reached that.
     assert 1e9 < speed.rates.macs_per_s < 1e13
@@ -74,12 +73,12 @@ def test_a_rate_that_one_kind_hardly_tells_is_not_shown_as_the_devices(measured)
     }
     host = replace(found.platform.host, models=models)
     slow = {"devices": {info.name: {"macs_per_s": 1e9, "memory_bytes_per_s": 1e9}}}
-    speed = known_speed(info, replace(found, platform=replace(found.platform, host=host), measured=slow))
+    speed = device_speed(info, replace(found, platform=replace(found.platform, host=host), measured=slow))
     assert speed.rates is not None
     assert (speed.rates.macs_per_s, speed.rates.memory_bytes_per_s) == (1.2e11, 1e10)
     # What the device has done, it can do.
     quick = {"devices": {info.name: {"macs_per_s": 5e11, "memory_bytes_per_s": 1e9}}}
-    speed = known_speed(info, replace(found, platform=replace(found.platform, host=host), measured=quick))
+    speed = device_speed(info, replace(found, platform=replace(found.platform, host=host), measured=quick))
     assert speed.rates is not None
     assert speed.rates.macs_per_s == 5e11
 
@@ -94,31 +93,31 @@ def test_a_device_that_compiles_kernels_is_measured(tmp_path: Path, monkeypatch:
     assert left_out == {}
     (accelerator,) = found.platform.accelerators
     assert (accelerator.kind, list(accelerator.models)) == ("opencl", ["graphsage"])
-    speed = known_speed(infos[1], found)
+    speed = device_speed(infos[1], found)
     assert speed.rates is not None
     assert 1e6 < speed.rates.macs_per_s < 1e13
 
 
 def test_a_machine_whose_devices_were_measured_is_not_calibrated(measured, cache: Path) -> None:
     _, found = measured
-    keep(found)
+    save_calibration(found)
     said: list[dict[str, object]] = []
-    kept_rates.probe_calibration("rates", lambda **each: said.append(each))
+    software.probe_calibration("rates", lambda **each: said.append(each))
     assert said == [{"calibrated": False, "why": "", "devices": ["cpu:0"]}]
     # Nor is there a calibration to make anew after an update.
-    keep(replace(found, machine=replace(found.machine, node="elsewhere")))
-    assert usable() == (None, "")
+    save_calibration(replace(found, machine=replace(found.machine, node="elsewhere")))
+    assert usable_calibration() == (None, "")
 
 
 def test_kept_rates_are_used_and_say_when(measured, cache: Path) -> None:
     info, found = measured
-    keep(found)
-    speed = known_speed(info, read_measured())
+    save_calibration(found)
+    speed = device_speed(info, read_measured())
     assert speed.not_used == ""
     assert speed.rates is not None
     assert speed.rates.source == f"measured {found.date}"
     other = DeviceInfo(kind="cpu", index=0, description="64 cores", memory_bytes=1)
-    stale = known_speed(other, read_measured())
+    stale = device_speed(other, read_measured())
     assert stale.rates is None
     assert stale.not_used == f"measurement made when cpu:0 was another device ({info.description})"
 
@@ -134,15 +133,15 @@ def test_kept_rates_are_used_and_say_when(measured, cache: Path) -> None:
 def test_what_was_measured_elsewhere_is_not_used(measured, change: dict, reason: str) -> None:
     info, found = measured
     moved = replace(found, machine=replace(found.machine, **change))
-    speed = known_speed(info, moved)
+    speed = device_speed(info, moved)
     assert speed.trainer is None
     assert speed.not_used.startswith(reason)
 
 
 def test_devices_alone_are_no_calibration(measured, cache: Path) -> None:
-    keep(measured[1])
+    save_calibration(measured[1])
     # A run starts without a prediction, and without a word: nobody has calibrated.
-    assert usable() == (None, "")
+    assert usable_calibration() == (None, "")
     with pytest.raises(CalibrationError, match="only the devices of this machine"):
         read_calibration()
 
@@ -159,10 +158,10 @@ def test_what_is_measured_joins_what_is_known(measured, cache: Path, monkeypatch
         models_alone={"gat": gat},
     )
     whole = replace(found, platform=replace(found.platform, host=host, relative_error=0.1))
-    keep(whole)
+    save_calibration(whole)
     measure_little(monkeypatch)
     again, _ = measure_devices([info], kinds=["graphsage"])
-    keep(again)
+    save_calibration(again)
     now = read_calibration()
     assert now.platform.host.sampling == sampling
     assert now.platform.relative_error == 0.1
@@ -170,7 +169,7 @@ def test_what_is_measured_joins_what_is_known(measured, cache: Path, monkeypatch
     assert now.platform.host.models_alone["gat"] == gat
     # A machine is not a million times slower than it was.
     assert now.platform.host.models["graphsage"].macs_per_s > 1e3 * slow.macs_per_s
-    assert usable()[0] == now
+    assert usable_calibration()[0] == now
 
 
 def test_a_kind_with_costs_of_its_own_joins_what_is_known(
@@ -178,22 +177,22 @@ def test_a_kind_with_costs_of_its_own_joins_what_is_known(
 ) -> None:
     found = measured[1]
     sampling = (SampleCost(renumbers=True, graph_bytes=1e6, edges=6400, threads=1, edges_per_s=2e7),)
-    whole = WholeGraphRates(threads=1, reads=(), mask_s=0, call_s=0, macs_per_s=1e12, values_per_s=1e12)
+    whole = FullGraphRates(threads=1, reads=(), mask_s=0, call_s=0, macs_per_s=1e12, values_per_s=1e12)
     host = replace(found.platform.host, sampling=sampling, whole_graph=whole)
-    keep(replace(found, platform=replace(found.platform, host=host)))
+    save_calibration(replace(found, platform=replace(found.platform, host=host)))
     before = read_calibration().platform.host
     graph = open_graph("synthetic:tiny")
     of_kind = new_config(None, ["model.kind=commnet", "data.source=synthetic:tiny"])
     said: list[str] = []
-    assert predict_run(of_kind, graph, say=said.append) is None
+    assert predict_run(of_kind, graph, notify=said.append) is None
     assert said == [
         "no prediction: cpu:0 was not calibrated with model.kind=commnet: run `hyrt calibrate --model "
         "commnet`, or choose another device with --devices"
     ]
     measure_little(monkeypatch)
-    monkeypatch.setattr(whole_graph, "_LOOP_PROBES", ((256, 4, 8),))
+    monkeypatch.setattr(full_graph, "_LOOP_PROBES", ((256, 4, 8),))
     again = measure_kinds(["commnet"])
-    keep(again)
+    save_calibration(again)
     now = read_calibration().platform.host
     # What was measured before stays, and the host's general rates are still those of GraphSAGE.
     assert now.models["graphsage"] == before.models["graphsage"]
@@ -209,9 +208,9 @@ def test_a_kind_with_costs_of_its_own_joins_what_is_known(
 
 
 def test_loops_over_edges_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_graph, "_LOOP_PROBES", ((256, 4, 8), (2048, 64, 8)))
-    rates = WholeGraphRates(threads=1, reads=(), mask_s=0, call_s=0, macs_per_s=1e12, values_per_s=1e12)
-    found = whole_graph.loop_cost("ggcn", rates)
+    monkeypatch.setattr(full_graph, "_LOOP_PROBES", ((256, 4, 8), (2048, 64, 8)))
+    rates = FullGraphRates(threads=1, reads=(), mask_s=0, call_s=0, macs_per_s=1e12, values_per_s=1e12)
+    found = full_graph.measure_loop_cost("ggcn", rates)
     assert found is not None
     # An edge of 8 gates takes more than a cycle or two, and less than a hundred thousand.
     assert 1e-9 < found.edge_s + 8 * found.value_s < 1e-4
@@ -243,7 +242,7 @@ def test_a_damaged_file_counts_as_none(cache: Path, text: str) -> None:
 
 @pytest.mark.parametrize("wrong", ["0", "-1.0", ".nan", "fast", "null"])
 def test_rates_that_are_none_are_left_out(cache: Path, measured, wrong: str) -> None:
-    keep(measured[1])
+    save_calibration(measured[1])
     lines = calibration_file().read_text().splitlines()
     changed = [
         f"{line.partition(':')[0]}: {wrong}" if line.strip().startswith("macs_per_s:") else line
@@ -268,7 +267,7 @@ def test_the_devices_own_clock_counts() -> None:
     info = DeviceInfo(kind="null", index=0, description="", memory_bytes=0)
     graph = open_graph("synthetic:tiny")
     device = Clocked.open(info, None)
-    found = [measure(device, "graphsage", probe, graph) for probe in PROBES]
+    found = [measure_probe(device, "graphsage", probe, graph) for probe in PROBES]
     assert [each.propagate.seconds for each in found] == [0.02] * len(PROBES)
     # The smaller last step of an epoch is left out.
     assert [each.workload.vertices[-1] for each in found] == [probe.targets for probe in PROBES]
@@ -284,14 +283,14 @@ def test_a_cache_that_cannot_be_written_is_said(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(DataNotWritten, match="XDG_CACHE_HOME"):
-        keep(measured[1])
+    with pytest.raises(DataWriteError, match="XDG_CACHE_HOME"):
+        save_calibration(measured[1])
 
 
 def test_assumed_rates_stand_until_measured() -> None:
     assumed = Rates(macs_per_s=1, memory_bytes_per_s=1, link_bytes_per_s=1, source="assumed: data sheet")
     info = DeviceInfo(kind="npu", index=0, description="", memory_bytes=1, rates=assumed)
-    speed = known_speed(info, None)
+    speed = device_speed(info, None)
     assert (speed.rates, speed.not_used) == (assumed, "")
     assert speed.trainer is not None
     assert speed.trainer.rates == TrainerRates(memory_gb_s=1e-9, macs_per_s=1)

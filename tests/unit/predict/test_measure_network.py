@@ -13,8 +13,8 @@ import torch
 from unit.distributed.ranks_in_threads import results_of
 
 from hyrt.cli.calibrate import _network_file
-from hyrt.distributed.joined_ranks import JoinedRanks
-from hyrt.distributed.rank_group import RankGroup
+from hyrt.distributed.context import DistributedContext
+from hyrt.distributed.process_group import RankGroup
 from hyrt.errors import ConfigError
 from hyrt.predict.calibrate import network
 
@@ -42,13 +42,13 @@ class TimedGroup:
         self.group, self.rank, self.size = group, group.rank, group.size
         self._clock = clock
 
-    def add(self, tensor: torch.Tensor, purpose: str) -> None:
-        self.group.add(tensor, purpose)
+    def all_reduce(self, tensor: torch.Tensor, purpose: str) -> None:
+        self.group.all_reduce(tensor, purpose)
         moved = 2 * (self.size - 1) / self.size * tensor.nbytes
         self._clock.now_s += 2 * (self.size - 1) * LATENCY_S + moved / RATE
         self._clock.spent_s += 2 * (self.size - 1) * MESSAGE_S + moved * BYTE_S
 
-    def exchange(
+    def all_to_all(
         self,
         given: torch.Tensor,
         given_counts: Sequence[int],
@@ -56,7 +56,7 @@ class TimedGroup:
         taken_counts: Sequence[int],
         purpose: str,
     ) -> None:
-        self.group.exchange(given, given_counts, taken, taken_counts, purpose)
+        self.group.all_to_all(given, given_counts, taken, taken_counts, purpose)
         moved = max(given.nbytes, taken.nbytes)
         self._clock.now_s += (self.size - 1) * LATENCY_S + moved / (PART * RATE)
         self._clock.spent_s += (self.size - 1) * MESSAGE_S + (given.nbytes + taken.nbytes) / 2 * BYTE_S
@@ -66,13 +66,13 @@ def test_known_times_give_their_latency_and_bandwidth(monkeypatch: pytest.Monkey
     clock = RankClock()
     monkeypatch.setattr(network, "time", clock)
 
-    def measured(ranks: JoinedRanks) -> Any:
+    def measured(ranks: DistributedContext) -> Any:
         timed = SimpleNamespace(
             size=ranks.size,
             control=ranks.control,
             group=lambda name: TimedGroup(ranks.group(name), clock),
         )
-        return network.measure_network(cast(JoinedRanks, timed), "slow")
+        return network.measure_network(cast(DistributedContext, timed), "slow")
 
     found = results_of(3, measured)
     assert found[0] == found[1] == found[2]

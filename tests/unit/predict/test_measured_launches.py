@@ -14,7 +14,7 @@ from hyrt.device.discovery import find_device
 from hyrt.device.protocol import DeviceOptions
 from hyrt.graph import open_graph
 from hyrt.predict.calibrate import host, trainers
-from hyrt.predict.calibrate.trainers import Probe, measure
+from hyrt.predict.calibrate.trainers import Probe, measure_probe
 from hyrt.sampling.block import Block
 
 
@@ -30,7 +30,7 @@ def test_walks_of_three_sizes_tell_what_a_mini_batch_a_step_and_an_edge_cost(
 
     monkeypatch.setattr(host, "SaintSampler", lambda graph, *rest, **more: graph.num_edges)
     monkeypatch.setattr(host, "_sample_walks", walked)
-    for cost in host.walking(graph, 1e6, 2):
+    for cost in host.measure_walks(graph, 1e6, 2):
         assert cost.launch_s == pytest.approx(2e-4)
         assert cost.step_s == pytest.approx(1.5e-7)
         assert cost.scan_s == pytest.approx(8e-9)
@@ -54,7 +54,7 @@ def test_loads_of_three_sizes_tell_what_a_mini_batch_a_row_and_a_byte_cost(
     monkeypatch.setattr(host, "Loader", Loader)
     monkeypatch.setattr(host, "CacheSweep", lambda targets: lambda: None)
     monkeypatch.setattr(host, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    for cost, _ in host.loading(graph, 1):
+    for cost, _ in host.measure_loading(graph, 1):
         # Mini-batches differ a bit in size.
         assert cost.launch_s == pytest.approx(3e-4, rel=0.1)
         assert cost.gb_s == pytest.approx(9.0, rel=0.2)
@@ -86,7 +86,7 @@ def test_before_each_mini_batch_as_much_is_read_as_a_step_of_its_size_reads(
 
     monkeypatch.setattr(host, "CacheSweep", Sweep)
     monkeypatch.setattr(host, "NeighborSampler", Sampler)
-    costs = [cost for cost, _ in host.sampling(open_graph("synthetic:tiny"), 1e6, 1)]
+    costs = [cost for cost, _ in host.measure_sampling(open_graph("synthetic:tiny"), 1e6, 1)]
     assert sorted({cost.edges for cost in costs}) == [64, 1024, 4096]
     # Of each kind of mini-batch the first, which may compile, is not timed; before every other one the caches
     # are emptied.
@@ -130,7 +130,7 @@ def test_sorting_edges_by_source_is_timed_apart(monkeypatch: pytest.MonkeyPatch)
     graph = open_graph("synthetic:tiny")
     probe = Probe(features=16, hidden=8, classes=4, targets=200, fanouts=(5, 5), graph="synthetic:tiny")
     with opened(backend, info, DeviceOptions(threads=1)) as device:
-        found = measure(device, "graphsage", probe, graph)
+        found = measure_probe(device, "graphsage", probe, graph)
     # The first layer's rows come aggregated: no gradient goes back along its edges.
     assert found.sorted_edges_per_s == pytest.approx(2e6, rel=0.1)
     # A step finds them sorted.

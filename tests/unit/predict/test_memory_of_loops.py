@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 from graphs import random_graph
-from hyrt_perfmodel.platforms.whole_graph_rates import WholeGraphRates
+from hyrt_perfmodel.platforms.measured_costs import FullGraphRates
 from recorded_steps import ALONE, LARGE, Recorded, model_of, scored, sizes_of, without_loops
 from saga_layers import layer_of
 
 from hyrt.config.command_line import new_config
-from hyrt.fullgraph.plan import KEPT_PART
+from hyrt.fullgraph.loops.loop_gather_ops import SagaGatherOp
+from hyrt.fullgraph.plan import CACHE_DIVISOR
 from hyrt.fullgraph.replica import FullGraphReplica
-from hyrt.fullgraph.saga.saga_gathering import SagaGathering
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import SparseFeatures
 from hyrt.nn import stack
@@ -23,10 +23,9 @@ from hyrt.nn.model import GNN
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.objective.classification import Classification
 from hyrt.predict.graph_memory import memory_facts
-from hyrt.predict.whole_graphs.step_walk import StepWalk
-from hyrt.predict.whole_graphs.whole_graph_work import whole_graph_step
+from hyrt.predict.step_dry_run import StepDryRun, full_graph_step
 from hyrt.predict.workload import sampled_workload
-from hyrt.sampling.full.full_sampler import FullSampler
+from hyrt.sampling.full_sampler import FullSampler
 
 
 def _own(name: str, **between: Any) -> Callable[[Graph], GNN]:
@@ -62,23 +61,23 @@ def test_a_step_takes_what_was_said(name: str, sparse: bool, monkeypatch: pytest
     model, targets = MODELS[name](graph), graph.split("train")[:12]
     sampler = FullSampler(graph, targets, len(model.layers), seed=3)
     batch = sampler.sample(0, sampler.units(0), ALONE)
-    assert batch.whole is not None
+    assert batch.full_graph is not None
     features = graph.features
-    inputs: Any = torch.from_numpy(features.values) if not sparse else SparseRows.of(features)  # type: ignore
+    inputs: Any = torch.from_numpy(features.values) if not sparse else SparseRows.from_features(features)  # type: ignore
     assert isinstance(features, SparseFeatures) == sparse
-    replica = FullGraphReplica.of(model, batch.whole, inputs, memory_bytes=LARGE)
+    replica = FullGraphReplica.build(model, batch.full_graph, inputs, memory_bytes=LARGE)
     chain = replica._chain
     chain.memory = recorded = Recorded(chain.memory)  # type: ignore[assignment]
-    walk = StepWalk(chain.plan, sizes_of(graph, targets))
+    walk = StepDryRun(chain.plan, sizes_of(graph, targets))
     walk.step()
     walk.scores()
     replica.step(batch, Classification(), ALONE)
-    replica.scores(scored(graph), ALONE)
+    replica.compute_scores(scored(graph), ALONE)
     assert recorded.events == walk.pool.events
     said = dict(
-        whole_graph_step(model, sizes_of(graph, targets), memory_bytes=LARGE * KEPT_PART, threads=1).arrays
+        full_graph_step(model, sizes_of(graph, targets), memory_bytes=LARGE * CACHE_DIVISOR, threads=1).arrays
     )
-    loops = [each for each in chain.gatherings if isinstance(each, SagaGathering)]
+    loops = [each for each in chain.gatherings if isinstance(each, SagaGatherOp)]
     read = sum(array.nbytes for each in loops for array in each._fixed)
     assert sum(said.pop(key) for key in list(said) if key.startswith("what layer")) == read
     assert bool(read) == (name in ("degrees, own", "by torch, own"))
@@ -88,11 +87,11 @@ def test_a_step_takes_what_was_said(name: str, sparse: bool, monkeypatch: pytest
     scales = sum(each._scale.nbytes for each in loops if each._scale is not None)
     fixed = 4 * 4 * graph.num_vertices  # Numbers twice, degrees, places among the targets.
     of_vertices = said.pop("vertices, degrees, their factors") - fixed
-    others = [each for each in chain.gatherings if not isinstance(each, SagaGathering)]
+    others = [each for each in chain.gatherings if not isinstance(each, SagaGatherOp)]
     assert of_vertices == scales if not others else of_vertices >= scales
     said.pop("chunks of rows, at most")
     said.pop("parameters, gradients, optimizer")
-    assert sum(said.values()) == replica.kept_bytes
+    assert sum(said.values()) == replica.matrix_bytes
 
 
 @pytest.mark.parametrize("kind", ["ggcn", "gnn-film", "ggnn", "commnet", "deepgcn"])
@@ -107,9 +106,9 @@ def test_layers_of_known_costs_that_have_to_be_read_are_predicted() -> None:
     work = sampled_workload(config, random_graph(60, 5))
     # Its loops over edges have not been measured: GCN's rates stand for it.
     assert work.model == "gcn"
-    assert work.whole is not None
-    rates = WholeGraphRates(threads=1, reads=(), mask_s=0, call_s=0, macs_per_s=1e9, values_per_s=1e9)
-    assert not rates.knows(work.whole(1e9, 1), work.model)
+    assert work.full_graph_step is not None
+    rates = FullGraphRates(threads=1, reads=(), mask_s=0, call_s=0, macs_per_s=1e9, values_per_s=1e9)
+    assert not rates.covers(work.full_graph_step(1e9, 1), work.model)
 
 
 @pytest.mark.parametrize(("kind", "own"), [("gat", True), ("gcn", True), ("gin", True), ("graphsage", False)])
@@ -117,8 +116,8 @@ def test_vertices_read_their_own_rows_where_sums_have_them(kind: str, own: bool)
     graph = random_graph(60, 5)
     settings = [f"model.kind={kind}", "model.input_dropout=0.1", "model.hidden=8", "sampler.kind=full"]
     work = sampled_workload(new_config(None, settings), graph)
-    assert work.whole is not None
-    found = [each for each in work.whole(0, 1).reads if not each.back]
+    assert work.full_graph_step is not None
+    found = [each for each in work.full_graph_step(0, 1).reads if not each.is_backward]
     targets = graph.split("train")
     into_targets = int(graph.topology.in_degrees[targets].sum())
     assert [each.rows for each in found] == [
@@ -133,15 +132,15 @@ def test_loops_read_every_edge_forward_and_back() -> None:
     config = new_config(None, ["model.kind=ggcn", "model.layers=3", "model.hidden=7", "sampler.kind=full"])
     work = sampled_workload(config, graph)
     assert work.model == "ggcn"
-    assert work.whole is not None
-    step = work.whole(1e9, 1)
+    assert work.full_graph_step is not None
+    step = work.full_graph_step(1e9, 1)
     into_targets = int(graph.topology.in_degrees[graph.split("train")].sum())
     edges = {
         False: [graph.num_edges, graph.num_edges, into_targets],
         True: [into_targets, graph.num_edges, graph.num_edges],
     }
     for back, counts in edges.items():
-        found = [each for each in step.reads if each.back == back]
+        found = [each for each in step.reads if each.is_backward == back]
         assert [each.rows for each in found] == counts
         assert {each.kind for each in found} == {"loops"}
         widths = [7, 7, graph.num_outputs]

@@ -12,19 +12,18 @@ import pytest
 from graphs import random_graph
 from hyrt_perfmodel.platforms.platform import Platform
 from hyrt_perfmodel.platforms.platform_file import load_platform
-from hyrt_perfmodel.prediction.advice import advise
-from hyrt_perfmodel.prediction.predict import predict
+from hyrt_perfmodel.prediction.predict import advise, predict
 from hyrt_perfmodel.prediction.stages import aggregate_s, load_s, synchronize_s, transfer_s
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload
+from hyrt_perfmodel.workload import TrainingWorkload, Workload
 
 from hyrt.config import build_config
-from hyrt.doctor.children.dataset_sizes import dataset_sizes
+from hyrt.doctor.probes.dataset_sizes import read_dataset_sizes
 from hyrt.graph.formats.convert import Conversion, convert
 from hyrt.graph.formats.npz import write_npz
 from hyrt.graph.formats.schema import from_graph
-from hyrt.graph.narrow.narrowing import narrowed
+from hyrt.graph.quantized.features import quantize_graph
 from hyrt.predict.choose_rows import choose_rows, resolve_rows
-from hyrt.predict.dataset_sizes import generated_sizes, graph_sizes, in_format
+from hyrt.predict.dataset_sizes import generated_sizes, graph_sizes, with_row_format
 from hyrt.predict.workload import expected_workload, other_samplers
 from hyrt.training.setup import PreparedRun
 
@@ -73,9 +72,9 @@ def test_where_the_link_bounds_int8_moves_the_split_and_the_epoch_back() -> None
     # The accelerators get more of each step when their link is relieved.
     assert sum(narrow.assignment.split[1:]) > 1.3 * sum(wide.assignment.split[1:])
     assert narrow.epoch_s < 0.8 * wide.epoch_s
-    changes = [each.change for each in advise(platform, configured("stored"), wide, most=9)]
+    changes = [each.change for each in advise(platform, configured("stored"), wide, max_changes=9)]
     assert "features in 8 bits (data.rows=int8)" in changes
-    found = [each.change for each in advise(platform, configured("int8"), narrow, most=9)]
+    found = [each.change for each in advise(platform, configured("int8"), narrow, max_changes=9)]
     assert not any("bits" in change for change in found)
 
 
@@ -84,8 +83,8 @@ def test_kernels_of_a_known_design_are_sent_codes_unless_columns_have_scales() -
     assert fpga.device.design is not None
     for rows, here, there in (("int8", 104, 104), ("int8-columns", 100, 400), ("float16", 200, 200)):
         work = configured(rows).at(10)
-        assert host.taken(work).dense_row_bytes == here
-        assert fpga.taken(work).dense_row_bytes == there
+        assert host.adapt_workload(work).dense_row_bytes == here
+        assert fpga.adapt_workload(work).dense_row_bytes == there
 
 
 def test_auto_takes_the_least_rounding_that_is_about_as_fast_as_any() -> None:
@@ -111,7 +110,7 @@ def test_auto_takes_the_least_rounding_that_is_about_as_fast_as_any() -> None:
 
 
 def test_auto_leaves_rows_alone_where_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyrt.predict.calibrate.store.usable", lambda: (None, ""))
+    monkeypatch.setattr("hyrt.predict.calibrate.store.usable_calibration", lambda: (None, ""))
     config = build_config({"data": {"rows": "auto"}, "devices": ["cpu"]})
     prepared = PreparedRun(config, random_graph(vertices=60, features=6))
     resolved, same, said = resolve_rows(config, prepared)
@@ -126,7 +125,10 @@ def test_advice_says_which_part_of_the_bytes_is_left() -> None:
     platform, work = slow_links(), configured("stored")
     # Transfer bounds all there is.
     platform = replace(platform, host=replace(platform.host, trains=False))
-    moved = {each.change: each.moved for each in advise(platform, work, predict(platform, work), most=99)}
+    moved = {
+        each.change: each.moved_ratio
+        for each in advise(platform, work, predict(platform, work), max_changes=99)
+    }
     assert moved["features in 8 bits (data.rows=int8)"] == pytest.approx(0.26)
     assert moved["features in 16 bits (data.rows=float16)"] == pytest.approx(0.5)
     assert moved["links twice as fast"] == 1
@@ -146,8 +148,13 @@ def test_sharing_neighbours_is_proposed_in_place_of_drawing_them_anew() -> None:
     assert labor.at(1024).dense_row_bytes == 104
     platform = replace(slow_links(), host=replace(slow_links().host, trains=False))
     now = predict(platform, work)
-    found = {each.change: each for each in advise(platform, work, now, others=[(words, labor)], most=99)}
-    assert found[words].moved == pytest.approx(labor.at(256).vertices[0] / work.at(256).vertices[0], rel=0.02)
+    found = {
+        each.change: each
+        for each in advise(platform, work, now, other_workloads=[(words, labor)], max_changes=99)
+    }
+    assert found[words].moved_ratio == pytest.approx(
+        labor.at(256).vertices[0] / work.at(256).vertices[0], rel=0.02
+    )
     assert found[words].epoch_s < 0.85 * now.epoch_s
     assert other_samplers(build_config({**sections, "sampler": {"kind": "labor"}}), work) == []
     assert other_samplers(build_config({"data": {"source": "a.npz"}}), work) == []
@@ -158,11 +165,11 @@ def test_sizes_of_open_graphs_and_of_files_agree(tmp_path: Path) -> None:
     write_npz(from_graph(graph), tmp_path / "a.npz")
     targets = np.arange(5)
     for rows, row_bytes in (("int8", 10.0), ("bfloat16", 12.0), ("int8-columns", 6.0)):
-        found = graph_sizes(narrowed(graph, rows), targets)
+        found = graph_sizes(quantize_graph(graph, rows), targets)
         assert (found.row_bytes, found.value_bytes) == (row_bytes, 4)
-        assert in_format(graph_sizes(graph, targets), rows).row_bytes == row_bytes
+        assert with_row_format(graph_sizes(graph, targets), rows).row_bytes == row_bytes
         convert(Conversion(str(tmp_path / "a.npz"), tmp_path / rows, rows=rows))
-        stored = dataset_sizes(str(tmp_path / rows), 0, "none")
+        stored = read_dataset_sizes(str(tmp_path / rows), 0, "none")
         more = 4 * 6 / 60 if rows == "int8-columns" else 0
         assert stored.row_bytes == pytest.approx(row_bytes + more)
         assert stored.value_bytes == 4

@@ -9,33 +9,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 from graphs import random_graph as graph_of_sparse
-from hyrt_perfmodel.communication.distributed_epoch import predict_ranks
-from hyrt_perfmodel.communication.expected_traffic import (
-    EXPECTED,
-    Spread,
-    expected_traffic,
-    hidden_bytes,
-)
+from hyrt_perfmodel.communication.distributed_epoch import predict_distributed
 from hyrt_perfmodel.communication.network import find_network
+from hyrt_perfmodel.communication.traffic import EXPECTED, WorkDistribution, expected_traffic, hidden_bytes
 from hyrt_perfmodel.platforms.platform_file import load_platform
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, Workload, in_proportion
+from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 from unit.sampling.small_graphs import random_graph
 
 from hyrt.config import Config, build_config
-from hyrt.distributed.rows.cache_choice import remote_reads
-from hyrt.distributed.strategies.home import Home
-from hyrt.distributed.strategies.hopgnn import HopGnn
-from hyrt.distributed.strategies.naive_migration import NaiveMigration
-from hyrt.distributed.strategies.registry import STRATEGIES, strategy
+from hyrt.distributed.strategies.expected_rows import remote_reads
+from hyrt.distributed.strategies.home import HomeStrategy
+from hyrt.distributed.strategies.hopgnn import HopGnnStrategy
+from hyrt.distributed.strategies.naive_migration import NaiveMigrationStrategy
+from hyrt.distributed.strategies.registry import STRATEGIES, create_strategy
 from hyrt.errors import ConfigError
 from hyrt.graph import open_graph
 from hyrt.graph.partition.write_parts import PartitionJob, write_parts
-from hyrt.machine.workers import Workers
-from hyrt.predict.ranks.counted_traffic import CountedSteps, configured_steps, wire_part
-from hyrt.predict.ranks.on_ranks import RanksComparison, RanksQuestion, predict_on_ranks
+from hyrt.predict.ranks.counted_traffic import CountedSteps, configured_steps, wire_fraction
+from hyrt.predict.ranks.strategies import RankPredictionRequest, RanksComparison, predict_on_ranks
 from hyrt.predict.workload import configured_workload
-from hyrt.report.tables.ranks_table import ranks_lines
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.report.ranks_table import ranks_lines
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.neighbor_sampler import NeighborSampler
 from hyrt.training.setup import build_model, build_sampler
 
 RANKS, BATCH, SEED = 3, 30, 4
@@ -43,7 +38,7 @@ GRAPH = random_graph(200, 6.0, seed=2)
 HOMES = (np.arange(200) // 67).astype(np.uint8)
 WORK = Workload(vertices=(4_000, 900, 100), edges=(5_000, 950), features=(100, 16, 8), concat=True)
 WEIGHT_BYTES = 4 * (200 * 16 + 32 * 8)
-TRAINING = TrainingWorkload(at=in_proportion(WORK, 100), targets_per_epoch=10_000, batch_size=400)
+TRAINING = TrainingWorkload(at=proportional_workload(WORK, 100), targets_per_epoch=10_000, batch_size=400)
 H200 = load_platform("h200")
 
 
@@ -63,7 +58,7 @@ def test_counted_rows_are_those_of_the_mini_batches_of_the_first_steps() -> None
                 assert block.sources is not None
                 for vertex in block.sources:
                     sent[HOMES[vertex], rank] += 400 / 4 * (HOMES[vertex] != rank)
-    found = counted_steps().traffic(strategy("model-centric"), WORK)
+    found = counted_steps().traffic(create_strategy("model-centric"), WORK)
     np.testing.assert_allclose(found.purposes["rows"].sent, sent)
     assert found.purposes["rows"].messages == RANKS - 1
     assert found.largest_share == pytest.approx(1.0)
@@ -73,7 +68,7 @@ def test_counted_rows_are_those_of_the_mini_batches_of_the_first_steps() -> None
 def test_cached_rows_do_not_travel_and_rounded_ones_take_half() -> None:
     sampler = NeighborSampler(GRAPH, GRAPH.split("train"), [3, 2], BATCH, SEED)
     cached = [
-        remote_reads(GRAPH.topology, GRAPH.split("train"), HOMES, rank, RANKS, Home(), BATCH, [3, 2])
+        remote_reads(GRAPH.topology, GRAPH.split("train"), HOMES, rank, RANKS, HomeStrategy(), BATCH, [3, 2])
         for rank in range(RANKS)
     ]
     fetched, steps = 0, 200
@@ -85,28 +80,28 @@ def test_cached_rows_do_not_travel_and_rounded_ones_take_half() -> None:
                 assert block.sources is not None
                 remote = block.sources[HOMES[block.sources] != rank]
                 fetched += len(np.setdiff1d(remote, cached[rank].vertices[:40]))
-    found = CountedSteps(GRAPH, HOMES, RANKS, [3, 2], BATCH, SEED, wire_part=0.5, cache=0.2)
-    sent = found.traffic(Home(), WORK).purposes["rows"].sent
+    found = CountedSteps(GRAPH, HOMES, RANKS, [3, 2], BATCH, SEED, wire_fraction=0.5, cache=0.2)
+    sent = found.traffic(HomeStrategy(), WORK).purposes["rows"].sent
     # Four steps are counted, and the part that is cached is expected.
     assert sent.sum() == pytest.approx(fetched / steps * 200, rel=0.1)
-    in_bytes = CountedSteps(GRAPH, HOMES, RANKS, [3, 2], BATCH, SEED, wire_part=0.5, cache=40 * 200)
-    np.testing.assert_allclose(in_bytes.traffic(Home(), WORK).purposes["rows"].sent, sent)
+    in_bytes = CountedSteps(GRAPH, HOMES, RANKS, [3, 2], BATCH, SEED, wire_fraction=0.5, cache=40 * 200)
+    np.testing.assert_allclose(in_bytes.traffic(HomeStrategy(), WORK).purposes["rows"].sent, sent)
 
 
 @pytest.mark.parametrize(("wire", "part"), [("float32", 1.0), ("bfloat16", 0.5)])
 def test_the_wire_rounds_dense_rows(wire: str, part: float) -> None:
     config = build_config({"distributed": {"wire": wire}})
-    assert wire_part(config, GRAPH) == part
-    assert wire_part(config, graph_of_sparse(sparse=True)) == 1.0
+    assert wire_fraction(config, GRAPH) == part
+    assert wire_fraction(config, graph_of_sparse(sparse=True)) == 1.0
 
 
 def test_counted_models_hop_between_all_time_steps() -> None:
-    found = counted_steps().traffic(strategy("hopgnn"), WORK)
+    found = counted_steps().traffic(create_strategy("hopgnn"), WORK)
     assert found.time_steps == RANKS
     assert found.purposes["models"].messages == RANKS - 1
     assert found.purposes["models"].sent.sum() == RANKS * (RANKS - 1) * 2 * WEIGHT_BYTES
     assert found.largest_share > 1
-    home = counted_steps().traffic(strategy("home"), WORK)
+    home = counted_steps().traffic(create_strategy("home"), WORK)
     assert home.largest_share <= found.largest_share
 
 
@@ -114,7 +109,10 @@ def test_attention_sends_the_rows_of_sources() -> None:
     """By hand: 4,000 sources and 900 destinations of each of 3 ranks; 100 columns, and 16 in all heads."""
     work = replace(WORK, concat=False, rows_per_edge=4, widths_in=(100.0, 16.0 * 4))
     training = TrainingWorkload(at=lambda targets: work, targets_per_epoch=1000, batch_size=300)
-    plain, of_sources = Spread(ranks=3, locality=1 / 3), Spread(ranks=3, locality=1 / 3, of_sources=True)
+    plain, of_sources = (
+        WorkDistribution(ranks=3, locality=1 / 3),
+        WorkDistribution(ranks=3, locality=1 / 3, multiplies_sources=True),
+    )
     for spread, products in ((plain, 900), (of_sources, 4000)):
         hidden = expected_traffic("p3", training, spread).purposes["hidden"]
         assert hidden.sent.sum() == pytest.approx(3 * 2 * 2 * products * 4 * 16)
@@ -133,12 +131,14 @@ def test_attention_sends_the_rows_of_sources() -> None:
     )
     assert hidden_bytes(single) == 4 * 16 * 4
     assert hidden_bytes(WORK) == 4 * 16
-    gin = replace(WORK, concat=False, widths_between=(24.0, 24.0))
+    gin = replace(WORK, concat=False, hidden_widths=(24.0, 24.0))
     assert hidden_bytes(gin) == 4 * 24
 
 
 def test_counted_rows_of_attention_are_those_of_sources() -> None:
-    plain, of_sources = (counted_steps().traffic(NaiveMigration(each), WORK) for each in (False, True))
+    plain, of_sources = (
+        counted_steps().traffic(NaiveMigrationStrategy(each), WORK) for each in (False, True)
+    )
     back_rows = of_sources.purposes["partials"].sent.sum() / (4 * 100)
     back_sums = plain.purposes["partials"].sent.sum() / (4 * 200)
     assert back_rows > back_sums
@@ -162,17 +162,21 @@ def test_products_of_sources_count_a_row_of_the_layer_below_each() -> None:
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_counted_traffic_has_the_purposes_of_the_expected(name: str) -> None:
     steps = counted_steps()
-    question = RanksQuestion(ranks=RANKS, network_name="1gbit")
-    spread = Spread(ranks=RANKS, locality=0.5)
-    expected = predict_ranks(name, H200, TRAINING, expected_traffic(name, TRAINING, spread), question.network)
-    counted = predict_ranks(name, H200, TRAINING, steps.traffic(strategy(name), WORK), question.network)
+    question = RankPredictionRequest(ranks=RANKS, network_name="1gbit")
+    spread = WorkDistribution(ranks=RANKS, locality=0.5)
+    expected = predict_distributed(
+        name, H200, TRAINING, expected_traffic(name, TRAINING, spread), question.network
+    )
+    counted = predict_distributed(
+        name, H200, TRAINING, steps.traffic(create_strategy(name), WORK), question.network
+    )
     sent = {purpose for purpose, num_bytes in counted.epoch_bytes.items() if num_bytes}
     assert sent == {purpose for purpose, num_bytes in expected.epoch_bytes.items() if num_bytes}
-    assert {purpose for purpose, time_s in counted.travel_s.items() if time_s} == sent
+    assert {purpose for purpose, time_s in counted.communication_s.items() if time_s} == sent
 
 
 def test_a_batch_of_sizes_alone_is_that_of_each_trainer() -> None:
-    question = RanksQuestion(ranks=4, network_name="1gbit", strategy_name="home")
+    question = RankPredictionRequest(ranks=4, network_name="1gbit", strategy_name="home")
     [found] = predict_on_ranks(H200, TRAINING, None, question).predictions
     # The h200 has two trainers, of 400 targets each.
     assert found.iterations == 4
@@ -181,23 +185,25 @@ def test_a_batch_of_sizes_alone_is_that_of_each_trainer() -> None:
 
 
 def test_an_uneven_placement_is_as_slow_as_its_largest_rank() -> None:
-    traffic = replace(counted_steps().traffic(strategy("home"), WORK), largest_share=1.5)
+    traffic = replace(counted_steps().traffic(create_strategy("home"), WORK), largest_share=1.5)
     fast = find_network("slingshot-11")
-    uneven = predict_ranks("home", H200, TRAINING, traffic, fast)
-    even = predict_ranks("home", H200, TRAINING, replace(traffic, largest_share=1.0), fast)
-    own_s = [each.stages_s["load"] - each.travel_s["rows"] for each in (uneven, even)]
+    uneven = predict_distributed("home", H200, TRAINING, traffic, fast)
+    even = predict_distributed("home", H200, TRAINING, replace(traffic, largest_share=1.0), fast)
+    own_s = [each.stages_s["load"] - each.communication_s["rows"] for each in (uneven, even)]
     assert own_s[0] == pytest.approx(1.5 * own_s[1], rel=0.02)
 
 
 def _fixed_times(config: Config, ranks: int) -> dict[str, int]:
-    question = RanksQuestion(ranks=ranks, network_name="200mbit", locality=0.25)
+    question = RankPredictionRequest(ranks=ranks, network_name="200mbit", locality=0.25)
     found = predict_on_ranks(H200, TRAINING, config, question).predictions
     return {each.strategy: each.time_steps for each in found}
 
 
 def test_time_steps_are_merged_as_long_as_that_is_faster() -> None:
     def time_steps(locality: float, network: str) -> int:
-        question = RanksQuestion(ranks=4, network_name=network, strategy_name="hopgnn", locality=locality)
+        question = RankPredictionRequest(
+            ranks=4, network_name=network, strategy_name="hopgnn", locality=locality
+        )
         return predict_on_ranks(H200, TRAINING, Config(), question).predictions[0].time_steps
 
     fixed = Config().model_copy(
@@ -214,7 +220,7 @@ def test_time_steps_are_merged_as_long_as_that_is_faster() -> None:
 
 def test_every_strategy_can_be_predicted() -> None:
     assert list(EXPECTED) == list(STRATEGIES)
-    found = predict_on_ranks(H200, TRAINING, None, RanksQuestion(ranks=4, network_name="10gbit"))
+    found = predict_on_ranks(H200, TRAINING, None, RankPredictionRequest(ranks=4, network_name="10gbit"))
     lines = ranks_lines(found)
     assert lines[0] == "4 ranks like h200 · 10gbit: 1.19 GB/s each way, 30 us a message"
     assert [line.split()[0] for line in lines[2:8]] == list(STRATEGIES)
@@ -225,7 +231,7 @@ def test_every_strategy_can_be_predicted() -> None:
 
 
 def test_one_strategy_shows_its_stages_and_bytes() -> None:
-    question = RanksQuestion(ranks=4, network_name="10gbit", strategy_name="home", locality=0.8)
+    question = RankPredictionRequest(ranks=4, network_name="10gbit", strategy_name="home", locality=0.8)
     found = predict_on_ranks(H200, TRAINING, None, question)
     lines = ranks_lines(found)
     assert any(line.startswith("4 steps of ") for line in lines)
@@ -246,13 +252,13 @@ def test_one_strategy_shows_its_stages_and_bytes() -> None:
 )
 def test_impossible_questions_are_refused(given: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        RanksQuestion(**{"ranks": 2, "network_name": "1gbit", **given})  # type: ignore[arg-type]
+        RankPredictionRequest(**{"ranks": 2, "network_name": "1gbit", **given})  # type: ignore[arg-type]
 
 
 def test_homes_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "home.npy"
     config = build_config({"data": {"source": "synthetic:tiny", "batch_size": 90}})
-    question = RanksQuestion(ranks=3, network_name="1gbit", homes=file)
+    question = RankPredictionRequest(ranks=3, network_name="1gbit", homes=file)
 
     def rows(homes: object) -> dict[str, float]:
         np.save(file, np.asarray(homes))
@@ -293,7 +299,7 @@ def test_parts_have_their_homes(tmp_path: Path) -> None:
     config = build_config({"data": {"source": str(parts), "batch_size": 90}})
 
     def predicted(**more: object) -> RanksComparison:
-        question = RanksQuestion(**{"ranks": 3, "network_name": "1gbit", **more})  # type: ignore[arg-type]
+        question = RankPredictionRequest(**{"ranks": 3, "network_name": "1gbit", **more})  # type: ignore[arg-type]
         return predict_on_ranks(H200, TRAINING, config, question)
 
     found, given = predicted(), predicted(homes=parts / "graph" / "home.npy")
@@ -316,7 +322,7 @@ def test_newer_samplers_are_counted_under_the_strategies_that_they_go_with(tmp_p
         config = build_config(
             {"data": {"source": "synthetic:tiny"}, "sampler": sampler, "model": {"layers": 2}, **more}
         )
-        question = RanksQuestion(ranks=3, network_name="1gbit", homes=tmp_path / "home.npy")
+        question = RankPredictionRequest(ranks=3, network_name="1gbit", homes=tmp_path / "home.npy")
         return predict_on_ranks(H200, configured_workload(config), config, question)
 
     ladies = found_of({"kind": "ladies", "layer_size": 64})
@@ -339,7 +345,9 @@ def test_the_rows_of_a_sampler_of_layers_are_those_of_its_steps() -> None:
     config = build_config({"sampler": {"kind": "ladies", "layer_size": 30}, "model": {"layers": 2}})
     config = config.model_copy(update={"data": config.data.model_copy(update={"batch_size": BATCH})})
     sampler = build_sampler(config, GRAPH, GRAPH.split("train"))
-    found = configured_steps(config, GRAPH, HOMES, RANKS, sampler).traffic(strategy("model-centric"), WORK)
+    found = configured_steps(config, GRAPH, HOMES, RANKS, sampler).traffic(
+        create_strategy("model-centric"), WORK
+    )
     again, sent = build_sampler(config, GRAPH, GRAPH.split("train")), np.zeros((RANKS, RANKS))
     with Workers(1, "test") as workers:
         for step in range(4):
@@ -360,7 +368,7 @@ def test_split_edges_travel_and_do_not_even_roots_out(tmp_path: Path) -> None:
         parts = tmp_path / topology
         write_parts(PartitionJob("synthetic:tiny", parts, num_parts=3, method="random", topology=topology))
         config = build_config({"data": {"source": str(parts), "batch_size": 90}})
-        question = RanksQuestion(ranks=3, network_name="1mbit")
+        question = RankPredictionRequest(ranks=3, network_name="1mbit")
         comparison = predict_on_ranks(H200, configured_workload(config), config, question)
         found[topology] = {each.strategy: each for each in comparison.predictions}
     assert set(found["replicated"]) - set(found["split"]) == {"p3", "naive-migration"}
@@ -368,12 +376,14 @@ def test_split_edges_travel_and_do_not_even_roots_out(tmp_path: Path) -> None:
     for name, split in found["split"].items():
         whole = found["replicated"][name]
         assert whole.epoch_bytes.get("edges", 0) == 0 < split.epoch_bytes["edges"]
-        assert split.stages_s["sample"] > whole.stages_s["sample"] + 0.5 * split.travel_s["edges"]
+        assert split.stages_s["sample"] > whole.stages_s["sample"] + 0.5 * split.communication_s["edges"]
         assert split.stages_s["load"] >= whole.stages_s["load"] * 0.9
     # Roots stay at home, however many those are.
     homes = np.load(parts / "graph" / "home.npy")
     steps = configured_steps(config, open_graph(str(parts)), homes, 3, None, edges_are_split=True)
-    sent = [steps.traffic(each, WORK).purposes["rows"].sent for each in (Home(), HopGnn(True, 3))]
+    sent = [
+        steps.traffic(each, WORK).purposes["rows"].sent for each in (HomeStrategy(), HopGnnStrategy(True, 3))
+    ]
     np.testing.assert_array_equal(*sent)
     cached = config.model_copy(update={"distributed": config.distributed.model_copy(update={"cache": 0.2})})
     with pytest.raises(ConfigError, match=r"and edges are split: omit distributed\.cache"):
@@ -383,7 +393,7 @@ def test_split_edges_travel_and_do_not_even_roots_out(tmp_path: Path) -> None:
 
 
 def test_work_that_cannot_be_divided_is_refused() -> None:
-    question = RanksQuestion(ranks=500, network_name="1gbit")
+    question = RankPredictionRequest(ranks=500, network_name="1gbit")
     with pytest.raises(ConfigError, match="a step of 400 targets cannot be divided among 500 ranks"):
         predict_on_ranks(H200, TRAINING, Config(), question)
     with pytest.raises(ConfigError, match="omit --full-graph"):

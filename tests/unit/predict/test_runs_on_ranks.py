@@ -9,26 +9,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hyrt_perfmodel.communication.collectives import all_reduce_s
 from hyrt_perfmodel.communication.network import Network, find_network
-from hyrt_perfmodel.platforms.calibration_file import Calibration
-from hyrt_perfmodel.platforms.host_chunk_rates import ChunkReadCost, HostChunkRates
-from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost
+from hyrt_perfmodel.communication.traffic import all_reduce_s
+from hyrt_perfmodel.platforms.measured_costs import ChunkReadCost, HostChunkRates, LoadCost, SampleCost
 from hyrt_perfmodel.platforms.platform import Host, Platform, TrainerRates
+from hyrt_perfmodel.platforms.platform_file import Calibration
 
 from hyrt.config import Config, build_config
 from hyrt.errors import ConfigError
 from hyrt.graph import open_graph
-from hyrt.graph.partition.one_part import open_part
+from hyrt.graph.partition.read_parts import open_part
 from hyrt.graph.partition.write_parts import PartitionJob, write_parts
-from hyrt.machine.cores import available_cores
-from hyrt.predict.calibrate.store import keep, this_machine
-from hyrt.predict.chunks.counted_chunks import counted_chunks
+from hyrt.predict.calibrate.store import describe_machine, save_calibration
+from hyrt.predict.chunks.chunked_work import count_graph_chunks
 from hyrt.predict.dataset_sizes import graph_sizes
-from hyrt.predict.ranks.full_graph_on_ranks import predict_full_graph
-from hyrt.predict.ranks.run_on_ranks import RankRun
+from hyrt.predict.ranks.full_graph import predict_full_graph
+from hyrt.predict.ranks.rank_run import RankRun
 from hyrt.predict.workload import sampled_workload
-from hyrt.training.given.expected_run import ExpectedRun
+from hyrt.runtime.hardware import available_cores
+from hyrt.training.prechecks import RunPrediction
 from hyrt.training.setup import build_model, build_sampler
 
 RATES = TrainerRates(memory_gb_s=8.0, macs_per_s=4e10, launch_s=1e-4, values_per_s=1e9)
@@ -56,9 +55,9 @@ def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibration:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     platform = Platform(name="this-machine", host=HOST, accelerators=(), source="measured")
-    machine = this_machine({"cpu:0": "made up"})
+    machine = describe_machine({"cpu:0": "made up"})
     found = Calibration(machine=machine, date="2026-01-01", seconds=1.0, platform=platform, measured={})
-    keep(found)
+    save_calibration(found)
     return found
 
 
@@ -79,7 +78,7 @@ def run_of(parts: Path, measured: Network | None = None, **settings: Any) -> Ran
     return RankRun(
         config=config,
         graph=graph,
-        homes=part.homes,
+        homes=part.part_ids,
         num_ranks=2,
         sampler=lambda: build_sampler(config, graph, graph.split("train")),
         measured=measured,
@@ -87,7 +86,7 @@ def run_of(parts: Path, measured: Network | None = None, **settings: Any) -> Ran
     )
 
 
-def predicted(run: RankRun) -> ExpectedRun:
+def predicted(run: RankRun) -> RunPrediction:
     said: list[str] = []
     found = run.predict(said.append)
     assert said == []
@@ -217,7 +216,7 @@ def test_ranks_in_chunks_take_what_one_machine_with_as_small_chunks_does(
         drawn_per_s=math.inf,
         scores_per_s=math.inf,
     )
-    keep(
+    save_calibration(
         replace(
             calibrated,
             platform=replace(calibrated.platform, host=replace(HOST, cores=1, chunks=(chunks,))),
@@ -226,7 +225,7 @@ def test_ranks_in_chunks_take_what_one_machine_with_as_small_chunks_does(
     found = predicted(run)
     topology, targets = run.graph.topology, run.graph.split("train")
     # Two ranks of two intervals each: four, of which each rank computes half. Vertices read themselves, too.
-    _, into = counted_chunks(topology, targets, 4)
+    _, into = count_graph_chunks(topology, targets, 4)
     rows = into.destinations.sum() + into.sources.sum() + 2 * len(targets)
     assert found.epoch_s == pytest.approx(rows / 2, rel=0.1)
 

@@ -9,8 +9,8 @@ import pytest
 from graphs import random_graph
 
 from hyrt.config import build_config
-from hyrt.machine.workers import Workers
-from hyrt.predict.block_sizes import sampled_block_sizes
+from hyrt.predict.dataset_sizes import sampled_block_sizes
+from hyrt.runtime.workers import Workers
 
 
 def test_steps_that_are_drawn_whole_keep_their_numbers_after_a_shorter_one() -> None:

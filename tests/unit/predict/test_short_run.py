@@ -9,16 +9,16 @@ import pytest
 
 from hyrt.config import build_config
 from hyrt.graph import open_graph
-from hyrt.observe.events import StepGroup
 from hyrt.predict.calibrate import short_run as module
+from hyrt.telemetry.events import StepMetrics
 
 
 def group(
     step: int, step_s: float, propagate_s: float, synchronize_s: float, steps_per_epoch: int = 100
-) -> StepGroup:
+) -> StepMetrics:
     """Two steps; all but what is given is made up."""
     stage_s = {"sample": 1.0, "load": 1.0, "transfer": 0.0}
-    return StepGroup(
+    return StepMetrics(
         epoch=1,
         step=step,
         steps_done=(step - 1) % steps_per_epoch + 1,
@@ -39,13 +39,13 @@ def group(
     )
 
 
-def found_of(groups: list[StepGroup], monkeypatch: pytest.MonkeyPatch) -> module.ShortRun:
+def found_of(groups: list[StepMetrics], monkeypatch: pytest.MonkeyPatch) -> module.ShortRun:
     """What a run that emits these groups comes to; the first two steps warm up."""
 
     def composed(config: Any, graph: Any, *, emit: Any, **rest: Any) -> Any:
         return SimpleNamespace(run=lambda: [emit(each) for each in groups])
 
-    monkeypatch.setattr(module, "compose_run", composed)
+    monkeypatch.setattr(module, "build_run", composed)
     monkeypatch.setattr(module, "Training", lambda parts: parts)
     return module.short_run(build_config({}), open_graph("synthetic:tiny"), warm=2, steps=4)
 

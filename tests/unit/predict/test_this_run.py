@@ -10,25 +10,30 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hyrt_perfmodel.assignment import Threads
-from hyrt_perfmodel.platforms.calibration_file import Calibration
-from hyrt_perfmodel.platforms.host_chunk_rates import ChunkReadCost, HostChunkRates
-from hyrt_perfmodel.platforms.host_tables import LoadCost, SampleCost
+from hyrt_perfmodel.platforms.measured_costs import ChunkReadCost, HostChunkRates, LoadCost, SampleCost
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, TrainerRates
+from hyrt_perfmodel.platforms.platform_file import Calibration
+from hyrt_perfmodel.policy import Threads
 from typer.testing import CliRunner
 
 from hyrt.cli.commands import app
 from hyrt.config import build_config
-from hyrt.config.yaml_text import apply_overrides
+from hyrt.config.load import apply_overrides
 from hyrt.device.protocol import HOST_FORMS
 from hyrt.graph import open_graph
-from hyrt.machine.cores import available_cores
 from hyrt.pipeline.trainer import plan_input
-from hyrt.predict.calibrate.store import keep, kept, real_devices, shares_cores, this_machine
-from hyrt.predict.this_run import predict_run
+from hyrt.predict.calibrate.store import (
+    describe_machine,
+    real_devices,
+    save_calibration,
+    shares_cores,
+    stored_calibration,
+)
+from hyrt.predict.predict_run import predict_run
 from hyrt.predict.workload import sampled_workload
-from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.training.given.expected_run import ExpectedRun
+from hyrt.runtime.hardware import available_cores
+from hyrt.sampling.neighbor_sampler import NeighborSampler
+from hyrt.training.prechecks import RunPrediction
 from hyrt.training.setup import build_model
 
 RATES = {
@@ -80,10 +85,10 @@ OPENCL = Accelerator(
 def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibration:
     """A made-up calibration of this machine, with a device that shares its cores."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    machine = this_machine({"cpu:0": "made up", "opencl:0": "made up"})
+    machine = describe_machine({"cpu:0": "made up", "opencl:0": "made up"})
     platform = Platform(name="this-machine", host=HOST, accelerators=(OPENCL,), source="measured")
     found = Calibration(machine=machine, date="2026-01-01", seconds=1.0, platform=platform, measured={})
-    keep(found)
+    save_calibration(found)
     return found
 
 
@@ -114,10 +119,10 @@ def predicted(data: Path, *words: str) -> dict:
     return json.loads(done.stdout)
 
 
-def expected(data: Path, *settings: str) -> ExpectedRun:
+def expected(data: Path, *settings: str) -> RunPrediction:
     said: list[str] = []
     config = build_config(apply_overrides({"data": {"source": str(data)}}, settings))
-    found = predict_run(config, open_graph(str(data)), say=said.append)
+    found = predict_run(config, open_graph(str(data)), notify=said.append)
     assert found is not None, said
     return found
 
@@ -205,11 +210,11 @@ def test_what_cannot_be_said_of_a_run_in_chunks(
         host=replace(HOST, models={**RATES, **gat}),
         accelerators=(replace(OPENCL, models={**RATES, **gat}),),
     )
-    keep(replace(calibrated, platform=platform))
+    save_calibration(replace(calibrated, platform=platform))
     said: list[str] = []
     words = ["sampler.kind=full", "fullgraph.chunks=2", *settings]
     config = build_config(apply_overrides({"data": {"source": str(data)}}, words))
-    assert predict_run(config, open_graph(str(data)), say=said.append) is None
+    assert predict_run(config, open_graph(str(data)), notify=said.append) is None
     assert reason in said[0]
 
 
@@ -246,7 +251,7 @@ def test_a_run_that_cannot_be_predicted_says_which_part(calibrated: Calibration,
         ({"model": {"kind": "gat"}}, "cpu:0 was not calibrated with model.kind=gat"),
     ):
         said: list[str] = []
-        assert predict_run(build_config(settings), graph, say=said.append) is None
+        assert predict_run(build_config(settings), graph, notify=said.append) is None
         assert len(said) == 1
         assert said[0].startswith("no prediction: ")
         assert says in said[0]
@@ -263,12 +268,12 @@ def test_what_shares_the_cores_need_not_be_calibrated(
     assert not shares_cores(other)
     alone = replace(
         calibrated,
-        machine=this_machine({"cpu:0": "made up"}),
+        machine=describe_machine({"cpu:0": "made up"}),
         platform=replace(calibrated.platform, accelerators=()),
     )
-    keep(alone)
-    assert kept([cpu, sharing])[1] == []
-    assert kept([cpu, other])[1] == ["made without cuda:0"]
+    save_calibration(alone)
+    assert stored_calibration([cpu, sharing])[1] == []
+    assert stored_calibration([cpu, other])[1] == ["made without cuda:0"]
 
 
 def test_without_predictions_parts_are_equal(calibrated: Calibration, data: Path) -> None:
@@ -304,5 +309,5 @@ def test_the_form_of_input_is_the_one_that_the_run_takes(model: dict, form: str)
 def test_what_shares_the_cores_and_was_measured_is_asked_for(calibrated: Calibration) -> None:
     cpu = replace(real_devices()[0], description="made up")
     sharing = replace(cpu, kind="opencl", host_cores=2)
-    assert kept([cpu, sharing])[1] == []
-    assert kept([cpu])[1] == ["made with opencl:0, which is no longer available"]
+    assert stored_calibration([cpu, sharing])[1] == []
+    assert stored_calibration([cpu])[1] == ["made with opencl:0, which is no longer available"]

@@ -6,12 +6,12 @@ import pytest
 
 from hyrt.errors import ConfigError
 from hyrt.graph import open_graph
-from hyrt.predict.whole_graphs.typed_memory import typed_memory_facts, typed_memory_lines
+from hyrt.predict.graph_memory import hetero_memory_facts, hetero_memory_lines
 
 
 def test_counts_the_graph_its_rows_and_the_rows_that_are_learned() -> None:
     graph = open_graph("synthetic:typed,vertices=2k,features=10")
-    arrays = typed_memory_facts(graph, "rgcn")["arrays"]
+    arrays = hetero_memory_facts(graph, "rgcn")["arrays"]
     assert arrays == {
         "topology": 8 * 2001 + graph.num_edges * (4 + 1),
         "feature rows of paper": 1000 * 10 * 4,
@@ -19,8 +19,8 @@ def test_counts_the_graph_its_rows_and_the_rows_that_are_learned() -> None:
         # Adam keeps two moments of each, and the default width is 128.
         "learned rows of field, moments": 200 * 128 * 4 * 3,
     }
-    text = "\n".join(typed_memory_lines({"model": "rgcn", "arrays": arrays}))
+    text = "\n".join(hetero_memory_lines({"model": "rgcn", "arrays": arrays}))
     assert "training with rgcn keeps" in text
     assert "learned rows of field, moments     300 KiB" in text
     with pytest.raises(ConfigError, match="is not for typed graphs: give another kind, such as rgcn"):
-        typed_memory_facts(graph, "gcn")
+        hetero_memory_facts(graph, "gcn")

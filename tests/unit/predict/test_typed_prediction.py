@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hyrt_perfmodel import model_workload
+from hyrt_perfmodel.model_workload import AGGREGATE_FIRST_KINDS, RelationSizes, hetero_workload
 from hyrt_perfmodel.prediction.stages import aggregate_s, update_s
-from hyrt_perfmodel.sizes.relations.relation_sizes import RelationSizes
-from hyrt_perfmodel.workloads import typed_workload as typed_works
-from hyrt_perfmodel.workloads.typed_workload import FIRST_COMBINED, typed_workload
-from hyrt_perfmodel.workloads.workload import Workload
+from hyrt_perfmodel.workload import Workload
 from in_process import refused, run_here
 from typed_cases import shape_of_small, small_batch, small_typed
 
@@ -25,22 +24,20 @@ from hyrt.device.discovery import find_device
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
 from hyrt.graph.source import open_graph
-from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.operators import product
-from hyrt.nn.typed import stacked_products
-from hyrt.nn.typed.layers import relation_sums
-from hyrt.nn.typed.shape_of_graph import shape_of
-from hyrt.nn.typed.typed_gnn import TypedGNN
-from hyrt.predict.calibrate.trainers import Probe, Widths, measure
-from hyrt.predict.typed.typed_sizes import (
-    expected_sizes_of,
-    generated_typed_sizes,
+from hyrt.nn.hetero import relation_sums
+from hyrt.nn.hetero.hetero_gnn import HeteroGNN, get_graph_metadata
+from hyrt.nn.operators import linear
+from hyrt.predict.calibrate.trainers import Probe, ProbeGraphs, measure_probe
+from hyrt.predict.hetero_workload import (
+    expected_hetero_sizes,
+    generated_hetero_sizes,
+    hetero_graph_sizes,
     relation_sizes,
-    sampled_sizes_of,
-    typed_graph_sizes,
+    sampled_hetero_sizes,
 )
 from hyrt.predict.workload import configured_workload, sampled_workload
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.training.setup import build_sampler
 
@@ -59,24 +56,24 @@ def test_a_mini_batch_is_counted_by_type_and_relation() -> None:
     found = relation_sizes(batch, GRAPH.types)
     ids = [batch.blocks[0].sources, *(block.destinations for block in batch.blocks)]
     for of_types, vertices in zip(found.vertices, ids, strict=True):
-        kinds = GRAPH.types.types_of(np.asarray(vertices)).tolist()
+        kinds = GRAPH.types.vertex_type_indices(np.asarray(vertices)).tolist()
         assert of_types == tuple(float(kinds.count(t)) for t in range(3))
     for layer, block in enumerate(batch.blocks):
         assert block.edge_types is not None
         rows = np.repeat(np.arange(block.num_dst), np.diff(block.indptr)).tolist()
         pairs = list(zip(rows, block.edge_types.tolist(), strict=True))
         assert found.edges[layer] == tuple(float(sum(r == k for _, k in pairs)) for r in range(5))
-        assert found.runs[layer] == tuple(float(sum(r == k for _, k in set(pairs))) for r in range(5))
+        assert found.segments[layer] == tuple(float(sum(r == k for _, k in set(pairs))) for r in range(5))
 
 
 @pytest.mark.parametrize("fanout", [[10, 5], [5, 5, 3]])
 def test_sizes_of_a_generated_graph_follow_from_its_law(fanout: list[int]) -> None:
     config = config_of(sampler={"fanout": fanout}, model={"layers": len(fanout)})
     graph = open_graph(SOURCE)
-    expected = expected_sizes_of(config, generated_typed_sizes(SOURCE))
+    expected = expected_hetero_sizes(config, generated_hetero_sizes(SOURCE))
     with Workers(1, "test") as workers:
         sampler = build_sampler(config, graph, graph.split("train"))
-        sampled = sampled_sizes_of(config, graph, sampler, workers)
+        sampled = sampled_hetero_sizes(config, graph, sampler, workers)
     for targets in (32, 512):
         mine, theirs = expected(targets), sampled(targets)
         for name in ("vertices", "edges"):
@@ -86,7 +83,7 @@ def test_sizes_of_a_generated_graph_follow_from_its_law(fanout: list[int]) -> No
 
 def test_bytes_of_a_generated_graph_are_those_that_it_has() -> None:
     graph = open_graph(SOURCE)
-    mine, theirs = generated_typed_sizes(SOURCE), typed_graph_sizes(graph, graph.split("train"))
+    mine, theirs = generated_hetero_sizes(SOURCE), hetero_graph_sizes(graph, graph.split("train"))
     assert mine.widths == theirs.widths
     assert (mine.counts, mine.classes, mine.targets) == (theirs.counts, theirs.classes, theirs.targets)
     assert mine.feature_bytes == theirs.feature_bytes
@@ -98,10 +95,10 @@ MATRICES = {"weight", "own", "key", "query", "value", "result", "attention", "me
 """The parameters that rows are multiplied by; of all others there are few numbers."""
 
 
-def small_model(kind: str, graph: Graph) -> tuple[TypedGNN, MiniBatch, RelationSizes, Workload]:
+def small_model(kind: str, graph: Graph) -> tuple[HeteroGNN, MiniBatch, RelationSizes, Workload]:
     """A model, a mini-batch, its sizes, and the work expected of it; R-GAT looks at weights of edges."""
     options = {"edge_features": 1} if graph.topology.edge_weights is not None else {}
-    model = TypedGNN(
+    model = HeteroGNN(
         Architecture(
             kind=kind,
             in_features=HIDDEN,
@@ -115,8 +112,8 @@ def small_model(kind: str, graph: Graph) -> tuple[TypedGNN, MiniBatch, RelationS
     batch = small_batch(graph, (3, 2))
     assert graph.types is not None
     sizes = relation_sizes(batch, graph.types)
-    widths = typed_graph_sizes(graph, np.zeros(1)).widths
-    work = typed_workload(kind, sizes, widths, hidden=HIDDEN, classes=CLASSES, heads=HEADS)
+    widths = hetero_graph_sizes(graph, np.zeros(1)).widths
+    work = hetero_workload(kind, sizes, widths, hidden=HIDDEN, classes=CLASSES, heads=HEADS)
     return model, batch, sizes, work
 
 
@@ -148,10 +145,10 @@ def test_multiply_accumulates_are_those_that_a_step_makes(
             counted.append(weight.shape[0] * weight.shape[1] * before.shape[1])
         return through(weight, before, bias)
 
-    assert typed_works._READ == relation_sums._READ
-    for module in (typed_works, relation_sums):
+    assert model_workload._READ == relation_sums._READ
+    for module in (model_workload, relation_sums):
         monkeypatch.setattr(module, "_READ", read)
-    for module in (product, stacked_products):
+    for module in (linear, linear):
         monkeypatch.setattr(module, "multiply", watched)
     through = relation_sums._through
     monkeypatch.setattr(relation_sums, "_through", joined)
@@ -160,7 +157,7 @@ def test_multiply_accumulates_are_those_that_a_step_makes(
         model(batch.blocks, batch.inputs)
     assert sum(counted) == pytest.approx(sum(update_s(work, 1 + at, 1.0) for at in range(work.layers)))
     read_by = [len(block.columns) for block in batch.blocks]
-    if kind not in FIRST_COMBINED:
+    if kind not in AGGREGATE_FIRST_KINDS:
         # The maps of types are a layer of their own.
         assert list(work.edges) == [0, *read_by]
         return
@@ -264,14 +261,14 @@ def test_learned_rows_and_their_moments_count_in_memory(
 @pytest.mark.parametrize("kind", ["rgcn", "rgat"])
 def test_models_are_measured_on_mini_batches_of_a_typed_graph(kind: str) -> None:
     probe = Probe(features=8, hidden=8, classes=4, targets=32, fanouts=(3, 2), graph=SOURCE)
-    graph = Widths({SOURCE: open_graph(SOURCE)}).of(probe)
-    shape = shape_of(graph)
+    graph = ProbeGraphs({SOURCE: open_graph(SOURCE)}).graph(probe)
+    shape = get_graph_metadata(graph)
     assert shape is not None
     assert shape.widths == (8, 4, None)
     assert graph.num_classes == 4
     backend, info = find_device("cpu:0")
     with opened(backend, info, DeviceOptions(threads=1)) as device:
-        found = measure(device, kind, probe, graph)
+        found = measure_probe(device, kind, probe, graph)
     assert found.propagate.seconds > 0
     # R-GCN reads the tables where they lie; others have a layer of maps, and rows that are loaded.
     assert (found.moved_bytes == 0, found.workload.layers) == ((True, 2) if kind == "rgcn" else (False, 3))

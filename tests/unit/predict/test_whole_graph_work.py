@@ -12,18 +12,17 @@ import torch
 from graphs import random_graph
 from recorded_steps import ALONE, LARGE, Recorded, model_of, scored, sizes_of, without_loops
 
-from hyrt.fullgraph.destinations import Destinations
-from hyrt.fullgraph.plan import KEPT_PART
+from hyrt.fullgraph.destinations import DestinationSubset
+from hyrt.fullgraph.plan import CACHE_DIVISOR
 from hyrt.fullgraph.replica import FullGraphReplica
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import SparseFeatures
-from hyrt.nn.inputs import InPlace
+from hyrt.nn.inputs import InPlaceFeatures
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.objective.classification import Classification
-from hyrt.predict.whole_graphs.step_walk import StepWalk
-from hyrt.predict.whole_graphs.whole_graph_work import whole_graph_step
-from hyrt.sampling.full.full_sampler import FullSampler
+from hyrt.predict.step_dry_run import StepDryRun, full_graph_step
+from hyrt.sampling.full_sampler import FullSampler
 
 MODELS: dict[str, dict[str, Any]] = {
     "gcn": {"kind": "gcn"},
@@ -48,9 +47,9 @@ def no_loops(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def mapped_features(graph: Graph, folder: Path) -> InPlace:
+def mapped_features(graph: Graph, folder: Path) -> InPlaceFeatures:
     np.save(folder / "x.npy", graph.features.values)  # type: ignore[attr-defined]
-    return InPlace(np.load(folder / "x.npy", mmap_mode="r"))
+    return InPlaceFeatures(np.load(folder / "x.npy", mmap_mode="r"))
 
 
 @pytest.mark.parametrize("memory_bytes", [0, LARGE], ids=["not kept", "kept"])
@@ -61,28 +60,28 @@ def test_a_step_takes_what_was_said(name: str, features: str, memory_bytes: int,
     model, targets = model_of(graph, **MODELS[name]), graph.split("train")[:20]
     sampler = FullSampler(graph, targets, len(model.layers), seed=3)
     batch = sampler.sample(0, sampler.units(0), ALONE)
-    assert batch.whole is not None
+    assert batch.full_graph is not None
     inputs: Any = torch.from_numpy(graph.features.values) if features == "dense" else None  # type: ignore
     if features == "mapped":
         inputs = mapped_features(graph, tmp_path)
     elif features == "sparse":
         assert isinstance(graph.features, SparseFeatures)
-        inputs = SparseRows.of(graph.features)
-    replica = FullGraphReplica.of(model, batch.whole, inputs, memory_bytes=memory_bytes)
+        inputs = SparseRows.from_features(graph.features)
+    replica = FullGraphReplica.build(model, batch.full_graph, inputs, memory_bytes=memory_bytes)
     chain = replica._chain
     chain.memory = recorded = Recorded(chain.memory)  # type: ignore[assignment]
-    walk = StepWalk(chain.plan, sizes_of(graph, targets, mapped=features == "mapped"))
+    walk = StepDryRun(chain.plan, sizes_of(graph, targets, mapped=features == "mapped"))
     walk.step()
     replica.step(batch, Classification(), ALONE)
     assert recorded.events == walk.pool.events
-    assert replica.kept_bytes == sum(walk.pool.arrays.values())
+    assert replica.matrix_bytes == sum(walk.pool.arrays.values())
     walk.scores()
-    replica.scores(scored(graph), ALONE)
+    replica.compute_scores(scored(graph), ALONE)
     assert recorded.events == walk.pool.events
     for _ in range(2):  # The memory of the first step and evaluation is enough for all later ones.
         replica.step(batch, Classification(), ALONE)
-        replica.scores(scored(graph), ALONE)
-    assert replica.kept_bytes == sum(walk.pool.arrays.values())
+        replica.compute_scores(scored(graph), ALONE)
+    assert replica.matrix_bytes == sum(walk.pool.arrays.values())
 
 
 @pytest.mark.parametrize("targets", [20, 90, None])
@@ -93,18 +92,18 @@ def test_the_arrays_are_those_that_the_engine_keeps(name: str, sparse: bool, tar
     model = model_of(graph, **MODELS[name])
     chosen = np.arange(200) if targets is None else graph.split("train")[:targets]
     inputs: Any = (
-        SparseRows.of(graph.features)
+        SparseRows.from_features(graph.features)
         if isinstance(graph.features, SparseFeatures)
         else torch.from_numpy(graph.features.values)  # type: ignore[attr-defined]
     )
     sampler = FullSampler(graph, chosen, len(model.layers), seed=3)
     batch = sampler.sample(0, sampler.units(0), ALONE)
-    assert batch.whole is not None
-    replica = FullGraphReplica.of(model, batch.whole, inputs, memory_bytes=LARGE)
+    assert batch.full_graph is not None
+    replica = FullGraphReplica.build(model, batch.full_graph, inputs, memory_bytes=LARGE)
     replica.step(batch, Classification(), ALONE)
-    replica.scores(scored(graph), ALONE)
+    replica.compute_scores(scored(graph), ALONE)
     found = dict(
-        whole_graph_step(model, sizes_of(graph, chosen), memory_bytes=LARGE * KEPT_PART, threads=1).arrays
+        full_graph_step(model, sizes_of(graph, chosen), memory_bytes=LARGE * CACHE_DIVISOR, threads=1).arrays
     )
     chain = replica._chain
     factors = {
@@ -113,16 +112,16 @@ def test_the_arrays_are_those_that_the_engine_keeps(name: str, sparse: bool, tar
         for each in (getattr(gathering, s, None) for s in ("row_scale", "source_scale", "self_scale"))
         if each is not None
     }
-    at = Destinations.of(batch.targets, graph.topology, turn=True)
-    numbers = [batch.whole.vertices, chain.vertices, graph.topology.in_degrees]
+    at = DestinationSubset.from_vertices(batch.targets, graph.topology, transpose=True)
+    numbers = [batch.full_graph.vertices, chain.vertices, graph.topology.in_degrees]
     numbers += [] if at is None else [at.positions]
     of_vertices = sum(each.nbytes for each in numbers) + sum(factors.values())
     assert found.pop("vertices, degrees, their factors") == of_vertices
-    turned = 0 if at is None else sum(each.nbytes for each in at.turned or ())
+    turned = 0 if at is None else sum(each.nbytes for each in at.transposed or ())
     assert found.pop("edges into targets, by source", 0) == turned
     for beside in ("rows of the targets", "scores of an evaluation"):
         found.pop(beside, None)
     found.pop("chunks of rows, at most")
     weights = sum(each.numel() * each.element_size() for each in model.parameters())
     assert found.pop("parameters, gradients, optimizer") == 6 * weights
-    assert sum(found.values()) == replica.kept_bytes
+    assert sum(found.values()) == replica.matrix_bytes

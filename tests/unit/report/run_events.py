@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from hyrt.observe.events import Balanced, EpochEnded, Evaluated, Predicted, RunStarted, StepGroup
+from hyrt.telemetry.events import (
+    AssignmentChanged,
+    EpochEnded,
+    EvaluationFinished,
+    PredictionMade,
+    RunStarted,
+    StepMetrics,
+)
 
 STARTED = RunStarted(
     data="synthetic:community  100,000 vertices · 2.0 M edges · 64 features · 16 classes",
@@ -15,7 +22,7 @@ STARTED = RunStarted(
     first_step=0,
 )
 
-PREDICTED = Predicted(
+PREDICTED = PredictionMade(
     step=0,
     stages_s={"sample": 0.006, "load": 0.009, "transfer": 0.0, "propagate": 0.04, "synchronize": 0.0004},
     iteration_s=0.0576,
@@ -23,7 +30,7 @@ PREDICTED = Predicted(
     relative_error=0.12,
     bottleneck="propagate",
 )
-BALANCED = Balanced(
+BALANCED = AssignmentChanged(
     step=20,
     acts_from=23,
     policy="model",
@@ -36,7 +43,7 @@ BALANCED = Balanced(
 )
 
 
-def steps(step: int, **changes: Any) -> StepGroup:
+def steps(step: int, **changes: Any) -> StepMetrics:
     fields: dict[str, Any] = {
         "epoch": 1 + (step - 1) // 59,
         "step": step,
@@ -62,12 +69,12 @@ def steps(step: int, **changes: Any) -> StepGroup:
         "lr": 0.003,
         "memory_bytes": 734003200,
     }
-    return StepGroup(**(fields | changes))
+    return StepMetrics(**(fields | changes))
 
 
-def evaluated(epoch: int, *, best: bool = True, test: float = 0.9134) -> Evaluated:
+def evaluated(epoch: int, *, best: bool = True, test: float = 0.9134) -> EvaluationFinished:
     metrics = {"val": {"accuracy": 0.92, "loss": 0.3}, "test": {"accuracy": test, "loss": 0.31}}
-    return Evaluated(
+    return EvaluationFinished(
         epoch=epoch, step=59 * epoch, metrics=metrics, chosen_by="accuracy", is_best=best, seconds=0.42
     )
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from hyrt.report.html.chart import (
     HEIGHT,
-    MOST_LIVE_POINTS,
-    MOST_POINTS,
-    MOST_ROWS,
+    MAX_LIVE_POINTS,
+    MAX_POINTS,
+    MAX_ROWS,
     WIDTH,
     Chart,
     Series,
-    thinned,
+    downsample,
     ticks,
 )
 
@@ -58,7 +58,7 @@ def test_any_numbers_and_names_make_a_picture(
         marks=[(0, text)],
         bands=[(0, 1, 9, name)],
         step=step,
-        cut=cut,
+        clips_outliers=cut,
     )
     svg = drawn(chart)
     assert svg.get("aria-label") == text
@@ -71,7 +71,7 @@ def test_any_numbers_and_names_make_a_picture(
             assert 0 <= y <= HEIGHT
     heads, rows = chart.table
     assert all(len(row) == len(heads) for row in rows)
-    assert len(rows) <= MOST_ROWS
+    assert len(rows) <= MAX_ROWS
 
 
 def test_a_point_is_drawn_in_proportion() -> None:
@@ -98,7 +98,7 @@ def test_what_the_script_is_given_are_the_points_of_the_lines() -> None:
     assert (told["unit"], told["marks"], told["top"]) == ("s", [[5, "a <b>"]], None)
     long = Chart(key="loss", title="t", series=[Series(name="s", x=range(9999), y=[7.0, *range(9998)])])
     (line,) = json.loads(long.points)["lines"]
-    assert len(line["y"]) <= MOST_LIVE_POINTS + 2
+    assert len(line["y"]) <= MAX_LIVE_POINTS + 2
     assert sum(line["dx"]) == 9998
     assert line["y"][-1] == pytest.approx(9997, rel=1e-3)
 
@@ -112,7 +112,7 @@ def test_steps_hold_until_the_next_point() -> None:
 
 def test_a_few_values_far_off_leave_the_frame_and_are_told() -> None:
     values = [1.0] * 99 + [1000.0]
-    cut = Chart(key="loss", title="t", series=[Series(name="s", x=range(100), y=values)], cut=True)
+    cut = Chart(key="loss", title="t", series=[Series(name="s", x=range(100), y=values)], clips_outliers=True)
     assert cut.top == 1.5
     assert cut.note == "1 of 100 values are outside the frame, up to 1e+03"
     whole = Chart(key="loss", title="t", series=cut.series)
@@ -140,8 +140,8 @@ def test_ticks_surround_and_are_few(low: float, width: float) -> None:
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=4000))
 def test_thinning_keeps_extremes_and_order(values: list[float]) -> None:
     whole = list(enumerate(values))
-    few = thinned(whole, MOST_POINTS)
-    assert len(few) <= max(len(whole) if len(whole) <= MOST_POINTS else 0, MOST_POINTS + 2)
+    few = downsample(whole, MAX_POINTS)
+    assert len(few) <= max(len(whole) if len(whole) <= MAX_POINTS else 0, MAX_POINTS + 2)
     assert [x for x, _ in few] == sorted(x for x, _ in few)
     assert set(few) <= set(whole)
     assert {min(values), max(values)} <= {y for _, y in few}

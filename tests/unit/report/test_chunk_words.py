@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hyrt.fullgraph.chunks.chunked_step import ChunkedStep
-from hyrt.report.chunk_words import ChunkWords, bound_text, device_text, filter_text
+from hyrt.fullgraph.chunks.chunk_stats import ChunkedStep
+from hyrt.report.step_summary import ChunkSummary, bound_text, device_text, filter_text
 
 
 def work(in_bytes: int, out_bytes: int, copy_s: float, compute_s: float, hidden_s: float) -> dict[str, float]:
@@ -28,7 +28,7 @@ def step(**more: object) -> dict[str, object]:
 
 
 def test_one_device() -> None:
-    words = ChunkWords.of("cuda:0", step(step_s=1.25, by_device={"cuda:0": ACCELERATOR}))
+    words = ChunkSummary.from_stats("cuda:0", step(step_s=1.25, by_device={"cuda:0": ACCELERATOR}))
     assert words.cut == "4 x 4 chunks of 250 vertices · 3 MiB in and 2 MiB out a step"
     assert words.devices == {"cuda:0": "copying 0.8 s, 75% of it hidden behind 1 s of computing"}
     # 1.0 + 0.8 - 0.6 of 1.25 s.
@@ -38,7 +38,7 @@ def test_one_device() -> None:
 
 def test_several_devices_of_which_one_reads_the_hosts_memory() -> None:
     figures = step(step_s=2.0, by_device={"cuda:0": ACCELERATOR, "cpu:0": PROCESSOR}, devices=2)
-    words = ChunkWords.of("cuda:0+cpu:0", figures, lambda name: f"<{name}>")
+    words = ChunkSummary.from_stats("cuda:0+cpu:0", figures, lambda name: f"<{name}>")
     assert words.devices == {
         "<cuda:0>": "copying 0.8 s (3 MiB in, 1 MiB out), 75% of it hidden behind 1 s of computing",
         "<cpu:0>": "computing 1.4 s on rows and edges where they lie, copying 20 ms of results (1 MiB)",
@@ -56,7 +56,7 @@ def test_what_copies_more_than_it_hides_is_bound_by_copying() -> None:
 
 def test_what_was_not_measured_is_not_said() -> None:
     nothing = work(1 << 20, 1 << 20, 0.0, 0.0, 0.0)
-    assert device_text(nothing, alone=True) == ""
+    assert device_text(nothing, is_only_device=True) == ""
     assert bound_text({"mps:0": nothing}, 1.0) == ""
     assert bound_text({"cuda:0": ACCELERATOR}, 0.0) == ""
 
@@ -83,14 +83,14 @@ def test_figures_of_an_earlier_version_are_those_of_one_device() -> None:
         "file_bytes": 0, "copy_s": 0.4, "compute_s": 0.5, "hidden_s": 0.1,
         "reads": 6, "filtered": 2, "spared_bytes": 2**20, "filter_s": 0.01,
     }  # fmt: skip
-    words = ChunkWords.of("opencl:0", old)
+    words = ChunkSummary.from_stats("opencl:0", old)
     assert words.devices == {"opencl:0": "copying 0.4 s, 25% of it hidden behind 0.5 s of computing"}
     assert words.filtered == "filtering: rows for 2 of 6 chunks, 1 MiB not copied, in 10 ms"
     assert words.bound == ""
 
 
 def test_what_the_host_reads_in_place_is_not_copied() -> None:
-    words = ChunkWords.of("cpu:0", step(in_bytes=0, step_s=1.5, by_device={"cpu:0": PROCESSOR}))
+    words = ChunkSummary.from_stats("cpu:0", step(in_bytes=0, step_s=1.5, by_device={"cpu:0": PROCESSOR}))
     assert words.cut == (
         "4 x 4 chunks of 250 vertices · rows and edges read where they lie, 2 MiB of results copied a step"
     )
@@ -101,6 +101,6 @@ def test_what_the_host_reads_in_place_is_not_copied() -> None:
 
 def test_loops_of_the_host_copy_nothing_at_all() -> None:
     figures = step(in_bytes=0, out_bytes=0, by_device={"cpu:0": work(0, 0, 0.0, 1.4, 0.0)})
-    words = ChunkWords.of("cpu:0", figures)
+    words = ChunkSummary.from_stats("cpu:0", figures)
     assert words.cut == "4 x 4 chunks of 250 vertices · rows and edges read where they lie"
     assert words.devices == {"cpu:0": "computing 1.4 s on rows and edges where they lie"}

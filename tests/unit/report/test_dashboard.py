@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 from unit.report.run_events import STARTED, epoch_ended, evaluated, steps
 
-from hyrt.fullgraph.chunks.chunked_step import ChunkedStep
-from hyrt.report.terminal.dashboard import dashboard
+from hyrt.fullgraph.chunks.chunk_stats import ChunkedStep
 from hyrt.report.terminal.progress import Progress
+from hyrt.report.terminal.progress_text import dashboard
 
 
 def shown(width: int, **changes: object) -> str:
@@ -96,7 +96,7 @@ def test_the_picture_stays_while_an_epoch_is_evaluated(with_dashboard: bool) -> 
         assert ("propagate x2" in after) == with_dashboard
         progress.handle(evaluated(1))
         assert ("propagate x2" in out.getvalue().rpartition("val accuracy")[2]) == with_dashboard
-        progress.say("the last line")
+        progress.print_line("the last line")
     assert "propagate" not in out.getvalue().rpartition("the last line")[2]
 
 

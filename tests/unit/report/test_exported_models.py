@@ -15,16 +15,16 @@ from graphs import random_graph, with_values
 from in_process import refused, run_here
 
 from hyrt.config import build_config
-from hyrt.errors import UnsupportedModel
+from hyrt.errors import UnsupportedModelError
 from hyrt.graph.graph import Graph
-from hyrt.graph.reuse.run_schema import schema_of
+from hyrt.graph.run_schema import build_run_schema
 from hyrt.inference.infer import infer_layerwise
-from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
-from hyrt.report.exported.plain_gnn import PlainGNN
-from hyrt.report.exported.write_export import plain_arguments, write_export
+from hyrt.report.export.plain_gnn import PlainGNN
+from hyrt.report.export.write_export import export_arguments, write_export
 from hyrt.report.records.trained_run import TrainedRun
+from hyrt.runtime.workers import Workers
 
 GRAPH = random_graph(70, features=9, symmetric=False)
 EDGES = np.stack(
@@ -65,7 +65,7 @@ def scores_of(model: GNN, graph: Graph = GRAPH) -> np.ndarray:
 )
 def test_the_plain_module_has_hyrts_parameters_and_scores(settings: dict[str, Any]) -> None:
     model = model_of(**settings)
-    plain = PlainGNN(**plain_arguments(model.architecture))
+    plain = PlainGNN(**export_arguments(model.architecture))
     plain.load_state_dict(model.state_dict())
     found = plain(torch.from_numpy(X), torch.from_numpy(EDGES))
     np.testing.assert_allclose(found.detach().numpy(), scores_of(model), rtol=1e-5, atol=1e-5)
@@ -74,7 +74,7 @@ def test_the_plain_module_has_hyrts_parameters_and_scores(settings: dict[str, An
 @pytest.mark.parametrize("kind", ["gcn", "graphsage", "gin"])
 def test_the_plain_module_takes_weights_of_edges(kind: str) -> None:
     model, graph = model_of(kind=kind), with_values(GRAPH)
-    plain = PlainGNN(**plain_arguments(model.architecture))
+    plain = PlainGNN(**export_arguments(model.architecture))
     plain.load_state_dict(model.state_dict())
     weights = torch.from_numpy(graph.topology.edge_weights)
     found = plain(torch.from_numpy(X), torch.from_numpy(EDGES), weights)
@@ -89,7 +89,7 @@ def test_the_plain_module_takes_weights_of_edges(kind: str) -> None:
 )
 def test_torch_exports_the_plain_module_for_any_number_of_vertices(settings: dict[str, Any]) -> None:
     model = model_of(**settings)
-    plain = PlainGNN(**plain_arguments(model.architecture)).eval()
+    plain = PlainGNN(**export_arguments(model.architecture)).eval()
     plain.load_state_dict(model.state_dict())
     random = torch.Generator().manual_seed(0)
     size = torch.export.Dim
@@ -109,7 +109,7 @@ def test_onnx_has_the_scores_for_any_number_of_vertices(kind: str, tmp_path: Pat
     pytest.importorskip("onnxscript")
     reference = pytest.importorskip("onnx.reference")
     model = model_of(kind=kind)
-    plain = PlainGNN(**plain_arguments(model.architecture)).eval()
+    plain = PlainGNN(**export_arguments(model.architecture)).eval()
     plain.load_state_dict(model.state_dict())
     random, size = torch.Generator().manual_seed(0), torch.export.Dim
     torch.onnx.export(
@@ -133,7 +133,7 @@ def test_the_folder_works_without_hyrt(tmp_path: Path) -> None:
         metrics={},
         graph=GRAPH,
         weights="step 3",
-        schema=schema_of(GRAPH),
+        schema=build_run_schema(GRAPH),
         scratch=None,
     )
     assert not write_export(trained, tmp_path / "out")
@@ -152,8 +152,10 @@ def test_the_folder_works_without_hyrt(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_exported_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModel, match=r"model.kind=ggnn has no plain PyTorch module: .* gat, gcn"):
-        plain_arguments(Architecture(kind="ggnn", in_features=2, num_classes=2))
+    with pytest.raises(
+        UnsupportedModelError, match=r"model.kind=ggnn has no plain PyTorch module: .* gat, gcn"
+    ):
+        export_arguments(Architecture(kind="ggnn", in_features=2, num_classes=2))
     (tmp_path / "there").mkdir()
     assert "already exists" in refused("export", "runs/x", "-o", "there", cwd=tmp_path)
     told = refused("export", "runs/x", "-o", "there", "--force", cwd=tmp_path)

@@ -14,24 +14,24 @@ from typed_cases import COUNTS, shape_of_small, small_typed
 
 from hyrt.config import build_config
 from hyrt.graph.graph import Graph
-from hyrt.graph.reuse.run_schema import schema_of
-from hyrt.graph.typed.typed_graph import edge_lists
+from hyrt.graph.hetero.dataset import get_edge_lists
+from hyrt.graph.run_schema import build_run_schema
 from hyrt.inference.infer import infer_layerwise
-from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.typed.learned.learned_rows import tables_of
-from hyrt.nn.typed.typed_gnn import TypedGNN
-from hyrt.report.exported.plain_typed import PlainTypedGNN
-from hyrt.report.exported.write_export import plain_arguments, write_export
+from hyrt.nn.hetero.hetero_gnn import HeteroGNN
+from hyrt.nn.hetero.node_embedding import find_embeddings
+from hyrt.report.export.plain_hetero_gnn import PlainHeteroGNN
+from hyrt.report.export.write_export import export_arguments, write_export
 from hyrt.report.records.trained_run import TrainedRun
+from hyrt.runtime.workers import Workers
 
 PLAIN, WEIGHTED = small_typed(), small_typed(weights=True)
 
 
-def model_of(graph: Graph, **settings: Any) -> TypedGNN:
+def model_of(graph: Graph, **settings: Any) -> HeteroGNN:
     torch.manual_seed(1)
     widths = {"in_features": 8, "hidden": 8, "num_classes": 4, "heads": 2}
-    model = TypedGNN(Architecture(**{**widths, **settings}, shape=shape_of_small(graph)))
+    model = HeteroGNN(Architecture(**{**widths, **settings}, shape=shape_of_small(graph)))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape))
@@ -48,7 +48,7 @@ def inputs_of(graph: Graph) -> tuple[dict[str, Any], dict[Any, Any], dict[Any, A
         if table is not None
     }
     edges, weights = {}, {}
-    for number, (relation, ends) in enumerate(edge_lists(graph).items()):
+    for number, (relation, ends) in enumerate(get_edge_lists(graph).items()):
         triple = (relation.source, relation.name, relation.destination)
         edges[triple] = torch.from_numpy(np.stack(ends).astype(np.int64))
         if topology.edge_weights is not None:
@@ -57,7 +57,7 @@ def inputs_of(graph: Graph) -> tuple[dict[str, Any], dict[Any, Any], dict[Any, A
     return rows, edges, weights or None
 
 
-def scores_of(model: TypedGNN, graph: Graph) -> dict[str, np.ndarray[Any, Any]]:
+def scores_of(model: HeteroGNN, graph: Graph) -> dict[str, np.ndarray[Any, Any]]:
     with Workers(1, "test") as workers:
         scores = infer_layerwise(model, graph, np.arange(graph.num_vertices), workers, memory_bytes=1 << 26)
     return dict(zip(COUNTS, np.split(scores, np.cumsum(list(COUNTS.values()))[:-1]), strict=True))
@@ -79,7 +79,7 @@ def scores_of(model: TypedGNN, graph: Graph) -> dict[str, np.ndarray[Any, Any]]:
 )
 def test_the_plain_module_has_hyrts_parameters_and_scores(graph: Graph, settings: dict[str, Any]) -> None:
     model = model_of(graph, **settings)
-    plain = PlainTypedGNN(**plain_arguments(model.architecture))
+    plain = PlainHeteroGNN(**export_arguments(model.architecture))
     plain.load_state_dict(model.state_dict())
     rows, edges, weights = inputs_of(graph)
     if plain.edge_features:
@@ -93,7 +93,7 @@ def test_the_plain_module_has_hyrts_parameters_and_scores(graph: Graph, settings
 
 def test_the_folder_works_without_hyrt(tmp_path: Path) -> None:
     model = model_of(PLAIN, kind="rgcn")
-    assert tables_of(model)
+    assert find_embeddings(model)
     config = build_config({"model": {"kind": "rgcn"}})
     trained = TrainedRun(
         model=model,
@@ -101,7 +101,7 @@ def test_the_folder_works_without_hyrt(tmp_path: Path) -> None:
         metrics={},
         graph=PLAIN,
         weights="step 3",
-        schema=schema_of(PLAIN),
+        schema=build_run_schema(PLAIN),
         scratch=None,
     )
     write_export(trained, tmp_path / "out")

@@ -10,8 +10,7 @@ import pytest
 
 from hyrt.errors import ConfigError
 from hyrt.objective.metrics import confusion_matrix
-from hyrt.report.plots.planes import by_umap, principal_plane
-from hyrt.report.plots.roc_plot import RocCurve, plot_roc, roc_curves
+from hyrt.report.model_plots import RocCurve, plot_roc, principal_components, project_umap, roc_curves
 
 RANDOM = np.random.default_rng(5)
 
@@ -19,19 +18,19 @@ RANDOM = np.random.default_rng(5)
 def test_the_plane_is_that_of_scikit_learn() -> None:
     decomposition = pytest.importorskip("sklearn.decomposition")
     rows = (RANDOM.normal(size=(80, 6)) @ RANDOM.normal(size=(6, 6)) + 7).astype(np.float32)
-    places, parts = principal_plane(rows)
+    places, parts = principal_components(rows)
     theirs = decomposition.PCA(2)
     expected = theirs.fit_transform(rows.astype(np.float64))
     signs = np.sign((places * expected).sum(0))
     np.testing.assert_allclose(places * signs, expected, atol=1e-8)
     np.testing.assert_allclose(parts, theirs.explained_variance_ratio_, rtol=1e-9)
     # Equal but for a sign of all rows: the same picture, turned over.
-    np.testing.assert_allclose(principal_plane(-rows)[0], -places, atol=1e-8)
+    np.testing.assert_allclose(principal_components(-rows)[0], -places, atol=1e-8)
 
 
 @pytest.mark.parametrize("rows", [np.ones((4, 3)), np.array([[1.0], [3.0], [5.0]])])
 def test_rows_of_less_than_two_directions(rows: np.ndarray) -> None:
-    places, parts = principal_plane(rows)
+    places, parts = principal_components(rows)
     assert np.isfinite(places).all()
     assert not places[:, 1].any()
     assert parts in ((0.0, 0.0), (1.0, 0.0))
@@ -49,13 +48,13 @@ def test_umap_keeps_near_rows_near_and_says_what_it_needs() -> None:
     pytest.importorskip("umap")
     groups = np.repeat(np.arange(4), 40)
     rows = (RANDOM.normal(size=(4, 8))[groups] * 9 + RANDOM.normal(size=(160, 8))).astype(np.float32)
-    places = by_umap(rows, seed=3).places
+    places = project_umap(rows, seed=3).positions
     centres = np.stack([places[groups == each].mean(0) for each in range(4)])
     nearest = np.linalg.norm(places[:, None] - centres, axis=2).argmin(1)
     assert np.mean(nearest == groups) > 0.95
-    np.testing.assert_array_equal(by_umap(rows, seed=3).places, places)
+    np.testing.assert_array_equal(project_umap(rows, seed=3).positions, places)
     with pytest.raises(ConfigError, match="there are only 15 vertices: use --method pca"):
-        by_umap(rows[:15], seed=3)
+        project_umap(rows[:15], seed=3)
 
 
 def check_curves(found: list[RocCurve], expected: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
@@ -64,8 +63,8 @@ def check_curves(found: list[RocCurve], expected: dict[str, tuple[np.ndarray, np
     assert [curve.name for curve in found] == list(expected)
     for curve, (scores, labels) in zip(found, expected.values(), strict=True):
         wrong, right, _ = metrics.roc_curve(labels, scores, drop_intermediate=False)
-        np.testing.assert_allclose(curve.wrong, wrong, atol=1e-12)
-        np.testing.assert_allclose(curve.right, right, atol=1e-12)
+        np.testing.assert_allclose(curve.false_positive_rates, wrong, atol=1e-12)
+        np.testing.assert_allclose(curve.true_positive_rates, right, atol=1e-12)
         assert curve.area == pytest.approx(metrics.roc_auc_score(labels, scores), abs=1e-12)
         assert curve.num_positive == np.count_nonzero(labels)
 

@@ -21,10 +21,8 @@ from unit.report.stand_in_wandb import stand_in_wandb
 
 import hyrt
 from hyrt.errors import ConfigError
-from hyrt.observe.events import Event, Notice, RunEnded
-from hyrt.report.loggers.logger import LoggedRun
-from hyrt.report.loggers.registry import check_loggers
-from hyrt.report.loggers.run_loggers import RunLoggers
+from hyrt.report.loggers.logger import LoggedRun, RunLoggers, check_loggers
+from hyrt.telemetry.events import Event, Notice, RunEnded
 
 SETTINGS = {"train.lr": 0.01, "model.kind": "gcn", "sampler.fanout": [5, 5]}
 EVENTS = (steps(6, queued={"sampled": 1.5}), steps(12, loss=0.5), evaluated(1), epoch_ended(1), BALANCED)
@@ -156,7 +154,7 @@ class Failing:
                 self.hang.wait(60)
             raise SystemExit("no\nserver")
 
-    def start(self, run: LoggedRun, known: str | None) -> None:
+    def start(self, run: LoggedRun, previous_id: str | None) -> None:
         self._do("start")
 
     def log(self, metrics: Any, step: int, epoch: int | None) -> None:
@@ -184,7 +182,7 @@ def test_one_that_hangs_is_left(tmp_path: Path) -> None:
     )
     for event in (STARTED, *EVENTS, ENDED):
         loggers.handle(event)
-    loggers.close(longest_s=0.05)
+    loggers.close(timeout_s=0.05)
     hang.set()
     assert warnings == ["logger slow has not finished after 0 s and is abandoned"]
 
@@ -198,7 +196,7 @@ def test_a_refused_run_is_not_logged(tmp_path: Path) -> None:
     ("name", "package"), [("tensorboard", "tensorboardX"), ("mlflow", "mlflow"), ("wandb", "wandb")]
 )
 def test_without_the_package(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyrt.report.loggers.registry.find_spec", lambda asked: None)
+    monkeypatch.setattr("hyrt.report.loggers.logger.find_spec", lambda asked: None)
     with pytest.raises(ConfigError, match=rf'loggers={name} needs {package}: pip install "hyrt\[{name}\]"'):
         check_loggers([name])
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyrt.report.html.at_a_glance import bottleneck_text, stage_rows, trainer_rows
-from hyrt.report.html.charts_of_run import charts_of
-from hyrt.report.html.page import facts, page_beside, page_of, predicted_rows
+from hyrt.report.html.overview import bottleneck_text, stage_rows, trainer_rows
+from hyrt.report.html.page import comparison_page, facts, predicted_rows, run_page
+from hyrt.report.html.run_charts import run_charts
 from hyrt.report.records.run_record import RunRecord, weighted_median
 
 STAGES = ("sample", "load", "transfer", "propagate", "synchronize")
@@ -118,7 +118,7 @@ def test_waits_that_hardly_ever_happen_have_no_line() -> None:
         for step in range(20)
     ]
     run = record([line(step, blocked_s=wait) for step, wait in enumerate(waits, 1)])
-    (chart,) = [chart for chart in charts_of(run) if chart.title.startswith("Waiting")]
+    (chart,) = [chart for chart in run_charts(run) if chart.title.startswith("Waiting")]
     assert [series.name for series in chart.series] == ["load.input", "sample.output"]
 
 
@@ -126,7 +126,7 @@ def test_waits_that_hardly_ever_happen_have_no_line() -> None:
 def test_each_decision_is_listed_once(count: int) -> None:
     moved = {"event": "balanced", "time_s": 0.0, "split": {"cpu:0": 1}, "threads": {"load": 1}}
     lines = [moved | {"step": step, "acts_from": step, "reason": f"reason {step}!"} for step in range(count)]
-    page = page_of(record([line(1), *lines]))
+    page = run_page(record([line(1), *lines]))
     listed = re.findall(r'<td class="wide">reason (\d+)!</td>', page)
     left_out = [] if count <= 200 else [50]
     assert list(map(int, listed)) == [step for step in range(count) if step not in left_out]
@@ -159,16 +159,16 @@ def test_simulated_devices_are_labelled_wherever_their_times_stand() -> None:
     run = record([line(1, **devices), line(2, **devices)], summary=ended)
     assert [row.name for row in trainer_rows(run)] == ["cpu:0", "fpga-csim:0 (simulated)"]
     assert "cpu:0 10 ms, fpga-csim:0 (simulated) 2 ms." in bottleneck_text(run)
-    page = page_of(run)
+    page = run_page(run)
     assert '<th scope="row">fpga-csim:0 (simulated)</th>' in page
     assert "<td>cpu, fpga-csim (simulated)</td>" in page
     assert "<td>cpu:0 256, fpga-csim:0 (simulated) 768</td>" in page
     # A killed run has no summary.
-    assert "<td>cpu:0 256, fpga-csim:0 (simulated) 768</td>" in page_of(
+    assert "<td>cpu:0 256, fpga-csim:0 (simulated) 768</td>" in run_page(
         record([started, line(1, **devices)], summary={})
     )
     # Nothing is known by its name alone.
-    assert "(simulated)" not in page_of(record([line(1, **devices)], summary={}))
+    assert "(simulated)" not in run_page(record([line(1, **devices)], summary={}))
 
 
 def test_a_plug_ins_simulated_devices_are_labelled_by_what_the_run_recorded() -> None:
@@ -181,7 +181,7 @@ def test_a_plug_ins_simulated_devices_are_labelled_by_what_the_run_recorded() ->
     ):
         run = record([*lines, line(1, **devices), line(2, **devices)], summary=summary)
         assert [row.name for row in trainer_rows(run)] == ["acme:0", "acme:1 (simulated)"]
-        page = page_of(run)
+        page = run_page(run)
         assert '<th scope="row">acme:1 (simulated)</th>' in page
         assert "acme:0 (simulated)" not in page
     assert "<td>acme, acme:1=3 (simulated)</td>" in page
@@ -205,7 +205,7 @@ def test_the_sentence_on_the_bottleneck() -> None:
         "followed by sample with 6 ms. "
         "The stages ran one after the other (runtime.pipelined=false), so a step takes their sum, 40 ms."
     )
-    assert "channel" not in page_of(serial).split("What bounds it</h2>")[1].split("Medians")[0]
+    assert "channel" not in run_page(serial).split("What bounds it</h2>")[1].split("Medians")[0]
 
 
 def test_chunks_of_a_whole_graph_are_facts_and_charts() -> None:
@@ -222,8 +222,8 @@ def test_chunks_of_a_whole_graph_are_facts_and_charts() -> None:
         "3 x 3 chunks of 1,000 vertices · 1 MiB in and 512 KiB out a step · 2 MiB swapped to the host"
     )
     assert said["transfer of opencl:0"] == "copying 0.4 s, 25% of it hidden behind 0.5 s of computing"
-    assert all(text in page_of(run) for text in ("3 x 3 chunks", "25% of it hidden", "Chunks on opencl:0"))
-    [chart] = [chart for chart in charts_of(run) if chart.title.startswith("Chunks on")]
+    assert all(text in run_page(run) for text in ("3 x 3 chunks", "25% of it hidden", "Chunks on opencl:0"))
+    [chart] = [chart for chart in run_charts(run) if chart.title.startswith("Chunks on")]
     assert [(series.name, list(series.x), list(series.y)) for series in chart.series] == [
         ("copying", [2, 3], [0.3, 0.4]),
         ("computing", [2, 3], [0.5, 0.5]),
@@ -232,37 +232,37 @@ def test_chunks_of_a_whole_graph_are_facts_and_charts() -> None:
     of_ranks = {
         f"rank {rank} opencl:0": {**chunks(0.1)["opencl:0"], "step_s": 0.6 + 0.1 * rank} for rank in (0, 1)
     }
-    page = page_of(record([line(1, chunks=of_ranks)]))
+    page = run_page(record([line(1, chunks=of_ranks)]))
     assert (
         "In chunks, the newest step of rank 1 opencl:0, which took longest, is bound by computing on" in page
     )
     # 0.5 + 0.1 - 0.025 of 0.7 s.
     assert "rank 1 opencl:0, which is busy for 82% of a step of 0.7 s." in page
     without = record([line(1)])
-    assert "In chunks" not in page_of(without)
+    assert "In chunks" not in run_page(without)
     assert not any(name.startswith("chunks") for name, _ in facts(without))
-    assert "Chunks on" not in page_of(without)
+    assert "Chunks on" not in run_page(without)
 
 
 def test_lines_of_earlier_versions_and_runs_without_steps() -> None:
     old = line(1)
     del old["queued"], old["queue_depth"]
     assert [row.queue for row in stage_rows(record([old]))] == [""] * 5
-    page_of(record([old]))
+    run_page(record([old]))
     nothing = record([], summary={})
     assert (stage_rows(nothing), trainer_rows(nothing), bottleneck_text(nothing)) == ([], [], "")
-    assert "not ended" in page_of(nothing)
+    assert "not ended" in run_page(nothing)
 
 
 def test_a_failed_run_says_how_far_it_came_and_why_it_failed() -> None:
-    page = page_of(record([line(7)], summary={"status": "failed", "error": "StageFailure: <no> memory"}))
-    assert page.index("StageFailure: &lt;no&gt; memory") < page.index("What bounds it</h2>")
+    page = run_page(record([line(7)], summary={"status": "failed", "error": "StageError: <no> memory"}))
+    assert page.index("StageError: &lt;no&gt; memory") < page.index("What bounds it</h2>")
     assert "7, as far as metrics.jsonl goes" in page
     assert "cpu:0 256, opencl:0 768" in page
 
 
 def test_stages_beside_each_other() -> None:
-    page = page_beside([record([line(1)]), record([line(1, 0.001)], Path("runs/other"))])
+    page = comparison_page([record([line(1)]), record([line(1, 0.001)], Path("runs/other"))])
     for name, cells in (
         ("slowest stage", ["propagate, in 100% of the steps", "load, in 100% of the steps"]),
         ("propagate, median", ["30 ms", "1 ms"]),
@@ -279,17 +279,17 @@ def test_which_classes_are_taken_for_which() -> None:
         return told if counts is None else told | {"confusion": counts}
 
     lines = [evaluation([[1, 0], [0, 1]], best=True), evaluation([[3000, 1000], [0, 0]], best=True)]
-    page = page_of(record([*lines, evaluation(None, best=False)]))
+    page = run_page(record([*lines, evaluation(None, best=False)]))
     cells = re.search(r'<table class="confusion">(.*?)</table>', page, re.DOTALL)
     assert cells is not None
     rows = [re.sub(r"<[^>]*>", " ", row).split() for row in cells[1].split("</tr>")]
     assert rows[1:3] == [["0", "3,000", "1,000", "75%"], ["1", "0", "0"]]
     assert re.findall(r"--p:(\d+)", cells[1]) == ["75", "25"]
-    assert "Classes taken for others" not in page_of(record([evaluation(None, best=True)]))
+    assert "Classes taken for others" not in run_page(record([evaluation(None, best=True)]))
 
 
 def test_environment_as_people_read_it() -> None:
-    page = page_of(record([line(1)]))
+    page = run_page(record([line(1)]))
     assert "hyrt run &#39;a b&#39;" in page
     assert "16 GiB" in page
     assert re.search(r"cgroup.cpus</th><td>not limited", page)
@@ -298,14 +298,14 @@ def test_environment_as_people_read_it() -> None:
 def test_traces_are_linked_from_where_the_page_is(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "a b"
     run.mkdir(parents=True)
-    assert "--trace" in page_of(record([line(1)], run))
+    assert "--trace" in run_page(record([line(1)], run))
     for name in ("trace-from-100.json.gz", "trace.json.gz", "trace-from-20.json.gz"):
         (run / name).touch()
-    page = page_of(record([line(1)], run))
+    page = run_page(record([line(1)], run))
     names = re.findall(r'href="([^"#:]*)" download>([^<]*)<', page)
     # In the order of their steps.
     assert names == [(n, n) for n in ("trace.json.gz", "trace-from-20.json.gz", "trace-from-100.json.gz")]
-    elsewhere = page_of(record([line(1)], run), tmp_path)
+    elsewhere = run_page(record([line(1)], run), tmp_path)
     assert 'href="runs/a%20b/trace.json.gz"' in elsewhere
     assert "ui.perfetto.dev" in page
 
@@ -324,7 +324,7 @@ def test_a_long_run_has_a_small_page_that_says_what_it_leaves_out() -> None:
             lines.append(decided)
     counts = [[10_000 + row + column for column in range(20)] for row in range(20)]
     lines.append({"event": "evaluated", "step": 1, "metrics": {}, "is_best": True, "confusion": counts})
-    page = page_of(record(lines))
+    page = run_page(record(lines))
     assert len(page.encode()) < 400_000
     assert "1,800 between the first and the last are omitted here" in page
     assert "the 0th time" in page

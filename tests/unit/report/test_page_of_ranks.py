@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from unit.report.test_page import line, record
 
-from hyrt.report.html.page import page_of
-from hyrt.report.html.ranks_of_run import purpose_rows, rank_rows
+from hyrt.report.html.overview import purpose_rows, rank_rows
+from hyrt.report.html.page import run_page
 
 
 def of_rank(load: float, sent: dict[str, int]) -> dict[str, object]:
@@ -30,7 +30,7 @@ def test_each_rank_has_a_row_and_each_purpose_its_bytes() -> None:
         ("rows", ["2 KiB", "4 KiB"], "6 KiB"),
         ("gradients", ["1 KiB", "0 bytes"], "1 KiB"),
     ]
-    page = page_of(run)
+    page = run_page(run)
     assert (
         "2 ranks trained together (distributed.strategy=home). Their steps are bounded by load of rank 1."
         in (page)
@@ -41,4 +41,4 @@ def test_each_rank_has_a_row_and_each_purpose_its_bytes() -> None:
 
 def test_other_runs_have_no_ranks() -> None:
     assert rank_rows(record([line(1)])) == []
-    assert "Ranks</h2>" not in page_of(record([line(1)]))
+    assert "Ranks</h2>" not in run_page(record([line(1)]))

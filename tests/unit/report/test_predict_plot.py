@@ -4,14 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hyrt_perfmodel.model_workload import model_workload
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
 from hyrt_perfmodel.prediction.predict import predict, with_accelerators
-from hyrt_perfmodel.workloads.model_workload import model_workload
-from hyrt_perfmodel.workloads.workload import TrainingWorkload, in_proportion
+from hyrt_perfmodel.workload import TrainingWorkload, proportional_workload
 
-from hyrt.errors import ConfigError, DataNotWritten
-from hyrt.report.plots.plot_file import check_plot
-from hyrt.report.plots.scaling_plot import plot_scaling
+from hyrt.errors import ConfigError, DataWriteError
+from hyrt.report.run_plots import check_plot, plot_scaling
 
 PLATFORM = Platform(
     name="a $ box",
@@ -19,7 +18,7 @@ PLATFORM = Platform(
     accelerators=(Accelerator(kind="gpu", memory_gb_s=500, macs_per_s=1e13, link_gb_s=10),),
 )
 WORK = model_workload("gcn", (9000, 2000, 100), (20_000, 3000), (64, 32, 8))
-TRAINING = TrainingWorkload(at=in_proportion(WORK, 100), targets_per_epoch=10_000, batch_size=400)
+TRAINING = TrainingWorkload(at=proportional_workload(WORK, 100), targets_per_epoch=10_000, batch_size=400)
 SCALING = [(count, predict(with_accelerators(PLATFORM, count), TRAINING)) for count in (0, 1, 4)]
 
 
@@ -48,5 +47,5 @@ def test_refuses_other_files(name: str) -> None:
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(DataNotWritten, match=r"nowhere/x\.png cannot be written"):
+    with pytest.raises(DataWriteError, match=r"nowhere/x\.png cannot be written"):
         plot_scaling(SCALING, tmp_path / "nowhere" / "x.png")

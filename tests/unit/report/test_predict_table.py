@@ -5,16 +5,15 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_perfmodel.assignment import Assignment, Threads
-from hyrt_perfmodel.platforms.host_tables import LoadCost
+from hyrt_perfmodel.platforms.measured_costs import LoadCost
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
-from hyrt_perfmodel.prediction.advice import Advice
-from hyrt_perfmodel.prediction.predict import Memory, Prediction
+from hyrt_perfmodel.policy import Assignment, Threads
+from hyrt_perfmodel.prediction.predict import Advice, MemoryNeed, Prediction
 from hyrt_perfmodel.prediction.stage_times import StageTimes
 
-from hyrt.quantities import duration
-from hyrt.report.tables.predict_table import prediction_lines, scaling_lines
-from hyrt.report.terminal.printed_lines import encodable, wrapped
+from hyrt.formatting import format_duration
+from hyrt.report.predict_table import prediction_lines, scaling_lines
+from hyrt.report.terminal.printed_lines import to_encodable, wrap_lines
 
 GIB = 2**30
 PLATFORM = Platform(
@@ -43,8 +42,8 @@ NOW = Prediction(
     throughput_mteps=1234.56,
     bottleneck="load",
     memory={
-        "host": Memory(need_bytes=10 * GIB, have_bytes=512 * GIB),
-        **{f"gpu:{i}": Memory(need_bytes=GIB * (i + 1), have_bytes=24 * GIB) for i in range(4)},
+        "host": MemoryNeed(needed_bytes=10 * GIB, available_bytes=512 * GIB),
+        **{f"gpu:{i}": MemoryNeed(needed_bytes=GIB * (i + 1), available_bytes=24 * GIB) for i in range(4)},
     },
     ideal_epoch_s=12.0,
     relative_error=0.1,
@@ -115,11 +114,11 @@ def test_equal_devices_stand_together() -> None:
 
 
 def test_one_that_does_not_fit_is_said() -> None:
-    memory = {**NOW.memory, "gpu:2": Memory(need_bytes=25 * GIB, have_bytes=24 * GIB)}
+    memory = {**NOW.memory, "gpu:2": MemoryNeed(needed_bytes=25 * GIB, available_bytes=24 * GIB)}
     assert any(
         "gpu 25 GiB of 24 GiB each: DOES NOT FIT" in line for line in text(replace(NOW, memory=memory))
     )
-    unknown = {"host": Memory(need_bytes=3 * 2**20, have_bytes=None)}
+    unknown = {"host": MemoryNeed(needed_bytes=3 * 2**20, available_bytes=None)}
     assert "memory host 3 MiB" in text(replace(NOW, memory=unknown))
 
 
@@ -145,7 +144,7 @@ def test_scaling_names_idle_accelerators() -> None:
 
 @given(st.floats(min_value=0, max_value=1e300))
 def test_times_are_short_and_near(value: float) -> None:
-    shown = duration(value)
+    shown = format_duration(value)
     assert len(shown) <= 16
     number, unit = shown.replace(",", "").split()
     unit_s = {"us": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "days": 86400}[unit]
@@ -155,15 +154,15 @@ def test_times_are_short_and_near(value: float) -> None:
 @given(st.integers(min_value=20, max_value=200))
 def test_wrapping_loses_no_word(width: int) -> None:
     lines = text(NOW, (LINK,))
-    found = wrapped(lines, width)
+    found = wrap_lines(lines, width)
     assert " ".join(found).split() == " ".join(lines).split()
     assert max(map(len, found)) <= width
-    assert wrapped(["", "a"], width) == ["", "a"]
-    assert wrapped(lines, None) == lines
+    assert wrap_lines(["", "a"], width) == ["", "a"]
+    assert wrap_lines(lines, None) == lines
 
 
 @given(st.sampled_from(["ascii", "latin-1", "cp1252", "utf-8", None]), st.text())
 def test_any_output_can_show_it(encoding: str | None, more: str) -> None:
-    shown = encodable("◀ ± · " + more.encode("utf-8", "ignore").decode(), encoding)
+    shown = to_encodable("◀ ± · " + more.encode("utf-8", "ignore").decode(), encoding)
     shown.encode(encoding or "utf-8")
     assert shown.startswith("◀ ± ·" if encoding in ("utf-8", None) else "< +- -")

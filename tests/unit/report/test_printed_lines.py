@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from hyrt.report.terminal.printed_lines import replace_letters, shell_word
+from hyrt.report.terminal.printed_lines import install_encoding_fallback, quote_path
 
 
 @pytest.mark.parametrize(
@@ -25,14 +25,14 @@ from hyrt.report.terminal.printed_lines import replace_letters, shell_word
     ],
 )
 def test_a_path_can_be_pasted_into_a_shell(name: bytes) -> None:
-    word = shell_word(os.fsdecode(name))
+    word = quote_path(os.fsdecode(name))
     assert word.isprintable()
     done = subprocess.run(["bash", "-c", f"printf %s {word}"], capture_output=True, check=True)
     assert done.stdout == name
 
 
 def test_plain_paths_stay_as_they_are() -> None:
-    assert shell_word("runs/a-1") == "runs/a-1"
+    assert quote_path("runs/a-1") == "runs/a-1"
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def test_any_letters_can_be_printed(encoding: str, printed: bytes, monkeypatch: 
     """Also by what prints as Python does: an output of few letters ends no command."""
     output = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding=encoding))
-    replace_letters()
+    install_encoding_fallback()
     print("a · b <-> \udcffü …", flush=True)
     assert output.getvalue() == printed
     monkeypatch.setattr(sys, "stdout", io.StringIO())
-    replace_letters()
+    install_encoding_fallback()

@@ -22,10 +22,15 @@ import pytest
 from rich.console import Console
 from unit.report.run_events import BALANCED, PREDICTED, STARTED, epoch_ended, evaluated, steps
 
-from hyrt.observe.events import Checkpointed, Event, Notice, RunEnded
-from hyrt.quantities import brief_duration, brief_milliseconds, duration_beside, three_digits
+from hyrt.formatting import (
+    format_brief_duration,
+    format_brief_milliseconds,
+    format_following_duration,
+    format_sig3,
+)
 from hyrt.report.terminal.progress import Progress
-from hyrt.report.terminal.progress_line import prediction_line, step_line
+from hyrt.report.terminal.progress_text import prediction_line, step_line
+from hyrt.telemetry.events import CheckpointWritten, Event, Notice, RunEnded
 
 ENDED = RunEnded(
     status="finished",
@@ -61,7 +66,7 @@ WHOLE_RUN: list[Event] = [
     steps(59, mteps=5.0),
     epoch_ended(1),
     evaluated(1),
-    Checkpointed(step=59, path=Path("x")),
+    CheckpointWritten(step=59, path=Path("x")),
     steps(118),
     epoch_ended(2),
     evaluated(2, best=False, test=0.5),
@@ -122,7 +127,7 @@ def test_how_sure_a_prediction_is(epoch_s: float, relative_error: float | None, 
     [(0.05, 0.04, "50"), (0.05, 3.0, "0.1"), (130.0, 90.0, "2 min 10 s"), (90.0, 130.0, "90.0 s")],
 )
 def test_a_time_in_another_ones_unit(time_s: float, other_s: float, text: str) -> None:
-    assert duration_beside(time_s, other_s) == text
+    assert format_following_duration(time_s, other_s) == text
 
 
 def test_predicted_milliseconds_beside_seconds_are_not_zero() -> None:
@@ -250,7 +255,7 @@ def test_without_standard_output(monkeypatch: pytest.MonkeyPatch) -> None:
     with Progress() as progress:
         for event in WHOLE_RUN:
             progress.handle(event)
-        progress.say("run folder runs/x")
+        progress.print_line("run folder runs/x")
 
 
 def test_quiet_warns_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -575,8 +580,8 @@ def test_a_terminal_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
             os.close(leader)
             for event in (*WHOLE_RUN, steps(5)):
                 progress.handle(event)
-        assert progress.lost is not None
-        assert progress.lost.errno == errno.EIO
+        assert progress.write_error is not None
+        assert progress.write_error.errno == errno.EIO
     assert sys.stdout is stdout
 
 
@@ -635,13 +640,13 @@ def test_a_closed_pipe_does_not_end_the_run() -> None:
 
 def test_numbers() -> None:
     values = (0.0, 0.01234, 1.0, 1.0249, 41.0, 412.4, 1240.0, float("nan"), float("inf"))
-    assert [three_digits(value) for value in values] == [
+    assert [format_sig3(value) for value in values] == [
         *("0", "0.0123", "1.00", "1.02", "41.0", "412", "1,240", "nan", "inf"),
     ]
-    assert [brief_milliseconds(value) for value in (0, 4e-5, 4e-4, 9.94e-3, 9.96e-3, 1.5)] == [
+    assert [format_brief_milliseconds(value) for value in (0, 4e-5, 4e-4, 9.94e-3, 9.96e-3, 1.5)] == [
         *("0", "0", "0.4", "9.9", "10", "1,500"),
     ]
-    assert [brief_duration(value) for value in (3.5, 99.94, 99.96, 125, 7380)] == [
+    assert [format_brief_duration(value) for value in (3.5, 99.94, 99.96, 125, 7380)] == [
         *("3.5 s", "99.9 s", "1 min 40 s", "2 min 5 s", "2 h 3 min"),
     ]
 

@@ -26,11 +26,11 @@ from unit.report.run_events import BALANCED, PREDICTED, STARTED, epoch_ended, ev
 from hyrt.config import Config, build_config
 from hyrt.errors import CheckpointError, ConfigError, DataError, HyrtError
 from hyrt.objective.classification import Classification
-from hyrt.observe.events import Checkpointed, Event, Notice, RunEnded
 from hyrt.report.records.run_folder import RunFolder, default_name, read_metrics, short_name
 from hyrt.report.records.run_record import read_run
-from hyrt.report.records.trained_run import open_trained
-from hyrt.sampling.neighbor_settings import NeighborSettings
+from hyrt.report.records.trained_run import open_trained_run
+from hyrt.sampling.settings.neighbor_settings import NeighborSettings
+from hyrt.telemetry.events import CheckpointWritten, Event, Notice, RunEnded
 
 
 class Away(Classification):
@@ -66,9 +66,9 @@ def test_what_a_killed_start_left_is_removed_and_nothing_else(tmp_path: Path) ->
     (left / "checkpoints").mkdir(parents=True)
     (left / "metrics.jsonl").touch()
     (left / ".config.yaml.123.partial").write_text("seed: 0")
-    RunFolder.remove_unbegun(left)
+    RunFolder.remove_incomplete(left)
     assert not left.exists()
-    RunFolder.remove_unbegun(left)
+    RunFolder.remove_incomplete(left)
     for name, text in {
         "checkpoints/step-1": "",
         "metrics.jsonl": "{}",
@@ -78,7 +78,7 @@ def test_what_a_killed_start_left_is_removed_and_nothing_else(tmp_path: Path) ->
         kept = tmp_path / name.replace("/", "-")
         (kept / "checkpoints").mkdir(parents=True)
         (kept / name).write_text(text)
-        RunFolder.remove_unbegun(kept)
+        RunFolder.remove_incomplete(kept)
         assert (kept / name).exists()
 
 
@@ -151,7 +151,7 @@ def test_a_dataset_that_has_moved_is_asked_for(tmp_path: Path) -> None:
         ("gone.npz", "no such key"),
     ):
         config = build_config({"data": {"source": source}})
-        with pytest.raises(DataError, match=says), run.dataset_named(config):
+        with pytest.raises(DataError, match=says), run.explain_moved_dataset(config):
             raise DataError("no such key")
 
 
@@ -165,8 +165,8 @@ def test_records(tmp_path: Path) -> None:
         Notice(kind="info", text="moved 96 targets → cuda:0"),
         epoch_ended(1),
         evaluated(1),
-        Checkpointed(step=59, path=run.checkpoints / "step-59"),
-        Checkpointed(step=60, path=Path("/elsewhere/step-60")),
+        CheckpointWritten(step=59, path=run.checkpoints / "step-59"),
+        CheckpointWritten(step=60, path=Path("/elsewhere/step-60")),
     ]
     for event in events:
         clock.now += 0.25
@@ -287,7 +287,7 @@ def test_a_run_of_a_package_that_is_gone(
     real, more = entry_points, EntryPoint("away", declared, where)
     with monkeypatch.context() as patch:
         patch.setattr(
-            "hyrt.machine.entry_points.entry_points",
+            "hyrt.runtime.entry_points.entry_points",
             lambda group: [*real(group=group), *([more] if group == where else [])],
         )
         config = build_config(settings)
@@ -395,7 +395,7 @@ def test_a_run_without_its_settings_is_told_from_a_training_of_python(tmp_path: 
     (run.checkpoints / f"step-00000001.{'0' * 32}.safetensors").touch()
     (run.path / "config.yaml").unlink()
     with pytest.raises(ConfigError, match=r"lost no longer has its config\.yaml.*put it back, or give"):
-        open_trained(run.path, [], "best")
+        open_trained_run(run.path, [], "best")
     run.metrics_path.unlink()
     with pytest.raises(ConfigError, match=r"lost was trained from Python and does not name its dataset"):
-        open_trained(run.path, [], "best")
+        open_trained_run(run.path, [], "best")

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from hyrt.errors import HyrtError
-from hyrt.report.records.run_lock import locked, take_over
+from hyrt.report.records.run_process import lock_run, take_over
 
 
 def killed_holder(folder: Path) -> str:
     """The name of a process that has held the folder and was killed."""
     code = (
         "import os, sys, signal, pathlib\n"
-        "from hyrt.report.records.run_lock import locked\n"
+        "from hyrt.report.records.run_process import lock_run\n"
         "with locked(pathlib.Path(sys.argv[1])) as holder:\n"
         "    print(holder, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -32,18 +32,18 @@ def test_the_folder_of_a_killed_holder_is_taken_over_by_one(tmp_path: Path) -> N
     holder = killed_holder(tmp_path)
     held = take_over(tmp_path, holder)
     assert held is not None
-    with pytest.raises(HyrtError, match="another process is training this run"), locked(tmp_path):
+    with pytest.raises(HyrtError, match="another process is training this run"), lock_run(tmp_path):
         pass
     assert take_over(tmp_path, holder) is None
     held.close()
     # Another one that heard of the loss later finds it done.
     assert take_over(tmp_path, holder) is None
-    with locked(tmp_path):
+    with lock_run(tmp_path):
         pass
 
 
 def test_what_its_holder_has_or_has_left_is_not_taken_over(tmp_path: Path) -> None:
-    with locked(tmp_path) as holder:
+    with lock_run(tmp_path) as holder:
         assert take_over(tmp_path, holder) is None
         assert (tmp_path / ".lock").read_text() == holder
     assert (tmp_path / ".lock").read_text() == ""
@@ -60,8 +60,8 @@ def test_the_folder_of_another_run_or_none_is_not_taken_over(tmp_path: Path) -> 
 
 
 def test_holders_are_told_apart(tmp_path: Path) -> None:
-    with locked(tmp_path) as first:
+    with lock_run(tmp_path) as first:
         pass
-    with locked(tmp_path) as second:
+    with lock_run(tmp_path) as second:
         pass
     assert first != second

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from hyrt.errors import ConfigError, DataNotWritten
+from hyrt.errors import ConfigError, DataWriteError
 from hyrt.report.html.chart import Chart, Series
-from hyrt.report.plots.plot_file import check_plot, save_plot
-from hyrt.report.plots.run_plot import chosen_charts, plot_charts
+from hyrt.report.run_plots import check_plot, plot_charts, save_plot, select_charts
 
 LOSS = Chart(
     key="loss",
@@ -49,13 +48,13 @@ def test_equal_plots_are_equal_files(tmp_path: Path) -> None:
 
 
 def test_charts_are_chosen_by_name_in_the_order_given() -> None:
-    assert chosen_charts([LOSS, SPLIT], ["split", "loss"]) == [SPLIT, LOSS]
-    assert chosen_charts([SPLIT, LOSS], None) == [LOSS]
-    assert chosen_charts([SPLIT], None) == [SPLIT]
+    assert select_charts([LOSS, SPLIT], ["split", "loss"]) == [SPLIT, LOSS]
+    assert select_charts([SPLIT, LOSS], None) == [LOSS]
+    assert select_charts([SPLIT], None) == [SPLIT]
     with pytest.raises(ConfigError, match="--charts times: there is no such chart here: give loss or split"):
-        chosen_charts([LOSS, SPLIT], ["times"])
+        select_charts([LOSS, SPLIT], ["times"])
     with pytest.raises(ConfigError, match="no step is recorded yet"):
-        chosen_charts([], None)
+        select_charts([], None)
 
 
 @pytest.mark.parametrize("kind", ["docx", "gif", "pgf", "raw", "tif", "webp", ""])
@@ -82,7 +81,7 @@ def test_a_plot_that_does_not_fit_on_the_disk_leaves_the_one_before(kind: str, t
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
         with pytest.raises(
-            DataNotWritten, match=r"cannot be written: .*\. Free space, or give another file$"
+            DataWriteError, match=r"cannot be written: .*\. Free space, or give another file$"
         ):
             save_plot(Figure(), file)
     finally:

@@ -21,7 +21,7 @@ def graph_of(rows: Rows, ids: Any = np.int32) -> Graph:
     indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)]).astype(np.int64)
     indices = np.array([u for row in rows for u in sorted(row)], dtype=ids)
     everywhere = np.ones(num, np.bool_)
-    return Graph.of_arrays(
+    return Graph.from_arrays(
         name="small",
         indptr=indptr,
         indices=indices,

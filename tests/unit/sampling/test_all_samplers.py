@@ -12,7 +12,7 @@ from small_graphs import assert_equal_blocks, random_graph, sampled_rows
 
 from hyrt.config import build_config
 from hyrt.graph.graph import Graph
-from hyrt.machine.workers import Workers
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.sampler import Sampler

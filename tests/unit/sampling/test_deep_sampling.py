@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from graphs import random_graph
 
-from hyrt.machine.workers import Workers
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.neighbor_sampler import NeighborSampler
 
 
 @pytest.mark.parametrize("fanout", [2, 10])

@@ -13,13 +13,12 @@ from scipy import optimize, stats
 from small_graphs import graph_of, graphs, random_graph, row, sampled_rows
 
 from hyrt.graph.graph import Graph
-from hyrt.machine.generator import SAMPLE, stream_key
-from hyrt.machine.workers import Workers
-from hyrt.sampling.layered.layered_sampler import LayeredSampler
-from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.sampling.ranked.importance_draw import ImportanceDraw
-from hyrt.sampling.ranked.labor_draw import LaborDraw
-from hyrt.sampling.ranked.labor_kernels import draw_least_numbers
+from hyrt.runtime.rng import SAMPLE, stream_key
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.layered_sampler import LayeredSampler
+from hyrt.sampling.neighbor_sampler import NeighborSampler
+from hyrt.sampling.priority_kernels import sample_smallest_numbers
+from hyrt.sampling.priority_sampler import LaborImportanceSampler, LaborLayerSampler
 
 ALONE = Workers(1, "test")
 MASK = (1 << 64) - 1
@@ -28,7 +27,7 @@ MASK = (1 << 64) - 1
 def labor_sampler(
     graph: Graph, targets: np.ndarray, fanouts: list[int], batch_size: int, seed: int
 ) -> LayeredSampler:
-    draw = LaborDraw(graph.topology, fanouts[::-1], seed)
+    draw = LaborLayerSampler(graph.topology, fanouts[::-1], seed)
     return LayeredSampler(graph, targets, len(fanouts), draw, batch_size, seed)
 
 
@@ -73,7 +72,7 @@ def test_the_least_are_in_the_order_of_the_row_when_a_heap_finds_them() -> None:
     ranks, positions, found = np.empty(room), np.empty(room, np.int64), np.empty(room, np.int32)
     were_few = 0
     for key in range(1, 6):
-        draw_least_numbers(
+        sample_smallest_numbers(
             indptr, indices, vertices, offsets, np.uint64(key), 0, count, ranks, positions, found
         )
         numbers = np.array([number(key, u) for u in range(400)])[neighbours]
@@ -98,7 +97,7 @@ def test_the_least_are_found_where_fewer_than_expected_are_small() -> None:
     ranks, positions, found = np.empty(count), np.empty(count, np.int64), np.empty(count, np.int32)
     for key in range(1, 30):
         vertices = np.arange(count, dtype=np.int32)
-        draw_least_numbers(
+        sample_smallest_numbers(
             indptr, indices, vertices, offsets, np.uint64(key), 0, count, ranks, positions, found
         )
         numbers = np.array([number(key, u) for u in range(400)])
@@ -183,7 +182,7 @@ def chances_by_hand(graph: Graph, vertices: list[int], fanout: int, rounds: int)
 def test_importances_are_those_of_the_papers_iteration(rounds: int) -> None:
     graph = random_graph(60, 12, seed=9)
     vertices = np.arange(0, 60, 2, dtype=np.int32)
-    draw = ImportanceDraw(graph, [3], 4, rounds, np.ones(60), np.zeros(60))
+    draw = LaborImportanceSampler(graph, [3], 4, rounds, np.ones(60), np.zeros(60))
     chances, expected = chances_by_hand(graph, vertices.tolist(), 3, rounds)
     key = int(stream_key(4, SAMPLE, 7, 1))
     hop = draw.draw(7, 1, vertices, ALONE)
@@ -200,8 +199,8 @@ def test_importances_are_those_of_the_papers_iteration(rounds: int) -> None:
             assert hop.weights[at] == pytest.approx(inverse * len(everyone) / inverse.sum(), rel=1e-5)
         else:
             assert (hop.weights[at] == 1).all()
-    assert (draw.chances == 1).all()
-    assert (draw.largest == 0).all()
+    assert (draw.probabilities == 1).all()
+    assert (draw.max_factors == 0).all()
 
 
 def test_importances_lower_what_is_read_and_hardly_bias_the_mean() -> None:
@@ -213,7 +212,7 @@ def test_importances_lower_what_is_read_and_hardly_bias_the_mean() -> None:
     exact = np.array([x[row(graph, int(v))].mean() if row(graph, int(v)) else 0 for v in vertices])
     read = []
     for rounds in (1, 2):
-        draw = ImportanceDraw(graph, [8], 1, rounds, np.ones(300), np.zeros(300))
+        draw = LaborImportanceSampler(graph, [8], 1, rounds, np.ones(300), np.zeros(300))
         found, distinct = [], 0
         for step in range(400):
             hop = draw.draw(step, 1, vertices, ALONE)

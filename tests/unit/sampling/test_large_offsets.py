@@ -9,8 +9,8 @@ import pytest
 from small_graphs import graph_of, sampled_rows
 
 from hyrt.graph.graph import Graph
-from hyrt.machine.workers import Workers
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.neighbor_sampler import NeighborSampler
 
 # Four vertices whose rows fill the first 2^31 + 4000 edges, then three small rows.
 BIG = 2**29 + 1000
@@ -33,7 +33,7 @@ def far_graph(tmp_path: Path) -> Graph:
     assert path.stat().st_blocks * 512 < 2**20, "the file system stores the holes of sparse files"
     indices = np.memmap(path, np.int32, "r")
     rest = graph_of([[]] * VERTICES)
-    return Graph.of_arrays("far", indptr, indices, rest.features, rest.labels, rest.masks)
+    return Graph.from_arrays("far", indptr, indices, rest.features, rest.labels, rest.masks)
 
 
 @pytest.mark.parametrize("fanout", [-1, 2, 70, 1000])

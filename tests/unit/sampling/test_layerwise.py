@@ -11,9 +11,9 @@ from small_graphs import random_graph, row, sampled_rows
 
 from hyrt.config import build_config
 from hyrt.graph.graph import Graph
-from hyrt.machine.workers import Workers
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
-from hyrt.sampling.layerwise.layer_chances import chances_for, chances_of_columns
+from hyrt.sampling.layerwise_sampler import column_probabilities, inclusion_probabilities
 
 ALONE = Workers(1, "test")
 NUM, SIZE = 90, 25
@@ -47,14 +47,14 @@ def blocks_of(kind: str, step: int, *, scaled: bool, units: np.ndarray = EVERYON
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=40), st.integers(1, 45))
 def test_chances_add_up_to_the_size(importance: list[float], size: int) -> None:
-    found = chances_for(np.array(importance), size)
+    found = inclusion_probabilities(np.array(importance), size)
     assert found.sum() == pytest.approx(min(size, len(importance)), rel=1e-9)
     assert found == pytest.approx(chances_by_hand(np.array(importance), size), rel=1e-6)
 
 
 def test_fastgcn_draws_by_the_norms_of_columns() -> None:
     wanted = chances_by_hand((adjacency(GRAPH) ** 2).sum(0), SIZE)
-    assert chances_of_columns(GRAPH.topology, SIZE) == pytest.approx(wanted, rel=1e-9)
+    assert column_probabilities(GRAPH.topology, SIZE) == pytest.approx(wanted, rel=1e-9)
 
 
 def inclusions(kind: str, steps: int) -> tuple[np.ndarray, list[Block]]:

@@ -6,18 +6,17 @@ import numpy as np
 import pytest
 from graphs import adjacency, dense_weights, random_graph, with_values
 
-from hyrt.graph.links.link_ends import LinkEnds
-from hyrt.graph.links.message_edges import links_of
-from hyrt.machine.workers import Workers
-from hyrt.sampling.links.link_sampler import LinkSampler
-from hyrt.sampling.links.negatives import NegativeKind, Negatives
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.graph.links.edges import list_links
+from hyrt.graph.links.link_split import LinkEndpoints
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.link_sampler import LinkSampler, NegativeKind, NegativeSampler
+from hyrt.sampling.neighbor_sampler import NeighborSampler
 
 ALONE = Workers(1, "test")
 GRAPH = random_graph(120, 9, seed=1)
 DIRECTED = random_graph(120, 9, seed=1, symmetric=False)
 EDGES = adjacency(GRAPH)
-LINKS = links_of(GRAPH.topology)[0]
+LINKS = list_links(GRAPH.topology)[0]
 
 
 def sampler_of(
@@ -28,10 +27,10 @@ def sampler_of(
     num: int = 2,
     **options,
 ) -> LinkSampler:
-    links = links_of(graph.topology)[0]
+    links = list_links(graph.topology)[0]
     around = NeighborSampler(graph, np.arange(120, dtype=np.int32), list(fanouts), 40, 7, **options)
     given = LINKS[:5][:, ::-1] if kind == "given" else None
-    negatives = Negatives(kind, num, 7, graph.topology, LinkEnds.any_of(120), given)
+    negatives = NegativeSampler(kind, num, 7, graph.topology, LinkEndpoints.all_vertices(120), given)
     return LinkSampler(links, around, negatives, graph.topology, exclude, 40, 7)
 
 
@@ -75,8 +74,8 @@ def test_the_pairs_of_a_link_do_not_depend_on_the_split(kind: NegativeKind) -> N
 
 
 def test_negatives_by_degree_come_as_often_as_edges_do() -> None:
-    negatives = Negatives("degree", 400, 1, GRAPH.topology, LinkEnds.any_of(120))
-    pairs = negatives.draw(0, np.arange(100), LINKS[:100], LINKS[:100])
+    negatives = NegativeSampler("degree", 400, 1, GRAPH.topology, LinkEndpoints.all_vertices(120))
+    pairs = negatives.sample(0, np.arange(100), LINKS[:100], LINKS[:100])
     drawn = np.where(pairs[..., 0] == LINKS[:100, None, 0], pairs[..., 1], pairs[..., 0])
     counts, degrees = np.bincount(drawn.ravel(), minlength=120), EDGES.sum(1)
     assert not counts[degrees == 0].any()
@@ -93,7 +92,7 @@ def test_blocks_are_those_of_the_graph_without_the_edges_of_the_step(
     sampler = sampler_of(DIRECTED, (most, -1), exclude=exclude, sampled_degrees=True)
     units = sampler.units(3)
     left = adjacency(DIRECTED)
-    u, v = links_of(DIRECTED.topology)[0][units].T
+    u, v = list_links(DIRECTED.topology)[0][units].T
     before = left.sum()
     if exclude != "none":
         left[v, u] = 0
@@ -125,7 +124,7 @@ def test_weights_are_those_of_the_edges_that_are_left(in_place: bool) -> None:
     sampler = sampler_of(graph, (-1, -1), exclude="edges")
     units = sampler.units(3)
     left = dense_weights(graph)
-    u, v = links_of(graph.topology)[0][units].T
+    u, v = list_links(graph.topology)[0][units].T
     left[v, u] = 0
     for block in sampler.sample(3, units, ALONE, in_place=in_place).blocks:
         sources = np.arange(graph.num_vertices) if block.sources is None else block.sources

@@ -18,10 +18,10 @@ from small_graphs import (
 )
 
 from hyrt.graph.graph import Graph
-from hyrt.machine.workers import Workers
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.sampling.neighbor_sampler import NeighborSampler
 
 ALONE = Workers(1, "test")
 
@@ -254,7 +254,7 @@ def test_mini_batches_in_flight_never_share_memory() -> None:
 def test_too_many_edges_for_32_bits_is_an_error_before_any_is_read() -> None:
     # 30 vertices of 100 million neighbours each: counted, never touched.
     graph = graph_of([[]] * 30)
-    far = Graph.of_arrays(
+    far = Graph.from_arrays(
         graph.name,
         np.arange(31, dtype=np.int64) * 100_000_000,
         graph.topology.indices,

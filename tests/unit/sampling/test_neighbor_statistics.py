@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 from small_graphs import graph_of
 
-from hyrt.machine.workers import Workers
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.neighbor_sampler import NeighborSampler
 
 DRAWS = 2000
 STEPS = 10

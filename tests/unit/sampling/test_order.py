@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hyrt.sampling.order import TargetOrder
+from hyrt.sampling.block_builder import TargetShuffler
 
 
-def epoch(order: TargetOrder, number: int) -> list[np.ndarray]:
+def epoch(order: TargetShuffler, number: int) -> list[np.ndarray]:
     first = number * order.steps_per_epoch
     return [order.batch(step) for step in range(first, first + order.steps_per_epoch)]
 
@@ -15,7 +15,7 @@ def epoch(order: TargetOrder, number: int) -> list[np.ndarray]:
 @pytest.mark.parametrize(("num", "batch_size"), [(10, 3), (12, 4), (5, 5), (5, 8), (1, 1), (1000, 37)])
 def test_every_target_once_an_epoch_and_the_last_short_batch_is_kept(num: int, batch_size: int) -> None:
     targets = np.arange(100, 100 + num, dtype=np.int32)
-    order = TargetOrder(targets, batch_size, seed=0)
+    order = TargetShuffler(targets, batch_size, seed=0)
     for number in range(3):
         batches = epoch(order, number)
         np.testing.assert_array_equal(np.sort(np.concatenate(batches)), targets)
@@ -25,22 +25,22 @@ def test_every_target_once_an_epoch_and_the_last_short_batch_is_kept(num: int, b
 
 def test_order_is_a_function_of_seed_and_epoch() -> None:
     targets = np.arange(500, dtype=np.int32)
-    order = TargetOrder(targets, 64, seed=3)
+    order = TargetShuffler(targets, 64, seed=3)
     epochs = [np.concatenate(epoch(order, number)) for number in range(4)]
     for a in range(4):
         for b in range(a):
             assert not np.array_equal(epochs[a], epochs[b])
-    again = TargetOrder(targets, 64, seed=3)
+    again = TargetShuffler(targets, 64, seed=3)
     # Going back and forth between epochs changes nothing: resuming starts anywhere.
     for number in (2, 0, 3, 1, 2):
         np.testing.assert_array_equal(np.concatenate(epoch(again, number)), epochs[number])
-    other = TargetOrder(targets, 64, seed=4)
+    other = TargetShuffler(targets, 64, seed=4)
     assert not np.array_equal(np.concatenate(epoch(other, 0)), epochs[0])
     np.testing.assert_array_equal(targets, np.arange(500))
 
 
 def test_shuffles_are_uniform() -> None:
-    order = TargetOrder(np.arange(6, dtype=np.int32), 6, seed=0)
+    order = TargetShuffler(np.arange(6, dtype=np.int32), 6, seed=0)
     counts = np.zeros((6, 6))
     for number in range(3000):
         counts[np.arange(6), order.batch(number)] += 1

@@ -13,13 +13,13 @@ from typed_cases import RELATIONS, small_typed
 
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
-from hyrt.machine.generator import SAMPLE
-from hyrt.machine.workers import Workers
+from hyrt.runtime.rng import SAMPLE
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.neighbor_settings import NeighborSettings
-from hyrt.sampling.relations.relation_fanouts import relation_fanouts
-from hyrt.sampling.relations.relation_sampler import RelationSampler
+from hyrt.sampling.relation_fanouts import resolve_relation_fanouts
+from hyrt.sampling.relation_sampler import RelationSampler
+from hyrt.sampling.settings.neighbor_settings import NeighborSettings
 
 Edge = tuple[int, int, int]
 
@@ -150,7 +150,7 @@ def test_fanouts_by_name() -> None:
     types = small_typed().types
     assert types is not None
     given = {"cites": 7, "paper/written_by/author": [4, 3]}
-    found = relation_fanouts([5, 2], given, types.relations)
+    found = resolve_relation_fanouts([5, 2], given, types.relations)
     assert found == [[5, 7, 4, 5, 5], [2, 7, 3, 2, 2]]
     assert [relation.name for relation in types.relations] == [names[1] for names in RELATIONS]
     for wrong, words in (
@@ -159,7 +159,7 @@ def test_fanouts_by_name() -> None:
         ({"cites": 1, "paper/cites/paper": 2}, "the same relation"),
     ):
         with pytest.raises(ConfigError, match=words):
-            relation_fanouts([5, 2], wrong, types.relations)
+            resolve_relation_fanouts([5, 2], wrong, types.relations)
 
 
 def test_the_setting_is_for_typed_graphs_alone() -> None:

@@ -10,8 +10,7 @@ from small_graphs import random_graph
 from test_all_samplers import ALONE, KINDS, sampler_of
 
 from hyrt.config import build_config
-from hyrt.sampling.visits.counted_visits import counted_visits
-from hyrt.sampling.visits.row_ranking import RowRanking, rank_rows
+from hyrt.sampling.hotness import HotnessRanking, count_accesses, rank_by_hotness
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -20,7 +19,7 @@ def test_hit_rates_are_those_of_steps_to_come(kind: str) -> None:
     sampler = sampler_of(kind, graph, batch_size=200)
     settings = build_config({"sampler": KINDS[kind]}).sampler
     targets = np.arange(0, graph.num_vertices, 2)
-    ranking = rank_rows(settings, sampler, graph.topology, targets, 200, [4, 3], part, ALONE)
+    ranking = rank_by_hotness(settings, sampler, graph.topology, targets, 200, [4, 3], part, ALONE)
     assert len(np.unique(ranking.vertices)) == len(ranking.vertices)
     assert ranking.vertices.dtype == graph.topology.indices.dtype
     few = len(ranking.vertices) // 5
@@ -29,7 +28,7 @@ def test_hit_rates_are_those_of_steps_to_come(kind: str) -> None:
     by_degree = np.zeros(graph.num_vertices, np.bool_)
     by_degree[np.argsort(-graph.topology.in_degrees, kind="stable")[:few]] = True
     hits = lookups = of_degree = of_counted = 0
-    counted = counted_visits(sampler, range(400, 600), part, graph.num_vertices, ALONE)
+    counted = count_accesses(sampler, range(400, 600), part, graph.num_vertices, ALONE)
     by_count = np.zeros(graph.num_vertices, np.bool_)
     by_count[np.argsort(-counted, kind="stable")[:few]] = True
     for step in range(200, 260):
@@ -52,7 +51,7 @@ def test_whoever_has_the_other_groups_of_the_counted_steps_hits_as_often() -> No
     settings = build_config({"sampler": given}).sampler
     targets = np.arange(0, graph.num_vertices, 2)
     sampler = settings.build(graph, targets, layers=2, batch_size=200, seed=3)
-    ranking = rank_rows(settings, sampler, graph.topology, targets, 200, [4, 3], 0.5, ALONE)
+    ranking = rank_by_hotness(settings, sampler, graph.topology, targets, 200, [4, 3], 0.5, ALONE)
     kept = np.zeros(graph.num_vertices, np.bool_)
     kept[ranking.vertices[: len(kept) * 3 // 10]] = True
     hits = lookups = 0
@@ -70,12 +69,12 @@ def test_a_row_that_several_subgraphs_have_is_counted_in_each() -> None:
     assert sources is not None
     asked = np.bincount(sources, minlength=30)
     assert asked.max() > 1
-    assert counted_visits(sampler, [3], 1.0, 30, ALONE).tolist() == asked.tolist()
+    assert count_accesses(sampler, [3], 1.0, 30, ALONE).tolist() == asked.tolist()
 
 
 def test_a_ranking_leaves_out_what_is_never_read() -> None:
-    ranking = RowRanking.of(np.array([0.0, 2.0, 0.0, 5.0, 2.0]), np.dtype(np.int64))
+    ranking = HotnessRanking.from_accesses(np.array([0.0, 2.0, 0.0, 5.0, 2.0]), np.dtype(np.int64))
     assert ranking.vertices.tolist() == [3, 1, 4]
-    assert ranking.visits.tolist() == [5.0, 2.0, 2.0]
+    assert ranking.accesses.tolist() == [5.0, 2.0, 2.0]
     assert [ranking.hit_rate(count) for count in range(4)] == [0.0, 5 / 9, 7 / 9, 1.0]
-    assert RowRanking.of(np.zeros(3), np.dtype(np.int32)).hit_rate(2) == 0.0
+    assert HotnessRanking.from_accesses(np.zeros(3), np.dtype(np.int32)).hit_rate(2) == 0.0

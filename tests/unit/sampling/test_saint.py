@@ -12,11 +12,11 @@ from scipy import stats
 from small_graphs import assert_equal_blocks, graph_of, graphs, memory_ranges, random_graph, row
 
 from hyrt.graph.graph import Graph
-from hyrt.machine.generator import PRESAMPLE, WALK
-from hyrt.machine.workers import Workers
+from hyrt.runtime.rng import PRESAMPLE, WALK
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.saint.saint_sampler import SaintSampler
+from hyrt.sampling.saint_sampler import SaintSampler
 
 ALONE = Workers(1, "test")
 

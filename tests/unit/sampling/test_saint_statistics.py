@@ -10,11 +10,11 @@ import torch
 from scipy import stats
 from small_graphs import random_graph, row
 
-from hyrt.machine.workers import Workers
-from hyrt.nn.aggregation import Aggregation, Reduce, SelfPath
+from hyrt.nn.architecture import Aggregation, Reduce, SelfPath
 from hyrt.nn.operators.aggregate import aggregate
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.saint.saint_sampler import SaintSampler
+from hyrt.sampling.saint_sampler import SaintSampler
 
 VERTICES = 60
 UNITS = 40

@@ -9,10 +9,10 @@ from small_graphs import assert_equal_blocks, random_graph, row, sampled_rows
 
 from hyrt.config import build_config
 from hyrt.errors import ConfigError
-from hyrt.machine.workers import Workers
-from hyrt.nn.aggregation import Aggregation
+from hyrt.nn.architecture import Aggregation
 from hyrt.nn.operators.aggregate import aggregate
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.neighbor_sampler import NeighborSampler
 
 ALONE = Workers(1, "test")
 GRAPH = random_graph(150, 9, seed=2)

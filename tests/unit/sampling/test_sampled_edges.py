@@ -1,6 +1,6 @@
 """Every sampled edge against a pick from the published generator, written again as its papers have it.
 
-Nothing of `hyrt.machine.generator` is used: SplitMix64 is a counter that a function scrambles (Steele, Lea
+Nothing of `hyrt.runtime.rng` is used: SplitMix64 is a counter that a function scrambles (Steele, Lea
 and Flood, OOPSLA 2014). The key of (seed, purpose, step, layer) starts from the first output of SplitMix64
 with the seed; then each part p replaces it by output number p + 1 of SplitMix64 with it as its seed. A
 vertex's stream is output number vertex + 1 under the key, and its draw number k is output number k + 1 under
@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from small_graphs import graphs, random_graph, row, sampled_rows
 
 from hyrt.graph.graph import Graph
-from hyrt.machine.workers import Workers
-from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.sampling.saint.saint_sampler import SaintSampler
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.neighbor_sampler import NeighborSampler
+from hyrt.sampling.saint_sampler import SaintSampler
 from hyrt.sampling.sampler import Hop
 
 ALONE = Workers(1, "test")

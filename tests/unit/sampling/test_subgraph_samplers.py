@@ -13,14 +13,14 @@ from small_graphs import graph_of, graphs, random_graph, row
 from hyrt.config import build_config
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
-from hyrt.machine.buffer_pool import BufferPool, TakenArrays
-from hyrt.machine.generator import SAMPLE, stream_key
-from hyrt.machine.workers import Workers
-from hyrt.sampling.draw_hop import draw_hop
+from hyrt.runtime.buffer_pool import BufferPool, PooledArrays
+from hyrt.runtime.rng import SAMPLE, stream_key
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.cluster_sampler import ClusterSampler
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.subgraphs.cluster_sampler import ClusterSampler
-from hyrt.sampling.subgraphs.shadow_sampler import ShadowSampler
-from hyrt.sampling.subgraphs.subgraph_kernels import rows_ascend
+from hyrt.sampling.neighbor_sampler import sample_hop
+from hyrt.sampling.shadow_sampler import ShadowSampler
+from hyrt.sampling.subgraph_kernels import rows_ascend
 
 ALONE = Workers(1, "test")
 
@@ -30,7 +30,7 @@ def drawn(graph: Graph, vertex: int, fanout: int, seed: int, step: int, hop: int
     pool = BufferPool()
     key = stream_key(seed, SAMPLE, step, hop)
     ids = np.array([vertex], np.int32)
-    return draw_hop(graph.topology, ids, fanout, key, ALONE, pool, TakenArrays(pool)).neighbors.tolist()
+    return sample_hop(graph.topology, ids, fanout, key, ALONE, pool, PooledArrays(pool)).neighbors.tolist()
 
 
 def subgraph_by_hand(graph: Graph, root: int, hops: int, fanout: int, seed: int, step: int) -> set[int]:

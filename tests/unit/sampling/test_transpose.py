@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_graphs import random_graph
 
-from hyrt.machine.workers import Workers
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.sampling.neighbor_sampler import NeighborSampler
 
 
 @st.composite

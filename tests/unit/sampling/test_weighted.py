@@ -13,8 +13,8 @@ from small_graphs import graph_of, random_graph, row, sampled_rows
 from hyrt.config import build_config
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
-from hyrt.machine.workers import Workers
-from hyrt.sampling import block_maker
+from hyrt.runtime.workers import Workers
+from hyrt.sampling import block_builder
 from hyrt.sampling.sampler import Sampler
 from hyrt.training.setup import build_sampler
 
@@ -113,11 +113,11 @@ def test_blocks_of_a_third_party_without_weights_are_refused(monkeypatch: pytest
     config = build_config({"sampler": {"fanout": [3, 2]}, "model": {"kind": "gcn"}})
     monkeypatch.setattr(type(config.sampler), "__module__", "theirs.sampling")
     assert build_sampler(config, graph, everyone)
-    block = block_maker.BlockMaker._block
+    block = block_builder.BlockBuilder._block
 
     def bare(*given: Any, **named: Any) -> Any:
         return replace(block(*given, **named), edge_weights=None)
 
-    monkeypatch.setattr(block_maker.BlockMaker, "_block", bare)
+    monkeypatch.setattr(block_builder.BlockBuilder, "_block", bare)
     with pytest.raises(ConfigError, match=r"its blocks do not have the weights of edges, as small has"):
         build_sampler(config, graph, everyone)

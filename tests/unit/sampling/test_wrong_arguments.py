@@ -14,12 +14,12 @@ from fuzz_samplers import FuzzHops
 import hyrt
 from hyrt.errors import ArgumentError, DataError
 from hyrt.graph.graph import Graph
-from hyrt.machine.workers import Workers
 from hyrt.nn.operators.aggregate import aggregate
+from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.neighbor import NeighborSampler
-from hyrt.sampling.registry import SAMPLERS
+from hyrt.sampling.neighbor_sampler import NeighborSampler
+from hyrt.sampling.sampler_settings import SAMPLERS
 
 ALONE = Workers(1, "test")
 GRAPH: Graph = hyrt.load("synthetic:tiny,vertices=300")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hyrt_devices.cpu import CpuDevice
 
-from hyrt.errors import DeviceUnavailable
+from hyrt.errors import DeviceUnavailableError
 from hyrt.testing import ConformanceError, check_device
 
 
@@ -16,12 +16,12 @@ def test_an_open_that_raises() -> None:
     def open_fn(options: Any) -> Any:
         raise RuntimeError("no power")
 
-    with pytest.raises(DeviceUnavailable, match=r"the device: open failed: .*no power"):
+    with pytest.raises(DeviceUnavailableError, match=r"the device: open failed: .*no power"):
         check_device(open_fn)
 
 
 def test_an_open_that_returns_nothing() -> None:
-    with pytest.raises(DeviceUnavailable, match="NoneType: not a device"):
+    with pytest.raises(DeviceUnavailableError, match="NoneType: not a device"):
         check_device(lambda options: None)  # type: ignore[arg-type,return-value]
 
 

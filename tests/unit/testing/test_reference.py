@@ -16,7 +16,7 @@ from hyrt.nn.model import GNN
 from hyrt.nn.operators.dropout import dropout
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.testing.reference import dropout_mask, expected_step
+from hyrt.testing.reference import dropout_mask, reference_step
 
 
 @given(
@@ -71,7 +71,7 @@ def test_one_layer_by_hand(kind: str, reduce: str) -> None:
     labels = np.array([1, 0])
     factors = np.array([2.0, 0.5], np.float32)
     batch = MiniBatch(0, block.destinations, [block], labels, factors, 2.0)
-    found = expected_step(model, [torch.from_numpy(weight), torch.from_numpy(bias)], batch, ROWS)
+    found = reference_step(model, [torch.from_numpy(weight), torch.from_numpy(bias)], batch, ROWS)
     scores = combined @ weight.T + bias
     chances = log_softmax(scores, axis=1)
     assert found.loss_sum == pytest.approx(-(factors * chances[[0, 1], labels]).sum(), rel=1e-12)
@@ -86,7 +86,7 @@ def test_equal_scores_may_count_or_not() -> None:
     block = one_block([0, 0, 0], [], [0, 0])
     model = GNN(Architecture(kind="gcn", in_features=1, num_classes=2, layers=1))
     batch = MiniBatch(0, block.destinations, [block], np.array([1, 0]), None, 2.0)
-    found = expected_step(model, [torch.zeros(2, 1), torch.zeros(2)], batch, ROWS[:2])
+    found = reference_step(model, [torch.zeros(2, 1), torch.zeros(2)], batch, ROWS[:2])
     assert found.correct == (0, 2)
 
 
@@ -100,7 +100,7 @@ def test_attention_over_repeated_edges_by_hand() -> None:
         torch.zeros(2),
     )
     batch = MiniBatch(0, block.destinations, [block], np.array([0, 0]), None, 2.0)
-    found = expected_step(model, [weight, source, own, bias], batch, ROWS)
+    found = reference_step(model, [weight, source, own, bias], batch, ROWS)
     # Scores of vertex 0: LeakyReLU(0.5 x_j - x_0) over itself, 1, 1 and 2.
     scores = np.array([-0.5 * 0.2, 0.0, 0.0, 1.5])
     share = np.exp(scores) / np.exp(scores).sum()

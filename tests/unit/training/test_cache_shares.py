@@ -9,8 +9,8 @@ import pytest
 from graphs import random_graph
 
 from hyrt.config import build_config
-from hyrt.machine.workers import Workers
-from hyrt.training.device_caches import DeviceCaches
+from hyrt.runtime.workers import Workers
+from hyrt.training.feature_caches import DeviceCaches
 from hyrt.training.setup import PreparedRun
 
 

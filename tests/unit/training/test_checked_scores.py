@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from unit.nn.block_cases import tensor_block
 
 from hyrt.api import load, train
-from hyrt.errors import StageFailure, UnsupportedModel
-from hyrt.machine.workers import Workers
+from hyrt.errors import StageError, UnsupportedModelError
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
-from hyrt.nn.own_modules.checked_scores import check_scores
-from hyrt.observe.events import Notice
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.nn.user_modules.model_errors import add_output_check
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.neighbor_sampler import NeighborSampler
+from hyrt.telemetry.events import Notice
 
 GRAPH = load("synthetic:tiny")
 SETTINGS: Any = {"data": {"batch_size": 100}, "train": {"epochs": 1}, "seed": 3}
@@ -60,9 +60,9 @@ class Wrong(nn.Module):
 @pytest.mark.parametrize(("scores", "end", "message"), CASES)
 def test_training_says_what_the_module_returned(scores: int, end: Any, message: str) -> None:
     model = Wrong(scores, end, "training")
-    with pytest.raises(StageFailure, match=f"propagate.*cpu:0.*step 0.*{message}") as caught:
+    with pytest.raises(StageError, match=f"propagate.*cpu:0.*step 0.*{message}") as caught:
         train(GRAPH, model, **SETTINGS)
-    assert isinstance(caught.value.__cause__, UnsupportedModel)
+    assert isinstance(caught.value.__cause__, UnsupportedModelError)
     # The caller's module is as it was.
     assert not model._forward_hooks
 
@@ -70,19 +70,21 @@ def test_training_says_what_the_module_returned(scores: int, end: Any, message: 
 @pytest.mark.parametrize(("scores", "end", "message"), CASES)
 def test_evaluation_says_what_the_module_returned(scores: int, end: Any, message: str) -> None:
     settings = SETTINGS | {"data": {"batch_size": 100}}
-    with pytest.raises(UnsupportedModel, match=message.replace("100", "[0-9,]+").replace("99 ", "[0-9,]+ ")):
+    with pytest.raises(
+        UnsupportedModelError, match=message.replace("100", "[0-9,]+").replace("99 ", "[0-9,]+ ")
+    ):
         train(GRAPH, Wrong(scores, end, "evaluation"), **settings, emit=lambda event: None)
 
 
 @pytest.mark.parametrize(("scores", "end", "message"), CASES)
 def test_the_replica_of_a_torch_device_says_it_as_well(scores: int, end: Any, message: str) -> None:
     model = Wrong(scores, end, "training")
-    check_scores(model, GRAPH.num_classes)
+    add_output_check(model, GRAPH.num_classes)
     replica = copy.deepcopy(model)
     sampler = NeighborSampler(GRAPH, GRAPH.split("train").astype(np.int32), [3, 3], 100, 0)
     batch = sampler.sample(0, sampler.units(0), Workers(1, "test"), in_place=False)
     blocks = [tensor_block(block) for block in batch.blocks]
-    with pytest.raises(UnsupportedModel, match=message):
+    with pytest.raises(UnsupportedModelError, match=message):
         replica(blocks, torch.zeros(blocks[0].num_src, GRAPH.num_features))
 
 
@@ -103,21 +105,21 @@ def test_more_scores_than_classes_are_told_once() -> None:
 
 def test_a_model_for_kernels_of_their_own_is_checked_before_it_runs() -> None:
     model = GNN(Architecture(kind="gcn", in_features=GRAPH.num_features, num_classes=3))
-    with pytest.raises(UnsupportedModel, match="GNN returned 3 scores for 4 classes"):
-        check_scores(model, 4)
-    check_scores(GNN(Architecture(kind="gat", in_features=5, num_classes=3)), 4)
+    with pytest.raises(UnsupportedModelError, match="GNN returned 3 scores for 4 classes"):
+        add_output_check(model, 4)
+    add_output_check(GNN(Architecture(kind="gat", in_features=5, num_classes=3)), 4)
 
 
 def test_scores_without_a_gradient() -> None:
     model = Wrong(4, lambda blocks, x: x[: blocks[-1].num_dst].detach(), "training")
-    with pytest.raises(StageFailure, match="Wrong returned scores that have no gradient: use no"):
+    with pytest.raises(StageError, match="Wrong returned scores that have no gradient: use no"):
         train(GRAPH, model, **SETTINGS)
 
 
 @pytest.mark.parametrize(("scores", "told"), [(4, 0), (5, 1)])
 def test_only_more_scores_than_classes_are_told_and_by_replicas_too(scores: int, told: int) -> None:
     model, more = Wrong(scores, lambda blocks, x: x[: blocks[-1].num_dst], "training"), set[str]()
-    check_scores(model, GRAPH.num_classes, more)
+    add_output_check(model, GRAPH.num_classes, more)
     sampler = NeighborSampler(GRAPH, GRAPH.split("train").astype(np.int32), [3, 3], 100, 0)
     batch = sampler.sample(0, sampler.units(0), Workers(1, "test"), in_place=False)
     blocks = [tensor_block(block) for block in batch.blocks]

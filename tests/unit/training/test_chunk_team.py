@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 import torch
 from graphs import random_graph
-from hyrt_devices.cpu import CpuDevice, HostRoom
+from hyrt_devices.cpu import CpuDevice, HostChunkMemory
 from hyrt_devices.cuda.chunks.torch_chunks import TorchChunks
 from hyrt_devices.opencl import OpenclDevice
 
 import hyrt
 from hyrt.config import build_config
 from hyrt.device import DeviceOptions
-from hyrt.errors import DeviceOutOfMemory, HyrtError, UnsupportedModel
-from hyrt.fullgraph.chunks.row_reader import RowReader
-from hyrt.fullgraph.grid.least_grid import ChunkSizes
+from hyrt.errors import DeviceOutOfMemoryError, HyrtError, UnsupportedModelError
+from hyrt.fullgraph.chunks.chunk_grid import ChunkSizes
+from hyrt.fullgraph.chunks.device_relay import RowReader
 from hyrt.nn.torch_threads import torch_threads
-from hyrt.observe.events import Event, Notice, StepGroup
+from hyrt.telemetry.events import Event, Notice, StepMetrics
 from hyrt.training.setup import build_model
 
 needs_opencl = pytest.mark.skipif(
@@ -57,14 +57,14 @@ def trained(devices: Sequence[str], *, epochs: int = 3, **settings: Any) -> tupl
 
 
 def losses(heard: Sequence[Event]) -> list[float]:
-    return [loss for event in heard if isinstance(event, StepGroup) for loss in event.losses]
+    return [loss for event in heard if isinstance(event, StepMetrics) for loss in event.losses]
 
 
 def test_a_processor_keeps_to_its_device_memory() -> None:
     device = CpuDevice(CpuDevice.probe()[0], DeviceOptions(threads=1, memory_bytes=5 << 20))
     model = build_model(build_config({"model": {"kind": "gcn"}}), GRAPH)
     device.load(model, list(model.parameters()))
-    room = device.chunk_room(1)
+    room = device.chunk_memory(1)
     assert room.free_bytes() == 5 << 20
     # What operators take besides is the host's, however small the limit is.
     assert room.needed_bytes(ChunkSizes(vertices=10, targets=10, edges=100, edge_rows=10)) < 1 << 20
@@ -146,10 +146,10 @@ def test_devices_without_a_share_leave_a_plain_run() -> None:
 
 def fail_in(monkeypatch: pytest.MonkeyPatch, number: int, error: Exception) -> None:
     """Let the second CPU's kernels fail once, in their so many-th gathering."""
-    take, gather = HostRoom.take, TorchChunks.gather
+    take, gather = HostChunkMemory.allocate, TorchChunks.gather
     seen, theirs = [0], set()
 
-    def taken(self: HostRoom, chunks: Any) -> TorchChunks:
+    def taken(self: HostChunkMemory, chunks: Any) -> TorchChunks:
         made = take(self, chunks)
         if self.name == "cpu:1":
             theirs.add(id(made))
@@ -162,7 +162,7 @@ def fail_in(monkeypatch: pytest.MonkeyPatch, number: int, error: Exception) -> N
             raise error
         gather(self, *args, **more)
 
-    monkeypatch.setattr(HostRoom, "take", taken)
+    monkeypatch.setattr(HostChunkMemory, "allocate", taken)
     monkeypatch.setattr(TorchChunks, "gather", gathered)
 
 
@@ -191,7 +191,7 @@ def test_chunks_become_smaller_where_one_device_is_out_of_memory(
     number: int, told: list[str], monkeypatch: pytest.MonkeyPatch, wanted: list[float]
 ) -> None:
     """In the first step, or in the second one, after the first has said how the graph is cut."""
-    fail_in(monkeypatch, number, DeviceOutOfMemory("cpu:1 has no more"))
+    fail_in(monkeypatch, number, DeviceOutOfMemoryError("cpu:1 has no more"))
     heard, result = trained(["cpu:0", "cpu:1"], epochs=5, fullgraph={"device_memory": "100MiB"})
     assert losses(heard) == pytest.approx(wanted[:5], rel=1e-5)
     assert not result.summary["devices_lost"]
@@ -205,14 +205,14 @@ def columns_of(
 ) -> dict[str, set[int]]:
     """The columns of the first layer that each of several CPUs computes, counted from 1."""
     seen: dict[str, set[str]] = {}
-    take = HostRoom.take
+    take = HostChunkMemory.allocate
 
-    def taken(self: HostRoom, chunks: Any) -> TorchChunks:
+    def taken(self: HostChunkMemory, chunks: Any) -> TorchChunks:
         made = take(self, chunks)
-        made.name = seen.setdefault(self.name, set()).add  # type: ignore[method-assign]
+        made.set_trace_label = seen.setdefault(self.name, set()).add  # type: ignore[method-assign]
         return made
 
-    monkeypatch.setattr(HostRoom, "take", taken)
+    monkeypatch.setattr(HostChunkMemory, "allocate", taken)
     trained(devices, epochs=1, fullgraph=fullgraph)
     return {
         name: {int(chunk.split()[-1]) for chunk in chunks if chunk.startswith("layer 1, chunk")}
@@ -253,7 +253,9 @@ def test_a_trace_has_the_queues_of_each_device(tmp_path: Path) -> None:
 
 
 def test_devices_that_share_no_columns_are_refused() -> None:
-    with pytest.raises(UnsupportedModel, match=r"null:0 does not share a whole graph with other devices"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"null:0 does not share a whole graph with other devices"
+    ):
         trained(["cpu", "null"])
 
 
@@ -282,13 +284,15 @@ def test_the_order_of_the_devices_changes_sums_by_rounding_alone() -> None:
 
 
 def test_as_many_chunks_as_were_asked_for_are_not_cut_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_in(monkeypatch, 1, DeviceOutOfMemory("no more of it"))
+    fail_in(monkeypatch, 1, DeviceOutOfMemoryError("no more of it"))
     with pytest.raises(HyrtError, match="no more of it"):
         trained(["cpu:0", "cpu:1"], epochs=1, fullgraph={"chunks": 4})
 
 
 def test_the_device_that_has_no_room_for_any_chunk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    free = HostRoom.free_bytes
-    monkeypatch.setattr(HostRoom, "free_bytes", lambda self: 100 if self.name == "cpu:1" else free(self))
+    free = HostChunkMemory.free_bytes
+    monkeypatch.setattr(
+        HostChunkMemory, "free_bytes", lambda self: 100 if self.name == "cpu:1" else free(self)
+    )
     with pytest.raises(HyrtError, match=r"single vertices take \d.* of cpu:1, which has 100 bytes for them"):
         trained(["cpu:0", "cpu:1"], epochs=1)

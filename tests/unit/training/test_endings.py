@@ -10,19 +10,18 @@ from graphs import dense_features, random_graph
 from hyrt_devices.null import NullDevice
 
 from hyrt.device import DeviceOptions
-from hyrt.errors import StageFailure, Stalled
-from hyrt.flow.channel import ChannelClosed
+from hyrt.errors import StageError, StallError
 from hyrt.graph.row_source import DenseFeatures
-from hyrt.machine.workers import Workers
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
 from hyrt.objective.classification import Classification
 from hyrt.pipeline.load import Loader
-from hyrt.pipeline.pipeline import Pipeline
-from hyrt.pipeline.serial import SerialSteps
+from hyrt.pipeline.pipeline import Pipeline, SerialSteps
 from hyrt.pipeline.stages import Stages
 from hyrt.pipeline.trainer import InputPlan, Trainer
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.runtime.channel import ChannelClosedError
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.neighbor_sampler import NeighborSampler
 
 STEPS = 6
 
@@ -85,8 +84,8 @@ def failing(error: BaseException) -> Any:
 @pytest.mark.parametrize("method", ["transfer", "update"])
 def test_a_thread_that_leaves_is_noticed(method: str) -> None:
     """Nothing else would move again: without a failure the run would wait for the guard."""
-    left = ChannelClosed("left")
-    with pytest.raises(StageFailure, match=r"on null:0 at step 2: ChannelClosed: left") as raised:
+    left = ChannelClosedError("left")
+    with pytest.raises(StageError, match=r"on null:0 at step 2: ChannelClosedError: left") as raised:
         run(stages((method, 2, failing(left))))
     assert raised.value.__cause__ is left
 
@@ -99,7 +98,7 @@ def test_a_thread_that_waits_for_rows_of_other_processes_is_freed() -> None:
             if step == 2:
                 waiting.set()
                 assert ended.wait(20), "nobody has ended the wait"
-                raise ChannelClosed("no more rows are fetched")
+                raise ChannelClosedError("no more rows are fetched")
 
         def release(self, step: int) -> None:
             pass
@@ -111,7 +110,7 @@ def test_a_thread_that_waits_for_rows_of_other_processes_is_freed() -> None:
         assert waiting.wait(20)
         raise RuntimeError("unplugged")
 
-    with pytest.raises(StageFailure, match="transfer on null:0 at step 1: RuntimeError: unplugged"):
+    with pytest.raises(StageError, match="transfer on null:0 at step 1: RuntimeError: unplugged"):
         run(stages(("transfer", 1, fail), RemoteRows))
     assert ended.is_set()
 
@@ -119,7 +118,7 @@ def test_a_thread_that_waits_for_rows_of_other_processes_is_freed() -> None:
 def test_the_last_weights_are_waited_for() -> None:
     what = stages(("update", STEPS - 1, failing(RuntimeError("no room for weights"))))
     seen: list[int] = []
-    with pytest.raises(StageFailure, match=rf"synchronize on null:0 at step {STEPS - 1}: .*no room"):
+    with pytest.raises(StageError, match=rf"synchronize on null:0 at step {STEPS - 1}: .*no room"):
         run(what, seen)
     assert seen == list(range(STEPS))
 
@@ -128,7 +127,7 @@ def test_what_hangs_is_named() -> None:
     """Not what happened last: later steps were sampled and loaded meanwhile."""
     held = threading.Event()
     stuck = r"\(.*transfer on null:0 at step 1.* did not return\).*thread hyrt.transfer.null:0.* did not end"
-    with pytest.raises(StageFailure, match=stuck):
+    with pytest.raises(StageError, match=stuck):
         run(stages(("transfer", 1, held.wait)), stall_timeout_s=0.3)
     held.set()
 
@@ -147,7 +146,7 @@ def test_a_consumer_that_hangs_is_told_of() -> None:
                 assert told.wait(20)
 
     pipeline = Pipeline(stages(), range(STEPS), depth=2, stall_timeout_s=0.3, on_stall=hear)
-    with pipeline, pytest.raises(Stalled):
+    with pipeline, pytest.raises(StallError):
         hang(pipeline)
     assert stacks[0].startswith("nothing moved for 0.3 s (synchronize at step 0 did not return)")
 
@@ -165,6 +164,6 @@ def test_a_consumer_may_take_its_time_elsewhere() -> None:
 @pytest.mark.parametrize("error", [SystemExit(), GeneratorExit("odd")])
 def test_one_after_the_other_no_exit_is_silent(error: BaseException) -> None:
     """SystemExit would end the process with the exit code 0."""
-    with pytest.raises(StageFailure, match="error in transfer on null:0 at step 1") as raised:
+    with pytest.raises(StageError, match="error in transfer on null:0 at step 1") as raised:
         list(SerialSteps(stages(("transfer", 1, failing(error))), range(STEPS)).steps())
     assert raised.value.__cause__ is error

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import torch
 from graphs import random_graph
-from hyrt_perfmodel.assignment import Threads
+from hyrt_perfmodel.policy import Threads
 
 from hyrt.config import build_config
-from hyrt.observe.events import EpochEnded, Event, Predicted, RunStarted
-from hyrt.training.compose import compose_run
-from hyrt.training.given.expected_run import ExpectedRun
+from hyrt.telemetry.events import EpochEnded, Event, PredictionMade, RunStarted
+from hyrt.training.build_run import build_run
+from hyrt.training.prechecks import RunPrediction
 from hyrt.training.train import Training
 
 GRAPH = random_graph(vertices=240)
-EXPECTED = ExpectedRun(
+EXPECTED = RunPrediction(
     stages_s={"sample": 0.001, "load": 0.002, "transfer": 0.0, "propagate": 0.003, "synchronize": 0.0005},
     iteration_s=0.0035,
     epoch_s=0.02,
@@ -39,7 +39,7 @@ def run(folder: Path | None = None, module: torch.nn.Module | None = None, **sec
         **sections,
     }
     training = Training(
-        compose_run(
+        build_run(
             build_config(settings),
             GRAPH,
             model=module,
@@ -61,7 +61,7 @@ def test_the_start_and_the_words() -> None:
     assert summary["threads"] == {"sample": 2, "load": 1, "train": 2}
     (first,) = of(RunStarted, told)
     assert first.devices == "cpu:1 19 targets · cpu:0 5 targets · threads sample 2, load 1, train 2"
-    (event,) = of(Predicted, told)
+    (event,) = of(PredictionMade, told)
     assert told.index(event) > told.index(first)
     assert (event.step, event.epoch_s, event.bottleneck) == (0, 0.02, "propagate")
     assert summary["predicted"] == {
@@ -103,7 +103,7 @@ def test_no_prediction_where_it_is_not_wanted_or_not_of_this_model() -> None:
     for summary, told in (run(balance={"policy": "static", "predict": False}), run(module=Rows())):
         assert summary["predicted"] is None
         assert summary["split"] == {"cpu:1": 12, "cpu:0": 12}
-        assert not of(Predicted, told)
+        assert not of(PredictionMade, told)
         assert {ended.predicted_s for ended in of(EpochEnded, told)} == {None}
 
 

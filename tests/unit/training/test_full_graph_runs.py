@@ -15,12 +15,20 @@ from hyrt_devices.opencl import OpenclDevice
 
 import hyrt
 from hyrt.config import build_config
-from hyrt.errors import ConfigError, UnsupportedModel
+from hyrt.errors import ConfigError, UnsupportedModelError
 from hyrt.graph.graph import Graph
-from hyrt.observe.events import Checkpointed, EpochEnded, Evaluated, Event, Notice, RunStarted, StepGroup
 from hyrt.sampling.block import Block
+from hyrt.telemetry.events import (
+    CheckpointWritten,
+    EpochEnded,
+    EvaluationFinished,
+    Event,
+    Notice,
+    RunStarted,
+    StepMetrics,
+)
+from hyrt.training.build_run import build_run
 from hyrt.training.checkpoint import load_newest_checkpoint
-from hyrt.training.compose import compose_run
 from hyrt.training.train import Training
 
 needs_opencl = pytest.mark.skipif(
@@ -32,7 +40,7 @@ QUIET: dict[str, Any] = {"balance": {"predict": False}}
 
 
 def losses(heard: Sequence[Event]) -> list[float]:
-    return [loss for event in heard if isinstance(event, StepGroup) for loss in event.losses]
+    return [loss for event in heard if isinstance(event, StepMetrics) for loss in event.losses]
 
 
 def trained(model: Any = "gcn", graph: Graph = GRAPH, **settings: Any) -> tuple[list[Event], Any]:
@@ -66,8 +74,8 @@ def test_a_run_equals_one_with_all_neighbours_of_all_targets(own: bool) -> None:
     )
     assert losses(whole) == pytest.approx(losses(sampled), rel=1e-4)
     assert len(losses(whole)) == 6
-    scores = [event.metrics["val"]["loss"] for event in whole if isinstance(event, Evaluated)]
-    others = [event.metrics["val"]["loss"] for event in sampled if isinstance(event, Evaluated)]
+    scores = [event.metrics["val"]["loss"] for event in whole if isinstance(event, EvaluationFinished)]
+    others = [event.metrics["val"]["loss"] for event in sampled if isinstance(event, EvaluationFinished)]
     assert scores == pytest.approx(others, rel=1e-3)
     assert found.metrics["test"]["loss"] == pytest.approx(wanted.metrics["test"]["loss"], rel=1e-3)
 
@@ -86,18 +94,18 @@ def test_what_a_run_says_of_itself() -> None:
 @pytest.mark.parametrize(("epochs", "evaluations"), [(100, 100), (101, 51), (250, 84)])
 def test_a_long_run_is_evaluated_at_most_a_hundred_times(epochs: int, evaluations: int) -> None:
     config = build_config({"sampler": {"kind": "full"}}).evaluate
-    due = [n for n in range(1, epochs + 1) if config.is_due(n, epochs, whole_graph=True)]
+    due = [n for n in range(1, epochs + 1) if config.is_due(n, epochs, full_graph=True)]
     assert len(due) == evaluations
     assert due[-1] == epochs
-    assert all(config.is_due(n, epochs, whole_graph=False) for n in range(1, epochs + 1))
+    assert all(config.is_due(n, epochs, full_graph=False) for n in range(1, epochs + 1))
     given = build_config({"evaluate": {"every": 30}}).evaluate
-    assert [n for n in range(1, 101) if given.is_due(n, 100, whole_graph=True)] == [30, 60, 90, 100]
+    assert [n for n in range(1, 101) if given.is_due(n, 100, full_graph=True)] == [30, 60, 90, 100]
 
 
 def test_checkpoints_of_short_epochs_are_a_minute_apart(tmp_path: Path, monkeypatch: Any) -> None:
     def saved(name: str) -> list[int]:
         heard, _ = trained(full_graph=True, folder=tmp_path / name, train={"epochs": 6})
-        return [event.step for event in heard if isinstance(event, Checkpointed)]
+        return [event.step for event in heard if isinstance(event, CheckpointWritten)]
 
     assert saved("at the end") == [6]
     monkeypatch.setattr("hyrt.config.settings._CHECKPOINT_S", 0.0)
@@ -124,7 +132,7 @@ def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(tmp_path: Path, sett
         def should_stop() -> bool:
             return sum(isinstance(event, EpochEnded) for event in heard) >= stop_after
 
-        parts = compose_run(config, GRAPH, emit=heard.append, checkpoints=folder, should_stop=should_stop)
+        parts = build_run(config, GRAPH, emit=heard.append, checkpoints=folder, should_stop=should_stop)
         training = Training(parts)
         if folder.is_dir():
             training.resume(load_newest_checkpoint(folder, pytest.fail))
@@ -148,7 +156,7 @@ def test_a_run_in_chunks_says_how_the_graph_was_cut() -> None:
     told = [event.text for event in heard if isinstance(event, Notice) and "chunks" in event.text]
     assert len(told) == 1, "once, as long as it stays"
     assert told[0].startswith("opencl:0 trains in 3 x 3 chunks of 40 vertices · ")
-    groups = [event.chunks for event in heard if isinstance(event, StepGroup)]
+    groups = [event.chunks for event in heard if isinstance(event, StepMetrics)]
     assert [group["opencl:0"]["intervals"] for group in groups] == [3, 3]
     figures = result.summary["chunks"]["opencl:0"]
     assert figures == groups[-1]["opencl:0"]
@@ -173,7 +181,7 @@ def test_a_device_that_hangs_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(
         "hyrt_devices.null.NullDevice.propagate", lambda device, staged: release.wait(5) and None
     )
-    monkeypatch.setattr("hyrt.flow.stage_threads._JOIN_AFTER_STALL_S", 0.1)
+    monkeypatch.setattr("hyrt.runtime.stage_threads._JOIN_AFTER_STALL_S", 0.1)
     with pytest.raises(hyrt.errors.HyrtError, match="propagate on null:0 at step 0 did not return"):
         trained(full_graph=True, devices="null", runtime={"stall_timeout_s": 0.3})
     release.set()
@@ -194,7 +202,7 @@ def test_a_budget_of_host_memory_changes_no_bit(tmp_path: Path) -> None:
 
 
 def test_a_module_that_computes_all_at_once_refuses_a_budget() -> None:
-    with pytest.raises(UnsupportedModel, match=r"Sums on cpu:0 .*omit fullgraph\.host_memory"):
+    with pytest.raises(UnsupportedModelError, match=r"Sums on cpu:0 .*omit fullgraph\.host_memory"):
         trained(Sums(), full_graph=True, fullgraph={"host_memory": "1MiB"})
 
 
@@ -272,7 +280,7 @@ def test_the_remedy_for_loops_in_chunks_leads_elsewhere() -> None:
     model = {"kind": "gine", "hidden": 8}
     remedy = r"train it on one cpu or cuda device, without fullgraph\.chunks"
     for devices in ("cpu:0", "cpu:0,cpu:1"):
-        with pytest.raises(UnsupportedModel, match=rf"GineLayer\) on .*: {remedy}") as refused:
+        with pytest.raises(UnsupportedModelError, match=rf"GineLayer\) on .*: {remedy}") as refused:
             trained(model, graph, devices=devices.split(","), fullgraph={"chunks": 2}, **settings)
         # Nobody changes a line of hyrt's own layers.
         assert "change that line" not in str(refused.value)

@@ -8,8 +8,8 @@ import pytest
 
 from hyrt.api import load, train
 from hyrt.config import build_config
-from hyrt.observe.events import Notice
-from hyrt.training.given.host_shortage import why_short
+from hyrt.telemetry.events import Notice
+from hyrt.training.prechecks import host_shortage
 from hyrt.training.setup import PreparedRun, architecture
 
 GRAPH = load("synthetic:tiny")
@@ -19,7 +19,7 @@ GIB = 2**30
 def said(have_bytes: int, **settings: Any) -> str:
     config = build_config(settings)
     prepared = PreparedRun(config, GRAPH)
-    return why_short(config, GRAPH, architecture(config, GRAPH), lambda: prepared.sampler, have_bytes)
+    return host_shortage(config, GRAPH, architecture(config, GRAPH), lambda: prepared.sampler, have_bytes)
 
 
 def test_wide_rows_and_weights_are_told_with_their_bytes() -> None:
@@ -48,7 +48,7 @@ def test_usual_runs_are_told_nothing(kind: str) -> None:
 
 
 def test_a_run_tells_what_it_lacks_and_what_it_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyrt.training.compose.free_memory", lambda: 2**10)
+    monkeypatch.setattr("hyrt.training.build_run.free_memory", lambda: 2**10)
     heard: list[Any] = []
     train(GRAPH, {"kind": "gcn", "heads": 8, "hidden": 8}, train={"epochs": 1}, emit=heard.append)
     told = [event.text for event in heard if isinstance(event, Notice) and event.kind == "warning"]

@@ -14,16 +14,16 @@ from graphs import random_graph
 
 from hyrt.config import build_config, settings
 from hyrt.config.settings import CheckpointConfig
-from hyrt.flow.stage_threads import StageThreads
-from hyrt.fullgraph.unfinished.step_keeper import StepPosition
+from hyrt.fullgraph.step_checkpoint import StepPosition
 from hyrt.nn.torch_threads import torch_threads
-from hyrt.observe.events import Event, Notice, StepGroup
+from hyrt.runtime.stage_threads import StageThreads
+from hyrt.telemetry.events import Event, Notice, StepMetrics
+from hyrt.training import step_checkpoint
+from hyrt.training.build_run import build_run
 from hyrt.training.checkpoint import load_newest_checkpoint
-from hyrt.training.compose import compose_run
 from hyrt.training.run_state import RunState
+from hyrt.training.step_checkpoint import RunStepCheckpointer
 from hyrt.training.train import Training
-from hyrt.training.unfinished import unfinished_steps
-from hyrt.training.unfinished.unfinished_steps import UnfinishedSteps
 
 GRAPH = random_graph(150, features=12)
 
@@ -57,7 +57,7 @@ def training(
     )
     checkpoints = folder / "checkpoints"
     return Training(
-        compose_run(config, GRAPH, emit=heard.append, checkpoints=checkpoints, should_stop=should_stop)
+        build_run(config, GRAPH, emit=heard.append, checkpoints=checkpoints, should_stop=should_stop)
     )
 
 
@@ -68,7 +68,7 @@ def resumed(folder: Path, heard: list[Event], **more: Any) -> Training:
 
 
 def losses(heard: list[Event]) -> list[float]:
-    return [loss for event in heard if isinstance(event, StepGroup) for loss in event.losses]
+    return [loss for event in heard if isinstance(event, StepMetrics) for loss in event.losses]
 
 
 def said(heard: list[Event]) -> str:
@@ -80,19 +80,19 @@ def test_a_run_that_is_killed_in_an_epoch_goes_on_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever is in the folder when a step was kept is what a killed process leaves."""
-    write, left = unfinished_steps.write_kept, []
+    write, left = step_checkpoint.write_step_checkpoint, []
 
     def noted(path: Path, *rest: Any) -> None:
         write(path, *rest)
         left.append(tmp_path / f"after {len(left)}")
         shutil.copytree(path.parent, left[-1] / "checkpoints")
 
-    monkeypatch.setattr(unfinished_steps, "write_kept", noted)
+    monkeypatch.setattr(step_checkpoint, "write_step_checkpoint", noted)
     heard: list[Event] = []
     result = training(tmp_path / "run", heard).run()
     assert len(losses(heard)) == 2
     assert not list((tmp_path / "run" / "checkpoints").glob("unfinished-*"))
-    monkeypatch.setattr(unfinished_steps, "write_kept", write)
+    monkeypatch.setattr(step_checkpoint, "write_step_checkpoint", write)
     for folder in left[1::8]:
         again: list[Event] = []
         other = resumed(folder, again)
@@ -111,13 +111,13 @@ def test_a_disk_without_room_costs_a_warning(
 ) -> None:
     if fails == "no room":
         usage = shutil.disk_usage(tmp_path)._replace(free=1000)
-        monkeypatch.setattr(unfinished_steps.shutil, "disk_usage", lambda folder: usage)
+        monkeypatch.setattr(step_checkpoint.shutil, "disk_usage", lambda folder: usage)
     else:
 
         def full(*given: Any) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(unfinished_steps, "write_kept", full)
+        monkeypatch.setattr(step_checkpoint, "write_step_checkpoint", full)
     heard: list[Event] = []
     assert training(tmp_path, heard).run().status == "finished"
     warned = [line for line in said(heard).splitlines() if "could not be kept" in line]
@@ -187,7 +187,7 @@ class Clock:
         work()
 
 
-def keeper_of(folder: Path, clock: Clock, warned: list[str], checkpoint: str = "a") -> UnfinishedSteps:
+def keeper_of(folder: Path, clock: Clock, warned: list[str], checkpoint: str = "a") -> RunStepCheckpointer:
     """One of a run that is in step 3, which began from a checkpoint."""
     parts: Any = SimpleNamespace(
         config=build_config({}),
@@ -198,7 +198,7 @@ def keeper_of(folder: Path, clock: Clock, warned: list[str], checkpoint: str = "
         emit=lambda event: None,
     )
     whole = folder / checkpoint
-    found = UnfinishedSteps(parts, RunState(step=3, checkpoint=whole), folder, clock)
+    found = RunStepCheckpointer(parts, RunState(step=3, checkpoint=whole), folder, clock)
     found.save_whole = lambda: whole
     return found
 
@@ -211,20 +211,20 @@ def test_the_time_of_earlier_processes_counts_once(tmp_path: Path) -> None:
     for began, took, before in ((100.0, 7.0, 0.0), (1000.0, 2.5, 7.0), (5000.0, 1.0, 9.5)):
         clock.now = began
         keeper = keeper_of(tmp_path, clock, [])
-        keeper.begins(POSITION.plan, keeper.begun(3))
+        keeper.start_step(POSITION.plan, keeper.take_resumed_step(3))
         assert [keeper.take_seconds_before(), keeper.take_seconds_before()] == [before, 0]
         clock.now += took
-        keeper.keep(POSITION, {})
+        keeper.save(POSITION, {})
 
 
 def test_what_was_kept_counts_once_and_for_its_checkpoint_alone(tmp_path: Path) -> None:
     warned: list[str] = []
-    keeper_of(tmp_path, Clock(), warned, "a").keep(POSITION, {})
-    assert keeper_of(tmp_path, Clock(), warned, "b").begun(3) is None
+    keeper_of(tmp_path, Clock(), warned, "a").save(POSITION, {})
+    assert keeper_of(tmp_path, Clock(), warned, "b").take_resumed_step(3) is None
     keeper = keeper_of(tmp_path, Clock(), warned, "a")
-    assert keeper.begun(3) is not None
-    assert keeper.begun(3) is None
-    assert keeper_of(tmp_path, Clock(), warned, "a").begun(4) is None
+    assert keeper.take_resumed_step(3) is not None
+    assert keeper.take_resumed_step(3) is None
+    assert keeper_of(tmp_path, Clock(), warned, "a").take_resumed_step(4) is None
     assert not warned
 
 
@@ -232,7 +232,7 @@ def test_what_is_kept_of_other_steps_goes(tmp_path: Path) -> None:
     for name in ("unfinished-00000002.npz", ".unfinished-00000003.npz.77.partial", "step-00000003.x"):
         (tmp_path / name).touch()
     keeper = keeper_of(tmp_path, Clock(), [])
-    keeper.keep(POSITION, {})
+    keeper.save(POSITION, {})
     mine = {"unfinished-00000003.npz", "step-00000003.x"}
     assert {path.name for path in tmp_path.iterdir()} == mine
     keeper.saved(3)
@@ -247,7 +247,7 @@ def test_a_step_is_kept_after_a_minute_and_writing_takes_little_of_the_time(tmp_
     for wait, is_due in ((59.0, False), (2.0, True)):
         clock.now += wait
         assert keeper.is_due == is_due
-    keeper.keep(POSITION, {})
+    keeper.save(POSITION, {})
     for wait, is_due in ((79.0, False), (2.0, True)):
         clock.now += wait
         assert keeper.is_due == is_due
@@ -260,30 +260,30 @@ def test_a_disk_that_fills_up_says_from_where_a_resumed_run_goes_on(
 ) -> None:
     clock, warned = Clock(), list[str]()
     keeper = keeper_of(tmp_path, clock, warned)
-    keeper.keep(POSITION, {})
+    keeper.save(POSITION, {})
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
-    monkeypatch.setattr(unfinished_steps.shutil, "disk_usage", lambda folder: usage)
-    keeper.keep(POSITION, {"rows": np.zeros((1000, 3), np.float32)})
+    monkeypatch.setattr(step_checkpoint.shutil, "disk_usage", lambda folder: usage)
+    keeper.save(POSITION, {"rows": np.zeros((1000, 3), np.float32)})
     assert warned[0].endswith("1000 bytes are free. A run that is resumed goes on from what was kept before")
-    assert keeper_of(tmp_path, clock, warned).begun(3) is not None
+    assert keeper_of(tmp_path, clock, warned).take_resumed_step(3) is not None
     # No more is tried, but where the run is stopped.
     clock.now += 1e6
     assert not keeper.is_due
-    keeper.begins(POSITION.plan, None)
-    keeper.keep(POSITION, {"rows": np.zeros((1000, 3), np.float32)})
+    keeper.start_step(POSITION.plan, None)
+    keeper.save(POSITION, {"rows": np.zeros((1000, 3), np.float32)})
     assert warned[1].endswith("A run that is resumed begins the step again")
 
 
 def test_columns_that_end_in_a_step_are_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a step would be a stall that takes longer than `runtime.stall_timeout_s`."""
-    moved, more = StageThreads.moved, list[int]()
+    moved, more = StageThreads.record_progress, list[int]()
 
     def noted(threads: StageThreads) -> None:
         before = threads._activity()
         moved(threads)
         more.append(threads._activity() - before)
 
-    monkeypatch.setattr(StageThreads, "moved", noted)
+    monkeypatch.setattr(StageThreads, "record_progress", noted)
     training(tmp_path, []).run()
     # Two steps: forward, at the targets, and back. A column is heard of once the next one was enqueued.
     of_targets = -(-len(GRAPH.split("train")) // 30)

@@ -18,13 +18,13 @@ from unit.distributed.test_distributed_training import trained_on
 
 import hyrt
 from hyrt.config import build_config
-from hyrt.errors import DataError, UnsupportedModel
+from hyrt.errors import DataError, UnsupportedModelError
 from hyrt.graph.graph import Graph
 from hyrt.inference.infer import infer_layerwise
-from hyrt.machine.workers import Workers
-from hyrt.observe.events import Event, RunStarted, StepGroup
+from hyrt.runtime.workers import Workers
+from hyrt.telemetry.events import Event, RunStarted, StepMetrics
+from hyrt.training.build_run import build_run
 from hyrt.training.checkpoint import load_newest_checkpoint
-from hyrt.training.compose import compose_run
 from hyrt.training.train import Training
 
 needs_opencl = pytest.mark.skipif(
@@ -67,14 +67,14 @@ def settings(**sections: Any) -> dict[str, Any]:
 
 def trained(graph: Graph, **sections: Any) -> tuple[np.ndarray, list[Event], Any]:
     heard: list[Event] = []
-    training = Training(compose_run(build_config(settings(**sections)), graph, emit=heard.append))
+    training = Training(build_run(build_config(settings(**sections)), graph, emit=heard.append))
     result = training.run()
     weights = torch.cat([p.detach().flatten().double() for p in result.model.parameters()])
     return weights.numpy(), heard, result
 
 
 def metrics_of(heard: Sequence[Event]) -> list[dict[str, float]]:
-    return [dict(event.training_metrics) for event in heard if isinstance(event, StepGroup)]
+    return [dict(event.training_metrics) for event in heard if isinstance(event, StepMetrics)]
 
 
 BATCHES, WHOLE = {"fanout": [4, 3]}, {"kind": "full"}
@@ -120,7 +120,7 @@ def test_a_step_of_the_whole_graph_is_the_definition_in_float64(graph: Graph) ->
         sampler={"kind": "full"},
         train={"epochs": 1, "optimizer": "SGD", "lr": 0.5, "weight_decay": 0.0},
     )
-    training = Training(compose_run(build_config(given), graph))
+    training = Training(build_run(build_config(given), graph))
     layer = training.parts.learner.model
     before = {name: p.detach().double().clone() for name, p in layer.named_parameters()}
     leaves = {name: p.requires_grad_() for name, p in before.items()}
@@ -159,11 +159,11 @@ def test_a_resumed_run_has_the_same_bits_and_evaluations_are_those_of_the_scores
 ) -> None:
     whole, heard, result = trained(graph)
     stops = iter([False] * 5 + [True] * 100)
-    parts = compose_run(
+    parts = build_run(
         build_config(settings()), graph, checkpoints=tmp_path / "c", should_stop=lambda: next(stops)
     )
     Training(parts).run()
-    again = Training(compose_run(build_config(settings()), graph, checkpoints=tmp_path / "c"))
+    again = Training(build_run(build_config(settings()), graph, checkpoints=tmp_path / "c"))
     again.resume(load_newest_checkpoint(tmp_path / "c", print))
     resumed = torch.cat([p.detach().flatten().double() for p in again.run().model.parameters()])
     np.testing.assert_array_equal(resumed.numpy(), whole)
@@ -186,7 +186,7 @@ def test_a_resumed_run_has_the_same_bits_and_evaluations_are_those_of_the_scores
 
 
 def test_devices_that_cannot_say_so() -> None:
-    with pytest.raises(UnsupportedModel, match=r"objective 'multilabel' on null:0: .* such as cpu"):
+    with pytest.raises(UnsupportedModelError, match=r"objective 'multilabel' on null:0: .* such as cpu"):
         hyrt.train(FLAGS, config=build_config(settings(devices=["null"])))
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hyrt.config import build_config
-from hyrt.training.learner import Learner, build_optimizer
+from hyrt.training.learner import TrainingState, build_optimizer
 
 
 def optimizer(parameters: list[torch.nn.Parameter], **train: Any) -> torch.optim.Optimizer:
@@ -65,11 +65,11 @@ def test_what_has_no_such_step_is_made_without() -> None:
 def test_a_run_whose_steps_were_a_loop_is_resumed() -> None:
     """What a checkpoint says of how steps are computed is kept, with the state that belongs to it."""
     before, after = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
-    plain = Learner(build_config({"train": {"optimizer_options": {"fused": False}}}), before)
+    plain = TrainingState(build_config({"train": {"optimizer_options": {"fused": False}}}), before)
     before(torch.ones(4, 3)).square().sum().backward()
     plain.optimizer.step()
-    resumed = Learner(build_config({}), after)
-    resumed.restore(copy.deepcopy(plain.kept()))
+    resumed = TrainingState(build_config({}), after)
+    resumed.restore(copy.deepcopy(plain.state()))
     for learner in (plain, resumed):
         learner.optimizer.zero_grad()
         learner.model(torch.ones(4, 3)).square().sum().backward()

@@ -13,14 +13,12 @@ from graphs import random_graph
 from hyrt.config import build_config
 from hyrt.errors import DataError
 from hyrt.graph.graph import Graph
-from hyrt.graph.links.draw_candidates import draw_candidates
-from hyrt.graph.links.draw_negatives import draw_negatives
-from hyrt.graph.links.link_ends import LinkEnds
-from hyrt.graph.links.link_split import LinkGraph
+from hyrt.graph.hetero.dataset import build_hetero_graph
+from hyrt.graph.links.link_split import LinkEndpoints, LinkGraph
+from hyrt.graph.links.negative_sampling import sample_candidates, sample_negatives
 from hyrt.graph.topology import Topology
-from hyrt.graph.typed.typed_graph import typed_graph
-from hyrt.training.compose import compose_run
-from hyrt.training.given.link_graph import link_graph
+from hyrt.training.build_run import build_run
+from hyrt.training.open_graph import link_graph
 
 Pair = tuple[int, int]
 CONFIGURATIONS = 200
@@ -75,7 +73,7 @@ def typed(rng: np.random.Generator) -> Graph:
     edges = {triple: tuple(np.unique(pairs, axis=0).T) for triple, pairs in relations.items()}
     masks = dict.fromkeys(("train", "val", "test"), np.zeros(counts["b"], np.bool_))
     tables = {name: np.ones((count, 2), np.float32) for name, count in counts.items()}
-    return typed_graph("typed", tables, edges, np.zeros(counts["b"], np.int64), masks, "b")
+    return build_hetero_graph("typed", tables, edges, np.zeros(counts["b"], np.int64), masks, "b")
 
 
 def split_of(rng: np.random.Generator, graph: Graph, folder: Path) -> dict[str, Any]:
@@ -117,7 +115,7 @@ def count_leaks(graph: Graph, before: Graph) -> int:
     held_out = {pair for part in split.held_out.values() for pair in pairs_of(part.links)}
     either = held_out | {(v, u) for u, v in held_out}
     assert held_out
-    seen = [edges_of(graph), pairs_of(split.train), edges_of(replace(graph, topology=links.trained))]
+    seen = [edges_of(graph), pairs_of(split.train), edges_of(replace(graph, topology=links.train_edges))]
     # Everything else is left as it was.
     kept = [pair for pair in edges_of(before) if pair not in either]
     if not split.without_messages:
@@ -127,7 +125,7 @@ def count_leaks(graph: Graph, before: Graph) -> int:
 
 def check_negatives(links: LinkGraph, positives: set[Pair]) -> None:
     """Pairs that are not links differ, also between the parts, and are no links."""
-    undirected = links.known.is_symmetric
+    undirected = links.known_edges.is_symmetric
     drawn = [pair for part in links.split.held_out.values() for pair in pairs_of(part.negatives)]
     assert len({tuple(sorted(pair)) if undirected else pair for pair in drawn}) == len(drawn)
     assert not positives & set(drawn)
@@ -149,7 +147,7 @@ def test_no_split_shows_a_held_out_link(tmp_path: Path) -> None:
         leaks += count_leaks(graph, before)
         assert graph.links is not None
         noted += bool(graph.links.notes)
-        positives = set(edges_of(replace(before, topology=graph.links.known)))
+        positives = set(edges_of(replace(before, topology=graph.links.known_edges)))
         check_negatives(graph.links, positives)
     assert leaks == 0
     assert noted > CONFIGURATIONS / 5
@@ -160,13 +158,13 @@ def test_a_graph_that_shows_held_out_links_is_refused() -> None:
     config = build_config({"train": {"objective": "links", "epochs": 1}, "devices": ["cpu:0"]})
     graph = link_graph(config, before)
     with pytest.raises(DataError, match=r"random: \d+ edges that carry messages join the ends of held-out"):
-        compose_run(config, replace(graph, topology=before.topology))
+        build_run(config, replace(graph, topology=before.topology))
     assert graph.links is not None
     split = graph.links.split
     reverses = split.held_out["val"].links[:2, ::-1]
     shown = replace(graph.links, split=replace(split, train=np.concatenate([split.train, reverses])))
     with pytest.raises(DataError, match="random: 2 links to train on join the ends of held-out links"):
-        compose_run(config, replace(graph, links=shown))
+        build_run(config, replace(graph, links=shown))
 
 
 FILES: dict[str, tuple[dict[str, list[Pair]], str]] = {
@@ -213,7 +211,7 @@ def test_pairs_that_are_no_links_are_drawn_evenly(undirected: bool, num: int) ->
     wanted = {"val": 10, "test": 20}
     rounds = 300
     for seed in range(rounds):
-        drawn, lines = draw_negatives("g", topology, seed, wanted, LinkEnds.any_of(num))
+        drawn, lines = sample_negatives("g", topology, seed, wanted, LinkEndpoints.all_vertices(num))
         assert not lines
         pairs = [pair for part in ("val", "test") for pair in pairs_of(drawn[part])]
         pairs = [(min(pair), max(pair)) for pair in pairs] if undirected else pairs
@@ -225,22 +223,22 @@ def test_pairs_that_are_no_links_are_drawn_evenly(undirected: bool, num: int) ->
     chi_squared, degrees = float((deviation**2).sum() / expected), len(free) - 1
     assert abs(chi_squared - degrees * (1 - 30 / len(free))) < 5 * np.sqrt(2 * degrees)
     # Another number of validation links leaves the test pairs as they are.
-    more, _ = draw_negatives("g", topology, seed, {"val": 5, "test": 20}, LinkEnds.any_of(num))
+    more, _ = sample_negatives("g", topology, seed, {"val": 5, "test": 20}, LinkEndpoints.all_vertices(num))
     assert (more["test"] == drawn["test"]).all()
 
 
 def test_pairs_of_a_file_are_not_drawn_again() -> None:
-    ring, ends = topology_of({(i, (i + 1) % 90) for i in range(90)}, 90), LinkEnds.any_of(90)
-    first, _ = draw_negatives("g", ring, 0, {"val": 300}, ends)
-    again, _ = draw_negatives("g", ring, 0, {"val": 300}, ends, first["val"])
+    ring, ends = topology_of({(i, (i + 1) % 90) for i in range(90)}, 90), LinkEndpoints.all_vertices(90)
+    first, _ = sample_negatives("g", ring, 0, {"val": 300}, ends)
+    again, _ = sample_negatives("g", ring, 0, {"val": 300}, ends, first["val"])
     assert not set(pairs_of(first["val"])) & set(pairs_of(again["val"]))
 
 
 def test_too_few_pairs_are_shared_out() -> None:
     every = {(u, v) for u in range(6) for v in range(6)}
     free = [(0, 1), (1, 0), (2, 5), (4, 3)]
-    topology, ends = topology_of(every - set(free), 6), LinkEnds.any_of(6)
-    drawn, lines = draw_negatives("g", topology, 0, {"val": 6, "test": 2}, ends)
+    topology, ends = topology_of(every - set(free), 6), LinkEndpoints.all_vertices(6)
+    drawn, lines = sample_negatives("g", topology, 0, {"val": 6, "test": 2}, ends)
     assert sorted(pairs_of(drawn["val"]) + pairs_of(drawn["test"])) == free
     assert len(drawn["test"]) == 1
     assert lines == [
@@ -248,7 +246,7 @@ def test_too_few_pairs_are_shared_out() -> None:
         "g: val has 6 links and only 3 pairs that are not links: the graph has no more of them",
     ]
     with pytest.raises(DataError, match="and 1 such pairs: give pairs in a file"):
-        draw_negatives("g", topology_of(every - {(0, 1)}, 6), 0, {"val": 3, "test": 3}, ends)
+        sample_negatives("g", topology_of(every - {(0, 1)}, 6), 0, {"val": 3, "test": 3}, ends)
 
 
 def test_candidates_are_drawn_once_and_evenly() -> None:
@@ -256,7 +254,7 @@ def test_candidates_are_drawn_once_and_evenly() -> None:
     num = 30
     edges = {(0, v) for v in range(1, 26)} | {(u, 29) for u in range(5)} | {(3, 4)}
     links = np.array([[0, 3], [3, 4], [3, 29]])
-    ends = LinkEnds((0, 20), (3, 30))
+    ends = LinkEndpoints((0, 20), (3, 30))
     possible = [
         [
             {u for u in range(20) if u != v and (u, v) not in edges},
@@ -266,7 +264,7 @@ def test_candidates_are_drawn_once_and_evenly() -> None:
     ]
     counts = np.zeros((3, 2, num))
     for seed in range(400):
-        drawn = draw_candidates(topology_of(edges, num), links, seed, "test", 5, ends)
+        drawn = sample_candidates(topology_of(edges, num), links, seed, "test", 5, ends)
         assert drawn.shape == (3, 2, 5)
         for (i, end), chosen in ((at, drawn[at]) for at in np.ndindex(3, 2)):
             wanted = min(5, len(possible[i][end]))
@@ -277,7 +275,7 @@ def test_candidates_are_drawn_once_and_evenly() -> None:
         expected = 400 * min(5, len(possible[i][end])) / len(possible[i][end])
         of_possible = some[sorted(possible[i][end])]
         assert ((of_possible - expected) ** 2 / expected).sum() < 3 * len(of_possible) + 10
-    every = draw_candidates(topology_of(edges, num), links, 0, "val", 10**6, ends)
+    every = sample_candidates(topology_of(edges, num), links, 0, "val", 10**6, ends)
     assert every.shape == (3, 2, 27)
     for (i, end), chosen in ((at, every[at]) for at in np.ndindex(3, 2)):
         assert set(chosen.tolist()) - {-1} == possible[i][end]

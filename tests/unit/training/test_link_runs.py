@@ -18,15 +18,14 @@ from hyrt.config import build_config
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
 from hyrt.inference.infer import infer_layerwise
-from hyrt.inference.write_link_scores import write_link_scores
-from hyrt.machine.workers import Workers
-from hyrt.nn.links.link_gnn import LinkGNN
+from hyrt.inference.output_links import write_link_scores
+from hyrt.nn.link_gnn import LinkGNN
 from hyrt.nn.model import GNN
-from hyrt.objective.links.decoders import DECODERS
-from hyrt.objective.links.links import Links
+from hyrt.objective.link_prediction import DECODERS, LinkPrediction
+from hyrt.runtime.workers import Workers
+from hyrt.training.build_run import build_run
 from hyrt.training.checkpoint import load_newest_checkpoint
-from hyrt.training.compose import compose_run
-from hyrt.training.given.link_graph import link_graph
+from hyrt.training.open_graph import link_graph
 from hyrt.training.setup import PreparedRun
 from hyrt.training.train import Training
 
@@ -51,7 +50,7 @@ def settings(**sections: Any) -> dict[str, Any]:
 
 def trained(graph: Graph, **sections: Any) -> Any:
     config = build_config(settings(**sections))
-    return Training(compose_run(config, link_graph(config, graph))).run()
+    return Training(build_run(config, link_graph(config, graph))).run()
 
 
 def weights_of(result: Any) -> np.ndarray:
@@ -71,7 +70,7 @@ def dense_weights(graph: Graph, **sections: Any) -> np.ndarray:
         batch = sampler.sample(step, sampler.units(step), ALONE, in_place=False)
         pairs = batch.targets[batch.labels]
         left = messages.copy()
-        if not config.sampler.whole_graph:
+        if not config.sampler.is_full_graph:
             left[pairs[:, 0, 0], pairs[:, 0, 1]] = left[pairs[:, 0, 1], pairs[:, 0, 0]] = 0
         edges = torch.from_numpy(left)
         degrees, h = edges.sum(1, keepdim=True), x
@@ -113,7 +112,7 @@ def test_weights_are_those_of_dense_float64_for_every_split(case: dict[str, Any]
     for split in splits:
         result = trained(PLAIN, **case, **split)
         assert weights_of(result) == pytest.approx(wanted, rel=1e-4, abs=1e-5)
-        assert set(result.metrics["val"]) == set(Links.metrics)
+        assert set(result.metrics["val"]) == set(LinkPrediction.metrics)
         assert result.metrics["test"]["roc_auc"] > 0.3
 
 
@@ -139,14 +138,14 @@ def test_a_resumed_run_is_bit_equal_and_its_links_are_those_of_the_folder(tmp_pa
     config = build_config(sections)
     split = link_graph(config, graph)
     first = Training(
-        compose_run(
+        build_run(
             config.model_copy(update={"train": config.train.model_copy(update={"epochs": 1})}),
             split,
             checkpoints=tmp_path / "checkpoints",
         )
     )
     first.run()
-    second = Training(compose_run(config, split))
+    second = Training(build_run(config, split))
     second.resume(load_newest_checkpoint(tmp_path / "checkpoints", print))
     assert (weights_of(second.run()) == weights_of(whole)).all()
     loaded = hyrt.load_run(tmp_path / "whole", graph=graph)
@@ -154,7 +153,7 @@ def test_a_resumed_run_is_bit_equal_and_its_links_are_those_of_the_folder(tmp_pa
     assert split.links is not None
     assert loaded.graph.links.split.checksum == split.links.split.checksum
     assert loaded.graph.num_edges == split.num_edges < graph.num_edges
-    other = Training(compose_run(config, link_graph(build_config({**sections, "seed": 1}), graph)))
+    other = Training(build_run(config, link_graph(build_config({**sections, "seed": 1}), graph)))
     with pytest.raises(hyrt.errors.CheckpointError, match="has other labels or links than the graph"):
         other.resume(load_newest_checkpoint(tmp_path / "checkpoints", print))
 
@@ -199,7 +198,7 @@ def test_the_model_of_embeddings_has_the_parameters_of_the_model_of_links() -> N
 
 
 def test_scores_of_pairs_are_written_in_pieces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("hyrt.inference.write_link_scores._NPY_PAIRS_PER_WRITE", 3)
+    monkeypatch.setattr("hyrt.inference.output_links._NPY_PAIRS_PER_WRITE", 3)
     config = build_config(settings(links={"decoder": "mlp"}))
     graph = link_graph(config, PLAIN)
     model = PreparedRun(config, graph).model

@@ -11,21 +11,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hyrt_devices.opencl import OpenclDevice
-from hyrt_devices.opencl.saga.opencl_loops import OpenclLoops
+from hyrt_devices.opencl.edge_loops import OpenclLoops
 from unit.training.test_chunk_team import losses, trained
 
-from hyrt.errors import DeviceOutOfMemory, HyrtError
-from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
-from hyrt.fullgraph.host_budget import HostBudget
-from hyrt.fullgraph.saga import chunked_loops
-from hyrt.fullgraph.saga.chunked_loops import ChunkedLoops
-from hyrt.fullgraph.saga.host_loops import HostLoops
-from hyrt.machine.workers import Workers
-from hyrt.nn.fused.edges import Edges
-from hyrt.nn.fused.layer_loops import LoopedSum
-from hyrt.nn.fused.loop_runner import loops_run_by
+from hyrt.errors import DeviceOutOfMemoryError, HyrtError
+from hyrt.fullgraph.chunks.intervals import ChunkOptions
+from hyrt.fullgraph.loops import chunked_loops
+from hyrt.fullgraph.loops.chunked_loops import ChunkedLoops
+from hyrt.fullgraph.loops.loop_device import HostLoops
+from hyrt.fullgraph.matrix_pool import HostMemoryBudget
+from hyrt.nn.fused.edge_loop import Edges
+from hyrt.nn.fused.layer_loops import SumLoops
+from hyrt.nn.fused.loop_backend import use_loop_backend
 from hyrt.nn.torch_threads import torch_threads
-from hyrt.observe.events import Notice
+from hyrt.runtime.workers import Workers
+from hyrt.telemetry.events import Notice
 
 needs_opencl = pytest.mark.skipif(
     not OpenclDevice.probe(), reason=OpenclDevice.missing() or "no OpenCL device"
@@ -109,11 +109,11 @@ def test_loops_are_cut_smaller_where_one_device_is_out_of_memory(monkeypatch: py
     def failing(self: OpenclLoops, *args: Any) -> None:
         seen[0] += 1
         if seen[0] == 2:
-            raise DeviceOutOfMemory("opencl:0 has no more")
+            raise DeviceOutOfMemoryError("opencl:0 has no more")
         launch(self, *args)
 
     def grows(self: ChunkedLoops, num: int) -> None:
-        cut.append((self.least, num))
+        cut.append((self.min_intervals, num))
         grow(self, num)
 
     monkeypatch.setattr(OpenclLoops, "launch", failing)
@@ -142,11 +142,11 @@ def test_intervals_of_several_teams_are_the_whole(
     rows = np.array(sorted(data.draw(st.sets(st.integers(0, num - 1), min_size=1))))
     x = np.random.default_rng(num).normal(size=(num, 3)).astype(np.float32)
     teams = [HostLoops(f"team {k}", Workers(1, f"team {k}")) for k in range(len(shares))]
-    runner = ChunkedLoops(teams, ChunkOptions(chunks), HostBudget(), shares)
+    runner = ChunkedLoops(teams, ChunkOptions(chunks), HostMemoryBudget(), shares)
     for chosen in (None, rows):
         out = np.full((num if chosen is None else len(chosen), 3), np.nan, np.float32)
-        with loops_run_by(runner):
-            LoopedSum(None, True).forward(
+        with use_loop_backend(runner):
+            SumLoops(None, True).forward(
                 Edges(indptr=indptr, columns=columns, rows=chosen, loops=num), x, out, None
             )
         wanted = (dense + np.eye(num)) @ x

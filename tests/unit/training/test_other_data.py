@@ -20,20 +20,20 @@ from in_process import run_here
 
 import hyrt
 from hyrt.errors import CheckpointError, DataError, RunWarning
+from hyrt.graph.conform import ScaledRows
 from hyrt.graph.formats.schema import SPARSE_KEYS
 from hyrt.graph.graph import Graph
-from hyrt.graph.names.name_files import write_names
-from hyrt.graph.partition.one_part import open_part
+from hyrt.graph.hetero.dataset import build_hetero_graph, get_edge_lists
+from hyrt.graph.hetero.rows import HeteroRows
+from hyrt.graph.names import write_names
+from hyrt.graph.partition.read_parts import open_part
 from hyrt.graph.partition.write_parts import PartitionJob, write_parts
-from hyrt.graph.reuse.run_schema import RunSchema, schema_of
-from hyrt.graph.reuse.scaled_rows import ScaledRows
 from hyrt.graph.row_source import DenseFeatures
-from hyrt.graph.typed.typed_graph import edge_lists, typed_graph
-from hyrt.graph.typed.typed_rows import TypedRows
+from hyrt.graph.run_schema import RunSchema, build_run_schema
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.aggregate import aggregate
-from hyrt.report.exported.write_export import write_export
+from hyrt.report.export.write_export import write_export
 from hyrt.report.records.trained_run import TrainedRun
 from hyrt.training.checkpoint import load_checkpoint, save_checkpoint
 
@@ -398,7 +398,7 @@ def test_features_that_stay_in_files_are_scaled_as_they_are_read(
     wanted = train(data, tmp_path / "run", data={"normalize": "standard"}).scores()
     turned = arrays | {"features": arrays["features"][:, order]}
     other = write(turned, tmp_path / "b", columns=[COLUMNS[i] for i in order])
-    monkeypatch.setattr("hyrt.graph.reuse.conform.LARGE_BYTES", 100)
+    monkeypatch.setattr("hyrt.graph.conform.LARGE_BYTES", 100)
     opened = hyrt.load_run(tmp_path / "run", graph=other)
     assert isinstance(opened.graph.features, ScaledRows)
     np.testing.assert_allclose(opened.scores(), wanted, atol=1e-6)
@@ -445,7 +445,7 @@ def shop(
     part = rng.integers(0, 3, 30)
     masks = {name: part == number for number, name in enumerate(("train", "val", "test"))}
     turned = list(pairs.items())[shift:] + list(pairs.items())[:shift]
-    return typed_graph(
+    return build_hetero_graph(
         *("shop", {name: tables[name] for name in order}, dict(turned), labels, masks, "customer"),  # type: ignore[arg-type]
     )
 
@@ -454,12 +454,12 @@ def test_an_exported_typed_module_scales_each_type(tmp_path: Path) -> None:
     graph = shop(["customer", "good", "shop"])
     run = train(graph, tmp_path / "run", model={"kind": "rgcn", "hidden": 8}, data={"normalize": "standard"})
     module = module_of(run, tmp_path / "out")
-    assert isinstance(graph.features, TypedRows)
+    assert isinstance(graph.features, HeteroRows)
     tables = zip(("customer", "good"), graph.features.tables, strict=False)
     x = {name: torch.from_numpy(table.values) for name, table in tables}  # type: ignore[union-attr]
     edges = {
         (r.source, r.name, r.destination): torch.from_numpy(np.stack(ends).astype(np.int64))
-        for r, ends in edge_lists(graph).items()
+        for r, ends in get_edge_lists(graph).items()
     }
     with torch.no_grad():
         found = module(x, edges)["customer"].numpy()
@@ -469,11 +469,11 @@ def test_an_exported_typed_module_scales_each_type(tmp_path: Path) -> None:
 def test_every_part_knows_what_the_whole_was_scaled_by(tmp_path: Path) -> None:
     data = write(ARRAYS, tmp_path / "a", columns=COLUMNS, classes=["ant", "bee", "cat"])
     write_parts(PartitionJob(str(data), tmp_path / "parts", 3, "random", normalize="standard"))
-    wanted = schema_of(hyrt.load(data, normalize="standard")).to_dict()
+    wanted = build_run_schema(hyrt.load(data, normalize="standard")).to_dict()
     assert wanted["tables"][""]["scaling"]
-    assert schema_of(hyrt.load(tmp_path / "parts")).to_dict() == wanted
+    assert build_run_schema(hyrt.load(tmp_path / "parts")).to_dict() == wanted
     for number in range(3):
-        assert schema_of(open_part(tmp_path / "parts", number).graph).to_dict() == wanted
+        assert build_run_schema(open_part(tmp_path / "parts", number).graph).to_dict() == wanted
 
 
 @pytest.mark.parametrize("kind", ["rgcn", "hgt", "rgat"])
@@ -582,7 +582,7 @@ SCHEMAS: dict[str, Callable[[], Graph]] = {
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_a_schema_comes_back_from_json(name: str) -> None:
-    saved = schema_of(SCHEMAS[name]()).to_dict()
+    saved = build_run_schema(SCHEMAS[name]()).to_dict()
     assert RunSchema.from_dict(json.loads(json.dumps(saved))).to_dict() == saved
 
 

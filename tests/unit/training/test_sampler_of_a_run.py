@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from hyrt.config import build_config
-from hyrt.errors import ConfigError, StageFailure
+from hyrt.errors import ConfigError, StageError
 from hyrt.graph.graph import Graph
 from hyrt.graph.source import open_graph
-from hyrt.sampling.neighbor import NeighborSampler
+from hyrt.sampling.neighbor_sampler import NeighborSampler
 from hyrt.sampling.sampler_settings import SamplerSettings
-from hyrt.training.compose import compose_run
+from hyrt.training.build_run import build_run
 from hyrt.training.setup import build_sampler
 from hyrt.training.train import Training
 
@@ -71,7 +71,7 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = (Plain, SaysFewer, FailsToBuild, NotDescribed, BuildsNothing, Altered)
     more = [EntryPoint(kind.__name__, f"{__name__}:{kind.__name__}", "hyrt.samplers") for kind in kinds]
     monkeypatch.setattr(
-        "hyrt.machine.entry_points.entry_points",
+        "hyrt.runtime.entry_points.entry_points",
         lambda group: [*entry_points(group=group), *(more if group == "hyrt.samplers" else [])],
     )
 
@@ -119,12 +119,12 @@ def test_fewer_targets_than_a_step_has_are_a_step() -> None:
     ],
 )
 def test_the_sample_stage_is_where_its_answers_are_checked(what: str, says: str) -> None:
-    parts = compose_run(settings("Altered", what=what), open_graph("synthetic:tiny"))
-    with pytest.raises(StageFailure, match=f"^error in sample on cpu at {says}"):
+    parts = build_run(settings("Altered", what=what), open_graph("synthetic:tiny"))
+    with pytest.raises(StageError, match=f"^error in sample on cpu at {says}"):
         Training(parts).run()
 
 
 def test_what_it_says_of_itself_is_its_own() -> None:
-    parts = compose_run(settings("NotDescribed"), open_graph("synthetic:tiny"))
+    parts = build_run(settings("NotDescribed"), open_graph("synthetic:tiny"))
     with pytest.raises(ConfigError, match=r"'NotDescribed' \(.*: describe failed: KeyError: 'words'$"):
         Training(parts).run()

@@ -27,16 +27,16 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.graph.topology import Topology
 from hyrt.inference.infer import infer_layerwise, infer_sampled
-from hyrt.machine.workers import Workers
 from hyrt.nn.layers import GatLayer, GcnLayer, SageLayer
-from hyrt.nn.saga.layer import Edge, SagaLayer
+from hyrt.nn.message_passing.layer import Edge, SagaLayer
 from hyrt.nn.self_loops import drop_replaced_loops
-from hyrt.observe.events import Notice
 from hyrt.pipeline.trainer import InputPlan
 from hyrt.predict.workload import sampled_workload
-from hyrt.report.exported.plain_gnn import PlainGNN
-from hyrt.report.exported.write_export import plain_arguments
-from hyrt.training.compose import compose_run
+from hyrt.report.export.plain_gnn import PlainGNN
+from hyrt.report.export.write_export import export_arguments
+from hyrt.runtime.workers import Workers
+from hyrt.telemetry.events import Notice
+from hyrt.training.build_run import build_run
 from hyrt.training.setup import build_model
 
 V, F, C = 60, 6, 3
@@ -307,7 +307,7 @@ def test_scores_of_a_graph_with_self_loops_are_those_of_pyg(kind: str) -> None:
 def test_exported_modules_take_self_loops_as_pyg_does(kind: str) -> None:
     graph = with_loops()
     model = shaken(build_model(config_of(kind.split()[0], **KINDS[kind]), graph))
-    plain = PlainGNN(**plain_arguments(model.architecture))
+    plain = PlainGNN(**export_arguments(model.architecture))
     plain.load_state_dict(model.state_dict())
     wanted = scores_of_pyg(kind, model, graph)
     found = plain(features_of(graph), edge_index(graph))
@@ -320,7 +320,7 @@ def test_exported_modules_take_self_loops_as_pyg_does(kind: str) -> None:
 def test_exported_modules_take_repeated_self_loops_as_one(kind: str) -> None:
     graph = with_loops()
     model = shaken(build_model(config_of(kind, **KINDS[kind]), graph))
-    plain = PlainGNN(**plain_arguments(model.architecture))
+    plain = PlainGNN(**export_arguments(model.architecture))
     plain.load_state_dict(model.state_dict())
     edges = torch.cat([edge_index(graph), torch.tensor([[3, 3, 5], [3, 3, 5]])], 1)
     with torch.no_grad():
@@ -333,7 +333,7 @@ def test_self_loops_of_weight_1_are_those_of_pyg_and_others_are_refused() -> Non
     config = config_of("gcn")
     graph = with_loops(weights=1.0)
     model = shaken(build_model(config, graph))
-    plain = PlainGNN(**plain_arguments(model.architecture))
+    plain = PlainGNN(**export_arguments(model.architecture))
     plain.load_state_dict(model.state_dict())
     everyone = np.arange(V, dtype=np.int32)
     with Workers(1, "test") as workers:
@@ -493,7 +493,7 @@ def test_commands_of_a_graph_with_self_loops_are_those_of_one_without(
 def test_parts_of_a_run_that_goes_on_have_the_graph_without_self_loops() -> None:
     graph = with_loops()
     for kind, left_out in (("gcn", 20), ("graphsage", 0)):
-        parts = compose_run(config_of(kind), graph)
+        parts = build_run(config_of(kind), graph)
         assert parts.graph.num_edges == graph.num_edges - left_out
         assert parts.graph.num_loops_left_out == left_out
 

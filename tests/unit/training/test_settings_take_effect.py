@@ -15,7 +15,7 @@ import hyrt
 from hyrt.errors import ConfigError
 from hyrt.inference import score_vertices
 from hyrt.inference.infer import infer_layerwise
-from hyrt.observe.events import Checkpointed, Evaluated, Event, Notice, StepGroup
+from hyrt.telemetry.events import CheckpointWritten, EvaluationFinished, Event, Notice, StepMetrics
 
 GRAPH = random_graph(80, features=12)
 MINI: dict[str, Any] = {"data": {"batch_size": 16}, "sampler": {"fanout": [3, 2]}}
@@ -88,14 +88,14 @@ class Effects:
         return [event.text for event in self.heard if isinstance(event, Notice) and event.kind == "warning"]
 
     def seen(self) -> tuple[Any, ...]:
-        steps = [event for event in self.heard if isinstance(event, StepGroup)]
-        scores = [event for event in self.heard if isinstance(event, Evaluated)]
+        steps = [event for event in self.heard if isinstance(event, StepMetrics)]
+        scores = [event for event in self.heard if isinstance(event, EvaluationFinished)]
         return (
             [loss for event in steps for loss in event.losses],
             [(event.epoch, str(event.metrics), event.chosen_by) for event in scores],
             self.memory,
             self.weights,
-            [event.step for event in self.heard if isinstance(event, Checkpointed)],
+            [event.step for event in self.heard if isinstance(event, CheckpointWritten)],
             self.kept,
         )
 
@@ -136,7 +136,7 @@ def test_a_setting_counts_or_is_told(
     if waits and "evaluate" in setting:
         assert any("train.patience=1 has no effect with evaluate.every=0" in text for text in told)
     elif waits:
-        assert sum(isinstance(event, Evaluated) for event in after.heard) == 2
+        assert sum(isinstance(event, EvaluationFinished) for event in after.heard) == 2
     elif after.seen() == before.seen() or ("mode" in setting.get("evaluate", {}) and name == "memory_gib"):
         assert any(f".{name}=" in text and "has no effect" in text for text in told), (told, name)
     else:

@@ -16,10 +16,10 @@ from unit.distributed.test_full_graph_on_ranks import trained_on as trained_full
 from unit.training.test_full_graph_runs import Sums
 
 from hyrt.config import build_config
-from hyrt.observe.events import Checkpointed, EpochEnded, Evaluated, Event, StepGroup
+from hyrt.telemetry.events import CheckpointWritten, EpochEnded, EvaluationFinished, Event, StepMetrics
+from hyrt.training.build_run import build_run
 from hyrt.training.checkpoint import load_newest_checkpoint
-from hyrt.training.compose import compose_run
-from hyrt.training.given.link_graph import link_graph
+from hyrt.training.open_graph import link_graph
 from hyrt.training.setup import PreparedRun
 from hyrt.training.train import Training
 
@@ -77,9 +77,9 @@ def train(
         found = results_of(2, lambda ranks: work(ranks, GRAPH, homes, settings, checkpoints=folder))
         return found[0][1], found[0][0]
     heard: list[Event] = []
-    config = build_config(settings, own_model=own is not None)
+    config = build_config(settings, custom_model=own is not None)
     training = Training(
-        compose_run(
+        build_run(
             config,
             graph,
             prepared=PreparedRun(config, graph, own),
@@ -94,7 +94,7 @@ def train(
 
 
 def saved(heard: list[Event]) -> list[int]:
-    return [event.step for event in heard if isinstance(event, Checkpointed)]
+    return [event.step for event in heard if isinstance(event, CheckpointWritten)]
 
 
 def kept(folder: Path) -> list[int]:
@@ -102,7 +102,7 @@ def kept(folder: Path) -> list[int]:
 
 
 def losses(heard: list[Event]) -> list[float]:
-    return [loss for event in heard if isinstance(event, StepGroup) for loss in event.losses]
+    return [loss for event in heard if isinstance(event, StepMetrics) for loss in event.losses]
 
 
 def weights(result: Any) -> torch.Tensor:
@@ -163,11 +163,11 @@ def test_one_checkpoint_serves_a_due_step_and_the_end_of_an_epoch(
     assert kept(tmp_path) == wanted[-2:]
     # What is due after the epoch's evaluation knows what it came to.
     for at, event in enumerate(heard):
-        if isinstance(event, Checkpointed) and event.step in (8, 12):
-            assert isinstance(heard[at - 1], Evaluated)
+        if isinstance(event, CheckpointWritten) and event.step in (8, 12):
+            assert isinstance(heard[at - 1], EvaluationFinished)
 
 
-@pytest.mark.parametrize("stop_at", [EpochEnded, Checkpointed])
+@pytest.mark.parametrize("stop_at", [EpochEnded, CheckpointWritten])
 @pytest.mark.parametrize("every_epochs", [0, 1])
 def test_a_run_that_is_stopped_writes_no_step_twice(
     stop_at: type[Event], every_epochs: int, tmp_path: Path

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hyrt_perfmodel.assignment import Assignment, Threads
+from hyrt_perfmodel.policy import Assignment, Threads
 
-from hyrt.flow.queues import Queues
 from hyrt.objective.classification import Classification
-from hyrt.observe.events import Event, StepGroup
-from hyrt.pipeline.shares import Share, StepWork
 from hyrt.pipeline.synchronize import StepSummary
-from hyrt.training.step_group import StepGroups
+from hyrt.pipeline.work_items import StepWork, WorkShare
+from hyrt.runtime.channel import QueueSnapshot
+from hyrt.telemetry.events import Event, StepMetrics
+from hyrt.training.epoch_end import MetricsWindow
 
 
-def seen(at_s: float, waited_s: float, item_s: float) -> Queues:
-    return Queues(
-        at_s=at_s, blocked_s={"load.input": waited_s}, item_s={"sampled": item_s}, depth={"sampled": 4}
+def seen(at_s: float, waited_s: float, item_s: float) -> QueueSnapshot:
+    return QueueSnapshot(
+        time_s=at_s, blocked_s={"load.input": waited_s}, item_s={"sampled": item_s}, capacity={"sampled": 4}
     )
 
 
 def test_means_of_the_steps_alone() -> None:
     lines: list[Event] = []
     ran = Assignment(split=(8,), threads=Threads(sample=1, load=1, train=1))
-    now: Queues | None = seen(10.0, 7.0, 5.0)
-    groups = StepGroups(lines.append, 20, ["cpu:0"], lambda: now, Classification())
+    now: QueueSnapshot | None = seen(10.0, 7.0, 5.0)
+    groups = MetricsWindow(lines.append, 20, ["cpu:0"], lambda: now, Classification())
     groups.begin()
 
-    def step(number: int, queues: Queues | None) -> None:
+    def step(number: int, queues: QueueSnapshot | None) -> None:
         nonlocal now
         now = queues
         work = StepWork(number)
-        work.shares = [Share(work, 0, np.arange(8))]
+        work.shares = [WorkShare(work, 0, np.arange(8))]
         summary = StepSummary(loss=1.0, counts={"correct": 4, "targets": 8}, normalizer=8.0)
         groups.add(work, summary, work.times(0.1), ran, 0.01)
 
@@ -44,7 +44,7 @@ def test_means_of_the_steps_alone() -> None:
     step(3, seen(20.4, 17.08, 25.8))
     step(4, None)
     step(5, None)
-    first, second, third = (line for line in lines if isinstance(line, StepGroup))
+    first, second, third = (line for line in lines if isinstance(line, StepMetrics))
     assert first.blocked_s == {"load.input": pytest.approx(0.03)}
     assert first.queued == {"sampled": pytest.approx(2.5)}
     assert second.blocked_s == {"load.input": pytest.approx(0.01)}
@@ -57,15 +57,15 @@ def test_groups_begin_anew_with_each_epoch() -> None:
     lines: list[Event] = []
     ran = Assignment(split=(8,), threads=Threads(sample=1, load=1, train=1))
     # Groups of three steps, and an epoch is no multiple of that.
-    groups = StepGroups(lines.append, 31, ["cpu:0"], lambda: None, Classification())
+    groups = MetricsWindow(lines.append, 31, ["cpu:0"], lambda: None, Classification())
     for number in range(3 * 31):
         work = StepWork(number)
-        work.shares = [Share(work, 0, np.arange(8))]
+        work.shares = [WorkShare(work, 0, np.arange(8))]
         summary = StepSummary(loss=float(number), counts={"correct": 4, "targets": 8}, normalizer=8.0)
         groups.add(work, summary, work.times(0.1), ran, 0.01)
         if number % 31 == 30:
             groups.flush()
-    heard = [line for line in lines if isinstance(line, StepGroup)]
+    heard = [line for line in lines if isinstance(line, StepMetrics)]
     ends = [*range(3, 31, 3), 31]
     assert [(line.epoch, line.steps_done) for line in heard] == [
         (epoch, end) for epoch in (1, 2, 3) for end in ends

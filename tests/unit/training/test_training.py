@@ -15,15 +15,21 @@ from graphs import random_graph
 
 from hyrt.api import load
 from hyrt.config import build_config
-from hyrt.errors import CheckpointError, ConfigError, DataWarning, StageFailure, UnsupportedModel
-from hyrt.graph.graph import Graph
+from hyrt.errors import CheckpointError, ConfigError, DataWarning, StageError, UnsupportedModelError
+from hyrt.graph.graph import Graph, VertexTable
 from hyrt.graph.row_source import DenseFeatures
-from hyrt.graph.vertex_table import VertexTable
-from hyrt.machine.workers import current_workers
-from hyrt.observe.events import Checkpointed, EpochEnded, Evaluated, Event, Notice, StepGroup
+from hyrt.runtime.workers import current_workers
+from hyrt.telemetry.events import (
+    CheckpointWritten,
+    EpochEnded,
+    EvaluationFinished,
+    Event,
+    Notice,
+    StepMetrics,
+)
+from hyrt.training.build_run import build_run
 from hyrt.training.checkpoint import Checkpoint, load_newest_checkpoint
-from hyrt.training.compose import compose_run
-from hyrt.training.learner import Learner, build_optimizer
+from hyrt.training.learner import TrainingState, build_optimizer
 from hyrt.training.train import Training, TrainResult
 
 GRAPH = load("synthetic:tiny")
@@ -44,7 +50,7 @@ class Run:
         config = build_config({"data": {"batch_size": 240}, "train": {"epochs": 4, **train}})
         self.heard: list[Event] = []
         training = Training(
-            compose_run(
+            build_run(
                 config,
                 graph,
                 emit=self.heard.append,
@@ -62,11 +68,11 @@ class Run:
         found: list[Any] = []
         for event in self.heard:
             match event:
-                case StepGroup():
+                case StepMetrics():
                     found += event.losses
                 case EpochEnded():
                     found.append((event.epoch, event.loss))
-                case Evaluated():
+                case EvaluationFinished():
                     found.append((event.epoch, event.metrics, event.is_best))
         return found
 
@@ -80,13 +86,13 @@ def equal_models(one: Run, other: Run) -> bool:
     return all(torch.equal(mine[key], yours[key]) for key in mine)
 
 
-@pytest.mark.parametrize("stop_at", [StepGroup, EpochEnded, Evaluated, Checkpointed])
+@pytest.mark.parametrize("stop_at", [StepMetrics, EpochEnded, EvaluationFinished, CheckpointWritten])
 def test_stopped_at_any_event(stop_at: type, tmp_path: Path) -> None:
     whole = Run(None)
     first = Run(tmp_path, stop_at)
     assert first.result.status == "interrupted"
-    evaluated = any(isinstance(event, Evaluated) for event in first.heard)
-    assert evaluated == (stop_at in (Evaluated, Checkpointed))
+    evaluated = any(isinstance(event, EvaluationFinished) for event in first.heard)
+    assert evaluated == (stop_at in (EvaluationFinished, CheckpointWritten))
     second = Run(tmp_path, resume=True)
     assert second.result.status == "finished"
     assert first.told() + second.told() == whole.told()
@@ -95,10 +101,10 @@ def test_stopped_at_any_event(stop_at: type, tmp_path: Path) -> None:
 
 
 def test_other_feature_rows_are_refused(tmp_path: Path) -> None:
-    Run(tmp_path, StepGroup)
+    Run(tmp_path, StepMetrics)
     values = np.zeros((GRAPH.num_vertices, GRAPH.num_features), np.float32)
     GRAPH.features.rows(np.arange(GRAPH.num_vertices, dtype=np.int32), values, current_workers())
-    Run(tmp_path, StepGroup, resume=True, graph=GRAPH.with_features(DenseFeatures(values * (1 + 1e-7))))
+    Run(tmp_path, StepMetrics, resume=True, graph=GRAPH.with_features(DenseFeatures(values * (1 + 1e-7))))
     for others in (values[:, ::-1].copy(), values[:, :-1].copy(), values * 1.001):
         with pytest.raises(CheckpointError, match="other feature rows"):
             Run(tmp_path, resume=True, graph=GRAPH.with_features(DenseFeatures(others)))
@@ -107,7 +113,7 @@ def test_other_feature_rows_are_refused(tmp_path: Path) -> None:
 def test_each_step_in_a_process_of_its_own(tmp_path: Path) -> None:
     whole, told = Run(None), []
     for part in range(100):
-        run = Run(tmp_path, StepGroup, resume=part > 0)
+        run = Run(tmp_path, StepMetrics, resume=part > 0)
         told += run.told()
         if run.result.status == "finished":
             break
@@ -118,8 +124,8 @@ def test_each_step_in_a_process_of_its_own(tmp_path: Path) -> None:
 def test_the_loss_of_an_epoch_is_the_mean_over_its_targets() -> None:
     heard: list[Event] = []
     config = build_config({"data": {"batch_size": 500}, "train": {"epochs": 1}})
-    Training(compose_run(config, GRAPH, emit=heard.append)).run()
-    losses = [loss for event in heard if isinstance(event, StepGroup) for loss in event.losses]
+    Training(build_run(config, GRAPH, emit=heard.append)).run()
+    losses = [loss for event in heard if isinstance(event, StepMetrics) for loss in event.losses]
     # The last step is a short one.
     num_targets = len(GRAPH.split("train"))
     counts = [min(500, num_targets - start) for start in range(0, num_targets, 500)]
@@ -129,7 +135,7 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_targets() -> None:
 
 
 def rates(run: Run) -> list[float]:
-    return [event.lr for event in run.heard if isinstance(event, StepGroup)]
+    return [event.lr for event in run.heard if isinstance(event, StepMetrics)]
 
 
 @pytest.mark.parametrize("given", [{"warmup_steps": 8}, {"warmup_epochs": 8 / STEPS}])
@@ -138,7 +144,7 @@ def test_the_learning_rate_warms_up_over_interruptions(tmp_path: Path, given: di
     settings["schedule_options"] = {"step_size": 2, "gamma": 0.5}
     whole, told, heard = Run(None, **settings), [], []
     for part in range(100):
-        run = Run(tmp_path, StepGroup, resume=part > 0, **settings)
+        run = Run(tmp_path, StepMetrics, resume=part > 0, **settings)
         told += run.told()
         heard += rates(run)
         if run.result.status == "finished":
@@ -157,7 +163,7 @@ def test_the_schedule_goes_on_where_it_was(tmp_path: Path) -> None:
         "schedule_options": {"patience": 0, "threshold": 0.9999},
     }
     whole = Run(None, **settings)
-    first = Run(tmp_path, Checkpointed, **settings)
+    first = Run(tmp_path, CheckpointWritten, **settings)
     second = Run(tmp_path, resume=True, **settings)
     # The second epoch and those after it are no better by that much: the rate falls, but not after the first.
     assert rates(whole)[::STEPS] == pytest.approx([0.02, 0.02, 0.002, 2e-4])
@@ -175,7 +181,7 @@ def warnings(run: Run) -> list[str]:
 
 def test_a_loss_that_has_diverged_is_warned_of_once(tmp_path: Path) -> None:
     settings = {"optimizer": "Adam", "lr": 30.0}
-    run = Run(tmp_path, StepGroup, **settings)
+    run = Run(tmp_path, StepMetrics, **settings)
     assert warnings(run) == []
     # Also after a checkpoint the first loss is known.
     (text,) = warnings(Run(tmp_path, resume=True, **settings))
@@ -194,11 +200,9 @@ def test_a_first_loss_may_be_large_but_not_beyond_all_bounds(scale: float, is_to
     settings = {"train": {"epochs": 1, "lr": 1e-30, "optimizer": "SGD"}, "model": {"norm": "none"}}
     config = build_config({**settings, "data": {"batch_size": 240, "normalize": "none"}})
     Training(
-        compose_run(
-            config, replace(GRAPH, vertices=replace(GRAPH.vertices, features=rows)), emit=heard.append
-        )
+        build_run(config, replace(GRAPH, vertices=replace(GRAPH.vertices, features=rows)), emit=heard.append)
     ).run()
-    first = next(event for event in heard if isinstance(event, StepGroup)).losses[0]
+    first = next(event for event in heard if isinstance(event, StepMetrics)).losses[0]
     assert scale / 100 < first < scale * 100
     said = [event.text for event in heard if isinstance(event, Notice) and event.kind == "warning"]
     assert [text for text in said if "at step 0, in the very first" in text] == (said if is_too_large else [])
@@ -210,7 +214,9 @@ def test_the_default_number_of_epochs_stays_over_interruptions(
 ) -> None:
     monkeypatch.setattr("hyrt.config.settings._MIN_STEPS", 7 * STEPS)
     whole, told, parts = Run(None, epochs=None), [], 0
-    while (run := Run(tmp_path, Checkpointed, resume=parts > 0, epochs=None)).result.status != "finished":
+    while (
+        run := Run(tmp_path, CheckpointWritten, resume=parts > 0, epochs=None)
+    ).result.status != "finished":
         told += run.told()
         parts += 1
     assert told + run.told() == whole.told()
@@ -234,20 +240,20 @@ def test_an_early_stop_stays_one(tmp_path: Path) -> None:
 
 def test_a_checkpoint_at_the_end_is_always_there(tmp_path: Path) -> None:
     config = build_config({"train": {"epochs": 2}, "checkpoint": {"every_epochs": 0}})
-    training = Training(compose_run(config, GRAPH, checkpoints=tmp_path))
+    training = Training(build_run(config, GRAPH, checkpoints=tmp_path))
     steps = training.run().summary["steps"]
     assert newest(tmp_path).step == steps
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_resuming_says_where(tmp_path: Path) -> None:
-    Run(tmp_path, StepGroup)
+    Run(tmp_path, StepMetrics)
     notices = [event.text for event in Run(tmp_path, resume=True).heard if isinstance(event, Notice)]
     assert notices == ["continuing after step 1"]
 
 
 def test_a_run_that_has_more_epochs_than_it_is_resumed_for_says_so(tmp_path: Path) -> None:
-    ended = Run(tmp_path, Checkpointed, epochs=3)
+    ended = Run(tmp_path, CheckpointWritten, epochs=3)
     assert [event.epoch for event in ended.heard if isinstance(event, EpochEnded)] == [1]
     again = Run(tmp_path, resume=True, epochs=1)
     assert again.result.status == "finished"
@@ -264,7 +270,7 @@ def test_a_run_that_has_more_epochs_than_it_is_resumed_for_says_so(tmp_path: Pat
 def test_labels_of_one_class_are_warned_of(classes: int) -> None:
     with catch_warnings(record=True) as caught:
         simplefilter("always")
-        compose_run(build_config({"train": {"epochs": 1}}), random_graph(60, classes=classes))
+        build_run(build_config({"train": {"epochs": 1}}), random_graph(60, classes=classes))
     said = [str(each.message) for each in caught if each.category is DataWarning]
     text = "random: all labels are of class 0, so there is nothing to learn: check the labels"
     assert said == ([text] if classes == 1 else [])
@@ -296,7 +302,7 @@ def test_classes_without_training_vertices_are_told(trained: list[int], text: st
     masks = {**graph.masks, "train": graph.masks["train"] & np.isin(graph.labels, trained)}
     heard: list[Event] = []
     table = VertexTable(graph.features, graph.labels, masks)
-    compose_run(
+    build_run(
         build_config({"train": {"epochs": 1}}), Graph("random", graph.topology, table), emit=heard.append
     )
     warned = [event.text for event in heard if isinstance(event, Notice) and event.kind == "warning"]
@@ -318,12 +324,12 @@ class Custom(torch.nn.Module):
 
 def train_custom(extra: torch.nn.Module, **settings: Any) -> None:
     config = build_config({"data": {"batch_size": 240}, "train": {"epochs": 1}, **settings})
-    Training(compose_run(config, GRAPH, model=Custom(extra))).run()
+    Training(build_run(config, GRAPH, model=Custom(extra))).run()
 
 
 def test_batch_statistics_are_refused_by_name() -> None:
     with pytest.raises(
-        UnsupportedModel, match=r"layer 'extra' \(BatchNorm1d\) on cpu:0: .*use torch.nn.LayerNorm"
+        UnsupportedModelError, match=r"layer 'extra' \(BatchNorm1d\) on cpu:0: .*use torch.nn.LayerNorm"
     ):
         train_custom(torch.nn.BatchNorm1d(GRAPH.num_features))
 
@@ -344,7 +350,7 @@ class DropsByFunction(torch.nn.Module):
 def test_numbers_drawn_inside_forward_are_refused_where_they_would_depend_on_the_split() -> None:
     train_custom(DropsByFunction())
     with pytest.raises(
-        StageFailure,
+        StageError,
         match=r"Custom draws random numbers .* \(test_training\.py, line \d+, in forward\).* one device",
     ):
         train_custom(DropsByFunction(), devices=["cpu:0", "cpu:1"])
@@ -355,7 +361,7 @@ def test_the_callers_generator_and_thread_count_are_left_alone() -> None:
     model = Custom(torch.nn.Dropout(0.5))
     config = build_config({"data": {"batch_size": 240}, "train": {"epochs": 1}})
     before, threads = torch.get_rng_state(), torch.get_num_threads()
-    Training(compose_run(config, GRAPH, model=model)).run()
+    Training(build_run(config, GRAPH, model=model)).run()
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_num_threads() == threads
 
@@ -363,7 +369,7 @@ def test_the_callers_generator_and_thread_count_are_left_alone() -> None:
 @pytest.mark.parametrize("name", ["LBFGS", "SparseAdam"])
 def test_optimizers_that_cannot_work_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"train.optimizer='{name}'"):
-        Training(compose_run(build_config({"train": {"optimizer": name}}), GRAPH))
+        Training(build_run(build_config({"train": {"optimizer": name}}), GRAPH))
 
 
 @pytest.mark.parametrize(
@@ -438,7 +444,7 @@ def test_wrong_optimizers_and_schedules_say_what_to_give(train: dict[str, Any], 
 )
 def test_what_would_fail_in_the_run_fails_at_its_start(train: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        compose_run(build_config({"train": {"epochs": 6, **train}}), GRAPH)
+        build_run(build_config({"train": {"epochs": 6, **train}}), GRAPH)
 
 
 def test_schedules_that_last_for_the_run_are_let_through() -> None:
@@ -450,7 +456,7 @@ def test_schedules_that_last_for_the_run_are_let_through() -> None:
         "CosineAnnealingLR": {"T_max": 3},
     }.items():
         train = {"schedule": name, "schedule_options": options, "lr": 0.01}
-        learner = Learner(build_config({"train": train}), model)
+        learner = TrainingState(build_config({"train": train}), model)
         before = learner.lr
         learner.check_schedule(6)
         assert learner.lr == before
@@ -476,12 +482,12 @@ def test_plateau_schedule_follows_the_loss_alone() -> None:
     losses: list[float] = []
 
     def emit(event: Event) -> None:
-        if isinstance(event, StepGroup):
+        if isinstance(event, StepMetrics):
             rates.append(event.lr)
         elif isinstance(event, EpochEnded):
             losses.append(event.loss)
 
-    Training(compose_run(config, GRAPH, emit=emit)).run()
+    Training(build_run(config, GRAPH, emit=emit)).run()
     assert losses == sorted(losses, reverse=True)
     assert set(rates) == {3e-3}
 
@@ -498,8 +504,8 @@ def test_a_checkpoint_is_due_so_long_after_the_last_one(
 
     monkeypatch.setattr("hyrt.training.epoch_end.time", SimpleNamespace(perf_counter=clock))
     config = build_config({"sampler": {"kind": "full"}, "train": {"epochs": 5}})
-    Training(compose_run(config, GRAPH, emit=heard.append, checkpoints=tmp_path / "checkpoints")).run()
-    assert [event.step for event in heard if isinstance(event, Checkpointed)] == [2, 4, 5]
+    Training(build_run(config, GRAPH, emit=heard.append, checkpoints=tmp_path / "checkpoints")).run()
+    assert [event.step for event in heard if isinstance(event, CheckpointWritten)] == [2, 4, 5]
 
 
 def test_a_run_whose_scores_are_no_numbers_says_so_once_and_has_metrics() -> None:
@@ -515,8 +521,8 @@ def test_a_run_whose_scores_are_no_numbers_says_so_once_and_has_metrics() -> Non
             return out if self.training else out * float("nan")
 
     heard: list[Event] = []
-    config = build_config({"train": {"epochs": 3}, "data": {"batch_size": 240}}, own_model=True)
-    result = Training(compose_run(config, GRAPH, model=Wrong(), emit=heard.append)).run()
+    config = build_config({"train": {"epochs": 3}, "data": {"batch_size": 240}}, custom_model=True)
+    result = Training(build_run(config, GRAPH, model=Wrong(), emit=heard.append)).run()
     assert np.isnan(result.metrics["test"]["accuracy"])
     assert result.summary["best_epoch"] == 1
     told = [event.text for event in heard if isinstance(event, Notice) and event.kind == "warning"]

@@ -15,13 +15,13 @@ import hyrt
 from hyrt.config import build_config
 from hyrt.errors import ConfigError, DataError
 from hyrt.graph.graph import Graph
-from hyrt.graph.links.draw_candidates import draw_candidates
-from hyrt.graph.typed.typed_graph import typed_graph
-from hyrt.machine.workers import Workers
-from hyrt.nn.links.link_gnn import TypedLinkGNN
-from hyrt.sampling.links.negatives import NegativeKind, Negatives
-from hyrt.training.compose import compose_run
-from hyrt.training.given.link_graph import link_graph
+from hyrt.graph.hetero.dataset import build_hetero_graph
+from hyrt.graph.links.negative_sampling import sample_candidates
+from hyrt.nn.link_gnn import HeteroLinkGNN
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.link_sampler import NegativeKind, NegativeSampler
+from hyrt.training.build_run import build_run
+from hyrt.training.open_graph import link_graph
 from hyrt.training.setup import PreparedRun
 from hyrt.training.train import Training
 
@@ -55,7 +55,7 @@ def made(back: str = "rev_writes", both: bool = False, lacks: int = 0) -> Graph:
         for triple in (("author", "writes", "paper"), ("paper", back, "author"))
     }
     masks = dict.fromkeys(("train", "val", "test"), np.zeros(PAPERS, np.bool_))
-    return typed_graph("made", tables, edges, np.zeros(PAPERS, np.int64), masks, "paper", weights)
+    return build_hetero_graph("made", tables, edges, np.zeros(PAPERS, np.int64), masks, "paper", weights)
 
 
 def settings(**sections: Any) -> dict[str, Any]:
@@ -150,11 +150,11 @@ def test_other_pairs_are_of_the_same_types_and_no_edges(kind: NegativeKind) -> N
     found = split_graph(made())
     assert found.links is not None
     links, ends = found.links, found.links.ends
-    negatives = Negatives(kind, 5, 0, links.trained, ends)
+    negatives = NegativeSampler(kind, 5, 0, links.train_edges, ends)
     train = links.split.train
-    pairs = negatives.draw(0, np.arange(len(train)), train, train).reshape(-1, 2)
+    pairs = negatives.sample(0, np.arange(len(train)), train, train).reshape(-1, 2)
     held = [part.negatives for part in links.split.held_out.values()]
-    candidates = draw_candidates(links.known, train, 0, "val", 4, ends)
+    candidates = sample_candidates(links.known_edges, train, 0, "val", 4, ends)
     others = [
         np.stack([candidates[:, 0].ravel(), np.repeat(train[:, 1], 4)], 1),
         np.stack([np.repeat(train[:, 0], 4), candidates[:, 1].ravel()], 1),
@@ -187,7 +187,7 @@ def dense_weights(graph: Graph, **sections: Any) -> np.ndarray[Any, Any]:
     for step in range((config.train.epochs or 0) * sampler.steps_per_epoch()):
         batch = sampler.sample(step, sampler.units(step), ALONE, in_place=False)
         pairs = batch.targets[batch.labels].astype(np.int64)
-        links = [] if config.sampler.whole_graph else pairs[:, 0].tolist()
+        links = [] if config.sampler.is_full_graph else pairs[:, 0].tolist()
         # Relation 2 is between papers; 0 and 1 join authors with papers, and 3 leads back.
         there, back = ((2,), 2) if config.links.relation == "cites" else ((0, 1), 3)
         counted = means(
@@ -201,7 +201,7 @@ def dense_weights(graph: Graph, **sections: Any) -> np.ndarray[Any, Any]:
             for r in range(4):
                 total = total + counted[r] @ h @ p[f"layers.{i}.weight"][r].T
             h = total if i else total.relu()
-        rows = model.head(h) if isinstance(model, TypedLinkGNN) else h
+        rows = model.head(h) if isinstance(model, HeteroLinkGNN) else h
         loss = objective.loss_sum(rows, torch.from_numpy(pairs), None) / len(pairs)
         gradients = torch.autograd.grad(loss, list(model.parameters()))
         with torch.no_grad():
@@ -227,7 +227,7 @@ def test_weights_are_those_of_dense_float64_for_every_split(case: dict[str, Any]
         splits.append({"devices": ["cpu:0=2", "cpu:1=1"]})
     for split in splits:
         config = build_config(settings(**case, **split))
-        result = Training(compose_run(config, link_graph(config, graph))).run()
+        result = Training(build_run(config, link_graph(config, graph))).run()
         found = torch.cat([each.detach().flatten().double() for each in result.model.parameters()]).numpy()
         assert found == pytest.approx(wanted, rel=1e-4, abs=1e-5)
 
@@ -237,7 +237,7 @@ def test_all_vertices_of_a_type_may_be_candidates() -> None:
     graph = made()
     config = build_config(settings(links={"candidates": "all"}))
     found = link_graph(config, graph)
-    result = Training(compose_run(config, found)).run()
+    result = Training(build_run(config, found)).run()
     assert found.links is not None
     rows = hyrt.inference.infer.infer_layerwise(
         *(result.model, found, np.arange(graph.num_vertices), ALONE), memory_bytes=1 << 24

@@ -15,20 +15,20 @@ from typed_cases import shape_of_small, small_typed
 
 import hyrt
 from hyrt.config import build_config
-from hyrt.errors import ConfigError, DataError, UnsupportedModel
+from hyrt.errors import ConfigError, DataError, UnsupportedModelError
 from hyrt.graph.graph import Graph
 from hyrt.inference.infer import infer_layerwise, infer_sampled
-from hyrt.machine.workers import Workers
-from hyrt.nn.saga.layer import Edge, SagaLayer
-from hyrt.nn.typed.learned.learned_rows import tables_of
-from hyrt.nn.typed.typed_gnn import TypedGNN
-from hyrt.observe.events import StepGroup
+from hyrt.nn.hetero.hetero_gnn import HeteroGNN
+from hyrt.nn.hetero.node_embedding import find_embeddings
+from hyrt.nn.message_passing.layer import Edge, SagaLayer
 from hyrt.pipeline.trainer import InputPlan
-from hyrt.sampling.relations.relation_sampler import RelationSampler
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.relation_sampler import RelationSampler
+from hyrt.telemetry.events import StepMetrics
+from hyrt.training.build_run import build_run
 from hyrt.training.checkpoint import load_newest_checkpoint
-from hyrt.training.compose import compose_run
-from hyrt.training.given.host_shortage import why_short
-from hyrt.training.given.opened_graph import opened_graph
+from hyrt.training.open_graph import opened_graph
+from hyrt.training.prechecks import host_shortage
 from hyrt.training.setup import architecture
 from hyrt.training.train import Training
 
@@ -57,11 +57,11 @@ def run(graph: Graph = GRAPH, kind: str = "rgcn", **sections: Any) -> tuple[list
     losses: list[float] = []
 
     def hear(event: object) -> None:
-        if isinstance(event, StepGroup):
+        if isinstance(event, StepMetrics):
             losses.extend(event.losses)
 
     config = build_config(settings(kind, **sections))
-    return losses, Training(compose_run(config, graph, emit=hear)).run().model
+    return losses, Training(build_run(config, graph, emit=hear)).run().model
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_whole_graph_is_all_targets_with_all_neighbours(kind: str, graph: Grap
 @pytest.mark.parametrize(("kind", "graph"), [("rgcn", WEIGHTED), ("rgat", GRAPH), ("hgt", GRAPH)])
 def test_scores_layer_by_layer_are_those_of_mini_batches_with_all_neighbours(kind: str, graph: Graph) -> None:
     _, model = run(graph, kind)
-    assert isinstance(model, TypedGNN)
+    assert isinstance(model, HeteroGNN)
     vertices = np.array([100, 7, 130, 8, 9, 200, 3])
     with Workers(2, "test") as workers:
         # Little memory: many chunks.
@@ -110,12 +110,12 @@ def test_a_resumed_run_goes_on_bit_equal(tmp_path: Path) -> None:
         folder = tmp_path / optimizer
         sections: dict[str, Any] = {"train": {"epochs": 3, "optimizer": optimizer, "weight_decay": 0.0}}
         config = build_config(settings(**sections, checkpoint={"keep": 9}))
-        whole = Training(compose_run(config, GRAPH, checkpoints=folder))
+        whole = Training(build_run(config, GRAPH, checkpoints=folder))
         wanted = whole.run().model.state_dict()
         # What the run knew after its first epoch of four steps.
         for path in sorted(folder.iterdir())[1:]:
             path.unlink()
-        again = Training(compose_run(config, GRAPH))
+        again = Training(build_run(config, GRAPH))
         again.resume(load_newest_checkpoint(folder, pytest.fail))
         assert again.state.step == 4
         for name, value in again.run().model.state_dict().items():
@@ -130,8 +130,8 @@ def test_learned_rows_change_as_in_float64(optimizer: str) -> None:
         "data": {"batch_size": 12},
         "sampler": {"fanout": [2, 1]},
     }
-    training = Training(compose_run(build_config(settings(**sections)), GRAPH))
-    (table,) = tables_of(training.parts.learner.model)
+    training = Training(build_run(build_config(settings(**sections)), GRAPH))
+    (table,) = find_embeddings(training.parts.learner.model)
     start = table.values.clone()
     taken: list[tuple[np.ndarray, torch.Tensor]] = []
     tables = training.parts.learner.tables
@@ -204,7 +204,9 @@ def test_what_does_not_go_together_is_refused() -> None:
     rounded = build_config({"data": {"source": "synthetic:typed,vertices=400,edges=2000", "rows": "float16"}})
     with pytest.raises(ConfigError, match=r"data\.rows=float16: the rows of a typed graph are read as they"):
         opened_graph(rounded)
-    with pytest.raises(UnsupportedModel, match="null:0 takes rows of one type of vertices, and small has 3"):
+    with pytest.raises(
+        UnsupportedModelError, match="null:0 takes rows of one type of vertices, and small has 3"
+    ):
         run(devices=["null:0"])
     with pytest.raises(ConfigError, match="has types of vertices: give a kind such as"):
         hyrt.train(GRAPH, torch.nn.Linear(3, 2), sampler={"fanout": [2]})
@@ -236,11 +238,11 @@ def test_layers_of_ones_own_have_a_function_a_relation() -> None:
     for sampler in ({"fanout": [-1, -1]}, {"kind": "full"}):
         torch.manual_seed(4)
         # Of equal widths, so that the loops of both layers are the same.
-        model = hyrt.nn.typed_stack(GRAPH, ByRelation(4, 4, 5), ByRelation(4, 4, 5))
+        model = hyrt.nn.hetero_stack(GRAPH, ByRelation(4, 4, 5), ByRelation(4, 4, 5))
         losses: list[float] = []
 
         def hear(event: object, losses: list[float] = losses) -> None:
-            if isinstance(event, StepGroup):
+            if isinstance(event, StepMetrics):
                 losses.extend(event.losses)
 
         data = {} if "kind" in sampler else {"data": {"batch_size": 60}}
@@ -250,7 +252,7 @@ def test_layers_of_ones_own_have_a_function_a_relation() -> None:
     assert found[0][0] > found[0][-1]
     np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
     with pytest.raises(ValueError, match="one type: make the model with"):
-        hyrt.nn.typed_stack(random_graph(), ByRelation(6, 4, 5))
+        hyrt.nn.hetero_stack(random_graph(), ByRelation(6, 4, 5))
 
 
 def test_memory_for_learned_rows_is_counted() -> None:
@@ -260,12 +262,12 @@ def test_memory_for_learned_rows_is_counted() -> None:
     for num in (10**6, 10):
         shape = replace(shape_of_small(GRAPH), counts=(120, 70, num))
         # 8 columns of 4 bytes, with two moments.
-        short = why_short(config, GRAPH, replace(without, shape=shape), lambda: sampler, 50 * 10**6)
+        short = host_shortage(config, GRAPH, replace(without, shape=shape), lambda: sampler, 50 * 10**6)
         assert bool(short) == (96 * num > 50 * 10**6)
 
 
 def test_without_learned_rows_there_is_no_table() -> None:
     graph = small_typed(learned=False)
-    training = Training(compose_run(build_config(settings()), graph))
+    training = Training(build_run(build_config(settings()), graph))
     assert training.parts.learner.tables is None
     training.run()

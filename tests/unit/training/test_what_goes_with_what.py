@@ -32,14 +32,13 @@ from unit.distributed.test_typed_on_ranks import trained_on as typed_on_ranks
 import hyrt
 from hyrt.config import build_config
 from hyrt.device import DeviceInfo
-from hyrt.distributed.sharing.possible_strategies import why_no_links
+from hyrt.distributed.strategies.registry import find_link_problem
 from hyrt.errors import HyrtError
 from hyrt.graph.graph import Graph
-from hyrt.nn.saga.layer import Edge, SagaLayer
-from hyrt.report.exported.write_export import plain_arguments
-from hyrt.sampling.registry import SAMPLERS
-from hyrt.training.given.link_graph import link_graph
-from hyrt.training.given.opened_graph import opened_graph
+from hyrt.nn.message_passing.layer import Edge, SagaLayer
+from hyrt.report.export.write_export import export_arguments
+from hyrt.sampling.sampler_settings import SAMPLERS
+from hyrt.training.open_graph import link_graph, opened_graph
 
 DOCS = Path(__file__).parents[3] / "docs"
 HEADING = "## What goes with what"
@@ -199,7 +198,7 @@ def needs(device: Any) -> None:
 @cell("edges", "samplers", "weights", "features")
 def samplers(found: Cell, column: str) -> None:
     graph, model = of_column(column)
-    for kind in sorted(SAMPLERS.declared()):
+    for kind in sorted(SAMPLERS.entries_by_name()):
         # One that draws by weights needs some.
         drawn = FEATURED if (kind, column) == ("weighted", "features") else graph
         found.trains(drawn, model, sampler={"kind": kind, **OWN.get(kind, {})})
@@ -319,11 +318,11 @@ def export(found: Cell, column: str) -> None:
 
 def exports(found: Cell, model: Any, told: str | None) -> None:
     if told is None:
-        assert plain_arguments(model.architecture)["kind"]
+        assert export_arguments(model.architecture)["kind"]
         found.worked += 1
         return
     with pytest.raises(HyrtError, match=told):
-        plain_arguments(model.architecture)
+        export_arguments(model.architecture)
     found.refusals += 1
 
 
@@ -396,7 +395,7 @@ def typed_samplers(found: Cell) -> None:
 
 @cell("typed", "other kinds of samplers", ON)
 def typed_other_samplers(found: Cell) -> None:
-    for kind in set(SAMPLERS.declared()) - {"neighbor", "full"}:
+    for kind in set(SAMPLERS.entries_by_name()) - {"neighbor", "full"}:
         words = f"sampler.kind={kind} does not know the relations"
         found.refuses(words, TYPED, "rgcn", sampler={"kind": kind, **OWN.get(kind, {})})
 
@@ -461,7 +460,7 @@ def weights(found: Cell) -> None:
             found.trains(TYPED_WEIGHTED, kind)
         else:
             found.refuses("'edge_weight': no layer of the model", TYPED_WEIGHTED, kind)
-    own = hyrt.nn.typed_stack(TYPED_WEIGHTED, OfWeights(4, 4), OfWeights(4, 4))
+    own = hyrt.nn.hetero_stack(TYPED_WEIGHTED, OfWeights(4, 4), OfWeights(4, 4))
     found.trains(TYPED_WEIGHTED, own)
 
 
@@ -486,7 +485,7 @@ class OfFeatures(OfTypes, Shared):
 def features(found: Cell) -> None:
     rows = np.ones((TYPED.num_edges, 1), np.float32)
     graph = replace(TYPED, topology=replace(TYPED.topology, edge_features=rows))
-    found.trains(graph, hyrt.nn.typed_stack(graph, OfFeatures(4, 4), OfFeatures(4, 4)))
+    found.trains(graph, hyrt.nn.hetero_stack(graph, OfFeatures(4, 4), OfFeatures(4, 4)))
     found.trains(graph, "rgat")
     for kind in set(KINDS) - {"rgat"}:
         found.refuses("'edge_features': no layer of the model", graph, kind)
@@ -523,7 +522,7 @@ def typed_export(found: Cell) -> None:
 
 @cell("typed", "a torch module of your own", ON)
 def typed_module(found: Cell) -> None:
-    found.trains(TYPED, hyrt.nn.typed_stack(TYPED, OfTypes(4, 4), OfTypes(4, 4)))
+    found.trains(TYPED, hyrt.nn.hetero_stack(TYPED, OfTypes(4, 4), OfTypes(4, 4)))
     found.refuses("has types of vertices: give a kind such as", TYPED, torch.nn.Linear(3, 2))
 
 
@@ -567,7 +566,7 @@ def links_of_the_whole(found: Cell) -> None:
 
 @cell("links", "other kinds of samplers", "links")
 def links_of_samplers(found: Cell) -> None:
-    for kind in set(SAMPLERS.declared()) - {"neighbor", "full"}:
+    for kind in set(SAMPLERS.entries_by_name()) - {"neighbor", "full"}:
         if kind == "weighted":
             continue
         words = f"sampler.kind={kind} does not sample around the ends of links"
@@ -594,7 +593,7 @@ def links_of_ranks(found: Cell) -> None:
         ("distributed.cache counts visits", {"distributed": {"cache": 0.5}}),
         ("trains the whole graph in one process", {"sampler": {"kind": "full"}, "data": {}}),
     ):
-        assert words in why_no_links(build_config({**settings_of_ranks("graphsage", **LINKS), **more}))
+        assert words in find_link_problem(build_config({**settings_of_ranks("graphsage", **LINKS), **more}))
         found.refusals += 1
 
 

@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.machine.generator import dropout_threshold
 from hyrt.nn.description import Product
-from hyrt.nn.tensor_operators.segments import segment_sum
-from hyrt.nn.tensor_operators.tensor_ops import kept_elements
+from hyrt.nn.tensor_operators.tensor_ops import dropout_mask, segment_sum
+from hyrt.runtime.rng import dropout_threshold
 from hyrt_devices.cuda.chunks.chunk_memory import WORK_NUMBERS
 
 Array = NDArray[Any]
@@ -73,7 +72,7 @@ class TileMath(Protocol):
         Parameters
         ----------
         rows, product
-            The arguments of `multiply`.
+            The arguments of `matmul`.
         grad
             [n, out features] gradient of the product.
         weight_sum, bias_sum
@@ -99,7 +98,7 @@ class TorchTileMath:
         step = max(1, WORK_NUMBERS // (4 * rows.shape[1]))
         for start in range(0, len(rows), step):
             part = torch.from_numpy(np.ascontiguousarray(vertices[start : start + step])).to(rows.device)
-            mask = kept_elements(part, rows.shape[1], key, int(threshold))
+            mask = dropout_mask(part, rows.shape[1], key, int(threshold))
             rows[start : start + step].mul_(mask).mul_(scale)
 
     def mask(self, grad: torch.Tensor, activated: torch.Tensor, scale: float) -> None:

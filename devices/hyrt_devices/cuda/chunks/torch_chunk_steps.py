@@ -10,26 +10,24 @@ from typing import Any
 import torch
 
 from hyrt.device import StepResult
-from hyrt.errors import DeviceOutOfMemory
-from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
-from hyrt.fullgraph.chunks.chunk_runs import ChunkRoom, ChunkRuns
-from hyrt.fullgraph.grid.least_grid import ChunkSizes
-from hyrt.fullgraph.grid.place_sizes import PlaceSizes
-from hyrt.fullgraph.host_budget import HostBudget
-from hyrt.fullgraph.unfinished.step_keeper import StepKeeper
+from hyrt.errors import DeviceOutOfMemoryError
+from hyrt.formatting import format_bytes
+from hyrt.fullgraph.chunks.chunk_grid import BufferSizes, ChunkSizes
+from hyrt.fullgraph.chunks.chunked_trainer import ChunkDeviceMemory, ChunkedTrainer
+from hyrt.fullgraph.chunks.intervals import ChunkOptions
+from hyrt.fullgraph.matrix_pool import HostMemoryBudget
+from hyrt.fullgraph.step_checkpoint import StepCheckpointer
 from hyrt.nn.description import ModelDescription
 from hyrt.objective import Objective
-from hyrt.quantities import size
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt_devices.cuda.chunks.chunk_memory import ChunkMemory, needed_bytes
-from hyrt_devices.cuda.chunks.chunk_times import ChunkTimes
+from hyrt_devices.cuda.chunks.chunk_memory import ChunkMemory, ChunkTimes, needed_bytes
 from hyrt_devices.cuda.chunks.tile_math import TileMath, TorchTileMath
 from hyrt_devices.cuda.chunks.torch_chunks import TorchChunks
 from hyrt_devices.cuda.driver import Driver
 
 
-class TorchRoom:
-    """`ChunkRoom` of a torch device.
+class TorchChunkMemory:
+    """`ChunkDeviceMemory` of a torch device.
 
     Parameters
     ----------
@@ -79,14 +77,14 @@ class TorchRoom:
     def free_bytes(self) -> int:
         return self._free()
 
-    def reaches(self, other: ChunkRoom) -> bool:
-        return isinstance(other, TorchRoom) and self._driver.reaches(other._driver)
+    def can_access(self, other: ChunkDeviceMemory) -> bool:
+        return isinstance(other, TorchChunkMemory) and self._driver.reaches(other._driver)
 
     def needed_bytes(self, chunks: ChunkSizes) -> int:
         return needed_bytes(self._model, chunks, self._in_flight, counts_work=self.counts_work)
 
-    def take(self, chunks: ChunkSizes) -> TorchChunks:
-        places = PlaceSizes.of(self._model, chunks)
+    def allocate(self, chunks: ChunkSizes) -> TorchChunks:
+        places = BufferSizes.from_model(self._model, chunks)
         memory = ChunkMemory.take(places, self._driver.device, self._in_flight)
         self.kernels = TorchChunks(
             self._model, memory, self._objective, self._driver, self._stream, self._copies, self.math
@@ -94,8 +92,8 @@ class TorchRoom:
         return self.kernels
 
     @contextmanager
-    def errors(self) -> Iterator[None]:
-        """Run on the stream, and turn the driver's error into DeviceOutOfMemory."""
+    def translate_errors(self) -> Iterator[None]:
+        """Run on the stream, and turn the driver's error into DeviceOutOfMemoryError."""
         try:
             with self._driver.running(self._stream), torch.no_grad():
                 yield
@@ -104,9 +102,9 @@ class TorchRoom:
                 raise
             # The error's frames hold tensors.
             traceback.clear_frames(error.__traceback__)
-            raise DeviceOutOfMemory(
+            raise DeviceOutOfMemoryError(
                 f"{self.name}: out of memory in a step in chunks, with "
-                f"{size(self._driver.used_bytes())} in use",
+                f"{format_bytes(self._driver.used_bytes())} in use",
                 remedy="lower fullgraph.device_memory to what the device has free, or lower model.hidden",
             ) from error
 
@@ -147,15 +145,15 @@ class TorchChunkSteps:
 
     def __init__(
         self,
-        room: TorchRoom,
+        room: TorchChunkMemory,
         model: ModelDescription,
         options: ChunkOptions,
-        budget: HostBudget,
-        keeper: StepKeeper | None = None,
+        budget: HostMemoryBudget,
+        keeper: StepCheckpointer | None = None,
     ) -> None:
         self.room = room
         """The memory for chunks."""
-        self._runs = ChunkRuns(model, [room], options, budget, keeper=keeper)
+        self._runs = ChunkedTrainer(model, [room], options, budget, checkpointer=keeper)
 
     @property
     def num(self) -> int | None:
@@ -163,7 +161,7 @@ class TorchChunkSteps:
         return self._runs.num
 
     def step(self, batch: MiniBatch, parameters: Sequence[torch.nn.Parameter]) -> StepResult:
-        """A step, as `ChunkRuns.run`.
+        """A step, as `ChunkedTrainer.run`.
 
         Parameters
         ----------
@@ -180,7 +178,7 @@ class TorchChunkSteps:
             counts=counts,
             normalizer=batch.normalizer,
             gradients=gradients,
-            chunks=self._runs.figures(),
+            chunks=self._runs.step_stats(),
         )
 
     def release(self) -> None:

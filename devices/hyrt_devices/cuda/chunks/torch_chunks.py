@@ -12,18 +12,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.fullgraph.chunks.chunk_kernels import Place
-from hyrt.fullgraph.chunks.chunked_step import ChunkWork
-from hyrt.fullgraph.grid.edge_chunks import EdgeChunk
-from hyrt.fullgraph.grid.place_sizes import given_width
-from hyrt.machine.generator import DROPOUT, dropout_threshold, stream_key
+from hyrt.fullgraph.chunks.chunk_grid import input_width
+from hyrt.fullgraph.chunks.chunk_kernels import ChunkBuffer
+from hyrt.fullgraph.chunks.chunk_stats import ChunkStats
+from hyrt.fullgraph.chunks.edge_chunks import EdgeChunk
 from hyrt.nn.description import ModelDescription
 from hyrt.objective import Objective
-from hyrt.objective.on_host import numbers
-from hyrt.objective.registry import OBJECTIVES
-from hyrt.objective.returned import check_loss
-from hyrt_devices.cuda.chunks.chunk_memory import ChunkMemory, EdgeMemory
-from hyrt_devices.cuda.chunks.chunk_times import ChunkTimes
+from hyrt.objective.host_loss import counts_to_numbers
+from hyrt.objective.objective import OBJECTIVES
+from hyrt.objective.validation import check_loss
+from hyrt.runtime.rng import DROPOUT, dropout_threshold, stream_key
+from hyrt_devices.cuda.chunks.chunk_memory import ChunkMemory, ChunkTimes, EdgeMemory
 from hyrt_devices.cuda.chunks.tile_math import TileEdges, TileMath
 from hyrt_devices.cuda.driver import Driver
 
@@ -94,7 +93,7 @@ class TorchChunks:
         self.gradients: dict[int, torch.Tensor] = {}
         """The gradient sum of each parameter, by its id."""
 
-    def begin(self, seed: int, step: int) -> None:
+    def begin_step(self, seed: int, step: int) -> None:
         self._key = seed, step
         self.times.begin(self._stream)
         self.gradients = {
@@ -105,57 +104,59 @@ class TorchChunks:
             if parameter is not None
         }
 
-    def name(self, chunk: str) -> None:
+    def set_trace_label(self, chunk: str) -> None:
         self.times.about = chunk
 
-    def put(self, place: Place, rows: Array) -> None:
-        if place == "read":
-            slot = self._turned(self._read)
+    def put(self, buffer: ChunkBuffer, rows: Array) -> None:
+        if buffer == "read":
+            slot = self._transposed(self._read)
             slot.lent = self._lent(rows, torch.float32)
             if slot.lent is None:
                 with self._filling(slot):
                     self._copy(_view(slot.memory, *rows.shape), rows)
         else:
             with self.times.span("copy in", "copy in", self._stream):
-                self._copy(self._rows(place, *rows.shape), rows)
+                self._copy(self._rows(buffer, *rows.shape), rows)
 
-    def get(self, place: Place, out: Array) -> None:
+    def get(self, buffer: ChunkBuffer, out: Array) -> None:
         self.times.out_bytes += out.nbytes
         with self.times.span("copy out", "copy out", self._stream):
-            self._math.copy(torch.from_numpy(out), self._rows(place, *out.shape), non_blocking=False)
+            self._math.copy(torch.from_numpy(out), self._rows(buffer, *out.shape), non_blocking=False)
 
-    def offer_rows(self) -> Any:
+    def publish_rows(self) -> Any:
         return self._read[-1].memory, self._read[-1].filled
 
-    def take_rows(self, offered: Any, num_rows: int, width: int) -> Any:
-        rows, filled = offered
-        slot = self._turned(self._read)
+    def copy_published_rows(self, published: Any, num_rows: int, width: int) -> Any:
+        rows, filled = published
+        slot = self._transposed(self._read)
         slot.lent = None
         with self._filling(slot, filled):
             there = _view(slot.memory, num_rows, width)
             there.copy_(_view(rows, num_rows, width), non_blocking=True)
         return slot.filled
 
-    def keep_rows(self, until: Any) -> None:
+    def hold_rows(self, until: Any) -> None:
         self._driver.order(self._stream, until)
 
-    def settle(self, rows: Array) -> None:
+    def wait_for_array(self, rows: Array) -> None:
         """Copies of memory that is not pinned are through when `put` and `get` return, and where the host
         computes, so is what reads it.
         """
 
-    def clear(self, place: Place, num_rows: int, width: int) -> None:
+    def clear(self, buffer: ChunkBuffer, num_rows: int, width: int) -> None:
         with self._computing("clear"):
-            self._math.clear(self._rows(place, num_rows, width))
+            self._math.clear(self._rows(buffer, num_rows, width))
 
-    def drop(self, place: Place, vertices: Array, width: int, layer: int, rate: float) -> None:
+    def apply_dropout(
+        self, buffer: ChunkBuffer, vertices: Array, width: int, layer: int, rate: float
+    ) -> None:
         slot = self._read[-1]
-        if place == "read" and slot.lent is not None:
+        if buffer == "read" and slot.lent is not None:
             lent, slot.lent = slot.lent, None  # What is the host's stays as it is.
             with self.times.span("copy in", "copy in", self._stream):
                 self._copy(_view(slot.memory, *lent.shape), lent.numpy())
         with self._computing("dropout"):
-            self._drop(self._rows(place, len(vertices), width), vertices, layer, rate)
+            self._drop(self._rows(buffer, len(vertices), width), vertices, layer, rate)
 
     def gather(
         self,
@@ -164,15 +165,15 @@ class TorchChunks:
         row_scale: Array | None,
         column_scale: Array | None,
         *,
-        own: bool,
-        back: bool,
+        self_rows: bool,
+        backward: bool,
     ) -> None:
-        what, slot = self._model.layers[layer].aggregation, self._turned(self._edges)
-        width = given_width(self._model.layers[layer])
+        what, slot = self._model.layers[layer].aggregation, self._transposed(self._edges)
+        width = input_width(self._model.layers[layer])
         sum_at, own_at = what.columns(width)
-        at = sum_at if not own or own_at is None else own_at
-        read_at, read_width = (at, what.width(width)) if back else (0, width)
-        added_at, added_width = (0, width) if back else (at, what.width(width))
+        at = sum_at if not self_rows or own_at is None else own_at
+        read_at, read_width = (at, what.width(width)) if backward else (0, width)
+        added_at, added_width = (0, width) if backward else (at, what.width(width))
         lent = self._read[-1].lent
         x, out = (
             _whole_rows(self._read[-1].memory, read_width) if lent is None else lent,
@@ -210,9 +211,9 @@ class TorchChunks:
         assert columns is not None
         return TileEdges(rows, starts, columns, by_row, by_column)
 
-    def compute(self, layer: int, place: Place, vertices: Array) -> None:
+    def compute(self, layer: int, buffer: ChunkBuffer, vertices: Array) -> None:
         products = self._model.layers[layer].products
-        rows = self._rows(place, len(vertices), products[0].weight.shape[1])
+        rows = self._rows(buffer, len(vertices), products[0].weight.shape[1])
         with self._computing("products"):
             for product, memory in zip(products, self._memory.results, strict=False):
                 made = _view(memory, len(vertices), product.weight.shape[0])
@@ -221,7 +222,7 @@ class TorchChunks:
             self._result = rows
             self._drop_layer(rows, layer, vertices)
 
-    def lose(
+    def compute_loss(
         self, labels: NDArray[np.int64], weights: NDArray[np.float32] | None, objective: Objective | None
     ) -> Callable[[], tuple[float, dict[str, float]]]:
         chosen = objective or self._objective
@@ -231,15 +232,23 @@ class TorchChunks:
                 scores = self._result.detach().requires_grad_()
                 targets = torch.from_numpy(np.ascontiguousarray(labels)).to(self._device)
                 given = None if weights is None else torch.from_numpy(weights).to(self._device)
-                with OBJECTIVES.blamed(chosen.name, "loss_sum"):
+                with OBJECTIVES.wrap_errors(chosen.name, "loss_sum"):
                     loss = check_loss(chosen, chosen.loss_sum(scores, targets, given))
                 (gradient,) = torch.autograd.grad(loss, scores)
             loss = loss.detach()
             counts = chosen.count(scores.detach(), targets)
             self._rows("read", *scores.shape).copy_(gradient)
-        return lambda: (float(loss), numbers(counts))
+        return lambda: (float(loss), counts_to_numbers(counts))
 
-    def turn_back(self, layer: int, inputs: Place, grad: Place, vertices: Array, *, wanted: bool) -> None:
+    def backward_linear(
+        self,
+        layer: int,
+        inputs: ChunkBuffer,
+        grad: ChunkBuffer,
+        vertices: Array,
+        *,
+        needs_input_gradient: bool,
+    ) -> None:
         described, num = self._model.layers[layer], len(vertices)
         along = self._rows(grad, num, described.products[-1].weight.shape[0])
         with self._computing("products back"):
@@ -252,7 +261,7 @@ class TorchChunks:
                 of = product.weight.shape[1]
                 rows = _view(self._memory.results[p - 1], num, of) if p else self._rows(inputs, num, of)
                 # The result of this product is no longer needed: its memory takes the gradient of its rows.
-                out = _view(self._memory.results[p], num, of) if p or wanted else None
+                out = _view(self._memory.results[p], num, of) if p or needs_input_gradient else None
                 bias_sum = None if product.bias is None else self.gradients[id(product.bias)]
                 weight_sum = self.gradients[id(product.weight)]
                 self._math.multiply_backward(rows, product, along, weight_sum, bias_sum, out)
@@ -262,21 +271,21 @@ class TorchChunks:
                     along = out
             self._result = along
 
-    def mark(self) -> Callable[[], None]:
+    def flush(self) -> Callable[[], None]:
         return partial(self._driver.wait, self._driver.mark(self._stream))
 
-    def sums(self) -> list[Array]:
+    def gradient_sums(self) -> list[Array]:
         # Copies: on the CPU, the gradients themselves go on.
         return [np.array(each.cpu().numpy()) for each in self.gradients.values()]
 
-    def set_sums(self, sums: Sequence[Array]) -> None:
+    def set_gradient_sums(self, sums: Sequence[Array]) -> None:
         for mine, kept in zip(self.gradients.values(), sums, strict=True):
             mine.copy_(torch.from_numpy(kept))
 
     def wait(self) -> None:
         self._driver.wait(self._driver.mark(self._stream))
 
-    def work(self) -> ChunkWork:
+    def stats(self) -> ChunkStats:
         return self.times.work()
 
     def gradients_on_host(self, parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor]:
@@ -291,9 +300,9 @@ class TorchChunks:
         self.wait()  # Hardware tells no time of a mark that is not reached, and this is the last one.
         return found
 
-    def _computing(self, what: str) -> AbstractContextManager[None]:
+    def _computing(self, operation: str) -> AbstractContextManager[None]:
         """Inside, what is given to the stream that computes is noted."""
-        return self.times.span("compute", what, self._stream)
+        return self.times.span("compute", operation, self._stream)
 
     def _lent(self, array: Array, dtype: torch.dtype) -> torch.Tensor | None:
         """An array of the host as it lies, where the host computes and it has the right numbers."""
@@ -302,7 +311,7 @@ class TorchChunks:
         lent = torch.from_numpy(array)
         return lent if lent.dtype == dtype else None
 
-    def _turned(self, slots: list[_Slot[Memory]]) -> _Slot[Memory]:
+    def _transposed(self, slots: list[_Slot[Memory]]) -> _Slot[Memory]:
         """The next memory; what was computed until now has used the last one."""
         if self._copies is not None:
             slots[-1].used = self._driver.mark(self._stream)
@@ -331,7 +340,7 @@ class TorchChunks:
         rows = torch.from_numpy(np.ascontiguousarray(array))
         self._math.copy(there, rows, non_blocking=self._copies is not None)
 
-    def _rows(self, place: Place, num: int, width: int) -> torch.Tensor:
+    def _rows(self, place: ChunkBuffer, num: int, width: int) -> torch.Tensor:
         """What lies in a place, as [num, width] rows."""
         if place == "result":
             return self._result.view(num, width)

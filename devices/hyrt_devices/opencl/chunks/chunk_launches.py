@@ -8,17 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.fullgraph.chunks.chunk_kernels import Place
-from hyrt.fullgraph.chunks.chunked_step import ChunkWork
-from hyrt.fullgraph.grid.edge_chunks import EdgeChunk
-from hyrt.fullgraph.grid.place_sizes import given_width
-from hyrt.machine.generator import DROPOUT, dropout_threshold, stream_key
+from hyrt.fullgraph.chunks.chunk_grid import input_width
+from hyrt.fullgraph.chunks.chunk_kernels import ChunkBuffer
+from hyrt.fullgraph.chunks.chunk_stats import ChunkStats
+from hyrt.fullgraph.chunks.edge_chunks import EdgeChunk
 from hyrt.objective import Objective
-from hyrt.objective.on_host import loss_on_host
-from hyrt_devices.opencl.chunks.chunk_buffers import ChunkBuffers
-from hyrt_devices.opencl.chunks.chunk_queues import ChunkQueues, ChunkSlot
+from hyrt.objective.host_loss import compute_host_loss
+from hyrt.runtime.rng import DROPOUT, dropout_threshold, stream_key
+from hyrt_devices.opencl.chunks.chunk_buffers import ChunkBuffers, ChunkQueues, ChunkSlot
 from hyrt_devices.opencl.launch import ceil_div
-from hyrt_devices.opencl.products import Kernels, sizeless
+from hyrt_devices.opencl.matmul_kernels import Kernels, sizeless
 from hyrt_devices.opencl.programs import Programs
 from hyrt_devices.opencl.replica import Replica
 from hyrt_devices.opencl.tuning import Tuning
@@ -74,48 +73,50 @@ class ChunkLaunches:
         self._result: Any = None
         self._key = (0, 0)
 
-    def begin(self, seed: int, step: int) -> None:
+    def begin_step(self, seed: int, step: int) -> None:
         self._key = seed, step
         self._queues.begin()
         self._queue.fill(self._replica.gradients, 4 * self._replica.num_parameters)
 
-    def name(self, chunk: str) -> None:
+    def set_trace_label(self, chunk: str) -> None:
         self._queues.name(chunk)
 
-    def put(self, place: Place, rows: Array) -> None:
-        if place == "read":
+    def put(self, buffer: ChunkBuffer, rows: Array) -> None:
+        if buffer == "read":
             _turn(self._read)
-        self._queues.fill(self._slot(place), rows)
+        self._queues.fill(self._slot(buffer), rows)
 
-    def get(self, place: Place, out: Array) -> None:
-        self._queues.drain(self._slot(place), self._at(place), out)
+    def get(self, buffer: ChunkBuffer, out: Array) -> None:
+        self._queues.drain(self._slot(buffer), self._at(buffer), out)
 
-    def offer_rows(self) -> Any:
+    def publish_rows(self) -> Any:
         slot = self._read[-1]
         # What is not started yet, another device would wait for in vain.
         self._queues.flush()
         return slot.buffers[0], slot.filled
 
-    def take_rows(self, offered: Any, num_rows: int, width: int) -> Any:
-        buffer, filled = offered
+    def copy_published_rows(self, published: Any, num_rows: int, width: int) -> Any:
+        buffer, filled = published
         return self._queues.fill_from(_turn(self._read), buffer, filled, 4 * num_rows * width)
 
-    def keep_rows(self, until: Any) -> None:
+    def hold_rows(self, until: Any) -> None:
         self._read[-1].taken.append(until)
 
-    def settle(self, rows: Array) -> None:
+    def wait_for_array(self, rows: Array) -> None:
         self._queues.settle(rows)
 
-    def clear(self, place: Place, num_rows: int, width: int) -> None:
-        slot = self._slot(place)
+    def clear(self, buffer: ChunkBuffer, num_rows: int, width: int) -> None:
+        slot = self._slot(buffer)
         self._queues.before(slot)
-        self._queue.fill(self._at(place), 4 * num_rows * width)
+        self._queue.fill(self._at(buffer), 4 * num_rows * width)
         self._queues.after(slot)
 
-    def drop(self, place: Place, vertices: Array, width: int, layer: int, rate: float) -> None:
-        slot = self._slot(place)
+    def apply_dropout(
+        self, buffer: ChunkBuffer, vertices: Array, width: int, layer: int, rate: float
+    ) -> None:
+        slot = self._slot(buffer)
         self._queues.before(slot)
-        self._dropped(self._at(place), vertices, width, layer, rate)
+        self._dropped(self._at(buffer), vertices, width, layer, rate)
         self._queues.after(slot)
 
     def gather(
@@ -125,8 +126,8 @@ class ChunkLaunches:
         row_scale: Array | None,
         column_scale: Array | None,
         *,
-        own: bool,
-        back: bool,
+        self_rows: bool,
+        backward: bool,
     ) -> None:
         queues, slot = self._queues, _turn(self._edges)
         factors = (
@@ -138,7 +139,7 @@ class ChunkLaunches:
         used = (slot, self._read[-1], self._accumulated)
         queues.before(*used)
         self._queue.launch(
-            self._gathering(layer, own, back, row_scale is not None, column_scale is not None),
+            self._gathering(layer, self_rows, backward, row_scale is not None, column_scale is not None),
             (ceil_div(len(edges.rows), self._tuning.grain),),
             (self._tuning.lanes,),
             *(rows, starts, columns, self._at("read"), of_rows),
@@ -146,8 +147,8 @@ class ChunkLaunches:
         )
         queues.after(*used)
 
-    def compute(self, layer: int, place: Place, vertices: Array) -> None:
-        rows, used = self._at(place), (self._slot(place), self._made)
+    def compute(self, layer: int, buffer: ChunkBuffer, vertices: Array) -> None:
+        rows, used = self._at(buffer), (self._slot(buffer), self._made)
         self._queues.before(*used)
         for product, result in zip(self._products(layer), self._buffers.results, strict=False):
             product.forward(self._queue, self._replica.parameters, rows, result, len(vertices))
@@ -156,7 +157,7 @@ class ChunkLaunches:
         self._drop_layer(rows, layer, vertices)
         self._queues.after(*used)
 
-    def lose(
+    def compute_loss(
         self, labels: NDArray[np.int64], weights: NDArray[np.float32] | None, objective: Objective | None
     ) -> Callable[[], tuple[float, dict[str, float]]]:
         queue, buffers, classes = self._queue, self._buffers, self._replica.num_classes
@@ -166,7 +167,7 @@ class ChunkLaunches:
             scores = np.empty((num, classes), np.float32)
             queue.read(scores, self._result)
             queue.finish()
-            host = loss_on_host(objective, scores, labels, weights)
+            host = compute_host_loss(objective, scores, labels, weights)
             queue.write(self._at("read"), host.gradient)
             self._queues.after(*used)
             return lambda: (host.loss_sum, host.counts)
@@ -187,7 +188,15 @@ class ChunkLaunches:
         self._queues.after(*used)
         return lambda: (float(results[0]), {"correct": int(results[1]), "targets": num})
 
-    def turn_back(self, layer: int, inputs: Place, grad: Place, vertices: Array, *, wanted: bool) -> None:
+    def backward_linear(
+        self,
+        layer: int,
+        inputs: ChunkBuffer,
+        grad: ChunkBuffer,
+        vertices: Array,
+        *,
+        needs_input_gradient: bool,
+    ) -> None:
         queue, buffers, replica = self._queue, self._buffers, self._replica
         described, products, num = replica.model.layers[layer], self._products(layer), len(vertices)
         used = (self._slot(inputs), self._slot(grad), self._made)
@@ -207,7 +216,7 @@ class ChunkLaunches:
             product = products[p]
             rows = buffers.results[p - 1] if p else self._at(inputs)
             product.weights(queue, buffers.parts, rows, along, replica.gradients, num, add=True)
-            if p or wanted:
+            if p or needs_input_gradient:
                 # What it has made is not read any more.
                 out = buffers.results[p]
                 activated = rows if product.shape.masked else None
@@ -216,32 +225,32 @@ class ChunkLaunches:
         self._result = along
         self._queues.after(*used)
 
-    def mark(self) -> Callable[[], None]:
+    def flush(self) -> Callable[[], None]:
         self._queues.flush()
         last = self._queue.last
         return last.wait if last is not None else _nothing
 
-    def sums(self) -> list[Array]:
+    def gradient_sums(self) -> list[Array]:
         sums = np.empty(self._replica.num_parameters, np.float32)
         self._queue.read(sums, self._replica.gradients)
         self._queue.finish()
         return [sums]
 
-    def set_sums(self, sums: Sequence[Array]) -> None:
+    def set_gradient_sums(self, sums: Sequence[Array]) -> None:
         self._queue.write(self._replica.gradients, np.ascontiguousarray(sums[0], np.float32))
         self._queue.finish()
 
     def wait(self) -> None:
         self._queues.finish()
 
-    def work(self) -> ChunkWork:
+    def stats(self) -> ChunkStats:
         return self._queues.work()
 
-    def _at(self, place: Place) -> Any:
+    def _at(self, place: ChunkBuffer) -> Any:
         """The buffer of a place."""
         return self._result if place == "result" else self._slot(place).buffers[0]
 
-    def _slot(self, place: Place) -> ChunkSlot:
+    def _slot(self, place: ChunkBuffer) -> ChunkSlot:
         if place == "result":
             return self._made
         return self._read[-1] if place == "read" else self._accumulated
@@ -272,7 +281,7 @@ class ChunkLaunches:
         key = layer, own, back, rows, columns
         if key not in self._accumulate:
             described, tuning = self._replica.model.layers[layer], self._tuning
-            width = given_width(described)
+            width = input_width(described)
             sum_at, own_at = described.aggregation.columns(width)
             beside = sum_at if not own or own_at is None else own_at
             here, there = (width, 0), (described.aggregation.width(width), beside)

@@ -8,17 +8,16 @@ from contextlib import AbstractContextManager
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
-from hyrt.fullgraph.chunks.chunk_runs import ChunkRoom, ChunkRuns
-from hyrt.fullgraph.chunks.chunked_step import ChunkedStep
-from hyrt.fullgraph.grid.least_grid import ChunkSizes
-from hyrt.fullgraph.host_budget import HostBudget
-from hyrt.fullgraph.unfinished.step_keeper import StepKeeper
+from hyrt.fullgraph.chunks.chunk_grid import ChunkSizes
+from hyrt.fullgraph.chunks.chunk_stats import ChunkedStep
+from hyrt.fullgraph.chunks.chunked_trainer import ChunkDeviceMemory, ChunkedTrainer
+from hyrt.fullgraph.chunks.intervals import ChunkOptions
+from hyrt.fullgraph.matrix_pool import HostMemoryBudget
+from hyrt.fullgraph.step_checkpoint import StepCheckpointer
 from hyrt.objective import Objective
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt_devices.opencl.chunks.chunk_buffers import ChunkBuffers, buffer_sizes, needed_bytes
+from hyrt_devices.opencl.chunks.chunk_buffers import ChunkBuffers, ChunkQueues, buffer_sizes, needed_bytes
 from hyrt_devices.opencl.chunks.chunk_launches import ChunkLaunches
-from hyrt_devices.opencl.chunks.chunk_queues import ChunkQueues
 from hyrt_devices.opencl.launch import Launcher
 from hyrt_devices.opencl.memory import DeviceMemory, Lease
 from hyrt_devices.opencl.programs import Programs
@@ -27,8 +26,8 @@ from hyrt_devices.opencl.tuning import Tuning
 from hyrt_devices.opencl_host.profiling import Command
 
 
-class OpenclRoom:
-    """`ChunkRoom` of an OpenCL device: its buffers are counted to the byte.
+class OpenclChunkMemory:
+    """`ChunkDeviceMemory` of an OpenCL device: its buffers are counted to the byte.
 
     Parameters
     ----------
@@ -45,7 +44,7 @@ class OpenclRoom:
     reads_in_place
         Whether the device reads the host's memory where it lies.
     errors
-        Makes a context in which errors of the driver that mean a lack of memory are DeviceOutOfMemory.
+        Makes a context in which errors of the driver that mean a lack of memory are DeviceOutOfMemoryError.
     """
 
     def __init__(
@@ -75,21 +74,21 @@ class OpenclRoom:
     def free_bytes(self) -> int:
         return self._memory.buffers.limit_bytes - self._memory.buffers.used_bytes
 
-    def reaches(self, other: ChunkRoom) -> bool:
+    def can_access(self, other: ChunkDeviceMemory) -> bool:
         """Whether both are of one context, and neither reads the host's memory in place."""
-        if not isinstance(other, OpenclRoom) or self.reads_in_place or other.reads_in_place:
+        if not isinstance(other, OpenclChunkMemory) or self.reads_in_place or other.reads_in_place:
             return False
         return bool(self._programs.context == other._programs.context)
 
     def needed_bytes(self, chunks: ChunkSizes) -> int:
         return needed_bytes(self._replica, self._tuning, self._memory, chunks, self._in_flight)
 
-    def take(self, chunks: ChunkSizes) -> ChunkLaunches:
+    def allocate(self, chunks: ChunkSizes) -> ChunkLaunches:
         sizes = buffer_sizes(self._replica, self._tuning, chunks, self._in_flight)
         buffers = ChunkBuffers.take(self._lease, sizes)
         return ChunkLaunches(self._programs, self._tuning, self.queues, self._replica, buffers)
 
-    def errors(self) -> AbstractContextManager[None]:
+    def translate_errors(self) -> AbstractContextManager[None]:
         return self._errors()
 
     def release(self) -> None:
@@ -120,20 +119,20 @@ class ChunkSteps:
 
     def __init__(
         self,
-        room: OpenclRoom,
+        room: OpenclChunkMemory,
         replica: Replica,
         options: ChunkOptions,
-        budget: HostBudget,
-        keeper: StepKeeper | None = None,
+        budget: HostMemoryBudget,
+        keeper: StepCheckpointer | None = None,
     ) -> None:
         self._room = room
         self._replica = replica
-        self._runs = ChunkRuns(replica.model, [room], options, budget, keeper=keeper)
+        self._runs = ChunkedTrainer(replica.model, [room], options, budget, checkpointer=keeper)
 
     def run(
         self, batch: MiniBatch, objective: Objective | None
     ) -> tuple[float, dict[str, float], list[NDArray[np.float32]]]:
-        """Loss sum, counts and gradient sums of a step, as `ChunkRuns.run`."""
+        """Loss sum, counts and gradient sums of a step, as `ChunkedTrainer.run`."""
         try:
             loss_sum, counts = self._runs.run(batch, objective)
             return loss_sum, counts, self._replica.read_gradients(self._room.queues.compute)
@@ -142,7 +141,7 @@ class ChunkSteps:
 
     def figures(self) -> ChunkedStep:
         """What the last step took."""
-        return self._runs.figures()
+        return self._runs.step_stats()
 
     @property
     def num(self) -> int | None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError, told_of_system
+from hyrt.errors import DataError, system_error_text
 
 Array = NDArray[Any]
 
@@ -43,7 +43,7 @@ def is_dgl_file(path: Path) -> bool:
         return False
 
 
-def saved_graph(path: Path, source: str) -> Any:
+def read_dgl_file(path: Path, source: str) -> Any:
     """Read the graph of a file with a single graph, as an object with the DGL attributes that hyrt uses.
 
     Parameters
@@ -62,7 +62,7 @@ def saved_graph(path: Path, source: str) -> Any:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _graph(_SavedBytes(data, source))
     except OSError as error:
-        raise DataError(f"{source} cannot be read: {told_of_system(error)}") from error
+        raise DataError(f"{source} cannot be read: {system_error_text(error)}") from error
 
 
 class _SavedBytes:

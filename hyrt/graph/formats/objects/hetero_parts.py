@@ -10,17 +10,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError, DataWarning, listed, warn_user
-from hyrt.graph.formats.schema import EDGE_FEATURES, EDGE_TIME, EDGE_TYPE, Dataset, FeatureRows, table_name
-from hyrt.graph.labels.foreign_labels import as_targets
-from hyrt.graph.links.edge_times import TimedEdges, times_in_rows
+from hyrt.errors import DataError, DataWarning, join_names, warn_user
+from hyrt.formatting import short_repr
+from hyrt.graph.check import convert_targets
+from hyrt.graph.formats.schema import (
+    EDGE_FEATURES,
+    EDGE_TIME,
+    EDGE_TYPE,
+    Dataset,
+    FeatureRows,
+    feature_table_name,
+)
+from hyrt.graph.graph import SPLITS
+from hyrt.graph.hetero.check_types import find_name_problem
+from hyrt.graph.hetero.dataset import (
+    HeteroDatasetParts,
+    assemble_dataset,
+    describe_skipped,
+    stream_edge_lists,
+)
+from hyrt.graph.hetero.graph_types import GraphTypes, Relation
+from hyrt.graph.links.edges import TimedEdges, order_edge_times
 from hyrt.graph.topology import Topology
-from hyrt.graph.typed.check_types import why_no_name
-from hyrt.graph.typed.graph_types import GraphTypes, Relation
-from hyrt.graph.typed.typed_dataset import TypedParts, typed_dataset
-from hyrt.graph.typed.typed_graph import edge_pieces, left_out_in_words
-from hyrt.graph.vertex_table import SPLITS
-from hyrt.quantities import one_line
 
 Array = NDArray[Any]
 
@@ -47,22 +58,23 @@ class HeteroParts:
     """Edge weights [e] float32 of each relation that has weights."""
     edge_features: Mapping[Triple, Array]
     """Edge features [e, d] float32 of each relation that has features."""
-    where_labels: str
+    labels_location: str
     """The user's expression for labels, with `{}` for the type, for messages."""
-    where_mask: str
+    mask_location: str
     """The user's expression for a mask, with `{}` for the type and the split, for messages."""
     times: Mapping[Triple, Array]
     """Edge times [e] int64 or float64 of each relation that has times."""
 
-    __repr__ = one_line
+    __repr__ = short_repr
 
 
-def hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dataset:
+def build_hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dataset:
     """Build the dataset of a heterogeneous graph. Equal edges of a relation are merged, and self loops are
     kept.
 
     Labels and masks must belong to one vertex type. Labels are classes, multi-label flags of 0 and 1, or
-    numbers, as converted by `as_targets`; NaN means no label. Features other than float16 become float32.
+    numbers, as converted by `convert_targets`; NaN means no label. Features other than float16 become
+    float32.
 
     Raises
     ------
@@ -71,7 +83,7 @@ def hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dataset:
     """
     name = parts.name
     for vertex_type in parts.counts:
-        if reason := why_no_name(vertex_type):
+        if reason := find_name_problem(vertex_type):
             raise DataError(f"{name}: the vertex type {vertex_type!r} {reason}: rename it")
     target = _target(parts)
     starts = np.concatenate([[0], np.cumsum(list(parts.counts.values()))]).astype(np.int64)
@@ -86,18 +98,19 @@ def hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dataset:
             continue
         if split not in parts.masks[target]:
             raise DataError(
-                f"{name}: {parts.where_mask.format(target, split)} is missing: set it to a bool for each of "
+                f"{name}: {parts.mask_location.format(target, split)} is missing: set it to a "
+                "bool for each of "
                 f"the {parts.counts[target]:,} vertices"
             )
         masks[f"{split}_mask"] = np.ascontiguousarray(parts.masks[target][split])
     labels = parts.labels.get(target, np.full(count, -1, np.int8))
     if target in parts.labels and not parts.masks.get(target):
         warn_user(
-            f"{name}: {parts.where_mask.format(target, 'train')} and other masks are missing, so vertices "
+            f"{name}: {parts.mask_location.format(target, 'train')} and other masks are missing, so vertices "
             "are in no split and only links can be predicted",
             DataWarning,
         )
-    location = parts.where_labels.format(target)
+    location = parts.labels_location.format(target)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim not in (1, 2):
@@ -108,13 +121,13 @@ def hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dataset:
         vertex_type: _table(name, vertex_type, rows, parts.counts[vertex_type])
         for vertex_type, rows in parts.features.items()
     }
-    data, left_out = typed_dataset(
+    data, left_out = assemble_dataset(
         name,
-        TypedParts(
+        HeteroDatasetParts(
             types,
-            edge_pieces(name, types, parts.edges, parts.weights),
+            stream_edge_lists(name, types, parts.edges, parts.weights),
             tables,
-            as_targets(labels, name, location),
+            convert_targets(labels, name, location),
             masks,
             weighted=bool(parts.weights),
         ),
@@ -125,7 +138,7 @@ def hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dataset:
     if parts.times:
         data.arrays[EDGE_TIME] = _times_of_edges(parts, types, data.arrays)
     if left_out:
-        words = left_out_in_words(name, left_out, weighted=bool(parts.weights))
+        words = describe_skipped(name, left_out, weighted=bool(parts.weights))
         warn_user(words, DataWarning)
     return data
 
@@ -139,7 +152,7 @@ def _times_of_edges(parts: HeteroParts, types: GraphTypes, arrays: Mapping[str, 
             pairs = np.stack([np.asarray(ends[i], np.int64) + starts[i] for i in (0, 1)], axis=1)
             listed_edges.append(TimedEdges(pairs, parts.times[triple], number))
     topology = Topology(arrays["indptr"], arrays["indices"], arrays[EDGE_TYPE])
-    return times_in_rows(topology, listed_edges, np.result_type(*parts.times.values()))
+    return order_edge_times(topology, listed_edges, np.result_type(*parts.times.values()))
 
 
 def _features_of_edges(parts: HeteroParts, types: GraphTypes, left_out: int) -> Array:
@@ -156,7 +169,8 @@ def _features_of_edges(parts: HeteroParts, types: GraphTypes, left_out: int) -> 
     if len(set(widths.values())) > 1:
         raise DataError(
             f"{parts.name}: features of edges have one width for all relations, and these have "
-            f"{listed([f'{width} ({name})' for name, width in widths.items()])}: fill the narrower up with 0"
+            f"{join_names([f'{width} ({name})' for name, width in widths.items()])}: fill the "
+            "narrower up with 0"
         )
     if left_out:
         raise DataError(
@@ -186,21 +200,22 @@ def _target(parts: HeteroParts) -> str:
         # Without labels, only links can be predicted, and any type can be the target.
         return next(iter(parts.counts))
     if not labelled:
-        example = parts.where_labels.format(next(iter(parts.counts), "TYPE"))
+        example = parts.labels_location.format(next(iter(parts.counts), "TYPE"))
         raise DataError(f"{parts.name}: no type of vertices has labels: set such as {example}")
     with_masks = [vertex_type for vertex_type in labelled if parts.masks.get(vertex_type)]
     if len(labelled) > 1 and len(with_masks) != 1:
         raise DataError(
-            f"{parts.name}: the types {listed(labelled)} have labels, but hyrt trains for the labels of one "
+            f"{parts.name}: the types {join_names(labelled)} have labels, but hyrt trains for "
+            "the labels of one "
             "type: keep masks for only one of them"
         )
     return (with_masks or labelled)[0]
 
 
 def _table(name: str, vertex_type: str, rows: Array, count: int) -> Dataset:
-    shown = table_name(name, vertex_type)
+    shown = feature_table_name(name, vertex_type)
     if rows.ndim != 2 or len(rows) != count:
         raise DataError(f"{shown}: features of shape {list(rows.shape)}, expected [{count}, F]: reshape it")
     if rows.dtype != np.float16:
         rows = rows.astype(np.float32, copy=False)
-    return Dataset(shown, {}, FeatureRows.of(np.ascontiguousarray(rows)))
+    return Dataset(shown, {}, FeatureRows.from_array(np.ascontiguousarray(rows)))

@@ -1,4 +1,4 @@
-"""Conversion of other libraries' tensors and masks to numpy arrays."""
+"""Conversion of other libraries' tensors, edge lists, edge weights and edge features to numpy arrays."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from hyrt.checks import show
 from hyrt.errors import DataError
+from hyrt.graph.check import reject
+from hyrt.graph.csr import ArrayBuilder, build_csr
 
 Array = NDArray[Any]
 
@@ -17,14 +19,14 @@ _LOW_PRECISION = ("bfloat16", "float8")
 values."""
 
 
-def as_array(value: Any, where: str) -> Array:
+def as_array(value: Any, location: str) -> Array:
     """Convert a tensor to a numpy array; quantized tensors are dequantized.
 
     Parameters
     ----------
     value
         A torch tensor, or anything that numpy converts to an array.
-    where
+    location
         The user's expression for the value, for messages.
 
     Raises
@@ -33,7 +35,7 @@ def as_array(value: Any, where: str) -> Array:
         If the value is sparse, complex, or not an array of numbers.
     """
     if getattr(value, "layout", None) is not None and "strided" not in str(value.layout):
-        raise DataError(f"{where} is sparse: make it dense with .to_dense()")
+        raise DataError(f"{location} is sparse: make it dense with .to_dense()")
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         if value.is_quantized:
@@ -43,24 +45,26 @@ def as_array(value: Any, where: str) -> Array:
         try:
             value = value.resolve_conj().resolve_neg().numpy()
         except (TypeError, RuntimeError) as error:
-            raise DataError(f"{where}: {value.dtype} is not read: convert it, such as to float32") from error
+            raise DataError(
+                f"{location}: {value.dtype} is not read: convert it, such as to float32"
+            ) from error
     try:
         array: Array = np.asarray(value)
     except ValueError:
-        raise DataError(f"{where} is no array: give one tensor") from None
+        raise DataError(f"{location} is no array: give one tensor") from None
     if array.dtype.kind == "c":
         raise DataError(
-            f"{where} is complex, and hyrt reads real numbers: give its parts as columns, such as with "
+            f"{location} is complex, and hyrt reads real numbers: give its parts as columns, such as with "
             "torch.view_as_real(x).flatten(1)"
         )
     if array.dtype.kind not in "biuf":
-        raise DataError(f"{where} has values of type {array.dtype.name}: give numbers")
+        raise DataError(f"{location} has values of type {array.dtype.name}: give numbers")
     if not array.ndim:
-        raise DataError(f"{where} is the number {show(array)}: give an array")
+        raise DataError(f"{location} is the number {show(array)}: give an array")
     return array
 
 
-def as_mask(values: Array, where: str) -> Array:
+def as_mask(values: Array, location: str) -> Array:
     """Convert a mask of bools, or of the numbers 0 and 1, to bool.
 
     Raises
@@ -72,13 +76,14 @@ def as_mask(values: Array, where: str) -> Array:
         return np.ascontiguousarray(values)
     if not ((values == 0) | (values == 1)).all():
         raise DataError(
-            f"{where} has other values than 0 and 1: give true or false for each vertex, not the numbers of "
+            f"{location} has other values than 0 and 1: give true or false for each vertex, "
+            "not the numbers of "
             "vertices"
         )
     return values.astype(np.bool_)
 
 
-def edges_of_matrix(matrix: Any, where: str) -> tuple[Array, Array]:
+def read_adjacency(matrix: Any, location: str) -> tuple[Array, Array]:
     """Return the edges of an `adj_t` as built by `ToSparseTensor`, with one row per destination.
 
     Returns
@@ -92,10 +97,152 @@ def edges_of_matrix(matrix: Any, where: str) -> tuple[Array, Array]:
     """
     if hasattr(matrix, "coo"):  # torch_sparse.SparseTensor
         rows, columns, values = matrix.coo()
-        values = np.ones(len(rows)) if values is None else as_array(values, where)
-        return np.stack([as_array(columns, where), as_array(rows, where)]), values
+        values = np.ones(len(rows)) if values is None else as_array(values, location)
+        return np.stack([as_array(columns, location), as_array(rows, location)]), values
     if "sparse" not in str(getattr(matrix, "layout", "")):
-        raise DataError(f"{where} is no sparse matrix: give edge_index instead")
+        raise DataError(f"{location} is no sparse matrix: give edge_index instead")
     # Do not coalesce, which would sum the values of equal edges.
     coo = matrix.detach().to_sparse_coo()
-    return coo._indices().flip(0).cpu().numpy(), as_array(coo._values(), where)
+    return coo._indices().flip(0).cpu().numpy(), as_array(coo._values(), location)
+
+
+def build_csr_of_pairs(
+    sources: Array, destinations: Array, num_vertices: int, name: str
+) -> tuple[Array, Array]:
+    """Build the CSR matrix of directed edges by destination, without duplicates.
+
+    Parameters
+    ----------
+    sources, destinations
+        [E] integers, the endpoints of each edge.
+    num_vertices
+        Number of vertices.
+    name
+        Name of the dataset, for messages.
+
+    Returns
+    -------
+    `indptr`, [V+1] int64, and `indices`, int32 or int64, sorted within each row.
+
+    Raises
+    ------
+    DataError
+        If an endpoint is not a vertex.
+    """
+    indices = ArrayBuilder(np.dtype(np.int32 if num_vertices < 2**31 else np.int64))
+    pairs = (np.ascontiguousarray(sources), np.ascontiguousarray(destinations))
+    indptr = build_csr(
+        lambda: iter([pairs]),
+        num_vertices,
+        symmetric=False,
+        self_loops=True,
+        emit=indices.append,
+        source=name,
+    )
+    return indptr, indices.finish()
+
+
+def find_csr_order(
+    sources: Array, destinations: Array, num_edges: int, name: str, key: str, remedy: str
+) -> NDArray[np.int64]:
+    """Return which input edge each entry of `build_csr_of_pairs` is, [E], to bring edge values into row
+    order.
+
+    Parameters
+    ----------
+    sources, destinations
+        [E] integers, the endpoints of each edge.
+    num_edges
+        Number of entries in the CSR matrix.
+    name, key
+        Names of the dataset and of the edge values, for messages.
+    remedy
+        How a user merges parallel edges, for messages.
+
+    Raises
+    ------
+    DataError
+        If there are parallel edges, because only one of their values could be kept.
+    """
+    if len(sources) != num_edges:
+        raise reject(
+            name,
+            key,
+            "cannot be used where several edges go from one vertex to another, of which hyrt keeps one: give "
+            f"each pair of vertices one edge, such as with {remedy}",
+        )
+    order: NDArray[np.int64] = np.lexsort((sources, destinations))
+    return order
+
+
+def as_weights(values: Array, num_edges: int, location: str, remedy: str) -> Array:
+    """Convert values [e] or [e, 1] to float32 edge weights [e].
+
+    Parameters
+    ----------
+    values
+        The library's values.
+    num_edges
+        e, the number of edges, of one relation in a heterogeneous graph.
+    location
+        The user's expression for the values, for messages.
+    remedy
+        How a user removes the values, for messages.
+
+    Raises
+    ------
+    DataError
+        If the values are not one finite number above 0 per edge.
+    """
+    flat = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+    if flat.shape != (num_edges,) or values.dtype.kind not in "iuf":
+        raise DataError(
+            f"{location}: {values.dtype.name} of shape {list(values.shape)}: weights are one "
+            "number for each of "
+            f"{num_edges:,} edges: to train without them, {remedy}"
+        )
+    with np.errstate(over="ignore"):
+        weights: Array = flat.astype(np.float32)
+    wrong = ~(np.isfinite(weights) & (weights > 0))
+    if wrong.any():
+        index = int(wrong.argmax())
+        raise DataError(
+            f"{location}: value {flat[index]} at position {index} is not a valid weight: give "
+            "a finite number "
+            f"above 0, or to train without weights, {remedy}"
+        )
+    return weights
+
+
+def as_edge_features(values: Array, num_edges: int, location: str, remedy: str) -> Array:
+    """Convert values [e, d] or [e] to float32 edge features [e, d].
+
+    Parameters
+    ----------
+    values, num_edges, location, remedy
+        As in `as_weights`.
+
+    Raises
+    ------
+    DataError
+        If the values are not a row of finite numbers per edge.
+    """
+    rows = values[:, None] if values.ndim == 1 else values
+    if rows.ndim != 2 or len(rows) != num_edges or not rows.shape[1] or values.dtype.kind not in "biuf":
+        raise DataError(
+            f"{location}: {values.dtype.name} of shape {list(values.shape)}: features are a "
+            "row of numbers for "
+            f"each of {num_edges:,} edges: to train without them, {remedy}"
+        )
+    with np.errstate(over="ignore"):
+        features: Array = np.ascontiguousarray(rows, np.float32)
+    wrong = ~np.isfinite(features).all(1)
+    if wrong.any():
+        index = int(wrong.argmax())
+        raise DataError(
+            f"{location}: row {index} has a value that is not a finite number: correct it, or "
+            "to train without "
+            "features of edges, "
+            f"{remedy}"
+        )
+    return features

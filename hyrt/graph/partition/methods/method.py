@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.checks import check_array, check_kind, check_whole
+from hyrt.checks import check_array, check_int, check_type
 from hyrt.graph.topology import Topology
 
-Announce = Callable[[str], None]
+ReportLine = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,11 @@ class PartBounds:
     """How many vertices; None for any number."""
 
 
-BY_METHOD = PartBounds()
+DEFAULT_BOUNDS = PartBounds()
 """The method's own bound of the weight, and no other."""
 
 
-def check_cut(topology: Any, training: Any, num_parts: Any, seed: Any) -> None:
+def check_partition_args(topology: Any, training: Any, num_parts: Any, seed: Any) -> None:
     """Check the arguments of `PartitionMethod.homes`.
 
     Raises
@@ -39,10 +39,10 @@ def check_cut(topology: Any, training: Any, num_parts: Any, seed: Any) -> None:
     DataError
         If the topology's arrays are not those of a graph.
     """
-    edges = check_kind("topology", topology, Topology, "give the topology of a graph").checked
+    edges = check_type("topology", topology, Topology, "give the topology of a graph").checked
     check_array("training", training, "b", (edges.num_vertices,), "True for the vertices to train on")
-    check_whole("num_parts", num_parts, 1, edges.num_vertices)
-    check_whole("seed", seed, 0, 2**64 - 1)
+    check_int("num_parts", num_parts, 1, edges.num_vertices)
+    check_int("seed", seed, 0, 2**64 - 1)
 
 
 class PartitionMethod(Protocol):
@@ -74,8 +74,8 @@ class PartitionMethod(Protocol):
         training: NDArray[np.bool_],
         num_parts: int,
         seed: int,
-        bounds: PartBounds = BY_METHOD,
-        announce: Announce | None = None,
+        bounds: PartBounds = DEFAULT_BOUNDS,
+        announce: ReportLine | None = None,
     ) -> NDArray[Any]:
         """Find the home of each vertex.
 

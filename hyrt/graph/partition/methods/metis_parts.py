@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
-from hyrt.graph.csr import Store, build_csr, row_ranges
-from hyrt.graph.partition.methods.method import BY_METHOD, Announce, PartBounds, check_cut
-from hyrt.graph.partition.methods.metis_process import parts_by_metis
+from hyrt.graph.csr import ArrayBuilder, build_csr, iter_row_ranges
+from hyrt.graph.partition.methods.method import DEFAULT_BOUNDS, PartBounds, ReportLine, check_partition_args
+from hyrt.graph.partition.methods.metis_process import run_metis
 from hyrt.graph.topology import Topology
-from hyrt.machine.cores import available_cores
-from hyrt.machine.workers import Workers, working
+from hyrt.runtime.hardware import available_cores
+from hyrt.runtime.workers import Workers, use_workers
 
 # METIS keeps the graph and all coarser ones, with 64-bit numbers. An estimate.
 _EDGE_BYTES = 160
@@ -61,11 +61,11 @@ class MetisParts:
         training: NDArray[np.bool_],
         num_parts: int,
         seed: int,
-        bounds: PartBounds = BY_METHOD,
-        announce: Announce | None = None,
+        bounds: PartBounds = DEFAULT_BOUNDS,
+        announce: ReportLine | None = None,
     ) -> NDArray[Any]:
         self.check_installed()
-        check_cut(topology, training, num_parts, seed)
+        check_partition_args(topology, training, num_parts, seed)
         if num_parts == 1:
             return np.zeros(topology.num_vertices, np.int64)
         pointers, neighbors = _undirected(topology)
@@ -78,8 +78,8 @@ class MetisParts:
         best, least_uneven = None, float("inf")
         for share in _TRAINING_SHARES:
             weights = _weights(edges, training, share)
-            found = parts_by_metis(pointers, neighbors, weights, num_parts, **options)
-            found = without_empty(found, weights, num_parts)
+            found = run_metis(pointers, neighbors, weights, num_parts, **options)
+            found = fill_empty_parts(found, weights, num_parts)
             uneven = max(_needlessly_over(found, of, num_parts) for of in (edges, training))
             if uneven < least_uneven:
                 best, least_uneven = found, uneven
@@ -89,32 +89,32 @@ class MetisParts:
         return best
 
 
-def without_empty(homes: NDArray[Any], weights: NDArray[Any], num_parts: int) -> NDArray[Any]:
+def fill_empty_parts(part_ids: NDArray[Any], weights: NDArray[Any], num_parts: int) -> NDArray[Any]:
     """Give each part that METIS has left empty about half of the part that is then the heaviest.
 
     Parameters
     ----------
-    homes
+    part_ids
         [V] integers, the part of each vertex.
     weights
         [V] what each vertex weighs.
     num_parts
         The number of parts, at most V.
     """
-    sizes = np.bincount(homes, minlength=num_parts)
+    sizes = np.bincount(part_ids, minlength=num_parts)
     if sizes.all():
-        return homes
-    homes = homes.copy()
-    loads = np.bincount(homes, weights, minlength=num_parts)
+        return part_ids
+    part_ids = part_ids.copy()
+    loads = np.bincount(part_ids, weights, minlength=num_parts)
     for empty in np.flatnonzero(sizes == 0):
         heaviest = int(np.argmax(np.where(sizes > 1, loads, -1)))
-        members = np.flatnonzero(homes == heaviest)
+        members = np.flatnonzero(part_ids == heaviest)
         passed = np.cumsum(weights[members])
         kept = min(1 + int(np.argmin(np.abs(passed - loads[heaviest] / 2))), len(members) - 1)
-        homes[members[kept:]] = empty
+        part_ids[members[kept:]] = empty
         loads[empty], loads[heaviest] = loads[heaviest] - passed[kept - 1], passed[kept - 1]
         sizes[empty], sizes[heaviest] = len(members) - kept, kept
-    return homes
+    return part_ids
 
 
 def _weights(
@@ -140,14 +140,14 @@ def _needlessly_over(homes: NDArray[Any], amounts: NDArray[Any], num_parts: int)
 
 def _undirected(topology: Topology) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """The edges in both directions, each pair once and no vertex with itself: what METIS takes."""
-    with Workers(available_cores(), "partition") as workers, working(workers):
+    with Workers(available_cores(), "partition") as workers, use_workers(workers):
         symmetric = topology.is_symmetric
-    if symmetric and not has_loops(topology):
+    if symmetric and not has_self_loops(topology):
         return topology.indptr, topology.indices
-    store = Store(topology.indices.dtype)
+    store = ArrayBuilder(topology.indices.dtype)
 
     def edges() -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-        for starts, sources, first in row_ranges(topology.indptr, topology.indices, _PIECE):
+        for starts, sources, first in iter_row_ranges(topology.indptr, topology.indices, _PIECE):
             vertices = np.arange(first, first + len(starts) - 1)
             yield sources.astype(np.int64), np.repeat(vertices, np.diff(starts))
 
@@ -163,8 +163,8 @@ def _undirected(topology: Topology) -> tuple[NDArray[np.int64], NDArray[Any]]:
     return pointers, store.finish()
 
 
-def has_loops(topology: Topology) -> bool:
-    for starts, sources, first in row_ranges(topology.indptr, topology.indices, _PIECE):
+def has_self_loops(topology: Topology) -> bool:
+    for starts, sources, first in iter_row_ranges(topology.indptr, topology.indices, _PIECE):
         if np.any(sources == np.repeat(np.arange(first, first + len(starts) - 1), np.diff(starts))):
             return True
     return False

@@ -28,15 +28,15 @@ _START = (
     "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n"
     "if sys.platform == 'linux': ctypes.CDLL(None).prctl(1, signal.SIGKILL)\n"
     "sys.path[:] = json.loads(sys.argv[1])\n"
-    "from hyrt.graph.partition.methods.metis_process import answer\n"
-    "answer()\n"
+    "from hyrt.graph.partition.methods.metis_process import run_metis_child\n"
+    "run_metis_child()\n"
 )
 _PIECE = 1 << 20
 # Of what it printed, the end that is shown.
 _SHOWN = 300
 
 
-def parts_by_metis(
+def run_metis(
     pointers: NDArray[np.int64],
     neighbors: NDArray[Any],
     weights: NDArray[np.int64],
@@ -109,7 +109,7 @@ def parts_by_metis(
     return np.frombuffer(found, np.int32)
 
 
-def answer() -> None:
+def run_metis_child() -> None:
     """The child: read a graph, and write its parts."""
     import pymetis
 

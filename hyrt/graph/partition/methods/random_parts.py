@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.graph.partition.methods.method import BY_METHOD, Announce, PartBounds, check_cut
+from hyrt.graph.partition.methods.method import DEFAULT_BOUNDS, PartBounds, ReportLine, check_partition_args
 from hyrt.graph.topology import Topology
 
 # The homes in order, and shuffled.
@@ -32,10 +32,10 @@ class RandomParts:
         training: NDArray[np.bool_],
         num_parts: int,
         seed: int,
-        bounds: PartBounds = BY_METHOD,
-        announce: Announce | None = None,
+        bounds: PartBounds = DEFAULT_BOUNDS,
+        announce: ReportLine | None = None,
     ) -> NDArray[Any]:
-        check_cut(topology, training, num_parts, seed)
+        check_partition_args(topology, training, num_parts, seed)
         dealt = np.arange(topology.num_vertices) % num_parts
         np.random.default_rng(seed).shuffle(dealt)
         return dealt

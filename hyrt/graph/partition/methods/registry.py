@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from hyrt.checks import show
-from hyrt.errors import DataError, listed
+from hyrt.errors import DataError, join_names
 from hyrt.graph.partition.methods.block_parts import BlockParts
 from hyrt.graph.partition.methods.method import PartitionMethod
 from hyrt.graph.partition.methods.metis_parts import MetisParts
@@ -19,7 +19,7 @@ METHODS: Mapping[str, Callable[[], PartitionMethod]] = MappingProxyType(
 """What makes each method."""
 
 
-def partition_method(name: str) -> PartitionMethod:
+def get_partition_method(name: str) -> PartitionMethod:
     """Return a partition method by name, after checking its dependencies.
 
     Raises
@@ -29,7 +29,7 @@ def partition_method(name: str) -> PartitionMethod:
     """
     if not isinstance(name, str) or name not in METHODS:
         word = name if isinstance(name, str) and name.isprintable() else show(name)
-        raise DataError(f"--method {word}: give {listed(METHODS, 'or')}")
+        raise DataError(f"--method {word}: give {join_names(METHODS, 'or')}")
     method = METHODS[name]()
     method.check_installed()
     return method

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.graph.partition.figures import imbalance as imbalance_of
-from hyrt.graph.partition.methods.method import BY_METHOD, Announce, PartBounds, check_cut
-from hyrt.graph.partition.methods.metis_parts import MetisParts, has_loops
-from hyrt.graph.partition.volumes.block_volumes import block_volumes
-from hyrt.graph.partition.volumes.refine import refined
+from hyrt.formatting import pluralize
+from hyrt.graph.partition.block_volumes import count_block_volumes
+from hyrt.graph.partition.manifest import compute_imbalance as imbalance_of
+from hyrt.graph.partition.methods.method import DEFAULT_BOUNDS, PartBounds, ReportLine, check_partition_args
+from hyrt.graph.partition.methods.metis_parts import MetisParts, has_self_loops
+from hyrt.graph.partition.refine import refine_parts
 from hyrt.graph.topology import Topology
-from hyrt.quantities import counted
 
-# What `NeighborParts` keeps of an edge, and the orders, marks and copies of vertices.
+# What `NeighborPartCounts` keeps of an edge, and the orders, marks and copies of vertices.
 _EDGE_BYTES = 6
 _VERTEX_BYTES = 64
 _ROUNDING = 1e-9
@@ -49,10 +49,10 @@ class VolumeParts:
         training: NDArray[np.bool_],
         num_parts: int,
         seed: int,
-        bounds: PartBounds = BY_METHOD,
-        announce: Announce | None = None,
+        bounds: PartBounds = DEFAULT_BOUNDS,
+        announce: ReportLine | None = None,
     ) -> NDArray[Any]:
-        check_cut(topology, training, num_parts, seed)
+        check_partition_args(topology, training, num_parts, seed)
         first = MetisParts().homes(topology, training, num_parts, seed, PartBounds(bounds.imbalance))
         if num_parts == 1:
             return first
@@ -60,7 +60,7 @@ class VolumeParts:
         edges = _without_loops(topology)
 
         def refine(imbalance: float) -> _CountedParts:
-            homes = refined(*edges, first, weights, num_parts, 1 + imbalance, seed, bounds.vertices)
+            homes = refine_parts(*edges, first, weights, num_parts, 1 + imbalance, seed, bounds.vertices)
             return _CountedParts.of(topology, homes, weights, num_parts)
 
         allowed = self.imbalance if bounds.imbalance is None else bounds.imbalance
@@ -102,7 +102,7 @@ class _CountedParts:
         cls, topology: Topology, homes: NDArray[Any], weights: NDArray[np.float64], num_parts: int
     ) -> _CountedParts:
         """Count the traffic and the weight of parts."""
-        needed = block_volumes(topology.indptr, topology.indices, homes, num_parts).needed
+        needed = count_block_volumes(topology.indptr, topology.indices, homes, num_parts).needed
         loads = np.bincount(homes, weights, minlength=num_parts)
         return cls(
             homes=homes,
@@ -117,14 +117,14 @@ class _CountedParts:
         """Return the figures as a line."""
         over = self.busiest / self.mean - 1 if self.mean else 0.0
         return (
-            f"{counted(self.total, 'row')} sent · at most {self.busiest:,} sent or received by a part, "
+            f"{pluralize(self.total, 'row')} sent · at most {self.busiest:,} sent or received by a part, "
             f"{over:.1%} over the mean · non-zeros at most {self.imbalance:.1%} over it"
         )
 
 
 def _without_loops(topology: Topology) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """The edges by destination but for those of a vertex with itself, for which nothing is sent."""
-    if not has_loops(topology):
+    if not has_self_loops(topology):
         return topology.indptr, topology.indices
     into = np.repeat(np.arange(topology.num_vertices, dtype=topology.indices.dtype), topology.in_degrees)
     kept = topology.indices != into

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hyrt.machine.kernels.kept_kernels import nb
+from hyrt.runtime.numba_cache import nb
 
 _MINUS, _ZERO, _NINE = 45, 48, 57
 _MAX_DIGITS = 18

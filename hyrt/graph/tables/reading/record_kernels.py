@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hyrt.machine.kernels.kept_kernels import nb
+from hyrt.runtime.numba_cache import nb
 
 _TAB, _NEWLINE, _RETURN, _SPACE = 9, 10, 13, 32
 _LINE_START, _FIELD_START, _IN_FIELD, _IN_QUOTES = 0, 1, 2, 3

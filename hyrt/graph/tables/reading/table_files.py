@@ -1,22 +1,114 @@
-"""Files of a table: CSV and Parquet files, and folders of them."""
+"""Files of a table: CSV and Parquet files, and folders of them, read in batches."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.errors import DataError, readable
-from hyrt.graph.check import nearest
-from hyrt.graph.tables.reading.csv_pieces import csv_pieces
-from hyrt.graph.tables.reading.parquet_pieces import opened_parquet, parquet_columns, parquet_pieces
-from hyrt.graph.tables.reading.table_piece import TablePiece
-from hyrt.graph.tables.reading.text_blocks import TextFile
-from hyrt.graph.tables.reading.text_form import TextForm
+from hyrt.errors import DataError, escape_undecodable, system_error_text
+from hyrt.graph.check import suggest_name
+from hyrt.graph.tables.reading.csv_batches import TextFile, read_csv_batches
+from hyrt.graph.tables.reading.table_batch import TableBatch
+from hyrt.graph.tables.reading.values import check_texts, decode_column
+from hyrt.graph.tables.schema import CsvDialect
+
+
+def require_pyarrow() -> None:
+    """Check that pyarrow is installed.
+
+    Raises
+    ------
+    DataError
+        If it is missing. The message has the command that installs it.
+    """
+    if importlib.util.find_spec("pyarrow") is None:
+        raise DataError('hyrt data import needs pyarrow: pip install "hyrt[import]"')
+
+
+_ROWS = 1 << 18
+_CELLS = 1 << 22
+
+
+@contextmanager
+def open_parquet(path: Path, name: str) -> Iterator[Any]:
+    """Open a Parquet file.
+
+    Raises
+    ------
+    DataError
+        If the file is not a Parquet file or is damaged, also while it is read.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(path, memory_map=False) as file:
+            yield file
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"{name}: no Parquet file, or damaged ({reason}): copy or write it again") from error
+    except OSError as error:
+        reason = system_error_text(error) if error.strerror else str(error).partition("\n")[0]
+        raise DataError(f"{name} cannot be read: {reason}") from error
+
+
+def read_parquet_columns(path: Path, name: str) -> list[str]:
+    """Return the column names in order."""
+    with open_parquet(path, name) as file:
+        return list(file.schema_arrow.names)
+
+
+def read_pandas_index(path: Path, name: str) -> list[str]:
+    """Return the columns that pandas wrote as the row index, not as a part of the table."""
+    with open_parquet(path, name) as file:
+        metadata = (file.schema_arrow.metadata or {}).get(b"pandas")
+    try:
+        columns = [] if metadata is None else json.loads(metadata)["index_columns"]
+    except (ValueError, KeyError, TypeError):
+        return []
+    return [column for column in columns if isinstance(column, str)]
+
+
+def read_parquet_batches(path: Path, name: str, columns: Mapping[str, str]) -> Iterator[TableBatch]:
+    """Yield the rows of a file in pieces; see `read_csv_batches`."""
+    num_read = 0
+    with open_parquet(path, name) as file:
+        step = max(1, min(_ROWS, _CELLS // max(1, len(columns))))
+        for batch in file.iter_batches(step, columns=list(columns), use_threads=True):
+            arrays = {
+                key: _column(batch.column(batch.schema.get_field_index(key)), kind, f"{name}, column {key!r}")
+                for key, kind in columns.items()
+            }
+            first = num_read + 1
+            num_read += batch.num_rows
+            yield TableBatch(
+                name,
+                batch.num_rows,
+                arrays,
+                "row",
+                lambda a=first, b=num_read: np.arange(a, b + 1),  # type: ignore[misc]
+            )
+
+
+def _column(column: Any, kind: str, where: str) -> Any:
+    try:
+        column = decode_column(column)
+        if kind == "text":
+            check_texts(column)
+    except DataError as error:
+        if kind != "any":
+            raise DataError(f"{where}: {error}") from None
+    return column
+
 
 PARQUET = (".parquet", ".pq")
 _TEXT = (".csv", ".tsv", ".txt", ".tab", ".edges", ".edgelist")
@@ -30,7 +122,7 @@ def is_parquet(path: Path) -> bool:
     return path.suffix.lower() in PARQUET
 
 
-def files_of(given: Path) -> list[Path]:
+def list_table_files(root: Path) -> list[Path]:
     """Return a file, or the table files in a folder, sorted by name.
 
     Raises
@@ -38,26 +130,27 @@ def files_of(given: Path) -> list[Path]:
     DataError
         If there is none, or the folder has more subfolders than any dataset.
     """
-    name = readable(str(given))
-    if given.is_dir():
-        tables = sorted(path for path in _paths_below(given) if os.path.isfile(path) and _is_table(path))
+    name = escape_undecodable(str(root))
+    if root.is_dir():
+        tables = sorted(path for path in _paths_below(root) if os.path.isfile(path) and _is_table(path))
         if not tables:
             raise DataError(
                 f"{name}: no CSV or Parquet files in this folder: give the folder or the files of tables"
             )
         return tables
-    if not given.exists():
+    if not root.exists():
         raise DataError(f"{name}: no such file or folder: give the path of a table")
-    if given.is_fifo():
+    if root.is_fifo():
         raise DataError(f"{name}: a pipe, which can be read only once: write it to a file first")
-    return [given]
+    return [root]
 
 
 def _paths_below(root: Path) -> Iterator[Path]:
     for num_folders, (folder, _, names) in enumerate(os.walk(root)):
         if num_folders >= _MAX_FOLDERS:
             raise DataError(
-                f"{readable(str(root))}: has more than {_MAX_FOLDERS:,} folders: give the files of the "
+                f"{escape_undecodable(str(root))}: has more than {_MAX_FOLDERS:,} folders: give "
+                "the files of the "
                 "tables, or a folder that has nothing else"
             )
         yield from (Path(folder, name) for name in names)
@@ -75,12 +168,12 @@ class TableFiles:
     """Rows of several files with the same columns, one file after the other."""
 
     paths: Sequence[Path]
-    text: TextForm
+    text: CsvDialect
 
     @property
     def names(self) -> list[str]:
         """Return the names of the files for messages."""
-        return [readable(str(path)) for path in self.paths]
+        return [escape_undecodable(str(path)) for path in self.paths]
 
     @property
     def are_plain(self) -> bool:
@@ -97,24 +190,24 @@ class TableFiles:
 
     def _columns(self, path: Path) -> list[str]:
         if is_parquet(path):
-            return parquet_columns(path, readable(str(path)))
-        return TextFile(path, readable(str(path)), self.text).columns()
+            return read_parquet_columns(path, escape_undecodable(str(path)))
+        return TextFile(path, escape_undecodable(str(path)), self.text).columns()
 
-    def pieces(self, kinds: Mapping[str, str]) -> Iterator[TablePiece]:
-        """Yield all rows in pieces; see `csv_pieces`."""
+    def batches(self, kinds: Mapping[str, str]) -> Iterator[TableBatch]:
+        """Yield all rows in pieces; see `read_csv_batches`."""
         for path, name in zip(self.paths, self.names, strict=True):
             columns = self._columns(path)
             for column in kinds:
                 if column not in columns:
-                    hint = nearest(column, columns)
+                    hint = suggest_name(column, columns)
                     known = ", ".join(map(repr, columns[:20]))
                     raise DataError(f"{name}: has no column {column!r}{hint or f': name one of {known}'}")
             if is_parquet(path):
-                yield from parquet_pieces(path, name, kinds)
+                yield from read_parquet_batches(path, name, kinds)
             else:
-                yield from csv_pieces(TextFile(path, name, self.text), kinds)
+                yield from read_csv_batches(TextFile(path, name, self.text), kinds)
 
-    def places(self, rows: NDArray[np.int64]) -> list[str]:
+    def locate_rows(self, rows: NDArray[np.int64]) -> list[str]:
         """Return the locations of rows (`edges.csv, line 12`), given their increasing numbers over all files,
         from 0.
         """
@@ -122,7 +215,7 @@ class TableFiles:
         first_row = 0
         for path, name in zip(self.paths, self.names, strict=True):
             if is_parquet(path):
-                with opened_parquet(path, name) as file:
+                with open_parquet(path, name) as file:
                     count = file.metadata.num_rows
                 lines = (np.arange(1, count + 1) for _ in range(1))
                 unit = "row"
@@ -143,6 +236,6 @@ class TableFiles:
             return None
         total = 0
         for path, name in zip(self.paths, self.names, strict=True):
-            with opened_parquet(path, name) as file:
+            with open_parquet(path, name) as file:
                 total += file.metadata.num_rows
         return total

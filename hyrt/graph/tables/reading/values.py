@@ -26,7 +26,7 @@ _OTHER_TEXTS = ("large_string", "string_view", "binary", "large_binary", "fixed_
 """Prefixes of Arrow's string types other than `string`."""
 
 
-def whole_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.int64], Flags, Flags]:
+def read_whole_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.int64], Flags, Flags]:
     """Convert a column to whole numbers, also if they are written as 3.0.
 
     Strings must have the canonical spelling: 007, +1 and non-ASCII digits are not 7 and 1.
@@ -45,7 +45,7 @@ def whole_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.int64], F
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    column = plain(column)
+    column = decode_column(column)
     missing = _missing(column)
     bad = np.zeros(len(column), np.bool_)
     if pa.types.is_boolean(column.type) or pa.types.is_integer(column.type):
@@ -56,35 +56,36 @@ def whole_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.int64], F
         return pc.cast(column, pa.int64()).fill_null(0).to_numpy(zero_copy_only=False), missing, bad
     if pa.types.is_string(column.type):
         values = np.empty(len(column), np.int64)
-        data, offsets = bytes_of(column)
+        data, offsets = get_string_buffers(column)
         read_whole(data, offsets, missing, ord(decimal), values, bad)
         return values, missing, bad
     # In a floating-point column, programs write NaN for a missing whole number.
-    real, missing, bad = real_numbers(column, decimal)
+    real, missing, bad = read_real_numbers(column, decimal)
     with np.errstate(invalid="ignore"):
         whole = (real == np.floor(real)) & (np.abs(real) < _EXACT)
     bad |= ~missing & ~whole
     return np.where(whole, real, 0).astype(np.int64), missing, bad
 
 
-def are_codes(column: Any, bad: Flags) -> bool:
-    """Return whether some strings that `whole_numbers` refuses are numbers in another form, such as 007 or
-    +1.
+def has_codes(column: Any, bad: Flags) -> bool:
+    """Return whether some strings that `read_whole_numbers` refuses are numbers in another form, such as 007
+    or +1.
 
     Ids and classes in this form are strings, because 007 and 7 would be the same number.
     """
-    strings = plain(column).filter(_as_arrow(bad)).to_pylist()
+    strings = decode_column(column).filter(_as_arrow(bad)).to_pylist()
     return any(isinstance(string, str) and _CODE.fullmatch(string) is not None for string in strings)
 
 
-def real_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.float64], Flags, Flags]:
-    """Convert a column to float64, NaN if missing or invalid; see `whole_numbers`. Infinity is invalid, NaN
-    is missing.
+def read_real_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.float64], Flags, Flags]:
+    """Convert a column to float64, NaN if missing or invalid; see `read_whole_numbers`.
+
+    Infinity is invalid, NaN is missing.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    column = plain(column)
+    column = decode_column(column)
     missing = _missing(column)
     bad = np.zeros(len(column), np.bool_)
     kind = column.type
@@ -115,19 +116,19 @@ def real_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.float64], 
     return values, missing, np.isinf(values)
 
 
-def texts(column: Any) -> tuple[Any, Flags]:
+def read_strings(column: Any) -> tuple[Any, Flags]:
     """Convert a column to an Arrow array of strings, with flags of missing values. Whole numbers have no
     decimal point.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    column = plain(column)
+    column = decode_column(column)
     missing = _missing(column)
     if pa.types.is_string(column.type):
         return column, missing
     if pa.types.is_floating(column.type):
-        numbers, missing, bad = whole_numbers(column)
+        numbers, missing, bad = read_whole_numbers(column)
         if not bad.any():
             return pc.cast(pa.array(numbers, mask=missing), pa.string()), missing
     return pc.cast(column, pa.string()), missing
@@ -144,7 +145,7 @@ def count_nan(column: Any) -> int:
 
 
 def check_texts(column: Any) -> None:
-    """Check that `texts` supports the type of a column.
+    """Check that `read_strings` supports the type of a column.
 
     Raises
     ------
@@ -160,7 +161,7 @@ def check_texts(column: Any) -> None:
         raise DataError(f"has values of type {column.type}: give texts or numbers") from None
 
 
-def bytes_of(column: Any) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+def get_string_buffers(column: Any) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
     """Return the bytes of all strings of an Arrow array [n], and the offsets [n + 1] of the strings."""
     _, offsets, data = column.buffers()
     bounds = np.frombuffer(offsets, np.int32) if offsets is not None else np.zeros(1, np.int32)
@@ -168,7 +169,7 @@ def bytes_of(column: Any) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
     return np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8), bounds
 
 
-def matrix(column: Any) -> tuple[Array, Flags, Flags] | None:
+def read_list_matrix(column: Any) -> tuple[Array, Flags, Flags] | None:
     """Convert a column of lists of equal length to float64 [n, width], with flags of missing and invalid
     rows.
 
@@ -186,14 +187,14 @@ def matrix(column: Any) -> tuple[Array, Flags, Flags] | None:
     values = np.full((num, width), np.nan)
     bad = ~missing & (lengths != width)
     good = ~missing & ~bad
-    inner, _, is_invalid = real_numbers(column.filter(pa.array(good)).flatten())
+    inner, _, is_invalid = read_real_numbers(column.filter(pa.array(good)).flatten())
     values[good] = inner.reshape(-1, width) if width else 0
     if is_invalid.any():
         bad[np.flatnonzero(good)[is_invalid.reshape(-1, width).any(axis=1)]] = True
     return values, missing | (good & np.isnan(values).any(axis=1)), bad
 
 
-def plain(column: Any) -> Any:
+def decode_column(column: Any) -> Any:
     """Convert an Arrow array to the basic type for its values; all string types, also binary ones, become
     strings.
 
@@ -214,7 +215,7 @@ def plain(column: Any) -> Any:
         known = [None if value is None else str(uuid.UUID(bytes=value)) for value in storage]
         return pa.array(known, pa.string())
     if isinstance(column.type, pa.BaseExtensionType):
-        return plain(column.storage)
+        return decode_column(column.storage)
     if str(column.type).startswith(_OTHER_TEXTS):
         try:
             return pc.cast(column, pa.string())
@@ -263,20 +264,20 @@ class TimeColumn:
 
     def values(self, column: Any) -> tuple[NDArray[Any], Flags]:
         """Return times [n], and flags of values that are missing or not in the format of the first times."""
-        column = plain(column)
+        column = decode_column(column)
         if self._kind is None:
             self._kind = self._kind_of(column)
         if self._kind == "dates":
             return _dates(column)
         if self._kind == "exact":
             return _whole(column)
-        numbers, missing, bad = real_numbers(column, self._decimal)
+        numbers, missing, bad = read_real_numbers(column, self._decimal)
         return numbers, missing | bad
 
     def _kind_of(self, column: Any) -> str:
         if _is_temporal(column):
             return "dates"
-        numbers, missing, bad = real_numbers(column, self._decimal)
+        numbers, missing, bad = read_real_numbers(column, self._decimal)
         good = ~(missing | bad)
         if (np.abs(numbers[good]) >= _EXACT).any() and not _whole(column)[1][good].any():
             return "exact"

@@ -11,13 +11,17 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
-from hyrt_perfmodel.chunks.dealt_columns import dealt_columns
+from hyrt_perfmodel.chunks.chunk_schedule import assign_columns
 
-from hyrt.fullgraph.chunks.row_chain import ChainedRows, RowChain, chains, handed_on
-from hyrt.fullgraph.chunks.row_reader import RowReader
-from hyrt.fullgraph.chunks.together import MemberLost, Together
-from hyrt.fullgraph.host_budget import HostBudget
-from hyrt.fullgraph.recycled_matrices import RecycledMatrices
+from hyrt.fullgraph.chunks.chunk_kernels import DeviceGroup, MemberDeviceError
+from hyrt.fullgraph.chunks.device_relay import (
+    DeviceRelay,
+    RelayedRows,
+    RowReader,
+    build_relays,
+    plan_forwarding,
+)
+from hyrt.fullgraph.matrix_pool import HostMemoryBudget, MatrixPool
 
 grids = st.integers(1, 4).flatmap(
     lambda devices: st.tuples(
@@ -30,9 +34,9 @@ grids = st.integers(1, 4).flatmap(
 
 def test_devices_that_reach_each_other_are_chains_in_their_order() -> None:
     near = {(1, 0), (3, 1), (4, 2)}
-    assert chains(5, lambda one, other: (one, other) in near) == ((0, 1, 3), (2, 4))
-    assert chains(2, lambda one, other: False) == ((0,), (1,))
-    assert chains(0, lambda one, other: True) == ()
+    assert build_relays(5, lambda one, other: (one, other) in near) == ((0, 1, 3), (2, 4))
+    assert build_relays(2, lambda one, other: False) == ((0,), (1,))
+    assert build_relays(0, lambda one, other: True) == ()
 
 
 @given(grids)
@@ -40,8 +44,8 @@ def test_the_host_is_read_once_by_devices_that_need_the_same_rows_at_the_same_ti
     drawn: tuple[int, list[int], list[list[bool]]],
 ) -> None:
     devices, shares, wanted = drawn
-    columns = dealt_columns(len(wanted), tuple(map(float, shares)))
-    found = handed_on(range(devices), columns, range(5), lambda column, read: wanted[column][read])
+    columns = assign_columns(len(wanted), tuple(map(float, shares)))
+    found = plan_forwarding(range(devices), columns, range(5), lambda column, read: wanted[column][read])
     owner = {column: device for device, mine in enumerate(columns) for column in mine}
     for together in zip_longest(*columns):
         there = [column for column in together if column is not None]
@@ -70,15 +74,15 @@ class Kernels:
         self.calls.append("put")
         self.read = rows.copy()
 
-    def offer_rows(self) -> np.ndarray:
+    def publish_rows(self) -> np.ndarray:
         return self.read
 
-    def take_rows(self, offered: np.ndarray, num_rows: int, width: int) -> str:
+    def copy_published_rows(self, offered: np.ndarray, num_rows: int, width: int) -> str:
         self.calls.append("take")
         self.read = offered[:num_rows, :width].copy()
         return "through"
 
-    def keep_rows(self, until: str) -> None:
+    def hold_rows(self, until: str) -> None:
         self.calls.append(f"kept until {until}")
 
     def wait(self) -> None:
@@ -87,7 +91,7 @@ class Kernels:
 
 ROWS = [np.full((3, 2), number, np.float32) for number in range(4)]
 DEALT = [[0, 3], [1], [2, 5]]
-SOURCES = handed_on((0, 1, 2), DEALT, range(4), lambda column, read: True)
+SOURCES = plan_forwarding((0, 1, 2), DEALT, range(4), lambda column, read: True)
 
 
 @contextmanager
@@ -99,21 +103,21 @@ def entered(fails: bool) -> Iterator[None]:
 
 def three(failing: int = -1, entering: int = -1) -> tuple[list[Kernels], list[RowReader]]:
     """Three devices; one may fail in a column, or as soon as it is to begin."""
-    kernels, chain = [Kernels() for _ in range(3)], RowChain(SOURCES)
-    readers = [RowReader(0, RecycledMatrices(HostBudget())) for _ in range(3)]
+    kernels, chain = [Kernels() for _ in range(3)], DeviceRelay(SOURCES)
+    readers = [RowReader(0, MatrixPool(HostMemoryBudget())) for _ in range(3)]
 
     def work(member: int, each: Kernels) -> None:
-        rows = ChainedRows(chain, each, readers[member])  # type: ignore[arg-type]
+        rows = RelayedRows(chain, each, readers[member])  # type: ignore[arg-type]
         for column in DEALT[member]:
             for read in range(4):
                 if (column, read) == (failing, 2):
                     raise OSError("unplugged")
                 bring = partial(readers[member].read, each, ROWS[read], None)  # type: ignore[arg-type]
-                rows.bring((column, read), bring, 3, 2)
+                rows.fetch((column, read), bring, 3, 2)
                 assert np.array_equal(each.read, ROWS[read])
-            rows.settle()
+            rows.wait_until_copied()
 
-    together = Together(
+    together = DeviceGroup(
         kernels,  # type: ignore[arg-type]
         [partial(entered, member == entering) for member in range(3)],
     )
@@ -133,7 +137,7 @@ def test_three_devices_hand_rows_on_and_the_first_alone_copies_them_from_the_hos
 
 @pytest.mark.parametrize(("column", "member"), [(0, 0), (1, 1), (2, 2), (5, 2)])
 def test_a_device_that_fails_is_lost_and_those_that_wait_for_it_are_not(column: int, member: int) -> None:
-    with pytest.raises(MemberLost) as lost:
+    with pytest.raises(MemberDeviceError) as lost:
         three(failing=column)
     assert lost.value.member == member
     assert isinstance(lost.value.error, OSError)
@@ -141,6 +145,6 @@ def test_a_device_that_fails_is_lost_and_those_that_wait_for_it_are_not(column: 
 
 @pytest.mark.parametrize("member", range(3))
 def test_a_device_that_fails_before_it_begins_is_not_waited_for(member: int) -> None:
-    with pytest.raises(MemberLost) as lost:
+    with pytest.raises(MemberDeviceError) as lost:
         three(entering=member)
     assert lost.value.member == member

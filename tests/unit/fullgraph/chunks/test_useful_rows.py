@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyrt.fullgraph.chunks import filter_limits
-from hyrt.fullgraph.chunks.row_reader import RowReader
-from hyrt.fullgraph.chunks.useful_rows import UsefulRows
-from hyrt.fullgraph.grid.edge_chunks import EdgeChunks
-from hyrt.fullgraph.grid.intervals import Intervals
-from hyrt.fullgraph.recycled_matrices import RecycledMatrices
+from hyrt.fullgraph.chunks import chunked_trainer
+from hyrt.fullgraph.chunks.device_relay import RowReader
+from hyrt.fullgraph.chunks.edge_chunks import EdgeChunks
+from hyrt.fullgraph.chunks.intervals import Intervals
+from hyrt.fullgraph.chunks.layer_edges import SelectiveRows
+from hyrt.fullgraph.matrix_pool import MatrixPool
 
 Edges = list[tuple[int, int]]
 
@@ -31,7 +31,7 @@ def chunks_of(edges: Edges, rows: Intervals, columns: Intervals) -> EdgeChunks:
     indptr = np.zeros(rows.num_rows + 1, np.int64)
     np.add.at(indptr, [row + 1 for row, _ in edges], 1)
     indices = np.array([column for _, column in edges], np.int32)
-    return EdgeChunks.of(np.cumsum(indptr), indices, rows, columns, RecycledMatrices())
+    return EdgeChunks.from_edges(np.cumsum(indptr), indices, rows, columns, MatrixPool())
 
 
 @given(cut_graphs(), st.data())
@@ -49,13 +49,13 @@ def test_rows_are_filtered_for_chunks_that_use_less_than_the_limit(
         return np.arange(max(start, first), min(stop, last)) - first if own else np.empty(0, np.int64)
 
     plain, chunks = chunks_of(*drawn), chunks_of(*drawn)
-    useful = UsefulRows.select(chunks, limits, others, RecycledMatrices())
+    useful = SelectiveRows.select(chunks, limits, others, MatrixPool())
     most = 0
     for i in range(rows.num):
         for j in range(columns.num):
             before, chunk = plain.chunk(i, j), chunks.chunk(i, j)
             used = set(before.columns.tolist()) | set(others(i, j).tolist())
-            found = useful.of(i, j)
+            found = useful.chunk_rows(i, j)
             if 0 < len(used) < limits[i] * columns.length(j):
                 assert found is not None
                 assert found.tolist() == sorted(used)
@@ -64,7 +64,7 @@ def test_rows_are_filtered_for_chunks_that_use_less_than_the_limit(
             else:
                 assert found is None
                 assert chunk.columns.tolist() == before.columns.tolist()
-    assert useful.most == most
+    assert useful.max_rows == most
 
 
 class LateCopies:
@@ -78,7 +78,7 @@ class LateCopies:
         assert place == "read"
         self._waiting.append((rows.ctypes.data, rows))
 
-    def settle(self, rows: np.ndarray) -> None:
+    def wait_for_array(self, rows: np.ndarray) -> None:
         if any(address == rows.ctypes.data for address, _ in self._waiting):
             self.wait()
 
@@ -86,7 +86,7 @@ class LateCopies:
         self.copied += [rows.copy() for _, rows in self._waiting]
         self._waiting.clear()
 
-    def name(self, chunk: str) -> None:
+    def set_trace_label(self, chunk: str) -> None:
         pass
 
 
@@ -94,7 +94,7 @@ class LateCopies:
 def test_useful_rows_are_copied_as_they_are_in_the_order_of_their_chunks(dtype: Any) -> None:
     random = np.random.default_rng(0)
     kernels: Any = LateCopies()
-    reader, wanted, spared = RowReader(40 * 7, RecycledMatrices()), [], 0
+    reader, wanted, spared = RowReader(40 * 7, MatrixPool()), [], 0
     for turn in range(7):
         width = 3 + turn % 5
         rows = random.standard_normal((40, width)).astype(dtype)
@@ -108,7 +108,7 @@ def test_useful_rows_are_copied_as_they_are_in_the_order_of_their_chunks(dtype: 
     for copied, rows in zip(kernels.copied, [*wanted, whole], strict=True):
         assert np.array_equal(copied, rows)
     assert (reader.reads, reader.filtered, reader.spared_bytes) == (8, 7, spared)
-    reader.begin()
+    reader.reset()
     assert (reader.reads, reader.filtered, reader.spared_bytes, reader.filter_s) == (0, 0, 0, 0)
 
 
@@ -127,7 +127,7 @@ def test_the_limit_follows_the_rates_that_are_measured(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("time.perf_counter", clock)
     link: Any = Link()
-    limit = filter_limits.measured_limit(link, 1000, 8)
+    limit = chunked_trainer.measure_filter_limit(link, 1000, 8)
     transfer_s = 1000 * 8 * 4 / 1e6 + 1e-3
     # Half of the rows were gathered; at the limit, both ways take equally long.
     assert limit * (2e-3 + transfer_s) == pytest.approx(transfer_s)

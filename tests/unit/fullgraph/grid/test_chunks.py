@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyrt.errors import DeviceOutOfMemory
-from hyrt.fullgraph.grid.edge_chunks import EdgeChunk, EdgeChunks, count_chunks
-from hyrt.fullgraph.grid.intervals import Intervals, JoinedIntervals
-from hyrt.fullgraph.grid.least_grid import ChunkGrid, ChunkSizes, least_grid
-from hyrt.fullgraph.grid.visits import Order, visits
-from hyrt.fullgraph.recycled_matrices import RecycledMatrices
+from hyrt.errors import DeviceOutOfMemoryError
+from hyrt.fullgraph.chunks.chunk_grid import ChunkGrid, ChunkSizes, min_chunk_grid
+from hyrt.fullgraph.chunks.edge_chunks import EdgeChunk, EdgeChunks, count_chunks
+from hyrt.fullgraph.chunks.intervals import ChunkOrder, GroupedIntervals, Intervals, iterate_chunks
+from hyrt.fullgraph.matrix_pool import MatrixPool
 from hyrt.graph.topology import Topology
 
 Edges = list[tuple[int, int]]
@@ -76,14 +75,14 @@ def test_intervals_hold_each_row_once_in_equal_parts(rows: int, data: st.DataObj
 @given(st.integers(1, 40), st.lists(st.integers(0, 40), max_size=4), st.data())
 def test_groups_of_intervals_follow_each_other(rows: int, counts: list[int], data: st.DataObject) -> None:
     first = Intervals(rows, data.draw(st.integers(1, rows)))
-    cut = JoinedIntervals.of(first, counts)
+    cut = GroupedIntervals.build(first, counts)
     ranges = [cut.range(i) for i in range(cut.num)]
     assert [row for start, stop in ranges for row in range(start, stop)] == list(range(rows + sum(counts)))
     assert cut.starts.tolist() == [start for start, _ in ranges] + [cut.num_rows]
     assert max(cut.length(i) for i in range(cut.num)) == cut.longest == first.longest
     begins = 0
     for group, count in enumerate([rows, *counts]):
-        mine = [ranges[i] for i in cut.of_group(group)]
+        mine = [ranges[i] for i in cut.group_intervals(group)]
         assert sum(stop - start for start, stop in mine) == count
         assert not mine or (mine[0][0], mine[-1][1]) == (begins, begins + count)
         # As few as make none longer than those of the first.
@@ -105,10 +104,10 @@ def test_every_edge_is_in_one_chunk_and_none_is_lost_when_they_are_turned(
     topology, edges = drawn
     num = topology.num_vertices
     cuts = [Intervals(num, data.draw(st.integers(1, num))) for _ in range(2)]
-    memory = RecycledMatrices()
-    chunks = EdgeChunks.of(topology.indptr, topology.indices, *cuts, memory)
+    memory = MatrixPool()
+    chunks = EdgeChunks.from_edges(topology.indptr, topology.indices, *cuts, memory)
     assert Counter(all_edges(chunks)) == Counter(edges)
-    turned = chunks.turned(memory)
+    turned = chunks.transpose(memory)
     assert Counter(all_edges(turned)) == Counter((column, row) for row, column in edges)
 
 
@@ -123,7 +122,7 @@ def test_chunks_of_chosen_vertices_hold_their_edges(
     rows = Intervals(len(chosen), data.draw(st.integers(1, len(chosen))))
     columns = Intervals(num, data.draw(st.integers(1, num)))
     counts = count_chunks(topology.indptr, topology.indices, rows, columns, chosen)
-    chunks = EdgeChunks.of(topology.indptr, topology.indices, rows, columns, RecycledMatrices(), chosen)
+    chunks = EdgeChunks.from_edges(topology.indptr, topology.indices, rows, columns, MatrixPool(), chosen)
     position = {int(vertex): n for n, vertex in enumerate(chosen)}
     wanted = Counter((position[row], column) for row, column in edges if row in position)
     assert Counter(all_edges(chunks)) == wanted
@@ -137,13 +136,13 @@ def test_chunks_of_chosen_vertices_hold_their_edges(
 def test_rows_that_are_not_sorted_are_sorted_into_chunks() -> None:
     topology = Topology(np.array([0, 4, 4, 5]), np.array([2, 0, 1, 0, 2], np.int32))
     cut = Intervals(3, 3)
-    chunks = EdgeChunks.of(topology.indptr, topology.indices, cut, cut, RecycledMatrices())
+    chunks = EdgeChunks.from_edges(topology.indptr, topology.indices, cut, cut, MatrixPool())
     assert Counter(all_edges(chunks)) == Counter([(0, 2), (0, 0), (0, 1), (0, 0), (2, 2)])
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.sampled_from(["column-row", "row-column"]))
-def test_every_chunk_is_visited_once(accumulated: int, read: int, order: Order) -> None:
-    seen = list(visits(range(accumulated), range(read), order))
+def test_every_chunk_is_visited_once(accumulated: int, read: int, order: ChunkOrder) -> None:
+    seen = list(iterate_chunks(range(accumulated), range(read), order))
     pairs = [(each.accumulated, each.read) for each in seen]
     assert sorted(pairs) == [(i, j) for i in range(accumulated) for j in range(read)]
     for i in range(accumulated):
@@ -175,15 +174,15 @@ def test_the_grid_fits_and_none_with_fewer_intervals_does(
     targets = np.array(sorted(few), np.int32)
     budget = data.draw(st.integers(300, 3000))
     takes = {
-        each: needed(ChunkGrid.of(topology, targets, each, hidden=hidden, remote=remote).sizes)
+        each: needed(ChunkGrid.build(topology, targets, each, has_hidden_layers=hidden, remote=remote).sizes)
         for each in range(1, num + 1)
     }
     fitting = [each for each, taken in takes.items() if taken <= budget]
     if not fitting:
-        with pytest.raises(DeviceOutOfMemory, match="even chunks of single vertices"):
-            least_grid(topology, targets, needed, budget, hidden=hidden, remote=remote)
+        with pytest.raises(DeviceOutOfMemoryError, match="even chunks of single vertices"):
+            min_chunk_grid(topology, targets, needed, budget, has_hidden_layers=hidden, remote=remote)
         return
-    grid = least_grid(topology, targets, needed, budget, hidden=hidden, remote=remote)
+    grid = min_chunk_grid(topology, targets, needed, budget, has_hidden_layers=hidden, remote=remote)
     assert needed(grid.sizes) <= budget
     assert grid.vertices.num == fitting[0]
     assert grid.targets.num_rows == len(targets)
@@ -194,9 +193,14 @@ def test_edges_from_remote_rows_are_in_chunks_of_their_own() -> None:
     """Every one of 4 vertices has edges from all of them and from 4 remote ones: 16 in each of two chunks."""
     topology = topology_of(8, [(row, column) for row in range(4) for column in range(8)])
     targets = np.arange(4, dtype=np.int32)
-    one = ChunkGrid.of(topology, targets, 1, hidden=True, remote=[4])
+    one = ChunkGrid.build(topology, targets, 1, has_hidden_layers=True, remote=[4])
     assert one.sizes == ChunkSizes(vertices=4, targets=4, edges=16, edge_rows=4)
-    assert least_grid(topology, targets, needed, needed(one.sizes), hidden=True, remote=[4]).vertices.num == 1
+    assert (
+        min_chunk_grid(
+            topology, targets, needed, needed(one.sizes), has_hidden_layers=True, remote=[4]
+        ).vertices.num
+        == 1
+    )
 
 
 @given(graphs(), st.data())
@@ -207,11 +211,11 @@ def test_no_chunk_is_larger_than_the_sizes_of_its_grid(
     topology, _ = drawn
     num = topology.num_vertices
     targets = np.array(sorted(data.draw(st.sets(st.integers(0, num - 1), min_size=1))), np.int32)
-    grid = ChunkGrid.of(topology, targets, data.draw(st.integers(1, num)), hidden=True)
-    memory, edges = RecycledMatrices(), (topology.indptr, topology.indices)
-    forward = EdgeChunks.of(*edges, grid.vertices, grid.vertices, memory)
-    into = EdgeChunks.of(*edges, grid.targets, grid.vertices, memory, targets)
-    for chunks in (forward, forward.turned(memory), into, into.turned(memory)):
+    grid = ChunkGrid.build(topology, targets, data.draw(st.integers(1, num)), has_hidden_layers=True)
+    memory, edges = MatrixPool(), (topology.indptr, topology.indices)
+    forward = EdgeChunks.from_edges(*edges, grid.vertices, grid.vertices, memory)
+    into = EdgeChunks.from_edges(*edges, grid.targets, grid.vertices, memory, targets)
+    for chunks in (forward, forward.transpose(memory), into, into.transpose(memory)):
         for i in range(chunks.rows.num):
             for j in range(chunks.columns.num):
                 chunk = chunks.chunk(i, j)

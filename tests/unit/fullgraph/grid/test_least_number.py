@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyrt.fullgraph.grid.least_number import NoneFits, least_number
+from hyrt.fullgraph.chunks.chunk_grid import NoFeasibleSizeError, smallest_feasible
 
 
 @given(st.integers(1, 4096), st.integers(1, 4096), st.integers(1, 4096), st.integers(1, 4096))
@@ -21,11 +21,11 @@ def test_of_what_falls_the_least_is_found_in_few_trials(most: int, first: int, f
         return int(number < min(low, fits))
 
     if fits > most:
-        with pytest.raises(NoneFits) as told:
-            least_number(bound, needs, 0, first=first, most=most)
+        with pytest.raises(NoFeasibleSizeError) as told:
+            smallest_feasible(bound, needs, 0, minimum=first, maximum=most)
         assert told.value.needed == 1
         return
-    assert least_number(bound, needs, 0, first=first, most=most) == max(min(first, most), fits)
+    assert smallest_feasible(bound, needs, 0, minimum=first, maximum=most) == max(min(first, most), fits)
     assert len(tried) < 60
 
 
@@ -35,12 +35,12 @@ def test_of_few_the_very_least_is_found(takes: list[int], most_taken: int) -> No
     fitting = [number for number, taken in enumerate(takes, 1) if taken <= most_taken]
 
     def found() -> int:
-        return least_number(
-            lambda number: 0, lambda number: takes[number - 1], most_taken, first=1, most=len(takes)
+        return smallest_feasible(
+            lambda number: 0, lambda number: takes[number - 1], most_taken, minimum=1, maximum=len(takes)
         )
 
     if fitting:
         assert found() == fitting[0]
     else:
-        with pytest.raises(NoneFits):
+        with pytest.raises(NoFeasibleSizeError):
             found()

@@ -7,8 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hyrt.fullgraph.unfinished.kept_file import KeptFile, write_kept
-from hyrt.fullgraph.unfinished.step_keeper import KeptStep, StepPosition
+from hyrt.fullgraph.step_checkpoint import (
+    StepCheckpoint,
+    StepCheckpointFile,
+    StepPosition,
+    write_step_checkpoint,
+)
 
 
 @dataclass
@@ -21,7 +25,7 @@ class Pauses:
     """Whether the step goes on after it was kept."""
     asked: int = 0
     told: list[StepPosition] = field(default_factory=list)
-    begun_at: list[KeptStep | None] = field(default_factory=list)
+    begun_at: list[StepCheckpoint | None] = field(default_factory=list)
     reads: bool = False
 
     @property
@@ -30,19 +34,19 @@ class Pauses:
         return self.asked > self.after and not (self.goes_on and self.told and self.asked % 3)
 
     @property
-    def stops(self) -> bool:
+    def should_stop(self) -> bool:
         return not self.goes_on
 
-    def keep(self, position: StepPosition, matrices: Mapping[str, Any]) -> None:
+    def save(self, position: StepPosition, matrices: Mapping[str, Any]) -> None:
         self.told.append(position)
-        write_kept(self.path, position, matrices, {})
+        write_step_checkpoint(self.path, position, matrices, {})
 
-    def begun(self, step: int) -> KeptStep | None:
+    def take_resumed_step(self, step: int) -> StepCheckpoint | None:
         reads, self.reads = self.reads, False
-        return KeptFile.read(self.path) if reads else None
+        return StepCheckpointFile.read(self.path) if reads else None
 
-    def begins(self, plan: Mapping[str, Any], kept: KeptStep | None) -> None:
-        self.begun_at.append(kept)
+    def start_step(self, plan: Mapping[str, Any], checkpoint: StepCheckpoint | None) -> None:
+        self.begun_at.append(checkpoint)
 
-    def moved(self) -> None:
+    def report_progress(self) -> None:
         """Nothing watches."""

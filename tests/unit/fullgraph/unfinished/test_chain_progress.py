@@ -11,7 +11,7 @@ from graphs import random_graph
 from unit.fullgraph.test_replica import ALONE, MODELS, OBJECTIVE, SIZES, batch_of, model_of, replica_of
 from unit.fullgraph.unfinished.pauses import Pauses
 
-from hyrt.errors import StepStopped
+from hyrt.errors import StepInterrupted
 from hyrt.fullgraph.replica import FullGraphReplica
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.sampling.minibatch import MiniBatch
@@ -43,7 +43,7 @@ def test_a_step_that_ends_anywhere_goes_on_there(name: str, kept_bytes: int, tmp
     for after in range(halves):
         first = Pauses(tmp_path / "step.npz", after=after)
         replica, batch = replica_without_rows(name, kept_bytes)
-        with pytest.raises(StepStopped):
+        with pytest.raises(StepInterrupted):
             replica.step(batch, OBJECTIVE, ALONE, first)
         assert [told.number for told in first.told] == [after + 1]
         second = Pauses(tmp_path / "step.npz", reads=True)

@@ -7,18 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hyrt_perfmodel.chunks.chunk_grid import GridSizes, expected_grid, expected_target_grid
-from hyrt_perfmodel.platforms.host_chunk_rates import ChunkReadCost, HostChunkRates
+from hyrt_perfmodel.chunks.chunk_costs import GridSizes, expected_grid, expected_target_grid
+from hyrt_perfmodel.platforms.measured_costs import ChunkReadCost, HostChunkRates
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
-from hyrt_perfmodel.prediction.memory import whole_graph_arrays
+from hyrt_perfmodel.prediction.initial_assignment import full_graph_arrays
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 
 from hyrt.config import Config, build_config
-from hyrt.predict.any_machine import predict_on
-from hyrt.predict.chunks.chunk_prediction import predict_chunks, why_not_in_chunks
+from hyrt.predict.chunks.chunk_prediction import ChunkPrediction, chunk_prediction_gap, predict_chunks
 from hyrt.predict.chunks.chunked_work import ChunkedWork
-from hyrt.predict.chunks.predicted_chunks import ChunkPrediction
 from hyrt.predict.dataset_sizes import DatasetSizes
+from hyrt.predict.predict_platform import predict_platform
 from hyrt.predict.workload import expected_workload
 
 VERTICES, EDGES, FEATURES, HIDDEN, CLASSES, TARGETS = 100_000, 2_000_000, 64, 32, 8, 5000
@@ -74,14 +73,14 @@ def test_one_chunk_at_a_time_takes_the_sum_of_its_copies_and_its_computing() -> 
     assert said.epoch.copy_s == pytest.approx(sum(copied) / LINK)
     assert said.epoch.compute_s == pytest.approx(gathered / MEMORY + macs / MACS)
     assert said.epoch.seconds == pytest.approx(said.epoch.copy_s + said.epoch.compute_s)
-    assert said.epoch.hidden == 0
+    assert said.epoch.hidden_fraction == 0
     assert said.bound == "copying over its link (2 GB/s)"
 
 
 def test_more_in_flight_hides_copies_and_takes_no_less_memory() -> None:
     alone, ahead = (found(settings(chunks=6, in_flight=number), memory_gb_s=0.5) for number in (1, 2))
     assert ahead.epoch.seconds < alone.epoch.seconds
-    assert ahead.epoch.hidden > alone.epoch.hidden == 0
+    assert ahead.epoch.hidden_fraction > alone.epoch.hidden_fraction == 0
     assert ahead.epoch.seconds >= max(ahead.epoch.copy_s, ahead.epoch.compute_s)
     budget = {"device_memory": "16MiB"}
     fewest = [found(settings(in_flight=number, **budget)).intervals for number in (1, 2, 3)]
@@ -141,20 +140,20 @@ def test_what_is_swapped_and_what_of_it_is_in_a_file() -> None:
 def test_rows_that_are_filtered_take_less_of_a_slow_link() -> None:
     sparse = {"chunks": 24, "in_flight": 1}
     whole, chosen = (found(settings(**sparse, filter_below=limit)) for limit in (0.0, None))
-    assert whole.filtered == 0
-    assert 0 < chosen.filtered <= chosen.reads == whole.reads
+    assert whole.num_filtered == 0
+    assert 0 < chosen.num_filtered <= chosen.num_reads == whole.num_reads
     assert chosen.epoch.copy_s < whole.epoch.copy_s
     assert chosen.epoch.seconds < whole.epoch.seconds
     assert {"numbers of useful rows", "rows that are filtered"} <= set(chosen.swapped)
-    assert f"rows filtered for {chosen.filtered:,} of {chosen.reads:,} chunks" in chosen.lines()[0]
-    assert found(settings(**sparse), link_gb_s=math.inf).filtered == 0
+    assert f"rows filtered for {chosen.num_filtered:,} of {chosen.num_reads:,} chunks" in chosen.lines()[0]
+    assert found(settings(**sparse), link_gb_s=math.inf).num_filtered == 0
 
 
 def test_what_is_not_trained_in_chunks_has_no_prediction_of_them() -> None:
     assert predicted(settings()) is None, "it fits"
     assert predicted(settings(), memory_gib=0.05) is not None, "it does not"
     work = expected_workload(settings(), DATASET)
-    whole_gib = sum(whole_graph_arrays(work.at(float(work.batch_size)), work).values()) / 2**30
+    whole_gib = sum(full_graph_arrays(work.at(float(work.batch_size)), work).values()) / 2**30
     assert predicted(settings(), memory_gib=1.05 * whole_gib) is not None, "a tenth stays free"
     assert predicted(settings(), memory_gib=1.15 * whole_gib) is None
     assert predicted(settings(model={"kind": "gat", "hidden": 32}, chunks=2)) is None
@@ -167,16 +166,16 @@ def test_more_chunks_than_are_simulated_have_no_prediction_and_a_reason() -> Non
     """A run that asks for thousands of intervals is predicted before it starts, too."""
     config = settings(chunks=4096)
     assert predicted(config) is None
-    why = why_not_in_chunks(platform(), expected_workload(config, DATASET), config)
+    why = chunk_prediction_gap(platform(), expected_workload(config, DATASET), config)
     assert why == "more than 256 x 256 chunks are not simulated (fullgraph.chunks=4096)"
-    assert not why_not_in_chunks(
+    assert not chunk_prediction_gap(
         platform(), expected_workload(config, DATASET), settings(chunks=256, device_memory="1GiB")
     )
 
 
 def test_the_whole_prediction_has_it() -> None:
     config = settings(chunks=2)
-    whole = predict_on(platform(), expected_workload(config, DATASET), config)
+    whole = predict_platform(platform(), expected_workload(config, DATASET), config)
     assert whole.chunked is not None
     assert whole.chunked.intervals == 2
     assert whole.chunked.lines()[0].startswith("in chunks on gpu:0: epoch ")
@@ -185,20 +184,20 @@ def test_the_whole_prediction_has_it() -> None:
 def test_all_accelerators_of_a_platform_hand_rows_on_under_their_switch() -> None:
     asked = settings(chunks=4, filter_below=0)
     one = found(asked)
-    assert one.on_all is None
+    assert one.on_all_devices is None
     said = found(asked, count=2, switch_gb_s=LINK / 1e9)
-    both = said.on_all
+    both = said.on_all_devices
     assert both is not None
     assert both.device == "gpu:0+gpu:1"
     assert both.columns == (2, 2)
     # The targets are one interval: forward one device reads, back both do, twice.
-    assert both.handed == 2
-    assert said.handed == 0
+    assert both.num_forwarded == 2
+    assert said.num_forwarded == 0
     assert said.epoch.seconds == pytest.approx(one.epoch.seconds)
     assert "rows of 2 chunks handed on under a switch" in said.lines()[-1]
-    apart = found(asked, count=2).on_all
+    apart = found(asked, count=2).on_all_devices
     assert apart is not None
-    assert apart.handed == 0
+    assert apart.num_forwarded == 0
     assert apart.epoch.seconds < both.epoch.seconds < said.epoch.seconds
 
 
@@ -273,7 +272,7 @@ def test_the_number_of_counted_chunks_is_found_in_few_counts() -> None:
         dense[0, 0] = EDGES if num < 150 else 1
         return replace(every, edges=dense), into
 
-    chunked = ChunkedWork.of(replace(work, chunk_counts=counts), config, "gpu")
+    chunked = ChunkedWork.from_config(replace(work, chunk_counts=counts), config, "gpu")
     assert chunked is not None
-    assert chunked.least_intervals(12 * 2**20, 2) == 150
+    assert chunked.min_intervals(12 * 2**20, 2) == 150
     assert len(set(asked)) < 60

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from hyrt_perfmodel.platforms.calibration_file import Calibration
 from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, TrainerRates
+from hyrt_perfmodel.platforms.platform_file import Calibration
 
 from hyrt.config import Config, build_config
 from hyrt.graph import open_graph
-from hyrt.predict.calibrate.store import this_machine
+from hyrt.predict.calibrate.store import describe_machine
 from hyrt.predict.chunks import column_shares
 from hyrt.predict.chunks.column_shares import share_columns
 from hyrt.training.setup import PreparedRun
@@ -39,9 +39,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> None:
         host=Host(memory_gb_s=8.0, macs_per_s=4e10, trains=False),
         accelerators=(device(SLOWER), device(RATES)),
     )
-    machine = this_machine({"opencl:0": "made up", "opencl:1": "made up"})
+    machine = describe_machine({"opencl:0": "made up", "opencl:1": "made up"})
     found = Calibration(machine=machine, date="2026-01-01", seconds=1.0, platform=platform, measured={})
-    monkeypatch.setattr(column_shares, "usable", lambda: (found, ""))
+    monkeypatch.setattr(column_shares, "usable_calibration", lambda: (found, ""))
 
 
 def settings(devices: list[str], **more: Any) -> Config:
@@ -93,7 +93,7 @@ def test_without_rates_all_get_as_much_and_it_is_said(
         ("", "run `hyrt calibrate --all`"),
         ("the calibration was made", "calibration was made"),
     ):
-        monkeypatch.setattr(column_shares, "usable", lambda reason=reason: (None, reason))
+        monkeypatch.setattr(column_shares, "usable_calibration", lambda reason=reason: (None, reason))
         found, said = shared(config)
         assert found == ["cuda", "opencl:1"]
         assert said.startswith("each device gets as many columns of chunks as the others, because ")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from graphs import adjacency, random_graph
 
-from hyrt.predict.chunks.counted_chunks import counted_chunks
+from hyrt.predict.chunks.chunked_work import count_graph_chunks
 
 
 def cut(num_rows: int, num: int) -> list[np.ndarray]:
@@ -20,7 +20,7 @@ def test_all_chunks(symmetric: bool, parts: int) -> None:
     # [destination, source], how many edges there are.
     edges = adjacency(graph)
     targets = np.random.default_rng(parts).permutation(90)[:40]
-    every, into = counted_chunks(graph.topology, targets, parts)
+    every, into = count_graph_chunks(graph.topology, targets, parts)
     rows, chosen = cut(90, parts), np.sort(targets)
     of_targets = [chosen[each] for each in cut(40, -(-40 // max(map(len, rows))))]
     for found, columns in ((every, rows), (into, of_targets)):

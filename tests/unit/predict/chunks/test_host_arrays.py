@@ -14,18 +14,17 @@ from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
 
 from hyrt.config import build_config
 from hyrt.device import DeviceOptions
-from hyrt.fullgraph.chunks.chunk_options import ChunkOptions
-from hyrt.fullgraph.chunks.chunk_runs import ChunkRuns
-from hyrt.fullgraph.grid.visits import Order
-from hyrt.fullgraph.host_budget import HostBudget
+from hyrt.fullgraph.chunks.chunked_trainer import ChunkedTrainer
+from hyrt.fullgraph.chunks.intervals import ChunkOptions, ChunkOrder
+from hyrt.fullgraph.matrix_pool import HostMemoryBudget
 from hyrt.graph.graph import Graph
 from hyrt.nn.description import ModelDescription, describe
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.pipeline.trainer import InputPlan
 from hyrt.predict.chunks.chunk_prediction import predict_chunks
-from hyrt.predict.chunks.host_arrays import ChunkedEdges, EdgeArrays, host_arrays
+from hyrt.predict.chunks.chunked_work import ChunkedEdges, EdgeArrays, host_arrays
 from hyrt.predict.workload import sampled_workload
-from hyrt.testing.cases import whole_graph
+from hyrt.testing.cases import full_graph_batches
 from hyrt.training.setup import build_model
 
 IN_PLACE = InputPlan("in_place")
@@ -44,10 +43,10 @@ def counted(
     device = CpuDevice.open(CpuDevice.probe()[0], DeviceOptions(threads=1))
     device.load(model, list(model.parameters()))
     described = describe(model, "cpu:0")
-    runs = ChunkRuns(described, [device.chunk_room(0)], options, HostBudget())
-    for batch in whole_graph(graph, len(described.layers), targets, IN_PLACE, steps=[0, 1]):
+    runs = ChunkedTrainer(described, [device.chunk_memory(0)], options, HostMemoryBudget())
+    for batch in full_graph_batches(graph, len(described.layers), targets, IN_PLACE, steps=[0, 1]):
         runs.run(batch, None)
-    found = runs.figures().host_bytes
+    found = runs.step_stats().host_bytes
     device.close()
     return found, described
 
@@ -69,7 +68,7 @@ def by_hand(
             if 0 < used < limit * len(j):
                 total, most = total + used, max(most, used)
     return ChunkedEdges(
-        edges=int(edges.sum()), rows=filled, chunks=len(rows) * len(columns), useful=total, most_useful=most
+        edges=int(edges.sum()), rows=filled, chunks=len(rows) * len(columns), useful=total, max_useful=most
     )
 
 
@@ -85,7 +84,9 @@ def by_hand(
     ],
     ids=lambda each: "".join(map(str, each.values())) if isinstance(each, dict) else str(each),
 )
-def test_what_is_said_is_what_the_chunks_take(model: dict[str, Any], symmetric: bool, order: Order) -> None:
+def test_what_is_said_is_what_the_chunks_take(
+    model: dict[str, Any], symmetric: bool, order: ChunkOrder
+) -> None:
     graph = random_graph(140, degree=3, features=12, symmetric=symmetric)
     config = build_config({"model": {"hidden": 20, **model}, "sampler": {"kind": "full"}})
     targets = np.sort(graph.split("train")[:50])

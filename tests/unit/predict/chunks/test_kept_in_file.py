@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hyrt_perfmodel.platforms.platform import Host
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
-from hyrt_perfmodel.workloads.whole_graph import WholeGraphStep
+from hyrt_perfmodel.workload import FullGraphStep
 
 from hyrt.config import Config, build_config
-from hyrt.predict.chunks.kept_in_file import file_bytes, file_s, file_sentence
+from hyrt.predict.chunks.chunk_prediction import file_bytes, file_s, file_sentence
 from hyrt.predict.dataset_sizes import DatasetSizes
 from hyrt.predict.workload import expected_workload
 
@@ -32,7 +32,7 @@ WORK = replace(
     feature_bytes=3.0 * MIB,
     graph_bytes=1.5 * MIB,
     transpose_bytes=0.5 * MIB,
-    whole=lambda memory_bytes, threads: WholeGraphStep(
+    full_graph_step=lambda memory_bytes, threads: FullGraphStep(
         arrays={}, reads=(), calls=0, macs=0, values=0, matrices={"one": 25.0 * MIB, "other": 15.0 * MIB}
     ),
 )
@@ -79,4 +79,4 @@ def test_the_file_of_a_run_without_chunks_is_said() -> None:
     assert file_sentence(LIMITED, slow, WORK) == f"{said}the disk takes 1 s more an epoch"
     assert file_sentence(settings(), host(15), WORK) == ""
     assert file_sentence(settings(host_memory="50MiB"), host(15), WORK) == ""
-    assert file_sentence(LIMITED, host(15), replace(WORK, whole=None)) == ""
+    assert file_sentence(LIMITED, host(15), replace(WORK, full_graph_step=None)) == ""

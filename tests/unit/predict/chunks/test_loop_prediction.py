@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hyrt_perfmodel.platforms.measured_costs import FullGraphRates, GatherCost
 from hyrt_perfmodel.platforms.platform import Host, Platform
-from hyrt_perfmodel.platforms.whole_graph_rates import ReadCost, WholeGraphRates
 from hyrt_perfmodel.prediction.predict import predict
 from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 
 from hyrt.config import build_config
-from hyrt.predict.chunks.chunk_prediction import predict_chunks, why_not_in_chunks
-from hyrt.predict.chunks.predicted_chunks import ChunkPrediction
+from hyrt.predict.chunks.chunk_prediction import ChunkPrediction, chunk_prediction_gap, predict_chunks
 from hyrt.predict.dataset_sizes import DatasetSizes
 from hyrt.predict.workload import expected_workload
 
@@ -29,10 +28,10 @@ CONFIG = build_config(
     }
 )
 WORK = expected_workload(CONFIG, DATASET)
-RATES = WholeGraphRates(
+RATES = FullGraphRates(
     threads=1,
     reads=tuple(
-        ReadCost(kind=kind, back=back, matrix_bytes=1e6, row_s=row_s, gb_s=4.0)  # type: ignore[arg-type]
+        GatherCost(kind=kind, back=back, matrix_bytes=1e6, row_s=row_s, gb_s=4.0)  # type: ignore[arg-type]
         for kind, back, row_s in (("sum", False, 1e-9), ("attention", False, 5e-9), ("attention", True, 9e-9))
     ),
     mask_s=0.0,
@@ -70,9 +69,9 @@ def test_loops_take_as_many_times_as_long_as_was_measured() -> None:
     )
     # As many rows are read back as forward, and each of them takes longer.
     assert 0 < more < back
-    gathered_s = alike.gather_part * alike.epoch.seconds
+    gathered_s = alike.gather_fraction * alike.epoch.seconds
     assert more + back == pytest.approx(gathered_s)
-    assert alike.bound == f"computing: reading rows along edges {alike.gather_part:.0%}"
+    assert alike.bound == f"computing: reading rows along edges {alike.gather_fraction:.0%}"
 
 
 def test_loops_have_the_threads_of_the_settings() -> None:
@@ -93,6 +92,6 @@ def test_loops_that_were_not_measured_are_not_predicted() -> None:
     assert predict_chunks(machine(), WORK, CONFIG) is None
     # Only on this machine something can be done.
     why = "what chunks of a whole graph take on the CPU was not measured"
-    assert why_not_in_chunks(machine(), WORK, CONFIG) == why
+    assert chunk_prediction_gap(machine(), WORK, CONFIG) == why
     here = replace(machine(), name="this-machine")
-    assert why_not_in_chunks(here, WORK, CONFIG) == f"{why}: run `hyrt calibrate`"
+    assert chunk_prediction_gap(here, WORK, CONFIG) == f"{why}: run `hyrt calibrate`"

@@ -1,0 +1,327 @@
+"""Feature rows on torch devices: their tensors, the kernels that read them, and resident or
+mapped features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.graph.feature_cache import Rows
+from hyrt.graph.quantized.row_format import BFLOAT16, FLOAT16, FLOAT32, INT8, INT8_COLUMNS, RowFormat
+from hyrt.graph.quantized.rows import QuantizedRows
+from hyrt.nn.architecture import Aggregation
+from hyrt.nn.inputs import AggregatedFeatures
+from hyrt.nn.tensor_operators.tensor_block import TensorBlock
+from hyrt.nn.tensor_operators.tensor_ops import tensor_scales
+from hyrt.runtime.buffer_pool import BufferPool
+from hyrt_devices.cuda.driver import DTYPES, Driver
+from hyrt_devices.cuda.launch import ROWS, Argument, KernelLauncher, KernelProgram
+
+
+@dataclass(frozen=True, slots=True)
+class RowArrays:
+    """Rows in host memory, as they travel."""
+
+    format: RowFormat
+    codes: NDArray[Any]
+    """[n, f] float32, int8, or int16 for the bits of float16 and bfloat16."""
+    row_scales: NDArray[np.float32] | None = None
+    """[n] what the codes of each row are multiplied with, or None."""
+    column_scales: NDArray[np.float32] | None = None
+    """[f] what those of each column are multiplied with, or None."""
+
+    @classmethod
+    def of(cls, rows: Rows) -> RowArrays:
+        """The arrays of rows, which are shared."""
+        if not isinstance(rows, QuantizedRows):
+            return cls(FLOAT32, rows)
+        codes = rows.codes.view(np.int16) if rows.codes.dtype == np.uint16 else rows.codes
+        return cls(rows.format, codes, rows.row_scales, rows.column_scales)
+
+    def moved(self, move: Callable[[NDArray[Any]], torch.Tensor]) -> RowTensors:
+        """The same where `move` puts an array."""
+        scales = (None if each is None else move(each) for each in (self.row_scales, self.column_scales))
+        return RowTensors(self.format, move(self.codes), *scales)
+
+
+@dataclass(frozen=True, slots=True)
+class RowTensors:
+    """Rows on the device."""
+
+    format: RowFormat
+    codes: torch.Tensor
+    row_scales: torch.Tensor | None = None
+    column_scales: torch.Tensor | None = None
+    """`codes`, `row_scales` and `compute_column_scales`: as in `RowArrays`."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of codes and scales of rows."""
+        return self.codes.nbytes + (0 if self.row_scales is None else self.row_scales.nbytes)
+
+    def numbers(self) -> torch.Tensor:
+        """[n, f] float32, on the current stream; the rows themselves where they are that."""
+        if self.format is FLOAT32:
+            return self.codes
+        if self.format in (FLOAT16, BFLOAT16):
+            return self.codes.view(torch.float16 if self.format is FLOAT16 else torch.bfloat16).float()
+        found = self.codes.float()
+        if self.row_scales is not None:
+            found *= self.row_scales.unsqueeze(1)
+        if self.column_scales is not None:
+            found *= self.column_scales
+        return found
+
+    def joined(self, sent: RowTensors, places: torch.Tensor) -> RowTensors:
+        """The rows of a mini-batch, of which some are kept here and the others were sent.
+
+        Parameters
+        ----------
+        sent
+            The others, in the same format.
+        places
+            [n] int32, as `CachedRows.places`.
+        """
+        is_here, kept_at = places >= 0, places.clamp(min=0)
+
+        def of_both(kept: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+            here = kept.index_select(0, kept_at)
+            if not len(other):
+                return here
+            # Which they are is not asked of the device: its answer would have to be waited for.
+            there = other.index_select(0, (-1 - places).clamp(min=0))
+            return torch.where(is_here.unsqueeze(1) if here.dim() == 2 else is_here, here, there)
+
+        scales = None
+        if self.row_scales is not None and sent.row_scales is not None:
+            scales = of_both(self.row_scales, sent.row_scales)
+        return replace(sent, codes=of_both(self.codes, sent.codes), row_scales=scales)
+
+
+@dataclass(frozen=True, slots=True)
+class SentRows:
+    """The rows of a mini-batch on the device: all of them sent, or some of them kept there."""
+
+    sent: RowTensors
+    """Those that were sent."""
+    cached: RowTensors | None = None
+    """Those that the device keeps, in the same format; None where `places` is."""
+    places: torch.Tensor | None = None
+    """[n] int32, where each row is, as `CachedRows.places`; None where all were sent, in order."""
+
+    @property
+    def format(self) -> RowFormat:
+        """The format of all of them."""
+        return self.sent.format
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """How many rows there are, and their columns."""
+        count = len(self.sent.codes if self.places is None else self.places)
+        return count, int(self.sent.codes.shape[1])
+
+    def numbers(self) -> torch.Tensor:
+        """[n, f] float32 by torch's operators, on the current stream."""
+        rows = self.sent
+        if self.cached is not None and self.places is not None:
+            rows = self.cached.joined(rows, self.places)
+        return rows.numbers()
+
+
+# HYRT_FORMAT of rows.cu.
+_FORMATS = {FLOAT32: "0", FLOAT16: "1", BFLOAT16: "2", INT8: "3", INT8_COLUMNS: "3"}
+
+
+def fuses(row_format: RowFormat, aggregation: Aggregation | None) -> bool:
+    """Whether rows are aggregated as they are read: narrow ones; of float32 it would change the rounding."""
+    return aggregation is not None and row_format.is_quantized
+
+
+def row_program(launcher: KernelLauncher, row_format: RowFormat, places: str) -> KernelProgram:
+    """The kernels over rows of a format, whose places are of a type of C: `int` or `long long`."""
+    return KernelProgram(launcher, "rows", {"HYRT_ID": places, "HYRT_FORMAT": _FORMATS[row_format]})
+
+
+class RowKernels:
+    """Compiled when a format is first met.
+
+    Parameters
+    ----------
+    launcher
+        For the device.
+    """
+
+    def __init__(self, launcher: KernelLauncher) -> None:
+        self._launcher = launcher
+        self._programs: dict[str, KernelProgram] = {}
+
+    def inputs(
+        self, rows: SentRows, block: TensorBlock, aggregation: Aggregation | None
+    ) -> torch.Tensor | AggregatedFeatures:
+        """The inputs of a mini-batch, on the current stream.
+
+        Parameters
+        ----------
+        rows
+            Those of the block's sources.
+        block
+            The first block.
+        aggregation
+            What the first layer does to its rows before any weight; None where it takes the rows.
+        """
+        indices = (block.indptr.dtype, block.columns.dtype)
+        if aggregation is None or not fuses(rows.format, aggregation) or indices != (torch.int32,) * 2:
+            return self._numbers(rows)
+        return AggregatedFeatures(self._aggregate(rows, block, aggregation))
+
+    def _numbers(self, rows: SentRows) -> torch.Tensor:
+        if rows.format is FLOAT32 and rows.places is None:
+            return rows.sent.codes
+        count, width = rows.shape
+        out = torch.empty(count, width, dtype=torch.float32, device=rows.sent.codes.device)
+        arguments = [*_arrays(rows), out, np.int64(count), np.int32(width)]
+        self._program(rows.format).launch("widen_rows", count, ROWS, arguments)
+        return out
+
+    def _aggregate(self, rows: SentRows, block: TensorBlock, aggregation: Aggregation) -> torch.Tensor:
+        width, program = rows.shape[1], self._program(rows.format)
+        full = aggregation.width(width)
+        out = torch.empty(block.num_dst, full, dtype=torch.float32, device=rows.sent.codes.device)
+        sum_at, self_at = (width, 0) if aggregation.self_path == "concat" else (0, -1)
+        shape = [np.int32(number) for number in (block.num_dst, width, full, sum_at, self_at)]
+        edges: list[Argument] = [block.indptr, block.columns, *_arrays(rows)]
+        if aggregation.reduce == "max":
+            program.launch("aggregate_rows_max", block.num_dst, ROWS, [*edges, out, *shape])
+        else:
+            row, source, own, edge = tensor_scales(aggregation, block, torch.float32)
+            arguments = [*edges, row, source, edge, own, out, *shape]
+            program.launch("aggregate_rows", block.num_dst, ROWS, arguments)
+        return out
+
+    def _program(self, row_format: RowFormat) -> KernelProgram:
+        number = _FORMATS[row_format]
+        if number not in self._programs:
+            self._programs[number] = row_program(self._launcher, row_format, "int")
+        return self._programs[number]
+
+
+def _arrays(rows: SentRows) -> list[Argument]:
+    """What `row_of` in rows.cu reads, and the scales of columns."""
+    kept = rows.cached
+    return [
+        rows.sent.codes,
+        rows.sent.row_scales,
+        None if kept is None else kept.codes,
+        None if kept is None else kept.row_scales,
+        rows.places,
+        rows.sent.column_scales,
+    ]
+
+
+# Rows go to the device in pieces of this size.
+_PIECE_BYTES = 64 << 20
+
+
+def upload(driver: Driver, pool: BufferPool, stream: Any, values: NDArray[Any]) -> torch.Tensor:
+    """An array of any size in device memory, through pinned pieces."""
+    halves = values.dtype == np.float16
+    rows = values.view(np.int16) if halves else values
+    with driver.running(stream):
+        out = torch.empty(rows.shape, dtype=DTYPES[rows.dtype], device=driver.device)
+        per_piece = max(1, _PIECE_BYTES // max(1, rows.nbytes // max(1, len(rows))))
+        for start in range(0, len(rows), per_piece):
+            piece = rows[start : start + per_piece]
+            room = pool.take(piece.shape, rows.dtype)
+            np.copyto(room, piece)
+            out[start : start + per_piece].copy_(torch.from_numpy(room), non_blocking=True)
+            driver.wait(driver.mark(stream))
+            pool.release(room)
+    return out.view(torch.float16) if halves else out
+
+
+class ResidentFeatures:
+    """A matrix in device memory.
+
+    Parameters
+    ----------
+    values
+        [V, f] float32 or float16, on the device.
+    """
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self._values = values
+        self.nbytes = values.nbytes
+        self.width = int(values.shape[1])
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """[n, f] float32 rows of the given vertices, on the current stream."""
+        return self._values.index_select(0, ids).float()
+
+    def all_rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """[V, f] float32 rows of all vertices; the matrix itself where it is float32."""
+        return self._values.float()
+
+    @property
+    def all_rows_bytes(self) -> int:
+        """The bytes that `all_rows` takes."""
+        return 0 if self._values.dtype == torch.float32 else 4 * self._values.numel()
+
+    def close(self) -> None:
+        """Give the matrix back."""
+        self._values = self._values.new_empty(0, 0)
+
+
+class MappedFeatures:
+    """A matrix in host memory that kernels read over the link, row by row as they need it.
+
+    Parameters
+    ----------
+    values
+        [V, f] float32 or float16, mapped.
+    address
+        The address of the matrix on the device.
+    ids
+        The type of vertex ids in the kernels: `int` or `long long`.
+    """
+
+    nbytes = 0
+
+    def __init__(self, launcher: KernelLauncher, values: NDArray[Any], address: np.uint64, ids: str) -> None:
+        self._launcher = launcher
+        self.width = int(values.shape[1])
+        self._values = values
+        self._address = address
+        row_format = FLOAT16 if values.dtype == np.float16 else FLOAT32
+        self._program = row_program(launcher, row_format, ids)
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """As `ResidentFeatures.rows`."""
+        out = torch.empty(len(ids), self.width, dtype=torch.float32, device=ids.device)
+        # All rows are in the matrix, and none was sent.
+        arguments: list[Argument] = [None, None, self._address, None, ids, None, out]
+        arguments += [np.int64(len(ids)), np.int32(self.width)]
+        self._program.launch("widen_rows", len(ids), ROWS, arguments)
+        return out
+
+    def all_rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """As `ResidentFeatures.all_rows`, of the numbers of all vertices."""
+        return self.rows(ids)
+
+    @property
+    def all_rows_bytes(self) -> int:
+        """As `ResidentFeatures.all_rows_bytes`."""
+        return 4 * self._values.size
+
+    def close(self) -> None:
+        """Undo the mapping."""
+        self._launcher.unmap_host(self._values)
+
+
+Features = ResidentFeatures | MappedFeatures
+"""A feature matrix that the device can read."""

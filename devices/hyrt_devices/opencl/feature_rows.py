@@ -1,0 +1,164 @@
+"""Feature rows on OpenCL devices: quantized codes and the device feature cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from hyrt.graph.feature_cache import Rows
+from hyrt.graph.quantized.row_format import BFLOAT16, FLOAT16, FLOAT32, INT8, INT8_COLUMNS, RowFormat
+from hyrt.graph.quantized.rows import QuantizedRows
+from hyrt_devices.opencl.launch import Launcher, ceil_div
+from hyrt_devices.opencl.memory import DeviceMemory, Lease
+from hyrt_devices.opencl.programs import Programs
+from hyrt_devices.opencl.staged import CachedOnDevice, StagedRows
+from hyrt_devices.opencl.tuning import Tuning
+
+_NUMBERS = {FLOAT32: 0, FLOAT16: 1, BFLOAT16: 2, INT8: 3, INT8_COLUMNS: 3}
+
+
+def code_words(row_format: RowFormat) -> dict[str, int]:
+    """What `codes.cl` is compiled with for a format."""
+    return {
+        "FORMAT": _NUMBERS[row_format],
+        "ROW_SCALED": int(row_format.scales == "row"),
+        "COLUMN_SCALED": int(row_format.scales == "column"),
+    }
+
+
+def vector_of(tuning: Tuning, width: int) -> int:
+    """How many numbers at a time go through kernels that copy rows."""
+    return min(tuning.vector, 1 << (width.bit_length() - 1))
+
+
+def widened(
+    programs: Programs,
+    tuning: Tuning,
+    queue: Launcher,
+    lease: Lease,
+    rows: StagedRows,
+    sizes: tuple[int, int],
+) -> Any:
+    """A buffer of rows as float32.
+
+    Parameters
+    ----------
+    programs, tuning, queue
+        The device's.
+    lease
+        Takes the buffer.
+    rows
+        The rows.
+    sizes
+        How many there are, and their columns.
+    """
+    if not rows.format.is_quantized:
+        return rows.codes
+    count, width = sizes
+    words = {"VEC": vector_of(tuning, width), "WIDTH": width, "ITEMS": tuning.items, "GRAIN": tuning.grain}
+    kernel = programs.kernel("widen", "widen", {**words, **code_words(rows.format)})
+    out = lease.floats(count, width)
+    items = ceil_div(ceil_div(count, tuning.grain), tuning.items)
+    queue.launch(
+        kernel, (items,), (tuning.items,), rows.codes, rows.row_scales, rows.column_scales, out, count
+    )
+    return out
+
+
+class DeviceFeatureCache:
+    """The rows that a device keeps.
+
+    Parameters
+    ----------
+    memory, queue
+        The device's memory, and a queue that is idle.
+    count
+        How many rows there are.
+    pieces
+        The rows, as `FeatureCacheDevice.keep_rows` takes them.
+
+    Raises
+    ------
+    DeviceOutOfMemoryError
+        Nothing is taken then.
+    """
+
+    def __init__(self, memory: DeviceMemory, queue: Launcher, count: int, pieces: Iterable[Rows]) -> None:
+        self.count = count
+        self._lease = Lease(memory)
+        self._rows: StagedRows | None = None
+        try:
+            start = 0
+            for piece in pieces:
+                self._write(queue, start, piece)
+                start += len(piece.codes if isinstance(piece, QuantizedRows) else piece)
+        except BaseException:
+            queue.finish()
+            self.release()
+            raise
+
+    def _write(self, queue: Launcher, start: int, piece: Rows) -> None:
+        narrow = piece if isinstance(piece, QuantizedRows) else None
+        codes = np.ascontiguousarray(piece.codes if isinstance(piece, QuantizedRows) else piece)
+        if self._rows is None:
+            row_format: RowFormat = FLOAT32 if narrow is None else narrow.format
+            width = codes.shape[1]
+            self._rows = StagedRows(
+                self._lease.take(self.count * width * codes.itemsize, exact=True),
+                row_format,
+                self._lease.take(4 * self.count, exact=True) if row_format.scales == "row" else None,
+            )
+        queue.write(self._rows.codes, codes, blocking=True, offset=start * codes[:1].nbytes)
+        if narrow is not None and narrow.row_scales is not None:
+            queue.write(self._rows.row_scales, narrow.row_scales, blocking=True, offset=4 * start)
+        # Nobody asks what these copies took.
+        queue.taken()
+
+    def joined(
+        self,
+        programs: Programs,
+        tuning: Tuning,
+        queue: Launcher,
+        lease: Lease,
+        given: CachedOnDevice,
+        sizes: tuple[int, int],
+    ) -> StagedRows:
+        """The rows of a mini-batch as float32.
+
+        Parameters
+        ----------
+        programs, tuning, queue
+            The device's.
+        lease
+            Takes the buffer.
+        given
+            The places of the rows, and those that were sent.
+        sizes
+            How many there are, and their columns.
+        """
+        kept, sent, (count, width) = self._rows, given.sent, sizes
+        assert kept is not None
+        words = {
+            "VEC": vector_of(tuning, width),
+            "WIDTH": width,
+            "ITEMS": tuning.items,
+            "GRAIN": tuning.grain,
+        }
+        kernel = programs.kernel("join", "join", {**words, **code_words(kept.format)})
+        out = lease.floats(count, width)
+        items = ceil_div(ceil_div(count, tuning.grain), tuning.items)
+        queue.launch(
+            kernel,
+            (items,),
+            (tuning.items,),
+            given.places,
+            *(kept.codes, kept.row_scales, sent.codes, sent.row_scales, sent.column_scales, out, count),
+        )
+        return StagedRows(out)
+
+    def release(self) -> None:
+        """Give the memory back; idempotent."""
+        self._rows = None
+        self._lease.release()

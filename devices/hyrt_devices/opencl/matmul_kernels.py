@@ -1,0 +1,230 @@
+"""Matrix products on OpenCL devices, with a vectorized and a tiled kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hyrt_devices.opencl.launch import Launcher, ceil_div
+from hyrt_devices.opencl.memory import Lease
+from hyrt_devices.opencl.programs import Constants, Programs
+from hyrt_devices.opencl.tuning import Tuning
+
+_TILE = 64
+_SIDE = 16
+_SUBCHUNK = 128
+_ONE = np.float32(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A product of the model."""
+
+    k: int
+    n: int
+    """`k` and `n`: columns of its rows and of its result."""
+    weight_at: int
+    bias_at: int
+    """`weight_at` and `bias_at`: where its parameters start among all of the model's, in floats; bias_at is
+    -1 without a bias."""
+    relu: bool
+    """Whether a ReLU follows."""
+    transposed: bool
+    """Whether the gradient of its rows is wanted."""
+    masked: bool
+    """Whether its rows were made by a ReLU whose gradient is then due."""
+
+
+def sizeless(tuning: Tuning) -> Constants:
+    """What the program `sizeless` is compiled with."""
+    return {
+        "BLOCK": tuning.weight_block,
+        "ITEMS": tuning.items,
+        "GRAIN": tuning.grain,
+        "PANEL": tuning.panel,
+    }
+
+
+def parts_shape(tuning: Tuning, shape: Shape, rows: int) -> tuple[int, int, int, int]:
+    """The shape of the partial sums of a weight's gradient, in floats."""
+    chunks, panels = ceil_div(rows, tuning.weight_chunk), ceil_div(shape.n, tuning.panel)
+    return chunks, panels, shape.k + 1, tuning.panel
+
+
+class _Reduction:
+    """Adds partial sums of a weight gradient in order."""
+
+    def __init__(self, programs: Programs, tuning: Tuning, shape: Shape) -> None:
+        self._tuning = tuning
+        self._shape = shape
+        self._kernel = programs.kernel("sizeless", "reduce_parts", sizeless(tuning))
+
+    def launch(self, queue: Launcher, parts: Any, gradients: Any, rows: int, *, add: bool) -> None:
+        shape, tuning = self._shape, self._tuning
+        chunks, panels = ceil_div(rows, tuning.weight_chunk), ceil_div(shape.n, tuning.panel)
+        blocks = ceil_div(ceil_div(shape.k + 1, tuning.weight_block), tuning.items)
+        queue.launch(
+            self._kernel,
+            (panels, blocks),
+            (1, tuning.items),
+            *(parts, chunks, panels, shape.k, shape.n, gradients, shape.weight_at, shape.bias_at, int(add)),
+        )
+
+
+def _constants(
+    tuning: Tuning, k: int, n: int, *, bias: bool, relu: bool, masked: bool
+) -> dict[str, int | str]:
+    return {
+        "K": k,
+        "N": n,
+        "HAS_BIAS": int(bias),
+        "RELU": int(relu),
+        "MASKED": int(masked),
+        "CHUNK": tuning.weight_chunk,
+        "PANEL": tuning.panel,
+    }
+
+
+class VectorMatmul:
+    """Products from vector registers, over weights packed into panels of columns.
+
+    Parameters
+    ----------
+    programs, tuning
+        The device's.
+    shape
+        Sizes of the product.
+    lease
+        Holds the panels.
+    """
+
+    def __init__(self, programs: Programs, tuning: Tuning, shape: Shape, lease: Lease) -> None:
+        self.shape = shape
+        self._tuning = tuning
+        k, n = shape.k, shape.n
+        more: Constants = {
+            "GRAIN": tuning.product_grain,
+            "SUBCHUNK": _SUBCHUNK,
+            "VEC": tuning.vector,
+            "ROWS": tuning.product_rows,
+        }
+        forward = {
+            **_constants(tuning, k, n, bias=shape.bias_at >= 0, relu=shape.relu, masked=False),
+            **more,
+        }
+        self._forward = programs.kernel("product_vector", "product", forward)
+        self._weights = programs.kernel("product_vector", "product_weights", forward)
+        self._pack = programs.kernel("sizeless", "pack", sizeless(tuning))
+        self._panels = lease.floats(ceil_div(n, tuning.panel), k, tuning.panel)
+        self._reduction = _Reduction(programs, tuning, shape)
+        self._backward = self._turned_panels = None
+        if shape.transposed:
+            backward = {
+                **_constants(tuning, n, k, bias=False, relu=False, masked=shape.masked),
+                **more,
+            }
+            self._backward = programs.kernel("product_vector", "product", backward)
+            self._turned_panels = lease.floats(ceil_div(k, tuning.panel), n, tuning.panel)
+
+    def pack(self, queue: Launcher, parameters: Any) -> None:
+        """Bring new weights into the form the kernels read."""
+        k, n, at = self.shape.k, self.shape.n, self.shape.weight_at
+        jobs = [(self._panels, k, n, 1, k)]
+        if self._turned_panels is not None:
+            jobs.append((self._turned_panels, n, k, k, 1))
+        for panels, rows, columns, row_step, column_step in jobs:
+            blocks = ceil_div(ceil_div(rows, self._tuning.weight_block), self._tuning.items)
+            queue.launch(
+                self._pack,
+                (ceil_div(columns, self._tuning.panel), blocks),
+                (1, self._tuning.items),
+                *(parameters, at, rows, columns, row_step, column_step, panels),
+            )
+
+    def _groups(self, columns: int, rows: int) -> tuple[int, int]:
+        return ceil_div(columns, self._tuning.panel), ceil_div(rows, self._tuning.product_grain)
+
+    def forward(self, queue: Launcher, parameters: Any, x: Any, y: Any, rows: int) -> None:
+        """Rows times the weight, plus the bias, then the ReLU: y = x W' + b."""
+        groups = self._groups(self.shape.n, rows)
+        args = (x, self._panels, parameters, self.shape.bias_at, None, _ONE, y, rows)
+        queue.launch(self._forward, groups, (1, 1), *args)
+
+    def backward(
+        self, queue: Launcher, parameters: Any, grad: Any, activated: Any, out: Any, rows: int
+    ) -> None:
+        """Out = grad W, then the gradient of the ReLU that made the rows."""
+        groups = self._groups(self.shape.k, rows)
+        args = (grad, self._turned_panels, None, -1, activated, _ONE, out, rows)
+        queue.launch(self._backward, groups, (1, 1), *args)
+
+    def weights(
+        self, queue: Launcher, parts: Any, x: Any, grad: Any, gradients: Any, rows: int, *, add: bool = False
+    ) -> None:
+        """Gradients of weight and bias, from partial sums over fixed chunks of rows.
+
+        `parts` has the shape of `parts_shape`; with `add` they are added to what the gradients are already.
+        """
+        groups = ceil_div(self.shape.n, self._tuning.panel), ceil_div(rows, self._tuning.weight_chunk)
+        queue.launch(self._weights, groups, (1, 1), x, grad, parts, rows)
+        self._reduction.launch(queue, parts, gradients, rows, add=add)
+
+
+class TiledMatmul:
+    """Products from tiles in local memory, over weights as they stand; methods as those of `VectorMatmul`.
+
+    Parameters
+    ----------
+    programs, tuning
+        The device's.
+    shape
+        Sizes of the product.
+    lease
+        Unused: there are no panels.
+    """
+
+    def __init__(self, programs: Programs, tuning: Tuning, shape: Shape, lease: Lease) -> None:
+        self.shape = shape
+        self._tuning = tuning
+        k, n = shape.k, shape.n
+        forward = _constants(tuning, k, n, bias=shape.bias_at >= 0, relu=shape.relu, masked=False)
+        forward["TURNED"] = 0
+        self._forward = programs.kernel("product_tiled", "product", forward)
+        self._weights = programs.kernel("product_tiled", "product_weights", forward)
+        self._reduction = _Reduction(programs, tuning, shape)
+        self._backward = None
+        if shape.transposed:
+            backward = _constants(tuning, n, k, bias=False, relu=False, masked=shape.masked)
+            backward["TURNED"] = 1
+            self._backward = programs.kernel("product_tiled", "product", backward)
+
+    def pack(self, queue: Launcher, parameters: Any) -> None:
+        pass
+
+    def _groups(self, columns: int, rows: int) -> tuple[int, int]:
+        return ceil_div(columns, _TILE), ceil_div(rows, _TILE)
+
+    def forward(self, queue: Launcher, parameters: Any, x: Any, y: Any, rows: int) -> None:
+        shape, groups = self.shape, self._groups(self.shape.n, rows)
+        args = (x, parameters, shape.weight_at, shape.bias_at, None, _ONE, y, rows)
+        queue.launch(self._forward, groups, (_SIDE, _SIDE), *args)
+
+    def backward(
+        self, queue: Launcher, parameters: Any, grad: Any, activated: Any, out: Any, rows: int
+    ) -> None:
+        groups = self._groups(self.shape.k, rows)
+        args = (grad, parameters, self.shape.weight_at, -1, activated, _ONE, out, rows)
+        queue.launch(self._backward, groups, (_SIDE, _SIDE), *args)
+
+    def weights(
+        self, queue: Launcher, parts: Any, x: Any, grad: Any, gradients: Any, rows: int, *, add: bool = False
+    ) -> None:
+        groups = (*self._groups(self.shape.n, self.shape.k + 1), ceil_div(rows, self._tuning.weight_chunk))
+        queue.launch(self._weights, groups, (_SIDE, _SIDE, 1), x, grad, parts, rows)
+        self._reduction.launch(queue, parts, gradients, rows, add=add)
+
+
+Kernels = VectorMatmul | TiledMatmul
+PRODUCTS: dict[str, type[Kernels]] = {"vector": VectorMatmul, "tiled": TiledMatmul}

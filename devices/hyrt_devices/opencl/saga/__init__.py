@@ -1,1 +1,0 @@
-"""Layers of a user's own on OpenCL devices: their edges are fused loops."""

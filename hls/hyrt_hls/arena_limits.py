@@ -1,0 +1,192 @@
+"""Largest mini-batch per task, given the arena and the buffers of a trainer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from hyrt_perfmodel.fpga_design import LANES, num_chunks
+from hyrt_perfmodel.platforms.platform import Accelerator, Platform
+from hyrt_perfmodel.prediction.stage_times import has_single_products
+from hyrt_perfmodel.workload import TrainingWorkload, Workload
+
+from hyrt_hls.task_layout import (
+    MAX_CHUNKS,
+    MAX_LAYERS,
+    PANEL_ROWS,
+    LayerRecord,
+    Region,
+    arena_regions,
+    row_base,
+)
+
+_MAX_HALVINGS = 40
+
+
+class BankWords(NamedTuple):
+    """Words per bank of an arena."""
+
+    sums: int
+    """Words for combined rows and output gradients."""
+    rows: int
+    """Words for outputs and gradients of combined rows."""
+
+
+def bank_words(pes: int, arena_words: int) -> BankWords:
+    """Return the capacity of a design with `pes` banks of `arena_words` words.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not positive.
+    """
+    if min(pes, arena_words) < 1:
+        raise ValueError(f"arena: {pes} banks of {arena_words} words: give at least 1 of each")
+    sums = row_base(arena_words)
+    return BankWords(sums, arena_words - sums)
+
+
+def needed_words(work: Workload, pes: int) -> BankWords:
+    """Return the words per bank that a task uses at the same time: the maximum over the steps of a launch.
+
+    Every matrix lives from the step that writes it to the last step that reads it (`layout.regions`). This is
+    a lower bound: a layout that cannot move matrices may need more.
+
+    Raises
+    ------
+    ValueError
+        If a trainer does not support the widths.
+    """
+    matrices = arena_regions(layer_records(work), pes)
+    sums = [matrix for matrix in matrices if not matrix.in_row_memory]
+    rows = [matrix for matrix in matrices if matrix.in_row_memory]
+    return BankWords(_peak_words(sums), _peak_words(rows))
+
+
+class UnitTooLargeError(ValueError):
+    """A single target, or a single unit of a sampler with indivisible mini-batches, does not fit."""
+
+    def __init__(self, needs: str) -> None:
+        self.needs = needs
+        """Required and available words, phrased to follow the name of the unit in a message."""
+        super().__init__(f"arena: one target {needs}: raise arena_words, or lower the fan-outs or widths")
+
+
+def num_tasks(workload_for: Callable[[float], Workload], targets: int, pes: int, arena_words: int) -> int:
+    """Return the number of tasks per mini-batch, doubled until each task fits.
+
+    Parameters
+    ----------
+    workload_for
+        Workload of a mini-batch, by its number of targets.
+    targets
+        Targets of the whole mini-batch.
+    pes, arena_words
+        Number of banks of the design, and words per bank.
+
+    Raises
+    ------
+    ValueError
+        If a trainer does not support the widths; `UnitTooLargeError` if a single target does not fit.
+    """
+    capacity = bank_words(pes, arena_words)
+    for halvings in range(_MAX_HALVINGS):
+        count = min(1 << halvings, targets)
+        sums, rows = needed_words(workload_for(math.ceil(targets / count)), pes)
+        if sums <= capacity.sums and rows <= capacity.rows:
+            return count
+        if count == targets:
+            break
+    raise UnitTooLargeError(
+        f"needs {sums:,} words of sums and {rows:,} of rows in each of {pes} banks, "
+        f"but there are {capacity.sums:,} and {capacity.rows:,}"
+    )
+
+
+def with_task_targets(platform: Platform, training: TrainingWorkload) -> Platform:
+    """Set the task size of FPGAs with a known design to the largest that fits this workload.
+
+    The kernels do not support some layers (attention, two products); predictions then use measured rates
+    instead of a design.
+
+    Raises
+    ------
+    ValueError
+        If a single target does not fit, or rows are too wide for a trainer.
+    """
+    if not has_single_products(training.at(1.0)):
+        return platform
+    accelerators = tuple(_with_max_tasks(each, training) for each in platform.accelerators)
+    return replace(platform, accelerators=accelerators)
+
+
+def _with_max_tasks(accelerator: Accelerator, training: TrainingWorkload) -> Accelerator:
+    design, words = accelerator.design, accelerator.arena_words
+    if design is None or words is None:
+        return accelerator
+    # An accelerator gets a part of a step only, but the largest task is the same.
+    count = num_tasks(training.at, training.batch_size, design.pes, words)
+    return replace(accelerator, task_targets=math.ceil(training.batch_size / count))
+
+
+def check_arena(pes: int, arena_words: int) -> None:
+    """Check that an arena can hold one target of two layers of width 128, with one row per bank below.
+
+    A mini-batch of a narrower model might fit a smaller arena, but a smaller arena saves no resources: an
+    UltraRAM is 4,096 words deep.
+
+    Raises
+    ------
+    ValueError
+        If the arena is too small, with the required size.
+    """
+    minimum = Workload(
+        vertices=(float(pes), float(pes), 1.0),
+        edges=(float(pes), float(pes)),
+        features=(128,) * 3,
+        concat=True,
+    )
+    num_tasks(lambda targets: minimum, 1, pes, arena_words)
+
+
+def _peak_words(matrices: Sequence[Region]) -> int:
+    return max(
+        sum(other.words for other in matrices if other.first_step <= matrix.first_step <= other.last_step)
+        for matrix in matrices
+    )
+
+
+def layer_records(work: Workload) -> list[LayerRecord]:
+    """Return the layer records of a mini-batch, with sizes only (no offsets and edges).
+
+    Raises
+    ------
+    ValueError
+        If a trainer does not support the number of layers or their widths.
+    """
+    if work.layers > MAX_LAYERS:
+        raise ValueError(f"a trainer takes at most {MAX_LAYERS} layers, not {work.layers}")
+    records = []
+    for layer in range(1, work.layers + 1):
+        parts = 2 if work.concat else 1
+        width, out = work.features[layer - 1], work.features[layer]
+        if max(width, out) > MAX_CHUNKS * LANES or parts * num_chunks(width) * LANES > PANEL_ROWS:
+            raise ValueError(
+                f"layer {layer} maps rows of {parts * width} values to {out}: a trainer takes rows of "
+                f"at most {MAX_CHUNKS * LANES} values and weights of at most {PANEL_ROWS} rows"
+            )
+        records.append(
+            LayerRecord(
+                rows=max(1, math.ceil(work.vertices[layer])),
+                parts=parts,
+                num_src=max(1, math.ceil(work.vertices[layer - 1])),
+                in_chunks=num_chunks(width),
+                out_chunks=num_chunks(out),
+                relu=layer < work.layers,
+                out_width=out,
+                in_width=width,
+            )
+        )
+    return records

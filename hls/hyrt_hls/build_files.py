@@ -1,0 +1,161 @@
+"""Build folder of a trainer: sources, the configuration of v++'s linker, and the design as make variables."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from hyrt_perfmodel.fpga_design import FpgaDesign
+
+import hyrt_hls
+from hyrt_hls.arena_limits import check_arena
+from hyrt_hls.fpga_part import FpgaPart
+from hyrt_hls.resources import (
+    STREAM_BITS,
+    Resources,
+    check_buildable,
+    check_fits,
+    estimate_dsp,
+    estimate_resources,
+    widest_stream_bits,
+)
+from hyrt_hls.task_layout import ARGUMENTS
+
+KERNEL = "hyrt_train"
+# The largest streams get separate banks: features, then edges. Weights share one with gradients, as they are
+# read before gradients are written; the rest is small.
+_GROUPS: Mapping[str, int] = {"features": 0, "edges": 1, "weights": 2, "gradients": 2}
+_OTHERS = 3
+# First and last HBM bank of each group; a bank has only 256 MiB, so features get several.
+_HBM_RANGES = ((0, 3), (4, 5), (6, 6), (7, 7))
+_HBM_BANKS = 8
+
+
+def link_config(part: FpgaPart, design: FpgaDesign, *, units: int = 1) -> str:
+    """Return the text of a configuration for `v++ -l --config`.
+
+    Compute units take banks and SLRs in turn. A unit is bound to one SLR if its DSPs fit; otherwise the
+    placer decides.
+
+    Raises
+    ------
+    ValueError
+        If `units` is not at least 1, or HBM has too few banks.
+    """
+    if units < 1:
+        raise ValueError(f"link configuration: {units} compute units: give at least 1")
+    if part.memory_kind == "HBM" and units * _HBM_BANKS > part.memory_banks:
+        raise ValueError(
+            f"{part.name}: {units} compute units need {units * _HBM_BANKS} HBM banks, but it has "
+            f"{part.memory_banks}"
+        )
+    large_slrs = [slr for slr, num_dsp in enumerate(part.slr_dsp) if estimate_dsp(design) <= num_dsp]
+    lines = [
+        f"# {part.name}: {units} x (n = {design.pes}, m = {design.mac_rows} x {design.mac_cols}); v++ "
+        "numbers units from 1.",
+        "[connectivity]",
+        f"nk={KERNEL}:{units}",
+    ]
+    for unit in range(units):
+        name = f"{KERNEL}_{unit + 1}"
+        lines.append("")
+        if large_slrs:
+            lines.append(f"slr={name}:SLR{large_slrs[unit % len(large_slrs)]}")
+        lines += [f"sp={name}.{argument}:{_bank(part, unit, argument)}" for argument in ARGUMENTS]
+    return "\n".join(lines) + "\n"
+
+
+def _bank(part: FpgaPart, unit: int, argument: str) -> str:
+    group = _GROUPS.get(argument, _OTHERS)
+    if part.memory_kind == "DDR":
+        return f"DDR[{(unit + group) % part.memory_banks}]"
+    first, last = (unit * _HBM_BANKS + bank for bank in _HBM_RANGES[group])
+    return f"HBM[{first}]" if first == last else f"HBM[{first}:{last}]"
+
+
+_HOME = Path(hyrt_hls.__file__).parent
+_FOLDERS = {"kernels": ("*.cpp", "*.hpp"), "include": ("*.h",)}
+
+
+def write_build_files(
+    folder: Path, part: FpgaPart, design: FpgaDesign, arena_words: int, *, units: int = 1
+) -> Resources:
+    """Write the files that `make` needs in addition to Vitis.
+
+    Parameters
+    ----------
+    folder
+        New or empty folder.
+    part
+        The FPGA part to build for.
+    design
+        n, m, FIFO depth, adder latency and clock of each compute unit.
+    arena_words
+        Words per bank.
+    units
+        Number of trainers on the card.
+
+    Returns
+    -------
+    Estimated resources of all compute units.
+
+    Raises
+    ------
+    ValueError
+        If the folder is not empty, or the design cannot be built, does not fit, or has too small an arena.
+    OSError
+        If the folder cannot be written.
+    """
+    check_buildable(design, arena_words)
+    check_arena(design.pes, arena_words)
+    config = link_config(part, design, units=units)
+    resources = estimate_resources(design, arena_words).scaled(units)
+    check_fits(part, resources)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} is not empty: give a new or empty folder")
+    for name, patterns in _FOLDERS.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for pattern in patterns:
+            for source in sorted((_HOME / name).glob(pattern)):
+                shutil.copyfile(source, folder / name / source.name)
+    shutil.copyfile(_HOME / "Makefile", folder / "Makefile")
+    (folder / "configs").mkdir()
+    (folder / "configs" / f"{part.name}.cfg").write_text(config, encoding="utf-8")
+    variables = {
+        "PLATFORM": part.platform,
+        "CONFIG": f"configs/{part.name}.cfg",
+        "FREQUENCY_MHZ": round(design.clock_hz / 1e6),
+        "PES": design.pes,
+        "MAC_ROWS": design.mac_rows,
+        "MAC_COLS": design.mac_cols,
+        "ARENA_WORDS": arena_words,
+        "FIFO_DEPTH": design.fifo_depth,
+        "ADDER_LATENCY": design.adder_latency,
+    }
+    lines = [f"{name} ?= {value}\n" for name, value in variables.items()]
+    (folder / "design.mk").write_text("".join(lines), encoding="utf-8")
+    return resources
+
+
+def build_warnings(part: FpgaPart, design: FpgaDesign) -> list[str]:
+    """Return warnings about a design that `write_build_files` accepts, one sentence each.
+
+    Parameters
+    ----------
+    part, design
+        The arguments of `write_build_files`.
+    """
+    warnings = []
+    clock_mhz, bits = design.clock_hz / 1e6, widest_stream_bits(design)
+    if part.clock_mhz is not None and clock_mhz > part.clock_mhz:
+        warnings.append(
+            f"the design asks for {clock_mhz:,.0f} MHz, but {part.name}'s platform states "
+            f"{part.clock_mhz}: v++ may not reach it"
+        )
+    if bits > STREAM_BITS:
+        warnings.append(
+            f"streams of {bits:,} bits: Vitis HLS is reported to refuse more than {STREAM_BITS:,}: try "
+            "v++ -c first, or choose a smaller n or array"
+        )
+    return warnings

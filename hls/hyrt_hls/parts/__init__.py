@@ -1,1 +1,0 @@
-"""FPGA parts and the resources that a trainer needs on them."""

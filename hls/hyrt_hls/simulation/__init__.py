@@ -1,1 +1,0 @@
-"""Simulation of the kernels: the HLS C++ code, compiled with g++."""

@@ -1,1 +1,0 @@
-"""Tasks of the trainer: memory layout, arena capacity and result."""

@@ -1,1 +1,0 @@
-"""Vitis builds: input files and reports."""

@@ -1,1 +1,0 @@
-"""Commands that create, inspect and partition datasets."""

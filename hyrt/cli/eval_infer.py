@@ -1,0 +1,246 @@
+"""`hyrt eval` and `hyrt infer`: apply the weights of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import closing
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+from hyrt.cli.options import AsJson, Force
+
+_RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")]
+_Data = Annotated[
+    str | None,
+    typer.Option(metavar="SOURCE", help="The dataset, with the same features. By default that of the run."),
+]
+_Checkpoint = Annotated[
+    str, typer.Option("--checkpoint", metavar="best|newest|FILE", help="The checkpoint whose weights to use.")
+]
+
+
+class EvaluationMode(StrEnum):
+    """Neighbour selection of an evaluation."""
+
+    full = "full"
+    sampled = "sampled"
+
+
+class InferOutput(StrEnum):
+    """Output of `hyrt infer` per vertex."""
+
+    scores = "scores"
+    classes = "classes"
+    embeddings = "embeddings"
+
+
+def evaluate(
+    run: _RunFolder,
+    data: _Data = None,
+    mode: Annotated[
+        EvaluationMode | None,
+        typer.Option(
+            help="Use all neighbours or the fan-outs of the training. By default, the same as in the run."
+        ),
+    ] = None,
+    checkpoint: _Checkpoint = "best",
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate the weights of a run.
+
+    This prints the metrics on the validation and test vertices, or links.
+
+    \b
+    Examples:
+      hyrt eval runs/2026-11-21-101502-graphsage-community
+      hyrt eval runs/mine --data newer.npz --checkpoint newest --json
+    """  # noqa: D301
+    from hyrt.config.command_line import option_overrides
+    from hyrt.runtime.process_setup import prepare_process
+
+    prepare_process()
+    from hyrt.formatting import format_sig3
+    from hyrt.inference.evaluate import Evaluator
+    from hyrt.report.records.trained_run import open_trained_run
+    from hyrt.report.terminal.progress_text import metric_name
+    from hyrt.training.setup import assign_threads, evaluation_workers
+
+    # All metrics are shown; the metric that selects the best epoch may not exist for other data.
+    overrides = option_overrides(data__source=data, evaluate__mode=mode, train__metric="auto")
+    trained = open_trained_run(run, overrides, checkpoint, _warn)
+    with closing(evaluation_workers(assign_threads(trained.config))) as workers:
+        evaluator = Evaluator(trained.config, trained.graph, trained.scratch)
+        metrics = evaluator.evaluate(trained.model, workers)
+    if evaluator.not_finite is not None:
+        _warn(evaluator.not_finite)
+    if as_json:
+        facts = {
+            "run": str(run),
+            "data": trained.config.data.source,
+            "weights": trained.weights,
+            "mode": trained.config.evaluate.mode,
+            "metrics": metrics,
+        }
+        typer.echo(json.dumps(facts))
+        return
+    typer.echo(f"{trained.graph.name} · weights of {trained.weights} · {trained.config.evaluate.mode}")
+    for split, values in metrics.items():
+        typer.echo(f"{split:<6}" + "  ".join(f"{metric_name(k)} {format_sig3(v)}" for k, v in values.items()))
+    targets = "vertices" if trained.graph.links is None else "links"
+    for split, word in (("val", "validation"), ("test", "test")):
+        if split not in metrics:
+            typer.echo(f"{split:<6}the data has no {word} {targets}")
+
+
+def infer(
+    run: _RunFolder,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE.npy|FILE.csv", help="The file to write.")
+    ],
+    data: _Data = None,
+    what: Annotated[
+        InferOutput | None,
+        typer.Option(
+            help="What to write: scores, [n, classes] float32, the default; classes, [n] int32, or [n, K] "
+            "int8 of 0 and 1; or embeddings, the input of the last layer, [n, hidden] float32. A run that "
+            "predicts links has only embeddings, which are the result of its model."
+        ),
+    ] = None,
+    vertices: Annotated[
+        str | None,
+        typer.Option(
+            metavar="all|train|val|test|FILE.npy",
+            help="The vertices to compute, in the order of the rows. By default all.",
+        ),
+    ] = None,
+    links: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PAIRS.npy|PAIRS.csv",
+            help="Write the scores of these pairs of vertices, for a run that predicts links: higher for a "
+            "link; their sigmoids are probabilities. The pairs are [n, 2] vertex numbers, or a table "
+            "with the ids in columns called source and target, or in its first two columns.",
+        ),
+    ] = None,
+    checkpoint: _Checkpoint = "best",
+    force: Force = False,
+) -> None:
+    """Compute scores, classes or embeddings of vertices, or scores of links.
+
+    They are computed from all neighbours and written to a .npy file or a .csv table. If the dataset was
+    imported with ids of vertices and names of classes, the table has these.
+
+    \b
+    Examples:
+      hyrt infer runs/mine --output scores.npy
+      hyrt infer runs/mine -o classes.csv --what classes --vertices test
+      hyrt infer runs/mine -o new.npy --data newer.npz --vertices wanted.npy
+      hyrt infer runs/mine -o scores.npy --links pairs.npy
+      hyrt infer runs/mine -o scores.csv --links pairs.csv
+    """  # noqa: D301
+    from hyrt.config.command_line import option_overrides
+    from hyrt.runtime.files import resolve_output_file
+    from hyrt.runtime.process_setup import prepare_process
+
+    file = resolve_output_file(output, replace=force, suffix=".npy", alternative_suffix=".csv")
+    as_table = output.suffix == ".csv"
+    prepare_process()
+    from hyrt.errors import DataError
+    from hyrt.graph.formats.npy import map_npy
+    from hyrt.inference.output_links import read_named_pairs, read_pairs, write_link_scores, write_named_pairs
+    from hyrt.inference.output_rows import select_vertices, write_named_rows, write_rows
+    from hyrt.nn.link_gnn import LinkGNN
+    from hyrt.nn.model import GNN
+    from hyrt.objective.link_prediction import DECODERS
+    from hyrt.report.records.run_process import explain_write_errors
+    from hyrt.report.records.trained_run import open_trained_run
+    from hyrt.report.terminal.printed_lines import quote_path
+    from hyrt.training.setup import assign_threads, evaluation_workers
+
+    # Of a split only the vertices are used; labels are not used.
+    trained = open_trained_run(
+        run, option_overrides(data__source=data), checkpoint, _warn, labels_count=False
+    )
+    graph, model = trained.graph, cast(GNN, trained.model)
+    memory_bytes = int(trained.config.evaluate.memory_gib * 2**30)
+    _check_output(what, vertices, links, predicts_links=graph.links is not None)
+    pairs, pair_names = None, None
+    if links is not None and links.suffix == ".csv":
+        pairs, pair_names = read_named_pairs(links, graph, _note)
+    elif links is not None:
+        pairs = read_pairs(links, graph)
+    chosen = select_vertices(graph, vertices or "all", trained.config.data.split)
+    if vertices in ("train", "val", "test") and not len(chosen):
+        raise DataError(f"--vertices {vertices}: {graph.name} has none: give all")
+    if as_table and vertices is None and graph.types is not None and graph.links is None:
+        if what is not InferOutput.embeddings:
+            # Other types have no labels, so their scores are meaningless.
+            chosen = chosen[
+                graph.types.vertex_type_indices(chosen) == graph.types.type_index(graph.types.target)
+            ]
+    closing_workers = closing(evaluation_workers(assign_threads(trained.config)))
+    target = file.with_name(f".{file.name}.{os.getpid()}.npy") if as_table else file
+    with closing_workers as workers, explain_write_errors(output, "Free space, or give another --output."):
+        if pairs is not None:
+            score = DECODERS[trained.config.links.decoder].score
+            bound = {"memory_bytes": memory_bytes}
+            try:
+                count = write_link_scores(target, model, graph, pairs, score, workers, **bound)
+                if as_table:
+                    ids = graph.vertices.vertex_ids
+                    names = pair_names or (pairs if ids is None else ids[pairs]).tolist()
+                    write_named_pairs(file, names, map_npy(target))
+            finally:
+                if as_table:
+                    target.unlink(missing_ok=True)
+            shape: tuple[int, ...] = (count,)
+            output_name = "scores of links"
+        else:
+            # The embeddings of a link-prediction run are the whole output of its model.
+            output_name = "embeddings" if graph.links is not None else (what or InferOutput.scores).value
+            model = model.embedding_model() if isinstance(model, LinkGNN) else model
+            kind = InferOutput.scores if graph.links is not None else what or InferOutput.scores
+            try:
+                shape = write_rows(
+                    target, model, graph, chosen, kind.value, workers, memory_bytes=memory_bytes
+                )
+                if as_table:
+                    classes = trained.schema.classes
+                    write_named_rows(file, map_npy(target), chosen, graph, classes, kind.value)
+            finally:
+                if as_table:
+                    target.unlink(missing_ok=True)
+    size = " x ".join(f"{n:,}" for n in shape)
+    typer.echo(f"wrote {quote_path(output)}: {output_name} {size} · weights of {trained.weights}")
+
+
+def _check_output(
+    what: InferOutput | None, vertices: str | None, links: Path | None, *, predicts_links: bool
+) -> None:
+    """Refuse outputs that the run cannot produce."""
+    from hyrt.errors import ConfigError
+
+    if links is None:
+        if predicts_links and what in (InferOutput.scores, InferOutput.classes):
+            raise ConfigError(
+                f"--what {what}: the run predicts links: give --links PAIRS.npy for the scores of pairs of "
+                "vertices, or --what embeddings"
+            )
+        return
+    if not predicts_links:
+        raise ConfigError("--links: the run predicts vertices: train one with train.objective=links")
+    for option, value in (("--what", what), ("--vertices", vertices)):
+        if value is not None:
+            raise ConfigError(f"--links and {option} exclude each other: give one of them")
+
+
+def _note(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _warn(text: str) -> None:
+    typer.echo(f"warning: {text}", err=True)

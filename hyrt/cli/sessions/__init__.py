@@ -1,1 +1,0 @@
-"""Work of one process on a run, alone or as one of several ranks."""

@@ -1,1 +1,0 @@
-"""Commands that apply or export a trained model."""

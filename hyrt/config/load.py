@@ -1,0 +1,286 @@
+"""Settings from YAML files, nested mappings and `key.path=value` overrides, and back to YAML."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+import yaml
+from hyrt_perfmodel.suggestions import nearest_name
+from hyrt_perfmodel.validation import StrictDumper, StrictYaml, yaml_problem
+
+from hyrt.config.settings import CUSTOM_MODEL_CONTEXT, Config
+from hyrt.config.validation import LENIENT_CONTEXT, known_keys
+from hyrt.errors import ConfigError, SettingWarning, system_error_text, warn_user
+
+SectionMapping = Mapping[str, Any]
+
+
+class ConfigSections(TypedDict, total=False):
+    """Keyword arguments of `hyrt.train` besides the model: the keys of `hyrt.config.Config` except
+    `model`.
+    """
+
+    seed: int
+    data: SectionMapping
+    sampler: SectionMapping
+    train: SectionMapping
+    links: SectionMapping
+    evaluate: SectionMapping
+    devices: str | Sequence[str]
+    split: Sequence[int] | str | None
+    runtime: SectionMapping
+    fullgraph: SectionMapping
+    balance: SectionMapping
+    distributed: SectionMapping
+    checkpoint: SectionMapping
+    loggers: str | Sequence[str]
+
+
+_NAMES = ("data.source", "links.relation", "links.split", "links.times", "distributed.network")
+"""Settings that are names, mostly of files, which may contain any characters."""
+_NULL, _MERGE = "tag:yaml.org,2002:null", "tag:yaml.org,2002:merge"
+
+
+class TextYaml(StrictYaml):
+    """YAML loader that reads every plain value except null as text, such as `no`, `on`, 007 and 1e3."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [(tag, form) for tag, form in forms if tag in (_NULL, _MERGE)]
+        for first, forms in StrictYaml.yaml_implicit_resolvers.items()
+    }
+
+
+def _read_yaml(text: str) -> Any:
+    return yaml.load(text, Loader=StrictYaml)
+
+
+def quote_yaml(text: str) -> str:
+    """Return a text in double quotes for YAML, with all special characters escaped."""
+    escaped = (
+        letter if " " <= letter <= "~" and letter not in '"\\' else f"\\U{ord(letter):08X}" for letter in text
+    )
+    return f'"{"".join(escaped)}"'
+
+
+def load_settings(path: Path, loader: type[StrictYaml] = StrictYaml) -> dict[str, Any]:
+    """Read a YAML file of settings as a nested dict (not yet validated)."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {system_error_text(error)}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not UTF-8 text: save it as UTF-8") from None
+    return parse_settings(text, str(path), loader)
+
+
+def parse_settings(text: str, where: str, loader: type[StrictYaml] = StrictYaml) -> dict[str, Any]:
+    """Parse a YAML text of settings to a nested dict (not yet validated); `source_line` names the source in
+    messages.
+    """
+    try:
+        loaded = yaml.load(text, Loader=loader)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{where}: not valid YAML: {yaml_problem(error)}") from None
+    except (RecursionError, ValueError, OverflowError) as error:
+        # Too deeply nested, or a number with too many digits.
+        raise ConfigError(f"{where}: not readable as YAML: {error}") from None
+    if loaded is None:
+        return {}
+    if not isinstance(loaded, dict):
+        content = "plain text" if isinstance(loaded, str) else f"the plain value {loaded!r}"
+        content = "a list" if isinstance(loaded, list) else content
+        raise ConfigError(f"{where}: expected settings as `key: value`, found {content}")
+    return loaded
+
+
+def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """Set `key.path=value` entries in a nested dict; values are parsed as YAML.
+
+    The last value counts; a warning names settings that are set twice.
+
+    Raises
+    ------
+    ConfigError
+        For an entry without `=`, a value that is not YAML, or a path through a plain value.
+    """
+    recorded: dict[str, Any] = {}
+    for entry in overrides:
+        path, equals, text = entry.partition("=")
+        if not equals or not path:
+            raise ConfigError(f"cannot read {entry!r}: write a setting as key.path=value")
+        if not text.strip():
+            # Most likely an empty shell variable, which must not undo a setting of a file.
+            raise ConfigError(
+                f"{entry} has no value: write {path}=null for the default, {path}='\"\"' for no text"
+            )
+        try:
+            value = _read_name(text) if path in _NAMES else _read_yaml(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"cannot read the value of {entry!r} as YAML: {yaml_problem(error)}") from None
+        except (RecursionError, ValueError, OverflowError) as error:
+            raise ConfigError(f"cannot read the value of {entry!r} as YAML: {error}") from None
+        _record_override(recorded, path, value)
+        *parents, leaf = path.split(".")
+        node = settings
+        for parent in parents:
+            node = node.setdefault(parent, {})
+            if not isinstance(node, dict):
+                raise ConfigError(
+                    f"cannot set {path!r}, because {parent!r} is set to {node!r}: remove one of them"
+                )
+        node[leaf] = value
+    return settings
+
+
+def _read_name(text: str) -> Any:
+    """Read an unquoted name literally: YAML would read 007 as 7, and `a: b` as a mapping."""
+    text = text.strip()
+    return _read_yaml(text) if text[0] in "'\"" or text in ("null", "~") else text
+
+
+def _record_override(recorded: dict[str, Any], path: str, value: Any) -> None:
+    """Record an override, and warn if it replaces an earlier one."""
+    new = dict(flatten_settings({path: value}))
+    for key, before in recorded.items():
+        if key in new and new[key] != before:
+            warn_user(f"{key} is given twice: {_text(new[key])} counts, not {_text(before)}", SettingWarning)
+        if key.startswith(f"{path}.") and key not in new:
+            warn_user(
+                f"{path}={_text(value)} takes the place of {key}={_text(before)}, which is given too",
+                SettingWarning,
+            )
+    recorded |= new
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield paths and values of a nested mapping; an empty mapping is a leaf, to differ from an absent
+    one.
+    """
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten_settings(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def to_yaml(config: Config) -> str:
+    """Return the resolved settings as YAML that `hyrt run` reads as an equal config.
+
+    Raises
+    ------
+    ConfigError
+        If a value cannot be stored in a file, such as a function.
+    """
+    try:
+        return yaml.dump(config.model_dump(), Dumper=StrictDumper, sort_keys=False, allow_unicode=True)
+    except yaml.representer.RepresenterError as error:
+        raise ConfigError(
+            f"the settings have {error.args[-1]!r:.100}, which cannot be saved in a file, nor "
+            "in a checkpoint: give numbers, texts, lists and mappings, or omit folder"
+        ) from None
+
+
+def format_setting(name: str, value: Any) -> str:
+    """Return a setting as one line of YAML, with lists and mappings in brackets."""
+    is_flow = isinstance(value, list | dict)
+    # A plain value alone is a YAML document, which ends with a marker; a value in a mapping has none.
+    text = yaml.dump(
+        value if is_flow else {name: value}, Dumper=StrictDumper, default_flow_style=is_flow, width=10**6
+    ).rstrip("\n")
+    return f"{name}: {text}" if is_flow else text
+
+
+# Names of settings in other programs.
+_OTHER_NAMES = {
+    "learning_rate": "lr",
+    "wd": "weight_decay",
+    "batch": "batch_size",
+    "bs": "batch_size",
+    "fanouts": "fanout",
+    "num_neighbors": "fanout",
+    "neighbors": "fanout",
+    "width": "hidden",
+}
+
+
+def nearest_setting(name: str) -> str | None:
+    """Return the setting that a name most likely means, such as train.epochs for `num_epochs`; None if none
+    is near.
+
+    Parameters
+    ----------
+    name
+        Name with or without sections; its words are joined by `_`.
+    """
+    known = known_keys(Config)
+    leaves = [key for key in known if not any(other.startswith(f"{key}.") for other in known)]
+    if name in leaves:
+        return name
+    # A section stands for its kind: `sampler` means sampler.kind.
+    by_leaf = {key.removesuffix(".kind"): key for key in leaves if key.endswith(".kind")}
+    for key in leaves:
+        by_leaf.setdefault(key.rsplit(".", 1)[-1], key)
+    name = name.rsplit(".", 1)[-1].lower()
+    name = _OTHER_NAMES.get(name, name)
+    if name not in by_leaf:
+        # In `num_epochs` or `hidden_dim`, one word is the name of the setting.
+        part = next((part for part in name.split("_") if part in by_leaf), None)
+        near = part or nearest_name(name, by_leaf, 0.7)
+        return None if near is None else by_leaf[near]
+    return by_leaf[name]
+
+
+def build_config(settings: Mapping[str, Any], *, lenient: bool = False, custom_model: bool = False) -> Config:
+    """Validate a nested mapping of settings.
+
+    Parameters
+    ----------
+    settings
+        The settings that are not at their defaults.
+    lenient
+        Drop keys of other kinds, which have no effect: for the settings of an existing run, possibly from an
+        earlier version.
+    custom_model
+        Ignore the defaults of `model.kind`: for a user-defined module.
+
+    Raises
+    ------
+    ConfigError
+        Naming the first wrong key, and the nearest known key if it is unknown.
+    """
+    context = LENIENT_CONTEXT if lenient else CUSTOM_MODEL_CONTEXT if custom_model else None
+    return Config.model_validate(settings, context=context)
+
+
+def change_config(config: Config, overrides: Iterable[str], *, custom_model: bool = False) -> Config:
+    """Apply changes to the settings of an existing run.
+
+    Settings of an earlier version remain valid even if this version refuses them in a new run.
+
+    Parameters
+    ----------
+    config
+        Settings that the run was started with, built with `lenient`.
+    overrides
+        `key=value` for each change.
+    custom_model
+        Whether its model is a user-defined module.
+
+    Raises
+    ------
+    ConfigError
+        As in `build_config`.
+    """
+    settings = config.model_dump()
+    try:
+        build_config(settings, custom_model=custom_model)
+    except ConfigError:
+        return build_config(apply_overrides(settings, overrides), lenient=True)
+    return build_config(apply_overrides(settings, overrides), custom_model=custom_model)

@@ -1,0 +1,236 @@
+"""Settings sections chosen by kind, and conversion of pydantic's errors to hyrt's messages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from reprlib import Repr
+from typing import Any, get_args
+
+from hyrt_perfmodel.suggestions import nearest_name
+from pydantic import BaseModel, GetCoreSchemaHandler, ValidationError, ValidationInfo
+from pydantic_core import CoreSchema, core_schema
+
+from hyrt.errors import ConfigError, HyrtError
+from hyrt.runtime.entry_points import EntryPointGroup
+from hyrt.section import Section
+
+LENIENT_CONTEXT = {"foreign keys": "dropped"}
+"""Validation context for the settings of an existing run; see `PluginSection`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSection:
+    """Annotation of a field that selects the class of its section by kind.
+
+    A key that only exists for another kind is an error that names this kind. It is dropped if it has its
+    default value, because earlier versions wrote the keys of all kinds into settings files, and always in the
+    settings of an existing run.
+    """
+
+    group: EntryPointGroup
+    """Entry-point group that declares the kinds."""
+    parent: type[Section]
+    """Base class of all section classes."""
+    default: str
+    """Kind if the settings name none."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_info_before_validator_function(self._read, handler(source))
+
+    def sections(self) -> Iterator[tuple[str, type[Section]]]:
+        """Yield all kinds that can be loaded, with their section classes."""
+        for kind in sorted(self.group.entries_by_name()):
+            try:
+                yield kind, self.section(kind)
+            except HyrtError:
+                continue  # A broken kind is reported when it is used.
+
+    def section(self, kind: str) -> type[Section]:
+        """Return the section class of a kind; raises as `EntryPointGroup.load_class`, or if it has no
+        schema.
+        """
+        section = self.group.load_class(kind, self.parent)
+        if not section.__pydantic_complete__:
+            with self.group.wrap_errors(kind, "reading its fields"):
+                section.model_rebuild()
+        return section
+
+    def _read(self, value: Any, info: ValidationInfo) -> Any:
+        kind = value.get("kind", self.default) if isinstance(value, Mapping) else None
+        if isinstance(kind, bytes):
+            # As in pydantic: YAML's `!!binary`.
+            kind = kind.decode(errors="replace")
+        if not isinstance(kind, str):
+            return value  # Already an instance, or an error that pydantic explains.
+        kind = self.group.canonical_name(kind)
+        section = self.section(kind)
+        lenient = info.context is LENIENT_CONTEXT
+        section_settings = {
+            key: item
+            for key, item in value.items()
+            if not self._is_foreign(section, key, item, kind, lenient)
+        }
+        return section.model_validate({**section_settings, "kind": kind})
+
+    def _is_foreign(self, section: type[Section], key: str, value: Any, kind: str, lenient: bool) -> bool:
+        """Return whether a key belongs to another kind and has to be dropped.
+
+        Raises
+        ------
+        ConfigError
+            If the key has a value that this kind would ignore.
+        """
+        if key in section.model_fields:
+            return False
+        owners = {
+            other: other_section.model_fields[key]
+            for other, other_section in self.sections()
+            if key in other_section.model_fields
+        }
+        if owners and not lenient and all(value != field.default for field in owners.values()):
+            noun = self.group.noun
+            *others, last = owners
+            kinds = f"{', '.join(others)} or {last}" if others else last
+            raise ConfigError(
+                f"{noun.partition('.')[0]}.{key} is a setting of {noun}={kinds}, and has "
+                f"no effect with {noun}={kind}: omit it"
+            )
+        return bool(owners)
+
+
+# Messages by pydantic's error types; the placeholders are entries of the error's context.
+_EXPECTED = {
+    **dict.fromkeys(("bool_parsing", "bool_type"), "give true or false"),
+    **dict.fromkeys(("float_parsing", "float_type"), "give a number"),
+    "finite_number": "give a finite number",
+    **dict.fromkeys(("int_from_float", "int_parsing", "int_parsing_size", "int_type"), "give a whole number"),
+    **dict.fromkeys(("string_type", "string_unicode"), "give text"),
+    "list_type": "give a list, such as [10, 5]",
+    "dict_type": "give a mapping, such as {{name: value}}",
+    "too_short": "give at least {min_length}",
+    "literal_error": "give {expected}",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+}
+# A few lines of YAML can make a value of any size, so a message shows only its beginning.
+_SHORT_REPR = Repr()
+_SHORT_REPR.maxstring = _SHORT_REPR.maxother = _SHORT_REPR.maxlong = 200
+_SHORT_REPR.maxlevel = 2
+_SECTION_ERRORS = ("model_type", "model_attributes_type")
+
+
+def known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
+    """Return all settings of a section, including the settings of its subsections."""
+    keys = []
+    for name, field in section.model_fields.items():
+        path = f"{prefix}{name}"
+        keys.append(path)
+        for marker in field.metadata:
+            if isinstance(marker, PluginSection):
+                for _, section in marker.sections():
+                    keys.extend(known_keys(section, f"{path}."))
+        # An optional section is a union with None.
+        for part in (field.annotation, *get_args(field.annotation)):
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                keys.extend(known_keys(part, f"{path}."))
+    return keys
+
+
+def explain_error(error: ValidationError, root: type[BaseModel], listing: str) -> str:
+    """Return the first problem as a sentence that names the key.
+
+    Parameters
+    ----------
+    error
+        Pydantic's error.
+    root
+        Class of all settings.
+    listing
+        Command that lists the settings.
+    """
+    first = error.errors()[0]
+    kind, value = first["type"], first["input"]
+    if kind == "extra_forbidden":
+        return _unknown_key(".".join(map(str, first["loc"])), root, listing)
+    # For a union, pydantic adds the type that it tried, such as `list[float]`, to the location.
+    path = ".".join(str(part) for part in first["loc"] if "[" not in str(part))
+    if kind == "invalid_key":
+        return f"setting {path}: the name of a setting must be text, not {first['loc'][-1]!r}"
+    value_text = _SHORT_REPR.repr(value)
+    subkeys = (
+        [key for key in known_keys(root) if key.startswith(f"{path}.")] if kind in _SECTION_ERRORS else []
+    )
+    if subkeys:
+        example = f"{subkeys[0]}={value if isinstance(value, str) else '...'}"
+        return (
+            f"setting {path}={value_text}: {path} is a section: write the settings in it, such as {example}"
+        )
+    if kind == "missing":
+        return f"setting {path} is missing: give it"
+    text = expected_value(first)
+    return f"setting {path}={value_text}: {text}" if path else text
+
+
+def expected_value(problem: Mapping[str, Any]) -> str:
+    """Return the remedy for a value that pydantic refused; `problem` is one of the error's `errors()`."""
+    if problem["type"] in _EXPECTED:
+        return _EXPECTED[problem["type"]].format(**problem.get("ctx", {}))
+    # Messages of hyrt's validators need no conversion.
+    return str(problem["msg"]).removeprefix("Value error, ")
+
+
+def _unknown_key(path: str, root: type[BaseModel], listing: str) -> str:
+    """Return a message that a setting is unknown, with the nearest name."""
+    known = known_keys(root)
+    *sections, last = path.split(".")
+    if path in known and sections:
+        # One key that contains a point, which only command-line overrides may have.
+        nested = "".join(f"{name}: {{" for name in sections) + f"{last}: ..." + "}" * len(sections)
+        return f"unknown setting {path!r}: in a settings file, a section holds its settings: write {nested}"
+    section, _, leaf = path.rpartition(".")
+    names = [key.removeprefix(f"{section}.") for key in known if section and key.startswith(f"{section}.")]
+    near = next((key for key in known if key.rpartition(".")[2] == leaf), None)
+    if near is None and names:
+        # With the section's name, all of its settings would look similar.
+        name = nearest_name(leaf, names)
+        near = None if name is None else f"{section}.{name}"
+    elif near is None:
+        near = nearest_name(path, known, 0.5)
+    hint = f": did you mean {near!r}?" if near else f": see `{listing}` for all settings"
+    return f"unknown setting {path!r}{hint}"
+
+
+def to_plain_values(value: Any, known: dict[int, Any] | None = None) -> Any:
+    """Convert settings given in Python to the types of a file: numpy or torch numbers, arrays, paths.
+
+    Other values are left to the validation. Shared objects are converted only once, because a few lines of
+    YAML can repeat one value billions of times. `known_edges` maps the id of an object to its converted
+    value, or to `known_edges` itself while the object is being converted.
+
+    Raises
+    ------
+    ConfigError
+        If a value contains itself.
+    """
+    known = {} if known is None else known
+    if known.get(id(value)) is known:
+        raise ConfigError(
+            "the settings have a value that contains itself through an anchor (&a, *a): write the value out"
+        )
+    if id(value) in known:
+        return known[id(value)]
+    if isinstance(value, Mapping | list | tuple):
+        known[id(value)] = known
+        if isinstance(value, Mapping):
+            known[id(value)] = {key: to_plain_values(item, known) for key, item in value.items()}
+        else:
+            known[id(value)] = [to_plain_values(item, known) for item in value]
+        return known[id(value)]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    to_list = getattr(value, "tolist", None)
+    return to_list() if to_list is not None and hasattr(value, "dtype") else value

@@ -1,0 +1,372 @@
+"""Context of one rank in a distributed run: rank, size, store, groups and heartbeat."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+
+from hyrt.distributed.heartbeat import MAX_SILENCE_S, FailureReportExchange, HeartbeatMonitor
+from hyrt.distributed.launch import launch_info_from_env
+from hyrt.distributed.process_group import RankGroup, TrafficCounters
+from hyrt.distributed.rank_stats import all_gather_object
+from hyrt.distributed.rendezvous import connect_store, join_ranks, store_host_name
+from hyrt.errors import ConfigError, HyrtError, RankFailureError, join_names, one_line
+from hyrt.runtime.hardware import LOCAL_RANKS_VARIABLE, num_local_ranks
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_NETWORK = Path("/proc/self/ns/net")
+
+
+@contextmanager
+def set_local_world_size(group: RankGroup) -> Iterator[None]:
+    """Set LOCAL_WORLD_SIZE, as torchrun does, to the number of ranks on this machine within the block.
+
+    Without a launcher the variable is unset; with two launchers on one machine, each counts only its ranks.
+
+    Parameters
+    ----------
+    group
+        all ranks; each rank must call this function at the same time.
+    """
+    machines = all_gather_object(group, machine_identity())
+    count = max(machines.count(machines[group.rank]), num_local_ranks())
+    previous = os.environ.get(LOCAL_RANKS_VARIABLE)
+    os.environ[LOCAL_RANKS_VARIABLE] = str(count)
+    try:
+        yield
+    finally:
+        if previous is None:
+            del os.environ[LOCAL_RANKS_VARIABLE]
+        else:
+            os.environ[LOCAL_RANKS_VARIABLE] = previous
+
+
+def machine_identity() -> list[Any]:
+    """Return values that are equal for two processes on one machine.
+
+    Containers and emulated nodes have separate network namespaces and count as machines.
+    """
+    try:
+        namespace = os.stat(_NETWORK)
+        return [_BOOT.read_text().strip(), namespace.st_dev, namespace.st_ino]
+    except OSError:
+        return [platform.node()]
+
+
+_LEAVE_S = 5.0
+# Ranks detect a stall within seconds of each other, and later on a busy machine.
+_PEER_FAILURE_S = 6.0
+
+
+class DistributedContext:
+    """One process among all processes that train one model together.
+
+    Each thread that takes part in collective operations has its own group. The order of operations within a
+    group is then the same at every rank, regardless of the threads' speeds.
+
+    Parameters
+    ----------
+    store
+        A store that all ranks can reach and that no other run has written to.
+    rank, size
+        Number of this rank, and number of ranks.
+    timeout_s
+        Longest time that ranks wait for each other, in seconds.
+    max_silence_s
+        Longest silence of a rank before it counts as lost, in seconds.
+    on_peer_failure
+        Called in a separate thread when another rank is lost, with the error that ends the run.
+    store_host
+        Name of the process that hosts the store, for messages.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        *,
+        timeout_s: float,
+        max_silence_s: float = MAX_SILENCE_S,
+        on_peer_failure: Callable[[RankFailureError], None] = lambda loss: None,
+        store_host: str = "rank 0",
+    ) -> None:
+        self.rank = rank
+        self.size = size
+        self.restarts = 0
+        """Highest number of launcher restarts of any rank; complete at rank 0 only."""
+        self.counts = TrafficCounters()
+        self._store = store
+        self._timeout_s = timeout_s
+        self._report = on_peer_failure
+        # A separate connection: a blocking wait for a key occupies its connection to the store.
+        self._heartbeat = HeartbeatMonitor(
+            store.clone(), rank, size, self._abort, store_host, max_silence_s, lambda: self._operation_counts
+        )
+        self.failure_reports = FailureReportExchange(store.clone, rank, lambda: self._heartbeat.reachable)
+        """Exchange of reports between the ranks of a failing run."""
+        self._groups: list[RankGroup] = []
+        self._joins: set[threading.Event] = set()
+        self._has_join_thread = False
+        # Start before the groups are created: creating a group waits for all ranks.
+        self._heartbeat.start()
+        try:
+            self.control = self.group("control")
+            """Group of the thread that drives the run, for agreements and evaluation."""
+            self.gradients = self.group("gradients")
+            """Group of the thread that drives the run, for gradient sums."""
+            self.rows = self.group("rows")
+            """Group of the load stage, for feature rows."""
+        except BaseException as error:
+            if self._heartbeat.peer_failure is None:
+                # For example a missing network interface: the other ranks are waiting for this rank.
+                self._heartbeat.broadcast_failure(error)
+            self.close()
+            raise
+
+    @property
+    def _operation_counts(self) -> dict[str, int]:
+        return {group.name: group.num_started for group in list(self._groups)}
+
+    @property
+    def needs_hard_exit(self) -> bool:
+        """Whether the process must exit without the regular shutdown of torch and Python.
+
+        Torch would wait for other ranks, and a thread that is blocked in a call to the store would abort the
+        process.
+        """
+        has_threads = self._has_join_thread or self._heartbeat.has_live_threads
+        return has_threads or any(group.has_live_operations for group in self._groups)
+
+    def broadcast_failure(self, error: BaseException) -> None:
+        """End all ranks because this rank fails, and abort the operations that this rank waits for."""
+        if not isinstance(error, RankFailureError):
+            self._heartbeat.broadcast_failure(error)
+        aborted = RankFailureError(f"aborted because this rank has failed: {error}")
+        for group in self._groups:
+            # Every thread that can end the run must report the original cause.
+            group.abort(error if isinstance(error, HyrtError) else aborted)
+
+    def stall_reason(self) -> RankFailureError | None:
+        """Return the failure of another rank that this rank's pending operation waits for.
+
+        None if no operation is pending, or if no rank reports a failure within a few seconds.
+        """
+        if not any(group.is_waiting for group in self._groups):
+            return None
+        return self._heartbeat.wait_for_peer_failure(_PEER_FAILURE_S)
+
+    def wait_until_acknowledged(self) -> None:
+        """Wait briefly until all other ranks have acknowledged the failure in the store of this process."""
+        self._heartbeat.wait_until_acknowledged()
+
+    def check_equal(self, subject: str, facts: Mapping[str, Any]) -> None:
+        """Check that values are equal at every rank.
+
+        Parameters
+        ----------
+        subject
+            Name of the compared values; each name can be used once.
+        facts
+            Plain values by name.
+
+        Raises
+        ------
+        ConfigError
+            If a value differs: names the value, the rank that differs from rank 0, and both values.
+        """
+        values = {name: json.dumps(value, default=str) for name, value in facts.items()}
+        self._store.set(f"{subject}/{self.rank}", json.dumps(values))
+        keys = [f"{subject}/{rank}" for rank in range(self.size)]
+        self._wait_for(keys, f"comparing the {subject}")
+        all_values = [json.loads(self._store.get(key)) for key in keys]
+        self._wait_for_readers(subject)
+        first = all_values[0]
+        for rank, other in enumerate(all_values):
+            for name in {**first, **other}:
+                if first.get(name) != other.get(name):
+                    raise ConfigError(
+                        f"{name} is {other.get(name)} at rank {rank}, but {first.get(name)} at rank 0: start "
+                        f"all ranks with the same {subject}"
+                    )
+
+    def _wait_for(self, keys: list[str], doing: str) -> None:
+        """Wait until all ranks have written their keys; unlike `store.wait`, fail if a rank is lost."""
+        end = time.monotonic() + self._timeout_s
+        try:
+            while not self._store.check(keys):
+                if self._heartbeat.peer_failure is not None:
+                    raise self._heartbeat.peer_failure
+                if time.monotonic() > end:
+                    late = [str(rank) for rank, key in enumerate(keys) if not self._store.check([key])]
+                    raise RankFailureError(
+                        f"rank {join_names(late)} did not reach {doing} within {self._timeout_s:g} s"
+                    )
+                time.sleep(0.01)
+        except (dist.DistError, RuntimeError) as error:
+            raise self._heartbeat.diagnose_failure(doing, error) from error
+
+    def _wait_for_readers(self, subject: str) -> None:
+        """Wait at rank 0 until the other ranks have read the store, which may end with rank 0."""
+        self._store.set(f"{subject}/read/{self.rank}", "")
+        if self.rank == 0:
+            with contextlib.suppress(dist.DistError, RuntimeError):
+                readers = [f"{subject}/read/{rank}" for rank in range(self.size)]
+                self._store.wait(readers, timedelta(seconds=min(self._timeout_s, _LEAVE_S)))
+
+    def shut_down(self) -> None:
+        """Shut down together: wait until all ranks are done."""
+        self.control.all_reduce(torch.zeros(1), "control")
+        self._heartbeat.close()
+        self._heartbeat.announce_shutdown()
+        # Rank 0's process may host the store.
+        end = time.monotonic() + _LEAVE_S
+        keys = [f"beat/{rank}" for rank in range(self.size)]
+        with contextlib.suppress(dist.DistError, RuntimeError):
+            while self.rank == 0 and time.monotonic() < end:
+                if all(self._store.get(key) == b"done" for key in keys):
+                    return
+                time.sleep(0.01)
+
+    def close(self) -> None:
+        """Stop the threads; no communication may follow."""
+        self._heartbeat.close()
+        for group in self._groups:
+            group.close()
+
+    def _abort(self, failure: RankFailureError) -> None:
+        for group in self._groups:
+            group.abort(failure)
+        for is_done in list(self._joins):
+            is_done.set()
+        self._report(failure)
+
+    def group(self, name: str, members: Sequence[int] | None = None) -> RankGroup:
+        """Create a group for one more thread.
+
+        Parameters
+        ----------
+        name
+            Purpose of the group; disjoint groups need different names too.
+        members
+            Member ranks, in the order of their numbers in the group; each rank must call this method at
+            the
+            same time. Default: all ranks.
+        """
+        make = partial(
+            RankGroup,
+            name,
+            self._store,
+            self.rank if members is None else members.index(self.rank),
+            self.size if members is None else len(members),
+            timeout_s=self._timeout_s,
+            counts=self.counts,
+            make_error=partial(self._heartbeat.diagnose_failure, group=name),
+        )
+        started_at = time.monotonic()
+        try:
+            group = self._create_group(make)
+        except (dist.DistError, RuntimeError) as error:
+            if self._heartbeat.peer_failure is not None:
+                raise self._heartbeat.peer_failure from error
+            is_late = time.monotonic() - started_at > self._timeout_s / 2
+            raise RankFailureError(
+                f"the ranks could not be joined{f' within {self._timeout_s:g} s' if is_late else ''}: "
+                f"{one_line(str(error))}. Check that all of them have started, and GLOO_SOCKET_IFNAME, which "
+                "names the network interface"
+            ) from error
+        self._groups.append(group)
+        if self._heartbeat.peer_failure is not None:
+            group.abort(self._heartbeat.peer_failure)
+        return group
+
+    def _create_group(self, make: Callable[[], RankGroup]) -> RankGroup:
+        """Create a group with all its members; raise at once if a rank is lost meanwhile."""
+        outcome: list[RankGroup | Exception] = []
+        is_done = threading.Event()
+
+        def join() -> None:
+            try:
+                outcome.append(make())
+            except Exception as error:
+                outcome.append(error)
+            is_done.set()
+
+        self._joins.add(is_done)
+        # A thread that waits in there cannot be interrupted before the timeout.
+        threading.Thread(target=join, name="hyrt.ranks.join", daemon=True).start()
+        if self._heartbeat.peer_failure is None:
+            is_done.wait()
+        self._joins.remove(is_done)
+        if not outcome:
+            self._has_join_thread = True
+            assert self._heartbeat.peer_failure is not None
+            raise self._heartbeat.peer_failure
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        return outcome[0]
+
+
+@contextmanager
+def init_from_launcher(
+    *, timeout_s: float, on_peer_failure: Callable[[RankFailureError], None] = lambda loss: None
+) -> Iterator[DistributedContext]:
+    """Join the processes that torchrun or another launcher has started, and leave them when the block ends.
+
+    A failure in the block is reported to all ranks.
+
+    Parameters
+    ----------
+    timeout_s, on_peer_failure
+        Arguments of `DistributedContext`.
+
+    Raises
+    ------
+    RankFailureError
+        If the ranks cannot be joined, or a rank is lost.
+    """
+    keeper = store_host_name()
+    store, rank, size = connect_store(timeout_s, keeper)
+    launch = launch_info_from_env()
+    restarts = 0 if launch is None else launch.restarts
+    try:
+        # torchrun's store still holds the keys of earlier attempts.
+        result = join_ranks(PrefixStore("hyrt", store), rank, size, restarts, timeout_s)
+    except (dist.DistError, RuntimeError) as error:
+        raise RankFailureError(
+            f"{keeper} was lost: it keeps the store of the ranks ({one_line(str(error))})"
+        ) from error
+    ranks = DistributedContext(
+        PrefixStore(f"hyrt/{result.name}", store),
+        rank,
+        size,
+        timeout_s=timeout_s,
+        on_peer_failure=on_peer_failure,
+        store_host=keeper,
+    )
+    ranks.restarts = result.restarts
+    try:
+        with set_local_world_size(ranks.control):
+            yield ranks
+        ranks.shut_down()
+    except BaseException as error:
+        ranks.broadcast_failure(error)
+        if keeper == f"rank {rank}":
+            ranks.wait_until_acknowledged()
+        raise
+    finally:
+        ranks.close()

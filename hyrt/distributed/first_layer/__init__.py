@@ -1,1 +1,0 @@
-"""Distributed first layers: feature parallelism (P3) and migrating models (HopGNN)."""

@@ -1,1 +1,0 @@
-"""Halo exchange of rows and their gradients: only the needed rows, or all rows."""

@@ -1,1 +1,0 @@
-"""All-reduce of gradients over all ranks."""

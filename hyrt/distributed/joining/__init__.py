@@ -1,1 +1,0 @@
-"""Rendezvous of the processes that a launcher has started."""

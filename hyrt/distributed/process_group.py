@@ -1,0 +1,300 @@
+"""Process groups: collective operations between ranks, each group with its own connections and thread, and
+counters of their network traffic.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+from weakref import WeakSet
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+
+from hyrt.runtime.channel import ChannelClosedError
+
+
+class TrafficCounters:
+    """Thread-safe counters of the bytes that one rank sends and receives."""
+
+    def __init__(self) -> None:
+        self._sent: Counter[str] = Counter()
+        self._received: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def add(self, purpose: str, sent: int, received: int) -> None:
+        """Count bytes sent to other ranks and received from other ranks."""
+        with self._lock:
+            self._sent[purpose] += sent
+            self._received[purpose] += received
+
+    def sent(self) -> dict[str, int]:
+        """Return the bytes sent so far, by purpose."""
+        with self._lock:
+            return dict(self._sent)
+
+    def received(self) -> dict[str, int]:
+        """Return the bytes received so far, by purpose."""
+        with self._lock:
+            return dict(self._received)
+
+
+ErrorFactory = Callable[[str, Exception], Exception]
+"""Creates the error of a failed operation from its name and torch's error: finds out which rank was lost, and
+why.
+"""
+
+
+class PendingCollective:
+    """Handle of an asynchronous collective operation.
+
+    Parameters
+    ----------
+    operation
+        Torch's handle of the operation.
+    wait
+        Waits for the operation until the event is set.
+    """
+
+    def __init__(self, operation: Any, wait: Callable[[Any, threading.Event], None]) -> None:
+        self._operation = operation
+        self._wait = wait
+        self._woken = threading.Event()
+        self.ended_at: float | None = None
+        """End time (`time.perf_counter`); None while the operation is running."""
+        # A thread in `operation.wait()` cannot be woken before the timeout.
+        operation.get_future().add_done_callback(self._note_end)
+
+    def _note_end(self, future: Any) -> None:
+        self.ended_at = time.perf_counter()
+        self._woken.set()
+
+    @property
+    def running_operation(self) -> Any | None:
+        """The operation, if it is still running and no thread has begun to wait for it."""
+        return self._operation if self.ended_at is None else None
+
+    def wake(self) -> None:
+        """Wake the thread in `wait` because the operation was aborted."""
+        self._woken.set()
+
+    def wait(self) -> None:
+        """Wait until the operation has ended; raise the group's errors. To be called once."""
+        operation, self._operation = self._operation, None
+        self._wait(operation, self._woken)
+
+
+class RankGroup:
+    """Process group of all or some ranks.
+
+    One thread per rank uses the group, with the same order of operations at every rank. Tensors are
+    contiguous and on the CPU. If a rank is lost, an operation raises the error that `make_error` returns.
+
+    Parameters
+    ----------
+    name
+        Purpose of the group, for messages.
+    store
+        The store in which the ranks find each other's addresses.
+    rank, size
+        Number of this rank in the group, and number of its ranks.
+    timeout_s
+        Longest time for an operation, in seconds.
+    counts
+        Counts the bytes of all operations.
+    make_error
+        Creates the errors.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: Any,
+        rank: int,
+        size: int,
+        *,
+        timeout_s: float,
+        counts: TrafficCounters,
+        make_error: ErrorFactory,
+    ) -> None:
+        self.name = name
+        self.rank = rank
+        self.size = size
+        self.num_started = 0
+        """Number of operations that this rank has started."""
+        self.has_live_operations = False
+        """Whether an aborted operation is still running, for which torch would wait at exit."""
+        self._counts = counts
+        self._make_error = make_error
+        self._waiting: WeakSet[PendingCollective] = WeakSet()
+        self._reason: Exception | None = None
+        self._group: Any = dist.ProcessGroupGloo(
+            PrefixStore(name, store), rank, size, timedelta(seconds=timeout_s)
+        )
+
+    def all_reduce(self, tensor: torch.Tensor, purpose: str) -> None:
+        """Replace a tensor by its sum over all ranks (all-reduce); all ranks get the same bits.
+
+        Equal tensors on the same number of ranks give equal bits in every run.
+        """
+        self.start_all_reduce(tensor, purpose).wait()
+
+    def start_all_reduce(self, tensor: torch.Tensor, purpose: str) -> PendingCollective:
+        """Start an `add`; the tensor must not be used until the operation has ended."""
+        pending = self._start(lambda: self._group.allreduce([tensor]), purpose)
+        num_bytes = 2 * (self.size - 1) * tensor.nbytes // self.size
+        self._counts.add(purpose, num_bytes, num_bytes)
+        return pending
+
+    def broadcast_from_first(self, tensor: torch.Tensor, purpose: str) -> None:
+        """Replace a tensor by the tensor of rank 0 (broadcast)."""
+        self.start_broadcast(tensor, 0, purpose).wait()
+
+    def all_to_all(
+        self,
+        sent: torch.Tensor,
+        send_counts: Sequence[int],
+        received: torch.Tensor,
+        receive_counts: Sequence[int],
+        purpose: str,
+    ) -> None:
+        """Send rows to every rank, and receive rows from every rank (all-to-all).
+
+        Parameters
+        ----------
+        sent
+            [n, ...] rows for rank 0, followed by the rows for rank 1, and so on.
+        send_counts
+            [size] number of rows for each rank.
+        received
+            [m, ...] overwritten with the rows from rank 0, followed by the rows from rank 1, and so on.
+        receive_counts
+            [size] number of rows from each rank.
+        purpose
+            Purpose, for the byte counters.
+        """
+        self.start_all_to_all(sent, send_counts, received, receive_counts, purpose).wait()
+
+    def start_all_to_all(
+        self,
+        sent: torch.Tensor,
+        send_counts: Sequence[int],
+        received: torch.Tensor,
+        receive_counts: Sequence[int],
+        purpose: str,
+    ) -> PendingCollective:
+        """Start an `exchange`; `sent` and `received` must not be used until the operation has ended."""
+        pending = self._start(
+            lambda: self._group.alltoall_base(received, sent, list(receive_counts), list(send_counts)),
+            purpose,
+        )
+        self._counts.add(
+            purpose, self._remote_bytes(sent, send_counts), self._remote_bytes(received, receive_counts)
+        )
+        return pending
+
+    def start_broadcast(self, tensor: torch.Tensor, root: int, purpose: str) -> PendingCollective:
+        """Start to replace a tensor by the tensor of rank `root` (broadcast)."""
+        pending = self._start(lambda: self._group.broadcast(tensor, root), purpose)
+        is_root = self.rank == root
+        others = tensor.nbytes * (self.size - 1)
+        self._counts.add(purpose, others if is_root else 0, 0 if is_root else tensor.nbytes)
+        return pending
+
+    def start_reduce(self, tensor: torch.Tensor, root: int, purpose: str) -> PendingCollective:
+        """Start to replace the tensor of rank `root` by the sum over all ranks (reduce).
+
+        The tensors of the other ranks are undefined afterwards.
+
+        Equal tensors on the same number of ranks give equal bits in every run.
+        """
+        pending = self._start(lambda: self._group.reduce(tensor, root), purpose)
+        # Gloo reduces pieces around a ring until each rank has the sum of one piece, and then gathers the
+        # pieces.
+        is_root = self.rank == root
+        ring = (self.size - 1) * tensor.nbytes // self.size
+        gathered = tensor.nbytes - ring
+        self._counts.add(
+            purpose,
+            ring if is_root else ring + gathered,
+            ring + (self.size - 1) * gathered if is_root else ring,
+        )
+        return pending
+
+    def exchange_counts(self, counts: Sequence[int], purpose: str) -> list[int]:
+        """Send one number to each rank; return the numbers received from all ranks."""
+        sent, received = torch.tensor(counts, dtype=torch.int64), torch.empty(self.size, dtype=torch.int64)
+        one_each = [1] * self.size
+        self.all_to_all(sent, one_each, received, one_each, purpose)
+        return [int(count) for count in received.tolist()]
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an operation is running; other ranks may not have started it yet."""
+        return any(pending.ended_at is None for pending in list(self._waiting))
+
+    def abort(self, reason: Exception) -> None:
+        """Raise `reason` in the thread that waits for an operation, and in all later operations.
+
+        Thread-safe. Operations that have been started keep running in the background.
+        """
+        if self._reason is None:
+            self._reason = reason
+        for pending in list(self._waiting):
+            if (operation := pending.running_operation) is not None:
+                self._leak(operation)
+            pending.wake()
+
+    def close(self) -> None:
+        """Stop the group's threads after their operations have ended; no operation may follow.
+
+        Does nothing if the run has failed, because the threads may wait for another rank. At exit, Python
+        would
+        end these threads inside torch's code, which aborts the process.
+        """
+        if (
+            self._reason is None or isinstance(self._reason, ChannelClosedError)
+        ) and not self.has_live_operations:
+            self._group = None
+
+    def _remote_bytes(self, rows: torch.Tensor, counts: Sequence[int]) -> int:
+        """Return the number of bytes that are sent to or received from other ranks."""
+        others = sum(counts) - counts[self.rank]
+        return others * (rows.nbytes // max(1, len(rows)))
+
+    def _start(self, start: Callable[[], Any], doing: str) -> PendingCollective:
+        if self._reason is not None:
+            raise self._reason
+        self.num_started += 1
+        try:
+            pending = PendingCollective(start(), partial(self._wait, doing))
+        except RuntimeError as error:
+            raise self._make_error(f"{doing} ({self.name})", error) from error
+        self._waiting.add(pending)
+        return pending
+
+    def _wait(self, doing: str, operation: Any, woken: threading.Event) -> None:
+        try:
+            if self._reason is None:
+                woken.wait()
+            if operation.get_future().done():
+                operation.wait()
+                return
+        except RuntimeError as error:
+            raise self._make_error(f"{doing} ({self.name})", error) from error
+        self._leak(operation)
+        assert self._reason is not None
+        raise self._reason
+
+    def _leak(self, operation: Any) -> None:
+        # Leak a reference: freeing the group would wait for its threads, which wait for other ranks.
+        for handle in (self._group, operation):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
+        self.has_live_operations = True

@@ -1,0 +1,339 @@
+"""Sampling with partitioned topology: the owners of vertices sample their neighbours, for all hops of a step
+in advance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.config import Config
+from hyrt.distributed.context import DistributedContext
+from hyrt.distributed.process_group import RankGroup
+from hyrt.distributed.rows.local_rows import LocalRows
+from hyrt.distributed.strategies.registry import find_strategy_problem
+from hyrt.errors import ConfigError
+from hyrt.formatting import short_repr
+from hyrt.graph.graph import Graph
+from hyrt.graph.topology import Topology
+from hyrt.runtime.buffer_pool import BufferPool, PooledArrays
+from hyrt.runtime.channel import ChannelClosedError
+from hyrt.runtime.rng import SAMPLE, stream_key
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.block import Ids
+from hyrt.sampling.minibatch import MiniBatch
+from hyrt.sampling.neighbor_sampler import sample_hop
+from hyrt.sampling.sampler import EdgeValues, Hop, HopSampler, Sampler, gather_edge_values
+from hyrt.sampling.settings.neighbor_settings import NeighborSettings
+from hyrt.training.setup import PreparedRun
+
+
+def with_global_degrees(graph: Graph, group: RankGroup) -> Graph:
+    """Return the graph of a rank's edges with the global in-degrees and sums of edge weights of all vertices.
+
+    Layers that weight neighbours by degree (GCN) need the degrees of remote sources. Every rank must call it
+    at
+    the same time.
+
+    Parameters
+    ----------
+    graph
+        The edges into the vertices of this rank; other vertices appear to have no incoming edges.
+    group
+        The ranks.
+    """
+    local = graph.topology
+    degrees = torch.from_numpy(local.in_degrees.copy())
+    group.all_reduce(degrees, "edges")
+    topology = Topology(
+        local.indptr, local.indices, local.edge_types, local.edge_weights, local.edge_features
+    )
+    # Override values that would be computed from the local edges only.
+    topology.__dict__["in_degrees"] = degrees.numpy()
+    if local.edge_weights is not None:
+        # All edges into a vertex are at one rank, so the sum adds zeros and does not round.
+        sums = torch.from_numpy(local.weighted_degrees.copy())
+        group.all_reduce(sums, "edges")
+        topology.__dict__["weighted_degrees"] = sums.numpy()
+    return replace(graph, topology=topology)
+
+
+_PURPOSE = "edges"
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RemoteHop:
+    """Sampled neighbours of all vertices that a rank reaches in one layer of a step."""
+
+    vertices: Ids
+    """[n] vertices, sorted."""
+    hop: Hop
+    """Their neighbours."""
+
+    __repr__ = short_repr
+
+
+class StepHops:
+    """Sampled neighbours of a step, for mini-batches of any of its units; a `HopSampler`."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[int, RemoteHop] = {}
+
+    def add(self, key: np.uint64, layer: RemoteHop) -> None:
+        """Add the neighbours of one layer."""
+        self._by_key[int(key)] = layer
+
+    def draw(self, vertices: Ids, fanout: int, key: np.uint64, *, relabel: bool) -> Hop:
+        """Look up the neighbours of some of the requested vertices."""
+        layer = self._by_key[int(key)]
+        positions = np.searchsorted(layer.vertices, vertices)
+        starts = layer.hop.offsets[positions].astype(np.int64)
+        counts = layer.hop.offsets[positions + 1] - starts
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        edges = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], counts)
+        types, values = layer.hop.edge_types, layer.hop.values
+        return Hop(
+            degrees=layer.hop.degrees[positions],
+            offsets=offsets.astype(np.int32),
+            neighbors=layer.hop.neighbors[edges],
+            edge_types=None if types is None else types[edges],
+            values=None if values is None else values.select(edges),
+        )
+
+    def close(self) -> None:
+        """Do nothing: no resources are held."""
+
+
+class RemoteNeighborSampler:
+    """Samples the neighbours of a step's vertices at the ranks that own their edges, hop by hop.
+
+    Each hop is one request and one response: vertices are sent to their owners, which sample as a single
+    machine
+    would, and the neighbours are sent back. All ranks must request the same steps in the same order, even
+    without targets, because other ranks may need their edges.
+
+    Parameters
+    ----------
+    topology
+        The edges into the vertices of this rank.
+    owners
+        [V] rank that owns the edges into each vertex.
+    group
+        The ranks, for the sampling thread.
+    fanouts
+        Neighbours per vertex for each layer, the targets' layer first; -1 takes all.
+    seed
+        Seed of the run.
+    """
+
+    def __init__(
+        self, topology: Topology, owners: Array, group: RankGroup, fanouts: Sequence[int], seed: int
+    ) -> None:
+        self._topology = topology
+        self._owners = owners
+        self._group = group
+        self._fanouts = list(fanouts)
+        self._seed = seed
+        self._pool = BufferPool()
+
+    def sample_step(self, step: int, units: Ids, workers: Workers) -> StepHops:
+        """Sample all hops of this rank's units of a step; every rank must call it at the same time."""
+        step_hops, layers, vertices = StepHops(), len(self._fanouts), np.unique(units)
+        for depth, fanout in enumerate(self._fanouts):
+            key = stream_key(self._seed, SAMPLE, step, layers - depth)
+            layer = self._request_hop(vertices, fanout, key, workers)
+            step_hops.add(key, layer)
+            if depth + 1 < layers:
+                vertices = np.union1d(vertices, layer.hop.neighbors)
+        return step_hops
+
+    def end(self) -> None:
+        """Stop sampling: a waiting thread raises `ChannelClosedError`. Thread-safe."""
+        self._group.abort(ChannelClosedError("no more neighbours are asked for"))
+
+    def _request_hop(self, vertices: Ids, fanout: int, key: np.uint64, workers: Workers) -> RemoteHop:
+        group, owners = self._group, self._owners[vertices]
+        by_owner = np.argsort(owners, kind="stable")
+        counts = np.bincount(owners, minlength=group.size).tolist()
+        request_counts = group.exchange_counts(counts, _PURPOSE)
+        requested = np.empty(sum(request_counts), vertices.dtype)
+        self._exchange(vertices[by_owner], counts, requested, request_counts)
+        arrays = PooledArrays(self._pool)
+        sampled = sample_hop(self._topology, requested, fanout, key, workers, self._pool, arrays)
+        sizes = np.stack([sampled.degrees, np.diff(sampled.offsets)], axis=1)
+        degrees_and_counts = np.empty((len(vertices), 2), np.int32)
+        self._exchange(sizes, request_counts, degrees_and_counts, counts)
+        edges_sent, edges_received = (
+            _sum_per_rank(sizes[:, 1], request_counts),
+            _sum_per_rank(degrees_and_counts[:, 1], counts),
+        )
+        neighbors = np.empty(sum(edges_received), vertices.dtype)
+        self._exchange(sampled.neighbors, edges_sent, neighbors, edges_received)
+        local_values = gather_edge_values(
+            self._topology, requested, sampled.offsets, sampled.neighbors, workers, arrays, sampled.edges
+        )
+
+        def exchange_values(values: Array | None) -> Array | None:
+            """Exchange an array with one entry per requested edge."""
+            if values is None:
+                return None
+            out = np.empty((len(neighbors), *values.shape[1:]), values.dtype)
+            self._exchange(values, edges_sent, out, edges_received)
+            return out
+
+        types = exchange_values(sampled.edge_types)
+        values = EdgeValues(exchange_values(local_values.weights), exchange_values(local_values.features))
+        arrays.release()
+        offsets = np.concatenate([[0], np.cumsum(degrees_and_counts[:, 1])])
+        # Responses are grouped by owner; restore the sorted order of the vertices.
+        order = np.argsort(by_owner, kind="stable")
+        lengths = degrees_and_counts[order, 1].astype(np.int64)
+        ends = np.cumsum(lengths)
+        edges = np.arange(len(neighbors)) + np.repeat(offsets[:-1][order] - (ends - lengths), lengths)
+        return RemoteHop(
+            vertices,
+            Hop(
+                degrees=degrees_and_counts[order, 0],
+                offsets=np.concatenate([[0], ends]),
+                neighbors=neighbors[edges],
+                edge_types=None if types is None else types[edges],
+                values=values.select(edges),
+            ),
+        )
+
+    def _exchange(
+        self, sent: Array, send_counts: Sequence[int], received: Array, receive_counts: Sequence[int]
+    ) -> None:
+        self._group.all_to_all(
+            torch.from_numpy(np.ascontiguousarray(sent)),
+            send_counts,
+            torch.from_numpy(received),
+            receive_counts,
+            _PURPOSE,
+        )
+
+
+def _sum_per_rank(lengths: Array, counts: Sequence[int]) -> list[int]:
+    """Sum consecutive groups of lengths; counts[i] is the size of group i."""
+    totals = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[np.cumsum(counts)]
+    sums: list[int] = np.diff(totals, prepend=0).tolist()
+    return sums
+
+
+class DistributedNeighborSampler:
+    """Samples mini-batches from neighbours that were requested when the step was split.
+
+    All ranks therefore exchange requests once per step, regardless of their numbers of trainers and time
+    steps.
+
+    Parameters
+    ----------
+    sampler
+        Creates the steps, and mini-batches from neighbours.
+    hops
+        Requests neighbours from other ranks.
+    local_units
+        Returns this rank's units of a step, per time step.
+    workers
+        Threads that sample for other ranks.
+    in_flight
+        Maximum number of concurrent steps.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        hops: RemoteNeighborSampler,
+        local_units: Callable[[int, Ids], list[Ids]],
+        workers: Workers,
+        in_flight: int,
+    ) -> None:
+        self._sampler = sampler
+        self._hops = hops
+        self._local_units = local_units
+        self._workers = workers
+        self._in_flight = in_flight
+        self._step_hops: dict[int, StepHops] = {}
+
+    def steps_per_epoch(self) -> int:
+        return self._sampler.steps_per_epoch()
+
+    def units(self, step: int) -> Ids:
+        return self._sampler.units(step)
+
+    def local_units(self, step: int, units: Ids) -> list[Ids]:
+        """Return the units of a step that this rank trains, after requesting their neighbours."""
+        local = self._local_units(step, units)
+        self._step_hops[step] = self._hops.sample_step(step, np.concatenate(local), self._workers)
+        # Keep the neighbours until the step is over, because a failed work item is sampled again.
+        self._step_hops.pop(step - self._in_flight - 1, None)
+        return local
+
+    def end(self) -> None:
+        """Stop splitting steps: a thread that requests neighbours raises `ChannelClosedError`.
+
+        Thread-safe.
+        """
+        self._hops.end()
+
+    def sample(
+        self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None
+    ) -> MiniBatch:
+        return self._sampler.sample(step, units, workers, in_place=in_place, hops=self._step_hops[step])
+
+
+def build_distributed_sampler(
+    config: Config,
+    graph: Graph,
+    local_rows: LocalRows,
+    ranks: DistributedContext,
+    prepared: PreparedRun,
+    local_units: Callable[[int, Ids], list[Ids]],
+) -> DistributedNeighborSampler:
+    """Create a sampler that requests neighbours from other ranks.
+
+    Parameters
+    ----------
+    config
+        All settings.
+    graph
+        The edges into this rank's vertices, with the degrees of all vertices.
+    local_rows
+        Owners of all vertices.
+    ranks
+        All ranks; each rank must call it at the same time.
+    prepared
+        Sampler over the local edges.
+    local_units
+        Returns this rank's units of a step, per time step.
+
+    Raises
+    ------
+    ConfigError
+        If the strategy, the sampler or the cache needs all edges.
+    """
+    sampler = config.sampler
+    if problem := find_strategy_problem(config, config.distributed.strategy, has_partitioned_topology=True):
+        raise ConfigError(problem)
+    if not isinstance(sampler, NeighborSettings) or sampler.draws_on_device:
+        raise ConfigError(
+            "parts made with --topology split require the neighbor sampler on the host: partition with "
+            "--topology replicated, or set sampler.kind=neighbor and sampler.on_device=false"
+        )
+    if config.distributed.cache is not None:
+        raise ConfigError(
+            "distributed.cache needs the full topology on every rank, but these parts were made with "
+            "--topology split: remove it, or partition with --topology replicated"
+        )
+    hops = RemoteNeighborSampler(
+        graph.topology, local_rows.owners, ranks.group("edges"), config.fanouts, config.seed
+    )
+    return DistributedNeighborSampler(
+        prepared.sampler, hops, local_units, Workers(1, "hyrt.edges"), in_flight=config.runtime.depth
+    )

@@ -1,0 +1,172 @@
+"""Graph of a rank with the feature rows of all ranks, and the cache of remote rows, which is filled before
+the first step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hyrt.config import Config
+from hyrt.distributed.context import DistributedContext
+from hyrt.distributed.rows.distributed_rows import DistributedRows, DistributedSparseRows
+from hyrt.distributed.rows.local_rows import LocalRows
+from hyrt.distributed.strategies.expected_rows import remote_reads
+from hyrt.distributed.strategies.strategy import Strategy
+from hyrt.errors import ConfigError
+from hyrt.formatting import format_bytes
+from hyrt.graph.graph import Graph
+from hyrt.graph.row_source import PrefetchedRowSource, SparseFeatures
+from hyrt.runtime.workers import current_workers
+from hyrt.sampling.hotness import HotnessRanking
+from hyrt.sampling.settings.neighbor_settings import NeighborSettings
+from hyrt.telemetry.events import Notice
+from hyrt.telemetry.hooks import Hook
+from hyrt.training.setup import PreparedRun
+
+
+def build_global_graph(
+    config: Config, graph: Graph, local_rows: LocalRows, ranks: DistributedContext
+) -> Graph:
+    """Return the graph with all rows; the load stage fetches rows of other ranks.
+
+    Parameters
+    ----------
+    config
+        All settings; `distributed.wire` is the wire format of the rows.
+    graph
+        Topology, labels and splits.
+    local_rows
+        Rows of this rank.
+    ranks
+        All ranks.
+
+    Raises
+    ------
+    ConfigError
+        If sparse rows would be rounded.
+    """
+    rows: PrefetchedRowSource
+    if isinstance(local_rows.rows, SparseFeatures):
+        if config.distributed.wire != "float32":
+            raise ConfigError(
+                f"distributed.wire={config.distributed.wire} rounds dense rows, and {config.data.source} has "
+                "sparse rows, which are sent unchanged: remove distributed.wire"
+            )
+        rows = DistributedSparseRows(local_rows.rows, local_rows.local_ids, local_rows.owners, ranks.rows)
+    else:
+        wire = config.distributed.wire
+        rows = DistributedRows(
+            local_rows.rows,
+            local_rows.local_ids,
+            local_rows.owners,
+            ranks.rows,
+            wire,
+            same_host_rows=local_rows.same_host_rows,
+        )
+    return graph.with_features(rows)
+
+
+class RowCache(Hook):
+    """Reports the hit rate of the row caches of all ranks at the end of a run.
+
+    Parameters
+    ----------
+    rows
+        Rows of all ranks.
+    reads
+        Expected reads of this rank.
+    ranks
+        All ranks.
+    """
+
+    def __init__(
+        self, rows: DistributedRows | DistributedSparseRows, reads: HotnessRanking, ranks: DistributedContext
+    ) -> None:
+        self._rows = rows
+        self._reads = reads
+        self._group = ranks.control
+
+    def on_end(self, summary: dict[str, Any]) -> Notice:
+        """Add the numbers of rows and bytes and the hit rates to the summary."""
+        counts = self._rows.cache_counts()
+        expected = [
+            self._reads.covered_accesses(counts.rows),
+            self._reads.covered_accesses(len(self._reads.accesses)),
+        ]
+        totals = torch.tensor([*counts, *expected], dtype=torch.float64)
+        self._group.all_reduce(totals, "control")
+        rows, num_bytes, hits, lookups, expected_hits, expected_lookups = totals.tolist()
+        measured = hits / lookups if lookups else 0.0
+        predicted = expected_hits / expected_lookups if expected_lookups else 0.0
+        summary["row_cache"] = {
+            "rows": int(rows),
+            "bytes": int(num_bytes),
+            "hit_rate": measured,
+            "predicted_hit_rate": predicted,
+        }
+        text = (
+            f"{rows:,.0f} remote rows were cached ({format_bytes(num_bytes)} in total): hit "
+            f"rate {measured:.1%} "
+            f"({predicted:.1%} predicted)"
+        )
+        return Notice(kind="info", text=text)
+
+
+def fill_cache(
+    config: Config,
+    graph: Graph,
+    local_rows: LocalRows,
+    ranks: DistributedContext,
+    prepared: PreparedRun,
+    strategy: Strategy,
+) -> RowCache:
+    """Fill this rank's row cache; every rank must call it at the same time.
+
+    Parameters
+    ----------
+    config
+        All settings; `distributed.cache` is the size of the cache.
+    graph
+        The topology.
+    local_rows
+        Local rows and the owners of all rows.
+    ranks
+        All ranks.
+    prepared
+        Training vertices, and the graph with the rows of all ranks.
+    strategy
+        Places the targets, and thereby determines which rank needs which rows.
+
+    Raises
+    ------
+    ConfigError
+        If the sampler is not a neighbour sampler: its reads cannot be predicted.
+    """
+    cache_size, settings, rows = config.distributed.cache, config.sampler, prepared.graph.features
+    assert cache_size is not None
+    assert isinstance(rows, DistributedRows | DistributedSparseRows)
+    if not isinstance(settings, NeighborSettings):
+        raise ConfigError(
+            f"distributed.cache keeps the rows that sampler.kind=neighbor is expected to need, and "
+            f"sampler.kind is {settings.kind}: omit distributed.cache"
+        )
+    reads = remote_reads(
+        graph.topology,
+        prepared.targets,
+        local_rows.owners,
+        ranks.rank,
+        ranks.size,
+        strategy,
+        config.data.batch_size,
+        config.fanouts,
+        local_rows.same_host_rows,
+    )
+    workers = current_workers()
+    if isinstance(cache_size, float):
+        chosen = reads.vertices[: int(cache_size * graph.num_vertices)]
+    else:
+        chosen = rows.select_fitting(reads.vertices, cache_size, workers)
+    rows.cache(chosen, workers)
+    return RowCache(rows, reads, ranks)

@@ -1,0 +1,352 @@
+"""Setup of a rank's part of a mini-batch run, on partitioned homogeneous or replicated
+heterogeneous graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+
+from hyrt.config import Config
+from hyrt.config.run_settings import MEASURED, DistributedConfig
+from hyrt.distributed.context import DistributedContext
+from hyrt.distributed.evaluation import OwnerRankScorer
+from hyrt.distributed.feature_parallel import FeatureParallelInput, feature_parallel_weight, gather_columns
+from hyrt.distributed.gradient_allreduce import (
+    GradientAllReduce,
+    GradientBuckets,
+    SparseGradientAllReduce,
+    build_buckets,
+)
+from hyrt.distributed.model_migration import MigratingModelInputs, ModelMigration
+from hyrt.distributed.monitoring import RankSpeeds, TimeSteps, TraceMerger
+from hyrt.distributed.remote_sampling import build_distributed_sampler
+from hyrt.distributed.rows.distributed_rows import WireRoundingNotice
+from hyrt.distributed.rows.global_rows import fill_cache
+from hyrt.distributed.rows.local_rows import LocalRows
+from hyrt.distributed.setup.step_placement import AllRankBatches, StepPlacement, build_placement
+from hyrt.distributed.strategies.model_centric import ModelCentricStrategy
+from hyrt.distributed.strategies.p3 import column_owners
+from hyrt.errors import ConfigError
+from hyrt.formatting import pluralize, short_repr
+from hyrt.graph.graph import Graph
+from hyrt.inference.score_vertices import computes_by_layers
+from hyrt.nn.hetero.node_embedding import find_embeddings
+from hyrt.nn.inputs import get_model_inputs
+from hyrt.pipeline.synchronize import Reduction, no_handoff
+from hyrt.pipeline.work_items import RankSlice
+from hyrt.runtime.hardware import available_cores
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.settings.neighbor_settings import NeighborSettings
+from hyrt.telemetry.hooks import Hook
+from hyrt.training.checkpoint import Checkpoint
+from hyrt.training.distributed_run import DistributedRunConfig
+from hyrt.training.setup import PreparedRun, build_sampler
+
+
+def build_feature_parallel_input(
+    config: Config,
+    graph: Graph,
+    local_rows: LocalRows,
+    ranks: DistributedContext,
+    prepared: PreparedRun,
+    parameters: Sequence[torch.Tensor],
+    placed: StepPlacement,
+) -> FeatureParallelInput:
+    """Create feature-parallel inputs for strategy p3; every rank must call it at the same time.
+
+    Raises
+    ------
+    ConfigError
+        If the model's first layer does not support feature parallelism.
+    """
+    weight = feature_parallel_weight(prepared.model)
+    aggregation = get_model_inputs(prepared.model).aggregation
+    owners = column_owners(local_rows.rows.width, ranks.size, config.seed)
+    with Workers(available_cores(), "hyrt.columns") as workers:
+        matrix = gather_columns(local_rows, owners, ranks.rows, workers)
+    return FeatureParallelInput(
+        matrix,
+        np.flatnonzero(owners == ranks.rank),
+        local_rows.rows.width,
+        aggregation,
+        next(number for number, parameter in enumerate(parameters) if parameter is weight),
+        parameters,
+        _all_rank_batches(config, graph, prepared, placed, in_place=aggregation is not None),
+        ranks.rows,
+    )
+
+
+def build_migrating_inputs(
+    config: Config,
+    graph: Graph,
+    local_rows: LocalRows,
+    ranks: DistributedContext,
+    prepared: PreparedRun,
+    parameters: Sequence[torch.Tensor],
+    placed: StepPlacement,
+) -> MigratingModelInputs:
+    """Create the inputs for strategy naive-migration, which models collect from rank to rank."""
+    aggregation = get_model_inputs(prepared.model).aggregation
+    if aggregation is not None and aggregation.reduce == "max":
+        aggregation = None
+    return MigratingModelInputs(
+        local_rows,
+        aggregation,
+        2 * sum(parameter.nbytes for parameter in parameters),
+        _all_rank_batches(config, graph, prepared, placed, in_place=False),
+        ranks.rows,
+    )
+
+
+def _all_rank_batches(
+    config: Config, graph: Graph, prepared: PreparedRun, placed: StepPlacement, *, in_place: bool
+) -> AllRankBatches:
+    sampler = build_sampler(config, graph, prepared.targets, prepared.objective)
+    return AllRankBatches(sampler, placed.units_by_rank, in_place=in_place)
+
+
+@dataclass(frozen=True, slots=True)
+class RankSetup:
+    """A rank's part of a run, with the components that its session needs."""
+
+    graph: Graph
+    """Graph with the feature rows that the trainers use."""
+    shared: DistributedRunConfig
+    """Distributed configuration of the run."""
+    reduction: GradientAllReduce
+    """All-reduces gradients, and agrees when all ranks stop."""
+    time_steps: TimeSteps | None
+    """Chooses the number of time steps; None if steps have one time step."""
+    speeds: RankSpeeds | None
+    """Measures the ranks, if a step is divided by their speeds."""
+    hooks: Sequence[Hook]
+    """Additional hooks of the run."""
+
+    __repr__ = short_repr
+
+    def resume_from(self, checkpoint: Checkpoint | None) -> None:
+        """Restore adaptive state from the checkpoint of a resumed run."""
+        if checkpoint is None:
+            return
+        epochs_s = checkpoint.state["totals"]["epochs_s"]
+        if self.time_steps is not None:
+            self.time_steps.restore(epochs_s)
+        if self.speeds is not None:
+            self.speeds.resume_after(len(epochs_s))
+
+
+def set_up_run(
+    config: Config,
+    graph: Graph,
+    local_rows: LocalRows,
+    ranks: DistributedContext,
+    prepared: PreparedRun,
+    stop_signal: Callable[[], int] = lambda: 0,
+    *,
+    has_partitioned_topology: bool = False,
+) -> RankSetup:
+    """Create a rank's part of a run.
+
+    Parameters
+    ----------
+    config
+        All settings; `distributed` configures the ranks.
+    graph
+        Topology, labels and splits.
+    local_rows
+        Rows of this rank.
+    ranks
+        All ranks.
+    prepared
+        Model, objective and sampler.
+    stop_signal
+        Returns the number of the signal that requests this rank to stop; 0 for none.
+    has_partitioned_topology
+        Whether the graph contains only the edges into this rank's vertices, with all in-degrees
+        (`hyrt.distributed.remote_sampling`).
+
+    Raises
+    ------
+    ConfigError
+        If partitioned topology does not support the strategy or the sampler, or the strategy the model.
+    """
+    model = prepared.model
+    full, by_layers = config.evaluate.mode == "full", computes_by_layers(config, model)
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = build_buckets(parameters)
+    # The gradients of a small model are reduced in one operation after the backward pass.
+    buckets = GradientBuckets(ranks.group("buckets"), parameters, groups) if len(groups) > 1 else None
+    reduction = GradientAllReduce(
+        ranks.gradients, parameters, prepared.objective.counts, stop_signal, buckets
+    )
+    scores = OwnerRankScorer(
+        graph,
+        local_rows,
+        ranks.control,
+        memory_bytes=int(config.evaluate.memory_gib * 2**30),
+        fanouts=None if by_layers else [-1] * len(config.fanouts) if full else config.fanouts,
+        batch_size=min(config.data.batch_size, 256) if full else config.data.batch_size,
+        seed=config.seed,
+        agree=reduction.agree_to_stop,
+        has_partitioned_topology=has_partitioned_topology,
+    )
+    time_steps = speeds = None
+    steps_per_epoch, overlapped = prepared.sampler.steps_per_epoch(), config.runtime.pipelined
+    ahead = config.runtime.depth if overlapped else 1
+    if config.distributed.strategy == "hopgnn":
+        time_steps = TimeSteps(
+            ranks.control, steps_per_epoch, steps_ahead=ahead, fixed=config.distributed.time_steps
+        )
+    if config.distributed.shares == MEASURED:
+        speeds = RankSpeeds(ranks.control, steps_per_epoch, ahead, overlapped=overlapped)
+    placed = build_placement(
+        config,
+        graph,
+        local_rows,
+        ranks,
+        prepared,
+        time_steps,
+        speeds,
+        has_partitioned_topology=has_partitioned_topology,
+    )
+    local_units, end = placed.local_units, _do_nothing
+    if has_partitioned_topology:
+        distributed_sampler = build_distributed_sampler(
+            config, graph, local_rows, ranks, prepared, placed.local_units
+        )
+        prepared.sampler, local_units, end = (
+            distributed_sampler,
+            distributed_sampler.local_units,
+            distributed_sampler.end,
+        )
+    trained, step_reduction = prepared.graph, cast(Reduction, reduction)
+    if config.distributed.strategy == "p3":
+        parallel_input = build_feature_parallel_input(
+            config, graph, local_rows, ranks, prepared, parameters, placed
+        )
+        trained, step_reduction = (
+            graph.with_features(parallel_input),
+            parallel_input.wrap_reduction(reduction),
+        )
+    elif config.distributed.strategy == "naive-migration":
+        migrating_inputs = build_migrating_inputs(
+            config, graph, local_rows, ranks, prepared, parameters, placed
+        )
+        trained = graph.with_features(migrating_inputs)
+    # These strategies still add to gradients after the backward pass.
+    adds_later = config.distributed.strategy in ("hopgnn", "p3")
+    shared = DistributedRunConfig(
+        on_gradient=None if buckets is None or adds_later else buckets.add_gradient,
+        part=RankSlice(
+            num_processes=ranks.size,
+            local_units=local_units,
+            end=end,
+            max_time_steps=1 if time_steps is None else ranks.size,
+            fetches_each_time=time_steps is not None and not config.distributed.pre_gather,
+        ),
+        reduction=step_reduction,
+        traces=TraceMerger(ranks.control, ranks.failure_reports),
+        pass_on=no_handoff
+        if time_steps is None
+        else ModelMigration(ranks.gradients, parameters, placed.move),
+        scores=scores,
+    )
+    hooks: list[Hook] = [hook for hook in (time_steps, speeds) if hook is not None]
+    are_rows_sent = len(local_rows.same_host_rows) < ranks.size - 1
+    if config.distributed.wire != "float32" and are_rows_sent:
+        hooks.append(WireRoundingNotice(config.distributed.wire))
+    if config.distributed.cache is not None and are_rows_sent:
+        hooks.append(fill_cache(config, graph, local_rows, ranks, prepared, placed.strategy(0)))
+    return RankSetup(trained, shared, reduction, time_steps, speeds, hooks)
+
+
+def _do_nothing() -> None:
+    """Do nothing: no thread waits for neighbours."""
+
+
+_STRATEGIES = ("home", "model-centric")
+
+
+def convert_to_one_step(config: Config, graph: Graph) -> tuple[Config, str]:
+    """Convert full-graph settings to mini-batch steps that can be divided among ranks.
+
+    A full-graph step equals a mini-batch step of all targets with all their neighbours. Each rank trains a
+    part of
+    the targets and reads their neighbourhoods; vertices near targets of several ranks are computed by each of
+    them.
+
+    Returns
+    -------
+    Settings with a different sampler and batch size, and a notice for the user.
+    """
+    count = len(graph.split("train", config.data.split))
+    sampler = NeighborSettings(fanout=[-1] * config.model.layers)
+    data = config.data.model_copy(update={"batch_size": max(1, count)})
+    notice = (
+        f"the full graph in one step of all {pluralize(count, 'target')} with all their "
+        "neighbours: each rank "
+        "trains a piece of the targets"
+    )
+    return config.model_copy(update={"sampler": sampler, "data": data}), notice
+
+
+def set_up_hetero(
+    config: Config,
+    graph: Graph,
+    ranks: DistributedContext,
+    prepared: PreparedRun,
+    stop_signal: Callable[[], int] = lambda: 0,
+) -> RankSetup:
+    """Create a rank's part of a run: an equal part of every step's targets, in sampling order.
+
+    No feature rows are exchanged, since each rank opens the whole dataset. Gradients are all-reduced, and
+    those of
+    embedding tables only for rows that the step has read. Every rank evaluates independently.
+
+    Parameters
+    ----------
+    config, graph
+        All settings, and the graph.
+    ranks
+        All ranks.
+    prepared
+        Model, objective and sampler.
+    stop_signal
+        Returns the number of the signal that requests this rank to stop; 0 for none.
+
+    Raises
+    ------
+    ConfigError
+        If a setting applies to partitioned graphs only.
+    """
+    settings = config.distributed
+    for name in ("strategy", "shares", "cache", "wire", "share_rows"):
+        value = getattr(settings, name)
+        is_default = value == DistributedConfig.model_fields[name].default
+        if not is_default and (name != "strategy" or value not in _STRATEGIES):
+            raise ConfigError(
+                f"distributed.{name}={value} applies to partitioned graphs, but {graph.name} is "
+                f"replicated on every rank: remove distributed.{name}"
+            )
+    assert not config.sampler.is_full_graph, "see as_one_step"
+    model = prepared.model
+    reduction = GradientAllReduce(
+        ranks.gradients,
+        [parameter for parameter in model.parameters() if parameter.requires_grad],
+        prepared.objective.counts,
+        stop_signal,
+        rows=SparseGradientAllReduce(ranks.gradients, find_embeddings(model)),
+    )
+    owners = np.zeros(graph.num_vertices if graph.links is None else len(graph.links.split.train), np.int8)
+    placed = StepPlacement(lambda step: ModelCentricStrategy(), owners, ranks.rank, ranks.size)
+    shared = DistributedRunConfig(
+        part=RankSlice(num_processes=ranks.size, local_units=placed.local_units),
+        reduction=reduction,
+        traces=TraceMerger(ranks.control, ranks.failure_reports),
+    )
+    return RankSetup(graph, shared, reduction, None, None, [])

@@ -1,1 +1,0 @@
-"""Load balancing of seeds among ranks, at the lowest cost in remote rows."""

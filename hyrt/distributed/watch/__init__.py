@@ -1,1 +1,0 @@
-"""Metrics and traces of the ranks of a distributed run."""

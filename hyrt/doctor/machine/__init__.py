@@ -1,1 +1,0 @@
-"""Checks of the machine: CPUs, memory and its limits, disk, bandwidth."""

@@ -1,0 +1,92 @@
+"""Probe of one declared backend: its devices, and a small training step on each device."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from hyrt.device import Device, DeviceInfo, DeviceOptions
+from hyrt.device.discovery import BACKENDS, probed
+from hyrt.errors import describe_error
+from hyrt.testing.trial import CheckFailedError
+
+_LEARNING_RATE = 1e-3
+
+
+def answer(item: str, report: Callable[..., None], *, threads: int, **arguments: Any) -> None:
+    """Report `found` (device descriptions) or `missing`, and per device an event `trained` or `failed`."""
+    backend, found, missing = probed(BACKENDS.find_entry(item))
+    if missing:
+        report(missing=missing)
+        return
+    report(found=[_device_facts(info) for info in found])
+    for info in _select_devices(found):
+        report(device=info.name, event="begun")
+        try:
+            outcome = _train(backend, info, threads)
+        except Exception as error:  # A driver may raise anything; the other devices are still tried.
+            report(
+                device=info.name,
+                event="failed",
+                why=str(error) if isinstance(error, CheckFailedError) else describe_error(error),
+            )
+        else:
+            report(device=info.name, event="trained", **outcome)
+
+
+def _device_facts(info: DeviceInfo) -> dict[str, Any]:
+    facts = {key: value for key, value in asdict(info).items() if key not in ("rates", "forms")}
+    return {"name": info.name, **facts}
+
+
+def _select_devices(found: Sequence[DeviceInfo]) -> list[DeviceInfo]:
+    """Return all devices with separate hardware, and the first that shares host cores or is simulated."""
+    shared = [info for info in found if info.host_cores or info.simulated]
+    return [info for info in found if info not in shared] + shared[:1]
+
+
+def _train(backend: type[Device], info: DeviceInfo, threads: int) -> dict[str, Any]:
+    """Train two steps with an update between; compare the sums with a dense float64 computation.
+
+    Raises
+    ------
+    HyrtError, Failed
+        If the device rejects the work, or its sums are wrong.
+    """
+    import torch
+
+    from hyrt.testing import cases
+    from hyrt.testing.trial import Trial, check_agreement, compute_reference, load_model, run_step
+
+    started = time.perf_counter()
+    trial = Trial(
+        lambda requested: backend.open(
+            info, DeviceOptions(threads=threads, memory_bytes=requested.memory_bytes)
+        )
+    )
+    with contextlib.ExitStack() as stack:
+        stack.callback(trial.close_all)
+        device = trial.open(threads=threads)
+        opened_s = time.perf_counter() - started
+        model = trial.model()
+        parameters = load_model(device, model)
+        losses = []
+        for number in range(2):
+            batch = trial.batch(model=model, step=cases.STEP + number)
+            result = run_step(device, batch)
+            computes = not info.simulated or any(bool(gradient.any()) for gradient in result.gradients)
+            if computes:
+                check_agreement(result, compute_reference(model, batch, trial.graph(model=model)))
+            losses.append(result.loss_sum)
+            # No torch.optim: importing an optimizer also imports torch's compiler, which takes as long as
+            # torch itself.
+            with torch.no_grad():
+                for parameter, gradient in zip(parameters, result.gradients, strict=True):
+                    parameter -= _LEARNING_RATE * gradient / result.normalizer
+            device.update(parameters)
+            batch.release()
+    seconds = time.perf_counter() - started
+    return {"computes": computes, "losses": losses, "open_s": opened_s, "seconds": seconds}

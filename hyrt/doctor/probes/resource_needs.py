@@ -1,0 +1,171 @@
+"""Memory and disk that a configured run needs, estimated with the performance model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hyrt_perfmodel.prediction.initial_assignment import (
+    activations_bytes,
+    full_graph_arrays,
+    mini_batch_bytes,
+)
+from hyrt_perfmodel.workload import TrainingWorkload, Workload
+
+from hyrt.config import Config
+from hyrt.device.names import AUTO, split_by_shares
+from hyrt.predict.dataset_sizes import DatasetSizes, expected_block_sizes
+from hyrt.predict.meta_model import meta_model
+from hyrt.predict.workload import training_workload
+
+_GIB = 2**30
+# A process with torch, numba and the compiled kernels, without data: 467 MiB in runs on `synthetic:tiny`.
+_PROCESS_BYTES = 480 * 2**20
+_FLOAT_BYTES = 4
+# Settings, counters and RNG state of a checkpoint.
+_STATE_BYTES = 10_000
+# State values per weight of torch.optim's optimizers; unknown optimizers count as 0.
+_MOMENTS = dict.fromkeys(("Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Rprop"), 2)
+_MOMENTS |= dict.fromkeys(("Adagrad", "ASGD", "Muon", "RMSprop"), 1)
+# Each of these options adds one value per weight.
+_STATE_OPTIONS = ("amsgrad", "momentum", "centered")
+_OPTIMIZERS_WITH_OPTIONS = ("Adam", "AdamW", "RMSprop", "SGD")
+
+
+def estimate_needs(
+    config: Config, sizes: DatasetSizes, devices: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Estimate host memory, device memory and disk space, in bytes.
+
+    Parameters
+    ----------
+    config
+        All settings.
+    sizes
+        Sizes of the dataset.
+    devices
+        Devices of this machine, as reported by `hyrt.doctor.probes.backends`.
+
+    Returns
+    -------
+    `host` and `disk` (bytes by purpose, and `total_bytes`; `disk` also has `least_bytes`, for the first
+    checkpoint), `devices` (name to `needed_bytes` and `available_bytes`; only devices with separate memory),
+    and
+    `staged_bytes` (the largest mini-batches in flight to one device). Devices receive dense rows; in host
+    memory sparse rows stay sparse.
+    """
+    assert sizes.degrees is not None
+    training = training_workload(config, sizes, lambda units: expected_block_sizes(config, sizes, units))
+    host_workloads, device_workloads = _split_trainers(config, training, devices)
+    workloads = [*host_workloads, *(workload for _, workload in device_workloads.values())]
+    model = meta_model(config, sizes.features, sizes.classes)
+    weights = sum(parameter.numel() for parameter in model.parameters()) * _FLOAT_BYTES
+    moments = optimizer_values_per_weight(config.train.optimizer, config.train.optimizer_options)
+    # Weights, optimizer state and the best weights.
+    checkpoint = (2 + moments) * weights + _STATE_BYTES
+    batches = config.sampler.persistent_bytes(sizes.degrees.num_vertices, sizes.degrees.num_edges)
+    if training.resident:
+        batches += sum(_full_graph_bytes(workload, training) for workload in host_workloads)
+    else:
+        batches += config.runtime.depth * sum(mini_batch_bytes(workload) for workload in workloads)
+        batches += sum(activations_bytes(workload) for workload in host_workloads)
+    hidden = sizes.degrees.num_vertices * config.model.hidden * _FLOAT_BYTES
+    layers = min(2, config.model.layers - 1)
+    full = config.evaluate.mode == "full" and config.model.layers > 1
+    budget = config.evaluate.memory_gib * _GIB
+    evaluation = min(budget, 2 * layers * hidden) if full else 0.0
+    host = {
+        "process_bytes": _PROCESS_BYTES,
+        "dataset_bytes": round(sizes.feature_bytes + sizes.graph_bytes),
+        "mini_batches_bytes": round(batches),
+        # Master weights, the current and the previous gradient, the optimizer state with two temporaries, and
+        # the best weights; each host trainer has a replica and gradients; each device trainer only returns
+        # gradients.
+        "weights_bytes": (6 + moments + 2 * len(host_workloads) + len(device_workloads)) * weights,
+        # Serialization holds three copies: the cloned tensors, their bytes, and the joined bytes.
+        "checkpoint_bytes": 3 * checkpoint,
+        "evaluation_bytes": round(evaluation),
+    }
+    disk = {
+        # A new checkpoint is written before the oldest is deleted.
+        "checkpoints_bytes": (config.checkpoint.keep + 1) * checkpoint,
+        # `hyrt.inference.infer` spills matrices larger than a third of its budget to files.
+        "evaluation_bytes": round(layers * hidden) if full and hidden > budget / 3 else 0,
+    }
+    return {
+        "host": {**host, "total_bytes": sum(host.values())},
+        "disk": {
+            **disk,
+            "total_bytes": sum(disk.values()),
+            "least_bytes": checkpoint + disk["evaluation_bytes"],
+        },
+        "devices": {
+            name: {
+                "need_bytes": round(2 * weights + _device_bytes(workload, training)),
+                "have_bytes": capacity,
+            }
+            for name, (capacity, workload) in device_workloads.items()
+        },
+        "staged_bytes": round(
+            max((_staged_bytes(workload, training) for _, workload in device_workloads.values()), default=0)
+        ),
+    }
+
+
+def _full_graph_bytes(workload: Workload, training: TrainingWorkload) -> float:
+    """Return the memory of full-graph training in addition to the dataset and the weights."""
+    counted = ("topology", "features", "parameters, gradients, optimizer")
+    arrays = full_graph_arrays(workload, training)
+    return sum(num_bytes for name, num_bytes in arrays.items() if name not in counted)
+
+
+def _staged_bytes(workload: Workload, training: TrainingWorkload) -> float:
+    """Return the size of the mini-batches on a device at one time: one for a full graph, otherwise two."""
+    return (1 if training.resident else 2) * mini_batch_bytes(workload)
+
+
+def _device_bytes(workload: Workload, training: TrainingWorkload) -> float:
+    activations = _full_graph_bytes(workload, training) if training.resident else activations_bytes(workload)
+    return activations + _staged_bytes(workload, training)
+
+
+def _split_trainers(
+    config: Config, training: TrainingWorkload, found: Sequence[Mapping[str, Any]]
+) -> tuple[list[Workload], dict[str, tuple[int | None, Workload]]]:
+    """Return the workloads of trainers in host memory, and of devices with separate memory by name."""
+    known = {info["name"]: info for info in found}
+    requests = config.device_requests
+    if requests[0].name == AUTO:
+        chosen = [info for info in found if not info["simulated"] and not info["host_cores"]]
+        names, shares = ["cpu:0", *(info["name"] for info in chosen)], [1.0] * (1 + len(chosen))
+    else:
+        names = [request.name if ":" in request.name else f"{request.name}:0" for request in requests]
+        shares = [1.0 if request.share is None else request.share for request in requests]
+    split = config.split if config.split is not None else split_by_shares(training.batch_size, shares)
+    host_workloads: list[Workload] = []
+    device_workloads: dict[str, tuple[int | None, Workload]] = {}
+    for name, units in zip(names, split, strict=True):
+        if not units:
+            continue
+        workload = training.at(float(min(units, training.batch_size)))
+        info = known.get(name)
+        if info is None or info["zero_copy"] or info["host_cores"] or info["simulated"]:
+            host_workloads.append(workload)
+        else:
+            limit = config.runtime.device_memory_gib
+            capacity = info["memory_bytes"] or None
+            if limit is not None:
+                capacity = min(round(limit * _GIB), capacity or round(limit * _GIB))
+            device_workloads[name] = (capacity, replace(workload, sparse=None))
+    return host_workloads, device_workloads
+
+
+def optimizer_values_per_weight(optimizer: str, options: dict[str, Any]) -> int:
+    """Return the number of values that an optimizer stores per weight; a lower bound."""
+    extra = (
+        sum(bool(options.get(name)) for name in _STATE_OPTIONS)
+        if optimizer in _OPTIMIZERS_WITH_OPTIONS
+        else 0
+    )
+    return _MOMENTS.get(optimizer, 0) + extra

@@ -1,1 +1,0 @@
-"""Checks of installed software: packages, backends, drivers and hyrt's caches."""

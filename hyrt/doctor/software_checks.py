@@ -1,0 +1,300 @@
+"""Checks of installed software: Python, required packages, plug-ins, numba's kernel cache, and the stored
+calibration.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from hyrt_perfmodel.user_cache import user_cache_dir
+
+from hyrt import __version__
+from hyrt.doctor.finding import DoctorFinding, State, broken, note, ok, warning
+from hyrt.doctor.host_checks import find_write_problem
+from hyrt.formatting import format_bytes
+from hyrt.objective.objective import AUTO_OBJECTIVE, DEFAULT_OBJECTIVES
+from hyrt.runtime.entry_points import EntryPointGroup
+from hyrt.runtime.isolated_worker import Answer, IsolatedWorker
+
+_MIN_PYTHON = (3, 11)
+# Import names that differ from the package name.
+_MODULES = {"pyyaml": "yaml"}
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A package that hyrt requires, with its minimum version (empty for any)."""
+
+    package: str
+    minimum: str
+
+    @property
+    def module(self) -> str:
+        return _MODULES.get(self.package.lower(), self.package.replace("-", "_"))
+
+    def __str__(self) -> str:
+        return f"{self.package}>={self.minimum}" if self.minimum else self.package
+
+
+def check_python() -> list[DoctorFinding]:
+    """Check the version of the interpreter."""
+    found = f"{platform.python_version()} ({sys.executable})"
+    figures = {"version": platform.python_version(), "executable": sys.executable}
+    if sys.version_info >= _MIN_PYTHON:
+        return ok("python", found, figures)
+    minimum = ".".join(map(str, _MIN_PYTHON))
+    return broken("python", f"{found} is too old", f"install hyrt for Python {minimum} or newer", figures)
+
+
+def declared_requirements() -> list[Requirement] | None:
+    """Return the requirements of the installed hyrt, without extras; None if hyrt is not installed."""
+    try:
+        declared = metadata.requires("hyrt") or []
+    except metadata.PackageNotFoundError:
+        return None
+    parsed = []
+    for text in declared:
+        match = re.match(r"\s*([A-Za-z0-9][\w.-]*)\s*(?:\[[^]]*\])?\s*(?:>=\s*([\d.]+))?", text)
+        if match and "extra" not in text.partition(";")[2]:
+            parsed.append(Requirement(match[1], match[2] or ""))
+    return parsed
+
+
+def check_packages(children: IsolatedWorker, limit_s: float) -> list[DoctorFinding]:
+    """Import every required package in the worker process."""
+    required = declared_requirements()
+    if required is None:
+        return broken(
+            "packages",
+            "hyrt is on the path but not installed, so no backends are declared",
+            "pip install hyrt, or pip install -e . in its source folder",
+        )
+    modules = [requirement.module for requirement in required]
+    return evaluate_packages(
+        required,
+        children.query(
+            "hyrt.doctor.probes.software:probe_package", modules, limit_s=limit_s, block_imports=True
+        ),
+    )
+
+
+def evaluate_packages(required: Sequence[Requirement], answers: dict[str, Answer]) -> list[DoctorFinding]:
+    """Return findings for the imports; all intact packages share one finding."""
+    versions: dict[str, str | None] = {"hyrt": __version__}
+    problems = []
+    for requirement in required:
+        versions[requirement.package] = _installed_version(requirement.package)
+        problems += _package_findings(requirement, versions[requirement.package], answers[requirement.module])
+    bad = {finding.check.partition(" ")[2] for finding in problems}
+    good = ", ".join(f"{name} {version}" for name, version in versions.items() if name not in bad)
+    return [*ok("packages", good, {"versions": versions}), *problems]
+
+
+def _package_findings(requirement: Requirement, version: str | None, answer: Answer) -> list[DoctorFinding]:
+    check = f"package {requirement.package}"
+    origin = answer.first_value("origin")
+    figures = {
+        "version": version,
+        "origin": origin,
+        "import_s": answer.first_value("import_s"),
+        "problem": answer.problem,
+    }
+    reinstall = f"pip install --force-reinstall '{requirement}'"
+    if answer.problem and version is None and origin is None:
+        return broken(check, "is not installed", f"pip install '{requirement}'", figures)
+    if answer.problem:
+        found = f"cannot be imported{f' from {origin}' if origin else ''}: {answer.problem}"
+        return broken(check, found, f"{reinstall}, unless something at that place hides the package", figures)
+    running = answer.first_value("version") or version
+    if running is None:
+        return []
+    if _is_older(running, requirement.minimum):
+        found = f"is {running}, but hyrt needs {requirement.minimum} or newer"
+        return broken(check, found, f"pip install --upgrade '{requirement}'", figures)
+    if version is not None and _release(running) != _release(version):
+        found = f"reports version {running} ({origin}), but {version} is installed"
+        return warning(check, found, f"remove {origin} from the path (PYTHONPATH), or {reinstall}", figures)
+    return []
+
+
+def _installed_version(package: str) -> str | None:
+    """Return the installed version; None if there is none, as in a damaged installation."""
+    try:
+        version: str | None = metadata.version(package)
+    except (metadata.PackageNotFoundError, KeyError):
+        return None
+    return version
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version, without trailing zeros."""
+    match = re.match(r"\d+(?:\.\d+)*", version.strip().removeprefix("v"))
+    numbers = [int(part) for part in match[0].split(".")] if match else []
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def _is_older(version: str, minimum: str) -> bool:
+    return _release(version) < _release(minimum)
+
+
+_GROUPS = {
+    "sampler": EntryPointGroup("hyrt.samplers", "sampler.kind"),
+    "model": EntryPointGroup("hyrt.models", "model.kind"),
+    "objective": EntryPointGroup("hyrt.objectives", "objective"),
+}
+# Kinds of a run without settings.
+DEFAULT_KINDS = {"sampler": "neighbor", "model": "graphsage", "objective": AUTO_OBJECTIVE}
+
+
+def check_plug_ins(kinds: Mapping[str, str]) -> list[DoctorFinding]:
+    """Report kinds that two distributions declare: a run that uses such a kind fails.
+
+    Devices are checked with their backends.
+
+    Parameters
+    ----------
+    kinds
+        The `sampler`, `model` and `objective` of the run.
+    """
+    findings = []
+    for noun, group in _GROUPS.items():
+        for kind, entries in group.entries_by_name().items():
+            if len(entries) > 1:
+                used_kinds = DEFAULT_OBJECTIVES.values() if kinds[noun] == AUTO_OBJECTIVE else (kinds[noun],)
+                state: State = "broken" if kind in used_kinds else "warning"
+                owners, remedy = group.describe_conflict(entries)
+                found = f"{group.noun} {kind!r} is declared by {owners}"
+                findings.append(DoctorFinding("plug-ins", state, found, remedy))
+    return findings
+
+
+# Prefix of the temporary folder that `hyrt.runtime.process_setup` makes if no other folder is
+# writable.
+_TEMPORARY = "hyrt-kernels-"
+_WRITABLE_REMEDY = "set NUMBA_CACHE_DIR to a writable folder that persists"
+_FIRST_REMEDY = "first follow the lines on the packages above"
+_MAX_SHOWN = 3
+
+
+def check_kernel_cache(children: IsolatedWorker, limit_s: float) -> list[DoctorFinding]:
+    """Read every cached kernel in the worker process, and write to its folder.
+
+    If the first pass does not finish, a second pass checks the files' structure only. Each pass may take
+    `limit_s` seconds.
+    """
+    answers = children.query("hyrt.doctor.probes.software:probe_kernel_cache", ["used"], limit_s=limit_s)
+    if answers["used"].problem:
+        answers |= children.query(
+            "hyrt.doctor.probes.software:probe_kernel_cache", ["structure"], limit_s=limit_s
+        )
+    return evaluate_kernel_cache(answers, os.environ.get("NUMBA_CACHE_DIR"))
+
+
+def evaluate_kernel_cache(answers: dict[str, Answer], configured: str | None) -> list[DoctorFinding]:
+    """Return findings for the answers of the two passes.
+
+    Parameters
+    ----------
+    answers
+        Answers of item `used`, and of item `structure` if `used` has a problem.
+    configured
+        Value of NUMBA_CACHE_DIR.
+    """
+    used, structure = answers["used"], answers.get("structure", Answer())
+    folders = {entry["folder"]: entry["problem"] for entry in used.messages if "folder" in entry}
+    damaged: dict[str, str] = dict(used.first_value("damaged") or {})
+    if used.problem:
+        damaged |= structure.first_value("damaged") or {}
+    figures = {
+        "folders": sorted(folders),
+        "files": used.first_value("files"),
+        "bytes": used.first_value("bytes"),
+        "damaged": dict(sorted(damaged.items())),
+        "problem": used.problem or structure.problem,
+    }
+    if damaged:
+        names = sorted(damaged)
+        rest = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
+        found = f"{len(names)} damaged: {', '.join(names[:_MAX_SHOWN])}{rest} ({damaged[names[0]]})"
+        if not used.problem:
+            return warning("kernel cache", found, "nothing to do: the next run compiles them again", figures)
+        # A kernel without its index is recompiled, so the whole folder may be deleted.
+        return broken(
+            "kernel cache", found, _removal_command({str(Path(name).parent) for name in names}), figures
+        )
+    problem = used.problem or structure.problem
+    if problem:
+        folders_to_clear = structure.first_value("places")
+        remedy = _FIRST_REMEDY + (
+            f"; otherwise {_removal_command(folders_to_clear)}" if folders_to_clear else ""
+        )
+        if "no locator available" in used.problem:
+            remedy = _WRITABLE_REMEDY
+        return broken("kernel cache", f"the kernels cannot be loaded: {problem}", remedy, figures)
+    slow = ""
+    unwritable = [problem for problem in folders.values() if problem]
+    if configured is not None and Path(configured).name.startswith(_TEMPORARY):
+        slow = "no folder for compiled kernels is writable, so every run compiles them again (half a minute)"
+    elif unwritable:
+        slow = f"{unwritable[0]}: kernels are compiled again in every run"
+    elif configured is not None and not any(
+        Path(folder).is_relative_to(Path(configured).absolute()) for folder in folders
+    ):
+        slow = f"NUMBA_CACHE_DIR={configured} cannot be used; used instead: {_shorten(folders)}"
+    if slow:
+        return warning("kernel cache", slow, _WRITABLE_REMEDY, figures)
+    found = (
+        f"{figures['files']} files, {format_bytes(figures['bytes'] or 0)}, whole and "
+        f"writable: {_shorten(folders)}"
+    )
+    if not figures["files"]:
+        found = f"empty and writable: {_shorten(folders)}; the first run compiles for half a minute"
+    return ok("kernel cache", found, figures)
+
+
+def _removal_command(folders: Iterable[str]) -> str:
+    places = " ".join(shlex.quote(folder) + "/*.nb[ic]" for folder in sorted(folders))
+    return f"rm {places}; the kernels are then compiled again"
+
+
+def _shorten(folders: dict[str, str]) -> str:
+    parent = os.path.commonpath(sorted(folders)) if folders else "nowhere"
+    return parent if len(folders) < 2 else f"{len(folders)} folders in {parent}"
+
+
+_CALIBRATE_HINT = "after `hyrt calibrate`, runs start from a prediction"
+
+
+def check_calibration(children: IsolatedWorker, limit_s: float) -> list[DoctorFinding]:
+    """Check whether measurements can be stored, and which are stored."""
+    answers = children.query("hyrt.doctor.probes.software:probe_calibration", ["rates"], limit_s=limit_s)
+    return evaluate_calibration(answers["rates"], user_cache_dir() / "hyrt")
+
+
+def evaluate_calibration(answer: Answer, folder: Path) -> list[DoctorFinding]:
+    """Return a finding for the folder's measurements."""
+    devices, reason = answer.first_value("devices") or [], answer.first_value("why") or ""
+    calibrated = bool(answer.first_value("calibrated"))
+    figures = {"folder": str(folder), "calibrated": calibrated, "devices": devices}
+    problem = find_write_problem(folder)
+    if problem:
+        found = f"measured rates and the calibration cannot be stored: {problem}"
+        return warning("kept rates", found, "set XDG_CACHE_HOME to a writable folder", figures)
+    if calibrated:
+        return ok("kept rates", f"{folder}: this machine is calibrated", figures)
+    if reason:
+        return note("kept rates", f"{folder}: {reason}", figures)
+    if devices:
+        measured = f"the rates of {', '.join(devices)} were measured, but this machine is not calibrated"
+        return note("kept rates", f"{folder}: {measured}: {_CALIBRATE_HINT}", figures)
+    return note("kept rates", f"{folder}: {answer.problem or f'not calibrated: {_CALIBRATE_HINT}'}", figures)

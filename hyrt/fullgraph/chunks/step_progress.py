@@ -1,0 +1,210 @@
+"""Progress of a chunked step through its passes over columns, with pauses at which it can be interrupted and
+resumed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from hyrt.errors import StepInterrupted
+from hyrt.fullgraph.chunks.chunk_kernels import ChunkKernels, DeviceGroup
+from hyrt.fullgraph.step_checkpoint import LossTotals, StepCheckpoint, StepCheckpointer, StepPosition
+
+Array = NDArray[Any]
+
+# Columns that are enqueued ahead: the device stays busy, and a stopped run loses few.
+_AHEAD = 1
+
+
+class DeviceSync(Protocol):
+    """Synchronization of devices in a pass."""
+
+    def part(self) -> AbstractContextManager[None]:
+        """Return a context for a device's work."""
+        ...
+
+
+class StepProgress:
+    """Counts the columns of a step's passes, and saves checkpoints.
+
+    Devices compute their first columns at the same time, then their second ones. They may wait for each other
+    within such a round, but never for a later one. All devices therefore pause after the last round that any
+    of them has started.
+
+    Parameters
+    ----------
+    num_members
+        Number of devices.
+    num_passes
+        Number of passes of the step.
+    plan
+        Inputs that determine passes and columns, as plain JSON values.
+    checkpointer
+        Writes checkpoints; None disables them, and devices do not wait between columns.
+    checkpoint
+        The checkpoint to resume from, if there is one.
+    """
+
+    def __init__(
+        self,
+        num_members: int,
+        num_passes: int,
+        plan: Mapping[str, Any],
+        checkpointer: StepCheckpointer | None = None,
+        checkpoint: StepCheckpoint | None = None,
+    ) -> None:
+        self._keeper = checkpointer
+        self._kept = checkpoint
+        self._plan = plan
+        self._num_members = num_members
+        self._num_passes = num_passes
+        self._number = 0
+        self._lock = threading.Lock()
+        self.losses: dict[int, Callable[[], LossTotals]] = {}
+        """By target interval, a function that returns its loss and counts once all work is done."""
+        self.matrices: dict[str, Array] = {}
+        """Host matrices that later passes need."""
+        self._begin_pass()
+
+    def _begin_pass(self) -> None:
+        self._done = [0] * self._num_members
+        self._begin_part()
+
+    def _begin_part(self) -> None:
+        """Continue after the completed columns."""
+        # Last column that each device has started, and the last one that any may start.
+        self._started = [done - 1 for done in self._done]
+        self._first = max(self._done)
+        self._last: int | None = None
+
+    def run(
+        self,
+        group: DeviceGroup,
+        columns: Sequence[Sequence[int]],
+        make_sync: Callable[[], DeviceSync],
+        work: Callable[[int, ChunkKernels, Sequence[int] | Iterator[int], Any], None],
+        *,
+        by_column: bool = True,
+    ) -> None:
+        """Run a pass, or the rest of it; the passes of a step are always in the same order.
+
+        Parameters
+        ----------
+        group
+            The devices.
+        columns
+            The columns of each device, in its order.
+        make_sync
+            Creates the synchronization of the devices; called again after a pause.
+        work
+            Work of a device: called with its index, its kernels, its columns and the result of `make_sync`.
+        by_column
+            Whether columns are completed one by one; otherwise it can only pause at the end.
+
+        Raises
+        ------
+        StepInterrupted
+            If the step must stop; the completed part is saved.
+        """
+        if self._kept is not None:
+            if self._number < self._kept.position.number:
+                self._number += 1
+                return
+            self._restore(group, self._kept)
+            self._kept = None
+        while True:
+            chain = make_sync()
+
+            def do(member: int, kernels: ChunkKernels, chain: DeviceSync = chain) -> None:
+                mine = self._columns(member, kernels, columns[member], by_column=by_column)
+                work(member, kernels, mine, chain)
+
+            group.run(do, chain.part)
+            if self._keeper is not None and (self._last is not None or self._keeper.is_due):
+                self._keep(group, self._keeper)
+            if all(done == len(mine) for done, mine in zip(self._done, columns, strict=True)):
+                break
+            self._begin_part()
+        self._number += 1
+        self._begin_pass()
+
+    def _columns(
+        self, member: int, kernels: ChunkKernels, columns: Sequence[int], *, by_column: bool
+    ) -> Sequence[int] | Iterator[int]:
+        """Return the remaining columns of a device, until it must pause."""
+        first = self._done[member]
+        if self._keeper is None or not by_column:
+            self._done[member] = len(columns)
+            return columns[first:]
+        return self._guarded(member, kernels, columns, self._keeper)
+
+    def _guarded(
+        self, member: int, kernels: ChunkKernels, columns: Sequence[int], keeper: StepCheckpointer
+    ) -> Iterator[int]:
+        enqueued: deque[Callable[[], None]] = deque()
+        for k in range(self._done[member], len(columns)):
+            if not self._may_begin(member, k, keeper):
+                return
+            yield columns[k]
+            self._done[member] = k + 1
+            enqueued.append(kernels.flush())
+            if len(enqueued) > _AHEAD:
+                enqueued.popleft()()
+                keeper.report_progress()
+
+    def _may_begin(self, member: int, k: int, keeper: StepCheckpointer) -> bool:
+        with self._lock:
+            # Complete at least one column after a pause, even if a checkpoint is due.
+            if self._last is None and max(self._started) >= self._first and keeper.is_due:
+                self._last = max(self._started)
+            if self._last is not None and k > self._last:
+                return False
+            self._started[member] = k
+            return True
+
+    def _keep(self, together: DeviceGroup, keeper: StepCheckpointer) -> None:
+        sums: list[Sequence[Array]] = [()] * len(together.kernels)
+
+        def read(member: int, kernels: ChunkKernels) -> None:
+            kernels.set_trace_label("")
+            kernels.wait()
+            sums[member] = kernels.gradient_sums()
+
+        together.run(read)
+        position = StepPosition(
+            plan=self._plan,
+            number=self._number,
+            columns=tuple(self._done),
+            num_passes=self._num_passes,
+            losses={q: told() for q, told in self.losses.items()},
+            sums=sums,
+        )
+        keeper.save(position, self.matrices)
+        if keeper.should_stop:
+            raise StepInterrupted
+
+    def _restore(self, together: DeviceGroup, kept: StepCheckpoint) -> None:
+        """Resume at the position of a checkpoint."""
+        position = kept.position
+        for name, matrix in self.matrices.items():
+            kept.read_matrix(name, matrix)
+        self._done = list(position.columns)
+        self._begin_part()
+        self.losses.update({q: partial(_identity, told) for q, told in position.losses.items()})
+
+        def write(member: int, kernels: ChunkKernels) -> None:
+            kernels.set_gradient_sums(position.sums[member])
+
+        together.run(write)
+
+
+def _identity(told: LossTotals) -> LossTotals:
+    """Return its argument (the restored loss of an interval)."""
+    return told

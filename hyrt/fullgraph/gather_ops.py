@@ -1,0 +1,456 @@
+"""Gather operations along the edges of a full graph, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.fullgraph.destinations import DestinationSubset, GatherContext
+from hyrt.fullgraph.loops.loop_gather_ops import (
+    GraphEdges,
+    LoopAttentionGatherOp,
+    LoopMaxGatherOp,
+    LoopSumGatherOp,
+    SagaGatherOp,
+)
+from hyrt.fullgraph.plan import DropoutKey
+from hyrt.graph.topology import Topology
+from hyrt.nn.architecture import Aggregation
+from hyrt.nn.full_graph.aggregate import max_aggregate_backward_into, max_aggregate_into, spmm_into
+from hyrt.nn.full_graph.attention import (
+    NUM_END_VALUES,
+    attend_backward_destinations_into,
+    attend_backward_sources_into,
+    attend_into,
+)
+from hyrt.nn.fused.loop_backend import is_on_device
+from hyrt.nn.layer import AttentionSum
+from hyrt.nn.message_passing.gather import SagaGather
+from hyrt.nn.operators.attention_dropout import AttentionMask
+from hyrt.runtime.workers import Workers
+
+Array = NDArray[Any]
+Arrays = tuple[Array, ...]
+
+# Rows that are scaled at a time, and the column count from which torch scales faster than numpy.
+_GRAIN = 8192
+_WIDE = 16
+
+
+GatherSpec = Aggregation | AttentionSum | SagaGather
+"""Specification of how a layer combines messages."""
+
+
+@dataclass(slots=True)
+class GatherResult:
+    """Output of a layer's gather, with the tensors that its backward pass needs."""
+
+    values: Array
+    """[n, width] gathered rows; overwritten with their gradient in the backward pass."""
+    needs_gradient: bool
+    """Whether the gradient of `values` is needed; it then overwrites `values`."""
+    messages: tuple[Array, ...] = ()
+    """Messages that the backward pass reads."""
+    saved: tuple[Array, ...] = ()
+    """Tensors that the gather saved for its backward pass."""
+    save_for_backward: Callable[[int, Array, Array], None] | None = None
+    """Callback with the first row, the gathered rows from it on and their gradient, called before the
+    gradient overwrites the rows.
+    """
+    self_rows: Array | None = None
+    """[V, in] input rows of the layer, if the stage after it reads them; overwritten with their gradient."""
+
+
+class GatherOp(Protocol):
+    """Combines the messages of a layer along all edges, forward and backward."""
+
+    @property
+    def reads_messages_in_backward(self) -> bool:
+        """Return whether `backward` reads the messages."""
+        ...
+
+    @property
+    def parameters(self) -> tuple[torch.nn.Parameter, ...]:
+        """Return the parameters of the layer that edges read."""
+        ...
+
+    def forward(self, messages: Arrays, out: Array, context: GatherContext) -> Arrays:
+        """Gather at all vertices, or at a subset.
+
+        Parameters
+        ----------
+        messages
+            [V, ...] one row per source in each.
+        out
+            [V, width], or one row per destination of the subset; overwritten.
+        context
+            The destinations, and what may be used.
+
+        Returns
+        -------
+        Tensors to save for `backward`, taken from the pool of the context.
+        """
+        ...
+
+    def backward(
+        self, messages: Arrays, saved: Arrays, grad: Array, out: Arrays, context: GatherContext
+    ) -> Sequence[torch.Tensor]:
+        """Compute the gradients of the messages.
+
+        Parameters
+        ----------
+        messages, saved
+            The messages and the result of `forward`. Messages are empty unless `reads_messages_in_backward`.
+        grad
+            [V, width], or one row per destination of the subset: the gradient of the gathered rows; may be
+            overwritten.
+        out
+            The gradients of the messages; overwritten, or accumulated if the context says so.
+        context
+            The context of `forward`.
+
+        Returns
+        -------
+        The gradients of `parameters`.
+        """
+        ...
+
+
+@runtime_checkable
+class FusedBackward(Protocol):
+    """Gather whose `backward` needs values computed from its output together with the output's gradient.
+
+    The gradient overwrites the output a few rows at a time; `mark_needed_rows` is called before.
+    """
+
+    def save_for_backward(
+        self,
+        messages: tuple[Array, ...],
+        saved: tuple[Array, ...],
+        destinations: DestinationSubset | None,
+        start: int,
+        output: Array, grad: Array,
+    ) -> None:  # fmt: skip
+        """Save what `backward` needs of consecutive rows, in any thread.
+
+        Parameters
+        ----------
+        messages, saved, destinations
+            The arguments and the result of `forward`.
+        start
+            The first row.
+        output, grad
+            [n, width] gathered rows and their gradient.
+        """
+        ...
+
+    def releasable(self, saved: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Return the saved matrices that `backward` does not read, once `mark_needed_rows` was called for all
+        rows.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LinearGatherOp:
+    """Weighted sums of source rows with a scale per end: sum, mean and GCN normalisation.
+
+    The scales are fused into the sums and cost |V| numbers each, without a factor per edge (GraphPy, section
+    6.1) unless edges have weights. The transpose reads edge weights in place, by edge number.
+    """
+
+    topology: Topology
+    row_scale: Array | None
+    source_scale: Array | None
+    self_scale: Array | None
+    weights: Array | None = None
+    """[E] float32, edge weights; None if all are one."""
+    reads_messages_in_backward: bool = False
+    parameters: tuple[torch.nn.Parameter, ...] = ()
+
+    @classmethod
+    def from_aggregation(
+        cls, aggregation: Aggregation, topology: Topology, dtype: np.dtype[Any]
+    ) -> LinearGatherOp:
+        """Build the gather of an aggregation."""
+        weights = topology.edge_weights if aggregation.weighted else None
+        degrees = topology.in_degrees if weights is None else topology.weighted_degrees
+        one = dtype.type(1)
+        if aggregation.reduce == "gcn":
+            scale = one / np.sqrt(degrees.astype(dtype) + one)
+            if dtype == np.float32 and aggregation.weighted:
+                scale = topology.gcn_scale
+            own = one / (degrees.astype(dtype) + one) if aggregation.self_path == "add" else None
+            return cls(topology, scale, scale, own, weights)
+        own = (
+            np.full(len(degrees), 1 + aggregation.epsilon, dtype) if aggregation.self_path == "add" else None
+        )
+        row = one / np.where(degrees > 0, degrees, 1).astype(dtype) if aggregation.reduce == "mean" else None
+        return cls(topology, row, None, own, weights)
+
+    def forward(self, messages: Arrays, out: Array, context: GatherContext) -> Arrays:
+        source, own, at = self.source_scale, self.self_scale, context.destinations
+        if context.overwrite and source is not None:
+            own = scale_rows(messages[0], source, own, context.workers)
+            source = None
+        spmm_into(
+            self.topology.indptr,
+            self.topology.indices,
+            messages[0],
+            out,
+            row_scale=self.row_scale,
+            source_scale=source,
+            self_scale=own,
+            weights=self.weights,
+            rows=None if at is None else at.vertices,
+            workers=context.workers,
+        )
+        return ()
+
+    def backward(
+        self, messages: Arrays, saved: Arrays, grad: Array, out: Arrays, context: GatherContext
+    ) -> Sequence[torch.Tensor]:
+        # In the transpose, row scales become source scales and vice versa.
+        row, own, at, workers = self.row_scale, self.self_scale, context.destinations, context.workers
+        if at is not None:
+            row = None if row is None else row[at.vertices]
+            own = None if own is None else own[at.vertices]
+        if row is not None:
+            own = scale_rows(grad, row, own, workers)
+        if at is not None and at.transposed is not None and self.weights is None:
+            spmm_into(
+                *(*at.transposed, grad, out[0]),
+                row_scale=self.source_scale,
+                accumulate=context.accumulate,
+                workers=workers,
+            )
+            if own is not None:
+                out[0][at.vertices] += own[:, None] * grad
+            return ()
+        if at is not None and own is not None:
+            expanded = np.zeros(len(at.positions), own.dtype)
+            expanded[at.vertices] = own
+            own = expanded
+        transposed = self.topology.transposed
+        spmm_into(
+            transposed.indptr,
+            transposed.indices,
+            grad,
+            out[0],
+            row_scale=self.source_scale,
+            self_scale=own,
+            weights=self.weights,
+            edge_ids=None if self.weights is None else self.topology.transposed_edges,
+            positions=None if at is None else at.positions,
+            accumulate=context.accumulate,
+            workers=workers,
+        )
+        return ()
+
+
+def scale_rows(rows: Array, factors: Array, self_scale: Array | None, workers: Workers) -> Array | None:
+    """Scale rows in place.
+
+    Scaling once per row is cheaper: reading a factor for each edge costs half as much as reading the row.
+
+    Parameters
+    ----------
+    rows
+        [n, w], overwritten.
+    factors
+        [n] floating point.
+    self_scale
+        [n] self-loop scale of unscaled rows; None if there are no self loops.
+    workers
+        The worker team.
+
+    Returns
+    -------
+    The self-loop scale of the scaled rows.
+    """
+
+    def scale(start: int, stop: int) -> None:
+        part, along = rows[start:stop], factors[start:stop, None]
+        if rows.shape[1] < _WIDE:
+            np.multiply(part, along, out=part)
+        else:
+            torch.from_numpy(part).mul_(torch.from_numpy(along))
+
+    workers.run(scale, len(rows), _GRAIN)
+    return None if self_scale is None else self_scale / factors
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionGatherOp:
+    """Sums of source rows weighted by attention, self loop included; no array has a row per edge."""
+
+    topology: Topology
+    attention: AttentionSum
+    layer: int
+    """1..L."""
+    vertices: Array | None = None
+    """[V] vertex ids that key the dropout masks; row numbers by default."""
+    reads_messages_in_backward: bool = True
+    parameters: tuple[torch.nn.Parameter, ...] = ()
+
+    def forward(self, messages: Arrays, out: Array, context: GatherContext) -> Arrays:
+        kept: Arrays = ()
+        at, memory = context.destinations, context.memory
+        if memory is not None:
+            by_head, ends = (
+                (len(out), self.attention.heads),
+                (len(out), NUM_END_VALUES * self.attention.heads),
+            )
+            shapes = (by_head, out.shape, by_head, ends)
+            kept = tuple(memory.take(shape, out.dtype) for shape in shapes)
+        attend_into(
+            self.topology.indptr,
+            self.topology.indices,
+            self._by_head(messages[0]),
+            messages[1],
+            messages[2],
+            self._by_head(out),
+            kept[0] if kept else None,
+            self._by_head(kept[1]) if kept else None,
+            kept[2] if kept else None,
+            slope=self.attention.slope,
+            rows=None if at is None else at.vertices,
+            mask=self._mask(context.masks),
+            workers=context.workers,
+        )
+        return kept
+
+    def save_for_backward(
+        self,
+        messages: tuple[Array, ...],
+        saved: tuple[Array, ...],
+        destinations: DestinationSubset | None,
+        start: int,
+        output: Array, grad: Array,
+    ) -> None:  # fmt: skip
+        here = slice(start, start + len(grad))
+        lse, positive, weight, ends = (matrix[here] for matrix in saved)
+        given = (self._by_head(output), lse, self._by_head(positive), weight, self._by_head(grad), ends)
+        if destinations is None:
+            # attend_backward_destinations_into has read the weights before the gradient overwrites them.
+            attend_backward_destinations_into(messages[2][here], *given, weight, slope=self.attention.slope)
+        else:
+            attend_backward_destinations_into(
+                messages[2], *given, weight, slope=self.attention.slope, rows=destinations.vertices[here]
+            )
+
+    def releasable(self, saved: tuple[Array, ...]) -> tuple[Array, ...]:
+        return saved[:2]
+
+    def backward(
+        self, messages: Arrays, saved: Arrays, grad: Array, out: Arrays, context: GatherContext
+    ) -> Sequence[torch.Tensor]:
+        assert not context.accumulate, "attention messages are separate matrices"
+        transposed, (_, _, of_destinations, ends), at = self.topology.transposed, saved, context.destinations
+        attend_backward_sources_into(
+            transposed.indptr,
+            transposed.indices,
+            self._by_head(messages[0]),
+            messages[1],
+            ends,
+            self._by_head(grad),
+            self._by_head(out[0]),
+            out[1],
+            slope=self.attention.slope,
+            rows=None if at is None else at.vertices,
+            mask=self._mask(context.masks),
+            positions=None if at is None else at.positions,
+            workers=context.workers,
+        )
+        if at is None:
+            np.copyto(out[2], of_destinations)
+        else:
+            out[2].fill(0)
+            out[2][at.vertices] = of_destinations
+        return ()
+
+    def _mask(self, masks: DropoutKey | None) -> AttentionMask | None:
+        if masks is None or self.attention.dropout == 0:
+            return None
+        mask = AttentionMask.from_rate(self.attention.dropout, masks.seed, masks.step, self.layer)
+        return replace(mask, vertices=self.vertices)
+
+    def _by_head(self, rows: Array) -> Array:
+        return rows.reshape(len(rows), self.attention.heads, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class MaxGatherOp:
+    """Column-wise maximum over the source rows; the gradient of a tie goes to its first source."""
+
+    topology: Topology
+    reads_messages_in_backward: bool = False
+    parameters: tuple[torch.nn.Parameter, ...] = ()
+
+    def forward(self, messages: Arrays, out: Array, context: GatherContext) -> Arrays:
+        winners = None if context.memory is None else context.memory.take(out.shape, np.int32)
+        indptr, indices = self.topology.indptr, self.topology.indices
+        rows = None if context.destinations is None else context.destinations.vertices
+        max_aggregate_into(indptr, indices, messages[0], out, winners, rows=rows, workers=context.workers)
+        return () if winners is None else (winners,)
+
+    def backward(
+        self, messages: Arrays, saved: Arrays, grad: Array, out: Arrays, context: GatherContext
+    ) -> Sequence[torch.Tensor]:
+        transposed = self.topology.transposed
+        result = np.empty_like(out[0]) if context.accumulate else out[0]
+        positions = None if context.destinations is None else context.destinations.positions
+        max_aggregate_backward_into(
+            transposed.indptr,
+            transposed.indices,
+            grad,
+            saved[0],
+            result,
+            positions=positions,
+            workers=context.workers,
+        )
+        if context.accumulate:
+            np.add(out[0], result, out=out[0])
+        return ()
+
+
+def build_gather_op(
+    spec: GatherSpec, topology: Topology, dtype: np.dtype[Any], layer: int, vertices: Array | None = None
+) -> GatherOp:
+    """Build the gather of a layer over all edges of a topology.
+
+    If a device runs the loops of the calling thread, it also runs the loops of this gather.
+
+    Parameters
+    ----------
+    spec
+        How the layer combines messages.
+    topology
+        The edges.
+    dtype
+        The dtype of the messages.
+    layer
+        1..L.
+    vertices
+        [V] vertex ids that key the dropout masks; row numbers by default.
+    """
+    if isinstance(spec, SagaGather):
+        return SagaGatherOp(spec, topology, dtype)
+    looped = is_on_device()
+    if isinstance(spec, AttentionSum):
+        if looped:
+            return LoopAttentionGatherOp(GraphEdges(topology, has_loops=True), spec, layer, vertices)
+        return AttentionGatherOp(topology, spec, layer, vertices)
+    if spec.reduce == "max":
+        return LoopMaxGatherOp(GraphEdges(topology)) if looped else MaxGatherOp(topology)
+    sums = LinearGatherOp.from_aggregation(spec, topology, dtype)
+    if looped:
+        return LoopSumGatherOp.from_scales(
+            topology, sums.row_scale, sums.source_scale, sums.self_scale, sums.weights
+        )
+    return sums

@@ -1,0 +1,162 @@
+"""Pool of host matrices that the steps reuse, within a host memory budget; matrices beyond the budget are
+memory-mapped files.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike, NDArray
+
+from hyrt.errors import HostMemoryError
+from hyrt.formatting import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemoryBudget:
+    """Limit of the host memory for matrices, and the folder of files for matrices beyond it."""
+
+    limit_bytes: int | None = None
+    """Maximum bytes of the matrices in memory; None for no limit."""
+    folder: Path | None = None
+    """Folder of the files; None for the system's temporary folder."""
+
+    def allows(self, used_bytes: int, more_bytes: int) -> bool:
+        """Return whether `more_bytes` fit into the budget if `used_bytes` are in use."""
+        return self.limit_bytes is None or used_bytes + more_bytes <= self.limit_bytes
+
+    def allocate_in_file(self, size_bytes: int) -> NDArray[np.uint8]:
+        """Allocate memory that is backed by an unnamed temporary file.
+
+        The system writes pages back under memory pressure. The file has no name, so it is deleted with the
+        array or with the process, however the process ends. Its blocks are allocated at once, since writing
+        to a map on a full disk would kill the process with SIGBUS.
+
+        Parameters
+        ----------
+        size_bytes
+            Number of bytes, at least 1.
+
+        Returns
+        -------
+        [size_bytes] uint8, uninitialised.
+
+        Raises
+        ------
+        HostMemoryError
+            If the file cannot be allocated; nothing is left on the disk.
+        """
+        folder = Path(tempfile.gettempdir()) if self.folder is None else self.folder
+        try:
+            with tempfile.TemporaryFile(dir=folder, prefix="hyrt-matrix-") as file:
+                os.posix_fallocate(file.fileno(), 0, size_bytes)
+                mapped = mmap.mmap(file.fileno(), size_bytes)
+        except OSError as error:
+            # The partial file is already deleted.
+            free = shutil.disk_usage(folder).free if folder.is_dir() else 0
+            raise HostMemoryError(
+                f"{folder}: a matrix of {format_bytes(size_bytes)} beyond fullgraph.host_memory"
+                f"={format_bytes(self.limit_bytes or 0)} cannot be kept in a file there, where "
+                f"{format_bytes(free)} "
+                f"are free: {error.strerror or error}. Free space, give a run folder on a larger disk, or "
+                "raise fullgraph.host_memory"
+            ) from error
+        return np.frombuffer(mapped, np.uint8)
+
+
+def best_fit(free: Sequence[tuple[bool, int]], size: int) -> int | None:
+    """Return the index of the smallest free block of at least `format_bytes` bytes, preferring memory over
+    files.
+
+    Parameters
+    ----------
+    free
+        For each free block, whether it is in a file, and its size in bytes.
+    size
+        The required bytes.
+
+    Returns
+    -------
+    The index, or None if all blocks are too small.
+    """
+    candidates = [index for index, (_, available) in enumerate(free) if available >= size]
+    return min(candidates, key=lambda index: free[index]) if candidates else None
+
+
+class MatrixPool:
+    """Pool of large matrices.
+
+    Full-graph matrices are too large for the slack of `hyrt.runtime.buffer_pool.BufferPool`. One thread takes
+    and gives them in the same order in every step, so the first step allocates the peak, and later steps
+    allocate nothing.
+
+    Parameters
+    ----------
+    budget
+        Limit of the host memory. Matrices beyond it are memory-mapped files with the same content.
+    """
+
+    def __init__(self, budget: HostMemoryBudget | None = None) -> None:
+        self._budget = budget or HostMemoryBudget()
+        self._free: list[NDArray[np.uint8]] = []
+        self._sizes: list[tuple[bool, int]] = []  # Parallel to _free: whether in a file, and bytes.
+        self._mapped: set[int] = set()  # Addresses of blocks in files.
+        self.memory_bytes = 0
+        """Bytes of all matrices in memory, in use or free."""
+        self.file_bytes = 0
+        """Bytes of all matrices in files."""
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Return the bytes of all matrices, in use or free."""
+        return self.memory_bytes + self.file_bytes
+
+    def take(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """Take an uninitialised matrix from the pool.
+
+        Raises
+        ------
+        HostMemoryError
+            If the matrix needs a file that cannot be allocated.
+        """
+        kind = np.dtype(dtype)
+        size = math.prod(shape) * kind.itemsize
+        index = best_fit(self._sizes, size)
+        if index is not None:
+            memory = self._free.pop(index)
+            del self._sizes[index]
+        else:
+            memory = self._new(size)
+        return memory[:size].view(kind).reshape(shape)
+
+    def release(self, matrix: NDArray[Any] | None) -> None:
+        """Return a matrix to the pool; it must not be read afterwards."""
+        if matrix is None:
+            return
+        memory: Any = matrix
+        while isinstance(memory.base, np.ndarray):
+            memory = memory.base
+        self._free.append(memory)
+        self._sizes.append((bool(self._mapped) and memory.ctypes.data in self._mapped, len(memory)))
+
+    def _new(self, size: int) -> NDArray[np.uint8]:
+        if size and not self._budget.allows(self.memory_bytes, size):
+            memory = self._budget.allocate_in_file(size)
+            self._mapped.add(memory.ctypes.data)
+            self.file_bytes += size
+            return memory
+        self.memory_bytes += size
+        allocated: NDArray[np.uint8] = torch.empty(
+            size, dtype=torch.uint8
+        ).numpy()  # Aligned to a cache line.
+        return allocated

@@ -1,1 +1,0 @@
-"""Mid-step checkpoints of full-graph training."""

@@ -1,1 +1,0 @@
-"""Feature cache of a device."""

@@ -1,0 +1,492 @@
+"""Conversion of a graph into the form that a run was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError
+from hyrt.formatting import pluralize, short_repr
+from hyrt.graph.formats.schema import LARGE_BYTES, Dataset, FeatureRows, from_graph, to_graph
+from hyrt.graph.graph import Graph
+from hyrt.graph.hetero.dataset import HeteroDatasetParts, assemble_dataset, stream_relation_edges
+from hyrt.graph.hetero.graph_types import GraphTypes, Relation
+from hyrt.graph.hetero.rows import HeteroRows
+from hyrt.graph.labels import is_labelled
+from hyrt.graph.normalize import apply_scaling
+from hyrt.graph.quantized.features import is_in_memory
+from hyrt.graph.row_source import DenseFeatures, RowSource
+from hyrt.graph.run_schema import RunSchema, TableSchema, read_type_ids
+from hyrt.graph.scaling import Scaling, describe_scaling, remaining_steps
+from hyrt.graph.topology import Topology
+from hyrt.runtime.workers import Workers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScaledRows:
+    """Rows that stay where they are, of which a reader gets some columns, scaled."""
+
+    source: RowSource
+    """The rows as they are stored."""
+    columns: NDArray[np.int64] | None
+    """[F] the columns to give, in order; None for all as they are."""
+    steps: Sequence[Scaling]
+    """The scalings, first to last."""
+    dtype: np.dtype[Any]
+    """The dtype that the rows have in memory, to which each scaling rounds."""
+
+    __repr__ = short_repr
+
+    @property
+    def width(self) -> int:
+        return self.source.width if self.columns is None else len(self.columns)
+
+    @property
+    def value_bytes(self) -> int:
+        return self.source.value_bytes
+
+    @property
+    def nbytes(self) -> int:
+        return self.source.nbytes
+
+    @property
+    def matrix(self) -> None:
+        return None
+
+    def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
+        stored = np.empty((len(ids), self.source.width), np.float32)
+        self.source.rows(ids, stored, workers)
+        block = (stored if self.columns is None else stored[:, self.columns]).astype(self.dtype, copy=False)
+        for step in self.steps:
+            block = step.apply(block)
+        out[:] = block
+
+
+Array = NDArray[Any]
+ReportLine = Callable[[str], None]
+
+_SHOWN = 5
+
+
+def _ignore(line: str) -> None:
+    """Ignore a line."""
+
+
+def conform(
+    graph: Graph, schema: RunSchema, report: ReportLine = _ignore, *, uses_labels: bool = True
+) -> Graph:
+    """Return a graph in the form that a run was trained on.
+
+    Feature columns and edge columns are put into the run's order by their names, features are scaled with
+    the run's numbers, classes and edge types get the run's numbers. The graph that the run was trained on
+    comes out as it was in training.
+
+    Parameters
+    ----------
+    graph
+        The graph, with features as they are in its dataset; it may have no labels, or other classes.
+    schema
+        The schema of the run.
+    report
+        Takes a line for each thing that is left out.
+    uses_labels
+        Whether the labels are going to be used, so that those that are left out are said.
+
+    Raises
+    ------
+    DataError
+        If the graph lacks something that the model reads, naming the differences.
+    """
+    graph = _with_types(graph, schema, report)
+    topology = _conformed_edges(graph, schema, report)
+    graph = _relabelled(replace(graph, topology=topology), schema, report if uses_labels else _ignore)
+    data = from_graph(graph)
+    changed: dict[str, Dataset] = {}
+    for name, table in schema.tables.items():
+        if table.width is None:
+            continue
+        given = data if data.tables is None else data.tables.get(name)
+        if given is None:
+            raise DataError(
+                f"{graph.name}: type {name!r} has no features, but the run was trained with "
+                f"{pluralize(table.width, 'feature')} of it: give them"
+            )
+        where = f"{graph.name}: type {name!r}" if name else graph.name
+        changed[name] = _conformed_rows(given, table, graph.names.columns.get(name), where, report)
+    if all(changed[name] is (data if data.tables is None else data.tables[name]) for name in changed):
+        return graph
+    if data.tables is None:
+        made = to_graph(changed[""])
+    else:
+        made = to_graph(replace(data, tables={**data.tables, **changed}))
+    # Topology and vertices keep what was computed of them.
+    features = made.vertices.features
+    return replace(graph.with_features(features), scalings=made.scalings)
+
+
+def find_embedding_rows(graph: Graph, schema: RunSchema) -> dict[int, NDArray[np.int64]]:
+    """Return, by the number of each type without features, the learned row of each vertex of a graph.
+
+    Vertices are found by their ids, or by their numbers if they have none. If neither the run nor the graph
+    has ids, the vertices are taken to be the ones of the training, in their order.
+
+    Raises
+    ------
+    DataError
+        If a vertex was not there in training, so that no row was learned for it.
+    """
+    found: dict[int, NDArray[np.int64]] = {}
+    if graph.types is None:
+        return found
+    for number, (name, table) in enumerate(schema.tables.items()):
+        if table.width is not None:
+            continue
+        count = graph.types.count(name)
+        ids, known = read_type_ids(graph, name), table.ids
+        if ids is None and known is None:
+            if count != table.count:
+                raise DataError(
+                    f"{graph.name}: has {count:,} vertices of type {name!r}, which has no features, and the "
+                    f"run learned a row for each of {table.count:,}: give the same vertices, or train with "
+                    "features of this type"
+                )
+            found[number] = np.arange(count)
+            continue
+        # Vertices without ids are known by their numbers.
+        ids = tuple(map(str, range(count))) if ids is None else ids
+        known = tuple(map(str, range(table.count or 0))) if known is None else known
+        places = {each: place for place, each in enumerate(known)}
+        unknown = [each for each in ids if each not in places]
+        if unknown:
+            raise DataError(
+                f"{graph.name}: has {pluralize(len(unknown), 'vertex', 'vertices')} of type "
+                f"{name!r} without a "
+                f"learned row ({_some(unknown)}): a type without features knows the vertices of the training "
+                "alone: leave the others out, or train again"
+            )
+        found[number] = np.array([places[each] for each in ids], np.int64)
+    return found
+
+
+def _with_types(graph: Graph, schema: RunSchema, say: ReportLine) -> Graph:
+    """The graph with types and relations in the run's order; a relation that is not there has no edges."""
+    types = graph.types
+    if (types is not None) != schema.is_hetero:
+        has, had = ("types", "one type") if types is not None else ("one type", "types")
+        raise DataError(
+            f"{graph.name}: has {has} of vertices, but the run was trained on a graph with {had}: give data "
+            "of the same form"
+        )
+    if types is None:
+        return graph
+    assert isinstance(graph.features, HeteroRows)
+    wanted, given = list(schema.tables), list(types.vertex_types)
+    known = [Relation(*names) for names in schema.relations]
+    new = [relation for relation in types.relations if relation not in known]
+    if set(wanted) != set(given) or new or types.target != schema.target:
+        differences = [_differences(wanted, given)] * (set(wanted) != set(given))
+        differences += [f"new relations: {_some([str(relation) for relation in new])}"] * bool(new)
+        differences += [f"labels of type {types.target!r}"] * (types.target != schema.target)
+        raise DataError(
+            f"{graph.name}: has other types than the run was trained on ({'; '.join(differences)}): give the "
+            f"types {', '.join(wanted)}, with labels of {schema.target!r}, and no other relations"
+        )
+    for name, rows in zip(given, graph.features.tables, strict=True):
+        if rows is not None and schema.tables[name].width is None:
+            raise DataError(
+                f"{graph.name}: type {name!r} has features, but the run was trained without any and learned "
+                "a row for each of its vertices: leave the features out"
+            )
+    if missing := [relation for relation in known if relation not in types.relations]:
+        say(f"{graph.name}: has no edges of relations of the training: {_some(list(map(str, missing)))}")
+    if wanted == given and known == list(types.relations):
+        return graph
+    return _in_type_order(graph, types, wanted, known)
+
+
+def _in_type_order(graph: Graph, types: GraphTypes, wanted: list[str], known: list[Relation]) -> Graph:
+    """The same graph with types and relations in another order; vertices keep their original numbers."""
+    if graph.topology.edge_features is not None or graph.topology.edge_times is not None:
+        raise DataError(
+            f"{graph.name}: its edges have features or times, and its types or relations are not in the "
+            f"order of the run: give types {', '.join(wanted)} and relations "
+            f"{', '.join(map(str, known))}, in order"
+        )
+    data = from_graph(graph)
+    counts = [types.count(name) for name in wanted]
+    ordered = GraphTypes(
+        tuple(wanted), np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), tuple(known), types.target
+    )
+    low, high = types.interval(types.target)
+    edges = stream_relation_edges(data.arrays, types)
+    numbers = [known.index(relation) for relation in types.relations]
+    parts = HeteroDatasetParts(
+        ordered,
+        lambda: (piece._replace(relation=numbers[piece.relation]) for piece in edges()),
+        data.tables or {},
+        graph.labels[low:high],
+        {key: array[low:high] for key, array in data.arrays.items() if "_mask" in key},
+        weighted=graph.topology.edge_weights is not None,
+    )
+    made = to_graph(replace(assemble_dataset(graph.name, parts, None)[0], names=graph.names))
+    places = np.concatenate([np.arange(*types.interval(name)) for name in wanted])
+    ids = graph.vertices.vertex_ids
+    vertices = replace(made.vertices, vertex_ids=places if ids is None else ids[places])
+    return replace(made, vertices=vertices)
+
+
+def _conformed_edges(graph: Graph, schema: RunSchema, say: ReportLine) -> Topology:
+    """The edges with the weights, types and features that the run was trained on, and no others."""
+    topology, name = graph.topology, graph.name
+    weights, features, types = topology.edge_weights, topology.edge_features, topology.edge_types
+    if schema.has_edge_weights and weights is None:
+        raise DataError(f"{name}: edges have no weights, but the run was trained with some: give edge_weight")
+    if schema.edge_width and features is None:
+        raise DataError(
+            f"{name}: edges have no features, but the run was trained with "
+            f"{pluralize(schema.edge_width, 'feature')} of each: give edge_features"
+        )
+    if weights is not None and not schema.has_edge_weights:
+        say(f"{name}: weights of edges are not used: the run was trained without any")
+        weights = None
+    if features is not None and not schema.edge_width:
+        say(f"{name}: features of edges are not used: the run was trained without any")
+        features = None
+    if features is not None:
+        of_edges = f"{name}: features of edges"
+        known = graph.names.edge_columns
+        order = _column_order(schema.edge_columns, known, schema.edge_width, features.shape[1], of_edges, say)
+        features = features if order is None else np.ascontiguousarray(features[:, order])
+    if not schema.is_hetero:
+        types = _conformed_edge_types(graph, schema, say)
+    before = (topology.edge_types, topology.edge_weights, topology.edge_features)
+    if all(new is old for new, old in zip((types, weights, features), before, strict=True)):
+        return topology
+    changed = replace(topology, edge_types=types, edge_weights=weights, edge_features=features)
+    if "is_symmetric" in topology.__dict__:
+        changed.__dict__["is_symmetric"] = topology.__dict__["is_symmetric"]
+    return changed
+
+
+def _conformed_edge_types(graph: Graph, schema: RunSchema, say: ReportLine) -> Array | None:
+    types, known, given = graph.topology.edge_types, schema.edge_types, graph.names.edge_types
+    if types is None and schema.has_edge_types:
+        raise DataError(f"{graph.name}: edges have no types, but the run knows some: give edge_type")
+    if types is None:
+        return None
+    if not schema.has_edge_types:
+        say(f"{graph.name}: types of edges are not used: the run was trained without any")
+        return None
+    if (known is None) != (given is None):
+        names = known if known is not None else given or ()
+        read_as = [f"{number} as {name}" for number, name in enumerate(names)]
+        if known is None:
+            read_as = [f"{name} as {number}" for number, name in enumerate(names)]
+        which = "its" if given is None else "the run's"
+        say(f"{graph.name}: {which} types of edges have no names: {_some(read_as)}")
+    if known is None or given is None or known == given:
+        return types
+    new = [name for name in given if name not in known]
+    if new:
+        raise DataError(
+            f"{graph.name}: the run was not trained with edges of type {_some(new)} (it knows "
+            f"{', '.join(known)}): leave them out, or train again"
+        )
+    places = np.array([known.index(name) for name in given], types.dtype)
+    renumbered: Array = places[types]
+    return renumbered
+
+
+def _conformed_rows(
+    given: Dataset, table: TableSchema, names: Sequence[str] | None, where: str, say: ReportLine
+) -> Dataset:
+    """The feature rows of one type: the run's columns, scaled with the run's numbers."""
+    assert table.width is not None
+    width = given.rows.shape[1] if given.rows is not None else int(given.arrays["feat_shape"][1])
+    order = _column_order(table.columns, names, table.width, width, where, say)
+    stored = given.rows
+    if order is not None:
+        given = _with_columns(given, order, where)
+    steps = remaining_steps(given.scaling, table.scaling)
+    if steps is None:
+        raise DataError(
+            f"{where}: features were scaled by {describe_scaling(given.scaling)}, and the run's by "
+            f"{describe_scaling(table.scaling)} with the numbers of its own data: give features that are not "
+            "scaled, which the run scales as its own"
+        )
+    for step in steps:
+        if not step.is_known:
+            raise DataError(
+                f"{where}: the run's features were scaled by 'standard' when they were written, by a version "
+                "of hyrt that did not keep the numbers: train again"
+            )
+        if step.mean is not None and given.rows is None:
+            raise DataError(f"{where}: features are sparse, and the run's were dense: give dense ones")
+    if stored is not None and (steps or order is not None):
+        source = stored.source or DenseFeatures(stored.whole())
+        if source.nbytes > LARGE_BYTES and not is_in_memory(source):
+            scaled = ScaledRows(source, order, steps, np.dtype(stored.dtype))
+            rows = FeatureRows.from_source(scaled, stored.shape[0])
+            return replace(given, rows=rows, scaling=(*given.scaling, *steps))
+    return apply_scaling(given, steps) if steps else given
+
+
+def _column_order(
+    known: Sequence[str] | None,
+    given: Sequence[str] | None,
+    width: int,
+    given_width: int,
+    where: str,
+    say: ReportLine,
+) -> NDArray[np.int64] | None:
+    """Return [width] the place of each of the run's columns in the data; None if they are in place."""
+    if known is None or given is None or len(given) != given_width:
+        if given_width != width:
+            raise DataError(
+                f"{where}: has {pluralize(given_width, 'column')}, and the run was trained with {width:,}: "
+                "give the same columns in the same order"
+            )
+        whose, names = ("the run's", given) if known is None else ("its", known)
+        if names and len(names) > 1 and (known is None or given is None):
+            say(f"{where}: {whose} columns have no names, and are taken to be {_some(names)}, in order")
+        return None
+    if tuple(known) == tuple(given):
+        return None
+    places = {name: place for place, name in enumerate(given)}
+    if len(places) != len(given):
+        raise DataError(f"{where}: two columns have one name: give each a name of its own")
+    missing = [name for name in known if name not in places]
+    if missing:
+        raise DataError(
+            f"{where}: has other columns than the run was trained with ({_differences(known, given)}): give "
+            "all columns of the training"
+        )
+    if more := [name for name in given if name not in known]:
+        say(f"{where}: columns that the run was not trained with are not used: {_some(more)}")
+    return np.array([places[name] for name in known], np.int64)
+
+
+def _with_columns(data: Dataset, order: NDArray[np.int64], where: str) -> Dataset:
+    """The features of one table with some of the columns, in another order."""
+    scaling = tuple(step.take(order) for step in data.scaling)
+    rows = data.rows
+    if rows is not None:
+        shape = (rows.shape[0], len(order))
+        picked = FeatureRows.from_blocks(
+            shape, rows.dtype, lambda: (np.ascontiguousarray(block[:, order]) for block in rows.blocks())
+        )
+        return replace(data, rows=picked, scaling=scaling)
+    places = np.full(int(data.arrays["feat_shape"][1]), -1, np.int32)
+    places[order] = np.arange(len(order), dtype=np.int32)
+    indptr, columns = data.arrays["feat_indptr"], places[data.arrays["feat_indices"]]
+    vertices = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    kept = np.flatnonzero(columns >= 0)
+    kept = kept[np.lexsort((columns[kept], vertices[kept]))]
+    counts = np.bincount(vertices[kept], minlength=len(indptr) - 1)
+    arrays: dict[str, Array] = {
+        "feat_indptr": np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        "feat_indices": columns[kept],
+        "feat_values": data.arrays["feat_values"][kept],
+        "feat_shape": np.array([len(indptr) - 1, len(order)], np.int64),
+    }
+    return replace(data, arrays=data.arrays | arrays, scaling=scaling)
+
+
+def _relabelled(graph: Graph, schema: RunSchema, say: ReportLine) -> Graph:
+    """The graph with labels of the run's kind and numbers; what the run cannot predict is no label."""
+    if schema.predicts_links:
+        return graph
+    vertices, given = graph.vertices, graph.vertices.label_kind
+    labels = vertices.labels
+    known = is_labelled(labels)
+    if not known.any() or (given == "classes" and not schema.outputs):
+        labels = _no_labels(len(labels), schema)
+    elif given != schema.labels:
+        say(
+            f"{graph.name}: its labels are {vertices.label_description}, which are not used: "
+            "the run predicts "
+            f"{schema.label_description}"
+        )
+        labels = _no_labels(len(labels), schema)
+    elif given == "classes":
+        labels = _renumbered(graph, schema, say)
+    else:
+        labels = _with_label_columns(graph, schema, say)
+    masks = vertices.masks
+    if labels is not vertices.labels:
+        left = is_labelled(labels)
+        masks = {
+            name: mask & (left if mask.ndim == 1 else left[:, None]) for name, mask in vertices.masks.items()
+        }
+    if labels is vertices.labels and vertices.num_outputs == schema.outputs:
+        return graph
+    return replace(graph, vertices=replace(vertices, labels=labels, masks=masks, outputs=schema.outputs))
+
+
+def _no_labels(count: int, schema: RunSchema) -> Array:
+    match schema.labels:
+        case "classes":
+            return np.full(count, -1, np.int16)
+        case "flags":
+            return np.full((count, schema.outputs), -1, np.int8)
+        case _:
+            return np.full((count, schema.outputs) if schema.outputs > 1 else count, np.nan, np.float32)
+
+
+def _renumbered(graph: Graph, schema: RunSchema, say: ReportLine) -> Array:
+    """Classes with the numbers of the run: by their names, or by their numbers if they have none."""
+    labels, names = graph.labels, graph.names.classes
+    highest = int(labels.max())
+    known = tuple(schema.class_name(number) for number in range(schema.outputs))
+    given = [str(number) for number in range(highest + 1)] if names is None else list(names)
+    if names is None and schema.classes is not None:
+        used = [given[number] for number in np.unique(labels[labels >= 0]).tolist()]
+        if not set(used) <= set(known):
+            # The names are no numbers.
+            known = tuple(map(str, range(schema.outputs)))
+        read_as = [f"{number} as {schema.classes[at]}" for at, number in enumerate(known)]
+        say(f"{graph.name}: its classes have no names: {_some(read_as)}")
+    if len(given) <= highest:
+        given += [str(number) for number in range(len(given), highest + 1)]
+    places = {name: place for place, name in enumerate(known)}
+    table = np.array([places.get(name, -1) for name in given] or [-1], np.int64)
+    if (table[: highest + 1] == np.arange(highest + 1)).all():
+        return labels
+    renumbered = np.where(labels < 0, -1, table[labels.clip(0)])
+    gone = (labels >= 0) & (renumbered < 0)
+    if gone.any():
+        new = [given[number] for number in np.unique(labels[gone]).tolist()]
+        say(
+            f"{graph.name}: {pluralize(int(gone.sum()), 'vertex has a class', 'vertices have classes')} that "
+            f"the run was not trained with ({_some(new)}): they have no label here, and count in no metric"
+        )
+    return renumbered.astype(np.int32)
+
+
+def _with_label_columns(graph: Graph, schema: RunSchema, say: ReportLine) -> Array:
+    """Flags or numbers with the columns of the run, by their names; no labels if these differ."""
+    labels, width = graph.labels, graph.vertices.num_outputs
+    try:
+        known, where = graph.names.classes, f"{graph.name}: labels"
+        order = _column_order(schema.classes, known, schema.outputs, width, where, say)
+    except DataError as error:
+        say(f"{error}. They are not used")
+        return _no_labels(len(labels), schema)
+    return labels if order is None else np.ascontiguousarray(labels.reshape(len(labels), -1)[:, order])
+
+
+def _differences(known: Sequence[str], given: Sequence[str]) -> str:
+    """Return what of known names is missing, and what there is besides."""
+    missing = [name for name in known if name not in given]
+    more = [name for name in given if name not in known]
+    parts = [f"missing: {_some(missing)}"] * bool(missing) + [f"new: {_some(more)}"] * bool(more)
+    return "; ".join(parts)
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return shown + (f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else "")

@@ -1,0 +1,142 @@
+"""Feature cache of a device: the index of cached vertices, and mini-batch rows that are partly cached."""
+
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.formatting import short_repr
+from hyrt.graph.quantized.rows import QuantizedRows
+from hyrt.runtime.numba_cache import nb
+
+Rows = NDArray[np.float32] | QuantizedRows
+"""[n, F] rows in host memory, float32 or quantized."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CachedRows:
+    """Feature rows of a mini-batch: cache slots, and the rows that must be transferred."""
+
+    slots: NDArray[np.int32]
+    """[n] location of each row: its slot in the device's cache, or -1 - k for row k of `sent`."""
+    missing_rows: Rows
+    """[m, F] rows that are not cached, in the format of the cache."""
+
+    __repr__ = short_repr
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes to transfer."""
+        return self.slots.nbytes + self.missing_rows.nbytes
+
+    def check(self, count: int, num_cached: int, width: int) -> None:
+        """Check slots and shapes.
+
+        Parameters
+        ----------
+        count
+            Expected number of rows.
+        num_cached
+            Number of cached rows.
+        width
+            Number of columns.
+
+        Raises
+        ------
+        ValueError
+            If a slot is out of range, or the number of columns differs.
+        """
+        values = (
+            self.missing_rows.codes if isinstance(self.missing_rows, QuantizedRows) else self.missing_rows
+        )
+        if self.slots.shape != (count,) or self.slots.dtype != np.int32:
+            raise ValueError(f"places are {self.slots.dtype} of {self.slots.shape}, not int32 of {(count,)}")
+        if values.ndim != 2 or values.shape[1] != width:
+            raise ValueError(f"the rows that are sent have shape {values.shape}: give {width} columns")
+        if count and not (-len(values) <= self.slots.min() and self.slots.max() < num_cached):
+            raise ValueError(
+                f"places are from {self.slots.min()} to {self.slots.max()}, where {num_cached} "
+                "rows are kept and "
+                f"{len(values)} are sent"
+            )
+
+
+_NOWHERE = np.iinfo(np.int32).max
+
+
+def invert_ranking(vertices: NDArray[Any], num_vertices: int) -> NDArray[np.int32]:
+    """Return [V] int32 ranks of all vertices from a ranking [n]; missing vertices get the largest int32."""
+    ranks = np.full(num_vertices, _NOWHERE, np.int32)
+    ranks[vertices] = np.arange(len(vertices), dtype=np.int32)
+    return ranks
+
+
+class CacheIndex:
+    """Index and hit counters of one device's feature cache.
+
+    Parameters
+    ----------
+    ranks
+        Result of `invert_ranking`, shared by all devices.
+    count
+        Number of cached rows: vertices of rank 0 to count - 1, in slots equal to their ranks.
+    """
+
+    def __init__(self, ranks: NDArray[np.int32], count: int) -> None:
+        self._ranks = ranks
+        self.count = count
+        self._lock = threading.Lock()
+        self._hits = self._lookups = 0
+
+    def find(self, ids: NDArray[Any], slots: NDArray[np.int32], missing: NDArray[Any]) -> int:
+        """Look up the rows of vertices.
+
+        Parameters
+        ----------
+        ids
+            [n] the vertices.
+        slots
+            [n] int32, overwritten as `CachedRows.places`.
+        missing
+            [n] of the dtype of ids; the first entries are overwritten with the vertices that are not cached,
+            in order.
+
+        Returns
+        -------
+        The number of vertices that are not cached.
+        """
+        sent = int(_find(self._ranks, self.count, ids, slots, missing))
+        with self._lock:
+            self._hits += len(ids) - sent
+            self._lookups += len(ids)
+        return sent
+
+    @property
+    def hits(self) -> int:
+        """Number of cache hits so far."""
+        return self._hits
+
+    @property
+    def lookups(self) -> int:
+        """Number of lookups so far."""
+        return self._lookups
+
+
+@nb.njit(nogil=True, cache=True, error_model="numpy")
+def _find(ranks, count, ids, places, missing):
+    """Look up slots in one thread: a lookup takes nanoseconds, gathering a row about 100 ns."""
+    sent = 0
+    for i in range(len(ids)):
+        place = ranks[ids[i]]
+        if place >= count:
+            missing[sent] = ids[i]
+            sent += 1
+            place = -sent
+        places[i] = place
+    return sent

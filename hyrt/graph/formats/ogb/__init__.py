@@ -1,1 +1,0 @@
-"""Files of the ogb package, and its heterogeneous datasets."""

@@ -1,0 +1,247 @@
+"""Checks of vertex types, relations and typed edges.
+
+Errors name the key and the position of the first violation.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError, join_names
+from hyrt.graph import check
+from hyrt.graph.check import reject, suggest_name
+from hyrt.graph.hetero import hetero_kernels
+from hyrt.graph.hetero.graph_types import (
+    RELATIONS,
+    TARGET_TYPE,
+    TYPE_STARTS,
+    VERTEX_TYPES,
+    GraphTypes,
+    types_from_arrays,
+)
+from hyrt.graph.labels import is_labelled
+
+Array = NDArray[Any]
+
+_ROWS = 1 << 16
+# Type names are used in file names and keys.
+_FORBIDDEN = "/:\\"
+
+_STARTS = "give where each type's vertices start, and the number of all vertices"
+
+
+def check_types(source: str, arrays: Mapping[str, Array]) -> GraphTypes:
+    """Check the vertex types and relations of a dataset, and return them.
+
+    Raises
+    ------
+    DataError
+        Naming the key and the first bad position.
+    """
+    starts, relations = arrays[TYPE_STARTS], arrays[RELATIONS]
+    known = check_type_names(source, arrays[VERTEX_TYPES])
+    count = len(arrays["indptr"]) - 1
+    if len(starts) != len(known) + 1:
+        raise reject(
+            source,
+            TYPE_STARTS,
+            f"has {len(starts):,} entries for {len(known):,} types: {_STARTS}",
+        )
+    if starts[0] != 0:
+        raise reject(source, TYPE_STARTS, f"value {starts[0]} at position 0 is not 0: {_STARTS}")
+    for at in range(1, len(starts)):
+        if starts[at] < starts[at - 1]:
+            raise reject(
+                source,
+                TYPE_STARTS,
+                f"value {starts[at]} at position {at} is less than the one before it, "
+                f"{starts[at - 1]}: {_STARTS}",
+            )
+    if starts[-1] != count:
+        raise reject(
+            source,
+            TYPE_STARTS,
+            f"value {starts[-1]} at position {len(starts) - 1} is not the number of vertices, {count:,}: "
+            f"{_STARTS}",
+        )
+    if relations.shape[1] != 3:
+        raise reject(
+            source,
+            RELATIONS,
+            f"shape {list(relations.shape)}, expected [R, 3]: give type of sources, name, type of targets",
+        )
+    seen: list[list[str]] = []
+    for at, triple in enumerate(relations.tolist()):
+        for end in (triple[0], triple[2]):
+            if end not in known:
+                raise reject(
+                    source,
+                    RELATIONS,
+                    f"row {at} has the type {end!r}, which is not in {VERTEX_TYPES}"
+                    f"{suggest_name(end, known) or ': add it there'}",
+                )
+        if not triple[1] or not triple[1].isprintable():
+            raise reject(source, RELATIONS, f"row {at} has the name {triple[1]!r}: give it printable letters")
+        if triple in seen:
+            raise reject(source, RELATIONS, f"row {at}, {' '.join(triple)}, is there twice: remove one")
+        seen.append(triple)
+    target = arrays[TARGET_TYPE].tolist()
+    if len(target) != 1 or target[0] not in known:
+        hint = suggest_name(target[0], known) if len(target) == 1 else ""
+        raise reject(source, TARGET_TYPE, f"value {target!r}: give one of {join_names(known, 'and')}{hint}")
+    types = types_from_arrays(arrays)
+    assert types is not None
+    return types
+
+
+def check_type_names(source: str, names: Array) -> list[str]:
+    """Return the names of the vertex types after checking them.
+
+    Raises
+    ------
+    DataError
+        If there are no names, or a name is invalid or duplicated.
+    """
+    if len(names) == 0:
+        raise reject(source, VERTEX_TYPES, "is empty: name each type of vertices")
+    known: list[str] = names.tolist()
+    for at, name in enumerate(known):
+        if why := find_name_problem(name):
+            raise reject(source, VERTEX_TYPES, f"name {name!r} at position {at} {why}: rename it")
+        if name in known[:at]:
+            raise reject(source, VERTEX_TYPES, f"name {name!r} at position {at} is there twice: remove one")
+    return known
+
+
+def find_name_problem(name: str) -> str:
+    """Return why a string is not a valid vertex type name; empty if it is valid."""
+    if not name or not name.isprintable() or name != name.strip():
+        return "must be of printable letters, without spaces at its ends"
+    bad = [letter for letter in _FORBIDDEN if letter in name]
+    return f"must not have {bad[0]!r}, which cannot be in the name of a file or a key" if bad else ""
+
+
+def check_relation_edges(
+    source: str, arrays: Mapping[str, Array], types: GraphTypes, *, ordered: bool = True
+) -> None:
+    """Check that every edge has a relation and endpoints of its types and, if `ordered`, that rows are
+    sorted.
+
+    Raises
+    ------
+    DataError
+        Names the key and the position of the first invalid edge.
+    """
+    indptr, indices, numbers = arrays["indptr"], arrays["indices"], arrays["edge_type"]
+    if len(numbers) != len(indices):
+        raise reject(source, "edge_type", f"has {len(numbers):,} entries for {len(indices):,} edges")
+    ends = (types.starts, types.relation_sources, types.relation_destinations)
+    for low in range(0, types.num_vertices, _ROWS):
+        high = min(low + _ROWS, types.num_vertices)
+        at, row, what = hetero_kernels.find_invalid_edge(indptr, indices, numbers, *ends, low, high, ordered)
+        if what:
+            raise _wrong_edge(source, arrays, types, (int(at), int(row)), int(what))
+
+
+def _wrong_edge(
+    source: str, arrays: Mapping[str, Array], types: GraphTypes, place: tuple[int, int], what: int
+) -> DataError:
+    at, row = place
+    value, number = int(arrays["indices"][at]), int(arrays["edge_type"][at])
+    if what == hetero_kernels.NO_RELATION:
+        return reject(
+            source,
+            "edge_type",
+            f"value {number} at position {at} is none of the {len(types.relations):,} relations: give "
+            f"numbers from 0 to {len(types.relations) - 1:,}",
+        )
+    if what == hetero_kernels.DISORDER:
+        equal = value == arrays["indices"][at - 1] and number == arrays["edge_type"][at - 1]
+        return reject(
+            source,
+            "indices",
+            f"the edge at position {at}, from {value} by relation {number}, "
+            f"{'repeats' if equal else 'is below'} the one before it in row {row}: rows must be sorted by "
+            "relation, then by source, without equal edges; to sort them: hyrt data convert "
+            f"{shlex.quote(source)} DESTINATION --sort --unique",
+        )
+    relation = types.relations[number]
+    if what == hetero_kernels.WRONG_DESTINATION:
+        found = types.vertex_types[int(types.vertex_type_indices(np.array([row]))[0])]
+        return reject(
+            source,
+            "edge_type",
+            f"value {number} at position {at}: the edge goes to vertex {row} of type {found!r}, but relation "
+            f"{number} is {relation}: correct one of the two",
+        )
+    if not 0 <= value < types.num_vertices:
+        return reject(
+            source,
+            "indices",
+            f"value {value} at position {at} is not one of {types.num_vertices:,} vertices: give "
+            f"numbers from 0 to {types.num_vertices - 1:,}",
+        )
+    found = types.vertex_types[int(types.vertex_type_indices(np.array([value]))[0])]
+    return reject(
+        source,
+        "indices",
+        f"value {value} at position {at} is a vertex of type {found!r}, but relation {number} is {relation}: "
+        "correct one of the two",
+    )
+
+
+def check_target_labels(source: str, labels: Array, types: GraphTypes) -> None:
+    """Check that only vertices of the target type have labels.
+
+    Raises
+    ------
+    DataError
+        Names the first labelled vertex of another type.
+    """
+    low, high = types.interval(types.target)
+    for first, last in ((0, low), (high, types.num_vertices)):
+        for start in range(first, last, check.CHUNK):
+            known = is_labelled(labels[start : min(start + check.CHUNK, last)])
+            if known.any():
+                raise _labelled(source, types, start + int(known.argmax()))
+
+
+def _labelled(source: str, types: GraphTypes, vertex: int) -> DataError:
+    low, high = types.interval(types.target)
+    found = types.vertex_types[int(types.vertex_type_indices(np.array([vertex]))[0])]
+    return reject(
+        source,
+        "labels",
+        f"vertex {vertex} of type {found!r} has a label, but {TARGET_TYPE} is {types.target!r}: only its "
+        f"vertices, {low:,} to {high - 1:,}, have labels; give others -1, or nan where labels are numbers",
+    )
+
+
+def check_ids_in_types(source: str, key: str, numbers: Array, types: GraphTypes) -> None:
+    """Check that vertices were renumbered within their types.
+
+    Raises
+    ------
+    DataError
+        Names the first vertex whose original index belongs to another type.
+    """
+
+    def moved(a: int, b: int) -> NDArray[np.bool_]:
+        changed: NDArray[np.bool_] = types.vertex_type_indices(numbers[a:b]) != types.vertex_type_indices(
+            np.arange(a, b)
+        )
+        return changed
+
+    at = check.find_first_violation(moved, len(numbers))
+    if at is not None:
+        raise reject(
+            source,
+            key,
+            f"value {numbers[at]} at position {at} is the number of a vertex of another type: reorder "
+            "vertices within their types only",
+        )

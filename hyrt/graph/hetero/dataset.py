@@ -1,0 +1,482 @@
+"""Assembly of heterogeneous datasets and graphs from edge lists and tables, and reverse relations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError, DataWarning, warn_user
+from hyrt.formatting import short_repr
+from hyrt.graph.check import reject
+from hyrt.graph.csr import ArrayBuilder, iter_row_ranges
+from hyrt.graph.formats.schema import (
+    EDGE_FEATURES,
+    EDGE_TIME,
+    EDGE_TYPE,
+    EDGE_WEIGHT,
+    SPARSE_KEYS,
+    Dataset,
+    FeatureRows,
+    check_dataset,
+    feature_table_name,
+    to_graph,
+)
+from hyrt.graph.graph import SPLITS, Graph
+from hyrt.graph.hetero.csr import (
+    RelationEdges,
+    RelationEdgeStream,
+    build_hetero_csr,
+    bytes_per_entry,
+    choose_relation_dtype,
+)
+from hyrt.graph.hetero.graph_types import RELATIONS, GraphTypes, Relation, types_from_arrays, types_to_arrays
+from hyrt.graph.labels import get_label_kind
+from hyrt.graph.links.edges import TimedEdges, order_edge_times
+from hyrt.graph.row_source import SparseFeatures
+from hyrt.graph.topology import Topology
+
+_PREFIX = "rev_"
+
+
+def reverse_relation(relation: Relation) -> Relation:
+    """Return the reverse relation, named `rev_` plus the name."""
+    return Relation(relation.destination, f"{_PREFIX}{relation.name}", relation.source)
+
+
+def add_reverse_relations(types: GraphTypes) -> GraphTypes:
+    """Return types with reverse relations.
+
+    A relation between two types gets a reverse relation named `rev_` plus its name, unless it exists. A
+    relation within one type is its own reverse: its reversed edges are added to it.
+    """
+    known = set(types.relations)
+    back = [
+        reverse_relation(each)
+        for each in types.relations
+        if each.source != each.destination
+        and reverse_relation(each) not in known
+        and not _goes_back(each, known)
+    ]
+    return replace(types, relations=(*types.relations, *back))
+
+
+def _goes_back(relation: Relation, known: set[Relation]) -> bool:
+    """Return whether a relation is the reverse of a known relation."""
+    forward = Relation(relation.destination, relation.name.removeprefix(_PREFIX), relation.source)
+    return relation.name.startswith(_PREFIX) and forward in known
+
+
+def add_reverse_edges(edges: RelationEdgeStream, types: GraphTypes, wider: GraphTypes) -> RelationEdgeStream:
+    """Add the reverse of each edge, with its weight, to a stream of edges; self loops are not duplicated.
+
+    Parameters
+    ----------
+    edges
+        The edges as they are.
+    types, wider
+        Their relations, and those `add_reverse_relations`.
+    """
+    back = find_reverse_relations(types, wider)
+
+    def stream() -> Iterator[RelationEdges]:
+        for piece in edges():
+            yield piece
+            other = back[piece.relation]
+            if other is None:
+                continue
+            turned = RelationEdges(other, piece.targets, piece.sources, piece.weights)
+            yield _without_loops(turned) if other == piece.relation else turned
+
+    return stream
+
+
+def find_reverse_relations(types: GraphTypes, wider: GraphTypes) -> list[int | None]:
+    """Return the number of the relation that takes each relation's reversed edges, or None if none does.
+
+    Parameters
+    ----------
+    types, wider
+        The relations, and those `add_reverse_relations`.
+    """
+    places = {relation: number for number, relation in enumerate(wider.relations)}
+    added = set(wider.relations[len(types.relations) :])
+    return [
+        number
+        if relation.source == relation.destination
+        else places[reverse_relation(relation)]
+        if reverse_relation(relation) in added
+        else None
+        for number, relation in enumerate(types.relations)
+    ]
+
+
+def _without_loops(piece: RelationEdges) -> RelationEdges:
+    apart = piece.sources != piece.targets
+    if apart.all():
+        return piece
+    weights = None if piece.weights is None else piece.weights[apart]
+    return RelationEdges(piece.relation, piece.sources[apart], piece.targets[apart], weights)
+
+
+Array = NDArray[Any]
+
+_PIECE = 1 << 22
+BUILD_ENTRIES = 100_000_000
+"""Number of unweighted entries that are built at once if they are written to a file: 1.3 GB."""
+
+
+def build_bytes(num_entries: int, *, weighted: bool) -> int:
+    """Return the maximum memory of the entries that are built at once if they are written to a file."""
+    return min(bytes_per_entry(weighted=False) * BUILD_ENTRIES, bytes_per_entry(weighted) * num_entries)
+
+
+@dataclass(frozen=True, slots=True)
+class HeteroDatasetParts:
+    """Parts of a heterogeneous dataset."""
+
+    types: GraphTypes
+    """Vertex types and relations."""
+    edges: RelationEdgeStream
+    """Stream of the edges of all relations."""
+    tables: Mapping[str, Dataset]
+    """Feature-only datasets of the types that have features."""
+    labels: Array
+    """[n] or [n, K] labels of the target type."""
+    masks: Mapping[str, Array]
+    """`train_mask`, `val_mask` and `test_mask`, and further ones: bool [n] or [n, K], of the same."""
+    weighted: bool = False
+    """Whether edges of some relation have weights; those of the others then have 1."""
+
+    __repr__ = short_repr
+
+
+def assemble_dataset(name: str, parts: HeteroDatasetParts, scratch: Path | None) -> tuple[Dataset, int]:
+    """Assemble a heterogeneous dataset.
+
+    Parameters
+    ----------
+    name
+        The dataset's, for messages.
+    parts
+        What it is made of, which need not be checked but for the lengths of its tables.
+    scratch
+        A folder for the edges, where they should not be in memory.
+
+    Returns
+    -------
+    The dataset, and how many of the edges were left out because they equal others of their relation.
+
+    Raises
+    ------
+    DataError
+        If an edge has an end that is no vertex of its type, or labels or masks are not one for each vertex of
+        the target type.
+    """
+    types = parts.types
+    low, high = types.interval(types.target)
+    for key, array in (("labels", parts.labels), *parts.masks.items()):
+        if len(array) != high - low:
+            raise reject(
+                name,
+                key,
+                f"has {len(array):,} rows for {high - low:,} vertices of type {types.target!r}: give "
+                "one each",
+            )
+    topology, given = _topology(name, types, parts.edges, scratch, weighted=parts.weighted)
+    arrays = types_to_arrays(types) | topology
+    arrays["labels"] = labels_of_all(parts.labels, types)
+    arrays |= {key: expand_mask(mask, types) for key, mask in parts.masks.items()}
+    return Dataset(name, arrays, None, tables=dict(parts.tables)), given - len(topology["indices"])
+
+
+def _topology(
+    name: str, types: GraphTypes, edges: RelationEdgeStream, scratch: Path | None, *, weighted: bool
+) -> tuple[dict[str, Array], int]:
+    indices = ArrayBuilder(
+        np.dtype(np.int32 if types.num_vertices < 2**31 else np.int64), scratch and scratch / "indices.npy"
+    )
+    numbers = ArrayBuilder(choose_relation_dtype(len(types.relations)), scratch and scratch / "edge_type.npy")
+    values = ArrayBuilder(np.dtype(np.float32), scratch and scratch / "edge_weight.npy") if weighted else None
+
+    def emit(sources: Array, relations: Array, weights: Array | None) -> None:
+        indices.append(sources)
+        numbers.append(relations)
+        if values is not None and weights is not None:
+            values.append(weights)
+
+    at_once = BUILD_ENTRIES * bytes_per_entry(weighted=False) // bytes_per_entry(weighted)
+    bound = 1 << 62 if scratch is None else at_once
+    indptr, given = build_hetero_csr(
+        edges, types, emit=emit, source=name, weighted=weighted, range_entries=bound
+    )
+    arrays = {"indptr": indptr, "indices": indices.finish(), EDGE_TYPE: numbers.finish()}
+    if values is not None:
+        arrays[EDGE_WEIGHT] = values.finish()
+    return arrays, int(given.sum())
+
+
+def labels_of_all(labels: Array, types: GraphTypes) -> Array:
+    """Labels [n] or [n, K] of the target type as those of all vertices: elsewhere nothing is known."""
+    if len(types.vertex_types) == 1:
+        return labels
+    low, high = types.interval(types.target)
+    unknown = np.nan if get_label_kind(labels) == "numbers" else -1
+    dtype = np.dtype(np.int8) if labels.dtype.kind in "bu" and labels.ndim == 2 else labels.dtype
+    placed = np.full((types.num_vertices, *labels.shape[1:]), unknown, dtype)
+    placed[low:high] = labels
+    return placed
+
+
+def expand_mask(mask: Array, types: GraphTypes) -> Array:
+    """Expand a mask [n] or [n, K] of the target type to all vertices, with False elsewhere."""
+    if len(types.vertex_types) == 1:
+        return mask
+    low, high = types.interval(types.target)
+    placed = np.zeros((types.num_vertices, *mask.shape[1:]), np.bool_)
+    placed[low:high] = mask
+    return placed
+
+
+def stream_relation_edges(arrays: Mapping[str, Array], types: GraphTypes) -> RelationEdgeStream:
+    """Stream the edges of a dataset by relation, with their weights."""
+    first_sources = types.starts[types.relation_sources].tolist()
+    first_targets = types.starts[types.relation_destinations].tolist()
+    weights = arrays.get(EDGE_WEIGHT)
+
+    def stream() -> Iterator[RelationEdges]:
+        for starts, entries, first in iter_row_ranges(arrays["indptr"], arrays["indices"], _PIECE):
+            rows = np.repeat(np.arange(first, first + len(starts) - 1), np.diff(starts))
+            numbers = arrays[EDGE_TYPE][starts[0] : starts[-1]]
+            for relation in np.unique(numbers).tolist():
+                chosen = np.flatnonzero(numbers == relation)
+                yield RelationEdges(
+                    relation,
+                    entries[chosen] - first_sources[relation],
+                    rows[chosen] - first_targets[relation],
+                    None if weights is None else weights[starts[0] : starts[-1]][chosen],
+                )
+
+    return stream
+
+
+def add_reverse_to_dataset(data: Dataset, scratch: Path) -> Dataset:
+    """Add reverse relations to a heterogeneous dataset; see `add_reverse_relations`.
+
+    Parameters
+    ----------
+    data
+        A checked dataset, which is not changed.
+    scratch
+        A folder for the new edges, which are mapped.
+
+    Raises
+    ------
+    DataError
+        If the dataset has no types, or its edges have features.
+    """
+    types = types_from_arrays(data.arrays)
+    if types is None:
+        raise DataError(
+            f"{data.name}: --reverse is for graphs with types of vertices, and there is no key "
+            f"'{RELATIONS}': omit it"
+        )
+    if EDGE_FEATURES in data.arrays:
+        raise reject(
+            data.name, EDGE_FEATURES, "has no values for the reversed edges: omit --reverse, or this key"
+        )
+    wider = add_reverse_relations(types)
+    edges = add_reverse_edges(stream_relation_edges(data.arrays, types), types, wider)
+    topology, _ = _topology(data.name, wider, edges, scratch, weighted=EDGE_WEIGHT in data.arrays)
+    if EDGE_TIME in data.arrays:
+        topology[EDGE_TIME] = _times_with_reverse(data.arrays, types, wider, topology, scratch)
+    return replace(data, arrays=data.arrays | types_to_arrays(wider) | topology, symmetric=None)
+
+
+def _times_with_reverse(
+    arrays: Mapping[str, Array],
+    types: GraphTypes,
+    wider: GraphTypes,
+    reversed_arrays: Mapping[str, Array],
+    scratch: Path,
+) -> Array:
+    """Return the edge times after adding reverse edges, which have the times of their originals."""
+    times, numbers = arrays[EDGE_TIME], arrays[EDGE_TYPE]
+    back = find_reverse_relations(types, wider)
+
+    def edges() -> Iterator[TimedEdges]:
+        for starts, entries, first in iter_row_ranges(arrays["indptr"], arrays["indices"], _PIECE):
+            part = slice(starts[0], starts[-1])
+            rows = np.repeat(np.arange(first, first + len(starts) - 1), np.diff(starts))
+            pairs = np.stack([entries, rows], axis=1)
+            for relation in np.unique(numbers[part]).tolist():
+                chosen = numbers[part] == relation
+                yield TimedEdges(pairs[chosen], times[part][chosen], relation)
+                if (other := back[relation]) is not None:
+                    yield TimedEdges(pairs[chosen][:, ::-1], times[part][chosen], other)
+
+    topology = Topology(reversed_arrays["indptr"], reversed_arrays["indices"], reversed_arrays[EDGE_TYPE])
+    dtype = np.dtype(np.float64 if times.dtype.kind == "f" else np.int64)
+    return order_edge_times(topology, edges(), dtype, scratch / "edge_time.npy")
+
+
+def build_hetero_graph(
+    name: str,
+    tables: Mapping[str, Array | SparseFeatures | int],
+    relations: Mapping[tuple[str, str, str], tuple[Array, Array]],
+    labels: Array,
+    masks: Mapping[str, Array],
+    target: str,
+    weights: Mapping[tuple[str, str, str], Array] | None = None,
+) -> Graph:
+    """Build and check a heterogeneous graph; duplicate edges of a relation are merged.
+
+    Parameters
+    ----------
+    name
+        The graph's name, for messages.
+    tables
+        For each type of vertices, in the order that vertices are numbered in: its rows [n, F], float32 or
+        float16 or sparse; or the number of its vertices, where it has no features.
+    relations
+        (type of sources, name, type of destinations) → sources [e] and destinations [e], both numbered within
+        their types, in any order.
+    labels
+        [n] or [n, K] labels of the target type's vertices.
+    masks
+        `train`, `val` and `test`: bool [n] or [n, K] of the target type's vertices.
+    target
+        The type whose vertices have labels.
+    weights
+        [e] the weights of the edges of some relations, above 0, or of none; edges of the others have 1 then.
+        Those of equal edges are added up.
+
+    Raises
+    ------
+    DataError
+        Naming what does not fit.
+    """
+    for split in SPLITS:
+        if split not in masks:
+            raise DataError(f"{name}: no mask {split!r}: give one for each of train, val and test")
+    starts = np.concatenate([[0], np.cumsum([_num_rows(table) for table in tables.values()])])
+    types = GraphTypes(
+        tuple(tables), starts.astype(np.int64), tuple(Relation(*names) for names in relations), target
+    )
+    data, left_out = assemble_dataset(
+        name,
+        HeteroDatasetParts(
+            types,
+            stream_edge_lists(name, types, relations, weights or {}),
+            {
+                vertex_type: _table(name, vertex_type, table)
+                for vertex_type, table in tables.items()
+                if not isinstance(table, int)
+            },
+            labels,
+            {f"{split}_mask": mask for split, mask in masks.items()},
+            weighted=bool(weights),
+        ),
+        None,
+    )
+    if left_out:
+        warn_user(describe_skipped(name, left_out, weighted=bool(weights)), DataWarning)
+    check_dataset(data)
+    return to_graph(data)
+
+
+def stream_edge_lists(
+    name: str,
+    types: GraphTypes,
+    relations: Mapping[tuple[str, str, str], tuple[Array, Array]],
+    weights: Mapping[tuple[str, str, str], Array],
+) -> RelationEdgeStream:
+    """Stream edges in memory by relation, in the order of `types`, with optional weights.
+
+    Raises
+    ------
+    DataError
+        If a relation has not as many sources as destinations, or weights; or there is none that has weights.
+    """
+    for triple in weights:
+        if triple not in relations:
+            raise DataError(
+                f"{name}: weights are given for {' '.join(triple)}, which is not a relation: remove them"
+            )
+    for relation, (sources, targets) in zip(types.relations, relations.values(), strict=True):
+        if len(sources) != len(targets):
+            raise DataError(
+                f"{name}: relation {relation} has {len(sources):,} sources and {len(targets):,} "
+                "destinations: give one of each for every edge"
+            )
+    for triple, given in weights.items():
+        if len(given) != len(relations[triple][0]):
+            raise DataError(
+                f"{name}: relation {' '.join(triple)} has {len(relations[triple][0]):,} edges and "
+                f"{len(given):,} weights: give one for every edge"
+            )
+
+    def stream() -> Iterator[RelationEdges]:
+        for number, (triple, (sources, targets)) in enumerate(relations.items()):
+            given = weights.get(triple)
+            for start in range(0, len(sources), _PIECE):
+                piece = slice(start, start + _PIECE)
+                yield RelationEdges(
+                    number,
+                    np.ascontiguousarray(sources[piece]),
+                    np.ascontiguousarray(targets[piece]),
+                    None if given is None else np.ascontiguousarray(given[piece], np.float32),
+                )
+
+    return stream
+
+
+def get_edge_lists(graph: Graph) -> dict[Relation, tuple[Array, Array]]:
+    """Return the edges of each relation: sources [e] and destinations [e], numbered within their types.
+
+    Edges are sorted by destination, then by source.
+    """
+    types = graph.types
+    if types is None:
+        raise DataError(f"{graph.name}: has no types of vertices, and so no relations: give a typed graph")
+    arrays = {"indptr": graph.topology.indptr, "indices": graph.topology.indices}
+    assert graph.topology.edge_types is not None
+    found: list[list[tuple[Array, Array]]] = [[] for _ in types.relations]
+    for piece in stream_relation_edges(arrays | {"edge_type": graph.topology.edge_types}, types)():
+        found[piece.relation].append((piece.sources, piece.targets))
+    empty = np.empty(0, graph.topology.indices.dtype)
+    return {
+        relation: (
+            np.concatenate([empty, *(sources for sources, _ in pieces)]),
+            np.concatenate([empty.astype(np.int64), *(targets for _, targets in pieces)]),
+        )
+        for relation, pieces in zip(types.relations, found, strict=True)
+    }
+
+
+def describe_skipped(name: str, num_skipped: int, *, weighted: bool = False) -> str:
+    """Format the warning about merged duplicate edges."""
+    edges = "1 edge is" if num_skipped == 1 else f"{num_skipped:,} edges are"
+    added = ", to whose weights theirs are added" if weighted else ""
+    return f"{name}: {edges} left out: equal to others of the same relation{added}"
+
+
+def _num_rows(table: Array | SparseFeatures | int) -> int:
+    if isinstance(table, SparseFeatures):
+        return len(table.indptr) - 1
+    return table if isinstance(table, int) else len(table)
+
+
+def _table(name: str, vertex_type: str, table: Array | SparseFeatures) -> Dataset:
+    shown = feature_table_name(name, vertex_type)
+    if isinstance(table, SparseFeatures):
+        shape = np.array([len(table.indptr) - 1, table.width], np.int64)
+        values = (table.indptr, table.columns, table.values, shape)
+        return Dataset(shown, dict(zip(SPARSE_KEYS, values, strict=True)), None)
+    if table.ndim != 2:
+        raise DataError(f"{shown}: features of shape {list(table.shape)}, expected [n, F]: reshape them")
+    return Dataset(shown, {}, FeatureRows.from_array(np.ascontiguousarray(table)))

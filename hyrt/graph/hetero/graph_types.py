@@ -1,0 +1,181 @@
+"""Vertex types and relations of a heterogeneous graph, and the keys that store them in a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError, join_names
+from hyrt.formatting import short_repr
+from hyrt.graph.check import suggest_name
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """Relation (edge type): source vertex type, name and destination vertex type."""
+
+    source: str
+    """Vertex type of the edge sources."""
+    name: str
+    """Name, which need not be unique: relations between other types may have the same name."""
+    destination: str
+    """Vertex type of the edge destinations."""
+
+    def __str__(self) -> str:
+        return f"{self.source} {self.name} {self.destination}"
+
+    @property
+    def full_name(self) -> str:
+        """Unique name in settings: `author/writes/paper`."""
+        return f"{self.source}/{self.name}/{self.destination}"
+
+    def matches_name(self, name: str) -> bool:
+        """Return whether a name is the short or the full name of the relation."""
+        return name in (self.name, self.full_name)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class GraphTypes:
+    """Vertex types and relations of a heterogeneous graph.
+
+    Vertices are numbered consecutively, type after type. The edges of all relations are in one `Topology`,
+    whose `edge_types` are relation indices, and whose rows are sorted by relation, then by source. The edges
+    of one relation into a vertex are therefore consecutive.
+    """
+
+    vertex_types: tuple[str, ...]
+    """Names of the T vertex types."""
+    starts: NDArray[np.int64]
+    """[T+1] int64: type t has the vertices `starts[t]` to `starts[t + 1] - 1`."""
+    relations: tuple[Relation, ...]
+    """The R relations, in index order."""
+    target: str
+    """Vertex type that has labels and splits."""
+
+    __repr__ = short_repr
+
+    @property
+    def num_vertices(self) -> int:
+        """Number of vertices of all types, V."""
+        return int(self.starts[-1])
+
+    def type_index(self, vertex_type: str) -> int:
+        """Return the index of a vertex type, 0..T-1.
+
+        Raises
+        ------
+        DataError
+            If there is no such type; suggests a similar name.
+        """
+        if vertex_type not in self.vertex_types:
+            raise DataError(
+                f"no vertex type {vertex_type!r}{suggest_name(vertex_type, self.vertex_types)} (types: "
+                f"{join_names(self.vertex_types)})"
+            )
+        return self.vertex_types.index(vertex_type)
+
+    def relation_index(self, relation: Relation) -> int:
+        """Return the index of a relation, 0..R-1.
+
+        Raises
+        ------
+        DataError
+            If there is no such relation; suggests a similar name.
+        """
+        if relation not in self.relations:
+            names = [str(known) for known in self.relations]
+            raise DataError(
+                f"no relation {relation}{suggest_name(str(relation), names)} (relations: {join_names(names)})"
+            )
+        return self.relations.index(relation)
+
+    def interval(self, vertex_type: str) -> tuple[int, int]:
+        """Return the vertex range of a type: first index, and last index + 1."""
+        number = self.type_index(vertex_type)
+        return int(self.starts[number]), int(self.starts[number + 1])
+
+    def count(self, vertex_type: str) -> int:
+        """Return the number of vertices of a type."""
+        low, high = self.interval(vertex_type)
+        return high - low
+
+    def vertex_type_indices(self, vertices: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the vertex type index [n] of each of [n] vertices."""
+        return np.searchsorted(self.starts, vertices, side="right") - 1
+
+    @property
+    def relation_sources(self) -> NDArray[np.int64]:
+        """[R] int64, source type index of each relation."""
+        return np.array([self.type_index(relation.source) for relation in self.relations], np.int64)
+
+    @property
+    def relation_destinations(self) -> NDArray[np.int64]:
+        """[R] int64, destination type index of each relation."""
+        return np.array([self.type_index(relation.destination) for relation in self.relations], np.int64)
+
+    def relations_into(self, vertex_type: str) -> tuple[int, ...]:
+        """Return the indices of the relations whose destination is a type, in increasing order."""
+        self.type_index(vertex_type)
+        return tuple(
+            number for number, relation in enumerate(self.relations) if relation.destination == vertex_type
+        )
+
+    def relations_from(self, vertex_type: str) -> tuple[int, ...]:
+        """Return the indices of the relations whose source is a type, in increasing order."""
+        self.type_index(vertex_type)
+        return tuple(
+            number for number, relation in enumerate(self.relations) if relation.source == vertex_type
+        )
+
+
+Array = NDArray[Any]
+
+VERTEX_TYPES = "vertex_types"
+TYPE_STARTS = "type_starts"
+RELATIONS = "relations"
+TARGET_TYPE = "target_type"
+TYPE_KEYS = (VERTEX_TYPES, TYPE_STARTS, RELATIONS, TARGET_TYPE)
+TEXT_KEYS = (VERTEX_TYPES, RELATIONS, TARGET_TYPE)
+"""Keys of string arrays with a fixed-width dtype, such as `numpy.array(["paper", "author"])`."""
+
+
+def type_key(base: str, vertex_type: str) -> str:
+    """Return the key of one type: `features:paper`."""
+    return f"{base}:{vertex_type}"
+
+
+def strip_type(key: str) -> str:
+    """Return a key without its type: `features` for `features:paper`."""
+    return key.partition(":")[0]
+
+
+def get_type(key: str) -> str:
+    """Return the type of a key; empty if it has no type."""
+    return key.partition(":")[2]
+
+
+def types_to_arrays(types: GraphTypes) -> dict[str, Array]:
+    """Convert types to arrays by key."""
+    relations = [(each.source, each.name, each.destination) for each in types.relations]
+    return {
+        VERTEX_TYPES: np.array(types.vertex_types),
+        TYPE_STARTS: types.starts,
+        RELATIONS: np.array(relations) if relations else np.empty((0, 3), "<U1"),
+        TARGET_TYPE: np.array([types.target]),
+    }
+
+
+def types_from_arrays(arrays: Mapping[str, Array]) -> GraphTypes | None:
+    """Read the types from checked arrays by key; None if the dataset has no types."""
+    if VERTEX_TYPES not in arrays:
+        return None
+    return GraphTypes(
+        tuple(arrays[VERTEX_TYPES].tolist()),
+        arrays[TYPE_STARTS].astype(np.int64, copy=False),
+        tuple(Relation(*names) for names in arrays[RELATIONS].tolist()),
+        arrays[TARGET_TYPE].tolist()[0],
+    )

@@ -1,0 +1,120 @@
+"""Kinds of vertex labels: classes, flags or numbers, determined by dtype and shape."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.formatting import pluralize
+
+Array = NDArray[Any]
+
+# Labels with more distinct values are probably counts, not classes.
+_MAX_CLASSES = 1000
+
+LabelKind = Literal["classes", "flags", "numbers"]
+"""`classes`: integers [V], one of several classes for each vertex, -1 for none. `flags`: [V, K] of 0 and 1,
+any number of K labels for each vertex, -1 where one is not known. `counts_to_numbers`: floats [V] or [V, K],
+nan where
+one is not known."""
+
+TargetKind = LabelKind | Literal["links"]
+"""Kind of the training targets of a mini-batch: labels, or vertex pairs of links."""
+
+LABEL_SHAPES: dict[LabelKind, str] = {
+    "classes": "integers [V], a class for each vertex",
+    "flags": "integers [V, K] of 0 and 1, K labels for each vertex",
+    "numbers": "float32 [V] or [V, K], numbers for each vertex",
+}
+"""Description of the array of each kind."""
+
+
+def get_label_kind(labels: Array) -> LabelKind:
+    """Return the kind of labels, by dtype and shape."""
+    if labels.dtype.kind == "f":
+        return "numbers"
+    return "flags" if labels.ndim == 2 else "classes"
+
+
+def count_outputs(labels: Array) -> int:
+    """Return the number of model outputs per vertex: one per class, flag or number."""
+    if labels.ndim == 2:
+        return int(labels.shape[1])
+    if get_label_kind(labels) == "numbers":
+        return 1
+    return int(labels.max()) + 1 if len(labels) else 0
+
+
+def is_labelled(labels: Array) -> NDArray[np.bool_]:
+    """Return for each of n rows whether it has a known label."""
+    known: NDArray[np.bool_] = ~np.isnan(labels) if labels.dtype.kind == "f" else labels >= 0
+    return np.logical_or.reduce(known, axis=1) if known.ndim == 2 else known
+
+
+def convert_for_training(labels: Array) -> Array:
+    """Convert label rows to mini-batch form: int64 [n], int8 [n, K], or float32 [n, K]."""
+    kind = get_label_kind(labels)
+    if kind == "classes":
+        return labels.astype(np.int64)
+    if kind == "flags":
+        return labels.astype(np.int8)
+    return labels.reshape(len(labels), count_outputs(labels)).astype(np.float32)
+
+
+def placeholder_labels(kind: TargetKind, num: int, outputs: int) -> Array:
+    """Return placeholder labels of `num` targets in mini-batch form: all classes, both flags, numbers in
+    -1..1, or links from the first target to itself.
+    """
+    if kind == "links":
+        return np.zeros((num, 2, 2), np.int64)
+    if kind == "classes":
+        return np.arange(num, dtype=np.int64) % outputs
+    if kind == "flags":
+        return ((np.arange(num)[:, None] + np.arange(outputs)) % 2).astype(np.int8)
+    return np.sin(np.arange(num * outputs, dtype=np.float32)).reshape(num, outputs)
+
+
+def describe_labels(kind: LabelKind, outputs: int) -> str:
+    """Describe labels: `7 classes`, `112 labels of 0 and 1`, `1 number`."""
+    if kind == "classes":
+        return pluralize(outputs, "class", "classes")
+    if kind == "flags":
+        return f"{pluralize(outputs, 'label')} of 0 and 1"
+    return pluralize(outputs, "number")
+
+
+def label_warning(labels: Array) -> str:
+    """Return a warning, with a remedy, if labels are probably not intended; otherwise an empty string."""
+    kind = get_label_kind(labels)
+    if not len(labels):
+        return ""
+    if kind == "classes":
+        # A loss of 0 and an accuracy of 1 would look like a success.
+        one = labels.max() == 0
+        return "all labels are of class 0, so there is nothing to learn: check the labels" if one else ""
+    if kind == "flags":
+        if labels.shape[1] > 1 and (labels >= 0).all() and (labels.sum(axis=1, dtype=np.int64) == 1).all():
+            return (
+                "every vertex has exactly one of the labels: to train for one class of several, write "
+                "labels.argmax(1)"
+            )
+        return ""
+    known = labels[~np.isnan(labels)]
+    if len(known) and ((known == 0) | (known == 1)).all():
+        return "all labels are the numbers 0 and 1: to train for labels of 0 and 1, write them as int8 [V, K]"
+    if labels.ndim == 1 and _are_consecutive(known):
+        return (
+            f"all labels are whole numbers from 0 to {int(known.max())}, trained as numbers because they are "
+            "floats: to train for classes, write integers, with -1 for an unknown class"
+        )
+    return ""
+
+
+def _are_consecutive(known: Array) -> bool:
+    """Return whether the distinct values are exactly 0, 1, ..., max, like class indices."""
+    if not len(known) or not (known == np.floor(known)).all():
+        return False
+    values = np.unique(known)
+    return len(values) <= _MAX_CLASSES and values[0] == 0 and values[-1] == len(values) - 1

@@ -1,1 +1,0 @@
-"""Vertex labels: kinds, checks, and conversion from other libraries."""

@@ -1,0 +1,245 @@
+"""Names of the classes, feature columns, vertex ids and edge types of a dataset, stored in small files next
+to its arrays.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from hyrt.errors import DataError
+from hyrt.formatting import short_repr
+from hyrt.graph.scaling import Scaling
+
+ENDPOINT_COLUMN_NAMES = (
+    ("source", "target"),
+    ("src", "dst"),
+    ("src", "dest"),
+    ("from", "to"),
+    ("source", "destination"),
+    ("sourceid", "targetid"),
+    ("srcid", "dstid"),
+    ("fromid", "toid"),
+    ("fromnodeid", "tonodeid"),
+    ("fromnode", "tonode"),
+    ("u", "v"),
+    ("head", "tail"),
+    ("start", "end"),
+    ("startid", "endid"),
+    ("node1", "node2"),
+    ("id1", "id2"),
+    ("von", "nach"),
+    ("quelle", "ziel"),
+)
+"""Pairs of column names for the source and the target of an edge, in the form that `normalize_name` returns.
+"""
+
+
+def normalize_name(name: str) -> str:
+    """Normalize a name: lower case, letters and digits only, so that `Source ID` becomes `sourceid`."""
+    return "".join(letter for letter in name.casefold() if letter.isalnum())
+
+
+IDS = "ids.csv"
+"""The id of each vertex, by its number before the dataset was reordered; type and id in a heterogeneous
+graph."""
+CLASSES = "classes.csv"
+"""The name of each class, or of each column of labels."""
+COLUMNS = "columns.csv"
+"""The vertex type ('' if there is one type) and the name of each feature column."""
+EDGE_TYPES = "edge_types.csv"
+"""The name of each edge type."""
+EDGE_COLUMNS = "edge_columns.csv"
+"""The name of each edge feature."""
+SCALING = "scaling.json"
+"""The scalings that were applied to features, with their parameters."""
+NAME_FILES = (IDS, CLASSES, COLUMNS, EDGE_TYPES, EDGE_COLUMNS, SCALING)
+
+
+def write_names(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a name file with a header line."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
+
+
+def add_names(dataset: Path, files: Mapping[str, Path]) -> None:
+    """Add name files to a dataset that was just written, a folder or a .npz file."""
+    if dataset.is_dir():
+        for name, file in files.items():
+            shutil.copyfile(file, dataset / name)
+    elif files:
+        with zipfile.ZipFile(dataset, "a", zipfile.ZIP_DEFLATED) as archive:
+            for name, file in files.items():
+                info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+                info.compress_type = zipfile.ZIP_DEFLATED
+                info.external_attr = 0o644 << 16
+                with file.open("rb") as source, archive.open(info, "w", force_zip64=True) as target:
+                    shutil.copyfileobj(source, target)
+
+
+def copy_member(source: Path, name: str, target: Path) -> bool:
+    """Copy a name file out of a dataset. Return False if the dataset does not have it."""
+    with read_member(source, name) as file:
+        if file is None:
+            return False
+        with target.open("wb") as copy:
+            shutil.copyfileobj(file, copy)
+    return True
+
+
+@contextmanager
+def read_rows(source: Path, name: str) -> Iterator[Iterator[list[str]] | None]:
+    """Open one of a dataset's name files and yield an iterator over its rows, or None if the file is missing.
+
+    Raises
+    ------
+    DataError
+        If the file is damaged.
+    """
+    with read_member(source, name) as file:
+        if file is None:
+            yield None
+            return
+        try:
+            rows = csv.reader(io.TextIOWrapper(file, encoding="utf-8", newline=""))
+            next(rows, None)
+            # csv.reader returns an empty list for the line of an empty name.
+            yield (row or [""] for row in rows)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise DataError(f"{source}: {name} is damaged ({error}): make the dataset again") from error
+
+
+@contextmanager
+def read_names(source: Path, name: str) -> Iterator[Iterator[str] | None]:
+    """Open one of a dataset's name files like `read_rows`, with the fields of each row joined by spaces."""
+    with read_rows(source, name) as rows:
+        yield None if rows is None else (" ".join(row) for row in rows)
+
+
+@contextmanager
+def read_member(source: Path, name: str) -> Iterator[IO[bytes] | None]:
+    """Open one of a dataset's name files; yield None if it is missing."""
+    if source.is_dir() and (source / name).is_file():
+        with (source / name).open("rb") as file:
+            yield file
+    elif source.is_file() and zipfile.is_zipfile(source):
+        with zipfile.ZipFile(source) as archive:
+            if name in archive.namelist():
+                with archive.open(name) as member:
+                    yield member
+            else:
+                yield None
+    else:
+        yield None
+
+
+Scalings = Mapping[str, tuple[Scaling, ...]]
+"""Scalings that were applied to the features, in order of application, per vertex type ('' if there is one
+type)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataNames:
+    """Names for the numbered items of a dataset. Items without a name are identified by their number."""
+
+    classes: tuple[str, ...] | None = None
+    """The name of each class, or of each column of labels."""
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names of the feature columns, per vertex type ('' if there is one type)."""
+    edge_types: tuple[str, ...] | None = None
+    """The name of each edge type."""
+    edge_columns: tuple[str, ...] | None = None
+    """The name of each edge feature."""
+    files: Path | None = None
+    """The dataset that may contain a file of vertex ids. The ids are not held in memory."""
+
+    __repr__ = short_repr
+
+    @contextmanager
+    def read_ids(self) -> Iterator[Iterator[list[str]] | None]:
+        """Read the id of each vertex in the order of the original numbers; (type, id) in a heterogeneous
+        graph.
+
+        Yields None if the dataset has no ids.
+        """
+        if self.files is None:
+            yield None
+            return
+        with read_rows(self.files, IDS) as rows:
+            yield rows
+
+
+NO_NAMES = DataNames()
+"""Names of data in which everything is identified by its number."""
+
+
+def read_data_names(source: Path) -> DataNames:
+    """Read the names stored in a dataset folder or .npz file.
+
+    Raises
+    ------
+    DataError
+        If a name file is damaged.
+    """
+    columns: dict[str, list[str]] = {}
+    with read_rows(source, COLUMNS) as rows:
+        for row in rows or ():
+            columns.setdefault(row[0], []).append(row[-1])
+    named = {name: tuple(column_names) for name, column_names in columns.items()}
+    return DataNames(
+        _names(source, CLASSES), named, _names(source, EDGE_TYPES), _names(source, EDGE_COLUMNS), source
+    )
+
+
+def read_scalings(source: Path) -> Scalings:
+    """Read the scalings that were applied to the features when the dataset was written.
+
+    Raises
+    ------
+    DataError
+        If the file is damaged.
+    """
+    with read_member(source, SCALING) as file:
+        if file is None:
+            return {}
+        try:
+            saved: dict[str, list[dict[str, Any]]] = json.load(file)
+            return {name: tuple(Scaling.from_dict(step) for step in steps) for name, steps in saved.items()}
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise DataError(f"{source}: {SCALING} is damaged ({error}): make the dataset again") from error
+
+
+def save_names(names: DataNames, scalings: Scalings, dataset: Path, scratch: Path) -> None:
+    """Add names, vertex ids and scalings to a dataset that was just written."""
+    found: dict[str, Path] = {}
+    lists = ((CLASSES, "class", names.classes), (EDGE_TYPES, "type", names.edge_types))
+    for file, header, values in (*lists, (EDGE_COLUMNS, "column", names.edge_columns)):
+        if values:
+            found[file] = scratch / file
+            write_names(found[file], [header], ([name] for name in values))
+    if names.columns:
+        found[COLUMNS] = scratch / COLUMNS
+        rows = ([kind, name] for kind, values in names.columns.items() for name in values)
+        write_names(found[COLUMNS], ["type", "column"], rows)
+    steps = {name: [step.to_dict() for step in values] for name, values in scalings.items() if values}
+    if steps:
+        found[SCALING] = scratch / SCALING
+        found[SCALING].write_text(json.dumps(steps) + "\n", encoding="utf-8")
+    if names.files is not None and copy_member(names.files, IDS, scratch / IDS):
+        found[IDS] = scratch / IDS
+    add_names(dataset, found)
+
+
+def _names(source: Path, name: str) -> tuple[str, ...] | None:
+    with read_names(source, name) as rows:
+        return None if rows is None else tuple(rows)

@@ -1,1 +1,0 @@
-"""Names of the vertices, classes, columns and edge types of a dataset."""

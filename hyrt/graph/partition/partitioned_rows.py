@@ -1,0 +1,223 @@
+"""Distribution of rows to the parts of their vertices, and row sources over parts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError
+from hyrt.formatting import short_repr
+from hyrt.graph.csr import iter_ranges
+from hyrt.graph.row_source import DenseFeatures, SparseFeatures
+from hyrt.runtime.workers import Workers
+
+Array = NDArray[Any]
+
+ENTRIES = 1 << 21
+"""Entries of CSR rows that are moved at once; a longer row still is one piece."""
+ENTRY_BYTES = 48
+"""Memory that each of them takes at most."""
+
+
+def group_by_part(part_ids: Array, num_parts: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Group the vertices by part.
+
+    Parameters
+    ----------
+    part_ids
+        [V], the part of each vertex.
+    num_parts
+        The number of parts, P.
+
+    Returns
+    -------
+    order
+        [V], the vertices by part, sorted within each.
+    starts
+        [P+1], where each part's begin in `order`.
+    """
+    starts = np.zeros(num_parts + 1, np.int64)
+    np.cumsum(np.bincount(part_ids, minlength=num_parts), out=starts[1:])
+    return np.argsort(part_ids, kind="stable"), starts
+
+
+def compute_local_ids(part_ids: Array, num_parts: int) -> Array:
+    """Return [V] int32 (int64 from 2^31 vertices) the local index of each vertex within its part."""
+    order, starts = group_by_part(part_ids, num_parts)
+    places = np.empty(len(part_ids), np.int32 if len(part_ids) < 2**31 else np.int64)
+    for first, last in itertools.pairwise(starts):
+        places[order[first:last]] = np.arange(last - first)
+    return places
+
+
+def build_indptr(lengths: Array) -> NDArray[np.int64]:
+    """Return the row pointers [n+1] of rows of the given lengths."""
+    starts = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=starts[1:])
+    return starts
+
+
+def iter_row_entries(indptr: Array, vertices: Array) -> Iterator[tuple[slice, Array]]:
+    """Yield the positions of the entries of some rows, piece by piece.
+
+    Parameters
+    ----------
+    indptr
+        [V+1], the row pointers of all rows.
+    vertices
+        [n], the rows that are wanted.
+
+    Yields
+    ------
+    Which of the wanted rows' entries these are, and the position of each among all entries.
+    """
+    lengths = indptr[vertices + 1] - indptr[vertices]
+    starts = build_indptr(lengths)
+    for low, high in iter_ranges(starts, ENTRIES):
+        shift = indptr[vertices[low:high]] - starts[low:high]
+        first, last = int(starts[low]), int(starts[high])
+        yield slice(first, last), np.repeat(shift, lengths[low:high]) + np.arange(first, last)
+
+
+def merge_csr_rows(
+    pointers: Sequence[Array], entries: Sequence[Sequence[Array]], part_ids: Array
+) -> tuple[NDArray[np.int64], list[Array]]:
+    """Merge the CSR rows of all parts in vertex order, in memory.
+
+    Parameters
+    ----------
+    pointers
+        The row pointers of each part.
+    entries
+        What the rows hold, one sequence a kind (as columns and values) of one array a part.
+    part_ids
+        [V], the part of each vertex.
+
+    Returns
+    -------
+    indptr
+        [V+1], the row pointers of all rows.
+    joined
+        One array a kind.
+    """
+    order, bounds = group_by_part(part_ids, len(pointers))
+    lengths = np.empty(len(part_ids), np.int64)
+    lengths[order] = np.concatenate([np.diff(pointer) for pointer in pointers])
+    indptr = build_indptr(lengths)
+    joined = [np.empty(indptr[-1], kind[0].dtype) for kind in entries]
+    for number in range(len(pointers)):
+        vertices = order[bounds[number] : bounds[number + 1]]
+        for piece, positions in iter_row_entries(indptr, vertices):
+            for out, kind in zip(joined, entries, strict=True):
+                out[positions] = kind[number][piece]
+    return indptr, joined
+
+
+def iter_part_rows(
+    blocks: Iterator[Array], part_ids: Array, num_parts: int, selected_parts: range
+) -> Iterator[tuple[int, Array]]:
+    """Distribute consecutive rows of all vertices to parts.
+
+    Parameters
+    ----------
+    blocks
+        Consecutive blocks of rows.
+    part_ids
+        [V], the part of each vertex.
+    num_parts
+        The number of parts.
+    selected_parts
+        The parts that get their rows; those of others are passed over.
+
+    Yields
+    ------
+    A part, and the next rows of it.
+    """
+    at = 0
+    for block in blocks:
+        here = part_ids[at : at + len(block)]
+        at += len(block)
+        order, starts = group_by_part(here, num_parts)
+        for part in selected_parts:
+            if starts[part + 1] > starts[part]:
+                yield part, block[order[starts[part] : starts[part + 1]]]
+
+
+def merge_blocks(parts: Sequence[Array], part_ids: Array, rows: int) -> Iterator[Array]:
+    """Yield blocks of `rows` rows in vertex order, merged from the matrices of the parts."""
+    done = np.zeros(len(parts), np.int64)
+    for at in range(0, len(part_ids), rows):
+        order, starts = group_by_part(part_ids[at : at + rows], len(parts))
+        block = np.empty((len(order), *parts[0].shape[1:]), parts[0].dtype)
+        for number in np.flatnonzero(np.diff(starts)).tolist():
+            count = starts[number + 1] - starts[number]
+            block[order[starts[number] : starts[number + 1]]] = parts[number][
+                done[number] : done[number] + count
+            ]
+            done[number] += count
+        yield block
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartitionedFeatures:
+    """Feature rows of some or all parts, found by the part of a vertex and its local index in it."""
+
+    parts: Mapping[int, DenseFeatures | SparseFeatures]
+    """The rows of each part that is here, by its number: at least one part."""
+    part_ids: NDArray[Any]
+    """[V] unsigned, the part of each vertex."""
+    local_ids: NDArray[Any]
+    """[V] integers, the row of each vertex among those of its part."""
+
+    __repr__ = short_repr
+
+    @property
+    def width(self) -> int:
+        return self._one.width
+
+    @property
+    def value_bytes(self) -> int:
+        return self._one.value_bytes
+
+    @property
+    def nbytes(self) -> int:
+        return sum(rows.nbytes for rows in self.parts.values())
+
+    @property
+    def matrix(self) -> None:
+        return None
+
+    @property
+    def _one(self) -> DenseFeatures | SparseFeatures:
+        return next(iter(self.parts.values()))
+
+    def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
+        """Write the rows of some vertices; see `RowSource.rows`.
+
+        Raises
+        ------
+        DataError
+            If a part that has one of them is not here.
+        """
+        homes = self.part_ids[ids]
+        counts = np.bincount(homes)
+        needed = np.flatnonzero(counts)
+        for number in needed:
+            if int(number) not in self.parts:
+                vertex = ids[int(np.argmax(homes == number))]
+                raise DataError(f"the row of vertex {vertex} is in part {number}, which is not here")
+        if len(needed) == 1:
+            self.parts[int(needed[0])].rows(self.local_ids[ids], out, workers)
+            return
+        order = np.argsort(homes, kind="stable")
+        ends = np.cumsum(counts)
+        for number in needed:
+            where = order[ends[number] - counts[number] : ends[number]]
+            found = np.empty((len(where), self.width), np.float32)
+            self.parts[int(number)].rows(self.local_ids[ids[where]], found, workers)
+            out[where] = found

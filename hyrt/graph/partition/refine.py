@@ -1,0 +1,542 @@
+"""Local search that moves single vertices to lower the traffic of the parts, first of all the busiest
+direction. Acer, Selvitopi and Aykanat, "Improving performance of sparse matrix dense matrix multiplication on
+large-scale parallel systems", Parallel Computing 59 (2016), have the same objective: total and largest send
+volume together, under a bound on the balance of non-zeros. The search is our own. Received rows count like
+sent rows, because an exchange waits for the direction that carries more, and gradients are sent the opposite
+way. Each part has two directions: in [2P] arrays (`traffic`, `prices`), the rows that parts send come first,
+then the rows that parts receive.
+"""
+
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
+from __future__ import annotations
+
+import heapq
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.runtime.numba_cache import nb
+
+_jit = nb.njit(nogil=True, cache=True, error_model="numpy")
+
+
+class NeighborPartCounts:
+    """For each vertex, the parts that its out-neighbours are in, and how many are in each.
+
+    A vertex has room for as many parts as it has out-neighbours, or as there are: 6 bytes an edge at most.
+
+    Parameters
+    ----------
+    indptr, indices
+        Edges by destination.
+    homes
+        [V] int32, the part of each vertex.
+    num_parts
+        The number of parts.
+    """
+
+    def __init__(
+        self, indptr: NDArray[np.int64], indices: NDArray[Any], homes: NDArray[np.int32], num_parts: int
+    ) -> None:
+        out_degrees = np.bincount(indices, minlength=len(homes))
+        self.starts = np.zeros(len(homes) + 1, np.int64)
+        np.cumsum(np.minimum(out_degrees, num_parts), out=self.starts[1:])
+        self.parts = np.empty(self.starts[-1], np.int16)
+        self.counts = np.empty(self.starts[-1], np.int32)
+        self.used = np.zeros(len(homes), np.int32)
+        """[V] how many places of each vertex are taken."""
+        _fill(indptr, indices, homes, self.starts, self.parts, self.counts, self.used)
+
+
+@_jit
+def add_neighbor(starts, parts, counts, used, u, part):
+    """Count one more out-neighbour of u in a part; whether it is the first."""
+    first = starts[u]
+    for i in range(first, first + used[u]):
+        if parts[i] == part:
+            counts[i] += 1
+            return False
+    parts[first + used[u]] = part
+    counts[first + used[u]] = 1
+    used[u] += 1
+    return True
+
+
+@_jit
+def remove_neighbor(starts, parts, counts, used, u, part):
+    """Count one out-neighbour of u less in a part; whether it was the last."""
+    first = starts[u]
+    for i in range(first, first + used[u]):
+        if parts[i] == part:
+            counts[i] -= 1
+            if counts[i]:
+                return False
+            last = first + used[u] - 1
+            parts[i] = parts[last]
+            counts[i] = counts[last]
+            used[u] -= 1
+            return True
+    return False
+
+
+@_jit
+def _fill(indptr, indices, homes, starts, parts, counts, used):
+    for v in range(len(indptr) - 1):
+        for e in range(indptr[v], indptr[v + 1]):
+            add_neighbor(starts, parts, counts, used, indices[e], homes[v])
+
+
+@_jit
+def count_traffic(starts, parts, used, homes, num_parts):
+    """Return [2 num_parts] int64: the rows that each part sends, then the rows that each receives."""
+    traffic = np.zeros(2 * num_parts, np.int64)
+    for u in range(len(homes)):
+        for i in range(starts[u], starts[u] + used[u]):
+            if parts[i] != homes[u]:
+                traffic[homes[u]] += 1
+                traffic[num_parts + parts[i]] += 1
+    return traffic
+
+
+_GAIN = 1e-9
+# Of a search: its most moves, and the most neighbours of a moved vertex that are looked at.
+_LONGEST = 64
+_WIDEST = 8
+# After so many edges, searches that find something less often than once in so many are given up.
+_TRIAL = 1 << 22
+_WORTH_EDGES = 1 << 19
+
+
+@_jit
+def _price(rows, scale, power):
+    """Return the cost of one more row in a direction: 1 plus a price that grows with its rows."""
+    if power == 0:
+        return 1.0
+    return 1.0 + power * (rows / scale) ** (power - 1)
+
+
+@_jit
+def _cost(rows, scale, power):
+    """Return the cost of all rows of a direction: the sum of their prices."""
+    if power == 0:
+        return float(rows)
+    return rows + scale * (rows / scale) ** power
+
+
+@_jit
+def _prices(traffic, power):
+    """Return the scale of prices, and for each direction the cost of one more row.
+
+    The scale is half way from the mean to the largest traffic: relative to the mean, a row of the busiest
+    directions would cost many times a row of the others, and all traffic would grow; relative to the largest,
+    few directions would lose any rows.
+    """
+    scale = max((traffic.mean() + traffic.max()) / 2, 1.0)
+    prices = np.empty(len(traffic))
+    for q in range(len(traffic)):
+        prices[q] = _price(traffic[q], scale, power)
+    return scale, prices
+
+
+@_jit
+def _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch):
+    """Return the other part in which a vertex costs least (-1 if no part has room), and the change in cost.
+
+    `held` is the weight and the number of vertices of each part. `bounds` is the minimum and the maximum
+    weight of a part, and its maximum number of vertices.
+    """
+    indptr, indices = graph
+    starts, parts, counts, used = near
+    saved, num_saved, is_met, met = scratch
+    loads, sizes = held
+    a, num_parts = homes[v], len(loads)
+    least, most, most_vertices = bounds
+    if loads[a] - weights[v] < least or sizes[a] < 2:
+        # No part is left empty, or dissolved among the others if these may weigh so much more.
+        return -1, np.inf
+    num_met = 0
+    if loads[a] > most or sizes[a] > most_vertices:
+        # A part without neighbours of v may be the only one that has room.
+        lightest = _lightest_with_room(loads, sizes, most_vertices)
+        if lightest >= 0:
+            is_met[lightest] = True
+            met[num_met] = lightest
+            num_met += 1
+    everywhere = leaving = 0.0
+    receives_here = prices[num_parts + a]
+    for e in range(indptr[v], indptr[v + 1]):
+        u = indices[e]
+        home = homes[u]
+        price = prices[home]
+        everywhere += price
+        saw_home = home == a
+        for i in range(starts[u], starts[u] + used[u]):
+            p = parts[i]
+            if p == home:
+                saw_home = True
+            if p == a:
+                if counts[i] == 1 and home != a:
+                    leaving += price + receives_here
+                continue
+            if not is_met[p]:
+                is_met[p] = True
+                met[num_met] = p
+                num_met += 1
+            saved[p] += price
+            num_saved[p] += 1
+        if not saw_home:
+            if not is_met[home]:
+                is_met[home] = True
+                met[num_met] = home
+                num_met += 1
+            saved[home] += price
+            num_saved[home] += 1
+    sent_here, also_here = 0, 0.0
+    for i in range(starts[v], starts[v] + used[v]):
+        p = parts[i]
+        if p != a:
+            sent_here += 1
+            if not is_met[p]:
+                is_met[p] = True
+                met[num_met] = p
+                num_met += 1
+        else:
+            # If v leaves, the neighbours that stay in its part receive its row.
+            also_here = receives_here
+    degree = indptr[v + 1] - indptr[v]
+    best, least = -1, np.inf
+    for j in range(num_met):
+        p = met[j]
+        if loads[p] + weights[v] <= most and sizes[p] < most_vertices:
+            cost = everywhere - saved[p] + (degree - num_saved[p]) * prices[num_parts + p] - leaving
+            sent = _sent_from(starts, parts, used, v, p)
+            cost += sent * prices[p] - sent_here * prices[a] + also_here
+            if sent < used[v]:
+                cost -= prices[num_parts + p]
+            if cost < least or (cost == least and loads[p] < loads[best]):
+                best, least = p, cost
+        saved[p] = 0.0
+        num_saved[p] = 0
+        is_met[p] = False
+    return best, least
+
+
+@_jit
+def _lightest_with_room(loads, sizes, most_vertices):
+    """The part that weighs least of those that may have one more vertex; -1 where none may."""
+    lightest = -1
+    for p in range(len(loads)):
+        if sizes[p] < most_vertices and (lightest < 0 or loads[p] < loads[lightest]):
+            lightest = p
+    return lightest
+
+
+@_jit
+def _sent_from(starts, parts, used, v, part):
+    """To how many parts the row of v goes if it is at home in a part."""
+    for i in range(starts[v], starts[v] + used[v]):
+        if parts[i] == part:
+            return used[v] - 1
+    return used[v]
+
+
+@_jit
+def _add_rows(direction, rows, traffic, changed):
+    """Change the rows of a direction, and keep the previous number."""
+    before, is_changed, directions, num = changed
+    if not is_changed[direction]:
+        is_changed[direction] = True
+        before[direction] = traffic[direction]
+        directions[num[0]] = direction
+        num[0] += 1
+    traffic[direction] += rows
+
+
+@_jit
+def _move(v, to, graph, homes, near, held, weights, traffic, pricing, changed):
+    """Move a vertex to another part, update traffic and prices, and return the change in cost."""
+    indptr, indices = graph
+    starts, parts, counts, used = near
+    loads, sizes = held
+    a, num_parts = homes[v], len(loads)
+    sent_here = _sent_from(starts, parts, used, v, a)
+    sent_there = _sent_from(starts, parts, used, v, to)
+    _add_rows(a, -sent_here, traffic, changed)
+    _add_rows(to, sent_there, traffic, changed)
+    if sent_here < used[v]:
+        _add_rows(num_parts + a, 1, traffic, changed)
+    if sent_there < used[v]:
+        _add_rows(num_parts + to, -1, traffic, changed)
+    homes[v] = to
+    loads[a] -= weights[v]
+    loads[to] += weights[v]
+    sizes[a] -= 1
+    sizes[to] += 1
+    for e in range(indptr[v], indptr[v + 1]):
+        u = indices[e]
+        home = homes[u]
+        if remove_neighbor(starts, parts, counts, used, u, a) and home != a:
+            _add_rows(home, -1, traffic, changed)
+            _add_rows(num_parts + a, -1, traffic, changed)
+        if add_neighbor(starts, parts, counts, used, u, to) and home != to:
+            _add_rows(home, 1, traffic, changed)
+            _add_rows(num_parts + to, 1, traffic, changed)
+    scale, power, prices = pricing
+    before, is_changed, directions, num = changed
+    added = 0.0
+    for i in range(num[0]):
+        q = directions[i]
+        added += _cost(traffic[q], scale, power) - _cost(before[q], scale, power)
+        prices[q] = _price(traffic[q], scale, power)
+        is_changed[q] = False
+    num[0] = 0
+    return added
+
+
+@_jit
+def _scratch(num_parts):
+    """Return buffers for the parts that a vertex has neighbours in, and for the directions that change."""
+    saved = (np.zeros(num_parts), np.zeros(num_parts, np.int64))
+    met = (*saved, np.zeros(num_parts, np.bool_), np.empty(num_parts, np.int64))
+    before = np.empty(2 * num_parts, np.int64)
+    directions = np.empty(2 * num_parts, np.int64)
+    return met, (before, np.zeros(2 * num_parts, np.bool_), directions, np.zeros(1, np.int64))
+
+
+@_jit
+def _greedy_pass(graph, homes, near, held, weights, bounds, traffic, power, order, is_due):
+    """One look at the vertices that are due; each goes where it costs least. Gives the moves made."""
+    indptr, indices = graph
+    scale, prices = _prices(traffic, power)
+    pricing = (scale, power, prices)
+    scratch, changed = _scratch(len(held[0]))
+    loads, _ = held
+    moves = 0
+    for v in order:
+        if not is_due[v]:
+            continue
+        is_due[v] = False
+        a = homes[v]
+        best, cost = _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch)
+        if best < 0:
+            continue
+        # Without gain only from a fuller part to an emptier one: no vertex goes back and forth.
+        if cost > _GAIN or (cost > -_GAIN and loads[a] - weights[v] <= loads[best] + weights[v]):
+            continue
+        added = _move(v, best, graph, homes, near, held, weights, traffic, pricing, changed)
+        if added > max(cost, 0.0) + _GAIN:
+            # Prices rose under way so much that it does not pay.
+            _move(v, a, graph, homes, near, held, weights, traffic, pricing, changed)
+            continue
+        for e in range(indptr[v], indptr[v + 1]):
+            is_due[indices[e]] = True
+        is_due[v] = True
+        moves += 1
+    return moves
+
+
+@_jit
+def _balancing_pass(graph, homes, near, held, weights, bounds, traffic, power, counts_vertices):
+    """Parts that weigh too much give away, at any price, what costs least for its weight.
+
+    With `counts_vertices`, those that have too many vertices give away what costs least.
+    """
+    scale, prices = _prices(traffic, power)
+    pricing = (scale, power, prices)
+    scratch, changed = _scratch(len(held[0]))
+    queue = [(0.0, np.int64(-1))]
+    queue.clear()
+    for u in range(len(homes)):
+        if _has_too_much(homes[u], held, bounds, counts_vertices):
+            best, cost = _best_move(u, graph, homes, near, held, weights, bounds, prices, scratch)
+            if best >= 0:
+                queue.append((cost / (1.0 if counts_vertices else weights[u]), np.int64(u)))
+    heapq.heapify(queue)
+    while len(queue):
+        before, v = heapq.heappop(queue)
+        if not _has_too_much(homes[v], held, bounds, counts_vertices):
+            continue
+        best, cost = _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch)
+        if best < 0:
+            continue
+        cost /= 1.0 if counts_vertices else weights[v]
+        if cost > before + _GAIN:
+            heapq.heappush(queue, (cost, v))
+            continue
+        _move(v, best, graph, homes, near, held, weights, traffic, pricing, changed)
+
+
+@_jit
+def _has_too_much(part, held, bounds, counts_vertices):
+    loads, sizes = held
+    return sizes[part] > bounds[2] if counts_vertices else loads[part] > bounds[1]
+
+
+@_jit
+def _search_pass(graph, homes, near, held, weights, bounds, traffic, power, order, patience, most_edges):
+    """Searches from each vertex on a boundary that go through worse to better; gives how many found some.
+
+    A search moves the cheapest vertex of those around the ones that it has moved, each once, as long as the
+    best sum so far is not older than `patience` moves; then it takes back what came after that (Fiduccia and
+    Mattheyses' way, from many small starts). No search begins after `most_edges` have been looked at, or
+    where those before have found too little for it.
+    """
+    indptr, indices = graph
+    scale, prices = _prices(traffic, power)
+    pricing = (scale, power, prices)
+    scratch, changed = _scratch(len(held[0]))
+    moved_in = np.full(len(homes), -1, np.int32)
+    vertices, froms = np.empty(_LONGEST, np.int64), np.empty(_LONGEST, np.int32)
+    found = seen = 0
+    for search, start in enumerate(order):
+        if seen > most_edges or (seen > _TRIAL and found * _WORTH_EDGES < seen):
+            break
+        if near[3][start] < 2:
+            continue
+        best, cost = _best_move(start, graph, homes, near, held, weights, bounds, prices, scratch)
+        if best < 0:
+            continue
+        queue = [(cost, np.int64(start))]
+        total = lowest = 0.0
+        num = at = 0
+        while len(queue) and num < _LONGEST and num - at <= patience:
+            before, v = heapq.heappop(queue)
+            if moved_in[v] == search:
+                continue
+            best, cost = _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch)
+            if best < 0:
+                continue
+            if cost > before + _GAIN:
+                heapq.heappush(queue, (cost, v))
+                continue
+            vertices[num], froms[num] = v, homes[v]
+            moved_in[v] = search
+            total += _move(v, best, graph, homes, near, held, weights, traffic, pricing, changed)
+            num += 1
+            if total < lowest - _GAIN:
+                lowest, at = total, num
+            degree = indptr[v + 1] - indptr[v]
+            seen += 3 * degree
+            step = max(1, degree // _WIDEST)
+            for e in range(indptr[v], indptr[v + 1], step):
+                u = indices[e]
+                if moved_in[u] != search and near[3][u] > 1:
+                    seen += indptr[u + 1] - indptr[u]
+                    best, cost = _best_move(u, graph, homes, near, held, weights, bounds, prices, scratch)
+                    if best >= 0:
+                        heapq.heappush(queue, (cost, np.int64(u)))
+        for i in range(num - 1, at - 1, -1):
+            _move(vertices[i], froms[i], graph, homes, near, held, weights, traffic, pricing, changed)
+        if at:
+            found += 1
+    return found
+
+
+# How much more the rows of the busiest directions cost, in turn, and how much more of the mean a part may
+# weigh meanwhile than is asked for: vertices with many edges find room, and heavy parts give vertices away
+# after.
+_PHASES = (
+    (0, 0.2), (4, 0.1), (8, 0.05), (12, 0.02), (16, 0), (24, 0.02), (24, 0), (32, 0.02), (32, 0), (48, 0.02),
+    (48, 0), (64, 0),
+)  # fmt: skip
+# Large graphs have fewer of them: about so many edges are looked at, twice a phase, but in three phases at
+# least. Small graphs, of so many edges, have all of them three times, with vertices in other orders.
+_LOOKS = 300e6
+_SMALL = 1 << 20
+_ROUNDS = 3
+# A part that weighs no more than this gives nothing away.
+_LEAST_OF_MEAN = 0.5
+_PASSES = 4
+# Of the searches of each phase: the most edges that are looked at, and how many moves without gain end one.
+_MOST_EDGES = 1 << 22
+_PATIENCE = 8
+# A pass that moves fewer than this part of the vertices is the last of its phase.
+_FEW = 0.0005
+_ROUNDING = 1e-12
+
+
+def refine_parts(
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    part_ids: NDArray[Any],
+    weights: NDArray[np.float64],
+    num_parts: int,
+    max_over_mean: float,
+    seed: int,
+    max_vertices: int | None = None,
+) -> NDArray[np.int32]:
+    """Return homes with less traffic in the busiest direction and in total, or the given ones.
+
+    The busiest direction has never more rows than with the given homes, if these hold the bounds.
+
+    Parameters
+    ----------
+    indptr, indices
+        Edges by destination, each once and no vertex with itself.
+    part_ids
+        [V] integers, the part of each vertex at first.
+    weights
+        [V] float64, what each vertex weighs.
+    num_parts
+        The number of parts, at most 1,024.
+    max_over_mean
+        The most that a part may weigh, over the mean. Parts that begin above it give vertices away at any
+        price.
+    seed
+        The seed of the order in which vertices are looked at.
+    max_vertices
+        The most vertices that a part may have, at least V over the number of parts; None for any number. It
+        holds whatever parts then weigh, send or receive.
+    """
+    part_ids = part_ids.astype(np.int32)
+    counted = NeighborPartCounts(indptr, indices, part_ids, num_parts)
+    near = (counted.starts, counted.parts, counted.counts, counted.used)
+    traffic = count_traffic(counted.starts, counted.parts, counted.used, part_ids, num_parts)
+    busiest_at_first = traffic.max()
+    loads = np.bincount(part_ids, weights, minlength=num_parts)
+    sizes = np.bincount(part_ids, minlength=num_parts)
+    mean, max_vertices = loads.mean(), max_vertices or len(part_ids)
+    generator = np.random.default_rng(seed)
+    is_due = np.empty(len(part_ids), np.bool_)
+    graph, held = (indptr, indices), (loads, sizes)
+
+    def figures() -> tuple[float, ...]:
+        """Return figures that are lower for better homes, bounds first."""
+        # The mean is rounded, and so may be a bound that the given homes just hold.
+        allowed = max_over_mean * mean * (1 + _ROUNDING)
+        busiest = traffic.max()
+        bounded = max(sizes.max(), max_vertices), max(loads.max(), allowed), max(busiest, busiest_at_first)
+        return *bounded, 2 * busiest + traffic.mean()
+
+    # Moves may go over a tight bound that the given homes hold, and not come back under it.
+    best, least = part_ids.copy(), figures()
+    for power, looser in _phases(len(indices)):
+        bounds = (_LEAST_OF_MEAN * mean, (max_over_mean + looser) * mean, int((1 + looser) * max_vertices))
+        state = (graph, part_ids, near, held, weights, bounds, traffic)
+        order = generator.permutation(len(part_ids))
+        is_due[:] = True
+        if loads.max() > bounds[1]:
+            # Where parts are full of vertices, a heavy one goes for light ones, which go back after it.
+            _balancing_pass(*state[:5], (*bounds[:2], len(part_ids)), traffic, power, False)
+        for heaviest in (bounds[1], np.inf):
+            if sizes.max() > bounds[2]:
+                _balancing_pass(*state[:5], (0.0, heaviest, bounds[2]), traffic, power, True)
+        for _ in range(_PASSES):
+            if _greedy_pass(*state, power, order, is_due) <= _FEW * len(part_ids):
+                break
+        starts = generator.permutation(np.flatnonzero(counted.used > 1))
+        _search_pass(*state, power, starts, _PATIENCE, _MOST_EDGES)
+        found = figures()
+        if found < least:
+            best, least = part_ids.copy(), found
+    return best
+
+
+def _phases(num_edges: int) -> list[tuple[int, float]]:
+    """The phases for so many edges, the first and the last among them."""
+    if num_edges <= _SMALL:
+        return _ROUNDS * list(_PHASES)
+    num = int(np.clip(_LOOKS / (2 * num_edges), 3, len(_PHASES)))
+    return [_PHASES[round(i)] for i in np.linspace(0, len(_PHASES) - 1, num)]

@@ -1,0 +1,153 @@
+"""Quantized feature rows in a dataset: codes and scales by schema key, read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.formatting import short_repr
+from hyrt.graph import check
+from hyrt.graph.formats.schema import SCALE_KEYS, FeatureRows
+from hyrt.graph.quantized.features import QuantizedFeatures
+from hyrt.graph.quantized.row_format import BFLOAT16, INT8, INT8_COLUMNS
+from hyrt.graph.quantized.rows import QuantizedRows, Quantizer, to_numpy_dtype
+from hyrt.runtime.workers import current_workers
+
+Array = NDArray[Any]
+
+
+_CHECKED_ROWS = 1024
+_TINY = 1e-30
+
+
+def is_quantized_dtype(dtype: np.dtype[Any]) -> bool:
+    """Return whether a feature dtype is a code dtype: int8, or uint16 for the bits of bfloat16."""
+    return dtype in (np.int8, np.uint16)
+
+
+def _check_bfloat16(source: str, codes: Array) -> None:
+    """Refuse counts and the like, which are almost 0 as the bits of bfloat16.
+
+    Raises
+    ------
+    DataError
+        If most of the first values other than 0 are below 1e-30.
+    """
+    first = codes[:_CHECKED_ROWS].view(np.int16)
+    values = np.abs(to_numpy_dtype(first)[first & 0x7FFF != 0])
+    tiny = int((values < _TINY).sum())
+    if 2 * tiny > len(values):
+        raise check.reject(
+            source,
+            "features",
+            f"uint16 is read as the bits of bfloat16, of which {tiny:,} of the first {len(values):,} values "
+            f"would be below {_TINY:g}: if these are counts, convert them with array.astype('float32')",
+        )
+
+
+def read_quantized_rows(source: str, codes: Array, arrays: dict[str, Array]) -> FeatureRows:
+    """Read the quantized feature rows of a dataset: int8 with scales, or the bits of bfloat16.
+
+    Parameters
+    ----------
+    source
+        The dataset's name for messages.
+    codes
+        [V, F] int8 or uint16.
+    arrays
+        The arrays of the dataset by key, of which the scales are taken out.
+
+    Raises
+    ------
+    DataError
+        If scales are missing, or are not one positive number for each row or column.
+    """
+    by_row, by_column = (arrays.pop(key, None) for key in SCALE_KEYS)
+    if codes.dtype != np.int8:
+        check_no_scales(source, codes.dtype, {"row_scales": by_row, "column_scales": by_column})
+        _check_bfloat16(source, codes)
+        rows = QuantizedRows(BFLOAT16, codes.view(np.int16))
+        return FeatureRows.from_source(QuantizedFeatures(rows), codes.shape[0])
+    if (by_row is None) == (by_column is None):
+        raise check.reject(
+            source,
+            "features",
+            f"of int8 needs scales: add row_scales [{codes.shape[0]}] or column_scales [{codes.shape[1]}]",
+        )
+    for key, values, count in zip(SCALE_KEYS, (by_row, by_column), codes.shape, strict=True):
+        if values is None:
+            continue
+        if len(values) != count:
+            raise check.reject(
+                source, key, f"has {len(values):,} entries, and 'features' needs {count:,}: give one each"
+            )
+        bad = ~(np.isfinite(values) & (values > 0))
+        if bad.any():
+            at = int(bad.argmax())
+            raise check.reject(source, key, f"value {values[at]} at {at}: give a finite number above 0")
+    kept = QuantizedRows(INT8 if by_column is None else INT8_COLUMNS, codes, by_row, by_column)
+    return FeatureRows.from_source(QuantizedFeatures(kept), codes.shape[0])
+
+
+def check_no_scales(source: str, dtype: np.dtype[Any], arrays: dict[str, Any]) -> None:
+    """Check that there are no scales for features that need none.
+
+    Raises
+    ------
+    DataError
+        Naming the key.
+    """
+    for key in SCALE_KEYS:
+        if arrays.get(key) is not None:
+            raise check.reject(source, key, f"is for features of int8, and these are {dtype.name}: omit it")
+
+
+@dataclass(slots=True)
+class QuantizedRowWriter:
+    """Feature rows as dataset arrays, block by block; scales are complete after the last block."""
+
+    dtype: np.dtype[Any]
+    """dtype of `features`."""
+    blocks: Iterator[Array]
+    """Blocks of rows, which can be iterated once."""
+    scales: dict[str, Array]
+    """Scales by key, complete once all blocks were read."""
+
+    __repr__ = short_repr
+
+    @classmethod
+    def from_rows(cls, rows: FeatureRows, name: str) -> QuantizedRowWriter:
+        """Build the writer from feature rows; `name` is used in messages."""
+        kept, rounding = rows.quantized, rows.rounding
+        if kept is not None:
+            codes = kept.codes.view(np.uint16) if kept.format == BFLOAT16 else kept.codes
+            scales = zip(SCALE_KEYS, (kept.row_scales, kept.column_scales), strict=True)
+            named = {key: values for key, values in scales if values is not None}
+            return cls(codes.dtype, check.iter_row_blocks(codes), named)
+        if rounding is None:
+            return cls(np.dtype(rows.dtype), rows.blocks(), {})
+        found: dict[str, Array] = {}
+        if rounding.format.scales == "row":
+            found["row_scales"] = np.empty(rows.shape[0], np.float32)
+        elif rounding.column_scales is not None:
+            found["column_scales"] = rounding.column_scales
+        dtype = np.dtype(np.int8 if rounding.format.scales else np.uint16)
+        return cls(dtype, _codes(rows, rounding, found.get("row_scales"), name), found)
+
+
+def _codes(
+    rows: FeatureRows, rounding: Quantizer, row_scales: NDArray[np.float32] | None, name: str
+) -> Iterator[Array]:
+    at = 0
+    for block in rows.blocks():
+        out = QuantizedRows.allocate(rounding.format, block.shape, rounding.column_scales)
+        rounding.write(block, np.arange(at, at + len(block)), out, name, current_workers())
+        if row_scales is not None:
+            assert out.row_scales is not None
+            row_scales[at : at + len(block)] = out.row_scales
+        at += len(block)
+        yield out.codes if rounding.format.scales else out.codes.view(np.uint16)

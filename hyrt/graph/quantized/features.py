@@ -1,0 +1,214 @@
+"""Row sources of quantized features, and the quantization of a graph's features."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError
+from hyrt.formatting import short_repr
+from hyrt.graph.check import CHUNK
+from hyrt.graph.graph import Graph
+from hyrt.graph.quantized.row_format import FLOAT16, MAX_CODE, ROW_FORMATS, RowFormat
+from hyrt.graph.quantized.rows import QuantizedRows, Quantizer, compute_column_scales
+from hyrt.graph.row_source import DenseFeatures, QuantizedRowSource, RowSource, SparseSource
+from hyrt.runtime.workers import Workers, current_workers
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedFeatures:
+    """Quantized feature rows, in memory or memory-mapped."""
+
+    stored: QuantizedRows
+    """Rows of all vertices."""
+
+    __repr__ = short_repr
+
+    @property
+    def width(self) -> int:
+        return int(self.stored.codes.shape[1])
+
+    @property
+    def value_bytes(self) -> int:
+        return self.stored.codes.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self.stored.nbytes
+
+    @property
+    def matrix(self) -> NDArray[Any] | None:
+        return self.stored.matrix
+
+    @property
+    def row_format(self) -> RowFormat:
+        return self.stored.format
+
+    @property
+    def column_scales(self) -> NDArray[np.float32] | None:
+        return self.stored.column_scales
+
+    @property
+    def all_rows(self) -> QuantizedRows:
+        return self.stored
+
+    def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
+        self.stored.dequantize(ids, out, workers)
+
+    def quantized_rows(self, ids: NDArray[Any], out: QuantizedRows, workers: Workers) -> None:
+        self.stored.gather(ids, out, workers)
+
+
+@dataclass(frozen=True, slots=True)
+class OnTheFlyQuantized:
+    """Feature rows of another source that are quantized whenever they are read.
+
+    `rows` returns the dequantized values, so that results do not depend on which form a reader requests.
+    """
+
+    source: RowSource
+    quantizer: Quantizer
+    name: str
+    """Name of the dataset, for messages."""
+
+    __repr__ = short_repr
+
+    @property
+    def width(self) -> int:
+        return self.source.width
+
+    @property
+    def value_bytes(self) -> int:
+        return self.source.value_bytes
+
+    @property
+    def nbytes(self) -> int:
+        return self.source.nbytes
+
+    @property
+    def matrix(self) -> None:
+        return None
+
+    @property
+    def row_format(self) -> RowFormat:
+        return self.quantizer.format
+
+    @property
+    def column_scales(self) -> NDArray[np.float32] | None:
+        return self.quantizer.column_scales
+
+    @property
+    def all_rows(self) -> None:
+        return None
+
+    def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
+        self.source.rows(ids, out, workers)
+        rounded = QuantizedRows.allocate(self.row_format, (len(ids), self.width), self.column_scales)
+        self.quantizer.write(out, ids, rounded, self.name, workers)
+        rounded.dequantize(None, out, workers)
+
+    def quantized_rows(self, ids: NDArray[Any], out: QuantizedRows, workers: Workers) -> None:
+        whole = np.empty((len(ids), self.width), np.float32)
+        self.source.rows(ids, whole, workers)
+        self.quantizer.write(whole, ids, out, self.name, workers)
+
+
+STORED = "stored"
+
+
+def quantize_graph(
+    graph: Graph, format_name: str, seed: int | None = None, scales: NDArray[np.float32] | None = None
+) -> Graph:
+    """Return the graph with feature rows in a format.
+
+    Rows in memory are quantized once. Rows in files, which may exceed memory, are quantized whenever they are
+    read.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    format_name
+        The name of a format, or `read_stored_range` for the graph as it is.
+    seed
+        The seed of stochastic rounding to int8; None rounds to the nearest.
+    scales
+        [F] the scales of the columns of the graph that a model was trained on, for a format that has some;
+        None to find those of this one. Values that their codes do not reach are not cut: all rows are then
+        the same multiples of the scales, as float32.
+
+    Raises
+    ------
+    DataError
+        If the features are sparse, or a value cannot be written so.
+    """
+    features = graph.features
+    if format_name == STORED:
+        return graph
+    row_format = ROW_FORMATS[format_name]
+    if isinstance(features, SparseSource):
+        raise DataError(
+            f"{graph.name}: data.rows={format_name} is for dense features, and these are sparse: omit it"
+        )
+    if isinstance(features, QuantizedRowSource) and features.row_format == row_format:
+        return graph
+    workers, count = current_workers(), graph.num_vertices
+    if row_format.scales != "column":
+        scales = None
+    elif scales is None:
+        parts = (out for _, out in _blocks(features, count, workers))
+        scales = compute_column_scales(parts, features.width, graph.name)
+    else:
+        reach = (MAX_CODE + 0.5) * scales
+        if any((np.abs(out) > reach).any() for _, out in _blocks(features, count, workers)):
+            return graph.with_features(_beyond_codes(features, count, scales, workers))
+    rounding = Quantizer(row_format, seed, scales)
+    if not is_in_memory(features):
+        return graph.with_features(OnTheFlyQuantized(features, rounding, graph.name))
+    kept = QuantizedRows.allocate(row_format, (count, features.width), scales)
+    for ids, block in _blocks(features, count, workers):
+        part = slice(int(ids[0]), int(ids[-1]) + 1)
+        by_row = None if kept.row_scales is None else kept.row_scales[part]
+        out = QuantizedRows(row_format, kept.codes[part], by_row, scales)
+        rounding.write(block, ids, out, graph.name, workers)
+    if row_format == FLOAT16:
+        return graph.with_features(DenseFeatures(kept.codes.view(np.float16)))
+    return graph.with_features(QuantizedFeatures(kept))
+
+
+def _beyond_codes(
+    features: RowSource, count: int, scales: NDArray[np.float32], workers: Workers
+) -> DenseFeatures:
+    """Round rows to multiples of the scales as float32, because codes cannot represent all values."""
+    values = np.empty((count, features.width), np.float32)
+    for ids, block in _blocks(features, count, workers):
+        values[int(ids[0]) : int(ids[-1]) + 1] = np.rint(block / scales) * scales
+    return DenseFeatures(values)
+
+
+def is_in_memory(features: RowSource) -> bool:
+    """Return whether all rows are in memory and not memory-mapped."""
+    if not isinstance(features, DenseFeatures | QuantizedFeatures):
+        return False
+    held: Any = features.values if isinstance(features, DenseFeatures) else features.stored.codes
+    while isinstance(held, np.ndarray | memoryview):
+        held = held.base if isinstance(held, np.ndarray) else held.obj
+    return not isinstance(held, mmap.mmap)
+
+
+def _blocks(
+    features: RowSource, count: int, workers: Workers
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """Yield all rows in blocks; each block is valid until the next iteration."""
+    step = max(1, CHUNK // features.width)
+    room = np.empty((min(step, count), features.width), np.float32)
+    for start in range(0, count, step):
+        ids = np.arange(start, min(start + step, count))
+        out = room[: len(ids)]
+        features.rows(ids, out, workers)
+        yield ids, out

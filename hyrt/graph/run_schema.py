@@ -1,0 +1,221 @@
+"""Run schema: everything besides the weights that training fits to a graph and that a model needs to score
+other data. It is made once, when a run starts, is stored in checkpoints and exported models, and is applied
+by `hyrt.graph.conform`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError
+from hyrt.formatting import short_repr
+from hyrt.graph.graph import Graph
+from hyrt.graph.hetero.rows import HeteroRows
+from hyrt.graph.labels import LabelKind, describe_labels
+from hyrt.graph.row_source import QuantizedRowSource, RowSource
+from hyrt.graph.scaling import Scaling
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableSchema:
+    """The feature rows of one vertex type."""
+
+    width: int | None
+    """Columns of a row; None if the model learned a row for each vertex."""
+    columns: tuple[str, ...] | None = None
+    """Their names, in order; None if the data had none."""
+    scaling: tuple[Scaling, ...] = ()
+    """The scalings of the rows, first to last."""
+    column_scales: NDArray[np.float32] | None = None
+    """[F] the scales of int8 columns; None for rows in other formats."""
+    count: int | None = None
+    """The number of vertices, if the model learned a row for each."""
+    ids: tuple[str, ...] | None = None
+    """The id of each of these vertices, in the order of the learned rows; None if the data had none."""
+
+    __repr__ = short_repr
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON holds it."""
+        scales = self.column_scales
+        return {
+            "width": self.width,
+            "columns": None if self.columns is None else list(self.columns),
+            "scaling": [step.to_dict() for step in self.scaling],
+            "column_scales": None if scales is None else scales.astype(np.float64).tolist(),
+            "count": self.count,
+            "ids": None if self.ids is None else list(self.ids),
+        }
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Self:
+        """Make it from the result of `to_dict`."""
+        scales = saved["column_scales"]
+        return cls(
+            width=saved["width"],
+            columns=_names(saved["columns"]),
+            scaling=tuple(Scaling.from_dict(step) for step in saved["scaling"]),
+            column_scales=None if scales is None else np.array(scales, np.float32),
+            count=saved["count"],
+            ids=_names(saved["ids"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunSchema:
+    """What a run knows of the data that its model takes."""
+
+    labels: LabelKind
+    outputs: int
+    """`unique_names` and `outputs`: the kind of labels, and the number of classes, flags or numbers."""
+    classes: tuple[str, ...] | None
+    """The name of each class, or of each column of labels; None if the data had none."""
+    tables: Mapping[str, TableSchema]
+    """By vertex type ('' if there is one type), in the order of the types."""
+    relations: tuple[tuple[str, str, str], ...] = ()
+    """The source type, name and destination type of each relation of a heterogeneous graph."""
+    target: str = ""
+    """The vertex type that has labels, of a heterogeneous graph."""
+    edge_types: tuple[str, ...] | None = None
+    """The name of each edge type of a graph of one vertex type; None if types are numbers, or missing."""
+    predicts_links: bool = False
+    """Whether links are predicted, so that labels do not count."""
+    has_edge_types: bool = False
+    has_edge_weights: bool = False
+    """`has_edge_types` and `has_edge_weights`: whether edges had types, of one vertex type, and weights."""
+    edge_width: int = 0
+    """Columns of the features of edges."""
+    edge_columns: tuple[str, ...] | None = None
+    """Their names, in order."""
+
+    __repr__ = short_repr
+
+    @property
+    def is_hetero(self) -> bool:
+        """Whether the graph was heterogeneous."""
+        return bool(self.relations) or "" not in self.tables
+
+    @property
+    def label_description(self) -> str:
+        """`7 classes`, `112 labels of 0 and 1`, `1 number`."""
+        return describe_labels(self.labels, self.outputs)
+
+    def class_name(self, number: int) -> str:
+        """Return the name of a class, or its number if it has none."""
+        return str(number) if self.classes is None else self.classes[number]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON holds it."""
+        return {
+            "labels": self.labels,
+            "outputs": self.outputs,
+            "classes": None if self.classes is None else list(self.classes),
+            "tables": {name: table.to_dict() for name, table in self.tables.items()},
+            "relations": [list(relation) for relation in self.relations],
+            "target": self.target,
+            "edge_types": None if self.edge_types is None else list(self.edge_types),
+            "predicts_links": self.predicts_links,
+            "has_edge_types": self.has_edge_types,
+            "has_edge_weights": self.has_edge_weights,
+            "edge_width": self.edge_width,
+            "edge_columns": None if self.edge_columns is None else list(self.edge_columns),
+        }
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Self:
+        """Make it from the result of `to_dict`."""
+        return cls(
+            labels=saved["labels"],
+            outputs=saved["outputs"],
+            classes=_names(saved["classes"]),
+            tables={name: TableSchema.from_dict(table) for name, table in saved["tables"].items()},
+            relations=tuple((r[0], r[1], r[2]) for r in saved["relations"]),
+            target=saved["target"],
+            edge_types=_names(saved["edge_types"]),
+            predicts_links=saved["predicts_links"],
+            has_edge_types=saved["has_edge_types"],
+            has_edge_weights=saved["has_edge_weights"],
+            edge_width=saved["edge_width"],
+            edge_columns=_names(saved["edge_columns"]),
+        )
+
+
+def build_run_schema(graph: Graph) -> RunSchema:
+    """Return what a run that is trained on a graph has to keep of it.
+
+    Parameters
+    ----------
+    graph
+        The graph, with features scaled and rounded as they are trained on.
+    """
+    names, topology, types = graph.names, graph.topology, graph.types
+    labels, outputs = graph.vertices.label_kind, graph.vertices.num_outputs
+    classes = names.classes
+    if classes is not None and len(classes) != outputs:
+        # Names of classes that no vertex has come last or not at all; others are not those of the labels.
+        classes = classes[:outputs] if labels == "classes" and len(classes) > outputs else None
+    edges: dict[str, Any] = {
+        "predicts_links": graph.links is not None,
+        "has_edge_weights": topology.edge_weights is not None,
+        "edge_width": 0 if topology.edge_features is None else int(topology.edge_features.shape[1]),
+        "edge_columns": names.edge_columns,
+    }
+    if types is None:
+        tables = {"": _table_schema(graph, "", graph.features)}
+        edges |= {"has_edge_types": topology.edge_types is not None, "edge_types": names.edge_types}
+    else:
+        assert isinstance(graph.features, HeteroRows)
+        rows = zip(types.vertex_types, graph.features.tables, strict=True)
+        tables = {name: _table_schema(graph, name, table) for name, table in rows}
+        edges["relations"] = tuple((r.source, r.name, r.destination) for r in types.relations)
+        edges["target"] = types.target
+    return RunSchema(labels=labels, outputs=outputs, classes=classes, tables=tables, **edges)
+
+
+def _table_schema(graph: Graph, name: str, rows: RowSource | None) -> TableSchema:
+    if rows is None:
+        assert graph.types is not None
+        return TableSchema(None, count=graph.types.count(name), ids=read_type_ids(graph, name))
+    columns = graph.names.columns.get(name)
+    scales = rows.column_scales if isinstance(rows, QuantizedRowSource) else None
+    return TableSchema(
+        rows.width,
+        columns if columns is not None and len(columns) == rows.width else None,
+        graph.scalings.get(name, ()),
+        None if scales is None else np.array(scales, np.float32),
+    )
+
+
+def read_type_ids(graph: Graph, vertex_type: str) -> tuple[str, ...] | None:
+    """Return the id of each vertex of a type, in the graph's order; None if the data have none.
+
+    Raises
+    ------
+    DataError
+        If an id is there twice, or there is not one for each vertex.
+    """
+    assert graph.types is not None
+    with graph.names.read_ids() as rows:
+        if rows is None:
+            return None
+        found = [row[-1] for row in rows if row[0] == vertex_type]
+    low, high = graph.types.interval(vertex_type)
+    if len(set(found)) != high - low or len(found) != high - low:
+        raise DataError(
+            f"{graph.name}: has {len(set(found)):,} ids for {high - low:,} vertices of type {vertex_type!r}: "
+            "make the dataset again"
+        )
+    order = graph.vertices.vertex_ids
+    if order is None or low == high:
+        return tuple(found)
+    numbers = order[low:high]
+    return tuple(found[number] for number in (numbers - numbers.min()).tolist())
+
+
+def _names(saved: list[str] | None) -> tuple[str, ...] | None:
+    return None if saved is None else tuple(saved)

@@ -1,0 +1,110 @@
+"""Scaling of feature rows with fitted numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.formatting import short_repr
+
+Array = NDArray[Any]
+ScalingKind = Literal["row", "length", "standard"]
+
+# Numbers of two scalings that differ by no more are sums in another order of the same rows.
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scaling:
+    """One way in which feature rows were scaled; rows that come later are scaled with the same numbers."""
+
+    kind: ScalingKind
+    """`row` divides by the row's sum, `total_length` by its Euclidean length, `standard` works by columns."""
+    mean: NDArray[np.float64] | None = None
+    """[F] subtracted from the columns by `standard`."""
+    deviation: NDArray[np.float64] | None = None
+    """[F] divisors of the columns, of `standard`; infinite for a column that was constant."""
+
+    __repr__ = short_repr
+
+    @property
+    def is_known(self) -> bool:
+        """Whether rows can be scaled by it: the numbers of `standard` were not kept by earlier versions."""
+        return self.kind != "standard" or self.mean is not None
+
+    @property
+    def squared(self) -> bool:
+        """Whether rows are divided by the root of a sum of squares."""
+        return self.kind == "length"
+
+    def apply(self, block: Array) -> Array:
+        """Return dense rows [n, F], scaled, in the dtype that they have."""
+        assert self.is_known, "the numbers of the scaling are not known"
+        if self.mean is not None and self.deviation is not None:
+            scaled: Array = (block - self.mean) / self.deviation
+        else:
+            values = np.square(block, dtype=np.float64) if self.squared else block
+            sums = values.sum(axis=1, dtype=np.float64, keepdims=True)
+            scaled = block / divisors(sums, squared=self.squared)
+        return scaled.astype(block.dtype)
+
+    def take(self, columns: NDArray[np.int64]) -> Self:
+        """Return the scaling of some columns, in another order."""
+        if self.mean is None or self.deviation is None:
+            return self
+        return type(self)(self.kind, self.mean[columns], self.deviation[columns])
+
+    def equals(self, other: Scaling) -> bool:
+        """Return whether it is the same scaling, but for rounding of its numbers."""
+        if self.kind != other.kind or (self.mean is None) != (other.mean is None):
+            return False
+        if self.mean is None or other.mean is None:
+            return True
+        assert self.deviation is not None
+        assert other.deviation is not None
+        if self.mean.shape != other.mean.shape:
+            return False
+        spread = np.where(np.isfinite(self.deviation), self.deviation, 0) + np.abs(self.mean)
+        moved = np.abs(self.mean - other.mean) > _ROUNDING * spread
+        same = np.isclose(self.deviation, other.deviation, rtol=_ROUNDING, atol=0)
+        return not moved.any() and bool(same.all())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON holds it; an infinite deviation is null."""
+        if self.mean is None or self.deviation is None:
+            return {"kind": self.kind}
+        deviation = [value if math.isfinite(value) else None for value in self.deviation.tolist()]
+        return {"kind": self.kind, "mean": self.mean.tolist(), "deviation": deviation}
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Self:
+        """Make it from the result of `to_dict`."""
+        if "mean" not in saved:
+            return cls(saved["kind"])
+        deviation = [math.inf if value is None else value for value in saved["deviation"]]
+        return cls(saved["kind"], np.array(saved["mean"], np.float64), np.array(deviation, np.float64))
+
+
+def divisors(sums: Array, *, squared: bool) -> Array:
+    """Return divisors of rows: sums of their values, or roots of sums of squares; 1 in place of 0."""
+    found = np.sqrt(sums) if squared else sums
+    return np.where(found == 0, 1.0, found)
+
+
+def remaining_steps(applied: Sequence[Scaling], wanted: Sequence[Scaling]) -> tuple[Scaling, ...] | None:
+    """Return the scalings that are still to be applied; None if others were applied before."""
+    if len(applied) > len(wanted):
+        return None
+    if not all(done.equals(step) for done, step in zip(applied, wanted, strict=False)):
+        return None
+    return tuple(wanted[len(applied) :])
+
+
+def describe_scaling(steps: Sequence[Scaling]) -> str:
+    """Return the names of scalings in the order in which they are applied."""
+    return " then ".join(f"'{step.kind}'" for step in steps) or "'none'"

@@ -1,0 +1,311 @@
+"""Degree-corrected planted partition with power-law weights and features around class means.
+
+Karrer and Newman, "Stochastic blockmodels and community structure in networks", Physical Review E 83, 2011.
+Every random number is a pure function of (seed, purpose, counter), so the graph does not depend on the number
+of threads, on the piece that is computed, or on whether it is built in memory or written to a folder.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError
+from hyrt.formatting import short_repr
+from hyrt.graph.csr import ArrayBuilder, build_csr, drop_edges, map_in_order
+from hyrt.graph.formats.schema import Dataset, FeatureRows
+from hyrt.graph.graph import SPLITS
+from hyrt.graph.synthetic import kernels
+from hyrt.graph.synthetic.spec import SyntheticSpec
+from hyrt.runtime.hardware import available_cores
+from hyrt.runtime.rng import stream_key
+
+Array = NDArray[Any]
+
+_WEIGHT_SCALE = 64
+_PIECE_VALUES = 1 << 21
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """Vertices of one type (26 bytes each), from which edge endpoints can be sampled by weight."""
+
+    labels: NDArray[np.int16]
+    """[n] the class of each vertex."""
+    order: NDArray[np.int32]
+    """[n] the vertices sorted by class: position p is vertex `order[p]`."""
+    cumulative: NDArray[np.int64]
+    """[n+1] sum of the weights before each position."""
+    class_start: NDArray[np.int64]
+    """[C+1] the first position of each class."""
+    shift: int
+    """Number of bits by which a value of `cumulative` is shifted right to get its index in `guide`."""
+    guide: NDArray[np.int32]
+    """First position whose weight interval reaches each bucket; the starting point of a search in
+    `cumulative`."""
+
+    __repr__ = short_repr
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_start) - 1
+
+
+def draw_population(label_key: np.uint64, weight_key: np.uint64, count: int, classes: int) -> Population:
+    """Sample the classes and weights of vertices.
+
+    Parameters
+    ----------
+    label_key, weight_key
+        Keys of the random streams.
+    count
+        Number of vertices.
+    classes
+        Number of classes. Class sizes fall as 1 / sqrt(rank), and each class has at least one vertex.
+    """
+    # The largest weight is the structural cut-off of simple graphs, about the square root of V.
+    cap = float(max(4, math.isqrt(count)))
+    shares = np.cumsum(1.0 / np.sqrt(np.arange(1, classes + 1)))
+    shares /= shares[-1]
+    labels, weights = np.empty(count, np.int16), np.empty(count, np.int64)
+    with ThreadPoolExecutor(available_cores()) as pool:
+        jobs = [
+            pool.submit(
+                kernels.draw_vertices, label_key, weight_key, shares, cap, _WEIGHT_SCALE, a,
+                labels[a : a + _PIECE_VALUES], weights[a : a + _PIECE_VALUES],
+            )
+            for a in range(0, count, _PIECE_VALUES)
+        ]  # fmt: skip
+        for job in jobs:
+            job.result()
+    # Guarantee that no class is empty.
+    labels[:classes] = np.arange(classes)
+    order = np.argsort(labels, kind="stable").astype(np.int32)
+    cumulative = np.zeros(count + 1, np.int64)
+    np.cumsum(weights[order], out=cumulative[1:])
+    class_start = np.zeros(classes + 1, np.int64)
+    np.cumsum(np.bincount(labels, minlength=classes), out=class_start[1:])
+    total = int(cumulative[-1])
+    shift = (total // (2 * count)).bit_length()
+    guide = np.empty(((total - 1) >> shift) + 1, np.int32)
+    kernels.fill_guide(cumulative, shift, guide)
+    return Population(labels, order, cumulative, class_start, shift, guide)
+
+
+def generate_class_features(
+    labels: NDArray[np.int16],
+    shape: tuple[int, int],
+    signal: float,
+    dtype: np.dtype[Any],
+    keys: tuple[np.uint64, np.uint64],
+) -> FeatureRows:
+    """Generate feature rows around the mean of each vertex's class, computed lazily when they are read.
+
+    Parameters
+    ----------
+    labels
+        [n] the class of each vertex.
+    shape
+        (C, F): number of classes and row width.
+    signal
+        Standard deviation of the class means; the noise around them has standard deviation 1.
+    dtype
+        float32 or float16.
+    keys
+        Keys of the random streams of the means and of the noise.
+    """
+    mean_key, key = keys
+    means = np.zeros(shape, np.float32)
+    # A mean is sampled like the noise of one row, then scaled.
+    kernels.draw_features(mean_key, np.arange(shape[0]), means.copy(), 0, means)
+    means *= np.float32(signal)
+    step = max(1, _PIECE_VALUES // shape[1])
+
+    def piece(first: int) -> Array:
+        part = labels[first : first + step]
+        rows = np.empty((len(part), shape[1]), np.float32)
+        kernels.draw_features(key, part, means, first, rows)
+        return rows.astype(dtype, copy=False)
+
+    def blocks() -> Iterator[Array]:
+        with ThreadPoolExecutor(available_cores()) as pool:
+            yield from map_in_order(pool, piece, range(0, len(labels), step), available_cores())
+
+    return FeatureRows.from_blocks((len(labels), shape[1]), dtype, blocks)
+
+
+def draw_masks(key: np.uint64, count: int, sizes: dict[str, int]) -> dict[str, Array]:
+    """Sample disjoint random splits and return `train_mask`, `val_mask` and `test_mask`; `sizes` has the
+    number of vertices of each split.
+    """
+    ranks = np.empty(count, np.uint64)
+    kernels.draw_ranks(key, ranks)
+    order = np.argsort(ranks, kind="stable")
+    masks: dict[str, Array] = {}
+    start = 0
+    for split, size in sizes.items():
+        mask = np.zeros(count, np.bool_)
+        mask[order[start : start + size]] = True
+        masks[f"{split}_mask"] = mask
+        start += size
+    return masks
+
+
+# Stream purposes of the generator, distinct from the purposes used in training.
+LABEL, WEIGHT, EDGE, PLACE, FEATURE, MEAN, SPLIT, DROP = range(101, 109)
+
+_PIECE_EDGES = 1 << 20
+_SAMPLED_EDGES = 1 << 17
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """Specification and sampled vertices of a generated graph."""
+
+    spec: SyntheticSpec
+    vertices: Population
+
+    def key(self, purpose: int) -> np.uint64:
+        return stream_key(self.spec.seed, purpose, 0, 0)
+
+
+def generate(spec: SyntheticSpec, scratch: Path | None = None) -> Dataset:
+    """Generate a graph; features are computed when they are read.
+
+    Parameters
+    ----------
+    spec
+        The graph to generate.
+    scratch
+        Folder for the edges, which bounds memory by about 80 bytes per vertex plus 1.1 GB. None keeps the
+        edges in memory. The graph is the same in both cases.
+
+    Returns
+    -------
+    A dataset that satisfies every check: symmetric, sorted, without duplicates and self loops.
+
+    Raises
+    ------
+    DataError
+        If the requested number of edges is not possible without duplicates.
+    """
+    model = _draw_model(spec)
+    indptr, indices = _draw_topology(model, scratch)
+    arrays: dict[str, Array] = {"indptr": indptr, "indices": indices, "labels": model.vertices.labels}
+    sizes = {split: getattr(spec, split) for split in SPLITS}
+    arrays |= draw_masks(model.key(SPLIT), spec.vertices, sizes)
+    rows = generate_class_features(
+        model.vertices.labels,
+        (spec.classes, spec.features),
+        spec.signal,
+        np.dtype(spec.dtype),
+        (model.key(MEAN), model.key(FEATURE)),
+    )
+    return Dataset(spec.name, arrays, rows)
+
+
+def _draw_model(spec: SyntheticSpec) -> _Model:
+    label_key, weight_key = (stream_key(spec.seed, purpose, 0, 0) for purpose in (LABEL, WEIGHT))
+    return _Model(spec, draw_population(label_key, weight_key, spec.vertices, spec.classes))
+
+
+def _draw_topology(model: _Model, scratch: Path | None) -> tuple[NDArray[np.int64], Array]:
+    """Sample more edges than requested, because duplicates are removed, then drop the excess."""
+    spec = model.spec
+    num_edges = spec.edges // 2
+    draws = _draws_needed(model, num_edges)
+    dtype = np.dtype(np.int32)
+    while True:
+        drawn = ArrayBuilder(dtype, scratch and scratch / "drawn.npy")
+        indptr = build_csr(
+            partial(_edge_pieces, model, draws),
+            spec.vertices,
+            symmetric=True,
+            self_loops=False,
+            emit=drawn.append,
+            source=spec.name,
+            range_entries=drawn.range_entries,
+        )
+        excess = int(indptr[-1]) // 2 - num_edges
+        indices = drawn.finish()
+        if excess >= 0:
+            break
+        draws += draws // 50 + 16
+    remaining = ArrayBuilder(dtype, scratch and scratch / "indices.npy")
+    indptr = drop_edges(indptr, indices, excess, int(model.key(DROP)), remaining.append)
+    return indptr, remaining.finish()
+
+
+def _draws_needed(model: _Model, num_edges: int) -> int:
+    """Estimate from a sample how many draws give slightly more than `num_edges` distinct edges.
+
+    Raises
+    ------
+    DataError
+        If that many distinct edges are not possible.
+    """
+    if num_edges == 0:
+        return 0
+    spec, vertices = model.spec, model.vertices
+    pieces = list(_edge_pieces(model, _SAMPLED_EDGES))
+    u, v = (np.concatenate(ends) for ends in zip(*pieces, strict=True))
+    weights = np.empty(spec.vertices, np.int64)
+    weights[vertices.order] = np.diff(vertices.cumulative)
+    total = float(vertices.cumulative[-1])
+    class_weights = np.diff(vertices.cumulative[vertices.class_start]).astype(np.float64)
+    labels = vertices.labels
+    second = (1 - spec.homophily) / total + spec.homophily * (labels[u] == labels[v]) / class_weights[
+        labels[v]
+    ]
+    odds = 2.0 * weights[u] / total * weights[v] * second
+    target = num_edges * 1.002 + 5 * math.sqrt(num_edges) + 16
+    draws = target
+    for _ in range(60):
+        expected = draws * odds
+        distinct = draws * float(np.where(u == v, 0.0, -np.expm1(-expected) / expected).mean())
+        draws *= target / distinct
+        if draws > 20 * target:
+            raise DataError(
+                f"{spec.name}: edges={spec.edges:,} are too many for {spec.vertices:,} vertices with "
+                "such unequal degrees: lower edges or homophily, or raise vertices"
+            )
+    # Round up coarsely: the last bits of exp differ between machines and must not affect the graph.
+    grain = max(1, num_edges >> 12)
+    return (int(draws) // grain + 1) * grain
+
+
+def _edge_pieces(model: _Model, draws: int) -> Iterator[tuple[Array, Array]]:
+    """Yield the sampled edges, about a million at a time."""
+    vertices = model.vertices
+    cumulative = vertices.cumulative
+    if draws == 0:
+        return
+    ratio = draws / float(cumulative[-1])
+    step = max(1, int(_PIECE_EDGES / ratio))
+    cuts = np.unique(np.searchsorted(cumulative, np.arange(0, int(cumulative[-1]) + step, step)))
+    cuts = cuts.clip(0, model.spec.vertices)
+    class_at = vertices.labels[vertices.order]
+    edge_key, place_key = model.key(EDGE), model.key(PLACE)
+
+    def draw(ends: tuple[int, int]) -> tuple[Array, Array]:
+        first, last = ends
+        count = int(float(cumulative[last]) * ratio) - int(float(cumulative[first]) * ratio)
+        sources, targets = np.empty(count, np.int32), np.empty(count, np.int32)
+        kernels.draw_pairs(
+            first, last, ratio, cumulative, vertices.order, class_at, cumulative, vertices.shift,
+            vertices.guide, vertices.order, vertices.class_start, model.spec.homophily, False, edge_key,
+            place_key, sources, targets,
+        )  # fmt: skip
+        return sources, targets
+
+    with ThreadPoolExecutor(available_cores()) as pool:
+        yield from map_in_order(pool, draw, itertools.pairwise(cuts.tolist()), available_cores())

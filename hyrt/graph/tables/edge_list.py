@@ -1,0 +1,453 @@
+"""Edge tables: reading into files of edges, and building of CSR rows by target in bounded memory."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError
+from hyrt.formatting import short_repr
+from hyrt.graph import kernels as plain_kernels
+from hyrt.graph.check import MAX_EDGE_TYPES
+from hyrt.graph.csr import ArrayBuilder, iter_ranges
+from hyrt.graph.formats.npy import NpyWriter, map_with_header
+from hyrt.graph.formats.schema import EDGE_FEATURES, EDGE_TIME, EDGE_TYPE, EDGE_WEIGHT
+from hyrt.graph.links.edges import TimedEdges, order_edge_times
+from hyrt.graph.tables import edge_kernels as kernels
+from hyrt.graph.tables.columns import FLOAT32_MAX, FeatureColumns, match_columns, sort_names
+from hyrt.graph.tables.import_notes import ImportNotes
+from hyrt.graph.tables.reading.table_batch import RowProblems, TableBatch
+from hyrt.graph.tables.reading.table_files import TableFiles
+from hyrt.graph.tables.reading.values import TimeColumn, read_real_numbers, read_strings
+from hyrt.graph.tables.schema import EdgeTableSchema
+from hyrt.graph.tables.vertex_ids import NameIndex, VertexIds
+from hyrt.graph.topology import Topology
+from hyrt.runtime.hardware import available_cores
+
+Array = NDArray[Any]
+
+RANGE_BYTES = 640 << 20
+"""Memory for the entries of the rows that are built at once."""
+_READ_EDGES = 1 << 22
+_GATHERED = 1 << 21
+
+
+class EdgeListBuilder:
+    """Edges in input order, with their weights, types, features and times, stored in files.
+
+    Parameters
+    ----------
+    scratch
+        Folder for the files.
+    dtype
+        int32 or int64, the dtype of vertices.
+    extras
+        Schema keys of the edge values, with their shape per edge.
+    times
+        Dtype of times; None without times.
+    """
+
+    def __init__(
+        self,
+        scratch: Path,
+        dtype: np.dtype[Any],
+        extras: dict[str, tuple[int, ...]],
+        times: np.dtype[Any] | None = None,
+    ) -> None:
+        self.dtype = dtype
+        self.num = 0
+        """Number of rows, including edges that are dropped."""
+        of_times = {} if times is None else {EDGE_TIME: times}
+        self._files = {
+            key: scratch / f"listed-{key}.npy" for key in ("sources", "targets", *extras, *of_times)
+        }
+        dtypes = {EDGE_TYPE: np.dtype(np.int32), EDGE_WEIGHT: np.dtype(np.float32)}
+        dtypes[EDGE_FEATURES] = dtypes[EDGE_WEIGHT]
+        self.dtypes = {key: dtypes[key] for key in extras} | of_times
+        self.extras = extras
+        self.has_times = times is not None
+        self._new_numbers: tuple[IdMapping | None, IdMapping | None] = (None, None)
+        self._writers = {
+            key: NpyWriter(file, self.dtypes.get(key, dtype), extras.get(key, ()))
+            for key, file in self._files.items()
+        }
+
+    def append(self, sources: Array, targets: Array, extras: dict[str, Array]) -> None:
+        """Add edges. Edges with a vertex below 0 are dropped, but counted."""
+        for key, part in {"sources": sources, "targets": targets, **extras}.items():
+            self._writers[key].append(part)
+        self.num += len(sources)
+
+    def close(self) -> None:
+        """Close the files; idempotent."""
+        for writer in self._writers.values():
+            writer.close()
+
+    def pieces(self) -> Iterator[tuple[Array, Array]]:
+        """Yield sources and targets in pieces."""
+        self.close()
+        with self._files["sources"].open("rb") as first, self._files["targets"].open("rb") as second:
+            for file in (first, second):
+                file.seek(128)
+            for start in range(0, self.num, _READ_EDGES):
+                count = min(_READ_EDGES, self.num - start)
+                ends = (np.fromfile(file, self.dtype, count) for file in (first, second))
+                sources, targets = map(_renumbered, ends, self._new_numbers)
+                yield sources, targets
+
+    def set_id_mappings(self, sources: IdMapping | None, targets: IdMapping | None) -> None:
+        """Set a mapping of vertex numbers that is applied from now on; None leaves an endpoint's numbers
+        unchanged.
+        """
+        self._new_numbers = (sources, targets)
+
+    def iter_timed(
+        self, starts: tuple[int, int] = (0, 0), relation: int | None = None
+    ) -> Iterator[TimedEdges]:
+        """Yield the edges with their times, in pieces.
+
+        Parameters
+        ----------
+        starts
+            First vertex numbers of the source type and the target type.
+        relation
+            Number of the relation; None in a homogeneous graph.
+        """
+        times, first_edge = self.map_values(EDGE_TIME), 0
+        for sources, targets in self.pieces():
+            known = (sources >= 0) & (targets >= 0)
+            ends = [part[known].astype(np.int64) for part in (sources, targets)]
+            pairs = np.stack([end + start for end, start in zip(ends, starts, strict=True)], axis=1)
+            yield TimedEdges(pairs, times[first_edge : first_edge + len(sources)][known], relation)
+            first_edge += len(sources)
+
+    def map_values(self, key: str) -> Array:
+        """Memory-map the file of one key's edge values."""
+        return map_with_header(self._files[key], key)[0]
+
+    def renumber(self, key: str, numbers: Array) -> None:
+        """Replace each value n of a key by numbers[n]; values of dropped edges are undefined."""
+        old, file = self.map_values(key), self._files[key].with_name(f"renumbered-{key}.npy")
+        with NpyWriter(file, self.dtypes[key]) as writer:
+            for start in range(0, len(old), _READ_EDGES):
+                part = old[start : start + _READ_EDGES]
+                writer.append(numbers[part.clip(0)])
+        self._files[key] = file
+
+
+@dataclass(frozen=True, slots=True)
+class IdMapping:
+    """Mapping of vertex numbers: n becomes numbers[n - least]."""
+
+    smallest: int
+    numbers: Array
+
+    __repr__ = short_repr
+
+
+def _renumbered(vertices: Array, mapping: IdMapping | None) -> Array:
+    """Return mapped vertex numbers; values below 0, endpoints of dropped edges, are unchanged."""
+    if mapping is None:
+        return vertices
+    mapped: Array = mapping.numbers[(vertices - mapping.smallest).clip(0)].astype(vertices.dtype)
+    mapped[vertices < 0] = -1
+    return mapped
+
+
+@dataclass(frozen=True, slots=True)
+class EdgePolicy:
+    """Treatment of reverse edges, duplicates and self loops."""
+
+    undirected: bool
+    duplicates: str
+    self_loops: str
+
+
+@dataclass(frozen=True, slots=True)
+class CsrBuildResult:
+    """Topology built from an edge list, with counts of self loops and merged edges."""
+
+    arrays: dict[str, Array]
+    """`indptr`, `indices` and edge values by schema key."""
+    self_loops: int
+    merged: int
+    """Number of edges that were removed as duplicates."""
+
+    __repr__ = short_repr
+
+
+class DuplicateEdgesError(DataError):
+    """Duplicate edges that must not be merged."""
+
+    def __init__(self, numbers: list[int], total: int) -> None:
+        super().__init__(f"{total:,} edges repeat others")
+        self.numbers = numbers
+        """Row numbers of the first duplicates."""
+        self.total = total
+
+
+def build_csr_rows(
+    edges: EdgeListBuilder, num_vertices: int, rules: EdgePolicy, scratch: Path
+) -> CsrBuildResult:
+    """Build CSR rows by target from an edge list; rows are sorted, and each source occurs once.
+
+    Memory is `RANGE_BYTES` and 32 bytes per vertex; a longer row is processed as one piece. The result does
+    not depend on the bound.
+
+    Raises
+    ------
+    DuplicateEdgesError
+        If duplicate edges are refused, or have types or features, which `merge` cannot sum.
+    """
+    undirected, drop = rules.undirected, rules.self_loops == "drop"
+    counts = np.zeros(num_vertices, np.int64)
+    loops = 0
+    for sources, targets in edges.pieces():
+        loops += int(kernels.count_rows(sources, targets, undirected, drop, counts))
+    upper = np.zeros(num_vertices + 1, np.int64)
+    np.cumsum(counts, out=upper[1:])
+    dtype = np.dtype(np.int32 if num_vertices < 2**31 else np.int64)
+    numbered = bool(edges.extras) or rules.duplicates == "refuse"
+    number = np.dtype(np.int32 if edges.num < 2**31 else np.int64)
+    entry_bytes = dtype.itemsize + (number.itemsize + 8 if numbered else 0)
+    stores = {"indices": ArrayBuilder(dtype, scratch / "rows-indices.npy")}
+    stores |= {
+        key: ArrayBuilder(edges.dtypes[key], scratch / f"rows-{key}.npy", edges.extras[key])
+        for key in edges.extras
+    }
+    workers = available_cores()
+    try:
+        with ThreadPoolExecutor(workers) as pool:
+            for low, high in iter_ranges(upper, RANGE_BYTES // entry_bytes):
+                starts = upper[low : high + 1] - upper[low]
+                entries = np.empty(int(starts[-1]), dtype)
+                cursor = starts[:-1].copy()
+                numbers = np.empty(len(entries) if numbered else 0, number)
+                first = 0
+                for sources, targets in edges.pieces():
+                    if numbered:
+                        kernels.scatter_numbered(
+                            *(sources, targets, undirected, drop, low, high, cursor, entries, first, numbers)
+                        )
+                    else:
+                        kernels.scatter(sources, targets, undirected, drop, low, high, cursor, entries)
+                    first += len(sources)
+                part = counts[low:high]
+                sort = (
+                    (
+                        lambda a, b, s=starts, e=entries, n=numbers: plain_kernels.sort_rows_with_values(
+                            s, a, b, e, n
+                        )
+                    )
+                    if numbered
+                    else (lambda a, b, s=starts, e=entries, c=part: plain_kernels.sort_rows(s, a, b, e, c))
+                )
+                cuts = np.searchsorted(starts, np.linspace(0, starts[-1], 8 * workers + 1)[1:-1])
+                bounds = [0, *cuts.clip(0, high - low).tolist(), high - low]
+                for job in [pool.submit(sort, a, b) for a, b in itertools.pairwise(bounds)]:
+                    job.result()
+                if numbered:
+                    _append_numbered(edges, rules.duplicates, starts, entries, numbers, part, stores)
+                else:
+                    stores["indices"].append(entries[: plain_kernels.compact_rows(starts, part, entries)])
+        indptr = np.zeros(num_vertices + 1, np.int64)
+        np.cumsum(counts, out=indptr[1:])
+        arrays = {"indptr": indptr, **{key: store.finish() for key, store in stores.items()}}
+        if edges.has_times:
+            arrays[EDGE_TIME] = _edge_times(
+                edges, arrays, undirected=undirected, file=scratch / "rows-times.npy"
+            )
+    finally:
+        for store in stores.values():
+            store.close()
+    return CsrBuildResult(arrays, loops, int(upper[-1] - indptr[-1]))
+
+
+def _append_numbered(
+    edges: EdgeListBuilder,
+    duplicates: str,
+    starts: Array,
+    entries: Array,
+    numbers: Array,
+    counts: Array,
+    stores: dict[str, ArrayBuilder],
+) -> None:
+    """Append sorted rows with known edge numbers, and their edge values, to the stores."""
+    cannot_merge = EDGE_TYPE in edges.extras or EDGE_FEATURES in edges.extras
+    if duplicates == "refuse" or (duplicates == "merge" and cannot_merge):
+        repeated = np.empty(64, np.int64)
+        total = int(kernels.find_duplicates(starts, entries, repeated))
+        if total:
+            raise DuplicateEdgesError(np.unique(numbers[repeated[: min(total, 64)]]).tolist(), total)
+    weights = np.empty(0, np.float32)
+    if EDGE_WEIGHT in edges.extras:
+        weights = _gather(edges.map_values(EDGE_WEIGHT), numbers)
+    left = int(kernels.merge_duplicates(starts, entries, numbers, weights, duplicates == "merge", counts))
+    stores["indices"].append(entries[:left])
+    for key in edges.extras:
+        if key == EDGE_WEIGHT:
+            stores[key].append(weights[:left])
+        else:
+            values = edges.map_values(key)
+            for start in range(0, left, _GATHERED):
+                stores[key].append(values[numbers[start : min(start + _GATHERED, left)]])
+
+
+def _gather(values: Array, numbers: Array) -> Array:
+    """Gather values by edge numbers in pieces."""
+    out = np.empty(len(numbers), values.dtype)
+    for start in range(0, len(numbers), _GATHERED):
+        chosen = numbers[start : start + _GATHERED]
+        out[start : start + len(chosen)] = values[chosen]
+    return out
+
+
+def _edge_times(edges: EdgeListBuilder, arrays: dict[str, Array], *, undirected: bool, file: Path) -> Array:
+    """Return the edge times in row order, including those of reverse edges."""
+
+    def both_ways() -> Iterator[TimedEdges]:
+        for piece in edges.iter_timed():
+            yield piece
+            if undirected:
+                yield piece._replace(pairs=piece.pairs[:, ::-1])
+
+    topology = Topology(arrays["indptr"], arrays["indices"])
+    return order_edge_times(topology, both_ways(), edges.dtypes[EDGE_TIME], file)
+
+
+def read_edges(
+    table: EdgeTableSchema,
+    files: TableFiles,
+    source_ids: VertexIds,
+    target_ids: VertexIds,
+    bad: RowProblems,
+    notes: ImportNotes,
+    scratch: Path,
+    dtype: np.dtype[Any],
+) -> tuple[EdgeListBuilder, list[str], list[str]]:
+    """Read all edges of a table.
+
+    Parameters
+    ----------
+    table
+        Schema of the table.
+    files
+        The files of the table.
+    source_ids, target_ids
+        Id mappings of both endpoints; may be the same object.
+    bad
+        Collector of errors.
+    notes
+        Collector of notes about values that are changed or count as missing.
+    scratch
+        Folder for the edge list.
+    dtype
+        int32 or int64, the dtype of vertices.
+
+    Returns
+    -------
+    The edge list, the names of the edge types unless they are numbers, and the names of the feature columns.
+    """
+    columns = (table.source, table.target, table.weight, table.type, table.time)
+    taken = [column for column in columns if column is not None]
+    features = match_columns(table.features, files.columns(), files.names[0], taken)
+    kinds = dict.fromkeys((table.source, table.target), "text")
+    kinds |= dict.fromkeys(features, "number")
+    if table.weight is not None:
+        kinds[table.weight] = "number"
+    if table.type is not None:
+        kinds[table.type] = "text"
+    if table.time is not None:
+        kinds[table.time] = "any"
+    rows = FeatureColumns(features, table.text.decimal, None, "")
+    types, times = NameIndex(), TimeColumn(table.text.decimal)
+    edges: EdgeListBuilder | None = None
+    try:
+        for piece in files.batches(kinds):
+            bad.add_unreadable(piece)
+            notes.add(files.names[0], piece)
+            sources = source_ids.map_ids(piece, table.source, table.unknown, bad)
+            targets = target_ids.map_ids(piece, table.target, table.unknown, bad)
+            left_out = (sources < 0) | (targets < 0)
+            if left_out.any():
+                sources[left_out] = targets[left_out] = -1
+            extras: dict[str, Array] = {}
+            if table.weight is not None:
+                extras[EDGE_WEIGHT] = _weights(piece, table.weight, table.text.decimal, bad)
+            if table.type is not None:
+                extras[EDGE_TYPE] = _types(piece, table.type, types, bad)
+            if features:
+                extras[EDGE_FEATURES] = rows.rows(piece, bad)
+            edge_times: dict[str, Array] = {}
+            if table.time is not None:
+                edge_times[EDGE_TIME] = _times(piece, table.time, times, bad)
+            if edges is None:
+                shapes = {key: part.shape[1:] for key, part in extras.items()}
+                edges = EdgeListBuilder(
+                    scratch, dtype, shapes, edge_times[EDGE_TIME].dtype if edge_times else None
+                )
+            edges.append(sources, targets, extras | edge_times)
+        if edges is None:
+            edges = EdgeListBuilder(scratch, dtype, {})
+    finally:
+        if edges is not None:
+            edges.close()
+    return edges, _named_types(types, edges), rows.names()
+
+
+def _weights(piece: TableBatch, column: str, decimal: str, bad: RowProblems) -> Array:
+    values, missing, wrong = read_real_numbers(piece.columns[column], decimal)
+    with np.errstate(invalid="ignore", over="ignore"):
+        weights = values.astype(np.float32)
+        wrong = missing | wrong | ~(weights > 0) | (values > FLOAT32_MAX)
+    bad.add(piece, column, wrong, "is not a weight", "Give each edge a weight, a finite number above 0")
+    return weights
+
+
+def _times(piece: TableBatch, column: str, times: TimeColumn, bad: RowProblems) -> Array:
+    values, wrong = times.values(piece.columns[column])
+    remedy = "Give each edge a time, written in the same way: a number, or a date such as 2024-05-31 12:00:00"
+    bad.add(piece, column, wrong, "is not a time as the first one is", remedy)
+    return values
+
+
+def _types(piece: TableBatch, column: str, types: NameIndex, bad: RowProblems) -> Array:
+    names, missing = read_strings(piece.columns[column])
+    bad.add(piece, column, missing, "is not a type", "Give each edge a type, a whole number or a text")
+    numbers = types.add(names, missing)
+    bad.add(
+        piece,
+        column,
+        numbers >= MAX_EDGE_TYPES,
+        "is one type too many",
+        f"Have at most {MAX_EDGE_TYPES:,} types of edges",
+    )
+    return numbers.astype(np.int32)
+
+
+def _named_types(types: NameIndex, edges: EdgeListBuilder) -> list[str]:
+    """Replace the provisional type numbers by the final ones and return the type names.
+
+    Types that are written as numbers keep them; other types are numbered in the order of their names.
+    """
+    if not types.num or not edges.num:
+        return []
+    found = [name for block in types.blocks() for name in block]
+    are_numbers = all(map(_is_type_number, found))
+    names, places = sort_names(types)
+    final = np.array([int(name) for name in found] if are_numbers else places, np.int32)
+    edges.renumber(EDGE_TYPE, final)
+    return [] if are_numbers else names
+
+
+def _is_type_number(name: str) -> bool:
+    # 007 and 7 are different types.
+    is_number = name.isascii() and name.isdigit() and len(name) < 9
+    return is_number and str(int(name)) == name and int(name) < MAX_EDGE_TYPES

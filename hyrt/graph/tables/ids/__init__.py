@@ -1,1 +1,0 @@
-"""Vertex ids in tables, and their mapping to vertex numbers."""

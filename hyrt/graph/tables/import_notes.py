@@ -1,0 +1,122 @@
+"""Notes for the user about values that an import changes or reads as missing."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from hyrt.formatting import pluralize
+from hyrt.graph.tables.reading.table_batch import TableBatch, escaped
+from hyrt.graph.tables.reading.values import count_nan
+from hyrt.graph.tables.vertex_ids import NameIndex
+
+_SHOWN = 5
+
+
+class ImportNotes:
+    """Counter of removed padding and missing values, by table and column."""
+
+    def __init__(self) -> None:
+        self._padded: Counter[str] = Counter()
+        self._rows: Counter[str] = Counter()
+        self._missing: dict[tuple[str, str], Counter[str]] = {}
+        self._texts: set[tuple[str, str]] = set()
+        self._unlabelled: Counter[tuple[str, str, str]] = Counter()
+        self._lines: list[str] = []
+
+    def add(self, table: str, piece: TableBatch, columns: Iterable[str] = ()) -> None:
+        """Count the removed padding of a piece, and the missing values of columns that may have gaps.
+
+        Parameters
+        ----------
+        table
+            The name of the table for messages.
+        piece
+            The piece.
+        columns
+            The columns.
+        """
+        self._padded[table] += piece.padded
+        self._rows[table] += piece.num_rows
+        for column in columns:
+            values = piece.columns[column]
+            counts: Counter[str] = Counter()
+            if column in piece.as_written:
+                counts.update(piece.as_written[column].filter(values.is_null()).to_pylist())
+                self._texts.add((table, column))
+            else:
+                counts[""] += values.null_count
+                counts["nan"] += count_nan(values)
+            if counts.total():
+                self._missing.setdefault((table, column), Counter()).update(counts)
+
+    def add_unlabelled(self, table: str, column: str, count: int, remedy: str) -> None:
+        """Count labels of -1, which mean no label.
+
+        Parameters
+        ----------
+        table
+            The name of the table for messages.
+        column
+            The column of the labels.
+        count
+            Number of additional labels of -1.
+        remedy
+            Remedy if -1 is a class.
+        """
+        self._unlabelled[table, column, remedy] += count
+
+    def add_line(self, line: str) -> None:
+        """Add another line."""
+        self._lines.append(line)
+
+    def add_lookalikes(self, kind: str, names: NameIndex) -> None:
+        """Note names that look like others, for example with spaces in quotes or decomposed accents."""
+        self._add_pairs(kind, itertools.islice(names.find_lookalikes(), _SHOWN), "look the same")
+
+    def add_classes(self, classes: Sequence[str]) -> None:
+        """Note class names that differ only by capital letters."""
+        first: dict[str, str] = {}
+        pairs = [
+            (first[name.casefold()], name)
+            for name in classes
+            if first.setdefault(name.casefold(), name) != name
+        ]
+        self._add_pairs("classes", pairs[:_SHOWN], "differ only by capital letters")
+
+    def _add_pairs(self, kind: str, pairs: Iterable[tuple[str, str]], problem: str) -> None:
+        shown = ", ".join(f"{escaped(name)} and {escaped(other)}" for name, other in pairs)
+        if shown:
+            self._lines.append(
+                f"some {kind} {problem} ({shown}): if they are the same, write them alike in the file"
+            )
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines to print."""
+        for table, count in self._padded.items():
+            if count:
+                yield (
+                    f"{table}: spaces or tabs around {pluralize(count, 'value')} are removed (within quotes, "
+                    "they would stay)"
+                )
+        for (table, column), words in self._missing.items():
+            shown = [
+                f"{repr(word) if word else 'empty'} {count:,}"
+                for word, count in words.most_common(_SHOWN)
+                if count
+            ]
+            line = (
+                f"{table}, column {column!r}: {words.total():,} of {self._rows[table]:,} values count as "
+                f"missing ({', '.join(shown)})"
+            )
+            if set(words) - {""} and (table, column) in self._texts:
+                line += ": if one of these is a value, leave it out of text.nulls in a schema"
+            yield line
+        for (table, column, remedy), count in self._unlabelled.items():
+            if count:
+                yield (
+                    f"{table}, column {column!r}: {count:,} of {self._rows[table]:,} values are -1, which "
+                    f"means no label: {remedy}"
+                )
+        yield from self._lines

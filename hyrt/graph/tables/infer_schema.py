@@ -1,0 +1,494 @@
+"""Inference of an import schema from the names and values of table columns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from os.path import commonprefix
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from hyrt.errors import DataError, join_names
+from hyrt.graph.names import ENDPOINT_COLUMN_NAMES, normalize_name
+from hyrt.graph.tables.columns import match_columns
+from hyrt.graph.tables.read_vertices import SPLIT_WORDS
+from hyrt.graph.tables.reading.table_files import TableFiles, list_table_files
+from hyrt.graph.tables.reading.table_sample import TableSample, read_sample
+from hyrt.graph.tables.reading.values import are_times, has_codes, read_real_numbers, read_whole_numbers
+from hyrt.graph.tables.schema import CsvDialect, EdgeTableSchema, ImportSchema, VertexTableSchema
+from hyrt.graph.tables.suspicious_columns import (
+    COUNTS,
+    SuspiciousColumns,
+    are_row_numbers,
+    encode_labels,
+    format_reasons,
+)
+from hyrt.graph.tables.vertex_ids import SPARSE_FACTOR
+
+_IDS = ("id", "nodeid", "vertexid", "node", "vertex", "name", "key", "nid", "nr", "nummer", "kennung")
+_LABELS = ("label", "y", "class", "target", "category", "labels", "klasse")
+_WEIGHTS = ("weight", "w", "weights", "edgeweight", "gewicht")
+_TYPES = ("type", "edgetype", "etype", "relation", "rel", "typ")
+_TIMES = (
+    "time",
+    "timestamp",
+    "ts",
+    "t",
+    "date",
+    "datetime",
+    "edgetime",
+    "unixtime",
+    "zeit",
+    "zeitstempel",
+    "datum",
+)
+_SPLITS = ("split", "part", "subset", "set")
+_MASKS = (
+    ("train", "trainmask", "istrain"),
+    ("val", "valmask", "valid", "validmask", "validation"),
+    ("test", "testmask"),
+)
+_INDEXES = ("index", "level0", "rownames", "rowname", "row", "rowid", "rownumber", "rownum", "")
+"""Names of row number columns that programs write into a table, in the form of `normalize_name`."""
+_WHOLE = ("whole", "code")
+_NUMBERS = (*_WHOLE, "number")
+_MANY = 8
+_ITSELF = "say it in a schema, which `hyrt data import --print-schema FILES` begins"
+
+
+@dataclass(frozen=True, slots=True)
+class InferredSchema:
+    """Inferred schema, and its description in words."""
+
+    schema: ImportSchema
+    lines: list[str]
+
+
+def infer_schema(paths: Sequence[Path]) -> InferredSchema:
+    """Infer the role of each column in a set of files.
+
+    Parameters
+    ----------
+    paths
+        CSV or Parquet files, or folders of them.
+
+    Raises
+    ------
+    DataError
+        If no file looks like a table of edges, or files of one kind have different columns.
+    """
+    samples = [read_sample(path) for path in paths]
+    ends = [_ends(sample) for sample in samples]
+    if not any(ends):
+        ends = [_first_two(sample, alone=len(samples) == 1) for sample in samples]
+    edges = [sample for sample, columns in zip(samples, ends, strict=True) if columns]
+    others = [sample for sample, columns in zip(samples, ends, strict=True) if not columns]
+    if not edges:
+        columns = "; ".join(f"{sample.name} has {', '.join(map(repr, sample.columns))}" for sample in samples)
+        raise DataError(
+            f"no file has columns that are called like the two ends of an edge ({columns}): {_ITSELF}"
+        )
+    encodings = [
+        f"{sample.name}: is not UTF-8 text, and read as {sample.dialect.encoding}: if "
+        "letters are wrong, give "
+        "text: {encoding: ...} in a schema, or save it as UTF-8"
+        for sample in samples
+        if sample.dialect is not None and sample.dialect.encoding != CsvDialect().encoding
+    ]
+    for tables, kind in ((edges, "edges"), (others, "vertices")):
+        for sample in tables[1:]:
+            if list(sample.columns) != list(tables[0].columns):
+                raise DataError(
+                    f"{tables[0].name} and {sample.name} look like tables of {kind}, but have other columns: "
+                    f"{_ITSELF}"
+                )
+    source, target = next(columns for columns in ends if columns)
+    edge_table, lines = _edge_table(edges, source, target)
+    vertex_rows = None
+    named = bool({"text", "code"} & {edges[0].columns[source], edges[0].columns[target]})
+    first = 0
+    if others:
+        vertex_rows, more = _vertex_rows(others, edges[0], source)
+        lines += more
+        if vertex_rows.id is not None:
+            named = named or others[0].columns[vertex_rows.id] != "whole"
+            first_id = None if named else _first_id(others, vertex_rows)
+            named, first = first_id is None, first_id or 0
+    named = named or (vertex_rows is None and _are_sparse(edges, source, target))
+    settings: dict[str, Any] = {"ids": "names" if named else "positions"}
+    if not named and vertex_rows is not None and vertex_rows.id is None:
+        first = _first_of_edges(edges, edge_table, others, vertex_rows)
+    if first:
+        settings["first_id"] = first
+    if named and vertex_rows is not None and vertex_rows.id is None:
+        raise DataError(
+            f"{others[0].name}: no column seems to hold the vertex ids that the edges use: {_ITSELF}"
+        )
+    if vertex_rows is not None:
+        settings["vertices"] = vertex_rows
+    schema = ImportSchema(edges=edge_table, **settings)
+    lines += [_ids_in_words(schema), *encodings]
+    return InferredSchema(schema, lines)
+
+
+def draft_schema(paths: Sequence[Path], problem: str) -> InferredSchema:
+    """Return a draft schema, to be edited, for files whose column roles cannot be inferred.
+
+    The first file with two columns is used as the table of edges. The first of the other files, and those
+    with the same columns, are used as the table of vertices.
+
+    Parameters
+    ----------
+    paths
+        CSV or Parquet files, or folders of them.
+    problem
+        The reason why the inference failed.
+
+    Raises
+    ------
+    DataError
+        If no file has two columns.
+    """
+    samples = [read_sample(path) for path in paths]
+    edges = next((sample for sample in samples if _ends(sample)), None)
+    edges = edges or next((sample for sample in samples if len(sample.columns) > 1), None)
+    if edges is None:
+        raise DataError(
+            f"{join_names([sample.name for sample in samples])} {'has' if len(samples) == 1 else 'have'} one "
+            "column, and edges need two, a source and a target: give a file that has them"
+        )
+    source, target = _ends(edges) or list(edges.columns)[:2]
+    table, _ = _edge_table([edges], source, target)
+    others = [sample for sample in samples if sample is not edges]
+    settings: dict[str, Any] = {}
+    if others:
+        rows, _ = _vertex_rows(
+            [sample for sample in others if list(sample.columns) == list(others[0].columns)], edges, source
+        )
+        settings["vertices"] = (
+            rows if rows.id is not None else rows.model_copy(update={"id": next(iter(others[0].columns))})
+        )
+    columns = [f"{sample.name} has the columns {', '.join(map(repr, sample.columns))}" for sample in samples]
+    schema = ImportSchema(edges=table, ids="names", **settings)
+    return InferredSchema(schema, [problem.removesuffix(f": {_ITSELF}"), *columns])
+
+
+def _find_column(columns: Collection[str], names: Sequence[str]) -> str | None:
+    """Return the first column whose normalized name is in a list of names, in the order of the list."""
+    by_plain = {normalize_name(column): column for column in reversed(list(columns))}
+    return next((by_plain[name] for name in names if name in by_plain), None)
+
+
+def _ends(sample: TableSample) -> tuple[str, str] | None:
+    for source, target in ENDPOINT_COLUMN_NAMES:
+        columns = _find_column(sample.columns, [source]), _find_column(sample.columns, [target])
+        if columns[0] is not None and columns[1] is not None:
+            return columns[0], columns[1]
+    return None
+
+
+def _first_two(sample: TableSample, *, alone: bool) -> tuple[str, str] | None:
+    """Return the first two columns of a file that has at most three columns or is the only file."""
+    kinds = list(sample.columns.items())
+    if len(kinds) < 2 or (len(kinds) > 3 and not alone):
+        return None
+    both = {kinds[0][1], kinds[1][1]}
+    if not (both <= set(_WHOLE) or both == {"text"}) or _find_column(sample.columns, _LABELS) is not None:
+        return None
+    return kinds[0][0], kinds[1][0]
+
+
+def _without_defaults(settings: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if value not in (None, [])}
+
+
+def _text_settings(sample: TableSample) -> dict[str, Any]:
+    return {} if sample.dialect in (None, CsvDialect()) else {"text": sample.dialect}
+
+
+def _edge_table(samples: list[TableSample], source: str, target: str) -> tuple[EdgeTableSchema, list[str]]:
+    sample = samples[0]
+    rest = [column for column in sample.columns if column not in (source, target)]
+    weight = _find_column(rest, _WEIGHTS)
+    if weight is None and len(rest) == 1 and sample.dialect is not None and not sample.dialect.header:
+        weight = rest[0] if sample.columns[rest[0]] in _NUMBERS else None
+    if weight is not None and sample.columns[weight] not in _NUMBERS:
+        weight = None
+    kind = _find_column([column for column in rest if column != weight], _TYPES)
+    if kind is not None and sample.columns[kind] not in (*_WHOLE, "text"):
+        kind = None
+    decimal = _decimal(sample)
+    others = [column for column in rest if column not in (weight, kind)]
+    time = _find_column([column for column in others if are_times(sample.rows[column], decimal)], _TIMES)
+    given = {"weight": weight, "type": kind, "time": time, **_text_settings(sample)}
+    table = EdgeTableSchema(
+        files=[part.schema_name for part in samples], source=source, target=target, **_without_defaults(given)
+    )
+    line = f"{_names(samples)}: edges from {source!r} to {target!r}, in this direction only"
+    if weight is not None:
+        line += f"; weights {weight!r}"
+    if kind is not None:
+        line += f"; types {kind!r}"
+    if time is not None:
+        line += f"; times {time!r}"
+    unused = [column for column in others if column != time]
+    return table, [line + _format_unused(unused)]
+
+
+def _vertex_rows(
+    samples: list[TableSample], edges: TableSample, source: str
+) -> tuple[VertexTableSchema, list[str]]:
+    sample = samples[0]
+    columns = dict(sample.columns)
+    key = _find_column([name for name, kind in columns.items() if kind in (*_WHOLE, "text")], _IDS)
+    if key is None:
+        key = _find_id_column(sample, edges, source)
+    if key is not None:
+        del columns[key]
+    masks = [_find_column(columns, names) for names in _MASKS]
+    found_masks = [mask for mask in masks if mask is not None] if all(masks) else []
+    split = (
+        None if found_masks else _find_column([name for name in columns if _is_split(sample, name)], _SPLITS)
+    )
+    for column in (*found_masks, *filter(None, (split,))):
+        del columns[column]
+    if not (split or found_masks):
+        _check_split_columns(sample)
+    label = _find_column([name for name, kind in columns.items() if kind in (*_NUMBERS, "text")], _LABELS)
+    label_kind: Literal["classes", "names", "numbers"] = "classes"
+    if label is not None:
+        kind = columns.pop(label)
+        if kind == "number":
+            label_kind = "numbers"
+        elif kind in ("text", "code") or sample.min_value(label) not in (-1, 0) or _are_signs(sample, label):
+            label_kind = "names"
+    lists = [name for name, kind in columns.items() if kind == "list" and normalize_name(name) in _LABELS]
+    features = [name for name, kind in columns.items() if kind in (*_NUMBERS, "list") and name not in lists]
+    suspicious = _find_suspicious(sample, features, label, label_kind)
+    unused = [name for name in columns if name not in features]
+    features = [name for name in features if name not in suspicious]
+    given = {
+        "id": key,
+        "label": [] if label is None else [label],
+        "label_kind": None if label is None else label_kind,
+        "features": _patterns(features, list(sample.columns)),
+        "split": split,
+        "masks": found_masks,
+        **_text_settings(sample),
+    }
+    table = VertexTableSchema(files=[part.schema_name for part in samples], **_without_defaults(given))
+    line = f"{_names(samples)}: vertices, "
+    line += "row by row, as no column looks like ids" if key is None else f"ids {key!r}"
+    if label is not None:
+        words = {"classes": "class numbers", "names": "names of classes", "numbers": "numbers to predict"}
+        line += f"; labels {label!r} ({words[label_kind]})"
+    elif lists:
+        line += f"; no labels, as {lists[0]!r} has lists: give several labels a column each, and name these"
+        line += " in a schema"
+    else:
+        line += "; no labels: call their column label or y, or name it in a schema"
+    if split or found_masks:
+        line += f"; split {', '.join(map(repr, found_masks or [str(split)]))}"
+    elif label is not None:
+        line += "; a random split of 60, 20 and 20 %"
+    line += f"; features {_format_columns(features)}" if features else "; the degree as the only feature"
+    lines = [line + _format_unused(unused)]
+    if suspicious:
+        lines.append(
+            f"{_names(samples)}: left out, as they seem to be numbers of rows or copies of the label: "
+            f"{format_reasons(suspicious)}: to have one, list it under vertices.features in a schema"
+        )
+    return table, lines
+
+
+def _find_suspicious(
+    sample: TableSample, features: list[str], label: str | None, label_kind: str
+) -> dict[str, str]:
+    """Return numeric columns that are probably not features, with the reasons."""
+    decimal = _decimal(sample)
+    names = [name for name in features if sample.columns[name] in _NUMBERS]
+    reasons: dict[str, str] = {}
+    if not names:
+        return reasons
+    values = np.stack([read_real_numbers(sample.rows[name], decimal)[0] for name in names], axis=1)
+    labels = None
+    if label is not None:
+        is_named = label_kind == "names"
+        labels = (
+            encode_labels(sample.values(label))
+            if is_named
+            else read_real_numbers(sample.rows[label], decimal)[0]
+        )
+    found = SuspiciousColumns(len(names))
+    found.add(values, labels)
+    for number, reason in found.find_reasons().items():
+        reasons[names[number]] = reason
+    for number, name in enumerate(names):
+        if name in sample.index or _is_row_index(sample, name):
+            reasons[name] = "the index of the rows"
+        elif sample.is_whole and are_row_numbers(values[:, number]):
+            reasons[name] = COUNTS
+    return {name: reasons[name] for name in names if name in reasons}
+
+
+def _is_row_index(sample: TableSample, name: str) -> bool:
+    """Return whether a column has the name of a row index, and distinct whole numbers."""
+    has_index_name = normalize_name(name) in _INDEXES or name.startswith(("__index_level_", "Unnamed: "))
+    values = sample.values(name)
+    return has_index_name and sample.columns[name] in _WHOLE and len(set(values)) == len(values)
+
+
+def _check_split_columns(sample: TableSample) -> None:
+    """Refuse a column that has the name of a split but not its values, because it is not a feature either.
+
+    Raises
+    ------
+    DataError
+        If there is such a column.
+    """
+    for column in sample.columns:
+        if normalize_name(column) == "split":
+            words = sorted({str(value) for value in sample.values(column) if value is not None})
+            others = [word for word in words if word.strip().lower() not in SPLIT_WORDS]
+            if others:
+                raise DataError(
+                    f"{sample.name}: column {column!r} has {_format_columns(others)}, and parts of a split "
+                    "are train, val and test: write these, or call the column otherwise"
+                )
+    mask_columns = [name for names in _MASKS if (name := _find_column(sample.columns, names)) is not None]
+    flags = [name for name in mask_columns if _are_flags(sample, name)]
+    if flags and len(flags) < len(_MASKS):
+        raise DataError(
+            f"{sample.name}: a split has three columns, train, val and test, but this table has "
+            f"{_format_columns(flags)}: give all three, or one column with these words, or call them "
+            "otherwise"
+        )
+
+
+def _are_flags(sample: TableSample, column: str) -> bool:
+    words = {str(value).strip().lower() for value in sample.values(column) if value is not None}
+    return bool(words) and words <= {"0", "1", "0.0", "1.0", "false", "true", "no", "yes"}
+
+
+def _is_split(sample: TableSample, column: str) -> bool:
+    words = {str(value).strip().lower() for value in sample.values(column) if value is not None}
+    return bool(words) and words <= SPLIT_WORDS.keys()
+
+
+def _are_signs(sample: TableSample, label: str) -> bool:
+    """Return whether labels are -1 and 1, i.e. two classes, as opposed to class 1 and no label."""
+    numbers, missing, bad = read_whole_numbers(sample.rows[label], _decimal(sample))
+    return set(numbers[~(missing | bad)].tolist()) == {-1, 1}
+
+
+def _decimal(sample: TableSample) -> str:
+    return "." if sample.dialect is None else sample.dialect.decimal
+
+
+def _find_id_column(sample: TableSample, edges: TableSample, source: str) -> str | None:
+    """Return the column of distinct values that contains most of the ids used by edges; None if there is
+    none.
+    """
+    used_ids = set(map(str, edges.values(source)))
+    best, max_common = None, 0
+    for number, (column, kind) in enumerate(sample.columns.items()):
+        # Whole numbers in a later column are more likely a feature.
+        if kind != "text" and (kind not in _WHOLE or number):
+            continue
+        values = list(map(str, sample.values(column)))
+        if len(set(values)) < len(values):
+            continue
+        common = len(used_ids.intersection(values))
+        # Numbers that are not ids may also share a few values with the ids.
+        if common > max_common and 2 * common >= min(len(used_ids), len(values)):
+            best, max_common = column, common
+    return best
+
+
+def _first_id(samples: list[TableSample], table: VertexTableSchema) -> int | None:
+    """Return the first id if ids are consecutive numbers, otherwise None."""
+    assert table.id is not None
+    files = TableFiles([path for sample in samples for path in list_table_files(sample.path)], table.text)
+    smallest, largest, count = 2**62, -(2**62), 0
+    for piece in files.batches({table.id: "text"}):
+        values, missing, bad = read_whole_numbers(piece.columns[table.id], table.text.decimal)
+        if has_codes(piece.columns[table.id], bad):
+            return None
+        if piece.bad or missing.any() or bad.any():
+            # The import reports these rows, together with all other wrong rows.
+            good = values[~(missing | bad)]
+            return int(good.min()) if len(good) and int(good.min()) in (0, 1) else 0
+        if len(values):
+            smallest, largest = min(smallest, int(values.min())), max(largest, int(values.max()))
+            count += len(values)
+    if not count:
+        return 0
+    return smallest if largest - smallest + 1 == count else None
+
+
+def _are_sparse(edges: list[TableSample], source: str, target: str) -> bool:
+    """Return whether ids of edges are too large, or too sparse, to be consecutive numbers."""
+    sample = edges[0]
+    decimal = _decimal(sample)
+    parts = [read_whole_numbers(sample.rows[column], decimal) for column in (source, target)]
+    values = np.concatenate([part[~(missing | bad)] for part, missing, bad in parts])
+    if not len(values):
+        return False
+    smallest, largest = int(values.min()), int(values.max())
+    num_references = 2 * sum(sample_of_edges.total_rows for sample_of_edges in edges)
+    return smallest < 0 or largest >= 2**31 or largest - smallest >= 1000 + SPARSE_FACTOR * num_references
+
+
+def _first_of_edges(
+    edges: list[TableSample], table: EdgeTableSchema, others: list[TableSample], rows: VertexTableSchema
+) -> int:
+    """Return the first id, 0 or 1, judging by the ids of the edges if no table has ids."""
+    if min(edges[0].min_value(column) for column in (table.source, table.target)) != 1:
+        return 0
+    files = TableFiles([path for sample in others for path in list_table_files(sample.path)], rows.text)
+    count = sum(piece.num_rows for piece in files.batches({files.columns()[0]: "any"}))
+    files = TableFiles([path for sample in edges for path in list_table_files(sample.path)], table.text)
+    smallest, largest = 1, 0
+    for piece in files.batches({table.source: "text", table.target: "text"}):
+        for column in (table.source, table.target):
+            values, missing, bad = read_whole_numbers(piece.columns[column], table.text.decimal)
+            good = values[~(missing | bad)]
+            if len(good):
+                smallest, largest = min(smallest, int(good.min())), max(largest, int(good.max()))
+    return int(smallest == 1 and largest == count)
+
+
+def _patterns(features: list[str], columns: list[str]) -> list[str]:
+    """Return many columns as one pattern, if the pattern matches exactly these columns."""
+    prefix = commonprefix(features).rstrip("0123456789")  # noqa: RUF071
+    if len(features) > _MANY and prefix and not set("*?[") & set(prefix):
+        if match_columns([f"{prefix}*"], columns, "") == features:
+            return [f"{prefix}*"]
+    return features
+
+
+def _format_columns(names: list[str]) -> str:
+    """Format column names, as a range if there are many."""
+    if len(names) <= _MANY:
+        return ", ".join(map(repr, names))
+    return f"{names[0]!r} to {names[-1]!r} ({len(names)} columns)"
+
+
+def _format_unused(names: list[str]) -> str:
+    names = [name for name in names if name]
+    return f"; not read: {_format_columns(names)}" if names else ""
+
+
+def _names(samples: list[TableSample]) -> str:
+    return samples[0].name if len(samples) == 1 else f"{samples[0].name} and {len(samples) - 1} more"
+
+
+def _ids_in_words(schema: ImportSchema) -> str:
+    if schema.ids == "names":
+        order = "as edges name them first" if schema.vertices is None else "in the order of their table"
+        return f"ids: names, numbered {order}"
+    if schema.vertices is None:
+        return "ids: whole numbers; the vertices are those that edges name"
+    return f"ids: whole numbers that count from {schema.first_id}"

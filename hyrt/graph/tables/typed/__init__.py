@@ -1,1 +1,0 @@
-"""Import of heterogeneous datasets from tables of several vertex types and relations."""

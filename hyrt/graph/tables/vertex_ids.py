@@ -1,0 +1,287 @@
+"""Mapping of vertex ids in tables, integers or strings, to vertex numbers."""
+
+from __future__ import annotations
+
+import itertools
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.formatting import short_repr
+from hyrt.graph.tables import name_kernels
+from hyrt.graph.tables.reading.table_batch import RowProblems, TableBatch
+from hyrt.graph.tables.reading.values import get_string_buffers, read_strings, read_whole_numbers
+
+NAME_BYTES = 56
+"""Upper bound of the memory per name, in addition to three times its length in bytes."""
+_MIN_NAMES = 1 << 12
+_PADDING = np.frombuffer(b" \t", np.uint8)
+
+
+def _as_seen(name: str) -> str:
+    """Return the visible form of a name: composed accents, no outer spaces, no invisible characters."""
+    plain = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
+    return unicodedata.normalize("NFC", plain).strip()
+
+
+class NameIndex:
+    """Mapping from names to numbers, in which new names get the next number."""
+
+    def __init__(self) -> None:
+        self.num = 0
+        """Number of names."""
+        self._slots = np.full(2 * _MIN_NAMES, -1, np.int64)
+        self._ends = np.zeros(_MIN_NAMES + 1, np.int64)
+        self._bytes = np.empty(16 * _MIN_NAMES, np.uint8)
+
+    def add(self, names: Any, missing: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return the numbers of names; new names are added.
+
+        Parameters
+        ----------
+        names
+            An Arrow array of strings [n].
+        missing
+            [n] which names are missing; their number is -1.
+        """
+        data, offsets = get_string_buffers(names)
+        self._reserve(len(names), int(offsets[-1] - offsets[0]))
+        out = np.empty(len(names), np.int64)
+        self.num = int(
+            name_kernels.add_names(
+                data, offsets, missing, self._slots, self._bytes, self._ends, self.num, out
+            )
+        )
+        return out
+
+    def find(self, names: Any, missing: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return the numbers of names; -1 for unknown names."""
+        data, offsets = get_string_buffers(names)
+        out = np.empty(len(names), np.int64)
+        name_kernels.find_names(data, offsets, missing, self._slots, self._bytes, self._ends, out)
+        return out
+
+    def name(self, number: int) -> str:
+        """Return the name with a number."""
+        return self._bytes[self._ends[number] : self._ends[number + 1]].tobytes().decode()
+
+    def find_lookalikes(self, rows: int = 1 << 16) -> Iterator[tuple[str, str]]:
+        """Yield the names that look like another name, together with that name.
+
+        They differ by surrounding spaces, invisible characters, or decomposed accents.
+        """
+        import pyarrow as pa
+
+        for start in range(0, self.num, rows):
+            ends = self._ends[start : min(start + rows, self.num) + 1]
+            filled = np.flatnonzero(ends[1:] > ends[:-1])
+            first, last = self._bytes[ends[filled]], self._bytes[ends[filled + 1] - 1]
+            padded = filled[np.isin(first, _PADDING) | np.isin(last, _PADDING)]
+            beyond_ascii = ends[0] + np.flatnonzero(self._bytes[ends[0] : ends[-1]] >= 0x80)
+            special = np.searchsorted(ends, beyond_ascii, side="right") - 1
+            for number in np.union1d(padded, special):
+                name = self.name(start + int(number))
+                seen = _as_seen(name)
+                if seen == name:
+                    continue
+                if self.find(pa.array([seen], pa.string()), np.zeros(1, np.bool_))[0] >= 0:
+                    yield name, seen
+
+    def blocks(self, rows: int = 1 << 16) -> Iterator[list[str]]:
+        """Yield all names in the order of their numbers, in blocks."""
+        for start in range(0, self.num, rows):
+            ends = self._ends[start : min(start + rows, self.num) + 1]
+            data = self._bytes[ends[0] : ends[-1]].tobytes()
+            bounds = (ends - ends[0]).tolist()
+            yield [data[a:b].decode() for a, b in itertools.pairwise(bounds)]
+
+    def _reserve(self, names: int, num_bytes: int) -> None:
+        """Grow the arrays for additional names with a total length in bytes."""
+        if self.num + names >= len(self._ends):
+            grown = np.zeros(2 * (self.num + names) + 1, np.int64)
+            grown[: self.num + 1] = self._ends[: self.num + 1]
+            self._ends = grown
+        used = int(self._ends[self.num])
+        if used + num_bytes > len(self._bytes):
+            grown_bytes = np.empty(2 * (used + num_bytes), np.uint8)
+            grown_bytes[:used] = self._bytes[:used]
+            self._bytes = grown_bytes
+        if 2 * (self.num + names) > len(self._slots):
+            # Free the old array first, to lower the peak memory.
+            self._slots = np.empty(0, np.int64)
+            self._slots = np.full(1 << int(2 * (self.num + names) - 1).bit_length(), -1, np.int64)
+            name_kernels.fill_slots(self._bytes, self._ends, self.num, self._slots)
+
+
+Numbers = NDArray[np.int64]
+
+_MISSING = "Give every edge two ids; what counts as missing is named by text.nulls of the schema"
+NOT_INTEGER_REMEDY = "If ids are texts, or written like 007 or +1, give ids: names in the schema"
+"""Remedy for an id that is not written as a whole number."""
+SPARSE_FACTOR = 8
+"""Ratio of the id range to the number of ids in use, above which ids do not look like consecutive numbers."""
+_INT64 = np.iinfo(np.int64)
+
+
+class VertexIds(Protocol):
+    """Mapping from vertex ids to vertex numbers."""
+
+    def map_ids(self, piece: TableBatch, column: str, unknown: str, bad: RowProblems) -> Numbers:
+        """Return the numbers [n] of the ids in a column; -1 for wrong ids, and for unknown ids that are to be
+        dropped.
+        """
+
+    @property
+    def num_vertices(self) -> int:
+        """Return the number of vertices that are known so far."""
+
+    def iter_names(self) -> Iterator[object] | None:
+        """Return the ids of all vertices in the order of their numbers; None if the ids are these numbers."""
+
+
+@dataclass(slots=True)
+class IntegerIds:
+    """Integer ids, counted from the first.
+
+    If the number of vertices is not known, only ids that occur in edges are vertices; `compact_rows` numbers
+    them after all edges were read.
+    """
+
+    first: int
+    count: int | None
+    """Number of vertices; None while it depends on the edges."""
+    decimal: str
+    limit: int
+    """Upper bound of the number of vertices."""
+    largest: int = -1
+    smallest: int = _INT64.max
+    """Like `largest`: extreme values of the ids so far, relative to the first id."""
+    used_ids: NDArray[np.int64] | None = None
+    """The ids in use, sorted, if ids between them are unused."""
+    from_table: bool = True
+    """Whether there is a table of vertices; for messages."""
+
+    __repr__ = short_repr
+
+    @property
+    def num_vertices(self) -> int:
+        return self.largest + 1 if self.count is None else self.count
+
+    def iter_names(self) -> Iterator[object] | None:
+        if self.used_ids is not None:
+            return map(int, self.used_ids)
+        return iter(range(self.first, self.first + self.num_vertices)) if self.first else None
+
+    def map_ids(self, piece: TableBatch, column: str, unknown: str, bad: RowProblems) -> Numbers:
+        values, missing, wrong = read_whole_numbers(piece.columns[column], self.decimal)
+        if missing.any() or wrong.any():
+            bad.add(piece, column, missing, "is not an id", _MISSING)
+            bad.add(piece, column, wrong, "is not a whole number", NOT_INTEGER_REMEDY)
+        last = self.first + (self.limit if self.count is None else self.count) - 1
+        good = ~(missing | wrong)
+        outside = good & ((values < self.first) | (values > last))
+        if outside.any():
+            self._report_outside(piece, column, values, outside, unknown, bad, last)
+        numbers = values - self.first
+        numbers[~good | outside] = -1
+        if self.count is None and len(numbers):
+            self.largest = max(self.largest, int(numbers.max()))
+            self.smallest = min(self.smallest, int(numbers[numbers >= 0].min(initial=self.smallest)))
+        return numbers
+
+    def compact(self, pieces: Iterator[Numbers]) -> NDArray[np.int64]:
+        """Keep the ids that are in use, and number them in order.
+
+        Parameters
+        ----------
+        pieces
+            All results of `counts_to_numbers`.
+
+        Returns
+        -------
+        [largest - least + 1] the new number of each old number, starting at the smallest one.
+        """
+        is_used = np.zeros(self.largest - self.smallest + 1, np.bool_)
+        for numbers in pieces:
+            is_used[numbers[numbers >= 0] - self.smallest] = True
+        self.used_ids = np.flatnonzero(is_used) + (self.smallest + self.first)
+        self.count = len(self.used_ids)
+        if self.smallest == 0 and self.count == len(is_used):
+            self.used_ids = None
+        return np.cumsum(is_used) - 1
+
+    def _report_outside(
+        self,
+        piece: TableBatch,
+        column: str,
+        values: Any,
+        outside: Any,
+        unknown: str,
+        bad: RowProblems,
+        last: int,
+    ) -> None:
+        if self.count is not None:
+            if unknown == "refuse":
+                bad.add(
+                    piece,
+                    column,
+                    outside,
+                    f"is not a vertex: {'the table of vertices has' if self.from_table else 'ids go from'} "
+                    f"{self.first:,} to {last:,}",
+                    ("Add these vertices to their table" if self.from_table else "Give a larger num_vertices")
+                    + ", or give edges.unknown: drop in the schema to leave their edges out"
+                    + ("; if ids count from 1, give first_id: 1" if self.first == 0 else ""),
+                )
+            return
+        bad.add(
+            piece,
+            column,
+            outside & (values < self.first),
+            f"is below the first id, {self.first:,}",
+            "Give first_id in the schema, or ids: names where ids do not count up",
+        )
+        bad.add(
+            piece,
+            column,
+            outside & (values > last),
+            "is too large to count vertices",
+            "Give ids: names in the schema: then ids are numbered",
+        )
+
+
+@dataclass(slots=True)
+class StringIds:
+    """String ids."""
+
+    names: NameIndex
+    grows: bool
+    """Whether an unknown id is a new vertex, i.e. there is no table of vertices."""
+
+    @property
+    def num_vertices(self) -> int:
+        return self.names.num
+
+    def iter_names(self) -> Iterator[object] | None:
+        return (name for block in self.names.blocks() for name in block)
+
+    def map_ids(self, piece: TableBatch, column: str, unknown: str, bad: RowProblems) -> Numbers:
+        ids, missing = read_strings(piece.columns[column])
+        if missing.any():
+            bad.add(piece, column, missing, "is not an id", _MISSING)
+        if self.grows:
+            return self.names.add(ids, missing)
+        numbers = self.names.find(ids, missing)
+        if unknown == "refuse":
+            bad.add(
+                piece,
+                column,
+                (numbers < 0) & ~missing,
+                "is not a vertex of the table of vertices",
+                "Add these vertices to their table, or give edges.unknown: drop in the schema to leave their "
+                "edges out",
+            )
+        return numbers

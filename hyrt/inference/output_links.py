@@ -1,0 +1,249 @@
+"""Scores of vertex pairs: pairs from .npy files or CSV tables with vertex ids, and files of their scores."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError
+from hyrt.graph.formats.npy import header_bytes
+from hyrt.graph.graph import Graph
+from hyrt.graph.links.link_file import check_pairs
+from hyrt.graph.names import ENDPOINT_COLUMN_NAMES, normalize_name
+from hyrt.inference.finite_check import NotFiniteRows
+from hyrt.inference.infer import infer_layerwise
+from hyrt.nn.model import GNN
+from hyrt.objective.link_metrics import Score, score_pairs
+from hyrt.runtime.files import atomic_file
+from hyrt.runtime.workers import Workers
+
+_PAIRS_PER_WRITE = 1 << 12
+_ENDS = ("source", "target")
+_DELIMITERS = (",", ";", "\t", "|")
+_NUMBER = re.compile(r"[-+]?\d+([.,]\d*)?")
+
+
+def read_named_pairs(
+    path: Path, graph: Graph, say: Callable[[str], None] = lambda line: None
+) -> tuple[NDArray[Any], list[list[str]]]:
+    """Read a CSV table with source and target ids; the header is optional.
+
+    If the first line has two names that an import knows, such as `source` and `target`, the ids are in these
+    columns. Otherwise, they are in the first two columns, and a first line without ids is a header.
+
+    Parameters
+    ----------
+    path
+        The table.
+    graph
+        The graph of a run that predicts links.
+    say
+        Called with a line if the header has other names.
+
+    Returns
+    -------
+    [n, 2] vertices, and [n] pairs of ids as written in the file.
+
+    Raises
+    ------
+    DataError
+        If an id is unknown; the message has the line number.
+    """
+    assert graph.links is not None, "only runs that predict links score pairs"
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            delimiter = _find_delimiter(file.readline())
+            file.seek(0)
+            reader = csv.reader(file, delimiter=delimiter)
+            lines = [(reader.line_num, row) for row in reader if row]
+    except FileNotFoundError:
+        raise DataError(f"--links {path}: no such file: give the path of a .csv or .npy file") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"--links {path}: {error}: give a CSV table in UTF-8") from None
+    ends = graph.links.ends
+    types = ends.names or (None, None)
+    named_columns = _columns_by_name(lines[0][1]) if lines else None
+    columns = named_columns or (0, 1)
+    for number, row in lines:
+        if len(row) < 2:
+            raise DataError(f"--links {path}, line {number}: has one column: give a source and a target")
+        if len(row) <= max(columns):
+            raise DataError(
+                f"--links {path}, line {number}: has {len(row)} columns: give as many as the first line has"
+            )
+    rows = [(number, [row[column] for column in columns]) for number, row in lines]
+    numbers = [_numbers_of_names({row[end] for _, row in rows}, types[end], graph) for end in (0, 1)]
+    if named_columns is not None and any(rows[0][1][end] not in numbers[end] for end in (0, 1)):
+        rows = rows[1:]
+    elif rows and _is_header(rows[0][1], types, graph):
+        say(f"{path}: line 1 is read as the names of columns ({', '.join(map(repr, rows[0][1]))})")
+        rows = rows[1:]
+    pairs = np.empty((len(rows), 2), np.int64)
+    for row_number, (line, row) in enumerate(rows):
+        for end in (0, 1):
+            if row[end] not in numbers[end]:
+                row[end] = row[end].strip()
+            if row[end] not in numbers[end]:
+                of_type = "" if types[end] is None else f" of type {types[end]!r}"
+                raise DataError(
+                    f"--links {path}, line {line}: {row[end]!r} is not the id of a vertex{of_type} "
+                    f"(column of the {_ENDS[end]}): correct it, or leave out the line"
+                )
+            pairs[row_number, end] = numbers[end][row[end]]
+    vertices = check_pairs(str(path), pairs, graph.num_vertices, ends, graph.vertices.positions)
+    return vertices, [row for _, row in rows]
+
+
+def _find_delimiter(line: str) -> str:
+    """Return the first delimiter that cuts a line into several values; a comma if none does."""
+    return next((each for each in _DELIMITERS if len(next(csv.reader([line], delimiter=each), [])) > 1), ",")
+
+
+def _columns_by_name(row: list[str]) -> tuple[int, int] | None:
+    """Return the columns of sources and targets if a row has two names of them."""
+    plain = [normalize_name(name) for name in row]
+    for source, target in ENDPOINT_COLUMN_NAMES:
+        if source in plain and target in plain:
+            return plain.index(source), plain.index(target)
+    return None
+
+
+def _is_header(row: list[str], types: tuple[str | None, str | None], graph: Graph) -> bool:
+    """Return whether the first line has names of columns: neither numbers nor ids, whatever their types."""
+    words = {*row, *(word.strip() for word in row)}
+    if any(_NUMBER.fullmatch(word.strip()) for word in row):
+        return False
+    return not any(_numbers_of_names(words, vertex_type, graph) for vertex_type in types)
+
+
+def _numbers_of_names(names: set[str], vertex_type: str | None, graph: Graph) -> dict[str, int]:
+    """Return the original vertex numbers of the ids that exist, limited to `vertex_type` if given."""
+    names = names | {name.strip() for name in names}
+    with graph.names.read_ids() as ids:
+        if ids is not None:
+            kind = [] if vertex_type is None else [vertex_type]
+            return {
+                row[-1]: number
+                for number, row in enumerate(ids)
+                if row[-1] in names and row[:-1] in (kind, [])
+            }
+    plain = {text: int(text) for text in names if text.strip().isdecimal()}
+    return {text: number for text, number in plain.items() if number < graph.num_vertices}
+
+
+def write_named_pairs(path: Path, names: Sequence[Sequence[object]], scores: NDArray[np.float32]) -> None:
+    """Write a table with columns `source`, `target` and `score`, atomically.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written; no partial file remains.
+    """
+    with atomic_file(path) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([*_ENDS, "score"])
+        for start in range(0, len(scores), _PAIRS_PER_WRITE):
+            values = scores[start : start + _PAIRS_PER_WRITE].astype("U32").tolist()
+            writer.writerows(
+                [*pair, value]
+                for pair, value in zip(names[start : start + _PAIRS_PER_WRITE], values, strict=True)
+            )
+        text.flush()
+        text.detach()
+
+
+_NPY_PAIRS_PER_WRITE = 1 << 20
+
+
+def read_pairs(path: Path, graph: Graph) -> NDArray[Any]:
+    """Read [n, 2] vertex pairs from a .npy file with the dataset's original vertex numbers.
+
+    Raises
+    ------
+    DataError
+        If the file does not contain vertex pairs; the message has the first bad position.
+    """
+    hint = f"--links {path}: give a .npy file of [n, 2] vertex numbers"
+    try:
+        with path.open("rb") as file:
+            pairs = np.lib.format.read_array(file, allow_pickle=False)
+    except FileNotFoundError:
+        raise DataError(f"{hint}: no such file") from None
+    # The last two are raised if the header states more elements than memory or an int64 can hold.
+    except (OSError, ValueError, MemoryError, OverflowError) as error:
+        raise DataError(f"{hint}: {error}") from None
+    assert graph.links is not None, "only runs that predict links score pairs"
+    return check_pairs(str(path), pairs, graph.num_vertices, graph.links.ends, graph.vertices.positions)
+
+
+def write_link_scores(
+    path: Path,
+    model: GNN,
+    graph: Graph,
+    pairs: NDArray[Any],
+    score: Score,
+    workers: Workers,
+    *,
+    memory_bytes: int,
+) -> int:
+    """Apply a model to the vertices of pairs, and write one score per pair.
+
+    The file is written atomically. Rows that exceed the memory budget are stored in a temporary file in the
+    same folder.
+
+    Parameters
+    ----------
+    path
+        The .npy file to write: [n] float32, in the order of the pairs.
+    model
+        A model of `hyrt.nn`.
+    graph
+        Graph with features; its edges carry the messages.
+    pairs
+        [n, 2] sources and destinations.
+    score
+        Score function of pairs of model output rows.
+    workers
+        Thread team.
+    memory_bytes
+        Memory budget for hidden rows and results.
+
+    Returns
+    -------
+    Number of written scores.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written; no partial file remains.
+    """
+    vertices, positions = np.unique(pairs, return_inverse=True)
+    rows = infer_layerwise(
+        model,
+        graph,
+        vertices.astype(np.int64),
+        workers,
+        memory_bytes=memory_bytes,
+        scratch=path.absolute().parent,
+    )
+    not_finite = NotFiniteRows(model, "the scores", ("links", "link"))
+    ids = graph.vertices.vertex_ids
+    values, positions = torch.from_numpy(rows), positions.reshape(pairs.shape)
+    with atomic_file(path) as file, torch.no_grad():
+        file.write(header_bytes(np.dtype(np.float32), (len(pairs),)))
+        for start in range(0, len(pairs), _NPY_PAIRS_PER_WRITE):
+            scores = score_pairs(values, positions[start : start + _NPY_PAIRS_PER_WRITE], score)
+            ends = pairs[start : start + _NPY_PAIRS_PER_WRITE]
+            not_finite.add(scores, ends if ids is None else ids[ends])
+            file.write(scores.data)
+    not_finite.warn()
+    return len(pairs)

@@ -1,0 +1,268 @@
+"""Scores, classes or embeddings of vertices, written to .npy files or CSV tables with vertex ids and class
+names.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import ConfigError, DataError
+from hyrt.graph.formats.npy import header_bytes
+from hyrt.graph.graph import Graph
+from hyrt.graph.names import IDS
+from hyrt.inference.finite_check import NotFiniteRows, name_cause
+from hyrt.inference.infer import infer_layerwise
+from hyrt.nn.model import GNN
+from hyrt.runtime.files import atomic_file
+from hyrt.runtime.workers import Workers
+
+_ROWS_PER_WRITE = 1 << 12
+
+
+def write_named_rows(
+    path: Path,
+    rows: NDArray[Any],
+    vertices: NDArray[np.int64],
+    graph: Graph,
+    classes: Sequence[str] | None,
+    output_kind: str,
+) -> None:
+    """Write a table, atomically.
+
+    Parameters
+    ----------
+    path
+        File to write.
+    rows
+        [n] or [n, columns], one row per vertex.
+    vertices
+        [n] vertices.
+    graph
+        Graph of the vertices; its dataset may have ids.
+    classes
+        Names of the run's classes or labels; None if unnamed.
+    output_kind
+        `scores`, `classes` or `embeddings`.
+
+    Raises
+    ------
+    DataError
+        If the dataset has ids for another number of vertices.
+    OSError
+        If the file cannot be written; no partial file remains.
+    """
+    if output_kind == "classes" and rows.ndim == 1:
+        columns = ["class"]
+    elif output_kind != "embeddings" and classes is not None and len(classes) == rows.shape[1]:
+        columns = list(classes)
+    else:
+        columns = [str(number) for number in range(1 if rows.ndim == 1 else rows.shape[1])]
+    numbers = graph.vertices.vertex_ids
+    numbers = vertices if numbers is None else numbers[vertices]
+    with atomic_file(path) as file, graph.names.read_ids() as ids:
+        id_columns = ["id"] if graph.types is None or ids is None else ["type", "id"]
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([*id_columns, *columns])
+        id_cells = _iter_ids(numbers, ids, graph.name)
+        for start in range(0, len(rows), _ROWS_PER_WRITE):
+            part = rows[start : start + _ROWS_PER_WRITE]
+            # float32 digits; conversion to Python's float64 would add meaningless ones.
+            values: list[Any] = (part.astype("U32") if part.dtype.kind == "f" else part).tolist()
+            if columns == ["class"]:
+                values = [[value if classes is None else classes[value]] for value in values]
+            writer.writerows([*next(id_cells), *row] for row in values)
+        text.flush()
+        text.detach()
+
+
+def _iter_ids(numbers: NDArray[Any], ids: Iterator[list[str]] | None, source: str) -> Iterator[list[Any]]:
+    """Iterate over the id of each vertex (with its type in a heterogeneous graph), or its number."""
+    if ids is None:
+        yield from ([number] for number in numbers.tolist())
+        return
+    names: dict[int, list[str]] = {}
+    in_order = bool((np.diff(numbers) > 0).all())
+    remaining = iter(numbers.tolist()) if in_order else None
+    if remaining is None:
+        requested = set(numbers.tolist())
+        names = {number: name for number, name in enumerate(ids) if number in requested}
+        for number in numbers.tolist():
+            yield _check_name(names.get(number), source)
+        return
+    position = -1
+    for number in remaining:
+        name = None
+        while position < number:
+            name, position = next(ids, None), position + 1
+        yield _check_name(name, source)
+
+
+def _check_name(name: list[str] | None, source: str) -> list[str]:
+    if name is None:
+        raise DataError(f"{source}: {IDS} has fewer lines than there are vertices: make the dataset again")
+    return name
+
+
+_NPY_ROWS_PER_WRITE = 1 << 16
+
+
+def select_vertices(
+    graph: Graph, choice: str | Sequence[int] | NDArray[Any], split: int
+) -> NDArray[np.int64]:
+    """Return the vertices of `all`, `train`, `val` or `test`, of a .npy file of vertex numbers, or of an
+    array.
+
+    If the dataset was reordered, files and arrays have original vertex numbers, and the result is in their
+    order, so that output rows match the dataset before reordering.
+
+    Raises
+    ------
+    DataError
+        If the file does not contain vertex numbers; the message has the first bad position.
+    """
+    positions = graph.vertices.positions
+    if not isinstance(choice, str):
+        return _find_positions(graph, np.asarray(choice, None if len(choice) else np.int64), "vertices")
+    if choice == "all":
+        return np.arange(graph.num_vertices) if positions is None else positions.astype(np.int64)
+    if choice in ("train", "val", "test"):
+        vertices = np.asarray(graph.split(choice, split), np.int64)
+        ids = graph.vertices.vertex_ids
+        return vertices if ids is None else vertices[np.argsort(ids[vertices])]
+    hint = f"--vertices {choice}: give all, train, val, test or a .npy file of vertex numbers"
+    try:
+        with Path(choice).open("rb") as file:
+            ids = np.lib.format.read_array(file, allow_pickle=False)
+    except FileNotFoundError:
+        raise DataError(f"{hint}: no such file: {choice}") from None
+    # The last two are raised if the header states more elements than memory or an int64 can hold.
+    except (OSError, ValueError, MemoryError, OverflowError) as error:
+        raise DataError(f"{hint}: {error}") from None
+    return _find_positions(graph, ids, choice)
+
+
+def _find_positions(graph: Graph, ids: NDArray[Any], source: str) -> NDArray[np.int64]:
+    """Convert original vertex numbers to vertices of the graph."""
+    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
+        raise DataError(f"{source}: give a one-dimensional array of whole numbers")
+    bad = np.flatnonzero((ids < 0) | (ids >= graph.num_vertices))
+    if len(bad):
+        bad_id = ids[bad[0]]
+        limit = "below 0" if bad_id < 0 else f"not below the {graph.num_vertices:,} vertices"
+        raise DataError(
+            f"{source}: {bad_id} at position {bad[0]} is {limit}: give numbers from 0 to "
+            f"{graph.num_vertices - 1:,}"
+        )
+    positions = graph.vertices.positions
+    return (ids if positions is None else positions[ids]).astype(np.int64)
+
+
+def write_rows(
+    path: Path,
+    model: GNN,
+    graph: Graph,
+    vertices: NDArray[np.int64],
+    output_kind: Literal["scores", "classes", "embeddings"],
+    workers: Workers,
+    *,
+    memory_bytes: int,
+) -> tuple[int, ...]:
+    """Apply a model to vertices and write one row per vertex.
+
+    The file is written atomically. Rows that exceed the memory budget are stored in a temporary file in the
+    same folder.
+
+    Parameters
+    ----------
+    path
+        The .npy file to write.
+    model
+        A model of `hyrt.nn`.
+    graph
+        Graph with features.
+    vertices
+        [n], in the order of the rows; duplicates are computed once.
+    output_kind
+        `scores` [n, classes] float32, `classes` [n] int32 (for multi-label: [n, K] int8), or `embeddings` [n,
+        hidden] float32: the input rows of the last layer.
+    workers
+        Thread team.
+    memory_bytes
+        Memory budget for hidden rows and results.
+
+    Returns
+    -------
+    Shape of the written array.
+
+    Raises
+    ------
+    ConfigError
+        If embeddings are requested but the model has only one layer, or classes but the labels are numbers.
+    DataError
+        If classes are requested but scores are NaN.
+    OSError
+        If the file cannot be written; no partial file remains.
+    """
+    depth = len(model.layers) - (output_kind == "embeddings")
+    if not depth:
+        raise ConfigError(
+            "a model of one layer has no embeddings, as its scores are computed directly from the features: "
+            "omit --embeddings"
+        )
+    kind = graph.vertices.label_kind
+    if output_kind == "classes" and kind == "numbers":
+        raise ConfigError("the labels are numbers, so there are no classes: use --what scores")
+    distinct, positions = np.unique(vertices, return_inverse=True)
+    rows = infer_layerwise(
+        model,
+        graph,
+        distinct,
+        workers,
+        memory_bytes=memory_bytes,
+        scratch=path.absolute().parent,
+        layers=depth,
+    )
+    if output_kind == "classes":
+        _check_scores(rows, distinct, graph, model)
+    one_class = output_kind == "classes" and kind == "classes"
+    shape = (len(vertices),) if one_class else (len(vertices), rows.shape[1])
+    dtype = np.dtype(np.int32 if one_class else np.int8 if output_kind == "classes" else np.float32)
+    not_finite = NotFiniteRows(model, f"the {output_kind}", ("vertices", "vertex"))
+    ids = graph.vertices.vertex_ids
+    with atomic_file(path) as file:
+        file.write(header_bytes(dtype, shape))
+        for start in range(0, len(vertices), _NPY_ROWS_PER_WRITE):
+            part: NDArray[Any] = rows[positions[start : start + _NPY_ROWS_PER_WRITE]]
+            if output_kind == "classes":
+                part = part.argmax(1) if one_class else part > 0
+            else:
+                numbers = vertices[start : start + _NPY_ROWS_PER_WRITE]
+                not_finite.add(part, numbers if ids is None else ids[numbers])
+            file.write(np.ascontiguousarray(part, dtype).data)
+    not_finite.warn()
+    return shape
+
+
+def _check_scores(rows: NDArray[np.float32], vertices: NDArray[np.int64], graph: Graph, model: GNN) -> None:
+    """Check that no score is NaN before classes are derived; the error has the first bad vertex."""
+    num_bad, first = 0, -1
+    for start in range(0, len(rows), _NPY_ROWS_PER_WRITE):
+        bad = np.flatnonzero(np.isnan(rows[start : start + _NPY_ROWS_PER_WRITE]).any(axis=1))
+        if len(bad) and not num_bad:
+            first = int(vertices[start + bad[0]])
+        num_bad += len(bad)
+    if num_bad:
+        ids = graph.vertices.vertex_ids
+        raise DataError(
+            f"the scores of {num_bad:,} vertices are not numbers, first of vertex "
+            f"{first if ids is None else ids[first]}, so they have no class: "
+            f"{name_cause(model)}, or write the scores (--what scores)"
+        )

@@ -1,1 +1,0 @@
-"""Compiled kernels: numba, its kernel cache, and conversions of half-precision floats."""

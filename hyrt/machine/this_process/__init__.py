@@ -1,1 +1,0 @@
-"""Setup, signals, fork safety and exit of the current process."""

@@ -1,0 +1,286 @@
+"""Traversal of CSR topologies by compiled loops: row layouts, passes over columns and heads, prefetching, and
+ranges of rows with equal work.
+"""
+
+# mypy: disable-error-code="no-untyped-def,misc,call-arg,unreachable"
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from hyrt.runtime.intrinsics import prefetch
+from hyrt.runtime.numba_cache import nb
+from hyrt.runtime.workers import Workers, current_workers
+
+AHEAD = 64
+"""Prefetch distance in edges: with fewer, rows of 16 columns take 1.2 times as long."""
+
+# Columns per pass over the edges. More would not fit the registers of a processor with AVX-512.
+_MAX_LANES = 128
+_MIN_LANES = 1
+
+_ELEMENTS = (np.float32, np.float64, np.uint16, np.int16)
+
+
+def flatten_rows(name: str, x: NDArray[Any]) -> tuple[NDArray[Any], int]:
+    """Return the elements of a matrix as a flat array, and the number of elements between row starts.
+
+    Raises
+    ------
+    ValueError
+        If x is not a matrix, its columns are not adjacent, or its dtype is not one of float32, float64,
+        uint16 (float16 bits) and int16 (bfloat16 bits).
+    """
+    if x.ndim != 2 or x.dtype not in _ELEMENTS:
+        raise ValueError(
+            f"{name} has shape {x.shape} and is {x.dtype}: give a matrix of float32, float64, uint16 (the "
+            "bits of float16) or int16 (the bits of bfloat16)"
+        )
+    size = x.dtype.itemsize
+    if x.size and (x.strides[1] != size or x.strides[0] % size) and x.shape[1] > 1:
+        raise ValueError(f"{name} has strides {x.strides}: its columns must be adjacent in memory")
+    if x.flags.c_contiguous:
+        return x.reshape(-1), x.shape[1]
+    step = x.shape[1] if len(x) == 1 else x.strides[0] // size
+    return as_strided(x[0], ((len(x) - 1) * step + x.shape[1],), (size,)), step
+
+
+def flatten_contiguous(name: str, x: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return the elements of a C-contiguous array as a flat array, after checks of its shape and dtype.
+
+    Raises
+    ------
+    ValueError
+        If the array does not have this shape, a dtype that `flatten_rows` accepts, or is not C-contiguous.
+    """
+    if x.shape != shape or x.dtype not in _ELEMENTS or not x.flags.c_contiguous:
+        raise ValueError(
+            f"{name} has shape {x.shape} and is {x.dtype}: give a C-contiguous array of shape {shape}, of "
+            "float32, float64, uint16 (the bits of float16) or int16 (the bits of bfloat16)"
+        )
+    return x.reshape(-1)
+
+
+def cast_row_ids(rows: NDArray[Any] | None, columns: NDArray[Any]) -> NDArray[Any] | None:
+    """Convert the row ids to the dtype of the columns, so that one compiled loop serves all integer types."""
+    return None if rows is None else rows.astype(columns.dtype, copy=False)
+
+
+def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype in which rows of a dtype are summed: float32, or float64 for float64 rows."""
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
+def column_passes(width: int) -> list[tuple[int, int, int | None]]:
+    """Divide a row into passes over the edges.
+
+    Returns
+    -------
+    Per pass: the first column, the number of vector lanes, and the number of lanes in use (None: all).
+    """
+    passes = []
+    for column in range(0, width, _MAX_LANES):
+        passes.append((column, *_lanes(min(width - column, _MAX_LANES))))
+    return passes
+
+
+def head_passes(heads: int, width: int) -> list[tuple[int, int, int, int | None]]:
+    """Divide rows of heads into passes over the edges, each with complete heads.
+
+    Returns
+    -------
+    Per pass: the first head, the number of heads, and the lanes as in `column_passes`.
+    """
+    pass_heads = max(1, min(heads, _MAX_LANES // width))
+    passes = []
+    for head in range(0, heads, pass_heads):
+        number = min(pass_heads, heads - head)
+        passes.append((head, number, *_lanes(number * width)))
+    return passes
+
+
+def _lanes(columns: int) -> tuple[int, int | None]:
+    # Lane counts other than powers of two compile to slow code.
+    lanes = max(_MIN_LANES, 1 << (columns - 1).bit_length())
+    return lanes, None if columns == lanes else columns
+
+
+# Prefetch distance in rows for a row's edges, and twice that for its indptr: without, sums of 16 columns at
+# one vertex in twelve take 1.4 times as long.
+_ROWS = 4
+
+
+@nb.njit(inline="always", cache=True)
+def prefetch_edges(indptr, columns, rows, k, stop):
+    """Prefetch the indptr of row k + 8 and the edges of row k + 4; the last row is stop - 1."""
+    prefetch(indptr, np.int64(rows[min(k + 2 * _ROWS, stop - 1)]))
+    upcoming = np.int64(rows[min(k + _ROWS, stop - 1)])
+    first = np.int64(indptr[upcoming])
+    for e in range(first, min(first + 2 * AHEAD, np.int64(indptr[upcoming + 1])), 64 // columns.itemsize):
+        prefetch(columns, e)
+
+
+# Edges plus rows per range: at least 0.1 ms of work, which is long compared with scheduling a thread.
+_GRAIN = 1 << 14
+# Reading this many values along edges takes less time than waking a thread and waiting for it.
+_FEW_NUMBERS = 1 << 20
+# A row with more edges is split: otherwise all other threads would wait for the thread that computes it.
+_LONG = 4 * _GRAIN
+
+_compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
+
+
+@_compile
+def _cut_all(indptr, grain, borders):
+    """Find the row in which each multiple of `grain` edges and rows begins."""
+    size = len(indptr) - 1
+    for k in range(1, len(borders) - 1):
+        low, high = borders[k - 1], size
+        while low < high:
+            middle = (low + high) // 2
+            if indptr[middle] - indptr[0] + middle < k * grain:
+                low = middle + 1
+            else:
+                high = middle
+        borders[k] = low
+
+
+@_compile
+def _cut_chosen(indptr, rows, grain, borders):
+    """Find the borders like `_cut_all`, over the chosen rows; return the number of borders."""
+    count = 1
+    done = 0
+    for k in range(len(rows)):
+        if done >= grain:
+            borders[count] = k
+            count += 1
+            done = 0
+        done += indptr[rows[k] + 1] - indptr[rows[k]] + 1
+    borders[count] = len(rows)
+    return count + 1
+
+
+def split_by_edges(
+    indptr: NDArray[Any], rows: NDArray[Any] | None = None, grain: int = _GRAIN
+) -> NDArray[np.int64]:
+    """Divide rows into consecutive ranges of about `grain` edges and rows together.
+
+    Parameters
+    ----------
+    indptr
+        [V + 1] int32 or int64, the first edge of each row.
+    rows
+        [n] integers, the rows to divide; all by default.
+    grain
+        Edges and rows per range. A row is never split: a row with more edges makes a longer range.
+
+    Returns
+    -------
+    [ranges + 1] int64: range k is borders[k] to borders[k + 1], as indices into `rows` if given. The borders
+    depend on the arguments only, in particular not on the number of threads.
+    """
+    if rows is None:
+        size = len(indptr) - 1
+        pieces = max(1, -(-(int(indptr[-1]) - int(indptr[0]) + size) // grain))
+        if pieces == 1:
+            return np.array([0, size] if size else [0], np.int64)
+        borders = np.zeros(pieces + 1, np.int64)
+        borders[-1] = size
+        _cut_all(indptr, grain, borders)
+        return np.unique(borders)
+    borders = np.zeros(len(rows) + 2, np.int64)
+    return borders[: _cut_chosen(indptr, rows, grain, borders)]
+
+
+class SplitRow(Protocol):
+    """A row with very many edges that several threads compute; independent of the operator."""
+
+    def compute_piece(self, number: int) -> None:
+        """Compute one piece of the row, in any thread and any order."""
+        ...
+
+    def finish(self) -> None:
+        """Combine the results of all pieces into the row's result, after all pieces are computed."""
+        ...
+
+
+def run_by_edges(
+    work: Callable[[int, int], None],
+    indptr: NDArray[Any],
+    rows: NDArray[Any] | None = None,
+    workers: Workers | None = None,
+    split_row: Callable[[int, NDArray[Any]], SplitRow] | None = None,
+    width: int = _FEW_NUMBERS // _GRAIN,
+) -> None:
+    """Call `work(start, stop)` for the ranges of `split_by_edges`, shared by a team of threads.
+
+    Parameters
+    ----------
+    work
+        Computes the rows from `start` to `stop`.
+    indptr, rows
+        The arguments of `split_by_edges`.
+    workers
+        The team; the calling thread's by default.
+    split_row
+        Called with the index of a row with very many edges and the [pieces + 1] first edges of its pieces, in
+        the format of indptr; without it one thread computes the row. The split of a row depends on its edges
+        only.
+    width
+        Number of values that are read per edge: if there are few in total, the calling thread computes
+        everything.
+    """
+    count = len(indptr) - 1 if rows is None else len(rows)
+    # At most this many edges, so that no row would be split either.
+    alone = min(_LONG, max(_GRAIN, _FEW_NUMBERS // max(1, width)))
+    if int(indptr[-1]) - int(indptr[0]) + count <= alone:
+        # A single range and no row to split: for a small graph, finding the ranges would take as long as the
+        # work.
+        if count:
+            work(0, count)
+        return
+    team, borders = workers or current_workers(), split_by_edges(indptr, rows)
+    ends = itertools.pairwise(borders.tolist())
+    long = set() if split_row is None else _long_rows(indptr, rows, borders)
+    if split_row is None or not long:
+        pairs = list(ends)
+
+        def ranges(first: int, last: int) -> None:
+            for start, stop in pairs[first:last]:
+                work(start, stop)
+
+        team.run(ranges, len(pairs), 1)
+        return
+    calls: list[Callable[[], None]] = []
+    pieces: list[SplitRow] = []
+    for start, stop in ends:
+        last = stop - 1 if stop - 1 in long else stop
+        if last > start:
+            calls.append(partial(work, start, last))
+        if last < stop:
+            i = last if rows is None else int(rows[last])
+            starts = np.append(np.arange(indptr[i], indptr[i + 1], _GRAIN), indptr[i + 1])
+            pieces.append(split_row(last, starts.astype(indptr.dtype)))
+            calls += [partial(pieces[-1].compute_piece, number) for number in range(len(starts) - 1)]
+
+    def ranges_and_pieces(first: int, last: int) -> None:
+        for call in calls[first:last]:
+            call()
+
+    team.run(ranges_and_pieces, len(calls), 1)
+    for row in pieces:
+        row.finish()
+
+
+def _long_rows(indptr: NDArray[Any], rows: NDArray[Any] | None, borders: NDArray[np.int64]) -> set[int]:
+    """Find the rows to split: in a range, all rows but the last have fewer edges than the grain."""
+    last = borders[1:] - 1
+    vertices = last if rows is None else rows[last]
+    return set(last[indptr[vertices + 1] - indptr[vertices] > _LONG].tolist())

@@ -1,1 +1,0 @@
-"""C code generation of loops over edges, for OpenCL and CUDA."""

@@ -1,0 +1,123 @@
+"""GNNs for link prediction: the vertex-wise part of a decoder after the last layer.
+
+`hyrt.objective.link_prediction.DECODERS` scores pairs of the resulting rows.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from hyrt.errors import UnsupportedModelError
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.description import ModelDescription
+from hyrt.nn.hetero.hetero_gnn import HeteroGNN
+from hyrt.nn.inputs import Rows
+from hyrt.nn.model import GNN
+from hyrt.nn.operators.linear import linear
+from hyrt.sampling.block import Block
+
+
+class DistMultHead(nn.Module):
+    """Rows [r * u | u] for embeddings u, with one weight r per column, initialized to 1."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.relation = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [n, 2 D] from [n, D]."""
+        return torch.cat([self.relation * x, x], dim=1)
+
+
+class TransEHead(nn.Module):
+    """Rows [u + r | u] for embeddings u, with one translation r, initialized to 0."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.relation = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [n, 2 D] from [n, D]."""
+        return torch.cat([x + self.relation, x], dim=1)
+
+
+class MlpHead(nn.Module):
+    """Rows [A u + b | B u | w | c]: the first layer of a perceptron over both ends, and its second layer.
+
+    The second layer's weights are equal in every row. A pair uses the copy in its source row, and the
+    gradients of all copies are summed.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        # One matrix for both ends, so that it is initialized like a layer with twice the input width.
+        self.hidden = nn.Linear(2 * width, width)
+        self.out = nn.Linear(width, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [n, 3 D + 1] from [n, D]."""
+        width = self.out.in_features
+        source, destination = self.hidden.weight[:, :width], self.hidden.weight[:, width:]
+        last = torch.cat([self.out.weight[0], self.out.bias]).expand(len(x), -1)
+        return torch.cat([linear(x, source, self.hidden.bias), linear(x, destination), last], dim=1)
+
+
+LINK_HEADS: dict[str, type[nn.Module]] = {
+    "distmult": DistMultHead,
+    "transe": TransEHead,
+    "mlp": MlpHead,
+}
+"""Head per decoder; decoders that are not listed score the embeddings directly."""
+
+
+class LinkGNN(GNN):
+    """GNN with the head of a decoder after its last layer.
+
+    Parameters
+    ----------
+    architecture
+        Architecture of the GNN; `num_classes` is the width of an embedding.
+    decoder
+        Name in `LINK_HEADS`.
+    columns
+        Width of an output row.
+    """
+
+    def __init__(self, architecture: Architecture, decoder: str, columns: int) -> None:
+        super().__init__(architecture)
+        self.head = LINK_HEADS[decoder](architecture.num_classes)
+        self._decoder = decoder
+        self._columns = columns
+
+    @property
+    def widths(self) -> list[int]:
+        return [*self.architecture.widths[:-1], self._columns]
+
+    def embedding_model(self) -> GNN:
+        """Return the model without the head, sharing its parameters."""
+        plain = GNN(self.architecture, [self._layer(i) for i in range(self.architecture.layers)])
+        plain.norms, plain.shortcuts = self.norms, self.shortcuts
+        return plain.train(self.training)
+
+    def layer(self, i: int, block: Block, x: Rows) -> torch.Tensor:
+        """Compute `GNN.layer`; after the last layer also the head."""
+        out = super().layer(i, block, x)
+        if i < self.architecture.layers - 1:
+            return out
+        rows: torch.Tensor = self.head(out)
+        return rows
+
+    def description(self) -> ModelDescription:
+        raise UnsupportedModelError(
+            f"the decoder {self._decoder} of links (links.decoder=dot needs no weights)"
+        )
+
+
+class HeteroLinkGNN(LinkGNN, HeteroGNN):
+    """`LinkGNN` over a heterogeneous graph."""
+
+    def embedding_model(self) -> GNN:
+        plain = HeteroGNN(self.architecture, [self._layer(i) for i in range(self.architecture.layers)])
+        plain.norms, plain.shortcuts, plain.input = self.norms, self.shortcuts, self.input
+        return plain.train(self.training)

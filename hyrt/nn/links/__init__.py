@@ -1,1 +1,0 @@
-"""GNNs for link prediction."""

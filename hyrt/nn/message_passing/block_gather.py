@@ -1,0 +1,402 @@
+"""Differentiable gathers of a layer over a sampled block.
+
+If messages are linear maps of vertex rows, one autograd function computes the maps and the gather, so that
+the gradients of all messages are accumulated in one matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.checks import show
+from hyrt.errors import ArgumentError
+from hyrt.formatting import short_repr
+from hyrt.graph.quantized.rows import to_numpy_dtype
+from hyrt.nn.fused.edge_loop import Edges
+from hyrt.nn.hetero.inputs import HeteroInPlaceInput, HeteroInput, HeteroSources
+from hyrt.nn.inputs import (
+    AggregatedFeatures,
+    ColumnShardedFeatures,
+    InPlaceFeatures,
+    MultipliedFeatures,
+    Rows,
+)
+from hyrt.nn.message_passing.gather import SagaGather
+from hyrt.nn.message_passing.graph_passes import EndpointLinear
+from hyrt.nn.message_passing.program import check_slots
+from hyrt.nn.message_passing.tracing import get_tensor, reference_tensor
+from hyrt.nn.operators.autograd import empty, empty_array, once_differentiable
+from hyrt.nn.operators.linear import linear_backward, linear_forward
+from hyrt.nn.operators.sparse import SparseRows
+from hyrt.runtime.workers import current_workers
+from hyrt.sampling.block import Block
+
+Array = NDArray[Any]
+
+
+def block_edges(gather: SagaGather, block: Block, dtype: np.dtype[Any]) -> Edges:
+    """Return the edges of a relabelled block by destination, with the factors of the accumulator.
+
+    A sum counts each of k sampled neighbours out of d as d / k, so that its expectation is the sum over all
+    neighbours. If the block has weights, the weights correct for the sampling, and a mean divides by d. A
+    maximum and a softmax have no factors.
+    """
+    scale = loop_scale = None
+    accumulate = gather.program.accumulate
+    # Plain subtraction: `np.diff` and `np.array_equal` take three times as long.
+    counts = block.degrees if block.weights is not None else block.indptr[1:] - block.indptr[:-1]
+    if accumulate == "sum" and (counts != block.degrees).any():
+        scale = np.divide(block.degrees, np.maximum(counts, 1), dtype=dtype)
+    if accumulate == "mean":
+        scale = dtype.type(1) / np.maximum(counts + gather.loops, 1).astype(dtype)
+        loop_scale = scale if gather.loops else None
+    return Edges(
+        indptr=block.indptr,
+        columns=block.columns,
+        by_number=True,
+        factors=block.weights if accumulate in ("sum", "mean") else None,
+        row_scale=scale,
+        loop_scale=loop_scale,
+        loops=block.num_dst if gather.loops else 0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BlockGather:
+    """A gather over a relabelled block, with the state for its backward pass."""
+
+    gather: SagaGather
+    block: Block
+    edges: Edges
+    messages: list[Array]
+    fixed: list[Array]
+    saved: tuple[Array, ...]
+
+    __repr__ = short_repr
+
+    @classmethod
+    def forward(
+        cls, gather: SagaGather, block: Block, inputs: Sequence[torch.Tensor], *, keeps: bool
+    ) -> tuple[BlockGather, torch.Tensor]:
+        """Gather the messages of a block.
+
+        Parameters
+        ----------
+        gather
+            The gather.
+        block
+            The block.
+        inputs
+            The messages: [num_src, w] of sources, then [num_dst, w] of destinations.
+        keeps
+            Whether to save the state for a backward pass.
+
+        Returns
+        -------
+        The object with the saved state, and the gathered rows [num_dst, width].
+        """
+        messages = [np.ascontiguousarray(message.detach().numpy()) for message in inputs]
+        dtype = messages[0].dtype if messages else np.dtype(np.float32)
+        edges = block_edges(gather, block, dtype)
+        fixed = gather.fixed_rows(block.source_degrees, block.degrees, block, dtype)
+        out = empty_array((block.num_dst, gather.program.gathered_width), dtype)
+        allocate = empty_array if keeps else None
+        saved = gather.forward(edges, messages, fixed, out, current_workers(), allocate)
+        return cls(gather, block, edges, messages, fixed, saved), torch.from_numpy(out)
+
+    def backward(
+        self, grad: torch.Tensor, needs_gradient: Sequence[bool]
+    ) -> tuple[list[Array | None], list[torch.Tensor]]:
+        """Backpropagate the gradient of the gathered rows.
+
+        Parameters
+        ----------
+        grad
+            [num_dst, width], gradient of the gathered rows.
+        needs_gradient
+            For each message, whether its gradient is needed. Input features need none, which saves half of
+            the work in a first layer's backward loops.
+
+        Returns
+        -------
+        The gradients of the messages, None if not needed, and the gradients of `SagaGather.parameters`.
+        """
+        outs = [
+            empty_array(message.shape, message.dtype) if is_wanted else None
+            for message, is_wanted in zip(self.messages, needs_gradient, strict=True)
+        ]
+        gradient = np.ascontiguousarray(grad.detach().numpy())
+        parameter_grads = self.gather.backward(
+            *(self.edges, self._by_source, self.messages, self.fixed, self.saved),
+            *(gradient, outs, current_workers()),
+        )
+        return outs, parameter_grads
+
+    def _by_source(self) -> Edges:
+        transposed_block, edges = self.block.transposed(), self.edges
+        # `replace` takes as long as the loop over a small block.
+        return Edges(
+            indptr=transposed_block.indptr,
+            columns=transposed_block.rows,
+            numbers=transposed_block.edges,
+            by_number=edges.by_number,
+            factors=edges.factors,
+            row_scale=edges.row_scale,
+            loop_scale=edges.loop_scale,
+            loops=edges.loops,
+        )
+
+
+_Item = TypeVar("_Item")
+
+
+class _GatherProducts(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        gather: SagaGather,
+        block: Block,
+        precision: torch.dtype,
+        rows: torch.Tensor,
+        *inputs: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        products = gather.program.products
+        assert products is not None
+        x, messages = rows.detach(), []
+        for product, (weight, bias) in zip(products, _pairs(inputs, products), strict=True):
+            message = _rows_of_end(x, product, block)
+            if weight is not None:
+                bias_values = None if bias is None else bias.detach()
+                message = linear_forward(message, weight.detach(), bias_values, precision=precision)
+            messages.append(message)
+        ctx.build_gather_op, out = BlockGather.forward(
+            gather, block, messages, keeps=any(ctx.needs_input_grad)
+        )
+        ctx.precision = precision
+        ctx.save_for_backward(rows, *inputs[: 2 * len(products)])
+        ctx.set_materialize_grads(False)
+        head = x[: block.num_dst]
+        if not rows.requires_grad:
+            ctx.mark_non_differentiable(head)
+        return out, head
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, grad: torch.Tensor | None, head_grad: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
+        gathering: BlockGather = ctx.build_gather_op
+        products = gathering.gather.program.products
+        assert products is not None
+        rows, *given = ctx.saved_tensors
+        needs_rows, *needs = ctx.needs_input_grad[3:]
+        needed = _pairs(needs, products)
+        if grad is None:
+            grad = rows.new_zeros(gathering.block.num_dst, gathering.gather.program.gathered_width)
+        outs, edge_grads = gathering.backward(grad, [needs_rows or any(pair) for pair in needed])
+        x = rows.detach()
+        x_grad, accumulates = _init_row_gradient(x, products, outs) if needs_rows else (None, False)
+        parameter_grads: list[torch.Tensor | None] = []
+        for product, (weight, _), (needs_weight, needs_bias), out in zip(
+            products, _pairs(given, products), needed, outs, strict=True
+        ):
+            target = None if x_grad is None else _rows_of_end(x_grad, product, gathering.block)
+            weight_grad = bias_grad = None
+            if weight is not None and out is not None:
+                weight_grad, bias_grad = linear_backward(
+                    _rows_of_end(x, product, gathering.block),
+                    weight.detach(),
+                    torch.from_numpy(out),
+                    x_grad=target,
+                    accumulate=accumulates,
+                    needs_weight=needs_weight,
+                    needs_bias=needs_bias,
+                    precision=ctx.precision,
+                )
+                accumulates = True
+            elif target is not None and product.end == "destination":
+                target += torch.from_numpy(out)
+            parameter_grads += [weight_grad, bias_grad]
+        if x_grad is not None and head_grad is not None:
+            x_grad[: gathering.block.num_dst] += head_grad
+        return (None, None, None, x_grad, *parameter_grads, *edge_grads)
+
+
+def _pairs(values: Sequence[_Item], products: Sequence[EndpointLinear]) -> list[tuple[_Item, _Item]]:
+    """Group a flat sequence into (weight, bias) pairs, one per product."""
+    return [(values[2 * k], values[2 * k + 1]) for k in range(len(products))]
+
+
+def _rows_of_end(rows: torch.Tensor, product: EndpointLinear, block: Block) -> torch.Tensor:
+    """Return the rows of one end; destinations are the first sources."""
+    return rows if product.end == "source" else rows[: block.num_dst]
+
+
+def _init_row_gradient(
+    x: torch.Tensor, products: Sequence[EndpointLinear], outs: Sequence[Array | None]
+) -> tuple[torch.Tensor, bool]:
+    """Return a matrix for the gradient of the rows, and whether products must accumulate into it.
+
+    The gradient of unmultiplied source rows is used as the start value. Otherwise the first source product
+    overwrites an uninitialized matrix, or zeros are used if there is no source product.
+    """
+    source_pairs = [
+        (product, out) for product, out in zip(products, outs, strict=True) if product.end == "source"
+    ]
+    for product, out in source_pairs:
+        if product.weight is None and out is not None:
+            return torch.from_numpy(out), True
+    return (empty(tuple(x.shape), x), False) if source_pairs else (torch.zeros_like(x), True)
+
+
+def gather_linear(
+    gather: SagaGather, block: Block, rows: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return the gathered rows [num_dst, width] of a block, and the rows of its destinations [num_dst, in].
+
+    None if the messages are not linear maps of rows.
+
+    Parameters
+    ----------
+    gather
+        The gather.
+    block
+        A relabelled block.
+    rows
+        [num_src, in], the source rows.
+    """
+    products, layer = gather.program.products, gather.layer
+    if products is None:
+        return None
+    parameters = [
+        None if name is None else get_tensor(layer, name)
+        for product in products
+        for name in (product.weight, product.bias)
+    ]
+    dtype = (
+        next((each.dtype for each in parameters if each is not None), None) or reference_tensor(layer).dtype
+    )
+    if rows.dtype != dtype or dtype not in (torch.float32, torch.float64):
+        return None
+    precision = torch.bfloat16 if getattr(layer, "low_precision", False) else dtype
+    result = _GatherProducts.apply(gather, block, precision, rows, *parameters, *gather.parameters)  # type: ignore[no-untyped-call]
+    return cast(tuple[torch.Tensor, torch.Tensor], result)
+
+
+def relabel_block(block: Block, x: Rows, dtype: torch.dtype) -> tuple[Block, torch.Tensor | SparseRows]:
+    """Return a block with local source indices, and its source rows; gathers the rows of `InPlaceFeatures`
+    features.
+
+    Raises
+    ------
+    TypeError
+        If the source rows are not available: aggregated, multiplied, sharded by columns, or of several types.
+    """
+    if isinstance(
+        x,
+        AggregatedFeatures
+        | MultipliedFeatures
+        | ColumnShardedFeatures
+        | HeteroInput
+        | HeteroInPlaceInput
+        | HeteroSources,
+    ):
+        raise TypeError("the rows of the sources are needed here, not their aggregate or product")
+    if not isinstance(x, InPlaceFeatures):
+        return block.checked, x
+    columns = np.asarray(block.columns)
+    others = np.setdiff1d(columns, block.destinations)
+    sources = np.concatenate([block.destinations, others]).astype(block.destinations.dtype)
+    order = np.argsort(sources, kind="stable")
+    local_columns = order[np.searchsorted(sources[order], columns)].astype(np.int32)
+    rows = x.values[sources]
+    values = to_numpy_dtype(rows)
+    relabelled_block = replace(
+        block,
+        columns=local_columns,
+        sources=sources,
+        num_src=len(sources),
+        source_degrees=block.source_degrees[sources],
+        source_scale=None,
+        source_weighted_degrees=(
+            None if block.source_weighted_degrees is None else block.source_weighted_degrees[sources]
+        ),
+        format_cache=None,
+        _transposed=None,
+        relations=None,
+    ).trusted()
+    return relabelled_block, torch.from_numpy(np.ascontiguousarray(values)).to(dtype)
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gather: SagaGather, block: Block, *inputs: torch.Tensor) -> torch.Tensor:
+        messages = inputs[: len(gather.message_widths)]
+        ctx.build_gather_op, out = BlockGather.forward(
+            gather, block, messages, keeps=any(ctx.needs_input_grad)
+        )
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        gathering: BlockGather = ctx.build_gather_op
+        needed = ctx.needs_input_grad[2 : 2 + len(gathering.messages)]
+        outs, parameter_grads = gathering.backward(grad, needed)
+        message_grads = (None if out is None else torch.from_numpy(out) for out in outs)
+        return (None, None, *message_grads, *parameter_grads)
+
+
+def gather_block(
+    gather: SagaGather, block: Block, rows: torch.Tensor | SparseRows
+) -> tuple[torch.Tensor, torch.Tensor | SparseRows]:
+    """Return the gathered rows [num_dst, width] of a block, and the rows of its destinations [num_dst, in].
+
+    Parameters
+    ----------
+    gather
+        The gather.
+    block
+        A relabelled block.
+    rows
+        [num_src, in], the source rows.
+
+    Raises
+    ------
+    ValueError
+        If the number of rows is not the number of sources.
+    UnsupportedModelError
+        If a destination has more edges than the layer has slots for.
+    """
+    if not isinstance(rows, SparseRows | torch.Tensor):
+        raise ArgumentError(
+            f"layer {block.layer}: x is {show(rows)}: give rows of floats, one for each source"
+        )
+    if isinstance(rows, torch.Tensor):
+        width = gather.layer.in_features
+        if rows.ndim != 2 or rows.shape[1] != width or not rows.is_floating_point():
+            raise ArgumentError(f"layer {block.layer}: x is {show(rows)}: give floats [sources, {width}]")
+    if len(rows) != block.num_src:
+        raise ValueError(
+            f"layer {block.layer}: x has {len(rows)} rows, but the block has {block.num_src} sources: give "
+            "one row of features per source"
+        )
+    if slots := gather.program.slots:
+        check_slots(gather.layer, slots, np.diff(block.indptr) + gather.loops, block.destinations)
+    if isinstance(rows, torch.Tensor):
+        result = gather_linear(gather, block, rows)
+        if result is not None:
+            return result
+    head = rows.head(block.num_dst) if isinstance(rows, SparseRows) else rows[: block.num_dst]
+    messages: Sequence[torch.Tensor] = [
+        *gather.program.vertex_values(gather.layer, rows, "source"),
+        *gather.program.vertex_values(gather.layer, head, "destination"),
+    ]
+    gathered = _Gather.apply(gather, block, *messages, *gather.parameters)  # type: ignore[no-untyped-call]
+    return cast(torch.Tensor, gathered), head

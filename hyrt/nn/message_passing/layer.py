@@ -1,0 +1,350 @@
+"""Base class of user-defined layers, written as an edge function and a vertex function, and the traced vertex
+function.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+from torch.fx import Graph, Node
+
+from hyrt.checks import check_int
+from hyrt.errors import UnsupportedModelError
+from hyrt.nn.architecture import Aggregation
+from hyrt.nn.fused.loop_backend import is_on_device
+from hyrt.nn.inputs import Rows, source_rows
+from hyrt.nn.layer import Footprint, Layer, LayerParts
+from hyrt.nn.message_passing.block_gather import gather_block, relabel_block
+from hyrt.nn.message_passing.gather import SagaGather
+from hyrt.nn.message_passing.graph_passes import infer_shapes
+from hyrt.nn.message_passing.program import Accumulator, EdgeProgram, trace_edge
+from hyrt.nn.message_passing.tensor_gather import gather_tensors
+from hyrt.nn.message_passing.tracing import (
+    reference_tensor,
+    returned_nodes,
+    run_nodes,
+    source_line,
+    trace_method,
+)
+from hyrt.nn.operators.sparse import SparseRows
+from hyrt.nn.tensor_operators.tensor_block import TensorBlock
+from hyrt.sampling.block import Block
+
+
+@dataclass(frozen=True, eq=False)
+class VertexProgram:
+    """Traced `apply_vertex`, shared by all copies of a layer."""
+
+    graph: Graph
+    reads_self: bool
+    """Whether it reads the input row of the vertex."""
+    num_computed: int
+    """Count of numbers that it computes per vertex."""
+
+    def __call__(
+        self,
+        layer: nn.Module,
+        self_rows: torch.Tensor | SparseRows | None,
+        gathered: torch.Tensor,
+        *,
+        relu: bool = False,
+    ) -> torch.Tensor:
+        """Compute [n, out] from the input rows [n, in], if it reads them, and the gathered rows.
+
+        The result goes through a ReLU if `relu`.
+        """
+        values: dict[str, Any] = {"vertex": self_rows, "gathered": gathered}
+        inputs, nodes, result = self._steps
+        known = {node: values[str(node.target)] for node in inputs}
+        out: torch.Tensor = run_nodes(layer, nodes, known, result if relu else None)[result]
+        # An input that is returned unchanged is not computed, so its ReLU is still missing.
+        return out.relu() if relu and result in known else out
+
+    @cached_property
+    def _steps(self) -> tuple[list[Node], list[Node], Node]:
+        """Return the inputs, the operations in order, and the operation of the result."""
+        inputs: list[Node] = []
+        nodes: list[Node] = []
+        for node in self.graph.nodes:
+            (inputs if node.op == "placeholder" else nodes).append(node)
+        (result,) = returned_nodes(self.graph)
+        return inputs, nodes, result
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> VertexProgram:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An unpickled layer is traced again.
+        return (_no_vertex_program, ())
+
+
+def _no_vertex_program() -> None:
+    return None
+
+
+def trace_vertex(
+    layer: nn.Module, in_features: int, out_features: int, gathered_shape: tuple[int, ...]
+) -> VertexProgram:
+    """Trace `apply_vertex` of a layer.
+
+    Parameters
+    ----------
+    layer
+        The layer.
+    in_features, out_features
+        Widths of vertex rows before and after the layer.
+    gathered_shape
+        Shape of a gathered row.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If it cannot be traced, or does not return rows of width `out_features`.
+    """
+    label = f"{type(layer).__name__}.apply_vertex"
+    graph = trace_method(layer, "apply_vertex", ("vertex", "gathered"))
+    shapes = infer_shapes(layer, graph, {"vertex": (in_features,), "gathered": gathered_shape}, label)
+    returned = returned_nodes(graph)
+    if len(returned) != 1 or shapes[returned[0]] != (out_features,):
+        returned_shapes = [list(shapes[node]) for node in returned]
+        raise UnsupportedModelError(
+            f"{label}: {source_line(returned[0])} gives "
+            f"{returned_shapes[0] if len(returned_shapes) == 1 else returned_shapes} for a vertex: "
+            f"return {out_features} numbers, the layer's out_features"
+        )
+    live, reads_own = set(returned), False
+    for node in reversed(graph.nodes):
+        if node in live:
+            live.update(node.all_input_nodes)
+            reads_own = reads_own or (node.op == "placeholder" and node.target == "vertex")
+    numbers = sum(math.prod(shapes[node]) for node in live if node in shapes and node.op.startswith("call"))
+    return VertexProgram(graph, reads_own, numbers)
+
+
+# Instance attributes of every layer, in addition to class attributes.
+_TAKEN = frozenset({*vars(nn.Module()), "in_features", "out_features", "_programs"})
+
+
+class Edge(Protocol):
+    """Input of `SagaLayer.apply_edge`: all edges at once, one row per edge."""
+
+    src: torch.Tensor
+    """[E, in], row of the source."""
+    dst: torch.Tensor
+    """[E, in], row of the destination."""
+    src_degree: torch.Tensor
+    """[E, 1], full-graph in-degree of the source."""
+    dst_degree: torch.Tensor
+    """[E, 1], full-graph in-degree of the destination."""
+    type: torch.Tensor
+    """[E, 1], type of the edge, from 0 to the layer's `edge_types` - 1, as a floating-point number."""
+    weight: torch.Tensor
+    """[E, 1], weight of the edge; 1 for self-loops."""
+    data: torch.Tensor
+    """[E, d], features of the edge, with d = `edge_features` of the layer; the weight if edges have no
+    features. A self-loop has the mean of the vertex's other edges."""
+
+
+class SagaLayer(Layer):
+    """A layer as Scatter, ApplyEdge, Gather and ApplyVertex (NeuGraph, section 2.2).
+
+    A user-defined layer derives from this class, creates its parameters in `__init__`, and has two methods:
+    `apply_edge` computes an edge's message; `apply_vertex` computes a vertex's new row from its old row and
+    the messages that it received, reduced by `accumulate`. Both methods are torch code that is traced once,
+    without concrete rows. Values that depend on one end are computed once per vertex. If the other operations
+    are element-wise, they are fused with the gather into one loop, forward and backward, without arrays of
+    one row per edge. Otherwise torch computes them in chunks of edges.
+
+    Parameters
+    ----------
+    in_features, out_features
+        Widths of vertex rows before and after the layer.
+    """
+
+    accumulate: ClassVar[Accumulator] = "sum"
+    """Reduction of messages. `sum`: each of k sampled neighbours out of d counts d / k times. `mean`. `max`:
+    element-wise. `attention`: `apply_edge` returns a pair of the edge's score, [E] or [E, heads], and its
+    message, [E, width] or [E, heads, width]; messages are summed with the softmax of the scores over a
+    vertex's edges as weights. `concatenation`: messages are concatenated in edge order, in `slots` slots. The
+    result is zero for vertices without edges."""
+    slots: int = 0
+    """For `concatenation`, the maximum number of edges per vertex, including its self-loop; unused slots are
+    zero."""
+    self_loops: ClassVar[bool] = False
+    """Whether each vertex has a self-loop, which replaces self-loops in the data."""
+    edge_types: int = 0
+    """Number of edge types; 0 if the layer does not read `edge.type`."""
+    edge_features: int = 0
+    """Number of columns of `edge.data`; 0 if the layer does not read it."""
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.in_features = check_int("in_features", in_features, 1, 2**31 - 1)
+        self.out_features = check_int("out_features", out_features, 1, 2**31 - 1)
+        self._programs: dict[bool, tuple[EdgeProgram, VertexProgram] | tuple[None, None]] = {}
+
+    @abstractmethod
+    def apply_edge(self, edge: Edge) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """Compute messages [E, width] or [E, heads, width]; for `attention`, scores and messages."""
+
+    @abstractmethod
+    def apply_vertex(self, vertex: torch.Tensor, gathered: torch.Tensor) -> torch.Tensor:
+        """Compute the new rows of vertices, [n, out_features].
+
+        Parameters
+        ----------
+        vertex
+            [n, in_features], old rows of the vertices.
+        gathered
+            [n, width] or [n, heads, width], like the messages; for `concatenation` [n, slots, ...].
+        """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        is_taken = hasattr(type(self), name) or name in _TAKEN
+        is_part = isinstance(value, nn.Module | nn.Parameter)
+        if is_part and is_taken and name != "to":
+            raise UnsupportedModelError(
+                f"{type(self).__name__}.{name} cannot be a part of the layer: torch.nn.Module, "
+                "hyrt.nn.SagaLayer or the class itself has something else of that name: give the part "
+                "another name"
+            )
+        super().__setattr__(name, value)
+        if is_part and is_taken:
+            # `to` is allowed as a submodule name: an instance attribute hides `nn.Module.to`, which is only
+            # called on whole models.
+            self.__dict__[name] = value
+
+    def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
+        """Compute [num_dst, out_features] from [num_src, in_features] rows."""
+        program, vertex = self._read()
+        if isinstance(block, TensorBlock):
+            dense = _tensor(x)
+            gathered = gather_tensors(program, self, block, dense, loops=self.self_loops)
+            head: torch.Tensor | SparseRows = dense[: block.num_dst]
+        else:
+            block, rows = relabel_block(block, x, reference_tensor(self).dtype)
+            gathered, head = gather_block(self._make_gather(program), block, rows)
+        return self._updated_rows(vertex, gathered, head, relu=relu)
+
+    def parts(self, *, multiply_first: bool) -> LayerParts:
+        program, vertex = self._read()
+
+        def apply(
+            gathered: torch.Tensor, self_rows: torch.Tensor | SparseRows | None, *, relu: bool
+        ) -> torch.Tensor:
+            return self._updated_rows(vertex, gathered, self_rows, relu=relu)
+
+        def part(
+            scatter: Callable[[torch.Tensor | SparseRows], tuple[torch.Tensor, ...]] | None,
+            widths: tuple[int, ...],
+            gather: Aggregation | SagaGather,
+        ) -> LayerParts:
+            return LayerParts(
+                scatter=scatter,
+                message_widths=widths,
+                gather=gather,
+                gathered_width=program.gathered_width,
+                apply=apply,
+                reads_self=vertex.reads_self,
+            )
+
+        if program.source_message is not None and not is_on_device():
+            # Messages that depend on sources only are gathered like in the built-in layers.
+            assert program.accumulate != "attention"
+            assert program.accumulate != "concatenation"
+            gather = Aggregation(program.accumulate, "none", weighted=False)
+            if program.source_message.op == "placeholder":
+                return part(None, (self.in_features,), gather)
+            return part(
+                lambda rows: tuple(program.vertex_values(self, rows, "source")),
+                (program.gathered_width,),
+                gather,
+            )
+        combination = self._make_gather(program)
+        return part(
+            lambda rows: (
+                *program.vertex_values(self, rows, "source"),
+                *program.vertex_values(self, rows, "destination"),
+            ),
+            combination.message_widths,
+            combination,
+        )
+
+    @property
+    def gathers_rows(self) -> bool:
+        return True
+
+    @property
+    def adds_self_loops(self) -> bool:
+        return self.self_loops
+
+    @property
+    def edge_fields(self) -> tuple[str, ...]:
+        """Return the fields of edges that `apply_edge` reads, out of `type`, `weight` and `data`."""
+        return self._read()[0].edge_fields
+
+    @property
+    def unfused_reason(self) -> str:
+        """Return the reason why the edge computation is not one fused loop; empty if it is."""
+        return self._read()[0].unfused_reason
+
+    def footprint(self, *, multiplied: bool = False) -> Footprint:
+        program, vertex = self._read()
+        sources = sum(each.width for each in program.inputs_from("source"))
+        destinations = sum(each.width for each in program.inputs_from("destination"))
+        # In the worst case every edge has a separate source. Its row is copied, and its values exist twice:
+        # as computed, and as a matrix.
+        row = self.in_features + 2 * (sources + destinations) + program.gathered_width + vertex.num_computed
+        return Footprint(row + self.out_features, self.in_features + 2 * sources)
+
+    def _make_gather(self, program: EdgeProgram) -> SagaGather:
+        return SagaGather(program, self, self.self_loops)
+
+    def _read(self) -> tuple[EdgeProgram, VertexProgram]:
+        """Trace the layer's methods at the first call, separately for training and evaluation."""
+        edge, vertex = self._programs.get(self.training, (None, None))
+        if edge is None or vertex is None:
+            edge = trace_edge(self, self.accumulate, self.in_features, loops=self.self_loops)
+            if "type" in edge.edge_fields:
+                self._check_types()
+            vertex = trace_vertex(self, self.in_features, self.out_features, edge.gathered_shape)
+            self._programs[self.training] = (edge, vertex)
+        return edge, vertex
+
+    def _check_types(self) -> None:
+        name = type(self).__name__
+        if self.edge_types < 1:
+            raise UnsupportedModelError(
+                f"{name}.apply_edge reads edge.type: say how many types there are, in {name}.edge_types"
+            )
+        if self.self_loops:
+            raise UnsupportedModelError(
+                f"{name} has self_loops and reads edge.type, but an edge from a vertex to itself has no "
+                "type: leave out self_loops, and add the vertex's message to itself in apply_vertex"
+            )
+
+    def _updated_rows(
+        self,
+        vertex: VertexProgram,
+        gathered: torch.Tensor,
+        self_rows: torch.Tensor | SparseRows | None,
+        *,
+        relu: bool,
+    ) -> torch.Tensor:
+        edge, _ = self._read()
+        return vertex(self, self_rows, gathered.view(-1, *edge.gathered_shape), relu=relu)
+
+
+def _tensor(x: Rows) -> torch.Tensor:
+    if isinstance(x, SparseRows):
+        return x.to_dense()
+    rows = source_rows(x)
+    return rows if isinstance(rows, torch.Tensor) else torch.from_numpy(np.asarray(rows))

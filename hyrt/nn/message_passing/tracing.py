@@ -1,0 +1,361 @@
+"""Symbolic tracing of a layer's method: its torch operations, with their lines in user code.
+
+torch.fx records the operations on proxies. The layer's parameters are replaced by proxies as well.
+"""
+
+from __future__ import annotations
+
+import copy
+import linecache
+import os
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import Graph, Node, Proxy
+from torch.fx.node import map_arg
+from torch.fx.proxy import GraphAppendingTracer, TraceError
+from torch.overrides import TorchFunctionMode
+
+from hyrt.errors import UnsupportedModelError
+from hyrt.nn.operators.linear import linear
+from hyrt.nn.operators.sparse import SparseRows, sparse_linear
+
+_TORCH = str(Path(torch.__file__).parent)
+_HYRT = str(Path(__file__).parents[2]) + os.sep
+# Built-in layers that derive from SagaLayer count as user code.
+_LAYERS = str(Path(__file__).parent / "layers")
+_TRACED_MODULES = (
+    nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SiLU, nn.Sigmoid, nn.Tanh, nn.Softplus, nn.LogSigmoid, nn.Hardtanh,
+    nn.ReLU6, nn.Identity, nn.Flatten, nn.Unflatten,
+)  # fmt: skip
+# Rejected, since the order of random numbers depends on the split.
+_RANDOM = (
+    "alpha_dropout", "bernoulli", "dropout", "exponential", "feature_dropout", "multinomial", "normal",
+    "random", "uniform",
+)  # fmt: skip
+_CONCRETE_METHODS = ("item", "tolist", "numpy")
+
+
+def source_line(node: Node) -> str:
+    """Return the position and text of the user code line of an operation."""
+    return str(node.meta.get("where", "it"))
+
+
+def _line(file: str, number: int) -> str:
+    text = linecache.getline(file, number).strip()
+    return f"{Path(file).name}, line {number}" + (f" (`{text}`)" if text else "")
+
+
+def _is_user_code(file: str) -> bool:
+    is_library = file.startswith((_TORCH, _HYRT)) and not file.startswith(_LAYERS)
+    return not is_library and not file.startswith("<frozen")
+
+
+def _calling_line(frame: FrameType | None) -> str:
+    while frame is not None and not _is_user_code(frame.f_code.co_filename):
+        frame = frame.f_back
+    return "it" if frame is None else _line(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _raising_line(trace: TracebackType | None) -> str:
+    """Return the innermost line of user code in a traceback."""
+    lines = [frame for frame in traceback.extract_tb(trace) if _is_user_code(frame.filename)]
+    return _line(lines[-1].filename, lines[-1].lineno or 0) if lines else "it"
+
+
+class _Tracer(GraphAppendingTracer):
+    """Tracer that records operations with their lines; constants are stored in node metadata."""
+
+    def create_node(self, *args: Any, **kwargs: Any) -> Node:
+        node = super().create_node(*args, **kwargs)
+        node.meta["where"] = _calling_line(sys._getframe())
+        if node.target is getattr and node.all_input_nodes:
+            # torch.fx creates attribute nodes on use, possibly after the method has returned.
+            node.meta["where"] = source_line(node.all_input_nodes[0])
+        node.meta["without gradient"] = not torch.is_grad_enabled()
+        return node
+
+    def create_arg(self, a: Any) -> Any:
+        if isinstance(a, torch.Tensor):
+            node = self.create_node("get_attr", "constant", (), {})
+            node.meta["constant"] = a
+            return node
+        return super().create_arg(a)
+
+
+class _RejectRandomNumbers(TorchFunctionMode):
+    """Function mode that rejects random numbers: the method is traced once, so they would be constants."""
+
+    def __init__(self, label: str) -> None:
+        super().__init__()
+        self._label = label
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if _is_random(name):
+            raise _random_error(self._label, _calling_line(sys._getframe()), name)
+        return func(*args, **(kwargs or {}))
+
+
+def _is_random(name: str) -> bool:
+    return name.startswith("rand") or name.rstrip("_") in _RANDOM
+
+
+def _random_error(label: str, line: str, name: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"{label}: {line} draws random numbers ({name}), and a step would depend on who computes it: leave "
+        "it out, and set model.dropout, which is drawn by vertex"
+    )
+
+
+class EdgeProxy:
+    """Argument of `apply_edge` during tracing.
+
+    Parameters
+    ----------
+    tracer
+        Records the accessed fields.
+    """
+
+    def __init__(self, tracer: GraphAppendingTracer) -> None:
+        self._tracer = tracer
+        self._proxies: dict[str, Proxy] = {}
+
+    def __getattr__(self, name: str) -> Proxy:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name not in ("src", "dst", "src_degree", "dst_degree", "type", "weight", "data"):
+            raise TraceError(
+                f"edge.{name}: an edge has none: use edge.src, edge.dst, edge.src_degree, edge.dst_degree, "
+                "edge.type, edge.weight or edge.data"
+            )
+        if name not in self._proxies:
+            self._proxies[name] = self._tracer.create_proxy("placeholder", name, (), {})
+        return self._proxies[name]
+
+
+def trace_method(layer: nn.Module, method: str, arguments: Sequence[str]) -> Graph:
+    """Trace a method of a layer.
+
+    Parameters
+    ----------
+    layer
+        The layer; not modified.
+    method
+        Name of the method.
+    arguments
+        Names of its arguments; `edge` becomes an `EdgeProxy`, other arguments become proxies.
+
+    Returns
+    -------
+    The operations; `returned_nodes` returns the nodes of the method's result.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If it depends on concrete values or cannot be traced; the message has the line.
+    """
+    graph = Graph()
+    tracer = _Tracer(graph)
+    traced = copy.deepcopy(layer)
+    for name, module in traced.named_modules():
+        if name and _is_leaf(module):
+            module.forward = _recorder(tracer, name)
+            continue
+        for kind in (module._parameters, module._buffers):
+            for key, value in kind.items():
+                if value is not None:
+                    path = f"{name}.{key}" if name else key
+                    # A proxy replaces the parameter wherever it is read.
+                    kind[key] = tracer.create_proxy("get_attr", path, (), {})
+    proxies = [
+        EdgeProxy(tracer) if name == "edge" else tracer.create_proxy("placeholder", name, (), {})
+        for name in arguments
+    ]
+    for proxy in proxies:
+        if isinstance(proxy, Proxy):
+            proxy.node.meta.pop("where")  # Created here, not in user code.
+    label = f"{type(layer).__name__}.{method}"
+    try:
+        # Inference also traces. With gradients enabled here, `no_grad` inside the method is detected.
+        with torch.enable_grad(), _RejectRandomNumbers(label):
+            returned = _nodes(getattr(traced, method)(*proxies), label)
+    except UnsupportedModelError:
+        raise
+    except TraceError as error:
+        line = _raising_line(error.__traceback__)
+        if str(error).startswith("edge."):
+            raise UnsupportedModelError(f"{label}: {line}: {error}") from None
+        raise UnsupportedModelError(
+            f"{label}: {line} branches on a value or on its shape, or takes it apart, but the method is read "
+            "once, before there are any values: use torch.where, or branch on a setting of the layer, such "
+            "as self.in_features"
+        ) from error
+    except Exception as error:
+        line = _raising_line(error.__traceback__)
+        raise UnsupportedModelError(
+            f"{label}: {line} cannot be read: {error} ({type(error).__name__}). The method is read once, "
+            "before there are values: it may use torch's operations on what it is given, but no Python code "
+            "that needs their values"
+        ) from error
+    for node in graph.nodes:
+        if node.op == "call_module" and "Dropout" in type(traced.get_submodule(node.target)).__name__:
+            node.meta["random"] = True
+        _check_node(node, label)
+    graph.output(returned)
+    return graph
+
+
+def returned_nodes(graph: Graph) -> tuple[Node, ...]:
+    """Return the nodes of a method's result, both nodes of a pair."""
+    (returned,) = graph.output_node().args
+    return returned if isinstance(returned, tuple) else (returned,)  # type: ignore[return-value]
+
+
+def _is_leaf(module: nn.Module) -> bool:
+    """Return whether a torch module is one opaque operation, since its code may read concrete values."""
+    traced_types = (nn.Linear, nn.Sequential, nn.ModuleList, nn.ModuleDict, *_TRACED_MODULES)
+    return type(module).__module__.startswith("torch.nn") and not isinstance(module, traced_types)
+
+
+def _recorder(tracer: GraphAppendingTracer, path: str) -> Any:
+    def forward(*args: Any, **kwargs: Any) -> Proxy:
+        return tracer.create_proxy("call_module", path, args, kwargs)
+
+    return forward
+
+
+def _nodes(returned: Any, label: str) -> Node | tuple[Node, ...]:
+    """Convert the result of a method to nodes."""
+    values = returned if isinstance(returned, tuple) else (returned,)
+    for value in values:
+        if not isinstance(value, Proxy):
+            raise UnsupportedModelError(
+                f"{label} returned a value of type {type(value).__name__}: return what torch computes from "
+                "its arguments"
+            )
+    nodes = tuple(value.node for value in values)
+    return nodes if isinstance(returned, tuple) else nodes[0]
+
+
+def _check_node(node: Node, label: str) -> None:
+    name = operation_name(node)
+    if node.op == "call_method" and name.endswith("_") and not name.endswith("__"):
+        raise UnsupportedModelError(
+            f"{label}: {source_line(node)} changes a value in place, which others may need: use {name[:-1]!r}"
+        )
+    if node.op == "call_method" and name in _CONCRETE_METHODS:
+        raise UnsupportedModelError(
+            f"{label}: {source_line(node)} takes values out of torch ({name}), but the method "
+            "is read once, before "
+            "there are any: compute with torch's operations"
+        )
+    if node.kwargs.get("inplace"):
+        node.kwargs = {**node.kwargs, "inplace": False}
+    if _is_random(name) or "random" in node.meta:
+        raise _random_error(label, source_line(node), name)
+    if node.op.startswith("call_") and node.meta["without gradient"]:
+        raise UnsupportedModelError(
+            f"{label}: {source_line(node)} computes where gradients are turned off, which is "
+            "not kept when the "
+            "method is read: write .detach() after each value that is to have no gradient"
+        )
+
+
+def operation_name(node: Node) -> str:
+    """Return the name of an operation."""
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+
+
+def run_nodes(
+    layer: nn.Module, nodes: Sequence[Node], known_values: Mapping[Node, Any], relu_node: Node | None = None
+) -> dict[Node, Any]:
+    """Run traced operations.
+
+    Parameters
+    ----------
+    layer
+        Layer with the parameters.
+    nodes
+        The operations, in order.
+    known_values
+        Known values of nodes, including all placeholders.
+    relu_node
+        Operation whose result goes through a ReLU, if any.
+
+    Returns
+    -------
+    The known values and the results of the operations.
+    """
+    values = dict(known_values)
+    for node in nodes:
+        if node not in values and node.op != "output":
+            values[node] = _compute(layer, node, values, relu=node is relu_node)
+    return values
+
+
+def _compute(layer: nn.Module, node: Node, values: Mapping[Node, Any], *, relu: bool = False) -> Any:
+    if relu and node.target not in _LINEAR:
+        return _compute(layer, node, values).relu()
+    if node.op == "get_attr":
+        return node.meta["constant"] if "constant" in node.meta else get_tensor(layer, str(node.target))
+    args: Any = map_arg(node.args, values.__getitem__)
+    kwargs: Any = map_arg(node.kwargs, values.__getitem__)
+    if node.op == "call_module":
+        return layer.get_submodule(str(node.target))(*args, **kwargs)
+    if node.target in _LINEAR:
+        return _linear(layer, *args, **kwargs, relu=relu)
+    # Map nodes, not nested values, since mapping the result of torch.sort would lose its field names.
+    args, kwargs = (
+        map_arg(arguments, lambda operand: _dense(layer, values[operand]))
+        for arguments in (node.args, node.kwargs)
+    )
+    if node.op == "call_method":
+        first, *rest = args
+        return getattr(first, str(node.target))(*rest, **kwargs)
+    assert callable(node.target)
+    return node.target(*args, **kwargs)
+
+
+_LINEAR = (nn.functional.linear,)
+
+
+def _linear(
+    layer: nn.Module, x: Any, weight: torch.Tensor, bias: torch.Tensor | None = None, *, relu: bool
+) -> torch.Tensor:
+    """Compute a linear map of sparse or dense rows on the current thread team, with an optional ReLU."""
+    low = bool(getattr(layer, "low_precision", False))
+    if isinstance(x, SparseRows):
+        products = sparse_linear(x, weight).to(weight.dtype)
+        result = products if bias is None else products + bias
+    elif x.ndim != 2 or x.dtype != weight.dtype or x.dtype not in (torch.float32, torch.float64):
+        result = nn.functional.linear(x, weight, bias)
+    else:
+        return linear(x, weight, bias, relu=relu, low_precision=low)
+    return result.relu() if relu else result
+
+
+def _dense(layer: nn.Module, value: Any) -> Any:
+    return value.to_dense().to(reference_tensor(layer).dtype) if isinstance(value, SparseRows) else value
+
+
+def reference_tensor(layer: nn.Module) -> torch.Tensor:
+    """Return a tensor with the dtype and device of a layer's parameters; float32 without parameters."""
+    return next((each.detach() for each in layer.parameters() if each.is_floating_point()), torch.zeros(1))
+
+
+def get_tensor(layer: nn.Module, path: str) -> Any:
+    """Return a parameter or buffer of a layer by name."""
+    *modules, last = path.split(".")
+    for name in modules:
+        # Not getattr: a submodule may have the name of a torch method.
+        layer = layer._modules[name]  # type: ignore[assignment]
+    return (layer._parameters if last in layer._parameters else layer._buffers)[last]

@@ -1,1 +1,0 @@
-"""Model kinds for heterogeneous graphs."""

@@ -1,1 +1,0 @@
-"""Aggregation of quantized rows, read in place."""

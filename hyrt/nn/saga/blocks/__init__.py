@@ -1,1 +1,0 @@
-"""User-defined layers over sampled blocks."""

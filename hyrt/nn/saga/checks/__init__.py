@@ -1,1 +1,0 @@
-"""Checks that a model can be trained on a device, and on a graph."""

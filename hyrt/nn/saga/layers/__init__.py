@@ -1,1 +1,0 @@
-"""Built-in layers that derive from `SagaLayer` like user-defined layers."""

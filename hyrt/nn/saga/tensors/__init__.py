@@ -1,1 +1,0 @@
-"""Gathers of a layer over blocks of tensors, on any torch device."""

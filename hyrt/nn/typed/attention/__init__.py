@@ -1,1 +1,0 @@
-"""Attention along the edges of relations."""

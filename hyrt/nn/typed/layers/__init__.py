@@ -1,1 +1,0 @@
-"""Layers with separate weights per relation."""

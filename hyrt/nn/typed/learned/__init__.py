@@ -1,1 +1,0 @@
-"""Node embeddings of vertices without features."""

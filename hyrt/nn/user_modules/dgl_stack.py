@@ -1,0 +1,273 @@
+"""DGL convolutions, and modules over DGL blocks, as hyrt models."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hyrt.errors import UnsupportedModelError
+from hyrt.nn.tensor_operators.tensor_block import TensorBlock
+from hyrt.nn.user_modules.conv_stack import (
+    BLOCKS,
+    GRAPHS,
+    ConvStack,
+    as_tensor,
+    build_conv_stack,
+    first_linear_width,
+    is_dgl_module,
+    suggest_from_dgl,
+)
+from hyrt.sampling.block import Block
+
+WEIGHTS, FEATURES = "weight", "feat"
+"""Names of edge weights and edge features in `edata`, equal to those that `hyrt.load` reads from a graph."""
+
+
+def import_dgl(factory_name: str) -> None:
+    """Import dgl.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If dgl cannot be imported.
+    """
+    try:
+        import_module("dgl")
+    # OSError: dgl loads libraries that are built for one version of torch.
+    except (ImportError, OSError) as error:
+        raise UnsupportedModelError(
+            f"{factory_name}() needs the package dgl, which cannot be imported: "
+            f"{' '.join(str(error).split())}: "
+            "install a dgl that goes with this torch, such as pip install dgl==1.1.3 (see the page "
+            "Coming from DGL)"
+        ) from error
+
+
+def to_dgl_block(block: Block | TensorBlock, dtype: torch.dtype, *, self_loops: bool) -> Any:
+    """Convert a block to a `DGLBlock` with edge weights and edge features in `edata`.
+
+    Parameters
+    ----------
+    block
+        Block of a mini-batch, not read in place.
+    dtype
+        Dtype of the edge weights and features.
+    self_loops
+        Whether to add a self-loop to each destination, with weight and features 1 as in
+        `dgl.add_self_loop`.
+    """
+    indptr, columns = _as_ids(block.indptr), _as_ids(block.columns)
+    values = {
+        name: as_tensor(rows, dtype)
+        for name, rows in ((WEIGHTS, block.edge_weights), (FEATURES, block.edge_features))
+    }
+    if self_loops:
+        num_dst = block.num_dst
+        number = torch.arange(num_dst + 1, device=indptr.device)
+        indptr = indptr + number
+        # Self-loops are the last edges of their rows.
+        loops = indptr[1:] - 1
+        others = torch.ones(block.num_edges + num_dst, dtype=torch.bool, device=indptr.device)
+        others[loops] = False
+        grown = columns.new_empty(len(others))
+        grown[others], grown[loops] = columns, number[:num_dst]
+        columns = grown
+        for name, rows in values.items():
+            if rows is not None:
+                with_loops = rows.new_ones(len(others), *rows.shape[1:])
+                with_loops[others] = rows
+                values[name] = with_loops
+    # Without edge ids, some sums in DGL 1.1 and 2.1 dereference a null pointer.
+    numbers = torch.arange(len(columns), device=columns.device)
+    edges = ("csc", (indptr, columns, numbers))
+    made = sys.modules["dgl"].create_block(
+        edges, num_src_nodes=block.num_src, num_dst_nodes=block.num_dst, device=columns.device
+    )
+    for name, rows in values.items():
+        if rows is not None:
+            made.edata[name] = rows
+    return made
+
+
+def _as_ids(ids: Any) -> torch.Tensor:
+    tensor = torch.from_numpy(np.ascontiguousarray(ids)) if isinstance(ids, np.ndarray) else ids
+    return tensor.long()
+
+
+# Names in DGL convolutions: edge feature arguments of forward, and attributes for input and edge widths.
+_EDGE_ARGUMENTS = ("edge_feat", "edge_feats", "efeat", "efeats")
+_WIDTHS = ("_in_src_feats", "_in_src_node_feats", "_in_feats", "in_feats")
+_EDGE_WIDTHS = ("_edge_feats", "_in_edge_feats", "edge_feats", "edge_feat_size")
+
+
+@dataclass(frozen=True, slots=True)
+class _DglCalls:
+    """Adapter that calls `conv(block, x)` with a `DGLBlock` and its source rows."""
+
+    self_loops: bool
+    factory_name: str = "from_dgl"
+    input_description: str = "a block and the rows of its sources"
+    edge_width_argument: str = "edge_feats"
+
+    def __call__(self, conv: nn.Module, block: Block | TensorBlock, x: torch.Tensor) -> Any:
+        dgl_input = to_dgl_block(block, x.dtype, self_loops=self.self_loops)
+        edge_arguments = {}
+        if (name := _features_name(conv)) is not None:
+            if FEATURES in dgl_input.edata:
+                edge_arguments[name] = dgl_input.edata[FEATURES]
+            elif WEIGHTS in dgl_input.edata:
+                edge_arguments[name] = dgl_input.edata[WEIGHTS][:, None]
+        elif self.takes_weights(conv) and WEIGHTS in dgl_input.edata:
+            edge_arguments["edge_weight"] = dgl_input.edata[WEIGHTS]
+        return conv(dgl_input, x, **edge_arguments)
+
+    def in_width(self, conv: nn.Module) -> int | None:
+        widths = (getattr(conv, name, None) for name in _WIDTHS)
+        return next(
+            (width for width in widths if isinstance(width, int) and width > 0), first_linear_width(conv)
+        )
+
+    def edge_width(self, conv: nn.Module) -> int | None:
+        if _features_name(conv) is None:
+            return None
+        widths = (getattr(conv, name, None) for name in _EDGE_WIDTHS)
+        edge_width = next((width for width in widths if isinstance(width, int) and width > 0), None)
+        weight_function = getattr(conv, "edge_func", None)
+        if edge_width is None and isinstance(weight_function, nn.Module):
+            # NNConv computes its weights from the edge features.
+            edge_width = first_linear_width(weight_function)
+        # GINEConv adds edge features to rows, so both have the same width.
+        return edge_width or self.in_width(conv)
+
+    def takes_weights(self, conv: nn.Module) -> bool:
+        return "edge_weight" in inspect.signature(conv.forward).parameters
+
+    def adds_self_loops(self, conv: nn.Module) -> bool:
+        return self.self_loops
+
+    def activates(self, conv: nn.Module) -> bool:
+        return any(getattr(conv, name, None) is not None for name in ("activation", "_activation"))
+
+
+def _features_name(conv: nn.Module) -> str | None:
+    return next(
+        (name for name in inspect.signature(conv.forward).parameters if name in _EDGE_ARGUMENTS), None
+    )
+
+
+class DglModel(nn.Module):
+    """Unmodified module over DGL blocks; created by `from_dgl`.
+
+    Parameters
+    ----------
+    model
+        Module that is called with a list of `DGLBlock` and the first block's source rows [num_src, f].
+    self_loops
+        Whether to add a self-loop to each destination.
+    """
+
+    def __init__(self, model: nn.Module, *, self_loops: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.self_loops = self_loops
+
+    @property
+    def adds_self_loops(self) -> bool:
+        return self.self_loops
+
+    def forward(self, blocks: Sequence[Block | TensorBlock], x: torch.Tensor) -> Any:
+        """Return the module's scores [targets, classes]."""
+        return self.model([to_dgl_block(block, x.dtype, self_loops=self.self_loops) for block in blocks], x)
+
+
+def from_dgl(
+    *convolutions: Any,
+    activation: Callable[[torch.Tensor], torch.Tensor] = torch.relu,
+    dropout: float = 0.0,
+    self_loops: bool = False,
+) -> ConvStack | DglModel:
+    """Build a model for `hyrt.train` from DGL convolutions, keeping their weights.
+
+    Works with SAGEConv, GATConv, GATv2Conv, GINConv, GraphConv with `norm="right"` or `"none"`, EdgeGATConv,
+    GINEConv, and other convolutions that accept a block. Edge weights are passed to convolutions with an
+    argument `edge_weight`, edge features (or the weights as one column) to convolutions with an argument
+    `edge_feat` or `efeat`. Attention heads are concatenated in hidden rows and averaged in the last
+    convolution.
+
+    Parameters
+    ----------
+    *convolutions
+        `dgl.nn` convolutions, input layer first; or one module whose `forward(blocks, x)` accepts DGL blocks.
+        Such a module is trained unmodified, with edge data `weight` and `feat` in `block.edata`.
+    activation
+        Activation of hidden rows, after convolutions that were created without an activation.
+    dropout
+        Dropout rate of hidden rows in training.
+    self_loops
+        Whether to add one self-loop to each vertex in each block, in place of any in the data, as
+        `dgl.add_self_loop(dgl.remove_self_loop(g))` does for a graph.
+
+    Returns
+    -------
+    A module over blocks that shares the convolutions' parameters.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If dgl cannot be imported or a convolution is not supported; the message names it, the reason and a
+        fix.
+    """
+    import_dgl("from_dgl")
+    if len(convolutions) == 1 and _takes_blocks(convolutions[0]):
+        if activation is not torch.relu or dropout:
+            raise UnsupportedModelError(
+                f"from_dgl(): {type(convolutions[0]).__name__} has its own activation and dropout: give "
+                "activation and dropout with convolutions alone"
+            )
+        return DglModel(convolutions[0], self_loops=self_loops)
+    for i, conv in enumerate(convolutions):
+        _check_conv(f"from_dgl(): convolution {i + 1} ({type(conv).__name__})", conv, self_loops)
+    return build_conv_stack(convolutions, _DglCalls(self_loops), activation, dropout)
+
+
+def _takes_blocks(module: Any) -> bool:
+    return isinstance(module, nn.Module) and _first_argument(module) in BLOCKS
+
+
+def _first_argument(module: nn.Module) -> str | None:
+    return next(iter(inspect.signature(module.forward).parameters), None)
+
+
+def _check_conv(label: str, conv: Any, self_loops: bool) -> None:
+    if hasattr(conv, "ndata"):
+        raise UnsupportedModelError(
+            f"{label} is a graph: give it to hyrt.load, and convolutions to from_dgl()"
+        )
+    if not isinstance(conv, nn.Module) or not (is_dgl_module(conv) or _first_argument(conv) in GRAPHS):
+        inside = isinstance(conv, nn.Module) and any(map(is_dgl_module, conv.modules()))
+        remedy = f": {suggest_from_dgl(conv)}" if inside else ""
+        raise UnsupportedModelError(f"{label} is not a convolution of dgl.nn{remedy}")
+    if getattr(conv, "_norm", None) in ("both", "left"):
+        raise UnsupportedModelError(
+            f"{label} divides by the number of edges that leave a source, which is another one in each "
+            "mini-batch, so a step would depend on the split: make it with norm='right', or train hyrt's own "
+            "model='gcn'"
+        )
+    if any(isinstance(module, nn.Dropout) and module.p > 0 for module in conv.modules()):
+        raise UnsupportedModelError(
+            f"{label} drops elements by torch's own generator, so a step would depend on the split: make it "
+            "with feat_drop=0 and attn_drop=0, and give from_dgl() dropout=... for hidden rows"
+        )
+    if getattr(conv, "_allow_zero_in_degree", None) is False and not self_loops:
+        raise UnsupportedModelError(
+            f"{label} refuses vertices without incoming edges, which a graph may have: give from_dgl() "
+            "self_loops=True, or make the convolution with allow_zero_in_degree=True"
+        )

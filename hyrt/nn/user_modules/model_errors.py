@@ -1,0 +1,228 @@
+"""Error handling for user-defined modules: validation of their outputs, and torch errors with the module, its
+line and a fix.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from hyrt.errors import UnsupportedModelError, describe_error
+
+
+@dataclass(frozen=True, slots=True)
+class _ScoresCheck:
+    """Forward hook that validates outputs. Copies of a model keep it, so it also runs in device replicas."""
+
+    num_scores: int | None
+    more: set[str] | None
+
+    def __call__(self, model: torch.nn.Module, arguments: tuple[Any, ...], scores: Any) -> None:
+        name, targets = type(model).__name__, arguments[0][-1].num_dst
+        if (
+            not isinstance(scores, torch.Tensor)
+            or scores.ndim != 2
+            or not scores.is_floating_point()
+            or scores.layout != torch.strided
+        ):
+            raise UnsupportedModelError(
+                f"{name} returned {_describe_output(scores)}: return one floating-point tensor of scores, "
+                "[targets, classes]"
+            )
+        _check_gradient(name, model, scores)
+        if len(scores) != targets:
+            raise UnsupportedModelError(
+                f"{name} returned {len(scores):,} rows for {targets:,} targets: keep the first block.num_dst "
+                "rows of each block"
+            )
+        width = scores.shape[1]
+        check_width(name, width, self.num_scores)
+        if self.more is not None and self.num_scores is not None and width > self.num_scores:
+            self.more.add(
+                f"{name} returned {width} scores for {self.num_scores} classes, so it can predict classes "
+                "that no vertex has: return one score for each class"
+            )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _ScoresCheck:
+        # Replicas on devices report to the same set.
+        return self
+
+
+def _describe_output(scores: Any) -> str:
+    if scores is None:
+        return "nothing"
+    if not isinstance(scores, torch.Tensor):
+        return f"a {type(scores).__name__}"
+    layout = "" if scores.layout == torch.strided else f" and layout {scores.layout}"
+    return f"{scores.dtype} of shape {list(scores.shape)}{layout}"
+
+
+def _check_gradient(name: str, model: torch.nn.Module, scores: torch.Tensor) -> None:
+    """Check that scores are on the parameters' device and, if gradients are enabled, differentiable.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If they are not.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
+        return
+    if scores.device != parameters[0].device:
+        raise UnsupportedModelError(
+            f"{name} returned scores on {scores.device}, and its parameters are on {parameters[0].device}: "
+            "return them where the rows are"
+        )
+    if torch.is_grad_enabled() and not scores.requires_grad:
+        raise UnsupportedModelError(
+            f"{name} returned scores that have no gradient: use no detach(), .data or "
+            "torch.no_grad() between its parameters and its scores"
+        )
+
+
+def check_width(name: str, width: int, num_scores: int | None) -> None:
+    """Check that there are at least `num_scores` scores per target; None accepts any number.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If there are fewer.
+    """
+    if num_scores is not None and width < num_scores:
+        raise UnsupportedModelError(
+            f"{name} returned {width} scores for {num_scores} classes: return one score for each class"
+        )
+
+
+def add_output_check(
+    model: torch.nn.Module, num_scores: int | None, extra_outputs: set[str] | None = None
+) -> RemovableHandle:
+    """Register a hook that raises UnsupportedModelError if the model returns an invalid output for the
+    objective.
+
+    Parameters
+    ----------
+    model
+        Model whose first argument is the blocks of a mini-batch, the targets' block last.
+    num_scores
+        Number of scores per target that the objective needs; None for any number.
+    extra_outputs
+        Set to which a message is added if the model or a copy of it returns more scores; None to ignore.
+
+    Returns
+    -------
+    Handle whose `remove` ends the checks of `model`, but not of copies.
+
+    Raises
+    ------
+    UnsupportedModelError
+        Immediately, if the model has a description for kernel devices with too few scores.
+    """
+    get_description = getattr(model, "description", None)
+    if get_description is not None:
+        try:
+            last = get_description().layers[-1].products[-1]
+        except UnsupportedModelError:
+            pass  # Devices with their own kernels reject the model later.
+        else:
+            check_width(type(model).__name__, len(last.weight), num_scores)
+    return model.register_forward_hook(_ScoresCheck(num_scores, extra_outputs))
+
+
+# Patterns of torch error messages, and a fix for each.
+_REMEDIES = (
+    (
+        r"same dtype|expected scalar type|dtype mismatch",
+        "bring parameters and rows to one dtype: rows of features are float32 unless the model converts them",
+    ),
+    (
+        r"leaf Variable that requires grad",
+        "it changes a parameter in place: leave the values of parameters to the optimizer",
+    ),
+    (
+        r"modified by an inplace operation",
+        "an operation in place, such as add_, += or relu_, has overwritten values that gradients need: make "
+        "a new tensor instead",
+    ),
+    (
+        r"backward through the graph a second time",
+        "it keeps a tensor of an earlier step: keep tensor.detach() instead, or nothing, since what is kept "
+        "from step to step depends on which device trained which targets",
+    ),
+    (
+        r"shapes cannot be multiplied|must match the size|size mismatch|Sizes of tensors must match",
+        "give its layers the widths of the data, keep the first block.num_dst rows of each block, and keep "
+        "no tensor from step to step, as the numbers of rows differ",
+    ),
+    (
+        r"same device|is on cpu|is not on the expected device",
+        "make tensors on the device of the rows: x.new_zeros(...), not torch.zeros(...)",
+    ),
+    (
+        r"forward\(\) (takes|missing|got)",
+        "its forward takes the blocks of a mini-batch and the rows of the first one's sources: "
+        "def forward(self, blocks, x)",
+    ),
+)
+# Pattern of the Python error if a module expects the blocks of another library, and a fix.
+_FOREIGN_BLOCKS = (
+    r"'(Tensor)?Block' object has no attribute",
+    "hyrt gives blocks of its own: give hyrt.from_dgl(model) for DGL's, or take the edges from "
+    "block.edge_index(), as PyG has them",
+)
+# Exceptions that indicate a bug in the module; failing devices raise other exceptions.
+_CODE_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, ValueError)
+_LIBRARIES = (Path(torch.__file__).parent, Path(__file__).parents[2])
+
+
+@contextmanager
+def explain_model_errors(model: torch.nn.Module) -> Iterator[None]:
+    """Explain common torch errors in a user-defined module, with the module and a fix.
+
+    Parameters
+    ----------
+    model
+        The module that is called, or differentiated, in the `with` block.
+
+    Raises
+    ------
+    UnsupportedModelError
+        With the fix for a known torch error, or with the line of user code that raised an exception that no
+        device raises. Other exceptions pass through, since the device may have failed.
+    """
+    try:
+        yield
+    except (RuntimeError, TypeError) as error:
+        message = " ".join(describe_error(error).split())
+        remedy = next((remedy for words, remedy in _REMEDIES if re.search(words, message)), None)
+        if remedy is None:
+            raise
+        # Drop torch's generic hint after the message.
+        message = re.split(r"\. (?=Hint|Saved|Specify)|, which is output", message)[0].rstrip(".!")
+        raise UnsupportedModelError(f"{type(model).__name__}{_place(error)}: {message}: {remedy}") from error
+    except _CODE_ERRORS as error:
+        place = _place(error)
+        if not place:
+            raise
+        message = " ".join(describe_error(error).split())
+        remedy = _FOREIGN_BLOCKS[1] if re.search(_FOREIGN_BLOCKS[0], message) else "mend the module there"
+        raise UnsupportedModelError(f"{type(model).__name__}{place}: {message}: {remedy}") from error
+
+
+def _place(error: BaseException) -> str:
+    """Return the innermost line of user code; empty if there is none, as in a backward pass."""
+    user_frames: list[Any] = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not any(Path(frame.filename).is_relative_to(library) for library in _LIBRARIES)
+        and "hyrt_devices" not in frame.filename
+    ]
+    return f" ({Path(user_frames[-1].filename).name}:{user_frames[-1].lineno})" if user_frames else ""

@@ -1,0 +1,180 @@
+"""Loss and gradient of an objective, computed on the host for devices that only have the scores; and the
+trial of an objective before training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hyrt.checks import show
+from hyrt.formatting import short_repr
+from hyrt.graph.labels import placeholder_labels
+from hyrt.objective.objective import OBJECTIVES, Objective
+from hyrt.objective.validation import check_loss, check_names, check_numbers, objective_error
+
+
+@dataclass(frozen=True, slots=True)
+class HostLoss:
+    """Loss sum, counts and gradient of a mini-batch's targets."""
+
+    loss_sum: float
+    """Sum of the weighted losses."""
+    counts: dict[str, float]
+    """Counts, with the keys `Objective.counts`."""
+    gradient: NDArray[np.float32]
+    """[n, C] float32 gradient of the loss sum with respect to the scores."""
+
+    __repr__ = short_repr
+
+
+def compute_host_loss(
+    objective: Objective, scores: NDArray[np.float32], labels: NDArray[Any], weights: NDArray[Any] | None
+) -> HostLoss:
+    """Compute loss sum and counts from scores, and the gradient with respect to the scores.
+
+    Parameters
+    ----------
+    objective
+        The objective of the run.
+    scores
+        [n, C] float32.
+    labels
+        Labels of the targets; see `Objective.labels`.
+    weights
+        [n] float32; None if each weight is 1.
+    """
+    leaf = torch.from_numpy(scores).requires_grad_()
+    targets = torch.from_numpy(labels)
+    with OBJECTIVES.wrap_errors(objective.name, "loss_sum"):
+        weight_tensor = None if weights is None else torch.from_numpy(weights)
+        loss = check_loss(objective, objective.loss_sum(leaf, targets, weight_tensor))
+    with OBJECTIVES.wrap_errors(objective.name, "the gradient of loss_sum"):
+        (gradient,) = torch.autograd.grad(loss, leaf)
+    counts = compute_host_counts(objective, leaf.detach(), targets)
+    return HostLoss(float(loss.detach()), counts, np.ascontiguousarray(gradient.numpy(), np.float32))
+
+
+def compute_host_counts(objective: Objective, scores: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+    """Return the counts of an objective as Python numbers.
+
+    Raises
+    ------
+    ConfigError
+        If the objective fails or returns other values than numbers; with the objective.
+    """
+    with OBJECTIVES.wrap_errors(objective.name, "count"):
+        counts = objective.count(scores, labels)
+    return check_numbers(objective.name, "count", counts)
+
+
+def counts_to_numbers(counts: Mapping[str, int | torch.Tensor]) -> dict[str, float]:
+    """Convert the result of `Objective.count` to Python numbers."""
+    return {
+        name: value.item() if isinstance(value, torch.Tensor) else value for name, value in counts.items()
+    }
+
+
+# Relative tolerance: a mean instead of a sum differs by a factor of two, rounding by much less.
+_TOLERANCE = 1e-3
+# Limit on half of the targets; the scores need targets x classes memory several times over.
+_MAX_HALF_TARGETS = 1024
+
+
+def check_objective(objective: Objective, metric: str, num_outputs: int) -> None:
+    """Compute the loss, counts and metrics of an objective on a few placeholder targets.
+
+    Parameters
+    ----------
+    objective
+        The objective under test.
+    metric
+        Name of the metric that selects the best epoch.
+    num_outputs
+        Number of classes, flags or regression values of the dataset.
+
+    Raises
+    ------
+    ConfigError
+        With the objective, the distribution that declares it, and the problem.
+    """
+    name = objective.name
+    check_names(objective)
+    with OBJECTIVES.wrap_errors(name, "num_scores"):
+        num_scores = objective.num_scores(num_outputs)
+    if num_scores is not None and not _is_count(num_scores):
+        raise objective_error(
+            name, f"num_scores returns {show(num_scores)}: return a whole number from 1 on, or None"
+        )
+    half, width = min(max(num_outputs, 4), _MAX_HALF_TARGETS), num_scores or num_outputs
+    scores = torch.cos(torch.arange(2 * half * width, dtype=torch.float32)).reshape(-1, width)
+    labels, weights = (
+        torch.from_numpy(placeholder_labels(objective.labels, 2 * half, num_outputs)),
+        torch.ones(2 * half),
+    )
+    leaf = scores.clone().requires_grad_()
+    with OBJECTIVES.wrap_errors(name, "loss_sum"):
+        loss = check_loss(objective, objective.loss_sum(leaf, labels, weights))
+    total = float(loss.detach())
+    if not math.isfinite(total):
+        raise objective_error(
+            name, f"loss_sum is {total} for scores between -1 and 1: return a finite number for finite scores"
+        )
+    with OBJECTIVES.wrap_errors(name, "the gradient of loss_sum"):
+        (gradient,) = torch.autograd.grad(loss, leaf)
+    with OBJECTIVES.wrap_errors(name, "loss_sum without weights"):
+        check_loss(objective, objective.loss_sum(leaf, labels, None))
+    if not torch.isfinite(gradient).all():
+        raise objective_error(
+            name,
+            "the gradient of loss_sum is not finite for scores between -1 and 1: compute it without dividing "
+            "by 0 or roots of 0",
+        )
+    sum_of_halves = 0.0
+    with OBJECTIVES.wrap_errors(name, "loss_sum"):
+        for half_rows in (slice(0, half), slice(half, None)):
+            sum_of_halves += float(
+                objective.loss_sum(scores[half_rows], labels[half_rows], weights[half_rows])
+            )
+    if not math.isclose(total, sum_of_halves, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
+        raise objective_error(
+            name,
+            f"loss_sum is not a sum over targets: it is {total:g} for {2 * half} of them, but "
+            f"{sum_of_halves:g} for their two halves together: return the sum of the losses of all targets",
+        )
+    with OBJECTIVES.wrap_errors(name, "count"):
+        counts = check_numbers(name, "count", objective.count(scores, labels))
+    if set(counts) != set(objective.counts):
+        raise objective_error(
+            name,
+            f"count returns {', '.join(counts) or 'nothing'}, but the names in its counts are "
+            f"{', '.join(objective.counts)}: return these",
+        )
+    if counts.get("targets") != len(labels):
+        raise objective_error(
+            name,
+            f"count returns {counts.get('targets')} as targets: return the number of targets, which is "
+            f"{len(labels)}",
+        )
+    with OBJECTIVES.wrap_errors(name, "training_metrics"):
+        check_numbers(name, "training_metrics", objective.training_metrics(counts))
+    with OBJECTIVES.wrap_errors(name, "evaluate"):
+        metrics = check_numbers(name, "evaluate", objective.evaluate(scores.numpy(), labels.numpy()))
+    if metric not in metrics:
+        raise objective_error(
+            name,
+            f"evaluate returns {', '.join(metrics) or 'nothing'}, but not {metric}, which chooses the best "
+            "epoch: return it",
+        )
+
+
+def _is_count(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        return False
+    return int(value) > 0

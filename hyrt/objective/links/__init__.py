@@ -1,1 +1,0 @@
-"""Link prediction: decoders, objective and metrics."""

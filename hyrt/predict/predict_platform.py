@@ -1,0 +1,398 @@
+"""Prediction of configured work on any machine: built in, from a file, or this machine as calibrated; FPGAs
+by kernel cycles if the kernels support the model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from hyrt_perfmodel.model_workload import HETERO_KINDS, KINDS
+from hyrt_perfmodel.platforms.platform import Platform
+from hyrt_perfmodel.platforms.platform_file import (
+    THIS_MACHINE,
+    CalibrationError,
+    load_platform,
+    platform_names,
+)
+from hyrt_perfmodel.policy import Assignment
+from hyrt_perfmodel.prediction.initial_assignment import free_cache_fraction, initial_assignment
+from hyrt_perfmodel.prediction.predict import Advice, Prediction, advise, predict, with_accelerators
+from hyrt_perfmodel.prediction.stage_times import has_single_products
+from hyrt_perfmodel.workload import TrainingWorkload
+
+from hyrt.config import Config
+from hyrt.device.names import split_by_shares
+from hyrt.errors import ConfigError
+from hyrt.nn.models.model_kind import find_model
+from hyrt.predict.choose_rows import AUTO, choose_rows
+from hyrt.predict.predict_run import first_assignment
+from hyrt.predict.workload import (
+    configured_terms,
+    dense_row_notes,
+    other_samplers,
+    other_schedules,
+    workload_assumptions,
+)
+
+if TYPE_CHECKING:
+    from hyrt_perfmodel.platforms.platform import Accelerator
+
+    from hyrt.predict.chunks.chunk_prediction import ChunkPrediction
+
+
+def unsupported_reason(config: Config) -> str:
+    """Return why the FPGA kernels do not support a configured model, in the device's words; empty if they do.
+
+    Parameters
+    ----------
+    config
+        All settings. Row width limits depend on the dataset's sizes and are not checked here.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such model.
+    """
+    from hyrt.device.discovery import BACKENDS
+    from hyrt.errors import ConfigError
+    from hyrt.predict.meta_model import meta_model
+
+    try:
+        model = meta_model(config, num_features=1, num_classes=1)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return str(BACKENDS.find_entry("fpga").load().unsupported_reason(model))
+
+
+def select_designs(
+    machine: Platform, work: TrainingWorkload, config: Config | None, *, paper: bool
+) -> tuple[Platform, list[str]]:
+    """Return the platform with FPGA designs only if they apply, and a sentence about designs that do not.
+
+    Parameters
+    ----------
+    machine, work
+        The machine and the work to predict.
+    config
+        Settings of the work; None if the work was given as sizes, which do not determine the model.
+    paper
+        Whether the paper's form is used, which has no designs.
+    """
+    designed = [accelerator.kind for accelerator in machine.accelerators if accelerator.design is not None]
+    if not designed:
+        return machine, []
+    reason = "" if paper or config is None else unsupported_reason(config)
+    if not (reason or paper) and not has_single_products(work.at(1.0)):
+        reason = "they have one product per layer, and read a row once for each edge"
+    if not (reason or paper):
+        return machine, []
+    rated = replace(
+        machine, accelerators=tuple(replace(accelerator, design=None) for accelerator in machine.accelerators)
+    )
+    if paper:
+        return rated, []
+    return rated, [
+        f"hyrt's kernels do not run this model on {', '.join(designed)}; the prediction uses rates as "
+        f"if they did: {reason}"
+    ]
+
+
+def kernel_sentences(machine: Platform, prediction: Prediction, unit: str = "target") -> list[str]:
+    """Return the assumptions about FPGAs predicted by the cycle model, one sentence each.
+
+    Parameters
+    ----------
+    machine
+        The machine, with the sizes of tasks (`hyrt_hls.arena_limits`).
+    prediction
+        The prediction for the machine.
+    unit
+        Unit of the sampler's split.
+    """
+    return [
+        _describe_accelerator(accelerator, prediction, unit)
+        for accelerator in machine.accelerators
+        if accelerator.design is not None
+    ]
+
+
+def _describe_accelerator(accelerator: Accelerator, now: Prediction, unit: str) -> str:
+    assert accelerator.design is not None
+    units = [
+        count
+        for name, count in zip(now.trainers, now.assignment.split, strict=True)
+        if name.rpartition(":")[0] == accelerator.kind
+    ]
+    design, assumed = accelerator.design, ", ".join(sorted(accelerator.design.assumed))
+    return (
+        f"{accelerator.kind} runs hyrt's kernels, {design.pes} PEs and {design.macs} MACs, "
+        f"{_describe_tasks(units, accelerator.task_targets, unit)}; no build has confirmed {assumed}"
+    )
+
+
+def _describe_tasks(units: Sequence[int], task_units: int | None, unit: str) -> str:
+    """Format `its 84 targets per step as 1 task (a task has up to 256)`."""
+    max_units = max(units, default=0)
+    if not max_units:
+        return "and it gets no targets"
+    share = f"its {max_units} targets" if unit == "target" else f"its {max_units} x 1 {unit}"
+    if task_units is None:
+        return f"{share} per step as 1 task (whether they fit is unknown without arena_words)"
+    count = math.ceil(max_units / task_units)
+    return f"{share} per step as {count} task{'s' * (count > 1)} (a task has up to {task_units})"
+
+
+def load_machine(name: str) -> tuple[Platform, list[str]]:
+    """Load a platform by name or from a file.
+
+    Parameters
+    ----------
+    name
+        A built-in platform, a .yaml file, or `this-machine`.
+
+    Returns
+    -------
+    The platform, and the reasons why this machine's calibration is out of date.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such platform, or this machine's calibration cannot be used.
+    """
+    try:
+        platform = load_platform(name)
+    except CalibrationError as error:
+        alternatives = ", ".join(other for other in platform_names() if other != THIS_MACHINE)
+        raise ConfigError(f"{error}, or give a platform: {alternatives}, or a .yaml file") from error
+    return platform, _staleness() if name == THIS_MACHINE else []
+
+
+def _staleness() -> list[str]:
+    """Return why this machine's calibration is out of date; raise an error if it is of another machine."""
+    from hyrt_perfmodel.platforms.platform_file import read_calibration, staleness_reasons
+
+    from hyrt.predict.calibrate.store import describe_machine
+
+    calibration = read_calibration()
+    here = describe_machine(calibration.machine.devices)
+    reasons = staleness_reasons(calibration, here)
+    if reasons and calibration.machine.node != here.node:
+        raise ConfigError(f"the calibration was {reasons[0]}: run `hyrt calibrate`, or give a --platform")
+    return reasons
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachinePrediction:
+    """Prediction of some work on a machine."""
+
+    machine: Platform
+    """Platform of the prediction."""
+    prediction: Prediction
+    """The prediction."""
+    advice: Sequence[Advice]
+    """Changes that would speed it up, best first."""
+    scaling: Sequence[tuple[int, Prediction]]
+    """Predictions by number of accelerators, if a range was requested."""
+    chunked: ChunkPrediction | None = None
+    """Epoch in chunks, for full-graph training if the graph does not fit a device or chunks are
+    configured."""
+    in_chunks: bool = False
+    """Whether a run with these settings trains in chunks, so that `now` describes another run."""
+    choices: Sequence[str]
+    """Resolutions of `auto`, one sentence each."""
+    assumptions: Sequence[str]
+    """Assumptions about the work and about FPGAs, one sentence each."""
+
+
+def predict_platform(
+    platform: Platform,
+    work: TrainingWorkload,
+    config: Config | None,
+    *,
+    is_local: bool = False,
+    counts: Sequence[int] = (),
+    paper: bool = False,
+) -> MachinePrediction:
+    """Predict work on a machine.
+
+    Parameters
+    ----------
+    platform, work
+        The machine and the work.
+    config
+        Settings of the work; None if the work was given as sizes, with a batch per trainer.
+    is_local
+        Whether the platform is this machine with the configured trainers: the assignment is then the initial
+        one of a run.
+    counts
+        Numbers of accelerators: a single number replaces the platform's, several are predicted one by one.
+    paper
+        Whether to use the published form of the model, without re-splitting.
+
+    Raises
+    ------
+    ConfigError
+        If the work or the platform cannot be predicted.
+    """
+    if config is not None and not is_local:
+        _check_known_costs(platform, config, work)
+    terms = None if config is None else configured_terms(config)
+    if len(counts) == 1:
+        platform = with_accelerators(platform, counts[0])
+    platform, no_kernels = select_designs(platform, work, config, paper=paper)
+    matched, steps = match_platform(platform, work, config)
+    choices: list[str] = []
+    if config is not None and config.data.cache == "auto":
+        steps = replace(steps, cached_fraction=free_cache_fraction(matched, steps))
+    if config is not None and config.data.rows == AUTO:
+        choice = choose_rows(config, matched, steps, lambda steps: _fixed_assignment(config, matched, steps))
+        steps, choices = choice.training, [choice.reason]
+    if config is not None:
+        work = steps
+    assignment = None
+    if config is not None and not paper:
+        as_run = is_local and not counts
+        assignment = (
+            first_assignment(config, matched, steps) if as_run else _fixed_assignment(config, matched, steps)
+        )
+    now = predict(matched, steps, assignment=assignment, terms=terms, paper=paper)
+    other_work = [] if config is None or paper else other_samplers(config, steps)
+    other_terms = [] if config is None or paper else other_schedules(config)
+    advice = advise(
+        matched, steps, now, terms=terms, paper=paper, other_workloads=other_work, other_terms=other_terms
+    )
+    scaling = []
+    for count in counts if len(counts) > 1 else ():
+        scaled, steps = match_platform(with_accelerators(matched, count), work, config)
+        scaling.append((count, predict(scaled, steps, terms=terms, paper=paper)))
+    for prediction in (now, *(prediction for _, prediction in scaling)):
+        _check_finite(prediction)
+    unit = "target" if config is None else config.sampler.unit
+    assumptions = [] if config is None else [*workload_assumptions(config), *dense_row_notes(matched, steps)]
+    chunked, is_configured = (
+        (None, False) if config is None else _chunked(matched, steps, config, assumptions)
+    )
+    return MachinePrediction(
+        machine=matched,
+        prediction=now,
+        advice=advice,
+        scaling=scaling,
+        chunked=chunked,
+        in_chunks=is_configured and chunked is not None,
+        choices=choices,
+        assumptions=[*assumptions, *no_kernels, *kernel_sentences(matched, now, unit)],
+    )
+
+
+def _check_known_costs(platform: Platform, config: Config, work: TrainingWorkload) -> None:
+    """Reject kinds of models whose costs are known only where they were measured."""
+    kind = config.model.kind
+    if work.at(1.0).edge_bytes is not None:
+        for accelerator in platform.accelerators:
+            if accelerator.design is not None:
+                raise ConfigError(
+                    f"{accelerator.kind} takes rows of one type of vertices, and {config.data.source} has "
+                    "rows of several: give a --platform without it"
+                )
+    if work.model in HETERO_KINDS:
+        return  # Their products and reads are known.
+    if not find_model(kind).costs_like:
+        raise ConfigError(
+            f"model.kind={kind} can be predicted for this machine alone, where `hyrt calibrate --model "
+            f"{kind}` measures it: predict the most similar of {', '.join(KINDS)} with the same settings"
+        )
+
+
+def _chunked(
+    platform: Platform, work: TrainingWorkload, config: Config, notes: list[str]
+) -> tuple[ChunkPrediction | None, bool]:
+    """Return the epoch in chunks, and whether chunks are configured.
+
+    Reasons that limit the prediction's accuracy are appended to `known_edges`.
+    """
+    if not config.sampler.is_full_graph:
+        return None, False
+    # Deferred: mini-batches are predicted without torch, whose import dominates a short command's time.
+    from hyrt.predict.chunks.chunk_prediction import chunk_prediction_gap as chunk_gap
+    from hyrt.predict.chunks.chunk_prediction import file_sentence, predict_chunks, trains_in_chunks
+
+    chunked = predict_chunks(platform, work, config)
+    if reason := chunk_gap(platform, work, config):
+        notes.append(
+            reason if chunked is not None else f"{reason}. What is said here is of a run without chunks"
+        )
+    if chunked is None and (sentence := file_sentence(config, platform.host, work)):
+        notes.append(sentence)
+    return chunked, trains_in_chunks(platform, work, config)
+
+
+def match_platform(
+    platform: Platform, work: TrainingWorkload, config: Config | None
+) -> tuple[Platform, TrainingWorkload]:
+    """Match a machine and work: task sizes of FPGAs, and the batch size of a whole step.
+
+    Parameters
+    ----------
+    platform, work
+        The machine and the work.
+    config
+        Settings of the work; None if the work was given as sizes, with a batch per trainer.
+
+    Raises
+    ------
+    ConfigError
+        If an FPGA cannot hold one unit of a sampler whose mini-batches cannot be divided.
+    ValueError
+        If an FPGA cannot hold one target, or rows are wider than a trainer supports.
+    """
+    if config is None:
+        work = replace(work, batch_size=work.batch_size * len(platform.trainers()))
+    if any(accelerator.design is not None for accelerator in platform.accelerators):
+        from hyrt_hls.arena_limits import UnitTooLargeError, with_task_targets
+
+        try:
+            platform = with_task_targets(platform, work)
+        except UnitTooLargeError as error:
+            sampler = None if config is None else config.sampler
+            if sampler is None or sampler.unit == "target":
+                raise
+            raise ConfigError(
+                f"one {sampler.unit} of sampler.kind={sampler.kind} {error.needs}, and an FPGA trains it "
+                f"whole: {sampler.smaller_unit}, or use a sampler whose batches can be cut, such as "
+                "sampler.kind=neighbor"
+            ) from error
+    return platform, work
+
+
+def _fixed_assignment(config: Config, platform: Platform, work: TrainingWorkload) -> Assignment | None:
+    """Return the assignment that the settings fix in part or completely; None if they fix nothing."""
+    runtime = config.runtime
+    counts = {"sample": runtime.sample_threads, "load": runtime.load_threads, "train": runtime.train_threads}
+    fixed = {stage: count for stage, count in counts.items() if count}
+    if not fixed and config.split is None:
+        return None
+    terms = configured_terms(config)
+    assignment = initial_assignment(platform, work, terms=terms)
+    if fixed:
+        assignment = initial_assignment(
+            platform, work, terms=terms, threads=replace(assignment.threads, **fixed)
+        )
+    if config.split is not None:
+        assignment = replace(assignment, split=tuple(split_by_shares(work.batch_size, config.split)))
+    return assignment
+
+
+def _check_finite(prediction: Prediction) -> None:
+    """Raise ConfigError for a prediction with infinite or zero times."""
+    times_s = (*prediction.stages_s.values(), prediction.epoch_s, prediction.ideal_epoch_s)
+    if not all(math.isfinite(time_s) for time_s in (*times_s, prediction.throughput_mteps)):
+        raise ConfigError(
+            "a size or a rate is too large or too small to compute with: an epoch on "
+            f"{prediction.platform} takes {prediction.epoch_s} s, its {prediction.bottleneck} "
+            f"{prediction.iteration_s} s per step"
+        )
+    if prediction.iteration_s == 0 or prediction.epoch_s == 0:
+        raise ConfigError("a step of this workload takes no time: give vertices, edges and features above 0")

@@ -1,1 +1,0 @@
-"""Work of a run on a heterogeneous graph."""

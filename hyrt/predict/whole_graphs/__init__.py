@@ -1,1 +1,0 @@
-"""Dry run of a full-graph step: sizes, matrices and work."""

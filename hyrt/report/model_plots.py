@@ -1,0 +1,344 @@
+"""Plots of trained models: two-dimensional projections of embeddings, confusion matrices and ROC curves."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import ConfigError
+from hyrt.formatting import short_repr
+from hyrt.objective.metrics import log_odds, roc_auc
+from hyrt.report.run_plots import save_plot
+
+Array = NDArray[Any]
+
+# UMAP's default.
+_NUM_NEIGHBOURS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Projection2D:
+    """Two-dimensional projection of rows."""
+
+    positions: NDArray[np.float64]
+    """[n, 2] projected positions."""
+    axes: tuple[str, str]
+    """Descriptions of the two axes."""
+
+    __repr__ = short_repr
+
+
+def principal_components(rows: Array) -> tuple[NDArray[np.float64], tuple[float, float]]:
+    """Project rows on their two principal components (principal component analysis; Pearson, 1901).
+
+    Parameters
+    ----------
+    rows
+        [n, width] numbers.
+
+    Returns
+    -------
+    Positions, [n, 2] float64, and the fractions of the variance along both axes. The sign of an axis makes
+    its
+    component with the largest weight positive. For a single column, the second axis is zero.
+    """
+    centred = rows.astype(np.float64) - rows.mean(0, dtype=np.float64)
+    variances, axes = np.linalg.eigh(centred.T @ centred)
+    first = axes[:, ::-1][:, :2]
+    first = first * np.sign(first[np.abs(first).argmax(0), np.arange(first.shape[1])])
+    positions = np.zeros((len(rows), 2))
+    positions[:, : first.shape[1]] = centred @ first
+    total = variances.sum()
+    variance_fractions = [*(variances[::-1] / total if total > 0 else np.zeros_like(variances)), 0.0]
+    return positions, (float(variance_fractions[0]), float(variance_fractions[1]))
+
+
+def project_pca(rows: Array) -> Projection2D:
+    """Project rows [n, width] on their principal components, with axis descriptions."""
+    positions, parts = principal_components(rows)
+    first, second = (f"component {axis}, {part:.0%} of the variance" for axis, part in enumerate(parts, 1))
+    return Projection2D(positions, (first, second))
+
+
+def check_umap() -> None:
+    """Check that UMAP is installed, before anything is computed.
+
+    Raises
+    ------
+    ConfigError
+        If UMAP is not installed.
+    """
+    # Check the distribution: another package has the same module name, and importing UMAP compiles for
+    # seconds.
+    try:
+        distribution("umap-learn")
+    except PackageNotFoundError:
+        raise ConfigError('--method umap needs umap-learn: pip install "hyrt[umap]"') from None
+
+
+def project_umap(rows: Array, seed: int) -> Projection2D:
+    """Project rows with UMAP, which preserves neighbourhoods (McInnes, Healy and Melville, 2018).
+
+    Parameters
+    ----------
+    rows
+        [n, width] numbers, with n greater than the 15 neighbours used per row.
+    seed
+        Seed of the projection; equal seeds give equal positions.
+
+    Raises
+    ------
+    ConfigError
+        If there are too few rows.
+    """
+    if len(rows) <= _NUM_NEIGHBOURS:
+        raise ConfigError(
+            f"--method umap places each vertex by its {_NUM_NEIGHBOURS} nearest neighbours, but there are "
+            f"only {len(rows)} vertices: use --method pca"
+        )
+    from umap import UMAP
+
+    with warnings.catch_warnings():
+        # Users cannot fix what UMAP warns about.
+        warnings.simplefilter("ignore")
+        # With a seed, UMAP always uses one thread.
+        positions = UMAP(n_neighbors=_NUM_NEIGHBOURS, random_state=seed % 2**32, n_jobs=1).fit_transform(rows)
+    return Projection2D(np.asarray(positions, np.float64), ("UMAP 1", "UMAP 2"))
+
+
+# In inches: a column of most papers.
+_WIDTH = 3.4
+_FONT_POINTS = 8
+# More colours cannot be distinguished, and more numbers cannot be read.
+_MAX_COLOURS, _MAX_NUMBERED_CLASSES = 20, 12
+
+
+def plot_embeddings(projection: Projection2D, labels: Array | None, path: Path) -> None:
+    """Plot a two-dimensional projection of rows, coloured by class.
+
+    Parameters
+    ----------
+    projection
+        Projection of the n rows.
+    labels
+        [n] classes, -1 if unknown; None without classes.
+    path
+        Output file; its suffix determines the format.
+
+    Raises
+    ------
+    DataWriteError
+        If the file cannot be written.
+    """
+    from matplotlib import colormaps, rc_context
+    from matplotlib.figure import Figure
+
+    positions = projection.positions
+    classes = [None] if labels is None else np.unique(labels).tolist()
+    has_legend = len(classes) <= _MAX_COLOURS
+    colours = colormaps["tab10" if len(classes) <= 10 else "tab20"]
+    with rc_context({"font.size": _FONT_POINTS}):
+        figure = Figure(figsize=(_WIDTH, _WIDTH), layout="constrained", dpi=200)
+        axes = figure.subplots()
+        for number, label in enumerate(classes):
+            rows = slice(None) if label is None or labels is None else labels == label
+            is_unknown = label == -1
+            axes.scatter(
+                positions[rows, 0],
+                positions[rows, 1],
+                s=4,
+                linewidths=0,
+                color="0.8" if is_unknown else colours(number % colours.N),
+                label="not known" if is_unknown else f"class {label}",
+                # Rasterized: a hundred thousand vector circles would make a large file.
+                rasterized=True,
+                zorder=1 if is_unknown else 2,
+            )
+        axes.set_xlabel(projection.axes[0])
+        axes.set_ylabel(projection.axes[1])
+        axes.set_title("Embeddings")
+        if has_legend and labels is not None:
+            axes.legend(frameon=False, markerscale=3, fontsize=_FONT_POINTS - 2)
+        save_plot(figure, path)
+
+
+def plot_confusion(counts: Array, split: str, path: Path) -> None:
+    """Plot a confusion matrix with rows normalized by class size.
+
+    Parameters
+    ----------
+    counts
+        [C, C] number of vertices of class i that were predicted as class j.
+    split
+        Name of the split, for the title.
+    path
+        Output file; its suffix determines the format.
+
+    Raises
+    ------
+    DataWriteError
+        If the file cannot be written.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    parts = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    with rc_context({"font.size": _FONT_POINTS}):
+        figure = Figure(figsize=(_WIDTH, _WIDTH), layout="constrained", dpi=200)
+        axes = figure.subplots()
+        picture = axes.imshow(parts, cmap="Blues", vmin=0, vmax=1)
+        if len(counts) <= _MAX_NUMBERED_CLASSES:
+            axes.set_xticks(range(len(counts)))
+            axes.set_yticks(range(len(counts)))
+            for (label, predicted), part in np.ndenumerate(parts):
+                colour = "white" if part > 0.5 else "black"
+                number = f"{counts[label, predicted]:,}"
+                axes.text(predicted, label, number, ha="center", va="center", color=colour, fontsize=6)
+        axes.set_xlabel("predicted class")
+        axes.set_ylabel("class")
+        hits = int(np.trace(counts))
+        axes.set_title(f"{split}: {hits:,} of {int(counts.sum()):,} right", fontsize=_FONT_POINTS)
+        figure.colorbar(picture, label="part of the class", shrink=0.8)
+        save_plot(figure, path)
+
+
+# More curves cannot be distinguished, and more points are not visible.
+_MAX_CURVES, _MAX_POINTS = 10, 1000
+
+
+@dataclass(frozen=True, slots=True)
+class RocCurve:
+    """ROC curve of one class or label against all others."""
+
+    name: str
+    num_positive: int
+    """Number of positive rows."""
+    area: float
+    """Area under the curve, in 0..1."""
+    false_positive_rates: NDArray[np.float64]
+    true_positive_rates: NDArray[np.float64]
+    """[p] rates in 0..1, both increasing from 0 to 1: for each threshold, the false positive rate and the
+    true positive rate.
+    """
+
+    __repr__ = short_repr
+
+
+def roc_points(scores: Array, positive: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Compute false and true positive rates at each distinct score, from (0, 0) and the highest score on.
+
+    Parameters
+    ----------
+    scores
+        [n] float, without nan.
+    positive
+        [n], with at least one true and one false entry.
+    """
+    order = np.argsort(-scores, kind="stable")
+    ranked = scores[order]
+    ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True))
+    true_positives = np.cumsum(positive[order], dtype=np.int64)[ends]
+    false_positives = ends + 1 - true_positives
+    return np.append(0.0, false_positives / false_positives[-1]), np.append(
+        0.0, true_positives / true_positives[-1]
+    )
+
+
+def roc_curves(scores: Array, labels: Array) -> list[RocCurve]:
+    """Compute one curve for two classes, one per class for several, or one per binary label for K labels.
+
+    A class or label without both positive and negative rows has no curve.
+
+    Parameters
+    ----------
+    scores
+        [n, C] float scores of a model.
+    labels
+        [n] integer classes, or [n, K] of 0 and 1; -1 if unknown.
+    """
+    if labels.ndim == 2:
+        columns = [(f"label {index}", scores[:, index], labels[:, index]) for index in range(labels.shape[1])]
+    elif scores.shape[1] == 2:
+        # As in the metric roc_auc.
+        margin = scores[:, 1].astype(np.float64) - scores[:, 0]
+        columns = [("class 1", margin, labels)]
+    else:
+        odds = log_odds(scores)
+        columns = [
+            (f"class {index}", odds[:, index], np.where(labels < 0, -1, labels == index))
+            for index in range(scores.shape[1])
+        ]
+    curves = []
+    for name, column_scores, column_labels in columns:
+        z, y = column_scores[column_labels >= 0], column_labels[column_labels >= 0]
+        if (y == 1).any() and (y == 0).any():
+            false_rates, true_rates = roc_points(z, y == 1)
+            curves.append(
+                RocCurve(name, int(np.count_nonzero(y == 1)), roc_auc(z, y), false_rates, true_rates)
+            )
+    return curves
+
+
+def plot_roc(curves: list[RocCurve], split: str, path: Path) -> None:
+    """Plot curves; of many curves, those with the most positive rows.
+
+    Parameters
+    ----------
+    curves
+        At least one curve.
+    split
+        Name of the split, for the title.
+    path
+        Output file; its suffix determines the format.
+
+    Raises
+    ------
+    DataWriteError
+        If the file cannot be written.
+    """
+    from matplotlib import colormaps, rc_context
+    from matplotlib.figure import Figure
+
+    shown = sorted(range(len(curves)), key=lambda index: -curves[index].num_positive)[:_MAX_CURVES]
+    with rc_context({"font.size": _FONT_POINTS}):
+        figure = Figure(figsize=(_WIDTH, _WIDTH), layout="constrained", dpi=200)
+        axes = figure.subplots()
+        axes.plot([0, 1], [0, 1], color="0.7", linewidth=0.8, linestyle="--")
+        for colour, index in enumerate(sorted(shown)):
+            curve = curves[index]
+            points = _visible_points(curve)
+            axes.plot(
+                curve.false_positive_rates[points],
+                curve.true_positive_rates[points],
+                color=colormaps["tab10"](colour),
+                linewidth=1,
+                label=f"{curve.name}, area {curve.area:.3f}",
+            )
+        axes.set_aspect("equal")
+        axes.set_xlabel("false positive rate")
+        axes.set_ylabel("true positive rate")
+        title = f"{split}: area {curves[0].area:.3f}"
+        if len(curves) > 1:
+            mean = sum(curve.area for curve in curves) / len(curves)
+            title = f"{split}: mean area {mean:.3f} of {len(curves)} curves"
+        if len(shown) < len(curves):
+            title += f"\nthe {len(shown)} with most {split} vertices are drawn"
+        axes.set_title(title, fontsize=_FONT_POINTS)
+        axes.legend(frameon=False, fontsize=_FONT_POINTS - 2, loc="lower right")
+        save_plot(figure, path)
+
+
+def _visible_points(curve: RocCurve) -> NDArray[np.int64]:
+    """Select all points, or about as many as are visible, evenly along the curve."""
+    if len(curve.false_positive_rates) <= _MAX_POINTS:
+        return np.arange(len(curve.false_positive_rates))
+    indices = np.searchsorted(
+        curve.false_positive_rates + curve.true_positive_rates, np.linspace(0, 2, _MAX_POINTS)
+    )
+    return np.unique(np.minimum(indices, len(curve.false_positive_rates) - 1))

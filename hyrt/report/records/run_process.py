@@ -1,0 +1,160 @@
+"""Process that writes a run folder: its environment, its lock, and user-facing errors of failed writes."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import secrets
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from hyrt.errors import HyrtError, join_names
+from hyrt.runtime.hardware import cgroup_limits, processor_name
+
+
+@contextmanager
+def explain_write_errors(
+    path: Path, hint: str = "Free space, or choose a writable folder."
+) -> Iterator[None]:
+    """Convert an OSError in the block to a HyrtError with the file and a remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise HyrtError(f"{path} cannot be written: {error.strerror or error}. {hint}") from error
+
+
+_PACKAGES = ("hyrt", "torch", "numpy", "numba", "safetensors", "pydantic")
+_NUMERIC_PACKAGES = ("hyrt", "torch", "numpy", "numba")
+_VARIABLES = ("OMP_", "MKL_", "OPENBLAS_", "NUMBA_", "KMP_", "GOMP_", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD")
+
+
+def describe_environment() -> dict[str, Any]:
+    """Describe machine and software as JSON values.
+
+    Unknown values are None. Contains neither host name nor user name. Does not import the packages whose
+    versions it
+    reports.
+
+    Returns
+    -------
+    `date` (UTC, ISO 8601), `command` (list), `versions`, `platform`, `cpu` (`model`, `physical_cores`,
+    `logical_cores`, `affinity`: the CPUs that this process may use), `memory_bytes`, `cgroup` (`cpus`,
+    `memory_bytes`: the limits, None without a limit) and `variables` (environment variables that affect how
+    libraries use threads).
+    """
+    import psutil
+
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": list(sys.argv),
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES},
+        "platform": platform.platform(),
+        "cpu": {
+            "model": processor_name(),
+            "physical_cores": psutil.cpu_count(logical=False),
+            "logical_cores": psutil.cpu_count(),
+            "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        },
+        "memory_bytes": psutil.virtual_memory().total,
+        "cgroup": cgroup_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")),
+        "variables": {
+            name: value for name, value in sorted(os.environ.items()) if name.startswith(_VARIABLES)
+        },
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def changed_versions(run: Path) -> str:
+    """List packages whose version has changed since a run was started: `hyrt 0.1.0 (now 0.2.0)`.
+
+    Considers the packages that affect the bits of a step. Empty if there are no changes or the versions are
+    unknown.
+    """
+    try:
+        versions = json.loads((run / "env.json").read_bytes())["versions"]
+        recorded = {name: versions[name] for name in _NUMERIC_PACKAGES if versions.get(name)}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return ""
+    now = {name: _version(name) for name in recorded}
+    changed = [f"{name} {old} (now {now[name]})" for name, old in recorded.items() if now[name] != old]
+    return join_names(changed) if changed else ""
+
+
+_NAME = ".lock"
+
+
+@contextmanager
+def lock_run(folder: Path) -> Iterator[str]:
+    """Lock a run folder for this process; the operating system releases the lock when the process ends.
+
+    Yields a holder name, which is in the lock file until the block ends. If the name is still there although
+    the
+    folder is not locked, the holder was killed.
+
+    Raises
+    ------
+    HyrtError
+        If another process holds the lock, or the folder cannot be written.
+    """
+    path = folder / _NAME
+    try:
+        file = path.open("ab", buffering=0)
+    except OSError as error:
+        raise HyrtError(f"{path}: {error.strerror}: make the run's folder writable") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise HyrtError(
+                f"{folder}: another process is training this run: wait until it ends, or stop it"
+            ) from None
+        holder = f"{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}"
+        # Ignore a full disk: the run itself does not need the name.
+        with suppress(OSError):
+            file.truncate(0)
+            file.write(holder.encode())
+        try:
+            yield holder
+        finally:
+            with suppress(OSError):
+                file.truncate(0)
+
+
+def take_over(folder: Path, holder: str) -> ExitStack | None:
+    """Lock the run folder of a killed process; close the result to release the lock.
+
+    Returns None if the folder is unreachable, is locked, or was released regularly by its holder.
+
+    Parameters
+    ----------
+    folder
+        Path of the run folder, as used by its holder.
+    holder
+        Holder name from `lock_run`.
+    """
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context((folder / _NAME).open("rb+", buffering=0))
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # On another machine, the same path may be the folder of another run.
+            if file.read() != holder.encode():
+                return None
+            # Clear the name so that only one process takes over.
+            file.truncate(0)
+        except OSError:
+            return None
+        return stack.pop_all()

@@ -1,1 +1,0 @@
-"""Tables of predictions, explorations and run series."""

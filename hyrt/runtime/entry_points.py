@@ -1,0 +1,207 @@
+"""Entry-point groups of plug-ins: names are listed without imports, classes are imported on first use."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeVar
+
+from hyrt_perfmodel.suggestions import nearest_name
+
+from hyrt.errors import ConfigError, HyrtError, PluginConflictError, Terminated, describe_error
+from hyrt.runtime.shutdown import report_unexpected_exit
+
+Parent = TypeVar("Parent")
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPointGroup:
+    """One extension point; built-in kinds and third-party kinds are declared in the same group."""
+
+    group: str
+    """Name of the entry-point group, such as `hyrt.devices`."""
+    noun: str
+    """Noun for a name of the group in messages, such as `device kind`."""
+    error: type[HyrtError] = ConfigError
+    """Exception class for an unknown name or a broken plug-in."""
+    docs_hint: str = ""
+    """Last sentence of a message, which says where the names are documented; may be empty."""
+
+    def entries_by_name(self) -> dict[str, list[EntryPoint]]:
+        """Return all entry points by name, without importing them; several entries for one name are a
+        conflict.
+        """
+        by_name: dict[str, list[EntryPoint]] = {}
+        for entry in _installed(entry_points, self.group, tuple(sys.path)):
+            known = by_name.setdefault(entry.name, [])
+            # An editable installation may be listed twice.
+            if all(other.value != entry.value for other in known):
+                known.append(entry)
+        return by_name
+
+    def canonical_name(self, name: Any) -> Any:
+        """Return the declared name that equals `name` except for case, or `name` itself."""
+        if not isinstance(name, str) or name in (known := self.entries_by_name()):
+            return name
+        same = [other for other in known if other.casefold() == name.casefold()]
+        return same[0] if len(same) == 1 else name
+
+    def find_entry(self, name: str, *, nearest: str = "") -> EntryPoint:
+        """Return the only entry point with a name, without importing it.
+
+        Parameters
+        ----------
+        name
+            Declared name.
+        nearest
+            Text to compare with the known names if `name` is unknown; default: `name`.
+
+        Raises
+        ------
+        HyrtError
+            The group's `error` if the name is not declared; the message suggests the nearest name.
+        PluginConflictError
+            If two distributions declare the name.
+        """
+        known = self.entries_by_name()
+        if name not in known:
+            near = nearest_name(nearest or name, known)
+            hint = f" (did you mean {near!r}?)" if near else ""
+            known_names = f"the known ones are {', '.join(sorted(known))}"
+            if not known:
+                known_names = "none is declared: install hyrt again with pip, so that its own are known"
+            raise self.error(
+                f"unknown {self.noun} {name!r}{hint}: {known_names}{self.docs_hint and '. ' + self.docs_hint}"
+            )
+        return self.require_single(name, known[name])
+
+    def require_single(self, name: str, entries: list[EntryPoint]) -> EntryPoint:
+        """Return the single entry of a name's entry points.
+
+        Raises
+        ------
+        PluginConflictError
+            If there are several; the message names the distributions.
+        """
+        if len(entries) > 1:
+            owners, remedy = self.describe_conflict(entries)
+            raise PluginConflictError(f"{self.noun} {name!r} is declared by {owners}: {remedy}")
+        return entries[0]
+
+    def describe_conflict(self, entries: list[EntryPoint]) -> tuple[str, str]:
+        """Return the distributions that declare one name, and the remedy; the remedy never removes hyrt."""
+        owners = " and by ".join(sorted(provider(entry) for entry in entries))
+        foreign = sorted(provider(entry) for entry in entries if is_third_party(entry))
+        remedy = "one of them" if len(foreign) == len(entries) else " and ".join(foreign)
+        return owners, f"uninstall {remedy}"
+
+    def report_exit_of(self, entry: EntryPoint) -> AbstractContextManager[None]:
+        """Report a third-party entry point on standard error if the process ends within the block, in any
+        way.
+        """
+        if not is_third_party(entry):
+            return nullcontext()
+        return report_unexpected_exit(
+            f"hyrt: {self.noun} {entry.name!r} ended the process while it was being loaded: its "
+            f"{entry.value} is from {provider(entry)}; update or uninstall that package, or run without it"
+        )
+
+    def load(self, name: str) -> Any:
+        """Import the object that is declared under a name.
+
+        Raises
+        ------
+        HyrtError
+            The group's `error` if the name is not declared, or the object cannot be imported.
+        PluginConflictError
+            If two distributions declare the name.
+        """
+        entry = self.find_entry(name)
+        try:
+            if entry.module in sys.modules:
+                return entry.load()
+            with self.report_exit_of(entry):
+                return entry.load()
+        except BaseException as error:
+            # A plug-in may raise anything, including SystemExit: report the plug-in as broken.
+            if isinstance(error, KeyboardInterrupt | Terminated):
+                raise
+            reason = " ".join(describe_error(error).split())
+            raise self.error(
+                f"{self.noun} {name!r}: its {entry.value} ({provider(entry)}) is broken: "
+                f"{reason}{format_remedy(entry)}"
+            ) from error
+
+    def load_class(self, name: str, parent: type[Parent]) -> type[Parent]:
+        """Import the class that is declared under a name, like `load_model`.
+
+        Raises
+        ------
+        HyrtError
+            The group's `error`, also if the object is not a class derived from `parent` or lacks one of the
+            abstract methods of `parent`.
+        PluginConflictError
+            If two distributions declare the name.
+        """
+        cls, entry = self.load(name), self.find_entry(name)
+        if not (isinstance(cls, type) and issubclass(cls, parent)):
+            raise self.error(
+                f"{self.noun} {name!r}: {entry.value} is not a class derived from "
+                f"{parent.__module__}.{parent.__name__}{format_remedy(entry)}"
+            )
+        missing: frozenset[str] = getattr(cls, "__abstractmethods__", frozenset())
+        if missing:
+            methods = ", ".join(sorted(missing))
+            problem = f"its class {cls.__name__} does not define {methods}"
+            raise self.error(f"{self.describe(name)}: {problem}{format_remedy(entry)}")
+        return cls
+
+    def describe(self, name: str) -> str:
+        """Return a name with the distribution that declares it, such as `colour 'red' (acme 2.0)`."""
+        return f"{self.noun} {name!r} ({provider(self.find_entry(name))})"
+
+    @contextmanager
+    def wrap_errors(
+        self, name: str, doing: str, *, passing: tuple[type[Exception], ...] = ()
+    ) -> Iterator[None]:
+        """Turn exceptions of a declared kind's code into the group's `error`, naming kind and distribution.
+
+        hyrt's errors and those in `passing` are re-raised unchanged. `doing` names the failed operation, such
+        as `build`.
+        """
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, (HyrtError, *passing)):
+                raise
+            reason = " ".join(describe_error(error).split())
+            raise self.error(f"{self.describe(name)}: {doing} failed: {reason}") from error
+
+
+@lru_cache(maxsize=32)
+def _installed(
+    find: Callable[..., Iterable[EntryPoint]], group: str, path: tuple[str, ...]
+) -> tuple[EntryPoint, ...]:
+    """Return the entry points on a search path; cached, because reading the distributions' files is slow."""
+    return tuple(find(group=group))
+
+
+def is_third_party(entry: EntryPoint) -> bool:
+    """Return whether a distribution other than hyrt declares an entry point."""
+    return entry.dist is None or entry.dist.name.lower() != "hyrt"
+
+
+def format_remedy(entry: EntryPoint) -> str:
+    """Return the remedy for a broken entry point as the end of a message; empty if hyrt declares it."""
+    return f": update or uninstall {provider(entry)}" if is_third_party(entry) else ""
+
+
+def provider(entry: EntryPoint) -> str:
+    """Return name and version of the distribution that declares an entry point, or the entry point's
+    value.
+    """
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value

@@ -1,0 +1,129 @@
+"""Atomic file writes, checks of output files and paths, and the exceptions of damaged archives."""
+
+from __future__ import annotations
+
+import errno
+import lzma
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from hyrt.errors import ConfigError
+
+ARCHIVE_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    KeyError,
+    OverflowError,
+    RuntimeError,
+    ValueError,
+)
+
+
+def is_path_too_long(path: Path) -> bool:
+    """Return whether a path is too long for the system; pathlib would raise for such a path."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno == errno.ENAMETOOLONG
+    except ValueError:
+        pass
+    return False
+
+
+def write_atomically(
+    path: Path, data: bytes, on_operation: Callable[[str], None] = lambda doing: None
+) -> None:
+    """Write `data` to `path` through `atomic_file`; `on_operation` is also called with `write`."""
+    with atomic_file(path, on_operation) as file:
+        on_operation("write")
+        file.write(data)
+
+
+@contextmanager
+def atomic_file(path: Path, on_operation: Callable[[str], None] = lambda doing: None) -> Iterator[BinaryIO]:
+    """Open a temporary file that replaces `path` when the block ends: write, fsync, rename, fsync the folder.
+
+    The temporary file is `.<name>.<pid>.partial` in the same folder. It is removed on any failure; only a
+    killed process leaves it there.
+
+    Parameters
+    ----------
+    path
+        The file.
+    on_operation
+        Called before each operation (`open`, `fsync`, `replace`, `sync`); may raise an OSError in its place.
+
+    Raises
+    ------
+    OSError
+        The operating system's error. `path` is unchanged, unless only the final fsync of the folder failed:
+        then the new file is in place but may not survive a power failure.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        on_operation("open")
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            on_operation("fsync")
+            os.fsync(file.fileno())
+        on_operation("replace")
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    on_operation("sync")
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Fsync a folder, so that its file names survive a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def resolve_output_file(
+    output: Path, *, replace: bool, suffix: str = "", alternative_suffix: str = "", option: str = "--output"
+) -> Path:
+    """Return the regular file behind an output path, with symbolic links resolved.
+
+    `option` names the command-line option in messages.
+
+    Raises
+    ------
+    ConfigError
+        If the path is not a regular file, its folder is missing or not writable, it exists and `replace` is
+        not set, or its suffix is neither `suffix` nor `alternative_suffix`.
+    """
+    if str(output) == "-":
+        raise ConfigError(f"{option} -: nothing is written to the standard output: give the name of a file")
+    if suffix and output.suffix not in ("", suffix, alternative_suffix):
+        formats = f"{suffix} or {alternative_suffix}" if alternative_suffix else suffix
+        raise ConfigError(f"{output}: the file is written as {formats}: give a name that ends in {formats}")
+    file = Path(os.path.realpath(output))
+    # An atomic write would replace a device or FIFO. A pipe behind /dev/stdout has no other path, so its
+    # realpath does not exist.
+    exists = os.path.lexists(file) or output.exists()
+    if exists and not file.is_file():
+        kind = "folder" if file.is_dir() else "special file"
+        raise ConfigError(f"{output}: this is a {kind}: give the name of a regular file as {option}")
+    if file.exists() and not replace:
+        raise ConfigError(f"{output}: already exists: give another {option}, or --force")
+    if not file.parent.is_dir():
+        raise ConfigError(f"{file.parent}: no such folder: create it, or give another {option}")
+    # Check before hours of computing.
+    if not os.access(file.parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"{file.parent}: this folder cannot be written: give another {option}")
+    return file

@@ -1,0 +1,206 @@
+"""Setup of the process before torch and numba are used: environment settings, kernel cache folder, fork
+safety.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+from hyrt_perfmodel.user_cache import user_cache_dir
+
+from hyrt.errors import ConfigError, warn_user
+
+# Constants of glibc's <malloc.h>.
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
+
+_COMPILER = "torch._dynamo"
+
+
+class _LazyCompiler(ModuleType):
+    """Lazy stand-in for torch's compiler module, replaced by the real module on first real use.
+
+    torch's optimizers import the compiler only to exclude functions from compilation. If it is not loaded,
+    no function is compiled, so none has to be excluded.
+    """
+
+    def graph_break(self, *_: Any, **__: Any) -> None:
+        """Return at once: there is no compiled graph to break."""
+
+    def disable(self, function: Callable[..., Any], *_: Any, **__: Any) -> Callable[..., Any]:
+        """Return the function unchanged: it is never compiled."""
+        return function
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            if name.startswith("__") and name != "__path__":
+                raise AttributeError(name)  # Attributes that `inspect` reads from every module.
+            del sys.modules[self.__name__]
+        return getattr(import_module(self.__name__), name)
+
+
+def prepare_process() -> None:
+    """Let idle threads sleep, let the allocator keep freed pages, and defer the import of torch's compiler.
+
+    OpenMP's threads by default spin for milliseconds after each parallel region, on cores that another stage
+    could use. glibc returns large freed blocks to the system, so every step would pay page faults for its
+    temporaries, which cost more than the work itself. torch's first optimizer imports torch's compiler, which
+    takes a second; now only models that use the compiler import it. Settings in the user's environment take
+    precedence.
+    """
+    # hyrt reports broken connections itself; torch would log each one with C++ frames.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    # If torch is already loaded, its compiler may be loaded too.
+    sys.modules.setdefault(_COMPILER, _LazyCompiler(_COMPILER))
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if sys.platform == "linux" and not any(name.startswith("MALLOC_") for name in os.environ):
+        import ctypes
+
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+        if mallopt is not None:
+            for option, setting in (
+                (_M_MMAP_THRESHOLD, 1 << 30),
+                (_M_TRIM_THRESHOLD, 1 << 30),
+                (_M_TOP_PAD, 1 << 24),
+                (_M_ARENA_MAX, 1),
+            ):
+                mallopt(option, setting)
+
+
+def check_compiler() -> None:
+    """Check that numba can compile and cache kernels; numba's own errors name no remedy.
+
+    Raises
+    ------
+    ConfigError
+        Naming the environment variable and the remedy.
+    """
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        raise ConfigError("NUMBA_DISABLE_JIT is set, but hyrt works only with compiled kernels: unset it")
+    threads = os.environ.get("NUMBA_NUM_THREADS", "1")
+    if not threads.strip().isdecimal() or int(threads) < 1:
+        raise ConfigError(f"NUMBA_NUM_THREADS is {threads!r}: set it to a number of at least 1, or unset it")
+    configured = os.environ.get("NUMBA_CACHE_DIR")
+    if not any(map(_can_write, [*([Path(configured)] if configured else []), *_default_folders()])):
+        detail = (
+            f"not even NUMBA_CACHE_DIR ({configured})" if configured else "not even one for temporary files"
+        )
+        raise ConfigError(
+            f"hyrt cannot write to any folder for compiled kernels, {detail}: set NUMBA_CACHE_DIR to a "
+            "writable folder"
+        )
+
+
+def ensure_kernel_cache() -> None:
+    """Create a temporary kernel cache if neither the package's folder nor the user's cache is writable.
+
+    Every process then recompiles its kernels. No-op if NUMBA_CACHE_DIR is set. The folder is new and
+    private, because numba executes cached files.
+    """
+    if "NUMBA_CACHE_DIR" in os.environ:
+        return
+    if any(map(_can_write, _default_folders())):
+        return
+    import atexit
+    import shutil
+    import tempfile
+
+    try:
+        folder = tempfile.mkdtemp(prefix="hyrt-kernels-")
+    except OSError:
+        return  # `check_compiler` reports this when a kernel is needed.
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["NUMBA_CACHE_DIR"] = folder
+    if "numba" in sys.modules:
+        sys.modules["numba"].config.CACHE_DIR = folder
+    warn_user(
+        "no folder for compiled kernels is writable, so every run compiles them again (half a minute): "
+        "set NUMBA_CACHE_DIR to a writable folder",
+        RuntimeWarning,
+    )
+
+
+def _default_folders() -> tuple[Path, Path]:
+    """Return numba's default folders for compiled kernels."""
+    return Path(__file__).parents[1] / "nn" / "__pycache__", user_cache_dir() / "numba"
+
+
+def _can_write(folder: Path) -> bool:
+    """Return whether the folder is writable, or can be created in its first existing ancestor."""
+    # Unlike os.path.exists, Path.exists raises if an ancestor may not be entered, such as another user's
+    # home.
+    while not os.path.exists(folder) and folder != folder.parent:
+        folder = folder.parent
+    return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
+
+
+# The value is the process id, so a new interpreter started by a forked child is not marked.
+_MARK = "HYRT_FORKED"
+# Upper bound of importing torch from a slow disk. After that the fork proceeds, even if the child may hang.
+_MAX_WAIT_S = 60.0
+# Neither module locks nor the lock of numba's compiler notify waiters, so both are polled.
+_POLL_S = 0.01
+
+
+@cache
+def register_fork_handlers() -> None:
+    """Make every later fork of this process first wait for imports and compilations in other threads.
+
+    Otherwise the child would inherit locks of modules under import and of numba's compiler, held by threads
+    that do not exist in the child: its first use of either would wait forever.
+    """
+    # Handlers run in reverse order of registration. `logging`, whose lock an import may take, must register
+    # first.
+    assert logging
+    os.register_at_fork(before=_wait_for_locks)
+
+
+def _wait_for_locks() -> None:
+    end = time.monotonic() + _MAX_WAIT_S
+    while _others_hold_locks() and time.monotonic() < end:
+        time.sleep(_POLL_S)
+
+
+def _others_hold_locks() -> bool:
+    this_thread = threading.get_ident()
+    return any(
+        _holds_locks(frame) for thread, frame in sys._current_frames().items() if thread != this_thread
+    )
+
+
+def _holds_locks(frame: FrameType | None) -> bool:
+    """Return whether a thread is in numba's compiler or in an import of hyrt; other imports do not count."""
+    is_import = False
+    while frame is not None:
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package == "numba":
+            return True
+        # From the innermost call outwards: hyrt may itself run inside another library's import.
+        if package == "hyrt" and (is_import or frame.f_code.co_name == "<module>"):
+            return True
+        is_import = is_import or package == "importlib"
+        frame = frame.f_back
+    return False
+
+
+@cache
+def mark_forks() -> None:
+    """Mark processes that are forked from this one from now on; see `forked_after_threads`."""
+    os.register_at_fork(after_in_child=lambda: os.environ.update({_MARK: str(os.getpid())}))
+
+
+def forked_after_threads() -> bool:
+    """Return whether this process was forked after `mark_forks`.
+
+    OpenMP's threads exist only in the parent: torch's first parallel loop would wait forever.
+    """
+    return os.environ.get(_MARK) == str(os.getpid())

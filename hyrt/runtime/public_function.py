@@ -1,0 +1,104 @@
+"""Errors of public functions: one-line messages for wrong calls, tracebacks with only the user's frames."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from functools import wraps
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from hyrt_perfmodel.suggestions import nearest_name
+
+from hyrt.errors import ConfigError, HyrtError, is_user_frame, one_line
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def public_function(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function report wrong arguments in one line, and shorten the tracebacks of hyrt's errors.
+
+    With HYRT_TRACEBACK=1 in the environment, tracebacks are complete.
+    """
+    signature = inspect.signature(function)
+    name = f"hyrt.{function.__name__}"
+
+    @wraps(function)
+    def call(*args: P.args, **named: P.kwargs) -> R:
+        try:
+            signature.bind(*args, **named)
+        except TypeError as error:
+            raise ConfigError(_describe_call(name, signature, args, named, error)) from None
+        try:
+            return function(*args, **named)
+        except HyrtError as error:
+            if os.environ.get("HYRT_TRACEBACK"):
+                raise
+            causes = _list_causes(error)
+            for cause in causes:
+                cause.with_traceback(_shorten_traceback(cause))
+            # The error's message already includes the messages of hyrt's own causes.
+            root = next((cause for cause in causes if not isinstance(cause, HyrtError)), error.__cause__)
+            raise error.with_traceback(_shorten_traceback(error)) from root
+
+    return call
+
+
+def _describe_call(
+    name: str,
+    signature: inspect.Signature,
+    args: tuple[Any, ...],
+    named: Mapping[str, Any],
+    error: TypeError,
+) -> str:
+    """Return a message about the wrong arguments of a call, with the remedy."""
+    parameters = signature.parameters.values()
+    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    repeated = next((argument for argument in positional[: len(args)] if argument in named), None)
+    if repeated is not None:
+        first, second = args[positional.index(repeated)], named[repeated]
+        values = one_line(f"as {first!r:.40} and as {repeated}={second!r:.60}")
+        text = f"{name}: {repeated} is given twice, {values}"
+        if repeated == "model" and isinstance(first, str) and isinstance(second, Mapping):
+            return f"{text}: give one, such as model={ {'kind': first, **second}!r:.100}"
+        return f"{text}: give one of them"
+    unknown = next((argument for argument in named if argument not in signature.parameters), None)
+    if len(args) > len(positional):
+        return (
+            f"{name} takes only {', '.join(positional)} by position, but {len(args)} arguments are given by "
+            f"position: write the names of the others, see help({name})"
+        )
+    if unknown is not None:
+        near = nearest_name(unknown, list(signature.parameters))
+        return f"{name} has no argument {unknown!r}: " + (
+            f"did you mean {near!r}?" if near else f"help({name}) lists them"
+        )
+    return f"{name}: {error}: see help({name})"
+
+
+def _list_causes(error: BaseException) -> list[BaseException]:
+    """Return the causes of an error, the direct one first."""
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None and cause not in chain:
+        chain.append(cause)
+    return chain[1:]
+
+
+def _shorten_traceback(error: BaseException) -> TracebackType | None:
+    """Return an error's traceback without frames of hyrt and of libraries.
+
+    A library's error without user frames keeps its last frame, because its message names no location.
+    """
+    entries, entry = [], error.__traceback__
+    while entry is not None:
+        entries.append(entry)
+        entry = entry.tb_next
+    shown = [entry for entry in entries if is_user_frame(entry.tb_frame)]
+    if not shown and not isinstance(error, HyrtError):
+        shown = entries[-1:]
+    traceback = None
+    for entry in reversed(shown):
+        traceback = TracebackType(traceback, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return traceback

@@ -1,0 +1,324 @@
+"""Named stage threads joined by channels, with shared failure handling and shutdown, and the watchdog that
+ends a run without progress.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from hyrt.errors import StageError, StallError, describe_error
+from hyrt.runtime.channel import Channel, ChannelClosedError
+
+
+class Watchdog:
+    """Detect that an activity counter stays unchanged while the consumer waits.
+
+    Parameters
+    ----------
+    timeout_s
+        Longest time without a change.
+    activity
+        Returns a number that changes with any progress.
+    is_waiting
+        Returns whether the consumer is waiting; its own work does not count as a stall.
+    on_stall
+        Called once with the stacks of all threads.
+    clock
+        Clock in seconds; replaceable in tests.
+    """
+
+    def __init__(
+        self,
+        timeout_s: float,
+        activity: Callable[[], int],
+        is_waiting: Callable[[], bool],
+        on_stall: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._activity = activity
+        self._waiting = is_waiting
+        self._on_stall = on_stall
+        self._clock = clock
+        self._seen = -1
+        self._since = clock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="hyrt.guard", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def check(self, late_s: float = 0.0) -> bool:
+        """Check for progress once; return True if the run has stalled.
+
+        Parameters
+        ----------
+        late_s
+            Delay of this check beyond its schedule: the process was stopped or the machine slept, so no
+            progress was possible.
+        """
+        now = self._clock()
+        self._since += late_s
+        activity = self._activity()
+        if activity != self._seen or not self._waiting():
+            self._seen = activity
+            self._since = now
+            return False
+        return now - self._since >= self._timeout_s
+
+    def _watch(self) -> None:
+        pause_s = min(1.0, self._timeout_s / 4)
+        last_check = self._clock()
+        while not self._stop.wait(pause_s):
+            now = self._clock()
+            # A busy machine delays a check a little; during such a delay progress was possible.
+            late_s = now - last_check - 2 * pause_s
+            last_check = now
+            if self.check(max(0.0, late_s)):
+                self._on_stall(format_thread_stacks())
+                return
+
+
+def format_thread_stacks() -> str:
+    """Return the formatted stack of every thread, with thread names."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    parts = []
+    for ident, frame in sys._current_frames().items():
+        stack = "".join(traceback.format_stack(frame))
+        parts.append(f"thread {names.get(ident, ident)}\n{stack}")
+    return "\n".join(parts)
+
+
+# A healthy stage ends within one step after its channels fail. Users are promised an end within 5 s.
+_JOIN_S = 5.0
+# A thread that has hung for the whole stall timeout is unlikely to recover; the others end at once.
+_JOIN_AFTER_STALL_S = 1.0
+
+
+class StageProgress:
+    """Current work of one stage thread, updated by the thread itself.
+
+    Parameters
+    ----------
+    stage
+        Stage of the thread.
+    device
+        Device that the stage works on.
+    recent
+        Log of started steps, for the report of a stall.
+    """
+
+    def __init__(self, stage: str, device: str, recent: deque[tuple[str, str, int]]) -> None:
+        self._default_stage = self._stage = stage
+        self.device = device
+        self._recent = recent
+        self._step = -1
+
+    def begin_step(self, step: int, stage: str = "") -> None:
+        """Record that the thread starts a step, of another stage if `stage` is set."""
+        self._stage, self._step = stage or self._default_stage, step
+        self._recent.append((self._stage, self.device, step))
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the thread has started any step."""
+        return self._step >= 0
+
+    def __str__(self) -> str:
+        return f"{self._stage} on {self.device} at step {self._step}"
+
+
+class StageThreads:
+    """The threads of a pipeline's stages, and the channels between them.
+
+    The first failure wins: it fails every channel, so that every thread ends, and the consumer raises it.
+    `close` joins all threads within a time limit; a thread that exceeds the limit is named in an error.
+
+    Parameters
+    ----------
+    stall_timeout_s
+        Longest time without progress while the consumer waits.
+    on_stall
+        Called with the stacks of all threads after a stall.
+    on_failure
+        Called with the first failure, in the thread that failed.
+    explain_stall
+        Called after a stall; returns the failure to raise if something else has blocked the threads, or None.
+    channel_observer
+        Returns the occupancy callback of a named channel, or None.
+    on_close
+        Called before the threads are joined; must release threads that wait for something other than a
+        channel, which then raise `ChannelClosedError`.
+    """
+
+    def __init__(
+        self,
+        *,
+        stall_timeout_s: float,
+        on_stall: Callable[[str], None],
+        on_failure: Callable[[BaseException], None] = lambda failure: None,
+        explain_stall: Callable[[], BaseException | None] = lambda: None,
+        channel_observer: Callable[[str], Callable[[int], None] | None] = lambda name: None,
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._on_close = on_close
+        self._timeout_s = stall_timeout_s
+        self._report_stall = on_stall
+        self._report_failure = on_failure
+        self._cause_of_stall = explain_stall
+        self._watch = channel_observer
+        self._channels: list[Channel[Any]] = []
+        self._threads: dict[threading.Thread, StageProgress] = {}
+        self._failure: BaseException | None = None
+        self._failing = threading.Lock()
+        self._is_closing = False
+        self._recent: deque[tuple[str, str, int]] = deque(maxlen=32)
+        self._consumer_waits = False
+        self._consumer_does = ""
+        self._moves = 0
+        self._guard = Watchdog(stall_timeout_s, self._activity, lambda: self._consumer_waits, self._stalled)
+
+    def add_channel(self, name: str, capacity: int) -> Channel[Any]:
+        """Create a channel that fails together with the group."""
+        channel: Channel[Any] = Channel(name, capacity, self._watch(name))
+        self._channels.append(channel)
+        return channel
+
+    def add_thread(self, name: str, stage: str, device: str, body: Callable[[StageProgress], None]) -> None:
+        """Add a thread, started with the group; its body reports its progress through the `ChunkBuffer`."""
+        place = StageProgress(stage, device, self._recent)
+
+        def run() -> None:
+            try:
+                body(place)
+            except BaseException as error:
+                if error is self._failure or (isinstance(error, ChannelClosedError) and self._is_closing):
+                    return
+                if isinstance(error, StageError):
+                    # The message already names stage, device and step.
+                    self._fail(error)
+                    return
+                failure = StageError(
+                    f"error in {place}: {describe_error(error).removeprefix(f'{place.device}: ')}"
+                )
+                failure.__cause__ = error
+                self._fail(failure)
+
+        self._threads[threading.Thread(target=run, name=name, daemon=True)] = place
+
+    @contextmanager
+    def consumer_waiting(self, doing: str = "") -> Iterator[None]:
+        """Mark the consumer as waiting for the threads, or busy with bounded work, within the block."""
+        self._consumer_does = doing
+        self._consumer_waits = True
+        try:
+            yield
+        finally:
+            self._consumer_waits = False
+            self._consumer_does = ""
+
+    def raise_failure(self) -> None:
+        """Raise the first failure so far, if any; for a consumer that is busy with other work."""
+        if self._failure is not None:
+            raise self._failure
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        self._guard.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every thread.
+
+        Raises
+        ------
+        StageError
+            If a thread does not end within the time limit; the message names the thread.
+        """
+        self._is_closing = True
+        self._guard.close()
+        end = ChannelClosedError("the pipeline is closed")
+        for channel in self._channels:
+            channel.fail(end)
+        self._on_close()
+        join_s = _JOIN_AFTER_STALL_S if isinstance(self._failure, StallError) else _JOIN_S
+        deadline = time.monotonic() + join_s
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, deadline - time.monotonic()))
+        stuck = [thread.name for thread in self._threads if thread.is_alive()]
+        if stuck:
+            message = f"thread {', '.join(stuck)} did not end within {join_s:g} s"
+            if self._failure is not None:
+                raise StageError(f"{self._failure}; {message}") from self._failure
+            raise StageError(message)
+
+    def _fail(self, failure: BaseException) -> None:
+        with self._failing:
+            if self._failure is not None:
+                return
+            self._failure = failure
+        self._report_failure(failure)
+        for channel in self._channels:
+            channel.fail(failure)
+
+    def _stalled(self, stacks: str) -> None:
+        cause = self._cause_of_stall()
+        if cause is not None:
+            self._fail(cause)
+            return
+        recent = [f"{stage} on {device}: step {step}" for stage, device, step in self._recent]
+        last = recent[-1] if recent else "nothing has started"
+        busy = self._busy()
+        summary = f"{', '.join(busy)} did not return" if busy else f"last: {last}"
+        stalled = StallError(
+            f"nothing moved for {self._timeout_s:g} s ({summary}); raise runtime.stall_timeout_s if a "
+            "step takes that long"
+        )
+        # Fail first: the run must end even if the report cannot be written.
+        self._fail(stalled)
+        try:
+            events = "\n".join(recent)
+            self._report_stall(f"{stalled}\n\n{stacks}\nlast pipeline events\n{events}\n")
+        except OSError as error:
+            stalled.add_note(f"the stacks of all threads could not be written: {error}")
+
+    def _busy(self) -> list[str]:
+        """Return the current work of all threads that do not wait in a channel."""
+        frames = sys._current_frames()
+        busy = [self._consumer_does] if self._consumer_does else []
+        for thread, place in self._threads.items():
+            frame = frames.get(thread.ident or 0)
+            while frame is not None and frame.f_globals.get("__name__") != Channel.__module__:
+                frame = frame.f_back
+            if frame is None and thread.is_alive() and place.has_started:
+                busy.append(str(place))
+        return busy
+
+    def record_progress(self) -> None:
+        """Record progress that passes through no channel. Thread-safe."""
+        self._moves += 1
+
+    def _activity(self) -> int:
+        return self._moves + sum(
+            s.sent + s.received for s in (channel.statistics() for channel in self._channels)
+        )

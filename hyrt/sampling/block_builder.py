@@ -1,0 +1,345 @@
+"""Construction of blocks: shuffled targets of each step, blocks of sampled neighbours, and square blocks of
+subgraphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.graph.graph import Graph
+from hyrt.graph.topology import Topology
+from hyrt.runtime.buffer_pool import BufferPool, PooledArrays
+from hyrt.runtime.rng import SHUFFLE, stream_key
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.block import Block, Ids
+from hyrt.sampling.checks import check_step, id_dtype
+from hyrt.sampling.excluded_edges import ExcludedEdges
+from hyrt.sampling.kernels import relabel
+from hyrt.sampling.minibatch import MiniBatch
+from hyrt.sampling.sampler import EdgeValues, Hop, gather_edge_values
+
+
+class TargetShuffler:
+    """Batches of shuffled targets; each epoch's order is a function of the seed and the epoch alone."""
+
+    def __init__(self, targets: Ids, batch_size: int, seed: int) -> None:
+        self._targets = targets
+        self._batch_size = batch_size
+        self._seed = seed
+        self._epoch = -1
+        self._order: Ids = targets
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return -(-len(self._targets) // self._batch_size)
+
+    def batch(self, step: int) -> Ids:
+        """Return the targets of one step of the run."""
+        epoch, position = divmod(check_step(step), self.steps_per_epoch)
+        if epoch != self._epoch:
+            key = int(stream_key(self._seed, SHUFFLE, epoch, 0))
+            self._order = np.random.Generator(np.random.Philox(key=key)).permutation(self._targets)
+            self._epoch = epoch
+        start = position * self._batch_size
+        return self._order[start : start + self._batch_size]
+
+
+_GRAIN = 1024
+
+LayerSampleFunction = Callable[[int, Ids, bool, PooledArrays], Hop]
+"""Draws the neighbours of one layer: its number (1..L, the targets' is L), [n] distinct vertices, whether
+vertices are to be numbered as in `Hop.sources`, and where memory for the result is taken from."""
+
+
+class BoundedDegrees:
+    """Degrees, clipped to a limit, and their GCN scales.
+
+    Parameters
+    ----------
+    edges
+        Provides the true degrees.
+    limit
+        The limit; -1 for none.
+    """
+
+    def __init__(self, edges: Topology | ExcludedEdges, limit: int) -> None:
+        self._edges = edges
+        self._most = limit
+
+    @cached_property
+    def in_degrees(self) -> NDArray[np.int32]:
+        """Return [V] int32, as `Topology.in_degrees`."""
+        degrees = self._edges.in_degrees
+        return degrees if self._most < 0 else np.minimum(degrees, self._most)
+
+    @property
+    def weighted_degrees(self) -> NDArray[np.float32]:
+        """Return [V] float32, as `Topology.weighted_degrees`; the weights themselves are not clipped."""
+        return self._edges.weighted_degrees if self._most < 0 else self.in_degrees.astype(np.float32)
+
+    @cached_property
+    def gcn_scale(self) -> NDArray[np.float32]:
+        """Return [V] float32, as `Topology.gcn_scale`."""
+        scale: NDArray[np.float32] = 1 / np.sqrt(self.weighted_degrees + np.float32(1))
+        return scale
+
+
+class BlockBuilder:
+    """Builds L blocks around targets, layer by layer, from neighbours that a callback samples.
+
+    Parameters
+    ----------
+    layers
+        The blocks of a mini-batch.
+    max_degrees
+        Per layer, counted from the input, the limit of the degrees; -1 and None for true degrees.
+    graph, seed, class_weights
+        The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        layers: int,
+        seed: int,
+        class_weights: NDArray[np.float32] | None = None,
+        max_degrees: Sequence[int] | None = None,
+    ) -> None:
+        self._graph = graph
+        self._layers = layers
+        self._seed = seed
+        self._class_weights = class_weights
+        self._most_degrees = list(max_degrees or [-1] * layers)
+        self._stated = self._stated_degrees(graph.topology)
+        self._excluded: ExcludedEdges | None = None
+        self.ids = id_dtype(graph)
+        self.local = np.full(graph.num_vertices, -1, np.int32)
+        """[V] int32 scratch, all -1 between two mini-batches."""
+        self.pool = BufferPool()
+        """Buffer pool of the mini-batches; buffers return when a mini-batch is released."""
+
+    def _stated_degrees(self, edges: Topology | ExcludedEdges) -> list[Topology | BoundedDegrees]:
+        """Return the degrees per layer, the input's first."""
+        made = {most: BoundedDegrees(edges, most) for most in self._most_degrees}
+        return [
+            edges if most < 0 and isinstance(edges, Topology) else made[most] for most in self._most_degrees
+        ]
+
+    def exclude(self, excluded: ExcludedEdges | None) -> None:
+        """Exclude edges from all following mini-batches; None excludes nothing."""
+        if excluded is not self._excluded:
+            self._excluded = excluded
+            self._stated = self._stated_degrees(self._graph.topology if excluded is None else excluded)
+
+    def build(
+        self,
+        step: int,
+        targets: Ids,
+        workers: Workers,
+        sample_layer: LayerSampleFunction,
+        *,
+        in_place: bool,
+        may_overwrite: bool = True,
+    ) -> MiniBatch:
+        """Build a mini-batch.
+
+        Parameters
+        ----------
+        step
+            Step of the run.
+        targets
+            [n] distinct vertices.
+        workers
+            The team of threads that runs the chunks.
+        sample_layer
+            Samples the neighbours of each layer, the targets' layer first.
+        in_place
+            Leave the first block's sources unlabelled, to be read from the feature matrix in place.
+        may_overwrite
+            Whether the neighbours that `sample_layer` returns may be overwritten because nothing else reads
+            them.
+        """
+        arrays = PooledArrays(self.pool)
+        blocks: list[Block] = []
+        destinations = targets
+        for layer in range(self._layers, 0, -1):
+            reads_in_place = in_place and layer == 1
+            hop = sample_layer(layer, destinations, not reads_in_place, arrays)
+            if self._excluded is not None:
+                hop = self._excluded.remove_from(destinations, hop, self.local, arrays)
+            block = self._block(
+                destinations, hop, layer, step, workers, reads_in_place, arrays, drawn_here=may_overwrite
+            )
+            blocks.append(block)
+            if block.sources is not None:
+                destinations = block.sources
+        labels = self._graph.vertices.select_labels(targets)
+        batch = MiniBatch(
+            step=step,
+            targets=targets,
+            blocks=blocks[::-1],
+            labels=labels,
+            target_weights=None if self._class_weights is None else self._class_weights[labels],
+            normalizer=float(len(targets)),
+        )
+        batch.on_release(arrays.release)
+        return batch
+
+    def _block(
+        self,
+        destinations: Ids,
+        hop: Hop,
+        layer: int,
+        step: int,
+        workers: Workers,
+        in_place: bool,
+        arrays: PooledArrays,
+        *,
+        drawn_here: bool,
+    ) -> Block:
+        stated = self._stated[layer - 1]
+        degrees = hop.degrees if stated is self._graph.topology else stated.in_degrees[destinations]
+        # Look up edge values before columns overwrite the neighbours.
+        values = hop.values or gather_edge_values(
+            self._graph.topology, destinations, hop.offsets, hop.neighbors, workers, arrays, hop.edges
+        )
+        if in_place:
+            sources, columns = None, hop.neighbors
+            num_src, source_degrees = self._graph.num_vertices, stated.in_degrees
+        else:
+            sources, columns = self._relabelled(destinations, hop, arrays, drawn_here)
+            num_src = len(sources)
+            source_degrees = arrays.take(num_src, np.int32)
+
+            def look_up(start: int, stop: int) -> None:
+                np.take(stated.in_degrees, sources[start:stop], out=source_degrees[start:stop], mode="clip")
+
+            workers.run(look_up, num_src, 16 * _GRAIN)
+        block = Block(
+            indptr=hop.offsets,
+            columns=columns,
+            destinations=destinations,
+            sources=sources,
+            num_src=num_src,
+            degrees=degrees,
+            source_degrees=source_degrees,
+            source_scale=(lambda: stated.gcn_scale) if in_place else None,
+            layer=layer,
+            step=step,
+            seed=self._seed,
+            weights=hop.weights,
+            edge_types=hop.edge_types,
+            edge_weights=values.weights,
+            edge_features=values.features,
+            resident=hop.resident,
+        )
+        if block.edge_weights is not None:
+            sums = stated.weighted_degrees
+            block.weighted_degrees = sums[destinations]
+            block.source_weighted_degrees = sums if sources is None else sums[sources]
+            if self._graph.types is not None:
+                assert hop.edges is not None, "who draws by relation says which edges were drawn"
+                block.run_weights = self._graph.topology.relation_weights[hop.edges]
+                if self._excluded is not None:
+                    assert hop.edge_types is not None
+                    rows = np.repeat(destinations, np.diff(hop.offsets))
+                    block.run_weights = self._excluded.run_weights(rows, hop.edge_types, block.run_weights)
+        # Targets and neighbours were validated on entry.
+        return block.trusted()
+
+    def _relabelled(
+        self, destinations: Ids, hop: Hop, arrays: PooledArrays, drawn_here: bool
+    ) -> tuple[Ids, Ids]:
+        """Return sources and columns, from the hop if it has them."""
+        if hop.sources is not None and hop.columns is not None:
+            return hop.sources, hop.columns
+        # There are at most as many sources as vertices.
+        most = min(len(destinations) + len(hop.neighbors), self._graph.num_vertices)
+        room = arrays.take(most, destinations.dtype)
+        # Each neighbour is read before its column is written.
+        in_its_place = drawn_here and hop.neighbors.dtype == np.int32
+        columns = hop.neighbors if in_its_place else arrays.take(len(hop.neighbors), np.int32)
+        return room[: relabel(destinations, hop.neighbors, self.local, room, columns)], columns
+
+
+def build_square_blocks(
+    topology: Topology,
+    arrays: PooledArrays,
+    *,
+    layers: int,
+    step: int,
+    seed: int,
+    sources: Ids,
+    num_targets: int,
+    offsets: Ids,
+    columns: Ids,
+    weights: NDArray[np.float32] | None = None,
+    workers: Workers,
+    in_place: bool,
+) -> list[Block]:
+    """Build the blocks of all layers: the same edges, but the last has only target destinations.
+
+    Parameters
+    ----------
+    topology
+        The edges of the graph.
+    arrays
+        Where the memory of the result is taken from.
+    layers
+        The number of blocks.
+    step, seed
+        The key of the dropout masks.
+    sources
+        [n] vertices of the rows, the targets' first; one may have several rows.
+    num_targets
+        How many of the rows are targets.
+    offsets, columns, weights
+        The edges as CSR over all rows, and their weights.
+    workers
+        The team of threads that looks up what edges have.
+    in_place
+        Whether the first block's sources are vertices of the graph.
+    """
+    num = len(sources)
+    degrees = arrays.take(num, np.int32)
+    np.take(topology.in_degrees, sources, out=degrees, mode="clip")
+    values, sums, of_sources = EdgeValues(), None, None
+    if topology.has_edge_values:
+        values = gather_edge_values(topology, sources, offsets, sources[columns], workers, arrays)
+    if values.weights is not None:
+        sums = topology.weighted_degrees
+        of_sources = sums[sources]
+    blocks = []
+    for layer in range(1, layers + 1):
+        rows = num_targets if layer == layers else num
+        edges = slice(0, int(offsets[rows]))
+        block = Block(
+            indptr=offsets[: rows + 1],
+            columns=columns[edges],
+            destinations=sources[:rows],
+            sources=sources,
+            num_src=num,
+            degrees=degrees[:rows],
+            source_degrees=degrees,
+            layer=layer,
+            step=step,
+            seed=seed,
+            weights=None if weights is None else weights[edges],
+            edge_weights=None if values.weights is None else values.weights[edges],
+            edge_features=None if values.features is None else values.features[edges],
+            weighted_degrees=None if of_sources is None else of_sources[:rows],
+            source_weighted_degrees=of_sources,
+        )
+        if in_place and layer == 1:
+            vertices = arrays.take(block.num_edges, sources.dtype)
+            np.take(sources, block.columns, out=vertices, mode="clip")
+            block.columns, block.sources = vertices, None
+            block.num_src, block.source_degrees = topology.num_vertices, topology.in_degrees
+            block.source_scale = lambda: topology.gcn_scale
+            block.source_weighted_degrees = sums
+        blocks.append(block.trusted())
+    return blocks

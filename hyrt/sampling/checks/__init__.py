@@ -1,1 +1,0 @@
-"""Checks of the arguments of samplers, and of neighbours that others sampled."""

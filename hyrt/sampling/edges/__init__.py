@@ -1,1 +1,0 @@
-"""Weights and features of edges."""

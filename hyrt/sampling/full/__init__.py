@@ -1,1 +1,0 @@
-"""Sampler of full-graph training: every step uses the full graph."""

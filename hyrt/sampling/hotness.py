@@ -1,0 +1,233 @@
+"""Hotness of vertices: how often each feature row is read in an epoch, estimated or counted
+before training.
+"""
+
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.formatting import short_repr
+from hyrt.graph.topology import Topology
+from hyrt.runtime.numba_cache import nb
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.sampler import Sampler
+from hyrt.sampling.sampler_settings import SamplerSettings
+
+
+def count_accesses(
+    sampler: Sampler,
+    steps: Sequence[int],
+    fraction: float,
+    num_vertices: int,
+    workers: Workers,
+    *,
+    all_units: bool = False,
+) -> NDArray[np.float64]:
+    """Count how often one trainer reads the row of each vertex in some steps, [V].
+
+    Parameters
+    ----------
+    sampler
+        Draws the same for a step whenever it is asked.
+    steps
+        The steps, of the run.
+    fraction
+        The part of each step's units that the trainer has.
+    num_vertices
+        The vertices of the graph.
+    workers
+        The threads that sample.
+    all_units
+        Whether all units of a step are sampled, as many at a time as the trainer has, and the mean is taken:
+        for few units that differ much from each other.
+    """
+    visits = np.zeros(num_vertices)
+    for step in steps:
+        units = sampler.units(step)
+        size = math.ceil(fraction * len(units))
+        starts = range(0, len(units) - size + 1, size) if all_units else range(1)
+        for start in starts:
+            batch = sampler.sample(step, units[start : start + size], workers, in_place=False)
+            sources = batch.blocks[0].sources
+            assert sources is not None
+            np.add.at(visits, sources, 1 / len(starts))
+            batch.release()
+    return visits
+
+
+def access_probabilities(
+    topology: Topology, target_probabilities: NDArray[np.float64], fanouts: Sequence[int]
+) -> NDArray[np.float64]:
+    """Compute the probability that a mini-batch reads each vertex's row.
+
+    Parameters
+    ----------
+    topology
+        The edges.
+    target_probabilities
+        [V] the probability that each vertex is a target of the mini-batch.
+    fanouts
+        Neighbours of each vertex per layer, the targets' layer first; -1 takes all.
+
+    Returns
+    -------
+    [V] float64 from 0 to 1.
+    """
+    degrees = np.maximum(topology.in_degrees, 1)
+    reached = target_probabilities
+    # [V] the probability that a vertex has been reached and has drawn a given one of its neighbours.
+    drawing = np.zeros(len(target_probabilities))
+    for fanout in fanouts:
+        part = np.minimum(1.0, fanout / degrees) if fanout >= 0 else 1.0
+        drawing += part * (reached - drawing)
+        # The logarithm of 0 would make others of it not a number.
+        missed = np.zeros(len(target_probabilities))
+        _add_to_neighbours(
+            topology.indptr, topology.indices, np.log1p(-np.minimum(drawing, 1 - 1e-15)), missed
+        )
+        reached = 1 - (1 - target_probabilities) * np.exp(missed)
+    return reached
+
+
+def expected_accesses(
+    topology: Topology,
+    target_weights: NDArray[np.float64],
+    batches: Sequence[int],
+    fanouts: Sequence[int],
+) -> NDArray[np.float64]:
+    """Compute the number of steps per epoch in which a rank is expected to read each row.
+
+    Parameters
+    ----------
+    topology
+        The edges.
+    target_weights
+        [V] the probability that this rank trains the vertex if a step has one target.
+    batches
+        The targets of each step, over all ranks.
+    fanouts
+        Neighbours of each vertex per layer, the targets' layer first; -1 takes all.
+
+    Returns
+    -------
+    [V] float64, from 0 to the number of steps.
+    """
+    total = np.zeros(topology.num_vertices)
+    for size, steps in zip(*np.unique(batches, return_counts=True), strict=True):
+        total += steps * access_probabilities(topology, np.minimum(size * target_weights, 1.0), fanouts)
+    return total
+
+
+@nb.njit(nogil=True, cache=True, error_model="numpy")
+def _add_to_neighbours(indptr, indices, values, sums):
+    """Add values[v] to sums[u], for every edge from u into v."""
+    for v in range(len(indptr) - 1):
+        if values[v] != 0:
+            for e in range(indptr[v], indptr[v + 1]):
+                sums[indices[e]] += values[v]
+
+
+# Sampled steps per fold.
+_IN_FOLD = 16
+# Number of folds if the ranking itself is based on counts.
+_FOLDS = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HotnessRanking:
+    """Vertices whose rows may be read, the most frequently read ones first."""
+
+    vertices: NDArray[Any]
+    """[n] the vertices."""
+    accesses: NDArray[np.float64]
+    """[n] estimated number of steps per epoch that read each row; if counted, not necessarily decreasing."""
+
+    __repr__ = short_repr
+
+    @classmethod
+    def from_accesses(cls, accesses: NDArray[np.float64], dtype: np.dtype[Any]) -> HotnessRanking:
+        """Rank vertices by [V] expected reads, without unread vertices. `dtype` is the dtype of vertex
+        ids.
+        """
+        best = np.argsort(-accesses, kind="stable")[: np.count_nonzero(accesses)]
+        return cls(best.astype(dtype), accesses[best])
+
+    def covered_accesses(self, count: int) -> float:
+        """Return how many row reads of an epoch are of the first `count` vertices."""
+        return float(self.accesses[:count].sum())
+
+    def hit_rate(self, count: int) -> float:
+        """Return the fraction of row reads that are of the first `count` vertices."""
+        total = self.covered_accesses(len(self.accesses))
+        return self.covered_accesses(count) / total if total else 0.0
+
+
+def rank_by_hotness(
+    settings: SamplerSettings,
+    sampler: Sampler,
+    topology: Topology,
+    targets: NDArray[Any],
+    batch_size: int,
+    fanouts: Sequence[int],
+    fraction: float,
+    workers: Workers,
+) -> HotnessRanking:
+    """Rank the rows that one trainer of a run reads.
+
+    The ranks of neighbour sampling follow from its probabilities and the training split; how often rows of
+    each rank are read is counted in a few steps that are sampled ahead, since vertices in clusters are read
+    together more often than independent draws would have it. Of other kinds of samplers more steps are
+    sampled, for the ranks, too. How often a row of some rank is read is counted in each quarter of them by
+    the ranking of the other three, since a ranking looks too good by what it was made of.
+
+    Parameters
+    ----------
+    settings, sampler
+        The kind of sampler, and the run's.
+    topology
+        The edges.
+    targets
+        [n] the training vertices.
+    batch_size
+        Targets of a step, over all trainers.
+    fanouts
+        Neighbours of each vertex per layer, the targets' layer first; -1 takes all.
+    fraction
+        The part of a step's units that the trainer has, above 0 and at most 1.
+    workers
+        The threads that sample.
+    """
+    dtype, per_epoch = topology.indices.dtype, sampler.steps_per_epoch()
+    # Each fold has epochs of its own: what a step has trained, the others of its epoch do not.
+    epochs = -(-_IN_FOLD // per_epoch)
+
+    def counted(fold: int) -> NDArray[np.float64]:
+        steps = [(fold + number / _IN_FOLD) * epochs * per_epoch for number in range(_IN_FOLD)]
+        all_units = settings.unit != "target"
+        return count_accesses(
+            sampler, list(map(int, steps)), fraction, topology.num_vertices, workers, all_units=all_units
+        )
+
+    if settings.kind == "neighbor":
+        weights = np.zeros(topology.num_vertices)
+        weights[targets] = fraction / len(targets)
+        whole, rest = divmod(len(targets), batch_size)
+        batches = [batch_size] * whole + [rest] * bool(rest)
+        best = HotnessRanking.from_accesses(
+            expected_accesses(topology, weights, batches, fanouts), dtype
+        ).vertices
+        judged = counted(0)[best]
+    else:
+        counts = [counted(fold) for fold in range(_FOLDS)]
+        total = np.sum(counts, axis=0)
+        judged = np.mean([each[np.argsort(each - total, kind="stable")] for each in counts], axis=0)
+        best = np.argsort(-total, kind="stable").astype(dtype)
+    return HotnessRanking(best, judged * per_epoch / _IN_FOLD)

@@ -1,1 +1,0 @@
-"""Samplers of targets whose edges are sampled layer by layer, per mini-batch or per step."""

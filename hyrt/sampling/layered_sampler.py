@@ -1,0 +1,249 @@
+"""Samplers whose edges are sampled layer by layer, per mini-batch or for the whole step at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import ArgumentError
+from hyrt.formatting import short_repr
+from hyrt.graph.graph import Graph
+from hyrt.runtime.buffer_pool import BufferPool, PooledArrays
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.block import Ids
+from hyrt.sampling.block_builder import BlockBuilder, TargetShuffler
+from hyrt.sampling.checks import check_call, check_hop, check_layer_sampler, check_sampler
+from hyrt.sampling.kernels import copy_rows, prefix_sum, relabel
+from hyrt.sampling.minibatch import MiniBatch
+from hyrt.sampling.sampler import Hop, HopSampler
+
+
+class LayerSampler(Protocol):
+    """Samples the edges of one layer of a mini-batch."""
+
+    def draw(
+        self, step: int, layer: int, vertices: Ids, workers: Workers, pool: BufferPool, arrays: PooledArrays
+    ) -> Hop:
+        """Sample edges; the result for a vertex depends only on the step, the layer and the vertex.
+
+        Parameters
+        ----------
+        step
+            Step of the run.
+        layer
+            Layer 1..L, counted from the input.
+        vertices
+            [n] distinct vertices.
+        workers
+            The team of threads that runs the chunks.
+        pool
+            The pool of temporary arrays.
+        arrays
+            Allocates the result.
+        """
+        ...
+
+
+class LayeredSampler:
+    """Samples L blocks around targets; a unit is one target.
+
+    Parameters
+    ----------
+    layers
+        The blocks of a mini-batch.
+    layer_sampler
+        Samples the edges of each layer.
+    graph, targets, batch_size, seed, class_weights
+        The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        targets: Ids,
+        layers: int,
+        layer_sampler: LayerSampler,
+        batch_size: int,
+        seed: int,
+        class_weights: NDArray[np.float32] | None = None,
+    ) -> None:
+        graph, targets = check_sampler(
+            graph, targets, seed, class_weights, batch_size=batch_size, layers=layers
+        )
+        self._num_vertices = graph.num_vertices
+        self._draw = check_layer_sampler(layer_sampler)
+        self._blocks = BlockBuilder(graph, layers, seed, class_weights)
+        self.ids = self._blocks.ids
+        self._order = TargetShuffler(targets, batch_size, seed)
+
+    def steps_per_epoch(self) -> int:
+        return self._order.steps_per_epoch
+
+    def units(self, step: int) -> Ids:
+        return self._order.batch(step)
+
+    def sample(
+        self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None
+    ) -> MiniBatch:
+        num = self._num_vertices
+        units = check_call(step, units, workers, in_place, hops, num, "vertices")
+
+        def draw(layer: int, vertices: Ids, renumber: bool, arrays: PooledArrays) -> Hop:
+            hop = self._draw.draw(step, layer, vertices, workers, self._blocks.pool, arrays)
+            return check_hop(hop, vertices, num, relabelled=renumber)
+
+        return self._blocks.build(step, units, workers, draw, in_place=in_place)
+
+
+_GRAIN = 1024
+
+
+class StepLayerSampler(Protocol):
+    """Samples the edges of one layer of a step, for all destinations of the layer."""
+
+    def draw(self, step: int, layer: int, vertices: Ids, workers: Workers) -> Hop:
+        """Draw edges; what is drawn depends on the step, the layer and the set of vertices alone.
+
+        Parameters
+        ----------
+        step
+            Step of the run.
+        layer
+            Layer 1..L, counted from the input.
+        vertices
+            [n] distinct vertices, all destinations of the layer.
+        workers
+            The team of threads that runs the chunks.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepLayer:
+    """The edges of one layer of a step."""
+
+    vertices: Ids
+    """[n] all destinations."""
+    hop: Hop
+    """The drawn neighbours of each."""
+
+    __repr__ = short_repr
+
+
+class StepSampler:
+    """Samples L blocks around targets; a unit is one target.
+
+    Whoever samples mini-batches of a step draws the edges of the whole step first, with the same result
+    everywhere, and cuts the rows out that the mini-batch needs. So the edges into a vertex are the same in
+    every mini-batch of the step, though they depend on all targets of the step. The edges of the last step
+    are kept, since the shares of a step are sampled one after the other.
+
+    Parameters
+    ----------
+    layers
+        The blocks of a mini-batch.
+    layer_sampler
+        Draws the edges of each layer.
+    graph, targets, batch_size, seed, class_weights
+        The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        targets: Ids,
+        layers: int,
+        layer_sampler: StepLayerSampler,
+        batch_size: int,
+        seed: int,
+        class_weights: NDArray[np.float32] | None = None,
+    ) -> None:
+        graph, targets = check_sampler(
+            graph, targets, seed, class_weights, batch_size=batch_size, layers=layers
+        )
+        self._num_vertices = graph.num_vertices
+        self._layers = layers
+        self._draw = check_layer_sampler(layer_sampler)
+        self._blocks = BlockBuilder(graph, layers, seed, class_weights)
+        self.ids = self._blocks.ids
+        self._order = TargetShuffler(targets, batch_size, seed)
+        self._drawn: tuple[int, list[StepLayer]] | None = None
+
+    def steps_per_epoch(self) -> int:
+        return self._order.steps_per_epoch
+
+    def units(self, step: int) -> Ids:
+        return self._order.batch(step)
+
+    def sample(
+        self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None
+    ) -> MiniBatch:
+        """As `Sampler.sample`.
+
+        Raises
+        ------
+        ValueError
+            If a unit is not one of the step's.
+        """
+        units = check_call(step, units, workers, in_place, hops, self._num_vertices, "vertices")
+        if self._drawn is None or self._drawn[0] != step:
+            self._drawn = step, self._layers_of(step, workers)
+        layers = self._drawn[1]
+
+        def cut(layer: int, vertices: Ids, renumber: bool, arrays: PooledArrays) -> Hop:
+            return self._cut(layers[layer - 1], vertices, step, workers, arrays)
+
+        return self._blocks.build(step, units, workers, cut, in_place=in_place, may_overwrite=False)
+
+    def _layers_of(self, step: int, workers: Workers) -> list[StepLayer]:
+        """Return the edges of all layers, the input's first."""
+        found: list[StepLayer] = []
+        vertices = self.units(step)
+        for layer in range(self._layers, 0, -1):
+            hop = self._draw.draw(step, layer, vertices, workers)
+            check_hop(hop, vertices, self._num_vertices, relabelled=False)
+            found.append(StepLayer(vertices, hop))
+            if layer > 1:
+                room = np.empty(min(len(vertices) + len(hop.neighbors), self._num_vertices), vertices.dtype)
+                columns = np.empty(len(hop.neighbors), np.int32)
+                vertices = room[: relabel(vertices, hop.neighbors, self._blocks.local, room, columns)]
+        return found[::-1]
+
+    def _cut(
+        self, of_step: StepLayer, vertices: Ids, step: int, workers: Workers, arrays: PooledArrays
+    ) -> Hop:
+        hop = of_step.hop
+        if np.array_equal(vertices, of_step.vertices):
+            return hop
+        local = self._blocks.local
+        local[of_step.vertices] = np.arange(len(of_step.vertices), dtype=np.int32)
+        rows = local[vertices]
+        local[of_step.vertices] = -1
+        if rows.min(initial=0) < 0:
+            stranger = int(vertices[rows < 0][0])
+            raise ArgumentError(
+                f"step {step}: vertex {stranger} is none of the step's, so nothing was drawn for it: give "
+                "units of units(step)"
+            )
+        offsets = arrays.take(len(rows) + 1, np.int32)
+        prefix_sum(np.diff(hop.offsets)[rows], offsets)
+
+        def of_rows(values: NDArray[Any]) -> NDArray[Any]:
+            out = arrays.take(int(offsets[-1]), values.dtype)
+            workers.run(
+                lambda start, stop: copy_rows(hop.offsets, values, rows, offsets, start, stop, out),
+                len(rows),
+                _GRAIN,
+            )
+            return out
+
+        return Hop(
+            degrees=hop.degrees[rows],
+            offsets=offsets,
+            neighbors=of_rows(hop.neighbors),
+            edge_types=None if hop.edge_types is None else of_rows(hop.edge_types),
+            weights=None if hop.weights is None else of_rows(hop.weights),
+        )

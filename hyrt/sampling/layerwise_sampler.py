@@ -1,0 +1,205 @@
+"""Layer-wise sampling: FastGCN and LADIES, with inclusion probabilities in proportion to importance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.formatting import short_repr
+from hyrt.graph.topology import Topology
+from hyrt.runtime.buffer_pool import BufferPool, PooledArrays
+from hyrt.runtime.rng import LAYER, stream_key
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.block import Ids
+from hyrt.sampling.kernels import add_importance, count_sampled, prefix_sum, write_sampled
+from hyrt.sampling.sampler import Hop
+
+
+def inclusion_probabilities(importance: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """Compute probabilities in proportion to importance, at most 1, that sum to `format_bytes`.
+
+    Parameters
+    ----------
+    importance
+        [n] float64, all above 0.
+    size
+        Expected number of sampled items; all probabilities are 1 if there are no more items.
+
+    Returns
+    -------
+    [n] float64.
+    """
+    num = len(importance)
+    if num <= size:
+        return np.ones(num)
+    order = np.sort(importance)[::-1]
+    # With the j most important certain, the others share size - j: as few as leave no other above 1.
+    rest = np.cumsum(order[::-1])[::-1]
+    certain = np.arange(size)
+    fits = order[:size] * (size - certain) <= rest[:size]
+    j = int(np.argmax(fits)) if fits.any() else size - 1
+    chances: NDArray[np.float64] = np.minimum(importance * ((size - j) / rest[j]), 1.0)
+    return chances
+
+
+def column_probabilities(topology: Topology, size: int) -> NDArray[np.float64]:
+    """Compute [V] float64 probabilities in proportion to the squared column norms of the adjacency matrix.
+
+    Parameters
+    ----------
+    topology
+        The edges.
+    size
+        How many are to be expected.
+    """
+    num = topology.num_vertices
+    sums = np.zeros(num)
+    room = np.empty(num, np.int64)
+    everyone = np.arange(num)
+    graph = (topology.indptr, topology.indices, topology.in_degrees)
+    met = room[: add_importance(*graph, everyone, sums, room)]
+    sums[met] = inclusion_probabilities(sums[met], size)
+    return sums
+
+
+_GRAIN = 256
+
+
+@dataclass(frozen=True, slots=True)
+class FastGcnLayerSampler:
+    """Samples the sources of a layer among all vertices, with fixed inclusion probabilities.
+
+    Chen, Ma and Xiao, "FastGCN: fast learning with graph convolutional networks via importance sampling",
+    ICLR 2018, with Poisson sampling instead of sampling with replacement: each source is sampled
+    independently, keyed by (seed, step, layer, source), with its inverse probability as weight.
+    """
+
+    topology: Topology
+    """The edges."""
+    probabilities: NDArray[np.float64]
+    """[V] float64, inclusion probability of each vertex."""
+    scale_weights: bool
+    """Whether the weights of a vertex are scaled to sum to its degree."""
+    seed: int
+    """The random seed."""
+
+    __repr__ = short_repr
+
+    def draw(
+        self, step: int, layer: int, vertices: Ids, workers: Workers, pool: BufferPool, arrays: PooledArrays
+    ) -> Hop:
+        """Sample edges, as in `LayerSampler`."""
+        key = stream_key(self.seed, LAYER, step, layer)
+        return sample_edges(
+            self.topology,
+            vertices,
+            key,
+            self.probabilities,
+            workers,
+            arrays,
+            scale_weights=self.scale_weights,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LadiesLayerSampler:
+    """Draws the sources of a layer of a step among the neighbours of its destinations, by importance for
+    them.
+
+    Zou et al., "Layer-dependent importance sampling for training deep and large graph convolutional
+    networks", NeurIPS 2019: in proportion to the squared norms of the columns of the GCN-normalised
+    adjacency, of which only the rows of the step's destinations are kept. Poisson sampling, as in
+    `FastGcnLayerSampler`.
+    """
+
+    topology: Topology
+    """The edges."""
+    size: int
+    """Expected number of sources per layer."""
+    scale_weights: bool
+    """Whether the weights of a vertex are scaled to sum to its degree."""
+    seed: int
+    """The random seed."""
+    sums: NDArray[np.float64]
+    """[V] float64 scratch, all 0 between two calls."""
+
+    __repr__ = short_repr
+
+    def draw(self, step: int, layer: int, vertices: Ids, workers: Workers) -> Hop:
+        """Sample the edges of all vertices of a step's layer, as in `StepLayerSampler`."""
+        topology = self.topology
+        # Sort, so that float sums do not depend on the order of the targets.
+        ordered = np.sort(vertices)
+        most = min(int(topology.in_degrees[vertices].sum(dtype=np.int64)), topology.num_vertices)
+        room = np.empty(most, vertices.dtype)
+        graph = (topology.indptr, topology.indices)
+        met = room[: add_importance(*graph, topology.in_degrees, ordered, self.sums, room)]
+        self.sums[met] = inclusion_probabilities(self.sums[met], self.size)
+        key = stream_key(self.seed, LAYER, step, layer)
+        arrays = PooledArrays(BufferPool())
+        hop = sample_edges(
+            topology, vertices, key, self.sums, workers, arrays, scale_weights=self.scale_weights
+        )
+        self.sums[met] = 0.0
+        return hop
+
+
+def sample_edges(
+    topology: Topology,
+    vertices: Ids,
+    key: np.uint64,
+    probabilities: NDArray[np.float64],
+    workers: Workers,
+    arrays: PooledArrays,
+    *,
+    scale_weights: bool,
+) -> Hop:
+    """Return the edges into some vertices from sampled sources.
+
+    Parameters
+    ----------
+    topology
+        The edges.
+    vertices
+        [n] distinct vertices.
+    key
+        The key from `hyrt.runtime.rng.stream_key`.
+    probabilities
+        [V] float64, with what chance each vertex is drawn.
+    workers
+        The team of threads that runs the chunks.
+    arrays
+        Where the memory of the result is taken from.
+    scale_weights
+        Whether the weights of a vertex are made to add up to its degree.
+
+    Raises
+    ------
+    OverflowError
+        If there are too many edges for int32.
+    """
+    graph, num = (topology.indptr, topology.indices), len(vertices)
+    counts = np.empty(num, np.int32)
+    workers.run(
+        lambda start, stop: count_sampled(*graph, vertices, key, probabilities, start, stop, counts),
+        num,
+        _GRAIN,
+    )
+    edges = int(counts.sum(dtype=np.int64))
+    if edges >= 2**31:
+        raise OverflowError(f"{num:,} vertices have {edges:,} sampled edges: lower sampler.layer_size")
+    offsets = arrays.take(num + 1, np.int32)
+    prefix_sum(counts, offsets)
+    neighbors, weights = arrays.take(edges, vertices.dtype), arrays.take(edges, np.float32)
+
+    def write(start: int, stop: int) -> None:
+        write_sampled(
+            *graph, vertices, offsets, key, probabilities, scale_weights, start, stop, neighbors, weights
+        )
+
+    workers.run(write, num, _GRAIN)
+    degrees = arrays.take(num, np.int32)
+    np.take(topology.in_degrees, vertices, out=degrees, mode="clip")
+    return Hop(degrees, offsets, neighbors, weights=weights)

@@ -1,0 +1,238 @@
+"""Mini-batches for link prediction: positive links, sampled negatives, and blocks around their ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.formatting import short_repr
+from hyrt.graph.links.edges import mark_edge_pairs
+from hyrt.graph.links.link_split import LinkEndpoints, LinkRelation
+from hyrt.graph.topology import Topology
+from hyrt.runtime.rng import LINKS, random_bits_array, random_ints_below, stream_key, vertex_streams
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.block import Ids
+from hyrt.sampling.block_builder import TargetShuffler
+from hyrt.sampling.excluded_edges import EdgeExcludingSampler, ExcludedEdges
+from hyrt.sampling.full_sampler import FullSampler
+from hyrt.sampling.minibatch import MiniBatch
+from hyrt.sampling.sampler import HopSampler
+
+NegativeKind = Literal["uniform", "degree", "batch", "given"]
+"""What is drawn in place of an end of a link: any vertex; one by its number of edges; the same end of another
+link of the step; or, in place of both, a pair of a list."""
+
+# Number of attempts to sample a pair that is not an edge; the last one is kept.
+_TRIES = 8
+_STEP = 7
+
+
+@dataclass(frozen=True, slots=True)
+class NegativeSampler:
+    """Samples vertex pairs without a link."""
+
+    kind: NegativeKind
+    num: int
+    """`kind` and `num`: what is drawn, and how many pairs for each link."""
+    seed: int
+    """The seed of all draws."""
+    known_edges: Topology
+    """The edges that may be known in training: pairs that are edges are drawn again."""
+    ends: LinkEndpoints
+    """The vertices that links are between."""
+    listed_pairs: NDArray[Any] | None = None
+    """[n, 2] the pairs of `given`."""
+
+    __repr__ = short_repr
+
+    def sample(
+        self, step: int, units: NDArray[Any], links: NDArray[Any], step_links: NDArray[Any]
+    ) -> NDArray[np.int64]:
+        """Sample [n, num, 2] pairs.
+
+        Parameters
+        ----------
+        step
+            Step of the run.
+        units
+            [n] the numbers of links.
+        links
+            [n, 2] their sources and destinations.
+        step_links
+            [S, 2] the links of the whole step, in its order.
+        """
+        streams = vertex_streams(stream_key(self.seed, LINKS, step, _STEP), units)
+        row, place = (at.ravel() for at in np.indices((len(units), self.num)))
+        pairs = np.repeat(links.astype(np.int64), self.num, axis=0)
+        left = np.arange(len(pairs))
+        for attempt in range(_TRIES):
+            counters = place[left] + self.num * attempt
+            bits = random_bits_array(streams[row[left]], 2 * counters)
+            if self.kind == "given":
+                assert self.listed_pairs is not None
+                pairs[left] = self.listed_pairs[random_ints_below(bits, len(self.listed_pairs))]
+                break
+            # The other number of the two says which end stays.
+            ends = random_ints_below(random_bits_array(streams[row[left]], 2 * counters + 1), 2)
+            pairs[left] = links[row[left]]
+            pairs[left, ends] = self._vertices(bits, ends, step_links)
+            drawn = pairs[left]
+            left = left[(drawn[:, 0] == drawn[:, 1]) | mark_edge_pairs(self.known_edges, drawn)]
+            if not len(left):
+                break
+        return pairs.reshape(len(units), self.num, 2)
+
+    def _vertices(
+        self, bits: NDArray[np.uint64], ends: NDArray[np.int64], of_step: NDArray[Any]
+    ) -> NDArray[Any]:
+        """Return [n] vertices for the ends, from one random number each."""
+        topology = self.known_edges
+        if self.kind == "uniform":
+            return self.ends.sample(bits, ends)
+        if self.kind == "degree":
+            # Any end of an edge: a vertex is one as often as it has edges there.
+            at = random_ints_below(bits, topology.num_edges)
+            into = np.searchsorted(topology.indptr, at, side="right") - 1
+            return np.where(ends == 0, topology.indices[at], into)
+        return of_step[random_ints_below(bits, len(of_step)), ends]
+
+
+class LinkSampler:
+    """A unit is one link; the targets of a mini-batch are the distinct ends of its links and other pairs.
+
+    The labels are [n, 1 + K, 2] int64: rows of the scores of each link's ends, and of those of K pairs that
+    are no links. The edges of all links of a step carry no messages in it, whoever trains them.
+
+    Parameters
+    ----------
+    links
+        [M, 2] sources and destinations of the links to train on.
+    sampler
+        Makes mini-batches around vertices.
+    negatives
+        Draws the pairs that are no links.
+    topology
+        The edges that carry messages.
+    exclude
+        Which of them do not in a step: those of its links (`edges`); all between the ends of its links, in
+        either direction and under any relation (`both`); or none.
+    relation
+        The relation of a typed graph whose edges links are; None of others.
+    batch_size
+        The links of a step.
+    seed
+        The seed of the order.
+    """
+
+    def __init__(
+        self,
+        links: NDArray[Any],
+        sampler: EdgeExcludingSampler,
+        negatives: NegativeSampler,
+        topology: Topology,
+        exclude: str,
+        batch_size: int,
+        seed: int,
+        relation: LinkRelation | None = None,
+    ) -> None:
+        self._links = links
+        self._relation = relation
+        self._vertices: Any = sampler
+        self._negatives = negatives
+        self._topology = topology
+        self._exclude = exclude
+        numbers: Ids = np.arange(len(links)).astype(np.int32 if len(links) < 2**31 else np.int64)
+        self._order = TargetShuffler(numbers, batch_size, seed)
+        # Steps are cut in one thread, and sampled in another.
+        self._sampled = TargetShuffler(numbers, batch_size, seed)
+        self._step = -1
+        self._of_step: NDArray[Any] = links[:0]
+
+    def steps_per_epoch(self) -> int:
+        return self._order.steps_per_epoch
+
+    def units(self, step: int) -> Ids:
+        return self._order.batch(step)
+
+    def sample(
+        self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None
+    ) -> MiniBatch:
+        assert hops is None, "a device cannot leave edges out"
+        if step != self._step:
+            self._begin(step)
+        pairs, vertices = sample_pairs(step, units, self._links, self._negatives, self._of_step)
+        batch: MiniBatch = self._vertices.sample(step, vertices, workers, in_place=in_place)
+        batch.labels = pairs
+        batch.normalizer = float(len(units))
+        return batch
+
+    def _begin(self, step: int) -> None:
+        """Find the links of a step, and exclude their edges."""
+        self._of_step = self._links[self._sampled.batch(step)]
+        excluded = None
+        if self._exclude != "none":
+            links = self._of_step
+            relation = self._relation
+            left_out: list[tuple[NDArray[Any], int | None]]
+            if self._exclude == "edges":
+                left_out = [(links, None if relation is None else relation.number)]
+            elif relation is None:
+                left_out = [(links, None), (links[:, ::-1], None)]
+            else:
+                left_out = [*relation.edges_between(links)]
+            excluded = ExcludedEdges(self._topology, left_out)
+        self._vertices.exclude(step, excluded)
+        self._step = step
+
+
+class FullLinkSampler:
+    """Steps of the whole graph: all links, with other pairs in each step.
+
+    Parameters
+    ----------
+    links, negatives
+        The links and what draws other pairs, as in `LinkSampler`.
+    sampler
+        Makes the blocks.
+    """
+
+    def __init__(self, links: NDArray[Any], sampler: FullSampler, negatives: NegativeSampler) -> None:
+        self._links = links
+        self._numbers = np.arange(len(links))
+        self._whole = sampler
+        self._negatives = negatives
+
+    def steps_per_epoch(self) -> int:
+        return 1
+
+    def units(self, step: int) -> Ids:
+        return self._whole.units(step)
+
+    def sample(
+        self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None
+    ) -> MiniBatch:
+        pairs, vertices = sample_pairs(step, self._numbers, self._links, self._negatives, self._links)
+        batch = self._whole.sample(step, units, workers, in_place=in_place)
+        rows = vertices.astype(batch.targets.dtype)
+        return replace(
+            batch, targets=rows, target_rows=rows, labels=pairs, normalizer=float(len(self._links))
+        )
+
+
+def sample_pairs(
+    step: int, units: Ids, links: NDArray[Any], negatives: NegativeSampler, step_links: NDArray[Any]
+) -> tuple[NDArray[np.int64], Ids]:
+    """Return the pairs of links and negatives, and their distinct vertices.
+
+    Returns
+    -------
+    [n, 1 + K, 2] int64 positions in the vertices, and [v] the vertices, sorted, of the dtype of `links`.
+    """
+    own = links[units]
+    others = negatives.sample(step, units, own, step_links)
+    pairs = np.concatenate([own[:, None].astype(np.int64), others], axis=1)
+    vertices, places = np.unique(pairs, return_inverse=True)
+    return places.reshape(pairs.shape).astype(np.int64), vertices.astype(links.dtype)

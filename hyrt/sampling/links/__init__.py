@@ -1,1 +1,0 @@
-"""Mini-batches for link prediction, and blocks without the edges to predict."""

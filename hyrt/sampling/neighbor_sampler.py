@@ -1,0 +1,159 @@
+"""Node-wise neighbour sampling without replacement.  Hamilton, Ying and Leskovec, "Inductive representation
+learning on large graphs", NeurIPS 2017.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.graph.graph import Graph
+from hyrt.graph.topology import Topology
+from hyrt.runtime.buffer_pool import BufferPool, PooledArrays
+from hyrt.runtime.rng import SAMPLE, stream_key
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.block import Ids
+from hyrt.sampling.block_builder import BlockBuilder, TargetShuffler
+from hyrt.sampling.checks import check_call, check_fanouts, check_hop, check_sampler
+from hyrt.sampling.excluded_edges import ExcludedEdges
+from hyrt.sampling.kernels import count_neighbors, prefix_sum, sample_neighbors
+from hyrt.sampling.minibatch import MiniBatch
+from hyrt.sampling.sampler import Hop, HopSampler
+
+_GRAIN = 1024
+
+
+def sample_hop(
+    topology: Topology,
+    vertices: Ids,
+    fanout: int,
+    key: np.uint64,
+    workers: Workers,
+    pool: BufferPool,
+    arrays: PooledArrays,
+) -> Hop:
+    """Sample neighbours without replacement, as a function of the key and the vertex id only.
+
+    Parameters
+    ----------
+    topology
+        The edges; it must have all edges into the given vertices.
+    vertices
+        [n] distinct vertices.
+    fanout
+        Neighbours per vertex; -1 takes all.
+    key
+        The key from `hyrt.runtime.rng.stream_key`.
+    workers
+        The team of threads that runs the chunks.
+    pool
+        The pool of temporary arrays.
+    arrays
+        Allocates the result.
+
+    Raises
+    ------
+    OverflowError
+        If there are too many edges for int32.
+    """
+    indptr, indices = topology.indptr, topology.indices
+    num = len(vertices)
+    degrees = arrays.take(num, np.int32)
+    counts = np.empty(num, np.int32)
+
+    def count(start: int, stop: int) -> None:
+        count_neighbors(indptr, vertices, fanout, start, stop, degrees, counts)
+
+    workers.run_rows(count, num, 4 * _GRAIN)
+    offsets = arrays.take(num + 1, np.int32)
+    edges = int(counts.sum(dtype=np.int64))
+    if edges >= 2**31:
+        raise OverflowError(
+            f"{num:,} vertices with fan-out {fanout} have {edges:,} sampled edges: lower the fan-out"
+        )
+    prefix_sum(counts, offsets)
+    neighbors = arrays.take(edges, vertices.dtype)
+    source = arrays if topology.has_edge_values else pool
+    positions = source.take(edges, np.int64)
+    types = topology.edge_types
+    drawn = None if types is None else arrays.take(edges, types.dtype)
+
+    def draw(start: int, stop: int) -> None:
+        sample_neighbors(indptr, indices, vertices, offsets, key, start, stop, positions, neighbors)
+        if types is not None and drawn is not None:
+            of_rows = slice(offsets[start], offsets[stop])
+            np.take(types, positions[of_rows], out=drawn[of_rows], mode="clip")
+
+    workers.run_rows(draw, num, _GRAIN)
+    if topology.has_edge_values:
+        return Hop(degrees, offsets, neighbors, edge_types=drawn, edges=positions)
+    pool.release(positions)
+    return Hop(degrees, offsets, neighbors, edge_types=drawn)
+
+
+class NeighborSampler:
+    """Samples L blocks around targets; a unit is one target.
+
+    A vertex's neighbours in layer l of a step are drawn with the key (seed, step, l, vertex), so they are the
+    same in every mini-batch, on every thread and for every split.
+
+    Parameters
+    ----------
+    fanouts
+        Neighbours of each vertex per layer, the targets' layer first; -1 takes all.
+    sampled_degrees
+        Say of each vertex that its degree is the number of neighbours that its layer draws.
+    graph, targets, batch_size, seed, class_weights
+        The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        targets: Ids,
+        fanouts: Sequence[int],
+        batch_size: int,
+        seed: int,
+        class_weights: NDArray[np.float32] | None = None,
+        *,
+        sampled_degrees: bool = False,
+    ) -> None:
+        graph, targets = check_sampler(
+            graph, targets, seed, class_weights, allow_empty=True, batch_size=batch_size
+        )
+        self._graph = graph
+        # Counted from the input, as layers are.
+        self._fanouts = check_fanouts(fanouts)[::-1]
+        self._seed = seed
+        most = self._fanouts if sampled_degrees else None
+        self._blocks = BlockBuilder(graph, len(self._fanouts), seed, class_weights, most)
+        self.ids = self._blocks.ids
+        self._order = TargetShuffler(targets, batch_size, seed)
+
+    def steps_per_epoch(self) -> int:
+        return self._order.steps_per_epoch
+
+    def units(self, step: int) -> Ids:
+        return self._order.batch(step)
+
+    def exclude(self, step: int, excluded: ExcludedEdges | None) -> None:
+        """See `hyrt.sampling.excluded_edges.EdgeExcludingSampler`."""
+        self._blocks.exclude(excluded)
+
+    def sample(
+        self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None
+    ) -> MiniBatch:
+        topology, pool = self._graph.topology, self._blocks.pool
+        num = self._graph.num_vertices
+        units = check_call(step, units, workers, in_place, hops, num, "vertices", takes_hops=True)
+
+        def draw(layer: int, vertices: Ids, renumber: bool, arrays: PooledArrays) -> Hop:
+            key, fanout = stream_key(self._seed, SAMPLE, step, layer), self._fanouts[layer - 1]
+            if hops is not None:
+                hop = hops.draw(vertices, fanout, key, relabel=renumber)
+                return check_hop(hop, vertices, num, relabelled=renumber)
+            return sample_hop(topology, vertices, fanout, key, workers, pool, arrays)
+
+        return self._blocks.build(step, units, workers, draw, in_place=in_place, may_overwrite=hops is None)

@@ -1,0 +1,225 @@
+"""Samplers that rank the neighbours of a vertex by random numbers and keep the first ones: LABOR-0, LABOR-i
+and weighted sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.formatting import short_repr
+from hyrt.graph.graph import Graph
+from hyrt.graph.topology import Topology
+from hyrt.runtime.buffer_pool import BufferPool, PooledArrays
+from hyrt.runtime.rng import SAMPLE, stream_key
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.block import Ids
+from hyrt.sampling.kernels import count_neighbors, prefix_sum
+from hyrt.sampling.priority_kernels import (
+    reset_probabilities,
+    sample_bottom_k,
+    sample_by_priority,
+    sample_smallest_numbers,
+    sample_with_replacement,
+    scale_to_sums,
+    solve_factors,
+    update_probabilities,
+)
+from hyrt.sampling.sampler import Hop
+
+_GRAIN = 256
+
+
+@dataclass(frozen=True, slots=True)
+class LaborLayerSampler:
+    """Samples the `fanout` neighbours of each vertex with the smallest random numbers.
+
+    A source's number in layer l of a step has the key (seed, step, l, source), independent of the
+    destination, so destinations share sources if they can. This is LABOR-0 by sequential Poisson sampling,
+    which keeps fan-outs fixed (Ohlsson, "Sequential Poisson sampling", Journal of Official Statistics 14,
+    1998): each set of `fanout` neighbours of a vertex is equally likely, as in neighbour sampling, but the
+    sets of several vertices are not independent.
+    """
+
+    topology: Topology
+    """The edges; it must have all edges into the given vertices."""
+    fanouts: Sequence[int]
+    """Neighbours of each vertex per layer, counted from the input; -1 takes all."""
+    seed: int
+    """The random seed."""
+
+    __repr__ = short_repr
+
+    def draw(
+        self, step: int, layer: int, vertices: Ids, workers: Workers, pool: BufferPool, arrays: PooledArrays
+    ) -> Hop:
+        """Sample the neighbours of some vertices, as in `LayerSampler`.
+
+        Raises
+        ------
+        OverflowError
+            If there are too many edges for int32.
+        """
+        topology, fanout, num = self.topology, self.fanouts[layer - 1], len(vertices)
+        key = stream_key(self.seed, SAMPLE, step, layer)
+        degrees, counts = arrays.take(num, np.int32), np.empty(num, np.int32)
+        count_neighbors(topology.indptr, vertices, fanout, 0, num, degrees, counts)
+        edges = int(counts.sum(dtype=np.int64))
+        if edges >= 2**31:
+            raise OverflowError(
+                f"{num:,} vertices with fan-out {fanout} have {edges:,} sampled edges: lower the fan-out"
+            )
+        offsets, neighbors = arrays.take(num + 1, np.int32), arrays.take(edges, vertices.dtype)
+        prefix_sum(counts, offsets)
+        ranks, positions = (
+            pool.take(edges, np.float64),
+            (arrays if topology.has_edge_values else pool).take(edges, np.int64),
+        )
+        types = topology.edge_types
+        drawn = None if types is None else arrays.take(edges, types.dtype)
+        graph = (topology.indptr, topology.indices)
+
+        def draw(start: int, stop: int) -> None:
+            sample_smallest_numbers(*graph, vertices, offsets, key, start, stop, ranks, positions, neighbors)
+            if types is not None and drawn is not None:
+                of_rows = slice(offsets[start], offsets[stop])
+                np.take(types, positions[of_rows], out=drawn[of_rows], mode="clip")
+
+        workers.run(draw, num, _GRAIN)
+        pool.release(ranks)
+        if topology.has_edge_values:
+            return Hop(degrees, offsets, neighbors, edge_types=drawn, edges=positions)
+        pool.release(positions)
+        return Hop(degrees, offsets, neighbors, edge_types=drawn)
+
+
+_STEP_GRAIN = 128
+
+
+@dataclass(frozen=True, slots=True)
+class LaborImportanceSampler:
+    """Draws neighbours as LABOR-i does: fewer distinct sources for the variance of neighbour sampling.
+
+    `iterations` times, every destination's factor is solved for the variance that neighbour sampling has, and
+    every source's importance is multiplied by the largest factor of its destinations. What is minimised so is
+    the number of distinct sources of all destinations of the step, so the draw depends on these: it is made
+    for a whole step (`hyrt.sampling`).
+
+    A destination keeps as many neighbours as its inclusion probabilities add up to, rounded, by sequential
+    Poisson sampling; weights are inverse probabilities, scaled to add up to the degree (Hajek's estimator).
+    """
+
+    graph: Graph
+    """The graph."""
+    fanouts: Sequence[int]
+    """Neighbours of each vertex per layer that neighbour sampling would draw, counted from the input."""
+    seed: int
+    """The seed of all draws."""
+    iterations: int
+    """How often importances are raised, at least 1."""
+    probabilities: NDArray[np.float64]
+    """[V] float64 scratch, all 1 between two draws."""
+    max_factors: NDArray[np.float64]
+    """[V] float64 scratch, all 0 between two draws."""
+
+    __repr__ = short_repr
+
+    def draw(self, step: int, layer: int, vertices: Ids, workers: Workers) -> Hop:
+        """Draw the neighbours of all vertices of a step's layer, as `StepLayerSampler` says."""
+        topology, fanout = self.graph.topology, self.fanouts[layer - 1]
+        indptr, indices, num = topology.indptr, topology.indices, len(vertices)
+        factors, counts = np.empty(num, np.float64), np.empty(num, np.int32)
+
+        def solve(start: int, stop: int) -> None:
+            solve_factors(indptr, indices, vertices, fanout, self.probabilities, start, stop, factors, counts)
+
+        for _ in range(self.iterations):
+            workers.run(solve, num, _STEP_GRAIN)
+            update_probabilities(indptr, indices, vertices, factors, self.max_factors, self.probabilities)
+        workers.run(solve, num, _STEP_GRAIN)
+        edges = int(counts.sum(dtype=np.int64))
+        if edges + num >= 2**31:
+            raise OverflowError(
+                f"{num:,} vertices with fan-out {fanout} have {edges:,} sampled edges: lower the fan-out"
+            )
+        offsets = np.empty(num + 1, np.int32)
+        prefix_sum(counts, offsets)
+        neighbors, weights = np.empty(edges, vertices.dtype), np.empty(edges, np.float32)
+        ranks, positions = np.empty(edges + num, np.float64), np.empty(edges + num, np.int64)
+        key = stream_key(self.seed, SAMPLE, step, layer)
+
+        def keep(start: int, stop: int) -> None:
+            sample_bottom_k(
+                *(indptr, indices, vertices, offsets, key, self.probabilities, start, stop),
+                *(ranks, positions, neighbors, weights),
+            )
+
+        workers.run(keep, num, _STEP_GRAIN)
+        reset_probabilities(indptr, indices, vertices, self.probabilities)
+        return Hop(topology.in_degrees[vertices], offsets, neighbors, weights=weights)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedLayerSampler:
+    """Draws `fanout` neighbours of each vertex, those of heavier edges more often.
+
+    What is drawn depends on (seed, step, layer, vertex). Without replacement it is priority sampling
+    (Duffield, Lund and Thorup, Journal of the ACM 54, 2007): as many edges as are asked for, and factors with
+    which sums over them are unbiased. A vertex with no more neighbours than that keeps all, with factor 1.
+    """
+
+    topology: Topology
+    """The edges and their weights."""
+    fanouts: Sequence[int]
+    """Neighbours of each vertex per layer, counted from the input; -1 takes all."""
+    replacement: bool
+    """Whether an edge may be drawn several times, and is then there as often."""
+    scale_weights: bool
+    """Whether the factors of a vertex's edges are changed so that they, times the weights, add up as those of
+    all its edges do."""
+    seed: int
+    """The seed of all draws."""
+
+    __repr__ = short_repr
+
+    def draw(
+        self, step: int, layer: int, vertices: Ids, workers: Workers, pool: BufferPool, arrays: PooledArrays
+    ) -> Hop:
+        """Draw the neighbours of some vertices, as `LayerSampler` says.
+
+        Raises
+        ------
+        OverflowError
+            If there are too many edges for int32.
+        """
+        topology, fanout, num = self.topology, self.fanouts[layer - 1], len(vertices)
+        key = stream_key(self.seed, SAMPLE, step, layer)
+        degrees, counts = arrays.take(num, np.int32), np.empty(num, np.int32)
+        count_neighbors(topology.indptr, vertices, fanout, 0, num, degrees, counts)
+        count = int(counts.sum(dtype=np.int64))
+        if count + num >= 2**31:
+            raise OverflowError(
+                f"{num:,} vertices with fan-out {fanout} have {count:,} sampled edges: lower the fan-out"
+            )
+        offsets, neighbors = arrays.take(num + 1, np.int32), arrays.take(count, vertices.dtype)
+        weights, edges = arrays.take(count, np.float32), arrays.take(count, np.int64)
+        prefix_sum(counts, offsets)
+        numbers, positions = pool.take(count + num, np.float64), pool.take(count + num, np.int64)
+        graph = (topology.indptr, topology.indices, topology.edge_weights, vertices, offsets, key)
+
+        def draw(start: int, stop: int) -> None:
+            if self.replacement:
+                sample_with_replacement(*graph, start, stop, numbers, neighbors, weights, edges)
+            else:
+                sample_by_priority(*graph, start, stop, numbers, positions, neighbors, weights, edges)
+
+        workers.run(draw, num, _GRAIN)
+        pool.release(numbers)
+        pool.release(positions)
+        if self.scale_weights:
+            sums = topology.weighted_degrees[vertices]
+            scale_to_sums(sums, offsets, topology.edge_weights, edges, weights)
+        return Hop(degrees, offsets, neighbors, weights=weights, edges=edges)

@@ -1,1 +1,0 @@
-"""Neighbour sampling per relation, and the edges of a block by relation."""

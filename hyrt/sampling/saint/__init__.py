@@ -1,1 +1,0 @@
-"""GraphSAINT: subgraphs of random walks as mini-batches."""

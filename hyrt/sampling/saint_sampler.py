@@ -1,0 +1,284 @@
+"""Random-walk subgraphs.
+
+Zeng et al., "GraphSAINT: graph sampling based inductive learning method", ICLR 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import ConfigError
+from hyrt.graph.graph import Graph
+from hyrt.runtime.buffer_pool import BufferPool, PooledArrays
+from hyrt.runtime.rng import PRESAMPLE, WALK, stream_key
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.block import Ids
+from hyrt.sampling.block_builder import build_square_blocks
+from hyrt.sampling.checks import check_call, check_sampler, check_step, id_dtype
+from hyrt.sampling.kernels import prefix_sum
+from hyrt.sampling.minibatch import MiniBatch
+from hyrt.sampling.sampler import HopSampler
+from hyrt.sampling.subgraph_kernels import (
+    assign_rows,
+    collect_distinct,
+    count_columns,
+    count_members,
+    mark_members,
+    random_walks,
+    reset_rows,
+    write_edges,
+)
+
+_GRAIN = 256
+# Subgraphs that are pre-sampled together: one bit each in a word a vertex.
+_ROUND = 64
+
+
+class SaintSampler:
+    """Samples induced subgraphs of random walks; a unit is one subgraph, known by its global number.
+
+    A subgraph holds the vertices that `roots` walks of `walk_length` steps meet, and all edges between them.
+    Walks start at training targets, drawn uniformly with replacement, and go from a vertex to the source of
+    one of its incoming edges, drawn uniformly; a vertex without any stays put. Walk i of a subgraph is drawn
+    with the key (seed, walk, subgraph, i, step of the walk), so the subgraph is the same beside whatever
+    others it is in a mini-batch.
+
+    The subgraphs of one mini-batch are a disjoint union: a vertex that is in two of them has two rows. All
+    blocks are the same square adjacency, but that the last has only the targets as destinations; for this the
+    rows start with the targets of all subgraphs.
+
+    Both normalisations of the paper's section 3.2 rest on counts over N subgraphs that are sampled beforehand
+    (with draws of their own), in how many vertex v is (C_v) and in how many edge (u, v) (C_uv):
+
+    - aggregator: a sum over in-neighbours u of v weighs u by C_v / C_uv, an estimate of 1 / P(u in | v in),
+      so that its expectation, given that v is in the subgraph, is the full-graph sum (`Block.weights`);
+    - loss: v's loss counts N / (C_v n), an estimate of 1 / (p_v n) with n the number of training targets. The
+      sum over one subgraph has the mean loss over all targets as its expectation, and a mini-batch's
+      `normalizer` is its number of subgraphs.
+
+    Both ratios are taken as (a + 1) / (b + 1). For b of a binomial distribution (a, p) the expectation of
+    this is (1 - (1 - p)^(a + 1)) / p: nearly unbiased, while a / b is too large on average; and it is finite
+    for a vertex or an edge that was never met beforehand (other implementations put a constant there and clip
+    the ratio).
+
+    Pre-sampling ends when the targets have been met `coverage` times on average, as in the authors' code. It
+    keeps 4 bytes an edge and a vertex for the counts.
+
+    Parameters
+    ----------
+    graph, targets, layers, seed, class_weights
+        The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
+    roots
+        Walks of a subgraph.
+    walk_length
+        Steps of a walk; a subgraph has at most roots * (walk_length + 1) vertices.
+    units_per_step
+        Subgraphs of a step.
+    coverage
+        How often a target is met by the pre-sampled subgraphs on average.
+    workers
+        The team of threads that pre-samples; the calling thread alone by default.
+
+    Raises
+    ------
+    ValueError
+        If there are no targets, a count is below 1, or edges have types.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        targets: Ids,
+        layers: int,
+        roots: int,
+        walk_length: int,
+        units_per_step: int,
+        seed: int,
+        class_weights: NDArray[np.float32] | None = None,
+        *,
+        coverage: int = 50,
+        workers: Workers | None = None,
+    ) -> None:
+        graph, targets = check_sampler(
+            *(graph, targets, seed, class_weights),
+            layers=layers,
+            roots=roots,
+            walk_length=walk_length,
+            units_per_step=units_per_step,
+            coverage=coverage,
+        )
+        if graph.topology.edge_types is not None:
+            raise ConfigError(
+                f"{graph.name}: its edges have types, which subgraphs of random walks do not carry: set "
+                "sampler.kind to neighbor or full"
+            )
+        self._graph = graph
+        self._layers = layers
+        self._roots = roots
+        self._walk_length = walk_length
+        self._units_per_step = units_per_step
+        self._seed = seed
+        self._class_weights = class_weights
+        self.ids = id_dtype(graph)
+        self._targets = targets
+        self._is_target = np.zeros(graph.num_vertices, np.bool_)
+        self._is_target[targets] = True
+        self._local = np.full(graph.num_vertices, -1, np.int32)
+        self._pool = BufferPool()
+        self._vertex_counts = np.zeros(graph.num_vertices, np.int32)
+        self._edge_counts = np.zeros(graph.num_edges, np.int32)
+        self.num_presampled = self._presample(coverage, workers or Workers(1, "presample"))
+
+    def steps_per_epoch(self) -> int:
+        """Targets / (roots * walk_length * units_per_step), rounded up.
+
+        This is the authors' count: in an epoch the walks make as many steps as there are targets, which does
+        not mean that each is met.
+        """
+        return -(-len(self._targets) // (self._roots * self._walk_length * self._units_per_step))
+
+    def units(self, step: int) -> Ids:
+        first = check_step(step) * self._units_per_step
+        return np.arange(first, first + self._units_per_step, dtype=np.int64)
+
+    def sample(
+        self,
+        step: int,
+        units: Ids,
+        workers: Workers,
+        *,
+        in_place: bool = False,
+        hops: HopSampler | None = None,
+    ) -> MiniBatch:
+        units = check_call(step, units, workers, in_place, hops, 2**62, "subgraphs")
+        arrays = PooledArrays(self._pool)
+        take = arrays.take
+        topology = self._graph.topology
+        subgraphs, num_targets = self._find_vertices(units, workers)
+        num = sum(len(vertices) for vertices, _ in subgraphs)
+        sources = take(num, self.ids)
+        offsets = take(num + 1, np.int32)
+        graph = (topology.indptr, topology.indices)
+        union = (subgraphs, num_targets, sources, workers)
+        counts = self._pool.take(num, np.int32)
+
+        def count(vertices: Ids, start: int, stop: int) -> None:
+            count_columns(*graph, vertices, self._local, counts, start, stop)
+
+        self._for_each(*union, count)
+        edges = int(counts.sum(dtype=np.int64))
+        if edges >= 2**31:
+            raise OverflowError(f"the subgraphs of step {step} have {edges:,} edges: lower sampler.roots")
+        prefix_sum(counts, offsets)
+        self._pool.release(counts)
+        columns = take(edges, np.int32)
+        weights = take(edges, np.float32)
+        met = (self._vertex_counts, self._edge_counts)
+
+        def write(vertices: Ids, start: int, stop: int) -> None:
+            write_edges(*graph, vertices, self._local, offsets, *met, start, stop, columns, weights)
+
+        self._for_each(*union, write)
+        for vertices, _ in subgraphs:
+            self._pool.release(vertices)
+        blocks = build_square_blocks(
+            topology,
+            arrays,
+            layers=self._layers,
+            step=step,
+            seed=self._seed,
+            sources=sources,
+            num_targets=num_targets,
+            offsets=offsets,
+            columns=columns,
+            weights=weights,
+            workers=workers,
+            in_place=in_place,
+        )
+        targets = sources[:num_targets]
+        labels = self._graph.vertices.select_labels(targets)
+        loss_weights = (self.num_presampled + 1.0) / (
+            (self._vertex_counts[targets] + 1.0) * len(self._targets)
+        )
+        if self._class_weights is not None:
+            loss_weights *= self._class_weights[labels]
+        batch = MiniBatch(
+            step=step,
+            targets=targets,
+            blocks=blocks,
+            labels=labels,
+            target_weights=loss_weights.astype(np.float32),
+            normalizer=float(len(units)),
+        )
+        batch.on_release(arrays.release)
+        return batch
+
+    def _walk(self, purpose: int, subgraph: int, workers: Workers) -> Ids:
+        """[roots * (walk_length + 1)] the vertices that a subgraph's walks meet, with repeats."""
+        topology = self._graph.topology
+        visited: Ids = self._pool.take(self._roots * (self._walk_length + 1), self.ids)
+        key = stream_key(self._seed, purpose, subgraph, 0)
+        workers.run(
+            lambda start, stop: random_walks(
+                topology.indptr, topology.indices, self._targets, self._walk_length, key, start, stop, visited
+            ),
+            self._roots,
+            4 * _GRAIN,
+        )
+        return visited
+
+    def _presample(self, coverage: int, workers: Workers) -> int:
+        """Count vertices and edges over subgraphs until the targets are covered; how many there were."""
+        topology = self._graph.topology
+        members = np.empty(topology.num_vertices, np.uint64)
+        counts = (self._vertex_counts, self._edge_counts)
+
+        def count(start: int, stop: int) -> None:
+            count_members(topology.indptr, topology.indices, members, start, stop, *counts)
+
+        num = 0
+        met = 0
+        while met < coverage * len(self._targets):
+            members[:] = 0
+            for subgraph in range(_ROUND):
+                visited = self._walk(PRESAMPLE, num + subgraph, workers)
+                mark_members(visited, subgraph, members)
+                self._pool.release(visited)
+            workers.run(count, topology.num_vertices, 16 * _GRAIN)
+            num += _ROUND
+            met = int(self._vertex_counts[self._targets].sum(dtype=np.int64))
+        return num
+
+    def _find_vertices(self, units: Ids, workers: Workers) -> tuple[list[tuple[Ids, int]], int]:
+        """Vertices of each subgraph, targets first, with its number of targets; and the targets of all."""
+        subgraphs = []
+        total = 0
+        for unit in units:
+            visited = self._walk(WALK, int(unit), workers)
+            vertices: Ids = self._pool.take(len(visited), self.ids)
+            num_targets, num = collect_distinct(visited, self._is_target, self._local, vertices)
+            self._pool.release(visited)
+            subgraphs.append((vertices[:num], num_targets))
+            total += num_targets
+        return subgraphs, total
+
+    def _for_each(
+        self,
+        subgraphs: list[tuple[Ids, int]],
+        num_targets: int,
+        sources: Ids,
+        workers: Workers,
+        work: Callable[[Ids, int, int], None],
+    ) -> None:
+        """Run `work(vertices, start, stop)` over each subgraph, while `_local` has its rows of the union."""
+        target_row, other_row = 0, num_targets
+        for vertices, targets in subgraphs:
+            assign_rows(vertices, targets, target_row, other_row, self._local, sources)
+            workers.run(partial(work, vertices), len(vertices), _GRAIN)
+            reset_rows(vertices, self._local)
+            target_row += targets
+            other_row += len(vertices) - targets

@@ -1,0 +1,110 @@
+"""The settings of Cluster-GCN's parts, and what follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from hyrt.errors import ConfigError
+from hyrt.formatting import pluralize
+from hyrt.sampling.sampler_settings import SamplerSettings
+from hyrt.section import Count
+
+if TYPE_CHECKING:
+    from hyrt_perfmodel.sizes.degrees import DegreeDistribution
+    from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+
+    from hyrt.graph.graph import Graph
+    from hyrt.sampling.block import Ids
+    from hyrt.sampling.cluster_sampler import ClusterSampler
+    from hyrt.sampling.minibatch import MiniBatch
+
+
+class ClusterSettings(SamplerSettings):
+    """Parts of the graph with few edges between them (Cluster-GCN); a step has a fixed number of groups of
+    them.
+    """
+
+    unit: ClassVar[str] = "group of parts"
+    units_setting: ClassVar[str] = "sampler.groups"
+    smaller_unit: ClassVar[str] = "raise sampler.parts or lower sampler.parts_per_group"
+    preparation: ClassVar[str] = "dividing the graph into parts, for Cluster-GCN ..."
+
+    parts: Count = 100
+    """The number of parts that the graph is divided into."""
+    parts_per_group: Count = 2
+    """The number of parts whose vertices and edges make one subgraph; which parts go together is drawn again
+    in each epoch."""
+    groups: Count = 1
+    """The number of subgraphs that one step trains, in place of `data.batch_size` targets. One device trains
+    a whole subgraph, so give at least as many as there are devices."""
+    method: Literal["metis", "volume", "block", "random"] = "metis"
+    """How the graph is divided, as `hyrt partition --method` does. `metis` and `volume` need
+    `pip install "hyrt[partition]"`."""
+
+    def units_per_step(self, batch_size: int) -> int:
+        return self.groups
+
+    def describe(self, layers: int, batch_size: int) -> str:
+        return f"Cluster-GCN {self.groups} x {self.parts_per_group} of {self.parts} parts by {self.method}"
+
+    def units_per_epoch(self, num_targets: int) -> int:
+        """All groups, where every part has training vertices."""
+        return -(-min(self.parts, max(num_targets, 1)) // self.parts_per_group)
+
+    def expected_sizes(
+        self, degrees: DegreeDistribution, *, layers: int, num_targets: int, units: float
+    ) -> BlockSizes:
+        from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+
+        share = min(self.parts_per_group / self.parts, 1.0)
+        # By chance, an edge stays inside with the share of the graph that is there; METIS is taken to cut
+        # half.
+        inside = max(share, 0.5) if self.method in ("metis", "volume") else share
+        vertices, edges = (units * share * count for count in (degrees.num_vertices, degrees.num_edges))
+        targets = units * share * num_targets
+        part = targets / max(vertices, 1e-300)
+        return BlockSizes(
+            vertices=(*[vertices] * layers, targets),
+            edges=(*[edges * inside] * (layers - 1), edges * inside * part),
+            walk_steps=vertices,
+            scanned_edges=2 * edges,
+        )
+
+    def batch_sizes(self, batch: MiniBatch, units: int) -> BlockSizes:
+        found, block = super().batch_sizes(batch, units), batch.blocks[0]
+        read = 2.0 * float(block.degrees.sum(dtype="int64"))
+        return replace(found, walk_steps=found.vertices[0], scanned_edges=read)
+
+    def persistent_bytes(self, num_vertices: float, num_edges: float) -> float:
+        return 9.0 * num_vertices
+
+    def build(
+        self,
+        graph: Graph,
+        targets: Ids,
+        *,
+        layers: int,
+        batch_size: int,
+        seed: int,
+        class_weights: Any = None,
+    ) -> ClusterSampler:
+        import numpy as np
+
+        from hyrt.graph.partition.methods.registry import get_partition_method
+        from hyrt.sampling.checks import check_sampler
+        from hyrt.sampling.cluster_sampler import ClusterSampler
+        from hyrt.sampling.settings.layerwise_settings import check_no_edge_types
+
+        check_no_edge_types(graph, self.kind)
+        if self.parts > graph.num_vertices:
+            raise ConfigError(
+                f"sampler.parts={self.parts}: {graph.name} has only "
+                f"{pluralize(graph.num_vertices, 'vertex', 'vertices')}: give fewer"
+            )
+        graph, targets = check_sampler(graph, targets, seed, class_weights)
+        training = np.zeros(graph.num_vertices, np.bool_)
+        training[targets] = True
+        homes = get_partition_method(self.method).homes(graph.topology, training, self.parts, seed)
+        given = (homes, self.parts_per_group, self.groups, seed, class_weights)
+        return ClusterSampler(graph, targets, layers, *given)

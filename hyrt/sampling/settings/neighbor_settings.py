@@ -1,0 +1,121 @@
+"""The settings of node-wise neighbour sampling, and what follows from them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from hyrt.sampling.sampler_settings import SamplerSettings
+from hyrt.section import NotBool
+
+if TYPE_CHECKING:
+    from hyrt_perfmodel.sizes.degrees import DegreeDistribution
+    from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+
+    from hyrt.graph.graph import Graph
+    from hyrt.sampling.block import Ids
+    from hyrt.sampling.sampler import Sampler
+
+
+class NeighborSettings(SamplerSettings):
+    """Node-wise sampling without replacement: `fanout` neighbours of each vertex, layer by layer; in typed
+    graphs, of each relation into it.
+    """
+
+    on_device: bool = False
+    """Let each trainer whose device can sample draw the neighbours of its own mini-batches. The sampled edges
+    are the same."""
+
+    degrees: Literal["full", "sampled"] = "full"
+    """The degrees by which GCN normalises. `full` takes those of the graph, so that sampled sums are
+    unbiased. `sampled_batch` takes at most the fan-out of the layer, which is biased, less noisy, and closer
+    to
+    other libraries' GCNs over sampled subgraphs. Evaluations use the degrees of the graph."""
+
+    relation_fanout: dict[str, Annotated[int, NotBool] | list[Annotated[int, NotBool]]] = Field(default={})
+    """On typed graphs, fan-outs for some relations in place of `sampler.fanout`, such as `{writes: 5, cites:
+    [10, 5]}`: one number, or one for each layer, starting with the targets' layer. If several relations have
+    the same name, write `author/writes/paper` for one of them."""
+
+    def check(self, layers: int) -> None:
+        super().check(layers)
+        for name, given in self.relation_fanout.items():
+            fanouts = [given] if isinstance(given, int) else given
+            if any(fanout < -1 or fanout >= 2**31 for fanout in fanouts):
+                raise ValueError(
+                    f"sampler.relation_fanout: {name} has {given}: give counts from 0 on, or -1 for all "
+                    "neighbours"
+                )
+        if self.degrees == "sampled" and self.on_device:
+            raise ValueError(
+                "sampler.degrees=sampled does not go with sampler.on_device=true: omit one of them"
+            )
+
+    @property
+    def draws_on_device(self) -> bool:
+        return self.on_device
+
+    def describe(self, layers: int, batch_size: int) -> str:
+        return f"fan-out {','.join(map(str, self.fanouts(layers)))} · batch {batch_size}"
+
+    def expected_sizes(
+        self, degrees: DegreeDistribution, *, layers: int, num_targets: int, units: float
+    ) -> BlockSizes:
+        from hyrt_perfmodel.sizes.expected_sizes import expected_sizes
+
+        return expected_sizes(degrees, self.fanouts(layers), units)
+
+    def build(
+        self,
+        graph: Graph,
+        targets: Ids,
+        *,
+        layers: int,
+        batch_size: int,
+        seed: int,
+        class_weights: Any = None,
+    ) -> Sampler:
+        from hyrt.errors import ConfigError
+        from hyrt.sampling.checks import check_graph
+        from hyrt.sampling.neighbor_sampler import NeighborSampler
+
+        if check_graph(graph).types is not None:
+            return self._by_relation(
+                graph, targets, layers=layers, batch_size=batch_size, seed=seed, class_weights=class_weights
+            )
+        if self.relation_fanout:
+            raise ConfigError(
+                f"{graph.name}: sampler.relation_fanout is for typed graphs, and this one has no relations: "
+                "omit it"
+            )
+        if self.degrees == "sampled" and graph.topology.edge_weights is not None:
+            raise ConfigError(
+                f"{graph.name}: its edges have weights, and sampler.degrees=sampled counts neighbours "
+                "without their weights: set sampler.degrees=full"
+            )
+        return NeighborSampler(
+            graph,
+            targets,
+            self.fanouts(layers),
+            batch_size,
+            seed,
+            class_weights=class_weights,
+            sampled_degrees=self.degrees == "sampled",
+        )
+
+    def _by_relation(self, graph: Graph, targets: Ids, *, layers: int, **given: Any) -> Sampler:
+        """Build the sampler of a heterogeneous graph."""
+        from hyrt.errors import ConfigError
+        from hyrt.sampling.relation_fanouts import resolve_relation_fanouts
+        from hyrt.sampling.relation_sampler import RelationSampler
+
+        for setting, is_given in (
+            ("sampler.on_device=true", self.on_device),
+            ("sampler.degrees=sampled", self.degrees == "sampled"),
+        ):
+            if is_given:
+                raise ConfigError(f"{graph.name}: {setting} does not go with a typed graph: omit it")
+        assert graph.types is not None
+        fanouts = resolve_relation_fanouts(self.fanouts(layers), self.relation_fanout, graph.types.relations)
+        return RelationSampler(graph, targets, fanouts, **given)

@@ -1,0 +1,151 @@
+"""Bounded subgraphs around targets.
+
+Zeng et al., "Decoupling the depth and scope of graph neural networks", NeurIPS 2021 (ShaDow-GNN).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.graph.graph import Graph
+from hyrt.runtime.buffer_pool import BufferPool, PooledArrays
+from hyrt.runtime.rng import SAMPLE, stream_key
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.block import Ids
+from hyrt.sampling.block_builder import TargetShuffler, build_square_blocks
+from hyrt.sampling.checks import check_call, check_sampler, id_dtype
+from hyrt.sampling.minibatch import MiniBatch
+from hyrt.sampling.sampler import HopSampler
+from hyrt.sampling.subgraph_kernels import grow_subgraphs, rows_ascend, write_induced_edges
+
+_GRAIN = 16
+
+
+class ShadowSampler:
+    """Samples a subgraph around each target; a unit is one target.
+
+    A target's subgraph has the target, `fanout` neighbours of it, as many of each of these, and so on for
+    `hops` hops, and all edges between them. All layers of the model run on it. It is drawn with keys (seed,
+    step, hop, vertex), and knows nothing of the other targets: a vertex that is in two subgraphs has two
+    rows.
+
+    Parameters
+    ----------
+    layers
+        The blocks of a mini-batch.
+    hops, fanout
+        How far a subgraph reaches, and how many neighbours each of its vertices adds.
+    graph, targets, batch_size, seed, class_weights
+        The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        targets: Ids,
+        layers: int,
+        hops: int,
+        fanout: int,
+        batch_size: int,
+        seed: int,
+        class_weights: NDArray[np.float32] | None = None,
+    ) -> None:
+        graph, targets = check_sampler(
+            *(graph, targets, seed, class_weights),
+            batch_size=batch_size,
+            layers=layers,
+            hops=hops,
+            fanout=fanout,
+        )
+        self._graph = graph
+        self._layers, self._hops, self._fanout = layers, hops, fanout
+        self._most = min(sum(fanout**hop for hop in range(hops + 1)), graph.num_vertices)
+        self._seed = seed
+        self._class_weights = class_weights
+        self.ids = id_dtype(graph)
+        self._order = TargetShuffler(targets, batch_size, seed)
+        self._ascending = rows_ascend(graph.topology.indptr, graph.topology.indices)
+        self._pool = BufferPool()
+
+    def steps_per_epoch(self) -> int:
+        return self._order.steps_per_epoch
+
+    def units(self, step: int) -> Ids:
+        return self._order.batch(step)
+
+    def sample(
+        self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None
+    ) -> MiniBatch:
+        """As `Sampler.sample`.
+
+        Raises
+        ------
+        OverflowError
+            If there are too many edges for int32.
+        """
+        vertices = self._graph.num_vertices
+        units = check_call(step, units, workers, in_place, hops, vertices, "vertices")
+        topology, num = self._graph.topology, len(units)
+        graph, most = (topology.indptr, topology.indices), self._most
+        arrays = PooledArrays(self._pool)
+        members = self._pool.take((num, most), units.dtype)
+        counts = np.empty(num, np.int32)
+        keys = np.array([stream_key(self._seed, SAMPLE, step, hop + 1) for hop in range(self._hops)])
+
+        def grow(start: int, stop: int) -> None:
+            grow_subgraphs(*graph, units, keys, self._fanout, most, start, stop, members, counts)
+
+        workers.run(grow, num, _GRAIN)
+        rows = num + np.concatenate([[0], np.cumsum(counts[:-1] - 1, dtype=np.int64)])
+        total = num + int((counts - 1).sum(dtype=np.int64))
+        sources = arrays.take(total, units.dtype)
+        sources[:num] = units
+        for i in range(num):
+            sources[rows[i] : rows[i] + counts[i] - 1] = members[i, 1 : counts[i]]
+        ends = self._pool.take(total + 1, np.int64)
+        ends[0] = 0
+        known = (self._ascending, members, counts, most, rows, num)
+
+        def count(start: int, stop: int) -> None:
+            write_induced_edges(*graph, *known, start, stop, False, ends, sources)
+
+        workers.run(count, num, _GRAIN)
+        np.cumsum(ends, out=ends)
+        if ends[-1] >= 2**31:
+            raise OverflowError(
+                f"the subgraphs of step {step} have {ends[-1]:,} edges: lower data.batch_size"
+            )
+        offsets = arrays.take(total + 1, np.int32)
+        offsets[:] = ends
+        columns = arrays.take(int(ends[-1]), np.int32)
+
+        def write(start: int, stop: int) -> None:
+            write_induced_edges(*graph, *known, start, stop, True, offsets, columns)
+
+        workers.run(write, num, _GRAIN)
+        self._pool.release(members)
+        self._pool.release(ends)
+        labels = self._graph.vertices.select_labels(units)
+        batch = MiniBatch(
+            step=step,
+            targets=units,
+            blocks=build_square_blocks(
+                topology,
+                arrays,
+                layers=self._layers,
+                step=step,
+                seed=self._seed,
+                sources=sources,
+                num_targets=num,
+                offsets=offsets,
+                columns=columns,
+                workers=workers,
+                in_place=in_place,
+            ),
+            labels=labels,
+            target_weights=None if self._class_weights is None else self._class_weights[labels],
+            normalizer=float(num),
+        )
+        batch.on_release(arrays.release)
+        return batch

@@ -1,1 +1,0 @@
-"""Hotness: how often each feature row is read, estimated before training."""

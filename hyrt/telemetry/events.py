@@ -1,0 +1,197 @@
+"""Events that a run emits to its listeners, in chronological order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """Emitted before the first step."""
+
+    data: str
+    """One-line description of the dataset."""
+    model: str
+    """One-line description of the model, its training and its batches."""
+    devices: str
+    """One-line description of the trainers and their shares of a step."""
+    epochs: int
+    steps_per_epoch: int
+    first_step: int
+    """First step, counted from 0 over the whole run; above 0 if the run is resumed."""
+    simulated: tuple[str, ...] = ()
+    """Names of devices that do not do their work on the hardware that they are named after."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionMade:
+    """Prediction of the performance model, emitted before the first step."""
+
+    step: int
+    """Steps done in the whole run; above 0 if the run is resumed."""
+    stages_s: Mapping[str, float]
+    """Seconds per step: sample, load, transfer, propagate, synchronize."""
+    iteration_s: float
+    epoch_s: float
+    relative_error: float | None
+    """Expected relative error of the prediction: 0.1 is 10 %."""
+    bottleneck: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentChanged:
+    """Emitted after targets or threads were moved."""
+
+    step: int
+    """Steps done in the whole run at the time of the decision."""
+    acts_from: int
+    """First step with the new assignment, counted from 0."""
+    policy: str
+    split_before: Mapping[str, int]
+    """Targets (or units) per step of each trainer."""
+    split: Mapping[str, int]
+    threads_before: Mapping[str, int]
+    """CPU threads for `sample`, `load_model` and `train`."""
+    threads: Mapping[str, int]
+    reason: str
+    """One sentence with the figures that led to the decision."""
+    expected_s: float | None
+    """Step time that the policy expects."""
+    is_trial: bool = False
+    """Whether the assignment is a trial to measure its times, rather than an expected improvement."""
+
+
+def steps_per_window(steps_per_epoch: int) -> int:
+    """Return about a tenth of an epoch, in steps."""
+    return max(1, min(100, steps_per_epoch // 10))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMetrics:
+    """Metrics of a window of steps, emitted often enough to follow a run at negligible cost."""
+
+    epoch: int
+    """Number of the epoch, counted from 1."""
+    step: int
+    """Steps done in the whole run."""
+    steps_done: int
+    """Steps done in this epoch."""
+    steps_per_epoch: int
+    loss: float
+    """Mean loss over the targets of the window."""
+    losses: tuple[float, ...]
+    """Mean loss over the targets of each step."""
+    training_metrics: Mapping[str, float]
+    """The objective's metrics over the targets of the window; `train_<name>` in `metrics.jsonl`."""
+    mteps: float
+    step_s: float
+    """Mean wall time per step."""
+    stage_s: Mapping[str, float]
+    """Mean busy seconds per step: sample, load, transfer, propagate, synchronize."""
+    busy_s: Mapping[str, float]
+    """Mean propagation seconds per step of each trainer."""
+    blocked_s: Mapping[str, float]
+    """Mean blocked seconds per step of each stage, keyed `<stage>.input` and `<stage>.output`."""
+    queued: Mapping[str, float] = field(default_factory=dict)
+    """Mean number of mini-batches in each channel: `sampled_batch`, and for each trainer `loaded.<trainer>`,
+    `staged.<trainer>` and `done.<trainer>`.
+    """
+    queue_depth: Mapping[str, int] = field(default_factory=dict)
+    """Capacity of each channel."""
+    bottleneck: str
+    split: Mapping[str, int]
+    """Targets (or units) per step of each trainer."""
+    threads: Mapping[str, int]
+    """CPU threads for `sample`, `load_model` and `train`."""
+    lr: float
+    memory_bytes: int
+    """Resident memory of the process."""
+    chunks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Figures of `ChunkedStep` of the latest step, for each trainer that holds chunks of a full graph."""
+    cache_hits: Mapping[str, float] = field(default_factory=dict)
+    """Hit rate so far of each trainer that caches feature rows: fraction of the needed rows found in the
+    cache.
+    """
+    num_ranks: int = 1
+    """Number of processes that these metrics cover. With several, stage times are from the slowest process,
+    memory is the sum, and trainer names are prefixed, such as `rank 1 cpu:0`.
+    """
+    slowest_rank: int | None = None
+    """Rank that takes longest for the bottleneck stage; None if there is one process."""
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether the window ends at a boundary that all processes share, whatever their settings."""
+        return self.steps_done % self.steps_per_epoch % steps_per_window(self.steps_per_epoch) == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationFinished:
+    """Metrics on the data splits after an epoch."""
+
+    epoch: int
+    step: int
+    metrics: Mapping[str, Mapping[str, float]]
+    """Metrics of each split (`val`, `test`): accuracy, macro_f1, roc_auc (two classes), loss."""
+    chosen_by: str
+    """Name of the metric that selects the best epoch."""
+    is_best: bool
+    seconds: float
+    confusion: Sequence[Sequence[int]] | None = None
+    """[C][C] confusion matrix of the best evaluation so far: number of test vertices of class i that are
+    predicted as class j. None for other evaluations, and for objectives without a small number of classes.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEnded:
+    epoch: int
+    step: int
+    seconds: float
+    """Wall time of training, without evaluation and checkpoints."""
+    loss: float
+    mteps: float
+    predicted_s: float | None = None
+    """Predicted value of `seconds`; None without a prediction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointWritten:
+    step: int
+    path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Information for the user: a decision with its reason, or a warning with its remedy."""
+
+    kind: str
+    """`info` or `warning`."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded:
+    """Emitted after the last step, or when the run was stopped."""
+
+    status: str
+    """`finished`, `early-stopped` or `interrupted`."""
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    """Content of summary.json."""
+
+
+Event = (
+    RunStarted
+    | PredictionMade
+    | AssignmentChanged
+    | StepMetrics
+    | EvaluationFinished
+    | EpochEnded
+    | CheckpointWritten
+    | Notice
+    | RunEnded
+)
+Emit = Callable[[Event], None]

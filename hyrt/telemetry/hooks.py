@@ -1,0 +1,126 @@
+"""Hooks that observe a run or inject faults into it; without hooks there is no overhead."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from hyrt_perfmodel.policy import Assignment
+
+from hyrt.device import Device
+from hyrt.runtime.workers import RunObserver
+from hyrt.telemetry.events import Event, Notice
+
+T = TypeVar("T")
+
+HOST = "host"
+"""Place of work that belongs to no trainer."""
+
+NONE = -1
+"""Value of `trainer`, `share` or `units` if a site has none."""
+
+
+class Site(NamedTuple):
+    """Location of a stage call in a run."""
+
+    place: str
+    """Name of the trainer of the share, or `HOST`."""
+    step: int
+    """Step of the run, counted from 0; for an evaluation or a checkpoint the number of steps done."""
+    trainer: int = NONE
+    share: int = NONE
+    units: int = NONE
+    """`trainer`, `share` and `units`: index of the trainer, number of the share in its step, and its number
+    of units.
+    """
+
+
+class Hook:
+    """No-op base class of hooks; a hook overrides some of its methods."""
+
+    worker_observer: RunObserver | None = None
+    """Callback for shared calls of the workers of the sample and load stages, with the times of each
+    thread.
+    """
+
+    def on_start(self, devices: Sequence[Device], steps: range) -> Notice | None:
+        """Handle the start of a run; `devices` are the trainers' devices, `steps.stop` is the length of the
+        whole run.
+
+        Return a notice for the user, or None. May raise a HyrtError to refuse the run.
+        """
+        return None
+
+    def wrap_call(self, stage: str, site: Site, work: Callable[[], T]) -> T:
+        """Wrap one call of a stage, in the calling thread: do the work and return its result.
+
+        The stages are `sample`, `load_model`, `transfer`, `propagate`, `update` (a trainer receives the
+        weights),
+        `synchronize`, `evaluate_design` and `checkpoint`.
+        """
+        return work()
+
+    def before_write(self, step: int, operation: str) -> None:
+        """Handle an operation of a checkpoint's atomic write before it is done; may raise an OSError in its
+        place.
+        """
+
+    def on_step_split(self, assignment: Assignment) -> None:
+        """Handle the assignment that splits the next step."""
+
+    def channel_observer(self, name: str) -> Callable[[int], None] | None:
+        """Return a callback for changes of the number of items in a pipeline channel, or None."""
+        return None
+
+    def on_event(self, event: Event) -> None:
+        """Handle an event, before the run's listeners do."""
+
+    def on_pipeline_failure(self, failure: BaseException) -> None:
+        """Handle the first failure of the pipeline, in the thread that failed."""
+
+    def on_stall(self) -> BaseException | None:
+        """Explain a stall: return the error to end with if the cause is known, or None.
+
+        May take some seconds.
+        """
+        return None
+
+    def on_end(self, summary: dict[str, Any]) -> Notice | None:
+        """Handle the end of a run: add to its summary; return a notice for the user, or None."""
+        return None
+
+    def on_failure(self, error: BaseException, summary: dict[str, Any]) -> None:
+        """Handle a failed run: add known facts to its summary."""
+
+    def on_abort(self) -> None:
+        """Handle the imminent exit of the process within a step, on a separate thread."""
+
+
+def call_with_hooks(hooks: Sequence[Hook], stage: str, site: Site, work: Callable[[], T]) -> T:
+    """Do the work of a call wrapped in all hooks, the first one innermost."""
+    for hook in hooks[:-1]:
+        work = partial(hook.wrap_call, stage, site, work)
+    return hooks[-1].wrap_call(stage, site, work) if hooks else work()
+
+
+def hooks_from_environment(rank: int = 0, size: int = 1) -> list[Hook]:
+    """Return the fault-injection hook if HYRT_FAULT is set, otherwise no hooks and no imports.
+
+    Parameters
+    ----------
+    rank, size
+        Rank of this process and number of ranks.
+
+    Raises
+    ------
+    ConfigError
+        If HYRT_FAULT cannot be parsed.
+    """
+    text = os.environ.get("HYRT_FAULT", "")
+    if not text:
+        return []
+    from hyrt.telemetry.faults import FaultInjectionHook, parse_faults
+
+    return [FaultInjectionHook(parse_faults(text), rank, size)]

@@ -1,1 +1,0 @@
-"""Checks of devices that support heterogeneous graphs."""

@@ -1,0 +1,252 @@
+"""From settings to the parts of a run, in one pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from hyrt_perfmodel.policy import Policy, Threads
+
+from hyrt.config import Config
+from hyrt.config.unused_settings import find_settings_without_effect, find_unused_settings
+from hyrt.device.names import split_by_shares
+from hyrt.errors import DataWarning, warn_user
+from hyrt.formatting import pluralize
+from hyrt.graph.graph import Graph
+from hyrt.graph.labels import label_warning
+from hyrt.graph.links.link_split import check_held_out
+from hyrt.graph.run_schema import RunSchema, build_run_schema
+from hyrt.inference.evaluate import Evaluator
+from hyrt.inference.score_vertices import computes_by_layers
+from hyrt.objective import Objective
+from hyrt.objective.host_loss import check_objective
+from hyrt.sampling.sampler import Sampler
+from hyrt.telemetry.crash_context import CrashContext
+from hyrt.telemetry.events import Emit, Event, Notice
+from hyrt.telemetry.hooks import HOST, Hook, Site, call_with_hooks
+from hyrt.telemetry.trace_hook import TraceHook
+from hyrt.training.distributed_run import ALONE, DistributedRunConfig
+from hyrt.training.feature_caches import DeviceCaches
+from hyrt.training.learner import TrainingState
+from hyrt.training.prechecks import RunPrediction, free_memory, host_shortage, missing_classes_text
+from hyrt.training.setup import PreparedRun, architecture, assign_threads, first_split
+from hyrt.training.trainers import Found, find_trainers
+
+T = TypeVar("T")
+
+Predict = Callable[[Config, Graph, Sampler, Callable[[str], None]], RunPrediction | None]
+"""Predicts a run from its settings, graph and sampler; or gives None, and tells the last argument why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunComponents:
+    """The parts of one run: all that the training loop is handed, as `build_run` makes it."""
+
+    config: Config
+    graph: Graph
+    """`config` and `graph`: all settings, and the graph, opened and normalised."""
+    schema: RunSchema
+    """What the run fits to the graph besides the weights, for its checkpoints."""
+    learner: TrainingState
+    """The model with its optimizer."""
+    is_user_model: bool
+    """Whether the model is the caller's, not the configured one."""
+    objective: Objective
+    """What it is trained for."""
+    sampler: Sampler
+    """Makes the steps and their mini-batches."""
+    evaluator: Evaluator
+    """Scores the model after an epoch."""
+    found: Sequence[Found]
+    """The devices that train, not yet open."""
+    threads: Threads
+    split: Sequence[int]
+    """`threads` and `split`: CPU threads of the stages, and units of a step for each trainer, at the start.
+    """
+    expected: RunPrediction | None
+    """The run's prediction; None where there is none."""
+    policy: Policy | None
+    """Moves targets and threads between steps; the configured one where it is None."""
+    shared: DistributedRunConfig
+    """This process's part of it."""
+    caches: DeviceCaches | None
+    """Fills the row caches of the devices, where `data.cache` wants some."""
+    hooks: Sequence[Hook]
+    """Watch the run, or disturb it."""
+    emit: Emit
+    """Tells the hooks and the caller what happens."""
+    checkpoints: Path | None
+    """Folder for checkpoints; None writes none."""
+    should_stop: Callable[[], bool]
+    """Asked after every step; True checkpoints and ends the run."""
+    on_stall: Callable[[str], None]
+    """Called with the stacks of all threads when nothing moves any more."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.sampler.steps_per_epoch()
+
+    @property
+    def epochs(self) -> int:
+        return self.config.train.num_epochs(self.steps_per_epoch)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of the whole run."""
+        return self.epochs * self.steps_per_epoch
+
+    def warm_up(self, step: int) -> float:
+        """What the learning rate of a step is multiplied with."""
+        return self.config.train.warmup_factor(step, self.steps_per_epoch)
+
+    def say(self, notice: Notice | None) -> None:
+        """Tell of a notice, if there is one."""
+        if notice is not None:
+            self.emit(notice)
+
+    def warn(self, text: str) -> None:
+        """Tell of something that the user should know."""
+        self.emit(Notice(kind="warning", text=text))
+
+    def call(self, stage: str, step: int, work: Callable[[], T]) -> T:
+        """Do work that belongs to no trainer inside the hooks."""
+        return call_with_hooks(self.hooks, stage, Site(HOST, step), work)
+
+
+def build_run(
+    config: Config,
+    graph: Graph,
+    *,
+    model: torch.nn.Module | None = None,
+    emit: Emit = lambda event: None,
+    checkpoints: Path | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    on_stall: Callable[[str], None] = lambda stacks: None,
+    policy: Policy | None = None,
+    predict: Predict | None = None,
+    hooks: Sequence[Hook] = (),
+    shared: DistributedRunConfig = ALONE,
+    prepared: PreparedRun | None = None,
+) -> RunComponents:
+    """Make the parts of a run over a graph, in one pass.
+
+    Parameters
+    ----------
+    config, graph, emit, checkpoints, should_stop, on_stall, policy, shared
+        The fields of `RunComponents` of the same names.
+    model
+        A torch module over blocks; the configured one by default.
+    predict
+        Predicts the run, where `balance.predict` wants it and the model is the configured one; None predicts
+        nothing.
+    hooks
+        Watch the run, or disturb it; the settings may add a trace.
+    prepared
+        The model and the sampler, where something before the run has asked for them; `model` is its module
+        then.
+
+    Raises
+    ------
+    ConfigError, DataError, DeviceUnavailableError
+        If the settings cannot be followed.
+    """
+    folder = None if checkpoints is None else checkpoints.parent
+    runtime = config.runtime
+    if runtime.trace:
+        traced = TraceHook(
+            *(runtime.trace_events, folder, runtime.stall_timeout_s), shared.traces, shared.inherited
+        )
+        hooks = [*hooks, traced]
+
+    def tell(event: Event) -> None:
+        for hook in hooks:
+            hook.on_event(event)
+        emit(shared.seen(event))
+
+    processes = shared.part.num_processes
+    prepared = prepared or PreparedRun(config, graph, model)
+    graph = prepared.select_edges(graph)
+    if graph.num_loops_left_out:
+        named = type(prepared.model).__name__ if prepared.is_own_model else config.model.kind
+        loops = pluralize(graph.num_loops_left_out, "self loop")
+        text = f"{graph.name}: {loops} left out, because {named} gives each vertex one of its own"
+        tell(Notice(kind="info", text=text))
+    objective = prepared.objective
+    evaluator = Evaluator(config, graph, folder, objective, shared.scores)
+    if graph.links is not None:
+        # Labels are not used, and the performance model does not support the work of a step.
+        predict = None
+        check_held_out(graph.name, graph.topology, graph.links)
+        for line in graph.links.notes:
+            tell(Notice(kind="info", text=line))
+    else:
+        check_objective(objective, evaluator.metric, graph.num_outputs)
+        _notify_about_labels(graph, prepared, tell)
+    if processes == 1 and not prepared.is_own_model:
+        made = architecture(config, graph)
+        short = host_shortage(config, graph, made, lambda: prepared.sampler, free_memory())
+        if short:
+            tell(Notice(kind="warning", text=short))
+    learner = TrainingState(config, prepared.model)
+    unused = find_unused_settings(config, processes, custom_model=prepared.is_own_model)
+    unused += find_settings_without_effect(
+        config,
+        # Rank 0 writes for all.
+        has_folder=checkpoints is not None or processes > 1,
+        rounds_products=any(getattr(each, "low_precision", False) for each in prepared.model.modules()),
+        evaluates_by_layers=computes_by_layers(config, prepared.model),
+    )
+    for text in unused:
+        tell(Notice(kind="warning", text=text))
+    if config.sampler.preparation:
+        tell(Notice(kind="info", text=config.sampler.preparation))
+    sampler = prepared.sampler
+    caches = None if config.data.cache is None else DeviceCaches(config, prepared)
+    hooks = hooks if caches is None else [*hooks, caches]
+    learner.check_schedule(config.train.num_epochs(sampler.steps_per_epoch()))
+    found = find_trainers(config, in_chunks=shared.in_chunks)
+    # The CPU's own trainer is torch and hyrt; others bring drivers.
+    watched = [number for number, (_, info) in enumerate(found) if info.kind != "cpu"]
+    if watched:
+        hooks = [*hooks, CrashContext(watched)]
+    expected = None
+    if predict is not None and config.balance.predict and not prepared.is_own_model:
+        expected = predict(config, graph, sampler, lambda text: tell(Notice(kind="info", text=text)))
+    split = first_split(config, [info.name for _, info in found], expected, len(prepared.targets))
+    if processes > 1:
+        split = split_by_shares(math.ceil(sum(split) / processes), split)
+    host_trainers = sum(info.host_cores > 0 for _, info in found)
+    return RunComponents(
+        config=config,
+        graph=graph,
+        schema=build_run_schema(graph),
+        learner=learner,
+        is_user_model=prepared.is_own_model,
+        objective=objective,
+        sampler=sampler,
+        evaluator=evaluator,
+        found=found,
+        threads=assign_threads(config, host_trainers, expected),
+        split=split,
+        expected=expected,
+        policy=policy,
+        shared=shared,
+        caches=caches,
+        hooks=hooks,
+        emit=tell,
+        checkpoints=checkpoints,
+        should_stop=should_stop,
+        on_stall=on_stall,
+    )
+
+
+def _notify_about_labels(graph: Graph, prepared: PreparedRun, notify: Emit) -> None:
+    """Warn of labels that are probably not what was meant, or of classes that nothing is trained on."""
+    if odd := label_warning(graph.labels):
+        warn_user(f"{graph.name}: {odd}", DataWarning)
+    elif untrained := missing_classes_text(graph, prepared.targets):
+        notify(Notice(kind="warning", text=untrained))

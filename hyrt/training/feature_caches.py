@@ -1,0 +1,227 @@
+"""The feature rows that devices keep for a whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.config import Config
+from hyrt.device.calls import call_device
+from hyrt.device.capabilities import FeatureCacheDevice
+from hyrt.errors import ConfigError, DeviceFaultError, DeviceOutOfMemoryError, UnsupportedModelError
+from hyrt.formatting import format_bytes
+from hyrt.graph.feature_cache import CacheIndex, Rows, invert_ranking
+from hyrt.graph.graph import Graph
+from hyrt.graph.quantized.rows import QuantizedRows
+from hyrt.graph.row_source import QuantizedRowSource
+from hyrt.pipeline.trainer import Trainer
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.hotness import HotnessRanking, rank_by_hotness
+from hyrt.telemetry.events import Notice
+from hyrt.telemetry.hooks import Hook
+from hyrt.training.setup import PreparedRun
+
+# Rows go to a device in pieces of about this size.
+_PIECE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCache:
+    """What one device keeps."""
+
+    places: CacheIndex
+    row_bytes: int
+    predicted_hit_rate: float
+
+    def figures(self) -> dict[str, float]:
+        """For the summary of a run."""
+        lookups = self.places.lookups
+        return {
+            "rows": self.places.count,
+            "bytes": self.places.count * self.row_bytes,
+            "hit_rate": self.places.hits / lookups if lookups else 0.0,
+            "predicted_hit_rate": self.predicted_hit_rate,
+        }
+
+
+class DeviceCaches(Hook):
+    """Fills the caches of a run's devices, and tells how many of the rows that were wanted they had.
+
+    Parameters
+    ----------
+    config
+        All settings; `data.cache` is how much each device keeps.
+    prepared
+        The graph, the training vertices and the sampler.
+    """
+
+    def __init__(self, config: Config, prepared: PreparedRun) -> None:
+        self._config = config
+        self._prepared = prepared
+        self._kept: dict[str, DeviceCache] = {}
+
+    def fill(self, trainers: Sequence[Trainer], split: Sequence[int], workers: Workers) -> None:
+        """Let each device that can keep the rows that it is expected to read most, and change its plan.
+
+        Parameters
+        ----------
+        trainers
+            The trainers, which have the model.
+        split
+            The units of a step of each.
+        workers
+            The threads that count visits and gather rows.
+
+        Raises
+        ------
+        ConfigError
+            If no device keeps rows, and the size is not `auto`; if not one row fits into the size.
+        DeviceOutOfMemoryError
+            If the rows do not fit, with what to do.
+        """
+        chosen = [number for number, trainer in enumerate(trainers) if self._keeps(trainer)]
+        if not chosen:
+            if self._config.data.cache == "auto":
+                return
+            reasons = ", ".join(f"{each.name} ({_reason(each)})" for each in trainers)
+            raise ConfigError(f"data.cache: no device of this run keeps rows: {reasons}. Omit it")
+        part = sum(split[number] for number in chosen) / len(chosen) / max(1, sum(split))
+        ranking = self.ranking(part, workers)
+        ranks = invert_ranking(ranking.vertices, self._prepared.graph.num_vertices)
+        for number in chosen:
+            self._fill(trainers[number], ranking, ranks, workers)
+
+    def ranking(self, part: float, workers: Workers) -> HotnessRanking:
+        """The rows that a trainer with a part of each step reads, those of most steps first."""
+        config, prepared = self._config, self._prepared
+        return rank_by_hotness(
+            config.sampler,
+            prepared.sampler,
+            prepared.graph.topology,
+            prepared.targets,
+            config.data.batch_size,
+            config.fanouts,
+            part or 1.0,
+            workers,
+        )
+
+    def _keeps(self, trainer: Trainer) -> bool:
+        can = isinstance(trainer.device, FeatureCacheDevice) and "cached" in trainer.device.info.forms
+        # What reads the host's memory in place gains little.
+        wanted = self._config.data.cache != "auto" or not trainer.device.info.zero_copy
+        return can and wanted and trainer.plan.form in ("rows", "narrow")
+
+    def _fill(
+        self, trainer: Trainer, ranking: HotnessRanking, ranks: NDArray[np.int32], workers: Workers
+    ) -> None:
+        graph, asked, device = self._prepared.graph, self._config.data.cache, trainer.device
+        assert isinstance(device, FeatureCacheDevice)
+        row_bytes = _row_bytes(trainer, graph)
+        if asked == "auto":
+            room = device.free_bytes // 2 // row_bytes
+        elif isinstance(asked, float):
+            room = int(asked * graph.num_vertices)
+        else:
+            assert asked is not None
+            room = int(asked) // row_bytes
+        count = min(room, len(ranking.vertices))
+        if not count:
+            if asked == "auto":
+                return
+            raise ConfigError(
+                f"data.cache={asked}: too little for a single row, of {format_bytes(row_bytes)}: give more"
+            )
+        pieces = self._pieces(ranking.vertices[:count], row_bytes, trainer.plan.form == "narrow", workers)
+        keep = partial(device.keep_rows, count, pieces)
+        try:
+            call_device(
+                trainer.name,
+                "keep_rows",
+                keep,
+                timeout_s=self._config.runtime.stall_timeout_s,
+                fault=DeviceFaultError,
+            )
+        except DeviceOutOfMemoryError as error:
+            raise DeviceOutOfMemoryError(
+                f"{error}: data.cache wants {count:,} rows of {format_bytes(row_bytes)} there. "
+                "Give less, or auto"
+            ) from error
+        except UnsupportedModelError:
+            if asked == "auto":
+                return
+            raise
+        places = CacheIndex(ranks, count)
+        trainer.plan = replace(
+            trainer.plan, form="cached", places=places, sends_quantized=trainer.plan.form == "narrow"
+        )
+        self._kept[trainer.name] = DeviceCache(places, row_bytes, ranking.hit_rate(count))
+
+    def _pieces(
+        self, vertices: NDArray[Any], row_bytes: int, quantized: bool, workers: Workers
+    ) -> Iterator[Rows]:
+        source = self._prepared.graph.features
+        per_piece = max(1, _PIECE_BYTES // row_bytes)
+        for start in range(0, len(vertices), per_piece):
+            ids = vertices[start : start + per_piece]
+            if quantized:
+                assert isinstance(source, QuantizedRowSource)
+                rows = QuantizedRows.allocate(
+                    source.row_format, (len(ids), source.width), source.column_scales
+                )
+                source.quantized_rows(ids, rows, workers)
+                yield rows
+            else:
+                out = np.empty((len(ids), source.width), np.float32)
+                source.rows(ids, out, workers)
+                yield out
+
+    def hit_rates(self) -> Mapping[str, float]:
+        """By trainer, which part of the rows that were wanted so far it had."""
+        return {name: kept.figures()["hit_rate"] for name, kept in self._kept.items() if kept.places.lookups}
+
+    def on_start(self, devices: Sequence[Any], steps: range) -> Notice | None:
+        """Say what is kept."""
+        texts = [
+            f"{name} keeps {kept.places.count:,} rows ({format_bytes(kept.places.count * kept.row_bytes)}), "
+            f"expected to be {kept.predicted_hit_rate:.1%} of those that it needs"
+            for name, kept in self._kept.items()
+        ]
+        if not texts:
+            texts = ["data.cache=auto: no device of this run has memory of its own to keep rows in"]
+        return Notice(kind="info", text="; ".join(texts))
+
+    def on_end(self, summary: dict[str, Any]) -> Notice | None:
+        """Add the rows, the bytes and the hit rates."""
+        if not self._kept:
+            return None
+        caches = summary["device_caches"] = {name: kept.figures() for name, kept in self._kept.items()}
+        texts = [
+            f"{name} had {figures['hit_rate']:.1%} of the rows that it needed "
+            f"({figures['predicted_hit_rate']:.1%} predicted)"
+            if self._kept[name].places.lookups
+            else f"{name} keeps rows and was asked for none: no step gave it work"
+            for name, figures in caches.items()
+        ]
+        return Notice(kind="info", text="; ".join(texts))
+
+
+def _row_bytes(trainer: Trainer, graph: Graph) -> int:
+    """The bytes that a row takes on the device."""
+    source = graph.features
+    if trainer.plan.form == "narrow":
+        assert isinstance(source, QuantizedRowSource)
+        return source.row_format.row_bytes(source.width)
+    return 4 * source.width
+
+
+def _reason(trainer: Trainer) -> str:
+    if trainer.plan.form == "aggregated" and isinstance(trainer.device, FeatureCacheDevice):
+        return "is sent aggregates; runtime.fuse_load=false sends rows"
+    if trainer.plan.form in ("in_place", "aggregated", "ids"):
+        return "is sent no rows"
+    return "sparse rows" if trainer.plan.form == "sparse" else "its kind cannot"

@@ -1,0 +1,260 @@
+"""Opening of the graph of a run, with its links divided for link prediction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.config import Config
+from hyrt.errors import ConfigError, DataError, join_names
+from hyrt.graph import Graph, open_graph
+from hyrt.graph.links.edges import (
+    TimedEdges,
+    add_links,
+    convert_times,
+    is_known_time,
+    mark_edges,
+    order_edge_times,
+    remove_links,
+)
+from hyrt.graph.links.link_file import check_pairs, read_links
+from hyrt.graph.links.link_split import (
+    LinkEndpoints,
+    LinkGraph,
+    LinkRelation,
+    LinkSplit,
+    message_topology,
+    select_link_relation,
+)
+from hyrt.graph.links.random_link_split import random_link_split
+from hyrt.graph.quantized.features import quantize_graph
+from hyrt.graph.run_schema import RunSchema
+from hyrt.graph.topology import Topology
+from hyrt.runtime.files import ARCHIVE_ERRORS
+from hyrt.runtime.hardware import available_cores
+from hyrt.runtime.workers import Workers, use_workers
+
+LINKS = "links.npz"
+"""The file of the split in the folder of a run."""
+
+
+def link_graph(config: Config, graph: Graph, kept: Path | None = None) -> Graph:
+    """The graph without the edges that are held out, and with what is to be predicted.
+
+    Parameters
+    ----------
+    config
+        All settings, of which `links` says how the links are split.
+    graph
+        The graph with all edges, or one that is split already, which is returned as it is.
+    kept
+        The file of the run's own split, where it has one.
+
+    Raises
+    ------
+    ConfigError
+        If the relation of a typed graph is not known, or the graph has none.
+    DataError
+        If the links cannot be split so, or a file of the settings is not what it should be.
+    """
+    if graph.links is not None:
+        return graph
+    relation = None
+    if graph.types is not None:
+        relation = select_link_relation(graph.name, graph.types, graph.topology, config.links.relation)
+    elif config.links.relation is not None:
+        raise ConfigError(
+            f"links.relation={config.links.relation} is for typed graphs, and {graph.name} has no relations: "
+            "omit it"
+        )
+    known = graph.topology if relation is None else relation.edges
+    ends = LinkEndpoints.all_vertices(graph.num_vertices) if relation is None else relation.ends
+    if not known.num_edges:
+        what = "edges" if relation is None else f"edges from {' to '.join(ends.names or ())}"
+        raise DataError(f"{graph.name}: has no {what} to predict: omit train.objective=links")
+    split = _split(config, graph, known, ends, relation, kept)
+    # A file may name links that are not edges.
+    known = add_links(known, split.train, *(part.links for part in split.held_out.values()))
+    trained = remove_links(known, *(part.links for part in split.held_out.values()))
+    width = config.links.width or config.model.hidden
+    links = LinkGraph(split, width, known, trained, ends, relation)
+    if config.links.negatives == "given" and split.train_negatives is None:
+        raise DataError(
+            f"{config.links.split}: has no key 'train_neg', which links.negatives=given draws from: add it, "
+            "or give links.negatives=uniform"
+        )
+    notes = (*split.notes, *_hidden_edges(graph, links))
+    return replace(graph, topology=message_topology(graph.topology, links), links=replace(links, notes=notes))
+
+
+def _hidden_edges(graph: Graph, links: LinkGraph) -> list[str]:
+    """Return a line if edges besides the held-out links themselves give these away and carry no messages."""
+    topology = graph.topology
+    hidden = links.visible_edges(topology, *links.held_out)
+    themselves = [
+        (pairs, None if links.relation is None else links.relation.number) for pairs in links.held_out
+    ]
+    if links.known_edges.is_symmetric:
+        themselves += [(pairs[:, ::-1], relation) for pairs, relation in themselves]
+    others = hidden & ~mark_edges(topology, themselves)
+    count = int(np.count_nonzero(others))
+    if not count:
+        return []
+    which = "reverse edges"
+    if graph.types is not None:
+        assert topology.edge_types is not None
+        numbers = np.bincount(topology.edge_types[others], minlength=len(graph.types.relations))
+        shares = [f"{n:,} of {graph.types.relations[i].full_name}" for i, n in enumerate(numbers) if n]
+        which = f"edges between the same vertices ({join_names(shares, 'and')})"
+    return [f"held-out links stay hidden: {count:,} {which} carry no messages either"]
+
+
+def unsplit_links(config: Config, graph: Graph) -> Graph:
+    """Return a graph whose links are to be scored: all edges carry messages, and none is held out."""
+    relation = None
+    if graph.types is not None:
+        relation = select_link_relation(graph.name, graph.types, graph.topology, config.links.relation)
+    known = graph.topology if relation is None else relation.edges
+    ends = LinkEndpoints.all_vertices(graph.num_vertices) if relation is None else relation.ends
+    split = LinkSplit(np.empty((0, 2), np.int64), {})
+    width = config.links.width or config.model.hidden
+    return replace(graph, links=LinkGraph(split, width, known, known, ends, relation))
+
+
+def _split(
+    config: Config,
+    graph: Graph,
+    known: Topology,
+    ends: LinkEndpoints,
+    relation: LinkRelation | None,
+    schema: Path | None,
+) -> LinkSplit:
+    asked = config.links
+    if schema is not None and schema.is_file():
+        # Written with the numbers that the vertices have.
+        return read_links(schema, known, config.seed, ends)
+    if asked.has_split_file:
+        return read_links(Path(asked.split), known, config.seed, ends, graph.vertices.positions)
+    times = _times(asked.times, graph, known, ends, relation) if asked.split == "time" else None
+    return random_link_split(
+        graph.name,
+        known,
+        config.seed,
+        val=asked.val,
+        test=asked.test,
+        ends=ends,
+        supervision=asked.supervision,
+        times=times,
+    )
+
+
+def _times(
+    given: str | None, graph: Graph, known: Topology, ends: LinkEndpoints, relation: LinkRelation | None
+) -> NDArray[Any]:
+    """Return [e] the times of the edges that are links, from the dataset or from a file of the settings."""
+    times = graph.topology.edge_times
+    if given is not None:
+        if times is not None:
+            raise ConfigError(f"links.times={given}: the edges of {graph.name} have times already: omit it")
+        times, where = (
+            _times_of_file(Path(given), known, ends, graph.vertices.positions),
+            f"links.times={given}",
+        )
+    elif times is None:
+        raise DataError(
+            f"{graph.name}: links.split=time needs the times of the edges, and they have none: name their "
+            "column in the schema of the import (edges.time), add the key edge_time to the dataset, set "
+            "edge_time of a PyG or DGL graph, or give links.times=FILE.npz with edges [n, 2] and times [n]"
+        )
+    else:
+        times, where = times if relation is None else times[relation.positions], graph.name
+    missing = np.flatnonzero(~is_known_time(times))
+    if len(missing):
+        at = int(missing[0])
+        pair = [int(known.indices[at]), int(np.searchsorted(known.indptr, at, side="right")) - 1]
+        ids = graph.vertices.vertex_ids
+        source, destination = pair if ids is None else ids[pair].tolist()
+        raise DataError(
+            f"{where}: {len(missing):,} of {known.num_edges:,} edges have no time, first that from vertex "
+            f"{source} to {destination}: give each of them a time, or omit links.split=time"
+        )
+    return times
+
+
+def _times_of_file(
+    path: Path, known: Topology, ends: LinkEndpoints, positions: NDArray[Any] | None
+) -> NDArray[Any]:
+    """Return [e] the times of edges that a file has for pairs of vertices."""
+    wanted = f"links.times={path}: give a .npz file with edges [n, 2] and times [n]"
+    try:
+        with path.open("rb") as file:
+            arrays = np.load(file, allow_pickle=False)
+            if isinstance(arrays, np.ndarray):
+                raise DataError(
+                    f"{wanted}: it is one array, and hyrt cannot know which edges its times belong to, "
+                    "because datasets have their edges in an order of their own"
+                )
+            pairs, times = arrays["edges"], arrays["times"]
+    except KeyError as error:
+        raise DataError(f"{wanted}: {str(error).strip(chr(39))}") from None
+    except (*ARCHIVE_ERRORS, OSError, ValueError, MemoryError, OverflowError) as error:
+        raise DataError(f"{wanted}: {getattr(error, 'strerror', None) or error}") from None
+    pairs = check_pairs(f"{path}: key 'edges'", pairs, known.num_vertices, ends, positions)
+    times = convert_times(times, len(pairs), f"{path}: key 'times'", "omit links.split=time")
+    both = [pairs, pairs[:, ::-1]] if known.is_symmetric else [pairs]
+    return order_edge_times(known, [TimedEdges(each, times) for each in both], times.dtype)
+
+
+def opened_graph(config: Config, source: Any = None, links: Path | None = None) -> Graph:
+    """Open a graph to train on, with features scaled and rounded, and links held out, as the settings say.
+
+    Parameters
+    ----------
+    config
+        All settings.
+    source
+        What to open in place of `data.source`; see `hyrt.graph.open_graph`.
+    links
+        The file of the run's own split of links, where it may have one.
+
+    Raises
+    ------
+    ConfigError
+        If rows of a typed graph are to be rounded.
+    DataError
+        As for `open_graph`, and if the features cannot be rounded, or the links split so.
+    """
+    data = config.data
+    graph = open_graph(data.source if source is None else source, normalize=data.normalize)
+    if config.train.predicts_links:
+        graph = link_graph(config, graph, links)
+    return rounded_graph(config, graph)
+
+
+def rounded_graph(config: Config, graph: Graph, schema: RunSchema | None = None) -> Graph:
+    """Return a graph with features rounded as the settings say, by the scales in a run's schema if given.
+
+    Raises
+    ------
+    ConfigError
+        If rows of a typed graph are to be rounded.
+    DataError
+        If the features cannot be rounded.
+    """
+    data = config.data
+    # What auto stands for is chosen with the graph at hand.
+    if data.rows in ("stored", "auto"):
+        return graph
+    if graph.types is not None:
+        raise ConfigError(
+            f"data.rows={data.rows}: the rows of a typed graph are read as they are stored: omit it"
+        )
+    scales = None if schema is None else schema.tables[""].column_scales
+    with Workers(available_cores(), "rounding") as workers, use_workers(workers):
+        return quantize_graph(
+            graph, data.rows, config.seed if data.rounding == "stochastic" else None, scales
+        )

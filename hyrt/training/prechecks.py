@@ -1,0 +1,176 @@
+"""Checks before a run: classes without training vertices, the predicted epoch, and host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from hyrt_perfmodel.model_workload import model_workload
+from hyrt_perfmodel.policy import Threads
+from hyrt_perfmodel.prediction.initial_assignment import activations_bytes, weights_bytes
+from hyrt_perfmodel.workload import Workload
+
+from hyrt.config import Config
+from hyrt.formatting import format_bytes
+from hyrt.graph.graph import Graph
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.models.model_kind import find_model
+from hyrt.runtime.hardware import free_cgroup_memory
+from hyrt.runtime.workers import Workers
+from hyrt.sampling.block import Ids
+from hyrt.sampling.sampler import Sampler
+
+_NAMED = 5
+
+
+def missing_classes_text(graph: Graph, targets: Ids) -> str:
+    """What to tell a user whose labels leave classes out of the training; empty where they leave out none.
+
+    Parameters
+    ----------
+    graph
+        The graph with its labels.
+    targets
+        [n] the vertices to train on.
+    """
+    labels = graph.labels[targets]
+    if graph.vertices.label_kind != "classes" or not len(targets) or labels.min() < 0:
+        return ""
+    there = np.bincount(labels, minlength=graph.num_classes) > 0
+    if there.sum() == 1:
+        return (
+            f"{graph.name}: all training vertices are of class {int(there.argmax())}, so there is nothing to "
+            "learn: check train_mask, or choose another data.split"
+        )
+    missing = np.flatnonzero(~there)
+    if not len(missing):
+        return ""
+    named = ", ".join(map(str, missing[:_NAMED])) + (", ..." if len(missing) > _NAMED else "")
+    classes = f"class {named}" if len(missing) == 1 else f"classes {named}"
+    return (
+        f"{graph.name}: no training vertex is of {classes}, so the model cannot learn to predict "
+        f"{'it' if len(missing) == 1 else 'them'}: check train_mask, or choose another data.split"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPrediction:
+    """A run's prediction, in the words of the run."""
+
+    stages_s: Mapping[str, float]
+    """Seconds a step: sample, load, transfer, propagate, synchronize."""
+    iteration_s: float
+    epoch_s: float
+    """`iteration_s` and `epoch_s`: the times of a step and of an epoch, under `split` and `threads`."""
+    relative_error: float | None
+    """How far off it may be: 0.1 is 10 %; None where nothing is known of it."""
+    bottleneck: str
+    """The stage that bounds the iteration."""
+    split: Mapping[str, int]
+    """Units of a step by trainer's name. That of the settings where they fix it, else the one predicted best.
+    """
+    threads: Threads
+    """Those of the settings where they give them, else predicted best."""
+
+
+def expected_figures(expected: RunPrediction) -> dict[str, Any]:
+    """What a run's records say of it, under the names of `hyrt predict --json`."""
+    return {
+        "stages_s": dict(expected.stages_s),
+        "iteration_s": expected.iteration_s,
+        "epoch_s": expected.epoch_s,
+        "relative_error": expected.relative_error,
+        "bottleneck": expected.bottleneck,
+    }
+
+
+_FLOAT_BYTES = 4
+# Of kinds that do not say what they cost: a layer has one product at least.
+_LEAST_COSTS = "gcn"
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Bytes that this process may still take: of the machine, and of its control group."""
+    left = free_cgroup_memory(root / "proc/self/cgroup", root / "sys/fs/cgroup")
+    available = int(psutil.virtual_memory().available)
+    return available if left is None else min(available, left)
+
+
+def host_shortage(
+    config: Config, graph: Graph, model: Architecture, sampler: Callable[[], Sampler], have_bytes: int
+) -> str:
+    """What to tell a user whose run needs more host memory than there is; empty where it fits.
+
+    Weights count with their gradients and Adam's moments, learned rows with the moments alone; of rows,
+    those that the CPU keeps for the backward pass of a step. The bytes are those of
+    `hyrt_perfmodel.prediction.initial_assignment`.
+
+    Parameters
+    ----------
+    config, graph
+        All settings, and the graph to train on.
+    model
+        The configured model.
+    sampler
+        Gives the run's sampler, which is asked for one step where that might not fit.
+    have_bytes
+        Bytes that are free.
+    """
+    on_cpu = all(each.name.partition(":")[0] == "cpu" for each in config.training_requests)
+    layers = config.model.layers
+    most = _work(model, [graph.num_vertices] * (layers + 1))
+    weights = 2 * weights_bytes(most) + (weights_bytes(most) if on_cpu else 0.0) + _table_bytes(model)
+    rows = 0.0
+    if on_cpu and config.sampler.is_full_graph:
+        # Who limits them has the rest in a file. The widest and its gradient are there at the same time.
+        if config.fullgraph.host_memory is None:
+            rows = 2.0 * _FLOAT_BYTES * graph.num_vertices * max(model.widths[1:])
+    elif on_cpu and graph.links is None and weights + activations_bytes(most) > have_bytes:
+        rows = activations_bytes(_work(model, _vertices(sampler())))
+    if weights + rows <= have_bytes:
+        return ""
+    remedy = "model.hidden or model.layers"
+    if rows > weights:
+        remedy = (
+            "model.hidden"
+            if config.sampler.is_full_graph
+            else "model.hidden, data.batch_size or sampler.fanout"
+        )
+    return (
+        f"the run needs about {format_bytes(weights + rows)} of memory (weights, gradients and optimizer "
+        f"{format_bytes(weights)}, rows of a step {format_bytes(rows)}), and "
+        f"{format_bytes(have_bytes)} are free: the system may end "
+        f"it without a word. Lower {remedy}"
+    )
+
+
+def _table_bytes(model: Architecture) -> float:
+    """Learned rows with the moments of Adam; replicas share them, and a step's gradient has few of them."""
+    shape = model.shape
+    rows = 0 if shape is None else sum(shape.counts[number] for number in shape.learned_types)
+    return 3.0 * _FLOAT_BYTES * rows * model.in_features
+
+
+def _work(model: Architecture, vertices: list[int]) -> Workload:
+    """A step over so many vertices of each layer, the input's first."""
+    return model_workload(
+        find_model(model.kind).costs_like or _LEAST_COSTS,
+        vertices,
+        [0] * model.layers,
+        model.widths,
+        heads=model.heads,
+        hidden=model.hidden,
+    )
+
+
+def _vertices(sampler: Sampler) -> list[int]:
+    """The vertices of each layer in the first step."""
+    with Workers(1, "hyrt.sample") as workers:
+        batch = sampler.sample(0, sampler.units(0), workers, in_place=False)
+    counts = [batch.blocks[0].num_src, *(block.num_dst for block in batch.blocks)]
+    batch.release()
+    return counts

@@ -1,1 +1,0 @@
-"""Several devices that train as one."""

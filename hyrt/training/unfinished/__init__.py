@@ -1,1 +1,0 @@
-"""Keeping what is done of a long step in a run's folder."""

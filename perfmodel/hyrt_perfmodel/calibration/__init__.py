@@ -1,1 +1,0 @@
-"""Rates fitted to measurements."""

@@ -1,0 +1,332 @@
+"""Fits of the model to measurements: a trainer's rates, synchronization cost and core contention."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt_perfmodel.platforms.platform import CoreContention, Host, Platform, TrainerRates
+from hyrt_perfmodel.policy import Assignment
+from hyrt_perfmodel.prediction.extra_terms import (
+    ExtraTerms,
+    num_edge_rows,
+    num_results,
+    num_values,
+    sparse_macs,
+    split_layers,
+    threaded_layers_s,
+    weight_gradients_s,
+    without_sparse_product,
+)
+from hyrt_perfmodel.prediction.stage_times import (
+    contended_step_s,
+    core_excess_s,
+    host_trainers,
+    iteration_s,
+    pipeline_s,
+    stage_times,
+)
+from hyrt_perfmodel.prediction.stages import synchronize_s, trainer_s
+from hyrt_perfmodel.workload import TrainingWorkload, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class FittedRates:
+    """Rates, and how well they explain the measurements."""
+
+    rates: TrainerRates
+    """The fitted coefficients."""
+    relative_errors: tuple[float, ...]
+    """(predicted - measured) / measured, per measurement."""
+
+
+def fit_rates(
+    workloads: Sequence[Workload],
+    seconds: Sequence[float],
+) -> FittedRates:
+    """Fit rates to measured T_trainer by relative least squares with nonnegative terms.
+
+    A term that the measurements do not need gets an infinite rate, and thus no cost.
+
+    Parameters
+    ----------
+    workloads
+        Propagated workloads, without the first layer's edges if the input was already aggregated.
+    seconds
+        Time per workload, in seconds; for the host, with one thread.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer measurements than terms.
+    """
+    terms = np.array([_terms(work) for work in workloads])
+    measured = np.array(seconds, float)
+    if len(measured) < terms.shape[1]:
+        raise ValueError(f"{len(measured)} measurements cannot fit {terms.shape[1]} terms")
+    coefficients = fit_nonnegative(terms / measured[:, None])
+    errors = terms @ coefficients / measured - 1
+
+    def rate(coefficient: float) -> float:
+        return 1 / float(coefficient) if coefficient > 0 else math.inf
+
+    return FittedRates(
+        TrainerRates(
+            launch_s=float(coefficients[0]),
+            memory_gb_s=rate(coefficients[1]) / 1e9,
+            macs_per_s=rate(coefficients[2]),
+            values_per_s=rate(coefficients[3]),
+            edges_per_s=rate(coefficients[4]),
+            layer_s=float(coefficients[5]),
+            weights_per_s=rate(coefficients[6]),
+            results_per_s=rate(coefficients[7]),
+            rows_per_s=rate(coefficients[8]),
+        ),
+        tuple(float(error) for error in errors),
+    )
+
+
+def with_sparse_launch(rates: TrainerRates, workload: Workload, seconds: float) -> TrainerRates:
+    """Add the launch cost over sparse rows, from the measured time of a very small step.
+
+    Parameters
+    ----------
+    rates
+        Rates over dense rows.
+    workload
+        A step of two layers over sparse rows, small enough that launches dominate its time.
+    seconds
+        Measured time, in seconds.
+    """
+    after = without_sparse_product(workload)
+    costs = _costs(replace(rates, launch_s=0.0))
+    sized_s = float(np.array(_terms(after)) @ costs) + sparse_macs(workload) / rates.macs_per_s
+    return replace(rates, sparse_launch_s=max(0.0, seconds - sized_s))
+
+
+def fit_threaded_rates(
+    single_thread: TrainerRates,
+    workloads: Sequence[Workload],
+    seconds: Sequence[float],
+    *,
+    threads: int,
+    chunk_rows: int,
+) -> TrainerRates:
+    """Fit the rates of the host trainer with all threads, from its single-thread rates and a few
+    measurements.
+
+    Fixed costs are interpreter costs and stay, like the cost of weights, which one thread reads and writes.
+    Everything else is sped up by one factor, and each shared layer adds the cost of waking threads. Factor
+    and waking cost minimize the mean squared relative error.
+
+    Parameters
+    ----------
+    single_thread
+        Rates with one thread.
+    workloads, seconds
+        Workloads propagated with all threads, and the time of each, in seconds.
+    threads, chunk_rows
+        Number of threads, and rows that each computes at a time.
+    """
+    layers_of_runs, measured = [split_layers(work) for work in workloads], np.array(seconds, float)
+    costs = _costs(single_thread)
+    fixed = np.array([(np.array(_terms(work)) * costs)[_FIXED].sum() for work in workloads])
+
+    def layer_s(rates: TrainerRates, work: Workload) -> float:
+        return float((np.array(_terms(work)) * _costs(rates))[_SHARED].sum())
+
+    def error(rates: TrainerRates) -> float:
+        predicted = fixed + [
+            threaded_layers_s(layers, single_thread, rates, threads, threads, layer_s)
+            for layers in layers_of_runs
+        ]
+        return float(np.mean((predicted / measured - 1) ** 2))
+
+    candidates = [
+        replace(scale_rates(single_thread, factor), chunk_rows=chunk_rows, waking_s=waking_s)
+        for factor in np.linspace(1.0, threads, 21).tolist()
+        for waking_s in _WAKING_S
+    ]
+    return min(candidates, key=error)
+
+
+def scale_rates(rates: TrainerRates, factor: float) -> TrainerRates:
+    """Return rates that are `factor` times as fast, except for fixed costs and weights."""
+    names = ("memory_gb_s", "macs_per_s", "values_per_s", "edges_per_s", "results_per_s", "rows_per_s")
+    return replace(rates, **{name: factor * getattr(rates, name) for name in names})
+
+
+_WAKING_S = [50e-6 * each for each in range(31)]
+# Indices of the terms that threads share, and of the terms that one thread computes.
+_SHARED, _FIXED = [1, 2, 3, 4, 7, 8], [0, 5, 6]
+
+
+def _terms(workload: Workload) -> tuple[float, ...]:
+    """Return the variables in which a step's time is linear.
+
+    They are: the step, bytes aggregated, multiply-accumulates, values, rows along edges, layers (or calls)
+    beyond two, weights, result values, result rows.
+    """
+    aggregated = trainer_s(workload, 1.0, math.inf)
+    macs = trainer_s(workload, math.inf, 1.0) + weight_gradients_s(workload, 1.0)
+    values, edge_rows = num_values(workload), num_edge_rows(workload)
+    results, rows = num_results(workload), sum(workload.vertices[1:])
+    return (
+        *(1.0, aggregated, macs, values, edge_rows, workload.effective_layers - 2.0, workload.num_weights),
+        *(results, rows),
+    )
+
+
+def _costs(rates: TrainerRates) -> NDArray[np.float64]:
+    """Return the seconds per unit of each term."""
+    per_s = (rates.memory_bytes_per_s, rates.macs_per_s, rates.values_per_s, rates.edges_per_s)
+    layer_s = rates.fixed_s(3) - rates.fixed_s(2)
+    return np.array(
+        [
+            *(rates.launch_s, *(1 / rate for rate in per_s), layer_s, 1 / rates.weights_per_s),
+            *(1 / rates.results_per_s, 1 / rates.rows_per_s),
+        ]
+    )
+
+
+def fit_nonnegative(scaled: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Fit coefficients >= 0 that minimize the squared error of row sums to 1, over all sets of positive
+    terms.
+    """
+    count = scaled.shape[1]
+    best, min_residual = np.zeros(count), math.inf
+    for size in range(1, count + 1):
+        for chosen in itertools.combinations(range(count), size):
+            solution, *_ = np.linalg.lstsq(scaled[:, chosen], np.ones(len(scaled)), rcond=None)
+            if solution.min() < 0:
+                continue
+            residual = float(np.sum((scaled[:, chosen] @ solution - 1) ** 2))
+            if residual < min_residual:
+                min_residual = residual
+                best = np.zeros(count)
+                best[list(chosen)] = solution
+    return best
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """Measurements of one run."""
+
+    platform: Platform
+    """The platform with only the run's trainers."""
+    training: TrainingWorkload
+    assignment: Assignment
+    """`training` and `assignment`: work of the run."""
+    iteration_s: float
+    synchronize_s: float
+    """`iteration_s` and `synchronize_s`: wall times of a step and of its synchronization."""
+    gap_s: float
+    """Step time outside propagation and synchronization: from their end to the next step's propagation."""
+
+    @property
+    def host_kinds(self) -> str:
+        """Kinds of the trainers that had targets and compute on the host cores."""
+        trainers = self.platform.trainers(self.training.model)
+        return host_trainers(
+            [trainer for trainer, units in zip(trainers, self.assignment.split, strict=True) if units]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StageOverlapFit:
+    """Fitted values of `Host`, and how well they explain the runs."""
+
+    weights_gb_s: float
+    sharing_of: Mapping[str, CoreContention]
+    """`weights_gb_s` and `sharing_of`: values of `Host`, whose general values are the means over
+    `sharing_of`."""
+    relative_errors: tuple[float, ...]
+    """(predicted - measured) / measured, per run."""
+
+    def apply_to(self, host: Host) -> Host:
+        """Return the host with the fitted values."""
+        return replace(
+            host,
+            step_s=fmean(sharing.step_s for sharing in self.sharing_of.values()),
+            wait_s=fmean(sharing.wait_s for sharing in self.sharing_of.values()),
+            lock_s=fmean(sharing.lock_s for sharing in self.sharing_of.values()),
+            core_efficiency=fmean(sharing.efficiency for sharing in self.sharing_of.values()),
+            weights_gb_s=self.weights_gb_s,
+            sharing_of=self.sharing_of,
+        )
+
+
+_EFFICIENCIES = np.linspace(0.4, 1.0, 31)
+# Seconds per step in which trainers wait for the interpreter lock that sampling and loading hold: at the end
+# of each of their calls, the thread that needs the lock is put to sleep and woken.
+_LOCK_S = np.linspace(0.0, 2e-3, 41)
+
+
+def fit_stage_overlap(runs: Sequence[MeasuredRun]) -> StageOverlapFit:
+    """Fit synchronization cost, waiting time per step and core efficiency to the runs.
+
+    Synchronization is fitted to its measured times: a cost per step for each set of host trainers, and a cost
+    per weight. The waiting time of a set is the lower quartile of its step times outside propagation and
+    synchronization; a quartile, because trainers also wait for slow earlier stages. The increase of
+    propagation over its time alone is modeled as a wait for the interpreter lock per step, and a division of
+    work by the efficiency. Both minimize the sum of absolute relative errors over the steps of a set, which
+    is less sensitive to a disturbed run than the total time.
+
+    Raises
+    ------
+    ValueError
+        If there are no runs.
+    """
+    if not runs:
+        raise ValueError("no runs to fit to")
+    sets = sorted({run.host_kinds for run in runs})
+    terms = np.array(
+        [[*(run.host_kinds == kinds for kinds in sets), _weights_gb(run)] for run in runs], float
+    )
+    *steps_s, weight_s = fit_nonnegative(terms / np.array([[run.synchronize_s] for run in runs])).tolist()
+    weights_gb_s = 1 / weight_s if weight_s else math.inf
+    sharing_of = {
+        kinds: _fit_contention([run for run in runs if run.host_kinds == kinds], weights_gb_s, step_s)
+        for kinds, step_s in zip(sets, steps_s, strict=True)
+    }
+    fit = StageOverlapFit(weights_gb_s, sharing_of, ())
+    errors = []
+    for run in runs:
+        host = fit.apply_to(run.platform.host)
+        times = stage_times(replace(run.platform, host=host), run.training, run.assignment)
+        errors.append(iteration_s(times, host) / run.iteration_s - 1)
+    return replace(fit, relative_errors=tuple(errors))
+
+
+def _weights_gb(run: MeasuredRun) -> float:
+    """Return the gradients and weights that a step moves, in 1e9 bytes."""
+    return synchronize_s(run.training.at(run.training.batch_size), 1e9)
+
+
+def _fit_contention(runs: Sequence[MeasuredRun], weights_gb_s: float, step_s: float) -> CoreContention:
+    """Fit the waiting time and the efficiency of one set of trainers to its runs."""
+    gaps = sorted(run.gap_s for run in runs)
+    sharing = CoreContention(step_s=step_s, efficiency=1.0, wait_s=max(0.0, gaps[len(gaps) // 4]))
+    total = np.zeros((len(_LOCK_S), len(_EFFICIENCIES)))
+    for run in runs:
+        host = replace(run.platform.host, weights_gb_s=weights_gb_s, sharing_of={run.host_kinds: sharing})
+        times = stage_times(replace(run.platform, host=host), run.training, run.assignment)
+        stages_s, beyond_s = pipeline_s(times, ExtraTerms()), core_excess_s(times, host)
+        predicted = [
+            [contended_step_s(times, stages_s, beyond_s, efficiency, lock_s) for efficiency in _EFFICIENCIES]
+            for lock_s in _LOCK_S
+        ]
+        total += np.abs(np.array(predicted) / run.iteration_s - 1)
+    # Break ties in favor of the shortest wait and the highest efficiency, in case neither affects any run.
+    lock, column = np.unravel_index(int(np.argmin(total[:, ::-1])), total.shape)
+    return replace(
+        sharing,
+        efficiency=float(_EFFICIENCIES[::-1][column]),
+        lock_s=float(_LOCK_S[lock]),
+    )

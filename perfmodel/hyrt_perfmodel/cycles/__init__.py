@@ -1,1 +1,0 @@
-"""Clock cycles of the FPGA trainer: closed forms fitted to cycle simulations."""

@@ -1,0 +1,363 @@
+"""Sizes of a task on the FPGA trainer, and its cycles by phase."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, floor
+from typing import Any
+
+from numpy.typing import NDArray
+
+from hyrt_perfmodel.fpga_design import (
+    EDGE_BYTES,
+    LANES,
+    VALUE_BYTES,
+    FpgaDesign,
+    drain_cycles,
+    num_chunks,
+    num_tiles,
+    row_words,
+    systolic_cycles,
+)
+from hyrt_perfmodel.fpga_network import NetworkLoad, network_cycles_expected
+from hyrt_perfmodel.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EdgeList:
+    """Edges in kernel order: sorted by source."""
+
+    sources: NDArray[Any]
+    destinations: NDArray[Any]
+    """`sources` and `to`: [E] integers, source row and result row of each edge."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerSizes:
+    """One layer of a task. Counts may be expected values and need not be whole numbers.
+
+    Raises
+    ------
+    ValueError
+        If a count is negative, `parts` is not 1 or 2, or a width is below 1.
+    """
+
+    rows: float
+    """Number of destinations."""
+    parts: int
+    """Rows of the combined matrix per destination: 2 if own row and aggregate are stored separately,
+    otherwise 1."""
+    num_src: float
+    """Number of source rows."""
+    in_width: int
+    out_width: int
+    """`in_width` and `out_width`: values per source row and per output row."""
+    edges: float
+    """Edges of the forward section, including those from the destinations' own rows."""
+    self_edges: float = 0.0
+    """Number of edges from the destinations' own rows."""
+    value_bytes: int = VALUE_BYTES
+    """Bytes per value of a source row that is read from memory."""
+    forward: EdgeList | None = None
+    backward: EdgeList | None = None
+    """`forward` and `backward`: the edge lists, if known. Otherwise statistics are derived from the counts:
+    edges beyond the first of a source are distributed geometrically, and sources beyond the destinations are
+    numbered in order of first occurrence."""
+
+    def __post_init__(self) -> None:
+        if min(self.rows, self.num_src, self.edges, self.self_edges) < 0 or self.self_edges > self.edges:
+            raise ValueError(
+                f"layer shape: {self.rows} rows, {self.num_src} sources, {self.edges} edges, "
+                f"{self.self_edges} of them own ones"
+            )
+        if self.parts not in (1, 2):
+            raise ValueError(f"layer shape: parts is {self.parts}: a destination has 1 or 2 combined rows")
+        if min(self.in_width, self.out_width) < 1:
+            raise ValueError(f"layer shape: widths {self.in_width} and {self.out_width}: give at least 1")
+
+    def forward_load(self, pes: int) -> NetworkLoad:
+        """Return the network load of the edges from source rows to combined rows."""
+        if self.forward is not None:
+            return NetworkLoad.from_edges(self.forward.destinations, pes, self.forward.sources)
+        new_rows = max(self.num_src - self.rows, 0.0)
+        sampled = self.edges - self.self_edges
+        # Each row that is not a destination has at least one edge; all rows share the remaining edges.
+        excess = max(sampled - new_rows, 0.0) / self.num_src if self.num_src else 0.0
+        self_edges = self.self_edges / self.rows if self.rows else 0.0
+        degrees: dict[int, float] = {}
+        for count, first in ((new_rows, 1.0), (self.num_src - new_rows, self_edges)):
+            for more, fraction in _geometric(excess).items():
+                for degree, weight in (
+                    (floor(first) + more, 1 - first % 1),
+                    (floor(first) + 1 + more, first % 1),
+                ):
+                    degrees[degree] = degrees.get(degree, 0.0) + count * fraction * weight
+        return NetworkLoad.from_degrees(degrees, pes, bank_shares=self._bank_shares(pes))
+
+    def backward_load(self, pes: int) -> NetworkLoad:
+        """Return the network load of the edges from combined rows to source rows."""
+        if self.backward is not None:
+            return NetworkLoad.from_edges(self.backward.destinations, pes, self.backward.sources)
+        degrees: dict[int, float] = {}
+        if self.parts == 2:
+            degrees[1] = self.self_edges
+            _add_even(degrees, self.rows, self.edges - self.self_edges)
+        else:
+            _add_even(degrees, self.rows, self.edges)
+        new_rows = max(self.num_src - self.rows, 0.0)
+        return NetworkLoad.from_degrees(
+            degrees, pes, in_order=min(new_rows / self.edges, 1.0) if self.edges else 0.0
+        )
+
+    def _bank_shares(self, pes: int) -> list[float] | None:
+        """Return each bank's share of edges; None for equal shares.
+
+        With two parts, even banks hold own rows and odd banks hold aggregates.
+        """
+        if self.parts == 1 or pes % 2 or self.edges == 0:
+            return None
+        self_fraction = self.self_edges / self.edges
+        return [self_fraction * 2 / pes, (1.0 - self_fraction) * 2 / pes] * (pes // 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TaskShape:
+    """Layers of a task, input layer first, and the classes of its targets.
+
+    Raises
+    ------
+    ValueError
+        If there is no layer or no class.
+    """
+
+    layers: tuple[LayerSizes, ...]
+    classes: int
+
+    def __post_init__(self) -> None:
+        if not self.layers or self.classes < 1:
+            raise ValueError(
+                f"task shape: {len(self.layers)} layers and {self.classes} classes: give at least 1 of each"
+            )
+
+    @property
+    def targets(self) -> float:
+        return self.layers[-1].rows
+
+    @classmethod
+    def from_workload(cls, workload: Workload) -> TaskShape:
+        """Derive the shape from expected sizes; each destination's own row counts as an edge."""
+        layers = tuple(
+            LayerSizes(
+                rows=workload.vertices[layer],
+                parts=2 if workload.concat else 1,
+                num_src=workload.vertices[layer - 1],
+                in_width=workload.features[layer - 1],
+                out_width=workload.features[layer],
+                edges=workload.edges[layer - 1] + workload.vertices[layer],
+                self_edges=workload.vertices[layer],
+                value_bytes=_value_bytes(workload) if layer == 1 else VALUE_BYTES,
+            )
+            for layer in range(1, workload.layers + 1)
+        )
+        return cls(layers=layers, classes=workload.features[-1])
+
+
+def _value_bytes(workload: Workload) -> int:
+    """Return the bytes per input value; the rest of a row is its quantization scale."""
+    return next((size for size in (4, 2) if workload.dense_row_bytes >= size * workload.features[0]), 1)
+
+
+def _geometric(mean: float) -> Mapping[int, float]:
+    """Return probabilities of 0, 1, .. with this mean; the last entry includes the tail."""
+    ratio = mean / (1.0 + mean)
+    probabilities = {}
+    remaining = 1.0
+    for number in range(256):
+        probabilities[number] = remaining * (1.0 - ratio)
+        remaining *= ratio
+        if remaining < 1e-4:
+            break
+    probabilities[number] += remaining
+    return probabilities
+
+
+def _add_even(degrees: dict[int, float], rows: float, edges: float) -> None:
+    """Distribute edges over rows as evenly as whole numbers allow."""
+    if rows <= 0:
+        return
+    quotient = floor(edges / rows)
+    remainder = edges - quotient * rows
+    for degree, count in ((quotient, rows - remainder), (quotient + 1, remainder)):
+        if degree > 0:
+            degrees[degree] = degrees.get(degree, 0.0) + count
+
+
+_WORD_BYTES = LANES * VALUE_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCycles:
+    """Cycles of a layer."""
+
+    aggregate: float
+    update: float
+    """`aggregate` and `update`: forward pass."""
+    backward: float
+    """Gradient of the combined rows and its aggregation; 0 for the first layer."""
+    weight_gradient: float
+    """Weight gradient, including the mask of the layer's output."""
+    memory: float
+    """Cycles to move the layer's bytes at the effective memory rate; included in the other counts, not added
+    to them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCycles:
+    """Cycles of a task."""
+
+    layers: tuple[LayerCycles, ...]
+    """Cycles per layer, input layer first."""
+    loss: float
+    """Softmax, its gradient, and the count of correct predictions."""
+    pipelined: bool
+    """Whether aggregation and update of a layer overlap in the forward pass."""
+    assumed: frozenset[str]
+    """Design fields not confirmed by a build or a board."""
+
+    @property
+    def forward(self) -> float:
+        if self.pipelined:
+            return sum(max(layer.aggregate, layer.update) for layer in self.layers)
+        return sum(layer.aggregate + layer.update for layer in self.layers)
+
+    @property
+    def backward(self) -> float:
+        return sum(layer.backward + layer.weight_gradient for layer in self.layers)
+
+    @property
+    def total(self) -> float:
+        return self.forward + self.loss + self.backward
+
+
+def task_cycles(shape: TaskShape, design: FpgaDesign, *, pipelined: bool = False) -> TaskCycles:
+    """Return the expected cycles of a task.
+
+    Sequential phases of the kernel of `hyrt_hls` are added: aggregation and update of each layer forward; the
+    loss; for each layer backward the mask, the weight gradient, and above the first layer the gradient of the
+    combined rows and its aggregation over the transposed edges. A phase takes as long as the slowest of its
+    concurrent parts:
+
+        aggregation      the network; reading its edges, one per cycle (or per interval of the design);
+                         memory traffic (layer 1 feature rows once, in whole words; edges)
+        a product        per panel of mac_cols columns: loading the panel, then for every tile the slowest of
+                         the array including draining, transposing the left matrix (LANES columns of
+                         mac_rows rows at a time), and writing the results
+        weight gradient  the same array with the tile's rows of the gradient on the left, while all rows
+                         of the layer stream through
+
+    `pipelined=True` is the paper's form: aggregation and update of a layer overlap in the forward pass, and
+    the longer one counts (equation 10). The kernel does not overlap them; docs/fpga.md explains why.
+
+    Not counted: latencies of loops and of starting processes (tens of cycles per region), and refresh and
+    turn-around of the memory beyond `ddr_efficiency`.
+
+    Parameters
+    ----------
+    shape, design
+        The task, and the design that runs it.
+    pipelined
+        Whether aggregation and update overlap, as in the paper (see above).
+    """
+    layers = tuple(
+        _layer_cycles(layer, design, first=number == 0) for number, layer in enumerate(shape.layers)
+    )
+    chunks = num_chunks(shape.classes)
+    loss = shape.targets * (shape.classes + 2 * chunks + LANES)
+    return TaskCycles(layers=layers, loss=loss, pipelined=pipelined, assumed=design.assumed)
+
+
+def task_seconds(shape: TaskShape, design: FpgaDesign) -> float:
+    """Return the seconds of a task on the card, including its launch but not the link."""
+    return design.launch_s + task_cycles(shape, design).total / design.clock_hz
+
+
+def _layer_cycles(layer: LayerSizes, design: FpgaDesign, *, first: bool) -> LayerCycles:
+    chunks, out_chunks = num_chunks(layer.in_width), num_chunks(layer.out_width)
+    load = layer.forward_load(design.pes)
+    sources = min(layer.num_src, load.groups)
+    row_bytes = row_words(layer.in_width, layer.value_bytes) * _WORD_BYTES
+    read = layer.edges * EDGE_BYTES + (sources * row_bytes if first else 0.0)
+    aggregate = _aggregate(load, layer.rows * layer.parts, chunks, read, design)
+    steps = layer.parts * chunks * LANES
+    weight_bytes = (steps + 1) * out_chunks * _WORD_BYTES
+    update = _product(layer.rows, layer.parts, chunks, layer.out_width, design, transposed=False)
+    gradient = _weight_gradient(layer, design) + _blocks(layer.rows, design.pes) * out_chunks
+    moved = read + 2 * weight_bytes
+    backward = 0.0
+    if not first:
+        edge_bytes = layer.edges * EDGE_BYTES
+        moved += edge_bytes + weight_bytes
+        backward = _product(
+            layer.rows, 1, out_chunks, layer.parts * chunks * LANES, design, transposed=True
+        ) + _aggregate(layer.backward_load(design.pes), layer.num_src, chunks, edge_bytes, design)
+    return LayerCycles(
+        aggregate=aggregate,
+        update=update,
+        backward=backward,
+        weight_gradient=gradient,
+        memory=moved / design.ddr_bytes_per_cycle,
+    )
+
+
+def _aggregate(load: NetworkLoad, rows: float, chunks: int, read_bytes: float, design: FpgaDesign) -> float:
+    """Return the cycles of an aggregation, after clearing the sums (one word per bank and cycle)."""
+    clear = _blocks(rows, design.pes) * chunks
+    # At a network interval of 2, the adder hazard is already counted in iterations, so all cycles are
+    # doubled.
+    network = network_cycles_expected(load, chunks, design) * design.network_ii
+    return clear + max(network, load.edges * design.edge_ii, read_bytes / design.ddr_bytes_per_cycle)
+
+
+def _product(
+    rows: float, parts: int, chunks: int, columns: int, design: FpgaDesign, *, transposed: bool
+) -> float:
+    """Return the cycles of [rows, parts * chunks * LANES] times [parts * chunks * LANES, columns].
+
+    The loading of panels is included.
+    """
+    if rows <= 0:
+        return 0.0
+    cells, steps = design.mac_cells, parts * chunks * LANES
+    panels = ceil(num_chunks(columns) / cells)
+    # A transposed panel is loaded in squares of LANES x LANES values: written by rows, read by columns.
+    taken = cells * chunks * 2 * LANES if transposed else cells * (steps + 1)
+    panel = max(taken, cells * (steps + 1) * _WORD_BYTES / design.ddr_bytes_per_cycle)
+    fills = ceil(design.mac_rows / design.pes) * parts
+    turn = chunks * max(fills, LANES * parts)
+    write = design.mac_rows * cells
+    tile = max(_tile(steps, design), turn, write)
+    return panels * (panel + tile * ceil(rows / design.mac_rows))
+
+
+def _weight_gradient(layer: LayerSizes, design: FpgaDesign) -> float:
+    """Return the cycles of a weight gradient: tiles over weight rows and bias row; layer rows are the
+    steps.
+    """
+    if layer.rows <= 0:
+        return 0.0
+    weight_rows = layer.parts * num_chunks(layer.in_width) * LANES + 1
+    blocks = _blocks(layer.rows, design.pes)
+    fills = max(design.mac_rows // LANES, 1) * layer.parts + design.mac_cells
+    scatter = (blocks + 1) * max(fills, design.pes)
+    write = design.mac_rows * design.mac_cells
+    tile = max(_tile(blocks * design.pes, design), scatter, write)
+    return tile * num_tiles(weight_rows, num_chunks(layer.out_width) * LANES, design)
+
+
+def _tile(steps: int, design: FpgaDesign) -> int:
+    return systolic_cycles(1, steps, 1, design) + drain_cycles(design)
+
+
+def _blocks(rows: float, pes: int) -> int:
+    return ceil(rows / pes)

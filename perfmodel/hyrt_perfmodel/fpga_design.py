@@ -1,0 +1,149 @@
+"""Parameters of an FPGA trainer build, and the cycles of its systolic array."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from hyrt_perfmodel.validation import Count, NonNegative, Positive, check_numbers
+
+LANES = 16
+"""Values per word: a row is aggregated in chunks of this size."""
+VALUE_BYTES = 4
+EDGE_BYTES = 16
+_MAX_PES = 64
+_MEASURED = frozenset(
+    {"adder_latency", "clock_hz", "update_ii", "network_ii", "edge_ii", "ddr_efficiency", "launch_s"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FpgaDesign:
+    """One compute unit of the trainer on an FPGA.
+
+    Raises
+    ------
+    ValueError
+        If a size is not a whole number of at least 1, a rate is not positive, the efficiency is above 1, or
+        `assumed` names an unknown field.
+    """
+
+    pes: Count = 8
+    """n: number of scatter units and of gather units in the aggregate network; at most 64."""
+    mac_rows: Count = 32
+    mac_cols: Count = 64
+    """`mac_rows` and `mac_cols`: rows and columns of the systolic array; m is their product. Columns are
+    grouped into cells of LANES."""
+    fifo_depth: Count = 32
+    """Capacity of each of the n x n queues, in messages."""
+    adder_latency: Count = 7
+    """Cycles from reading a sum until the updated sum can be read."""
+    clock_hz: Positive = 300e6
+    """Clock frequency of the kernel."""
+    update_ii: Count = 1
+    """Cycles between two operands of a multiply-accumulate of the array."""
+    network_ii: Count = 1
+    edge_ii: Count = 1
+    """`network_ii` and `edge_ii`: cycles between two words of the network's slowest unit, and between two
+    edge reads."""
+    ddr_bytes_per_s: Positive = 77e9
+    ddr_efficiency: Positive = 0.8
+    """`ddr_bytes_per_s` and `ddr_efficiency`: peak memory bandwidth, and the fraction of it that bursts
+    reach."""
+    launch_s: NonNegative = 1e-4
+    """Fixed cost of starting a task."""
+    assumed: frozenset[str] = _MEASURED
+    """Names of fields not yet confirmed by a build or a board; a build report removes fields from this
+    set."""
+
+    def __post_init__(self) -> None:
+        check_numbers("FPGA design", self)
+        if self.pes > _MAX_PES:
+            raise ValueError(f"FPGA design: pes is {self.pes}: give at most {_MAX_PES}")
+        if self.ddr_efficiency > 1:
+            raise ValueError(
+                f"FPGA design: ddr_efficiency is {self.ddr_efficiency}: give a fraction of at most 1"
+            )
+        known = {field.name for field in fields(self)} - {"assumed"}
+        if unknown := sorted(self.assumed - known):
+            raise ValueError(
+                f"FPGA design: assumed lists {', '.join(unknown)}, but the fields are "
+                f"{', '.join(sorted(known))}"
+            )
+
+    @property
+    def macs(self) -> int:
+        """m: number of multiply-accumulates in the array."""
+        return self.mac_rows * self.mac_cols
+
+    @property
+    def mac_cells(self) -> int:
+        """Columns of cells in the array; a cell is LANES multiply-accumulates (one word) wide."""
+        return num_chunks(self.mac_cols)
+
+    @property
+    def ddr_bytes_per_cycle(self) -> float:
+        """Bytes that bursts transfer per kernel cycle."""
+        return self.ddr_bytes_per_s * self.ddr_efficiency / self.clock_hz
+
+
+def num_chunks(width: int) -> int:
+    """Return the words of a row of `width` values."""
+    return -(-width // LANES)
+
+
+def row_words(width: int, value_bytes: int) -> int:
+    """Return the memory words of a feature row of `width` values: whole chunks, several of which may share a
+    word.
+    """
+    return -(-num_chunks(width) * value_bytes // VALUE_BYTES)
+
+
+FOLD_STEPS = 36
+"""Steps to add up the partial sums (kernels/systolic.hpp).
+
+Each multiply-accumulate keeps 8 partial sums and uses them in turn, so that one addition starts per cycle
+although an addition takes several; three halvings of 12 steps reduce the partial sums to one."""
+
+
+def systolic_cycles(rows: int, k: int, cols: int, design: FpgaDesign, *, overlapped: bool = False) -> int:
+    """Return the cycles of the product of [rows, k] and [k, cols] without draining; 0 if a size is 0.
+
+    The array is output stationary: R x C cells, each of which sums LANES values of an output tile.
+    R is `FpgaDesign.mac_rows`, C is `mac_cells`. A value of the left matrix enters at the left of its row and
+    moves right; a word of the right matrix enters at the top of its column and moves down; one step k starts
+    every `update_ii` cycles. Delay lines skew the inputs by one cycle per row and column of distance from the
+    corner, so the farthest cell starts R + C - 2 cycles after the first.
+
+    A tile over K steps takes (K - 1) * update_ii + R + C - 1 cycles: K + R + C - 2 at an interval of 1.
+    Partial tiles at the edges of a product take as long as full tiles. The kernel's tiles do not overlap: the
+    array empties, the partial sums of a multiply-accumulate are added up, and the rows are written one after
+    the other (`drain_cycles`). With `overlapped=True`, each tile immediately follows the previous one, as the
+    array itself would allow: `hls/hyrt_hls/rtl/systolic_array.sv` is that array in SystemVerilog, and a test
+    checks that it, a register-level simulation and `systolic_cycles` agree.
+
+    Raises
+    ------
+    ValueError
+        If a size is negative.
+    """
+    if min(rows, k, cols) < 0:
+        raise ValueError(
+            f"systolic array: a product of [{rows}, {k}] and [{k}, {cols}]: give sizes of at least 0"
+        )
+    if min(rows, k, cols) == 0:
+        return 0
+    tiles = num_tiles(rows, cols, design)
+    skew = design.mac_rows + design.mac_cells - 1
+    if overlapped:
+        return (tiles * k - 1) * design.update_ii + skew
+    return tiles * ((k - 1) * design.update_ii + skew)
+
+
+def num_tiles(rows: int, cols: int, design: FpgaDesign) -> int:
+    """Return the number of tiles of a [rows, cols] product."""
+    return -(-rows // design.mac_rows) * -(-cols // (design.mac_cells * LANES))
+
+
+def drain_cycles(design: FpgaDesign) -> int:
+    """Return the cycles between a tile's last operands and the next tile's first."""
+    return FOLD_STEPS * design.update_ii + design.mac_rows

@@ -1,0 +1,454 @@
+"""Measured host costs: tables of sampling and loading, rates of full-graph steps and of chunks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from hyrt_perfmodel.validation import Count, NonNegative, Positive, Unbounded, check_numbers
+from hyrt_perfmodel.workload import ChunkShape, EdgeReads, FullGraphStep, GatherKind, GatherLayer, LoadForm
+
+E = TypeVar("E")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadCost:
+    """Cost of loading random rows of a matrix with a number of threads."""
+
+    form: LoadForm
+    """Input form: `rows` are copied, `aggregated` rows are summed, `sparse` rows are copied without zeros."""
+    model: str = ""
+    """Kind of model whose aggregation this is, since its edge weights add cost. Empty for rows."""
+    matrix_bytes: Positive
+    """Size of the feature matrix; matrices that fit in a cache are read faster."""
+    threads: Count
+    """Threads of the load stage."""
+    row_s: NonNegative
+    """Cost per row, independent of width."""
+    gb_s: Positive
+    """Row bandwidth, in 1e9 bytes per second."""
+    launch_s: NonNegative = 0.0
+    """Fixed cost per mini-batch."""
+
+    def __post_init__(self) -> None:
+        check_numbers("loading", self)
+
+    def seconds(self, rows: float, row_bytes: float) -> float:
+        """Return the seconds to load `rows` rows."""
+        return self.launch_s + rows * (self.row_s + row_bytes / (self.gb_s * 1e9))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleCost:
+    """Cost of sampling mini-batches of one size from a graph with a number of threads."""
+
+    renumbers: bool
+    """Whether the input vertices are deduplicated and numbered; not needed if the input is aggregated or read
+    in place.
+    """
+    graph_bytes: Positive
+    """Size of the topology."""
+    edges: Positive
+    """Sampled edges per mini-batch."""
+    threads: Count
+    """Threads of the sample stage."""
+    edges_per_s: Positive
+    """Sampled edges per second."""
+
+    def __post_init__(self) -> None:
+        check_numbers("sampling", self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalkCost:
+    """Cost of sampling random-walk subgraphs from a graph with a number of threads."""
+
+    graph_bytes: Positive
+    """Size of the topology."""
+    threads: Count
+    """Threads of the sample stage."""
+    step_s: NonNegative
+    """Cost per walk step, including deduplicating and numbering the visited vertices."""
+    scan_s: NonNegative
+    """Cost per incoming edge of the subgraph's vertices, scanned to find the edges inside."""
+    launch_s: NonNegative = 0.0
+    """Fixed cost per mini-batch."""
+
+    def __post_init__(self) -> None:
+        check_numbers("walking", self)
+
+    def seconds(self, steps: float, scanned_edges: float) -> float:
+        """Return the seconds to sample subgraphs, from their walk steps and scanned edges."""
+        return self.launch_s + steps * self.step_s + scanned_edges * self.scan_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparseCost:
+    """Cost of multiplying sparse rows by weights and of the weight gradient, with a number of threads."""
+
+    product_width: Positive
+    """Columns of the product."""
+    weight_bytes: Positive
+    """Size of the weights; weight rows that fit in a cache are read faster."""
+    threads: Count
+    """Threads of the CPU trainer."""
+    macs_per_s: Positive
+    """Multiply-accumulates per second."""
+    weight_s: NonNegative
+    """Cost per weight of transposing the matrix, and of clearing and transposing its gradient."""
+
+    def __post_init__(self) -> None:
+        check_numbers("sparse", self)
+
+
+def load_seconds(
+    table: Sequence[LoadCost],
+    form: LoadForm,
+    rows: float,
+    row_bytes: float,
+    *,
+    model: str = "",
+    matrix_bytes: float,
+    threads: int,
+) -> float:
+    """Return the time to load rows, interpolated in the logarithms of matrix size and threads.
+
+    Values outside the measured range take the nearest measurement.
+
+    Raises
+    ------
+    ValueError
+        If the form was not measured.
+    """
+    entries = [entry for entry in table if entry.form == form and entry.model in ("", model)]
+    if not entries:
+        raise ValueError(
+            f"loading in the form {form!r} was not measured" + (f" for {model}" if model else "")
+        )
+
+    def by_matrix(entries: Sequence[LoadCost]) -> float:
+        return interpolate(
+            matrix_bytes, {cost.matrix_bytes: cost.seconds(rows, row_bytes) for cost in entries}
+        )
+
+    return interpolate(threads, _grouped(entries, lambda entry: entry.threads, by_matrix))
+
+
+def edges_per_second(
+    table: Sequence[SampleCost], *, renumbers: bool, graph_bytes: float, edges: float, threads: int
+) -> float:
+    """Return sampled edges per second, interpolated over graph sizes, mini-batch sizes and threads."""
+
+    def by_edges(entries: Sequence[SampleCost]) -> float:
+        return interpolate(edges, {entry.edges: entry.edges_per_s for entry in entries})
+
+    def by_graph(entries: Sequence[SampleCost]) -> float:
+        return interpolate(graph_bytes, _grouped(entries, lambda entry: entry.graph_bytes, by_edges))
+
+    entries = [entry for entry in table if entry.renumbers == renumbers]
+    return interpolate(threads, _grouped(entries, lambda entry: entry.threads, by_graph))
+
+
+def walk_seconds(
+    table: Sequence[WalkCost], *, steps: float, scanned_edges: float, graph_bytes: float, threads: int
+) -> float:
+    """Return the time to sample subgraphs, interpolated as in `load_seconds`."""
+
+    def by_graph(entries: Sequence[WalkCost]) -> float:
+        return interpolate(
+            graph_bytes, {cost.graph_bytes: cost.seconds(steps, scanned_edges) for cost in entries}
+        )
+
+    return interpolate(threads, _grouped(table, lambda entry: entry.threads, by_graph))
+
+
+def sparse_seconds(
+    table: Sequence[SparseCost],
+    *,
+    macs: float,
+    weights: float,
+    product_width: int,
+    weight_bytes: float,
+    threads: int,
+) -> float:
+    """Return the time of a sparse product and its gradient, interpolated as in `load_seconds`.
+
+    Parameters
+    ----------
+    table
+        The measurements.
+    macs
+        Multiply-accumulates of the product and its gradient.
+    weights
+        Weights of all products.
+    product_width
+        Columns of a product.
+    weight_bytes
+        Bytes of one product's weights.
+    threads
+        Threads of the CPU trainer.
+    """
+
+    def by_weights(entries: Sequence[SparseCost]) -> float:
+        return interpolate(
+            weight_bytes,
+            {cost.weight_bytes: macs / cost.macs_per_s + weights * cost.weight_s for cost in entries},
+        )
+
+    def by_width(entries: Sequence[SparseCost]) -> float:
+        return interpolate(product_width, _grouped(entries, lambda entry: entry.product_width, by_weights))
+
+    return interpolate(threads, _grouped(table, lambda entry: entry.threads, by_width))
+
+
+def _grouped(
+    entries: Sequence[E], key: Callable[[E], float], value: Callable[[Sequence[E]], float]
+) -> dict[float, float]:
+    """Group entries by key and return the value of each group."""
+    keys = {key(entry) for entry in entries}
+    return {k: value([entry for entry in entries if key(entry) == k]) for k in keys}
+
+
+def interpolate(x: float, points: dict[float, float]) -> float:
+    """Interpolate linearly in the logarithms of x and y; outside the points, return the nearest value."""
+    xs = sorted(points)
+    if x <= xs[0]:
+        return points[xs[0]]
+    if x >= xs[-1]:
+        return points[xs[-1]]
+    upper = next(i for i, value in enumerate(xs) if value >= x)
+    low, high = xs[upper - 1], xs[upper]
+    fraction = (math.log(x) - math.log(low)) / (math.log(high) - math.log(low))
+    if min(points[low], points[high]) <= 0:
+        return points[low] + fraction * (points[high] - points[low])
+    return math.exp(math.log(points[low]) + fraction * (math.log(points[high]) - math.log(points[low])))
+
+
+_FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatherCost:
+    """Cost of reading rows of a matrix along the edges of a random graph, and of combining the rows."""
+
+    kind: GatherKind
+    """Reduction. Maximum is not measured: it costs as much as a sum, and twice as many rows backward."""
+    back: bool
+    """Whether the reads are of a backward pass; always False for sums, which cost the same in both
+    directions.
+    """
+    matrix_bytes: Positive
+    """Size of the matrix; matrices that fit in a cache are read faster."""
+    row_s: NonNegative
+    """Cost per row, independent of width."""
+    gb_s: Positive
+    """Row bandwidth, in 1e9 bytes per second."""
+
+    def __post_init__(self) -> None:
+        check_numbers("whole_graph: reads", self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopCost:
+    """Cost of the edge loops that are compiled for a kind of model, the same forward and backward."""
+
+    edge_s: NonNegative
+    """Cost per edge, independent of message width."""
+    value_s: NonNegative
+    """Cost per message column."""
+
+    def __post_init__(self) -> None:
+        check_numbers("whole_graph: loops", self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullGraphRates:
+    """Rates of full-graph steps with all cores; with fewer threads, time grows in proportion."""
+
+    threads: Count
+    """Threads of the CPU trainer during the measurement."""
+    reads: tuple[GatherCost, ...]
+    """Costs of gathering along edges."""
+    mask_s: NonNegative
+    """Cost of the attention mask per edge and head."""
+    call_s: NonNegative
+    """Fixed cost of one pass over a chunk of rows."""
+    macs_per_s: Unbounded
+    """Multiply-accumulates per second."""
+    values_per_s: Unbounded
+    """Values per second that row-wise passes read and write."""
+    loops: Mapping[str, LoopCost] = field(default_factory=dict)
+    """Loop costs per measured kind of model; the four kinds with hand-written operators have no entry."""
+
+    looped: Mapping[str, float] = field(default_factory=dict)
+    """Time of the compiled loops used in chunked training relative to these operators, per reduction: `sum`,
+    `max`, `attention`, and `attention back` for its gradients. Empty if not measured.
+    """
+
+    def __post_init__(self) -> None:
+        check_numbers("whole_graph", self)
+
+    def covers(self, step: FullGraphStep, model: str) -> bool:
+        """Return whether every gather in a step of a kind of model was measured."""
+        return model in self.loops or all(reads.kind != "loops" for reads in step.reads)
+
+    def reads_s(self, reads: Sequence[EdgeReads], threads: int, model: str = "") -> float:
+        """Return the time to gather with a number of threads, for a kind of model that `covers` accepts."""
+        return sum(self._read_s(item, model) for item in reads) * self.threads / threads
+
+    def loop_reads_s(self, reads: Sequence[EdgeReads], threads: int, model: str = "") -> float | None:
+        """Return the time to gather with compiled loops, as in chunks; None if not measured."""
+        total = 0.0
+        for item in reads:
+            reduction = f"{item.kind} back" if item.kind == "attention" and item.is_backward else item.kind
+            factor = 1.0 if item.kind == "loops" else self.looped.get(reduction)
+            if factor is None:
+                return None
+            total += factor * self._read_s(item, model)
+        return total * self.threads / threads
+
+    def rows_s(self, step: FullGraphStep, threads: int) -> float:
+        """Return the time of row-wise passes with a number of threads, excluding products of sparse rows."""
+        seconds = step.calls * self.call_s + step.macs / self.macs_per_s + step.values / self.values_per_s
+        return seconds * self.threads / threads
+
+    def _read_s(self, reads: EdgeReads, model: str) -> float:
+        if reads.kind == "loops":
+            cost = self.loops[model]
+            return reads.rows * (cost.edge_s + reads.width * cost.value_s)
+        kind: GatherKind = "sum" if reads.kind == "max" else reads.kind
+        # The backward pass of a maximum reads the gradient row and the winning source of each column.
+        rows = reads.rows * (2 if reads.kind == "max" and reads.is_backward else 1)
+        row_s = self._row_s(kind, reads.is_backward, reads.sources, reads.width)
+        seconds = rows * (row_s + reads.masked_heads * self.mask_s)
+        # An edge that leads to no row still costs a lookup of its endpoint: one value per vertex.
+        return seconds + (
+            reads.num_skipped * self._row_s("sum", False, reads.sources, 1) if reads.num_skipped else 0.0
+        )
+
+    def _row_s(self, kind: GatherKind, is_backward: bool, sources: float, width: int) -> float:
+        is_backward = is_backward and kind != "sum"
+        row_bytes = width * _FLOAT_BYTES
+        costs = [cost for cost in self.reads if (cost.kind, cost.back) == (kind, is_backward)]
+        return interpolate(
+            sources * row_bytes,
+            {cost.matrix_bytes: cost.row_s + row_bytes / (cost.gb_s * 1e9) for cost in costs},
+        )
+
+
+_VALUE_BYTES = 4
+# Values that are gathered at a time.
+_PIECE_VALUES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkReadCost:
+    """Cost of reading rows along edges and summing them by destination."""
+
+    matrix_bytes: Positive
+    """Size of the source matrix; matrices that fit in a cache are read faster."""
+    edge_s: NonNegative
+    """Cost per edge, independent of row width."""
+    gb_s: Positive
+    """Row bandwidth, in 1e9 bytes per second."""
+
+    def __post_init__(self) -> None:
+        check_numbers("chunks: reads", self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostChunkRates:
+    """Rates at which a number of threads copy and compute chunks, alternating between the two."""
+
+    threads: Count
+    """Number of threads during the measurement."""
+    copy_gb_s: Positive
+    """Copy bandwidth of sums and results to and from the chunk buffers, in 1e9 bytes per second."""
+    reads: tuple[ChunkReadCost, ...]
+    """Costs of gathering along edges, per matrix size."""
+    factor_s: NonNegative
+    """Cost per edge of scaling its source row."""
+    factor_value_s: NonNegative
+    """Cost per edge and column of scaling its source row."""
+    row_s: NonNegative
+    """Cost per destination row and chunk, independent of width."""
+    row_value_s: NonNegative
+    """Cost per column of a destination row."""
+    call_s: NonNegative
+    """Fixed cost per piece of a chunk."""
+    macs_per_s: Unbounded
+    """Multiply-accumulates per second."""
+    values_per_s: Unbounded
+    """Result values per second that row-wise passes read: activations, their gradients, biases."""
+    drawn_per_s: Unbounded
+    """Random numbers per second that dropout generates."""
+    scores_per_s: Unbounded
+    """Scores per second for which loss and gradient are computed."""
+
+    compute_copies = True
+    """The compute threads also copy, so copies are never hidden behind computation."""
+
+    def __post_init__(self) -> None:
+        check_numbers("host: chunks", self)
+        if not self.reads:
+            raise ValueError("host: chunks: reads is empty: give what reading rows costs")
+
+    @property
+    def link_bytes_per_s(self) -> float:
+        """Bandwidth of row copies, which stay in host memory."""
+        return self.copy_gb_s * 1e9
+
+    def copy_s(self, size: float) -> float:
+        """Return the seconds to copy `format_bytes` bytes of rows in memory."""
+        return size / self.link_bytes_per_s
+
+    def upload_s(self, size: float) -> float:
+        """Return 0: rows are read in place."""
+        return 0.0
+
+    def edges_s(self, edges: float) -> float:
+        """Return 0: edges are read in place."""
+        return 0.0
+
+    def source_dropout_s(self, size: float) -> float:
+        """Return the seconds of dropout on `format_bytes` bytes of source rows, which are copied first."""
+        return self.copy_s(size) + self.dropout_s(size / _VALUE_BYTES)
+
+    def gather_s(self, shape: ChunkShape, *, fused: bool) -> float:
+        """Return the seconds to gather rows along the edges of a chunk; 0 if there are no edges."""
+        if not shape.edges:
+            return 0.0
+        row_bytes = shape.width * _VALUE_BYTES
+        read_s = interpolate(
+            max(1.0, shape.read_rows * row_bytes),
+            {cost.matrix_bytes: cost.edge_s + row_bytes / (cost.gb_s * 1e9) for cost in self.reads},
+        )
+        if shape.scaled:
+            read_s += self.factor_s + shape.width * self.factor_value_s
+        row_s = self.row_s + shape.width * self.row_value_s
+        pieces = max(1.0, shape.edges * shape.width / _PIECE_VALUES)
+        return pieces * self.call_s + shape.edges * read_s + shape.rows * row_s
+
+    def dropout_s(self, numbers: float) -> float:
+        """Return the seconds of dropout on `counts_to_numbers` values."""
+        return numbers / self.drawn_per_s
+
+    def forward_s(self, rows: float, layer: GatherLayer) -> float:
+        """Return the seconds of a layer's products, activations and dropout."""
+        seconds = self.call_s + rows * (
+            layer.weights / self.macs_per_s + layer.num_results / self.values_per_s
+        )
+        return seconds + (self.dropout_s(rows * layer.out_width) if layer.has_dropout else 0.0)
+
+    def backward_s(self, rows: float, layer: GatherLayer, *, needs_input_grad: bool) -> float:
+        """Return the seconds of a layer's weight gradients and, if `expected_value`, of the gradient of its
+        gathered input.
+        """
+        macs_s = layer.backward_macs(needs_input_grad=needs_input_grad) / self.macs_per_s
+        return self.call_s + rows * (macs_s + layer.num_results / self.values_per_s)
+
+    def loss_s(self, rows: float, classes: int) -> float:
+        """Return the seconds to compute the loss of the scores and its gradient."""
+        return self.call_s + rows * classes / self.scores_per_s

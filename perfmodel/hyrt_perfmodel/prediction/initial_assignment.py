@@ -1,0 +1,470 @@
+"""Memory needs of hosts and devices, and the initial assignment: the split and the threads with the shortest
+predicted iteration.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from hyrt_perfmodel.platforms.platform import Host, Platform, PlatformTrainer
+from hyrt_perfmodel.policy import Assignment, Threads
+from hyrt_perfmodel.prediction.extra_terms import ExtraTerms, topology_bytes, without_sparse_product
+from hyrt_perfmodel.prediction.stage_times import StepModel, host_trainers, iteration_s
+from hyrt_perfmodel.workload import TrainingWorkload, Workload
+
+# Mini-batches on the device: one is computed while the next is transferred.
+_STAGED = 2
+_FLOAT_BYTES = 4
+_GIB = 2**30
+
+
+def weights_bytes(workload: Workload) -> float:
+    """Return the bytes of a replica's weights and their gradients."""
+    return 2 * workload.num_weights * workload.bytes_per_value
+
+
+def mini_batch_bytes(workload: Workload) -> float:
+    """Return the bytes of one staged mini-batch: input rows and blocks."""
+    return workload.vertices[0] * workload.row_bytes + topology_bytes(workload)
+
+
+def activations_bytes(workload: Workload) -> float:
+    """Return the bytes of the activations: input and output of each product, and the largest gradient.
+
+    A first layer over sparse rows saves the product of each row instead of a dense row.
+    """
+    products = 0.0 if workload.sparse is None else workload.vertices[0] * workload.sparse.product_width
+    workload = without_sparse_product(workload)
+    layers = range(1, workload.layers + 1)
+    saved = products + sum(
+        workload.vertices[layer]
+        * (workload.f_in(layer) + workload.hidden_width(layer) + workload.features[layer])
+        for layer in layers
+    )
+    largest = max(products, *(workload.vertices[layer] * workload.f_in(layer) for layer in layers))
+    return (saved + largest) * workload.bytes_per_value
+
+
+def full_graph_arrays(workload: Workload, training: TrainingWorkload) -> dict[str, float]:
+    """Return an upper bound of the bytes per array in full-graph training.
+
+    A layer saves its gathered rows and its result for the backward pass. A trainer that recomputes either, or
+    multiplies on the narrower side of the aggregation, needs less.
+
+    Parameters
+    ----------
+    workload
+        The full graph, as a step.
+    training
+        The work.
+    """
+    dense = without_sparse_product(workload)
+    arrays = {
+        "topology": training.graph_bytes,
+        "edges by source": training.transpose_bytes,
+        "learned rows, moments": training.learned_bytes,
+    }
+    arrays = {name: size for name, size in arrays.items() if size and math.isfinite(size)}
+    if workload.rows_per_edge > 1:
+        arrays["edges' numbers by source"] = _FLOAT_BYTES * workload.edges[0]
+    arrays["degrees and their factors"] = 2 * _FLOAT_BYTES * workload.vertices[0]
+    if math.isfinite(training.feature_bytes):
+        arrays["features"] = training.feature_bytes
+    rows = []
+    if workload.sparse is not None:
+        rows.append(("products of features", workload.vertices[0] * workload.sparse.product_width))
+    for layer in range(1, dense.layers + 1):
+        vertices, last = dense.vertices[layer], layer == dense.layers
+        # Attention gathers one row per head.
+        width = max(dense.f_in(layer), dense.rows_per_edge * dense.features[layer - 1])
+        rows.append((f"gathered by layer {layer}", vertices * width))
+        if dense.hidden_width(layer):
+            rows.append((f"hidden rows in layer {layer}", vertices * dense.hidden_width(layer)))
+        rows.append(("scores" if last else f"hidden rows of layer {layer}", vertices * dense.features[layer]))
+    arrays.update({name: _FLOAT_BYTES * values for name, values in rows})
+    arrays["gradient of the widest"] = _FLOAT_BYTES * max(values for _, values in rows)
+    arrays["parameters, gradients, optimizer"] = 6 * _FLOAT_BYTES * workload.num_weights
+    return arrays
+
+
+def trainer_full_graph_arrays(
+    trainer: PlatformTrainer, training: TrainingWorkload, threads: int
+) -> Mapping[str, float]:
+    """Return the bytes per array of full-graph training on a trainer.
+
+    For the CPU trainer these are its own step's arrays, if the work defines that step; for other trainers an
+    upper bound.
+    """
+    if trainer.is_host and training.full_graph_step is not None:
+        memory_gib = trainer.device.memory_gib
+        return training.full_graph_step(math.inf if memory_gib is None else memory_gib * _GIB, threads).arrays
+    return full_graph_arrays(trainer.adapt_workload(training.at(1.0)), training)
+
+
+def trainer_memory_bytes(workload: Workload) -> float:
+    """Return the bytes that a device with separate memory holds while it trains mini-batches of that size.
+
+    Optimizer state and master weights are in host memory.
+    """
+    return weights_bytes(workload) + _STAGED * mini_batch_bytes(workload) + activations_bytes(workload)
+
+
+def host_memory_bytes(
+    workloads: Sequence[Workload],
+    training: TrainingWorkload,
+    depth: int,
+    *,
+    host_workloads: Sequence[Workload] = (),
+) -> float:
+    """Return the bytes of host memory that training needs.
+
+    These are features, learned embeddings and topology if known, mini-batches in flight, four copies of the
+    weights (master copy, its gradient and the two moments of Adam), and for every trainer that computes in
+    host memory its activations and, as on a device, a replica of the weights with gradients.
+
+    Parameters
+    ----------
+    workloads
+        Mini-batches of all trainers that have targets.
+    training
+        The work.
+    depth
+        Mini-batches in flight.
+    host_workloads
+        The subset of `workloads` whose trainers have no separate memory.
+    """
+    sizes = (training.feature_bytes, training.graph_bytes, training.learned_bytes)
+    known = sum(size for size in sizes if math.isfinite(size))
+    in_flight = depth * sum(mini_batch_bytes(workload) for workload in workloads)
+    weights = 2 * weights_bytes(workloads[0]) if workloads else 0.0
+    computed = sum(weights_bytes(workload) + activations_bytes(workload) for workload in host_workloads)
+    return known + in_flight + weights + computed
+
+
+def feature_cache_bytes(trainer: PlatformTrainer, training: TrainingWorkload) -> float:
+    """Return the bytes of an accelerator's feature cache."""
+    if trainer.is_host or trainer.device.design is not None or not math.isfinite(training.feature_bytes):
+        return 0.0
+    return training.cached_fraction * training.feature_bytes
+
+
+def free_cache_fraction(platform: Platform, training: TrainingWorkload) -> float:
+    """Return the fraction of all feature rows that fills half of the free memory of every accelerator.
+
+    The result is 0 if no accelerator's memory is known, or no accelerator can cache rows.
+    """
+    fractions = [
+        0.5
+        * max(0.0, accelerator.memory_gib * _GIB - weights_bytes(training.at(1.0)))
+        / training.feature_bytes
+        for accelerator in platform.accelerators
+        if accelerator.memory_gib is not None
+        and math.isfinite(accelerator.link_gb_s)
+        and accelerator.design is None
+    ]
+    return min([1.0, *fractions]) if fractions else 0.0
+
+
+def max_units(trainer: PlatformTrainer, training: TrainingWorkload) -> int:
+    """Return the maximum targets whose mini-batches fit into a trainer's memory; the whole step if
+    unknown.
+    """
+    if trainer.device.memory_gib is None:
+        return training.batch_size
+    available = trainer.device.memory_gib * _GIB
+    if training.resident:
+        arrays = full_graph_arrays(trainer.adapt_workload(training.at(1.0)), training)
+        return training.batch_size if sum(arrays.values()) <= available else 0
+    available -= feature_cache_bytes(trainer, training)
+    return largest_satisfying(
+        training.batch_size,
+        lambda units: trainer_memory_bytes(trainer.adapt_workload(training.at(units))) <= available,
+    )
+
+
+def largest_satisfying(limit: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number in 0..limit that fits.
+
+    `fits` must be monotonic: every number below a number that fits also fits. 0 always fits.
+    """
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+_BISECTION_TOLERANCE = 1e-5
+# Minimum relative gain of a change of threads.
+_MIN_THREADS_GAIN = 1e-6
+# Minimum relative gain of an unbalanced split: if the gain is negligible, equal trainers get equal shares.
+_MIN_MOVE_GAIN = 2e-3
+_MAX_CANDIDATES = 300
+
+
+def initial_assignment(
+    platform: Platform,
+    training: TrainingWorkload,
+    *,
+    terms: ExtraTerms | None = None,
+    threads: Threads | None = None,
+) -> Assignment:
+    """Choose split and threads.
+
+    For each distribution of threads, bisection on the step time finds the split with equal trainer times,
+    since a trainer's time grows monotonically with its targets. Then individual trainers are removed, because
+    a trainer's fixed or loading costs can outweigh its contribution. Last, targets are moved between pairs of
+    trainers and threads between stages while that helps: if a host stage is the bottleneck, equal times are
+    not optimal.
+
+    Parameters
+    ----------
+    platform, training
+        The machine and the work.
+    terms
+        Terms beyond the paper's; all by default.
+    threads
+        Fixed threads, to choose only the split.
+
+    Raises
+    ------
+    ValueError
+        If a step does not fit into the trainers' combined memory.
+    """
+    terms = ExtraTerms() if terms is None else terms
+    limits = [
+        training.batch_size if trainer.is_host else max_units(trainer, training)
+        for trainer in platform.trainers(training.model)
+    ]
+    if sum(limits) < training.batch_size and training.resident:
+        raise ValueError(
+            "the whole graph does not fit the memory of any trainer: take mini-batches (without --full-graph)"
+        )
+    if sum(limits) < training.batch_size:
+        raise ValueError(
+            f"a step of {training.batch_size} targets does not fit: the trainers have memory for "
+            f"{sum(limits)}. Lower data.batch_size or sampler.fanout"
+        )
+    model = StepModel(platform, training.with_cached_sizes(), terms)
+    costs = _TrainerCosts(model)
+
+    def candidate(split: Sequence[int], threads: Threads) -> tuple[float, Assignment]:
+        assignment = Assignment(split=tuple(split), threads=threads)
+        return iteration_s(model.times(assignment), platform.host, terms), assignment
+
+    def balanced(threads: Threads) -> tuple[float, Assignment]:
+        return candidate(equal_times(costs.of(threads), limits, training.batch_size), threads)
+
+    choices = _coarse_threads(platform.host) if threads is None else [threads]
+    best = min((balanced(choice) for choice in choices), key=_seconds)
+    improved = threads is None
+    while improved:
+        candidates = [
+            balanced(nearby_threads) for nearby_threads in _nearby_threads(best[1].threads, platform.host)
+        ]
+        fastest = min(candidates, key=_seconds, default=best)
+        improved = fastest[0] < best[0] * (1 - _MIN_THREADS_GAIN)
+        best = fastest if improved else best
+    # Remove the trainers one after the other, the one with the fewest targets first.
+    allowed, split, chosen = list(limits), best[1].split, best[1].threads
+    while sum(1 for units in split if units) > 1:
+        allowed[min((i for i, units in enumerate(split) if units), key=lambda i: (split[i], -i))] = 0
+        if sum(allowed) < training.batch_size:
+            break
+        split = tuple(equal_times(costs.of(chosen), allowed, training.batch_size))
+        best = min(best, candidate(split, chosen), key=_seconds)
+    # Try each kind of trainer alone: contention for the same cores can make it slower together with others.
+    for kind in sorted(set(costs.kinds)):
+        limits_of_kind = [
+            units if kind == other else 0 for units, other in zip(limits, costs.kinds, strict=True)
+        ]
+        if sum(limits_of_kind) >= training.batch_size:
+            split = tuple(equal_times(costs.of(chosen), limits_of_kind, training.batch_size))
+            best = min(best, candidate(split, chosen), key=_seconds)
+    evaluated = 0
+    while evaluated < _MAX_CANDIDATES:
+        current = best[1]
+        nearby = [candidate(split, current.threads) for split in _moves(current.split, limits, costs.kinds)]
+        nearby.append(candidate(_equalized(current.split, limits, costs.kinds), current.threads))
+        if threads is None:
+            nearby += [
+                candidate(current.split, nearby_threads)
+                for nearby_threads in _nearby_threads(current.threads, platform.host)
+            ]
+        evaluated += len(nearby)
+        fastest_neighbor = min(nearby, key=_seconds, default=best)
+        if fastest_neighbor[0] >= best[0] * (1 - _MIN_MOVE_GAIN):
+            break
+        best = fastest_neighbor
+    # Equal trainers get equal shares unless that costs time.
+    even = candidate(_equalized(best[1].split, limits, costs.kinds), best[1].threads)
+    return (even if even[0] <= best[0] * (1 + 1e-9) else best)[1]
+
+
+def _equalized(split: Sequence[int], limits: Sequence[int], kinds: Sequence[int]) -> tuple[int, ...]:
+    """Return the split with equal trainers' targets divided equally among them."""
+    equalized = list(split)
+    for kind in set(kinds):
+        members = [i for i, other in enumerate(kinds) if other == kind]
+        quotient, remainder = divmod(sum(split[i] for i in members), len(members))
+        for position, i in enumerate(members):
+            equalized[i] = quotient + (position < remainder)
+    return tuple(equalized) if all(n <= m for n, m in zip(equalized, limits, strict=True)) else tuple(split)
+
+
+def _moves(split: Sequence[int], limits: Sequence[int], kinds: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yield splits with some targets of one trainer moved to another, one representative per group of equal
+    trainers.
+    """
+    groups: dict[tuple[int, int], list[int]] = {}
+    for i, units in enumerate(split):
+        groups.setdefault((kinds[i], units), []).append(i)
+    for sources in groups.values():
+        source = sources[-1]
+        for targets in groups.values():
+            target = targets[0]
+            amount = min(split[source], limits[target] - split[target])
+            while amount and target != source:
+                moved = list(split)
+                moved[source] -= amount
+                moved[target] += amount
+                yield tuple(moved)
+                amount //= 2
+
+
+def _seconds(candidate: tuple[float, Assignment]) -> float:
+    return candidate[0]
+
+
+class _TrainerCosts:
+    """Seconds of each trainer per number of targets: maximum of transfer and propagation with
+    synchronization.
+    """
+
+    def __init__(self, model: StepModel) -> None:
+        self._model = model
+        self._known: dict[tuple[int, int], dict[float, float]] = {}
+        self._synchronize_s = model.synchronize_s(host_trainers(model.trainers))
+        # Equal accelerators have equal costs regardless of their number.
+        alike = [replace(trainer, name=trainer.name.partition(":")[0]) for trainer in model.trainers]
+        self.kinds = [alike.index(kind) for kind in alike]
+
+    def of(self, threads: Threads) -> list[Callable[[float], float]]:
+        """Return one cost function per trainer; equal trainers share a function."""
+        by_kind: dict[int, Callable[[float], float]] = {}
+        functions = []
+        for number in self.kinds:
+            if number not in by_kind:
+                by_kind[number] = self._cost(number, threads)
+            functions.append(by_kind[number])
+        return functions
+
+    def _cost(self, number: int, threads: Threads) -> Callable[[float], float]:
+        model, trainer = self._model, self._model.trainers[number]
+        cache = self._known.setdefault((number, threads.train if trainer.is_host else 0), {0: 0.0})
+
+        def seconds(targets: float) -> float:
+            if targets not in cache:
+                work = model.training.at(targets)
+                propagate_s = model.propagate_s(trainer, work, threads) + self._synchronize_s
+                cache[targets] = max(model.transfer_s(trainer, work), propagate_s)
+            return cache[targets]
+
+        return seconds
+
+
+def equal_times(costs: Sequence[Callable[[float], float]], limits: Sequence[int], total: int) -> list[int]:
+    """Split `total` targets so that the slowest trainer is as fast as possible.
+
+    Parameters
+    ----------
+    costs
+        Seconds per number of targets for each trainer, monotonically increasing.
+    limits
+        Maximum targets per trainer; their sum is at least `total`.
+    total
+        Targets per step.
+
+    Raises
+    ------
+    OverflowError
+        If a trainer's time is not finite.
+    """
+    high = max(cost(min(limit, total)) for cost, limit in zip(costs, limits, strict=True) if limit)
+    if not math.isfinite(high):
+        raise OverflowError(f"{total} targets on one trainer take {high} s")
+    low = 0.0
+    # The surplus is removed target by target below.
+    tolerance = min(_BISECTION_TOLERANCE, 1 / total)
+    while high - low > tolerance * high:
+        middle = (low + high) / 2
+        units = sum(_max_units_within(costs, limits, middle, total))
+        if units >= total:
+            high = middle
+        else:
+            low = middle
+        if units == total:
+            break
+    split = _max_units_within(costs, limits, high, total)
+    surplus = sum(split) - total
+    while surplus > 0:
+        # Take from the slowest trainer, of equal ones from the last, so that equal trainers differ by at most
+        # 1.
+        slowest = max((i for i, units in enumerate(split) if units), key=lambda i: (costs[i](split[i]), i))
+        split[slowest] -= 1
+        surplus -= 1
+    return split
+
+
+def _max_units_within(
+    costs: Sequence[Callable[[float], float]], limits: Sequence[int], seconds: float, total: int
+) -> list[int]:
+    def units(cost: Callable[[float], float], limit: int) -> int:
+        return largest_satisfying(min(limit, total), lambda count: cost(count) <= seconds)
+
+    pairs = list(zip(costs, limits, strict=True))
+    units_by_pair = {pair: units(*pair) for pair in set(pairs)}
+    return [units_by_pair[pair] for pair in pairs]
+
+
+def _coarse_threads(host: Host) -> list[Threads]:
+    """Return distributions of threads in powers of two."""
+    cores = host.cores or 1
+    powers = sorted({*(2**i for i in range(cores.bit_length())), cores})
+    choices = [_threads(sample, load, host) for sample in powers for load in powers if load <= cores]
+    return [threads for threads in choices if threads is not None] or [Threads(sample=1, load=1, train=1)]
+
+
+def _nearby_threads(threads: Threads, host: Host) -> list[Threads]:
+    """Return distributions that differ by about an eighth in sampling threads, loading threads or both."""
+    choices = [
+        _threads(sample, load, host)
+        for sample in _nearby_counts(threads.sample)
+        for load in _nearby_counts(threads.load)
+        if (sample, load) != (threads.sample, threads.load)
+    ]
+    return [choice for choice in choices if choice is not None]
+
+
+def _nearby_counts(count: int) -> list[int]:
+    step = max(1, count // 8)
+    return [count + change for change in (-step, -1, 0, 1, step) if count + change >= 1]
+
+
+def _threads(sample: int, load: int, host: Host) -> Threads | None:
+    """Return threads with the rest for the CPU trainer, or None if they do not fit.
+
+    If stages share the cores, the CPU trainer gets all of them.
+    """
+    cores = host.cores or 1
+    if host.loading:
+        return Threads(sample=sample, load=load, train=cores) if max(sample, load) <= cores else None
+    remaining = cores - sample - load
+    if remaining < (1 if host.trains else 0):
+        return None
+    return Threads(sample=sample, load=load, train=max(1, remaining))

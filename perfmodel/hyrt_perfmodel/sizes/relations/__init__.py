@@ -1,1 +1,0 @@
-"""Sizes of heterogeneous mini-batches, per relation."""

@@ -1,1 +1,0 @@
-"""Sizes of a training step's work."""
