@@ -1,1 +1,1 @@
-"""Device backends that come with hyrt, each found through the entry-point group `hyrt.devices`."""
+"""Device backends of hyrt, registered in the entry-point group `hyrt.devices`."""

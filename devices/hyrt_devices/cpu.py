@@ -1,4 +1,4 @@
-"""The CPU trainer: any torch module over blocks, reading host memory in place."""
+"""CPU trainer for any torch module over blocks; it reads host memory in place."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from hyrt_devices.host_tile_math import HostTileMath
 
 
 class HostChunkMemory(TorchChunkMemory):
-    """Tiles in host memory, computed by a team of threads."""
+    """Chunk memory on the host; a worker team computes the tiles."""
 
     math = HostTileMath()
     counts_work = False
@@ -60,7 +60,7 @@ class HostChunkMemory(TorchChunkMemory):
         objective: Objective,
         free: Callable[[], int],
     ) -> None:
-        # Copies are synchronous, so a second chunk in flight would only take memory.
+        # Copies are synchronous: a second chunk in flight would use memory without saving time.
         super().__init__(name, driver, None, None, model, objective, free, in_flight=1)
         self._workers = workers
 
@@ -83,9 +83,9 @@ class CpuDevice(
     Traceable,
     Watchable,
 ):
-    """Trains on CPU cores with torch and the compiled operators of `hyrt.nn`.
+    """Trainer on CPU cores, with torch and the compiled operators of `hyrt.nn`.
 
-    Several may be open at once (`cpu:0`, `cpu:1`, ...), each with threads of its own.
+    Several CPU devices may be open at once (`cpu:0`, `cpu:1`, ...), each with a separate worker team.
     """
 
     def __init__(self, info: DeviceInfo, options: DeviceOptions) -> None:
@@ -99,7 +99,7 @@ class CpuDevice(
         self._health = Health(info.name)
         self._budget = HostMemoryBudget()
         self._keeper: StepCheckpointer | None = None
-        # Where other devices compute columns of a whole graph, too.
+        # Set only if this device shares the column passes of a full graph with other devices.
         self._shared: HostChunkMemory | None = None
         self._loops: HostLoops | None = None
         self._driver = HostDriver()
@@ -111,7 +111,7 @@ class CpuDevice(
     def probe(cls) -> list[DeviceInfo]:
         cores = shared_cores()
         memory = psutil.virtual_memory().total
-        # One process may run several trainers on its cores; as many as there are cores make sense.
+        # One process may run several trainers on its cores; more trainers than cores are pointless.
         return [
             DeviceInfo(
                 kind="cpu",
@@ -153,23 +153,23 @@ class CpuDevice(
         self.update(parameters)
 
     def resize(self, threads: int) -> None:
-        """Compute with another number of threads; between two calls of `propagate`."""
+        """Change the number of threads; call this only between two calls of `propagate`."""
         with self._health.terminal("resize"):
             self._workers.resize(threads)
 
     def register_gradient_hook(self, hear: Callable[[int, torch.Tensor], None]) -> None:
-        """Let somebody hear gradients of mini-batches while the backward pass goes on."""
+        """Register a callback that receives mini-batch gradients during the backward pass."""
         with self._health.terminal("tell_gradients"):
             self._health.loaded(self._model).register_gradient_hook(hear)
 
     def watch(self, watch: RunObserver) -> None:
-        """Report which threads work, and when."""
+        """Set the observer that records which threads work, and when."""
         with self._health.terminal("watch"):
             self._workers.observer = watch
 
     def trace(self, hear: QueueListener) -> None:
-        """From now on hand over what was copied and computed of chunks of a whole graph; `watch` tells of all
-        other work.
+        """Report the copies and computations of full-graph chunks from now on; the observer of `watch`
+        records all other work.
         """
         with self._health.terminal("trace"):
             self._hear = hear
@@ -196,7 +196,7 @@ class CpuDevice(
             self._health.loaded(self._model).update(parameters)
 
     def chunk_memory(self, in_flight: int) -> HostChunkMemory:
-        """Torch's operators over rows and edges that lie in memory, one chunk at a time."""
+        """Return chunk memory that computes in place on rows and edges of the host, one chunk at a time."""
         with self._health.terminal("chunk_room"):
             described = describe(self._health.loaded(self._model).module, self.info.name)
             self._shared = HostChunkMemory(
@@ -206,7 +206,7 @@ class CpuDevice(
             return self._shared
 
     def _free_bytes(self) -> int:
-        """What chunks may take."""
+        """Return the number of bytes that chunks may use."""
         available = psutil.virtual_memory().available
         return available if self._memory_bytes is None else min(available, self._memory_bytes)
 

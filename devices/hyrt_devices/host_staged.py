@@ -9,13 +9,13 @@ from hyrt.sampling.minibatch import MiniBatch
 
 
 class HostStaged:
-    """Knows which mini-batches `transfer` returned and `propagate` has not seen."""
+    """Registry of mini-batches that `transfer` returned and `propagate` has not consumed yet."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, MiniBatch] = {}
 
     def put(self, batch: MiniBatch) -> MiniBatch:
-        """Stage a mini-batch: it has an identity of its own, and the same arrays."""
+        """Stage a mini-batch: return a shallow copy that shares its arrays."""
         staged = copy.copy(
             check_type("batch", batch, MiniBatch, "give a hyrt.sampling.minibatch.MiniBatch").checked
         )
@@ -23,12 +23,12 @@ class HostStaged:
         return staged
 
     def take(self, staged: MiniBatch) -> MiniBatch:
-        """Release a mini-batch.
+        """Remove a staged mini-batch from the registry and return it.
 
         Raises
         ------
         TypeError
-            If it was not staged here, or was taken before.
+            If the mini-batch was not staged here, or was already taken.
         """
         if self._waiting.pop(id(staged), None) is None:
             raise TypeError(
@@ -37,5 +37,5 @@ class HostStaged:
         return staged
 
     def clear(self) -> None:
-        """Release all."""
+        """Remove all staged mini-batches."""
         self._waiting.clear()

@@ -1,4 +1,4 @@
-"""Operations on the rows of a tile in host memory, in fixed row ranges that a thread team shares."""
+"""Operations on tile rows in host memory, in fixed row ranges that are divided among worker threads."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from hyrt_devices.cuda.chunks.tile_math import TileEdges
 Array = NDArray[Any]
 
 _GRAIN = 1024
-# Number of elements in the temporary matrix of sums.
+# Maximum number of elements in the temporary matrix of sums.
 _MAX_SUMS = 1 << 20
 
 
 class HostTileMath:
-    """`TileMath` on the host; bits depend neither on the number of threads nor on memory addresses."""
+    """`TileMath` on the host; results are bit-equal for any number of threads and any memory alignment."""
 
     def copy(self, out: torch.Tensor, rows: torch.Tensor, *, non_blocking: bool) -> None:
         def work(start: int, stop: int) -> None:
@@ -75,7 +75,7 @@ class HostTileMath:
     @staticmethod
     def _add_to_rows(out: torch.Tensor, rows: torch.Tensor, sums: torch.Tensor) -> None:
         def work(start: int, stop: int) -> None:
-            out.index_add_(0, rows[start:stop], sums[start:stop])  # Row numbers are unique.
+            out.index_add_(0, rows[start:stop], sums[start:stop])  # Row indices are unique.
 
         current_workers().run_rows(work, len(rows), _GRAIN)
 

@@ -1,4 +1,4 @@
-"""A device that computes nothing: the whole pipeline runs, and costs what the pipeline costs."""
+"""Null device: the whole pipeline runs without propagation, which exposes its overhead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hyrt_devices.host_staged import HostStaged
 
 
 class NullDevice:
-    """Returns zero gradients at once. For tests and for measuring the stages before propagation."""
+    """Device that returns zero gradients immediately, for tests and for timing the other stages."""
 
     def __init__(self, info: DeviceInfo) -> None:
         self.info, self._health, self._staged = info, Health(info.name), HostStaged()
