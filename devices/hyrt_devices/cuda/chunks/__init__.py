@@ -1,1 +1,1 @@
-"""Whole graphs in chunks on torch devices, by torch's own operators over memory that is taken once."""
+"""Full graphs in chunks on torch devices, with torch operators over memory that is allocated once."""

@@ -1,4 +1,4 @@
-"""Device memory of chunks, and the times of their copies and computations."""
+"""Device memory for chunks, and the times of chunk copies and computations."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from hyrt.fullgraph.chunks.chunk_stats import ChunkStats
 from hyrt.nn.description import ModelDescription
 from hyrt_devices.cuda.driver import Driver, Timeline
 
-# Torch's allocators round sizes up to this at least.
+# Minimum allocation granularity of torch, in bytes.
 _ROUND_BYTES = 512
 WORK_NUMBERS = 1 << 20
-"""Numbers of the rows that operators make for a while, of which there are a few at a time. A single row is
-made whole, however long it is."""
+"""Maximum number of elements in a temporary matrix of an operator; a few such matrices exist at a time. A
+single row is never divided, regardless of its length."""
 _WORK_MATRICES = 4
-# Of the targets' scores, at the same time: autograd's of the loss.
+# Number of matrices of the targets' scores that autograd holds at the same time for the loss.
 _SCORE_MATRICES = 6
 
 
@@ -35,24 +35,24 @@ class EdgeMemory:
     """`rows`, `starts`, `columns`: int32."""
     row_scale: torch.Tensor
     column_scale: torch.Tensor
-    """`row_scale`, `column_scale`: float32, the factors of their ends."""
+    """`row_scale`, `column_scale`: float32 factors of the destinations and of the sources."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkMemory:
-    """A flat tensor for each purpose, as large as the largest chunk needs it; more of what comes and goes."""
+    """Flat tensors for all chunk buffers, sized for the largest chunk."""
 
     read: tuple[torch.Tensor, ...]
-    """float32, the place of `ChunkKernels`, as often as chunks are there at once."""
+    """float32, the `read` buffer of `ChunkKernels`; one tensor per chunk in flight."""
     edges: tuple[EdgeMemory, ...]
-    """As often."""
+    """Edge buffers; one per chunk in flight."""
     accumulated: torch.Tensor
     results: tuple[torch.Tensor, ...]
-    """`accumulated`, `returned_nodes`: float32, the other places."""
+    """`accumulated`, `results`: float32, the other buffers."""
 
     @classmethod
     def take(cls, places: BufferSizes, device: torch.device, in_flight: int = 1) -> ChunkMemory:
-        """Allocate what `needed_bytes` counts."""
+        """Allocate the tensors that `needed_bytes` counts."""
 
         def floats(numbers: int) -> torch.Tensor:
             return torch.empty(max(1, numbers), device=device)
@@ -80,20 +80,20 @@ class ChunkMemory:
 def needed_bytes(
     model: ModelDescription, chunks: ChunkSizes, in_flight: int = 1, *, counts_work: bool = True
 ) -> int:
-    """What a step takes of the device for chunks of such sizes, beside weights.
+    """Return the bytes of device memory that a chunked step needs in addition to the weights.
 
-    The tensors of `ChunkMemory` are counted to the byte, and what operators take for a while at its most.
+    The tensors of `ChunkMemory` are counted exactly, and temporary memory of operators by its maximum.
 
     Parameters
     ----------
     model
         The model.
     chunks
-        The largest chunks.
+        The sizes of the largest chunks.
     in_flight
-        How many are there at once.
+        The number of chunks that are on the device at the same time.
     counts_work
-        Whether rows that operators make for a while count: some MiB, however small the chunks are.
+        Whether to count temporary rows of operators: a few MiB, regardless of the chunk sizes.
     """
     places = BufferSizes.from_model(model, chunks)
     several = [places.read, places.edge_rows, places.edge_rows + 1, places.edges]
@@ -119,7 +119,7 @@ TRACKS: tuple[Track, ...] = ("copy in", "compute", "copy out")
 
 
 class ChunkTimes:
-    """Marks the begin and the end of all that is done with chunks in a step.
+    """Marks around the copies and computations of chunks in a step.
 
     Parameters
     ----------
@@ -132,12 +132,12 @@ class ChunkTimes:
         self._timeline: Timeline | None = None
         self._marks: list[tuple[Track, str, Any, Any]] = []
         self.about = ""
-        """What is being done, as a person reads it; empty for nothing in particular."""
+        """Human-readable label of the current work; empty for no label."""
         self.in_bytes = self.out_bytes = 0
-        """Bytes copied to the device, and from it, since `begin`."""
+        """Bytes copied to the device, and from the device, since `begin`."""
 
     def begin(self, stream: Any) -> None:
-        """Count from here on; `stream` is the one that computes."""
+        """Start measuring a step; `stream` is the compute stream."""
         self._timeline = Timeline(self._driver, stream)
         self._marks = []
         self.about = ""
@@ -145,18 +145,18 @@ class ChunkTimes:
 
     @contextmanager
     def span(self, track: Track, what: str, stream: Any) -> Iterator[None]:
-        """Inside, something is given to a stream."""
+        """Record marks around the work that is submitted to a stream in this context."""
         name = f"{what}, {self.about}" if self.about else what
         begun = self._driver.mark(stream)
         yield
         self._marks.append((track, name, begun, self._driver.mark(stream)))
 
     def add(self, track: Track, what: str, begun: Any, ended: Any) -> None:
-        """Note what is between two marks."""
+        """Add the span between two marks."""
         self._marks.append((track, f"{what}, {self.about}" if self.about else what, begun, ended))
 
     def spans(self, timeline: Timeline) -> dict[Track, list[Span]]:
-        """What there was since `begin`, in the order of each track; all of it is over."""
+        """Return the spans since `begin`, per track and in order; all work must have finished."""
         found: dict[Track, list[Span]] = {track: [] for track in TRACKS}
         for track, name, begun, ended in self._marks:
             found[track] += timeline.spans([(name, begun, ended)])
@@ -164,23 +164,23 @@ class ChunkTimes:
         return found
 
     def tell(self, hear: QueueListener, timeline: Timeline) -> None:
-        """Hand over what there was since `begin`; all of it is over."""
+        """Report the spans since `begin`, per track; all work must have finished."""
         for track, spans in self.spans(timeline).items():
             hear(track, spans)
 
     def forget(self) -> None:
-        """What there was is known."""
+        """Discard the spans recorded so far."""
         self._marks = []
 
     def seconds(self) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-        """Begins and ends of copies, and of what was computed, since `begin`; all of it is over."""
+        """Return (start, end) of copies and of computations since `begin`; all work must have finished."""
         assert self._timeline is not None
         found = self.spans(self._timeline)
         copied, computed = ([*found["copy in"], *found["copy out"]], found["compute"])
         return _in_seconds(copied), _in_seconds(computed)
 
     def work(self) -> ChunkStats:
-        """What was done since `begin`; all of it is over."""
+        """Return the statistics of the work since `begin`; all work must have finished."""
         return ChunkStats.from_spans(self.in_bytes, self.out_bytes, *self.seconds())
 
 

@@ -1,4 +1,4 @@
-"""Operations on the rows of a tile: the protocol, and its implementation with torch's operators."""
+"""Operations on the rows of a tile: the protocol, and its implementation with torch operators."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Array = NDArray[Any]
 
 
 class TileEdges(NamedTuple):
-    """Edges of a tile, sorted by destination row, with optional factors of their ends."""
+    """Edges of a tile, sorted by destination row, with optional factors of destinations and sources."""
 
     rows: torch.Tensor
     """[n] int32, the destination rows that have edges, in ascending order."""
     starts: torch.Tensor
-    """[n + 1] int32, the first edge of each of these rows, and the number of edges."""
+    """[n + 1] int32, the first edge of each of the n rows, and the number of edges."""
     columns: torch.Tensor
     """[E] int32, the source row of each edge."""
     row_scale: torch.Tensor | None
@@ -32,7 +32,7 @@ class TileEdges(NamedTuple):
 
 
 class TileMath(Protocol):
-    """Computes on float32 rows of tiles, in the memory of one device."""
+    """Operations on float32 rows of tiles in the memory of one device."""
 
     def copy(self, out: torch.Tensor, rows: torch.Tensor, *, non_blocking: bool) -> None:
         """Copy rows within the device, or between it and the host."""
@@ -72,19 +72,19 @@ class TileMath(Protocol):
         Parameters
         ----------
         rows, product
-            The arguments of `matmul`.
+            The arguments of `multiply`.
         grad
             [n, out features] gradient of the product.
         weight_sum, bias_sum
-            Accumulate the gradients of weight and bias; None without a bias.
+            The accumulated gradients of weight and bias, updated in place; None without a bias.
         out
-            [n, in features] receives the gradient of the rows; None if it is not needed.
+            [n, in features] output for the gradient of the rows; None if the gradient is not needed.
         """
         ...
 
 
 class TorchTileMath:
-    """`TileMath` with torch's operators; sums have a fixed order, so no float atomics are used."""
+    """`TileMath` with torch operators; sums have a fixed order, without float atomics."""
 
     def copy(self, out: torch.Tensor, rows: torch.Tensor, *, non_blocking: bool) -> None:
         out.copy_(rows, non_blocking=non_blocking)
@@ -94,7 +94,7 @@ class TorchTileMath:
 
     def drop(self, rows: torch.Tensor, vertices: Array, key: np.uint64, rate: float) -> None:
         threshold, scale = dropout_threshold(rate)
-        # One random number of 64 bits serves four columns, but is widened to 64 bits per column.
+        # One 64-bit random number serves four columns, but is expanded to 64 bits per column.
         step = max(1, WORK_NUMBERS // (4 * rows.shape[1]))
         for start in range(0, len(rows), step):
             part = torch.from_numpy(np.ascontiguousarray(vertices[start : start + step])).to(rows.device)
@@ -117,7 +117,7 @@ class TorchTileMath:
             sums = segment_sum(values, offsets)
             if edges.row_scale is not None:
                 sums.mul_(edges.row_scale.index_select(0, rows)[:, None])
-            out.index_add_(0, rows, sums)  # Row numbers are unique, so no two sums are added to one row.
+            out.index_add_(0, rows, sums)  # Row indices are unique, so index_add_ is deterministic.
 
     def multiply(self, rows: torch.Tensor, product: Product, out: torch.Tensor) -> None:
         weight = product.weight.detach()

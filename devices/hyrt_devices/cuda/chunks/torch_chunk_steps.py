@@ -1,4 +1,4 @@
-"""Steps over whole graphs in chunks on one torch device."""
+"""Full-graph steps in chunks on one torch device."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from hyrt_devices.cuda.driver import Driver
 
 
 class TorchChunkMemory:
-    """`ChunkDeviceMemory` of a torch device.
+    """`ChunkDeviceMemory` for a torch device.
 
     Parameters
     ----------
     name
         The device's name, for messages.
     driver, stream, copies
-        The hardware, the stream that computes, and the one that copies the next chunks beside it.
+        The hardware, the compute stream, and the stream that prefetches the next chunks.
     model
         The model, with parameters on the device.
     objective
-        What is trained for.
+        The training objective.
     free
-        Gives the bytes that chunks may take.
+        Function that returns the number of bytes that chunks may use.
     in_flight
-        How many chunks are there at once; with one, `stream` copies and computes by turns. 0 is one where the
-        device reads the host's memory in place, and else two.
+        The number of chunks on the device at the same time; with one, `stream` alternates between copies and
+        computations. 0 selects one if the device reads host memory in place, otherwise two.
     """
 
     math: TileMath = TorchTileMath()
-    """Computes on the rows of tiles."""
+    """Operations on the rows of tiles."""
     counts_work = True
-    """Whether what operators make for a while is of the memory that chunks may take."""
+    """Whether temporary memory of operators counts as chunk memory."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class TorchChunkMemory:
         self._in_flight = in_flight or (1 if self.reads_in_place else 2)
         self._copies = copies if self._in_flight > 1 else None
         self.kernels: TorchChunks | None = None
-        """What runs on the chunks that are there; None where none are."""
+        """Kernels on the allocated chunks; None before `allocate` and after `release`."""
         self._driver = driver
         self._stream = stream
         self._model = model
@@ -93,14 +93,14 @@ class TorchChunkMemory:
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Run on the stream, and turn the driver's error into DeviceOutOfMemoryError."""
+        """Run on the compute stream, and convert out-of-memory errors into DeviceOutOfMemoryError."""
         try:
             with self._driver.running(self._stream), torch.no_grad():
                 yield
         except Exception as error:
             if not self._driver.out_of_memory(error):
                 raise
-            # The error's frames hold tensors.
+            # The traceback's frames hold references to tensors.
             traceback.clear_frames(error.__traceback__)
             raise DeviceOutOfMemoryError(
                 f"{self.name}: out of memory in a step in chunks, with "
@@ -109,13 +109,13 @@ class TorchChunkMemory:
             ) from error
 
     def gradients(self, parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor]:
-        """The gradient sums of the kernels since `begin`, on the host, in the order of the parameters."""
+        """Copy the gradient sums of the step to the host, in the order of the parameters."""
         assert self.kernels is not None
         return self.kernels.gradients_on_host(parameters)
 
     @property
     def times(self) -> ChunkTimes:
-        """When the kernels copied and computed since `begin`."""
+        """Times of the kernels' copies and computations in the step."""
         assert self.kernels is not None
         return self.kernels.times
 
@@ -129,18 +129,18 @@ class TorchChunkMemory:
 
 
 class TorchChunkSteps:
-    """Steps in chunks, with the gradients of each.
+    """Runner of chunked full-graph steps, which also returns the gradients.
 
     Parameters
     ----------
     room
-        The memory for chunks.
+        The device memory for chunks.
     model
         The model, with parameters on the device.
     options, budget
-        How chunks are cut, and how much host memory may be used.
+        The settings for chunks, and the limit of host memory.
     keeper
-        Keeps what is done of a long step; None keeps nothing.
+        The step checkpointer, which saves the completed part of a long step; None disables checkpoints.
     """
 
     def __init__(
@@ -152,23 +152,23 @@ class TorchChunkSteps:
         keeper: StepCheckpointer | None = None,
     ) -> None:
         self.room = room
-        """The memory for chunks."""
+        """Device memory for chunks."""
         self._runs = ChunkedTrainer(model, [room], options, budget, checkpointer=keeper)
 
     @property
     def num(self) -> int | None:
-        """How many intervals the vertices are cut into; None before the first step."""
+        """Number of vertex intervals; None before the first step."""
         return self._runs.num
 
     def step(self, batch: MiniBatch, parameters: Sequence[torch.nn.Parameter]) -> StepResult:
-        """A step, as `ChunkedTrainer.run`.
+        """Compute a step like `ChunkedTrainer.run`, and return its gradients.
 
         Parameters
         ----------
         batch
-            The whole graph, with at least one target.
+            A full-graph mini-batch with at least one target.
         parameters
-            The parameters whose gradients are wanted, in their order.
+            The parameters for which to return gradients, in this order.
         """
         with torch.no_grad():
             loss_sum, counts = self._runs.run(batch, None)
@@ -182,5 +182,5 @@ class TorchChunkSteps:
         )
 
     def release(self) -> None:
-        """Give all memory back."""
+        """Release all memory."""
         self._runs.release()

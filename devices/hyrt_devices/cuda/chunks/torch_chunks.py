@@ -1,4 +1,4 @@
-"""`ChunkKernels` of torch's operators."""
+"""`ChunkKernels` with torch operators."""
 
 from __future__ import annotations
 
@@ -32,36 +32,35 @@ Memory = TypeVar("Memory", torch.Tensor, EdgeMemory)
 
 @dataclass(slots=True)
 class _Slot(Generic[Memory]):
-    """Memory of which there is more than one."""
+    """One of several interchangeable buffers."""
 
     memory: Memory
     lent: torch.Tensor | None = None
-    """The host's own rows, which are read where they lie instead of `memory`."""
+    """Host array that is read in place instead of `memory`, or None."""
     filled: Any = None
-    """Marks the copy that filled it last."""
+    """Mark after the latest copy into the buffer."""
     used: Any = None
-    """Marks what was computed with it last."""
+    """Mark after the latest computation that read the buffer."""
 
 
 class TorchChunks:
-    """Computes on chunks where they lie; sums have a fixed order.
+    """Kernels that compute on chunks in device memory; sums have a fixed order.
 
-    What is read, and edges, take the next of their memory each time, so that they can be copied while others
-    are computed with. Where the host itself computes, rows and edges are not copied: they are read where they
-    lie.
+    The buffers for source rows and edges rotate, so the next chunk can be copied while the current chunk is
+    computed. If the host computes, rows and edges are read in place instead of being copied.
 
     Parameters
     ----------
     model
         The model, with parameters on the device.
     memory
-        Where chunks lie.
+        The device memory for chunks.
     objective
-        What is trained for.
+        The training objective.
     driver, stream, copies
-        The hardware, the stream that computes, and the one that copies beside it; None if `stream` does both.
+        The hardware, the compute stream, and the copy stream; `copies` is None if `stream` does both.
     math
-        Computes on the rows of tiles.
+        The operations on the rows of tiles.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class TorchChunks:
         self._driver = driver
         self._stream = stream
         self._copies = copies
-        # In turn; the last one is that in use.
+        # Rotating buffers; the last one is in use.
         self._read = [_Slot(each) for each in memory.read]
         self._edges = [_Slot(each) for each in memory.edges]
         self._device = memory.accumulated.device
@@ -89,9 +88,9 @@ class TorchChunks:
         self._width = 0
         self._key = (0, 0)
         self.times = ChunkTimes(driver)
-        """When all this was done, since `begin`."""
+        """Times of copies and computations since `begin_step`."""
         self.gradients: dict[int, torch.Tensor] = {}
-        """The gradient sum of each parameter, by its id."""
+        """Gradient sum per parameter, keyed by the parameter's id()."""
 
     def begin_step(self, seed: int, step: int) -> None:
         self._key = seed, step
@@ -139,8 +138,9 @@ class TorchChunks:
         self._driver.order(self._stream, until)
 
     def wait_for_array(self, rows: Array) -> None:
-        """Copies of memory that is not pinned are through when `put` and `get` return, and where the host
-        computes, so is what reads it.
+        """Return immediately: copies of pageable memory have finished when `put` and `get` return.
+
+        If the host computes, all reads of the array have also finished by then.
         """
 
     def clear(self, buffer: ChunkBuffer, num_rows: int, width: int) -> None:
@@ -152,7 +152,7 @@ class TorchChunks:
     ) -> None:
         slot = self._read[-1]
         if buffer == "read" and slot.lent is not None:
-            lent, slot.lent = slot.lent, None  # What is the host's stays as it is.
+            lent, slot.lent = slot.lent, None  # Copy first: host arrays must not be modified.
             with self.times.span("copy in", "copy in", self._stream):
                 self._copy(_view(slot.memory, *lent.shape), lent.numpy())
         with self._computing("dropout"):
@@ -226,7 +226,7 @@ class TorchChunks:
         self, labels: NDArray[np.int64], weights: NDArray[np.float32] | None, objective: Objective | None
     ) -> Callable[[], tuple[float, dict[str, float]]]:
         chosen = objective or self._objective
-        self._read[-1].lent = None  # The gradient comes to the memory that is its own.
+        self._read[-1].lent = None  # The gradient is written to the device buffer.
         with self._computing("loss"):
             with torch.enable_grad():
                 scores = self._result.detach().requires_grad_()
@@ -260,7 +260,7 @@ class TorchChunks:
                 product = described.products[p]
                 of = product.weight.shape[1]
                 rows = _view(self._memory.results[p - 1], num, of) if p else self._rows(inputs, num, of)
-                # The result of this product is no longer needed: its memory takes the gradient of its rows.
+                # The product's result is no longer needed: reuse its memory for the gradient of the rows.
                 out = _view(self._memory.results[p], num, of) if p or needs_input_gradient else None
                 bias_sum = None if product.bias is None else self.gradients[id(product.bias)]
                 weight_sum = self.gradients[id(product.weight)]
@@ -275,7 +275,7 @@ class TorchChunks:
         return partial(self._driver.wait, self._driver.mark(self._stream))
 
     def gradient_sums(self) -> list[Array]:
-        # Copies: on the CPU, the gradients themselves go on.
+        # Copy: on the CPU, the sums are updated in place later.
         return [np.array(each.cpu().numpy()) for each in self.gradients.values()]
 
     def set_gradient_sums(self, sums: Sequence[Array]) -> None:
@@ -289,7 +289,7 @@ class TorchChunks:
         return self.times.work()
 
     def gradients_on_host(self, parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor]:
-        """The gradient sums since `begin`, in the order of the parameters."""
+        """Copy the gradient sums since `begin_step` to the host, in the order of the parameters."""
         with self._computing("gradients to the host"):
             found = [
                 torch.zeros(parameter.shape)
@@ -297,22 +297,22 @@ class TorchChunks:
                 else self.gradients[id(parameter)].cpu()
                 for parameter in parameters
             ]
-        self.wait()  # Hardware tells no time of a mark that is not reached, and this is the last one.
+        self.wait()  # Times are available only for reached marks, and this is the last mark.
         return found
 
     def _computing(self, operation: str) -> AbstractContextManager[None]:
-        """Inside, what is given to the stream that computes is noted."""
+        """Return a context that records the work submitted to the compute stream."""
         return self.times.span("compute", operation, self._stream)
 
     def _lent(self, array: Array, dtype: torch.dtype) -> torch.Tensor | None:
-        """An array of the host as it lies, where the host computes and it has the right numbers."""
+        """Wrap a host array without a copy; return None if the host does not compute or the dtype differs."""
         if not self._driver.reads_in_place or not array.flags.c_contiguous:
             return None
         lent = torch.from_numpy(array)
         return lent if lent.dtype == dtype else None
 
     def _transposed(self, slots: list[_Slot[Memory]]) -> _Slot[Memory]:
-        """The next memory; what was computed until now has used the last one."""
+        """Rotate to the next buffer, and mark the end of the computations on the previous buffer."""
         if self._copies is not None:
             slots[-1].used = self._driver.mark(self._stream)
         slots.append(slots.pop(0))
@@ -320,8 +320,9 @@ class TorchChunks:
 
     @contextmanager
     def _filling(self, slot: _Slot[Memory], after: Any = None) -> Iterator[None]:
-        """Inside, copies run beside what is computed, once the memory is not used any more; `after` a mark of
-        another device, too. What is computed later waits for them.
+        """Run copies in this context concurrently with computations; later computations wait for the copies.
+
+        The copies start after the last use of the buffer and after mark `after` of another device.
         """
         driver, stream = self._driver, self._stream if self._copies is None else self._copies
         with driver.running(stream):
@@ -341,7 +342,7 @@ class TorchChunks:
         self._math.copy(there, rows, non_blocking=self._copies is not None)
 
     def _rows(self, place: ChunkBuffer, num: int, width: int) -> torch.Tensor:
-        """What lies in a place, as [num, width] rows."""
+        """Return a buffer's content as [num, width] rows."""
         if place == "result":
             return self._result.view(num, width)
         if place == "accumulated":
@@ -350,7 +351,7 @@ class TorchChunks:
         return _view(slot.memory, num, width) if slot.lent is None else slot.lent.view(num, width)
 
     def _drop_layer(self, rows: torch.Tensor, layer: int, vertices: Array) -> None:
-        """The dropout after a layer, of its result or of the gradient of that, in place."""
+        """Apply the dropout that follows a layer to its result or to the result's gradient, in place."""
         rate = self._model.layers[layer].dropout
         if rate:
             self._drop(rows, vertices, layer + 1, rate)
@@ -365,5 +366,5 @@ def _view(memory: torch.Tensor, num: int, width: int) -> torch.Tensor:
 
 
 def _whole_rows(memory: torch.Tensor, width: int) -> torch.Tensor:
-    """As many rows as there is memory for."""
+    """View the memory as the maximum number of complete rows."""
     return _view(memory, len(memory) // width, width)
