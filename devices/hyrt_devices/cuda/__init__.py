@@ -1,1 +1,1 @@
-"""Torch devices with memory of their own: CUDA with kernels of ours; XPU and MPS through torch alone."""
+"""Torch devices with separate memory: CUDA with hyrt's kernels; XPU and MPS with torch operators only."""

@@ -1,4 +1,4 @@
-"""Aggregation by our own kernels, as an autograd function over tensor blocks."""
+"""Autograd function for aggregation over tensor blocks with hyrt's CUDA kernels."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ class _AggregateOnDevice(torch.autograd.Function):
 
 
 class TorchAggregation:
-    """`TensorBlock.aggregate` of a device with kernels of its own."""
+    """`TensorBlock.aggregate` for devices that can run hyrt's kernels."""
 
     def __init__(self, launcher: KernelLauncher) -> None:
         self._program = KernelProgram(launcher, "aggregate")
 
     def __call__(self, block: TensorBlock, x: torch.Tensor, aggregation: Aggregation) -> torch.Tensor:
-        """Like `aggregate_tensors`, which also takes what the kernels are not built for."""
+        """Aggregate like `aggregate_tensors`, which is the fallback for unsupported dtypes."""
         compiled = (torch.float32, torch.int32, torch.int32)
         if (x.dtype, block.indptr.dtype, block.columns.dtype) != compiled:
             return aggregate_tensors(block, x, aggregation)

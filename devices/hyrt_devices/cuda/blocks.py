@@ -1,4 +1,4 @@
-"""Mini-batches and full graphs on a torch device, copied as few coalesced buffers."""
+"""Mini-batches and full graphs on a torch device, copied in a few coalesced transfers."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ InputsOf = Callable[[SentRows, TensorBlock], torch.Tensor | AggregatedFeatures]
 
 @dataclass(frozen=True, slots=True)
 class ResidentHop:
-    """What a device's sampler leaves of a hop on the device, for the block made of it."""
+    """Tensors of a sampled hop that stay on the device, so that its block need not be copied there."""
 
     device: torch.device
-    """The device that the block is on."""
+    """Device of the tensors."""
     indptr: torch.Tensor
     columns: torch.Tensor
     sources: torch.Tensor
@@ -51,16 +51,16 @@ OF_EDGES = (
     "weighted_degrees",
     "source_weighted_degrees",
 )
-"""What blocks have only where edges have types, weights or features."""
+"""Names of block arrays that exist only if edges have types, weights or features."""
 
 
 class PackedBatch:
-    """The arrays of a mini-batch that are not on the device yet.
+    """Arrays of a mini-batch that must be copied to the device, packed for one transfer.
 
     Parameters
     ----------
     batch
-        Sampled and loaded.
+        A sampled and loaded mini-batch.
     device
         The device to copy to.
     """
@@ -76,13 +76,13 @@ class PackedBatch:
         self._typed = batch.inputs if isinstance(batch.inputs, HeteroInput) else None
         self._rows, self._places = self._pack_rows(None if self._typed is not None else batch.inputs)
         if self._typed is not None:
-            # Kept: the parcel knows arrays by where they are.
+            # Hold references: the parcel identifies arrays by id().
             self._arrays = self._arrays_of(self._typed)
             for array in self._arrays:
                 self.parcel.add(array)
 
     def _pack_rows(self, inputs: Any) -> tuple[RowArrays | None, NDArray[np.int32] | None]:
-        """The rows that travel, and where each row is, if the device keeps some."""
+        """Pack the rows to copy; also return each row's slot if the device caches rows."""
         if inputs is None:
             return None, None
         cached = inputs if isinstance(inputs, CachedRows) else None
@@ -96,14 +96,14 @@ class PackedBatch:
 
     @staticmethod
     def _arrays_of(hetero: HeteroInput) -> list[NDArray[Any]]:
-        """What travels of rows of several types: the matrices, and the order of the sources."""
+        """Return the arrays to copy for typed inputs: the matrices, and the order of the sources."""
         order = hetero.order
         assert isinstance(order, TypeOrder), "it comes from the host"
         matrices = [matrix.numpy() for matrix in hetero.matrices if matrix is not None]
         return [*matrices, order.order, order.inverse]
 
     def _unpack_hetero(self, hetero: HeteroInput, arrived: list[torch.Tensor]) -> HeteroInput:
-        """Rows of several types on the device; the numbers of rows of tables stay here."""
+        """Build the typed inputs on the device; row numbers of learned tables stay on the host."""
         *matrices, order, places = (arrived[self.parcel.add(each)] for each in self._arrays)
         return HeteroInput(
             TensorOrder(order.long(), places.long(), hetero.order.starts),
@@ -145,9 +145,9 @@ class PackedBatch:
         cached: RowTensors | None = None,
         inputs_of: InputsOf = lambda rows, block: rows.numbers(),
     ) -> DeviceBatch:
-        """What `parcel.send` brought, as a mini-batch, with the device's own kernels and kept rows.
+        """Build a mini-batch from the tensors of `parcel.send`, with the device's kernels and cached rows.
 
-        `get_model_inputs` makes the first layer's inputs of its rows and its block.
+        `inputs_of` computes the first layer's inputs from the rows and the first block.
         """
 
         def at(place: int | None) -> torch.Tensor | None:
@@ -187,32 +187,32 @@ class PackedBatch:
 
 @dataclass(slots=True)
 class DeviceBatch:
-    """A mini-batch on the device."""
+    """Mini-batch on the device."""
 
     blocks: list[TensorBlock]
-    """L blocks, the input's first."""
+    """L blocks, from the input layer to the output layer."""
     labels: torch.Tensor
     """[n] int64."""
     target_weights: torch.Tensor | None
     """[n] float32 or None."""
     inputs: torch.Tensor | AggregatedFeatures | HeteroInput | None
     """[num_src, f] rows of the first block's sources, or their aggregate; None until the device has gathered
-    them."""
+    the rows."""
     target_rows: torch.Tensor | None = None
-    """[n] the targets' rows of the scores; None where all are, in order."""
+    """[n] row index of each target in the scores; None if all rows are targets, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceGraph:
-    """A mini-batch of the whole graph that stays on the device."""
+    """Mini-batch of the full graph that stays on the device for all steps."""
 
     whole: FullGraph
-    """`MiniBatch.whole` of its steps."""
+    """`MiniBatch.full_graph` of the steps that use this copy."""
     first: DeviceBatch
-    """The mini-batch that it was made of."""
+    """Mini-batch of the first step, on the device."""
 
     def step(self, batch: MiniBatch) -> DeviceBatch:
-        """Another step: the same tensors, under the step's key of the dropout masks."""
+        """Return the mini-batch of another step: the same tensors, with this step's dropout key."""
         blocks = [
             replace(there, step=block.step, seed=block.seed)
             for there, block in zip(self.first.blocks, batch.blocks, strict=True)
@@ -227,20 +227,20 @@ def resident_graph(
     aggregate: Aggregate | None,
     loops: TensorLoops | None,
 ) -> DeviceGraph:
-    """Copy the whole graph to the device.
+    """Copy the full graph to the device.
 
     Parameters
     ----------
     batch
-        A loaded mini-batch of the whole graph.
+        A loaded mini-batch of the full graph.
     put
-        Copies an array to the device.
+        Function that copies an array to the device.
     rows_of
-        Gives the feature rows of vertices on the device; None where the mini-batch has them.
+        Function that returns feature rows of vertices on the device; None if the mini-batch has the rows.
     aggregate
-        The device's own kernels for the aggregation, where it has them.
+        Aggregation kernels of the device; None if there are no kernels.
     loops
-        Its own loops over edges, where it has them.
+        Compiled edge loops of the device; None if they cannot be compiled.
     """
     there: dict[int, torch.Tensor] = {}
 
@@ -251,7 +251,7 @@ def resident_graph(
 
     block = batch.blocks[0]
     assert block.sources is not None
-    # The device's kernels take starts of 32 bits, which do for fewer than 2^31 edges.
+    # The device's kernels take 32-bit row starts, which suffice for fewer than 2^31 edges.
     starts = block.indptr.astype(np.int32) if block.num_edges < 2**31 else block.indptr
     of_edges: dict[str, Any] = {
         name: moved(array) for name in OF_EDGES if (array := getattr(block, name)) is not None
@@ -271,7 +271,7 @@ def resident_graph(
     weights, rows = batch.target_weights, batch.target_rows
     assert batch.full_graph is not None
     first = DeviceBatch(
-        # The same tensors, and what is built of them, in every layer.
+        # All layers share the same tensors, and everything that is cached on the block.
         blocks=[replace(one, layer=each.layer) for each in batch.blocks],
         labels=moved(batch.labels),
         target_weights=None if weights is None else moved(weights),
@@ -282,7 +282,7 @@ def resident_graph(
 
 
 def copied_bytes(batch: MiniBatch) -> int:
-    """The bytes that `resident_graph` copies to the device."""
+    """Return the number of bytes that `resident_graph` copies to the device."""
     block = batch.blocks[0]
     assert block.sources is not None
     arrays: list[NDArray[Any]] = [block.columns, block.sources, block.degrees, batch.labels]

@@ -1,4 +1,4 @@
-"""The trainer on a torch device with memory of its own: a copy stream, a compute stream, autograd."""
+"""Trainer on a torch device with separate memory: a copy stream, a compute stream and autograd."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ from hyrt_devices.cuda.feature_rows import (
 from hyrt_devices.cuda.launch import KernelLauncher, KernelProgram, launchers
 from hyrt_devices.cuda.sampler import CudaSampler, c_type, id_type
 
-# Of the memory that is free, what topology and features may take together: the rest is for mini-batches.
+# Share of the free memory that the resident topology and features may use; the rest is for mini-batches.
 _RESIDENT_SHARE = 0.5
 
 T = TypeVar("T")
 
 
 class Staged:
-    """A mini-batch on its way to the device, or there."""
+    """Mini-batch that is being copied to the device, or has been copied."""
 
     def __init__(self, targets: int, normalizer: float, size: int, *, whole: bool = False) -> None:
         self.whole = whole
@@ -98,11 +98,11 @@ class Staged:
         self.normalizer = normalizer
         self.size = size
         self.delivery: DeviceBatch | None = None
-        # Where the step is computed in chunks.
+        # Set only if the step is computed in chunks.
         self.batch: MiniBatch | None = None
         self.host: NDArray[np.uint8] | None = None
         self.begun: Any = None
-        # Only where the run is traced.
+        # Set only if the run is traced.
         self.copied: Any = None
         self.arrived: Any = None
 
@@ -120,7 +120,7 @@ class TorchDevice(
     SharesLoops,
     Traceable,
 ):
-    """Trains on a torch device. Any module runs, by autograd.
+    """Trainer on a torch device. Any module can be trained, with autograd.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ class TorchDevice(
     driver
         The hardware.
     launcher
-        The launcher of hyrt's own kernels, where they can be built.
+        The launcher of hyrt's kernels; None if the kernels cannot be built.
     """
 
     kind: ClassVar[str]
@@ -150,7 +150,7 @@ class TorchDevice(
         self._aggregate = None if launcher is None else TorchAggregation(launcher)
         self._loops = None if launcher is None else CudaLoops(launcher)
         self._row_kernels = None if launcher is None else RowKernels(launcher)
-        # What the first layer does to its rows before any weight.
+        # The first layer's aggregation if it precedes the first weight, otherwise None.
         self._first: Aggregation | None = None
         self._model: torch.nn.Module | None = None
         self._parameters: list[torch.nn.Parameter] = []
@@ -162,14 +162,14 @@ class TorchDevice(
         self._resident: DeviceGraph | None = None
         self._whole_bytes = 0
         self._budget = HostMemoryBudget()
-        # None where whole graphs are not cut.
+        # None if full graphs are not divided into chunks.
         self._chunk_options: ChunkOptions | None = None
         self._description: ModelDescription | None = None
         self._keeper: StepCheckpointer | None = None
         self._chunks: TorchChunkSteps | None = None
-        # Where other devices compute columns, too.
+        # Set only if this device shares column passes with other devices.
         self._shared: TorchChunkMemory | None = None
-        # Where whole graphs are cut, of a model with layers of a user's own: the host computes vertices.
+        # Set only for user-defined layers in chunks: the host computes the vertex stages.
         self._saga: HostSaga | None = None
         self._threads = options.threads
         self._samplers: list[CudaSampler] = []
@@ -187,14 +187,14 @@ class TorchDevice(
 
     @classmethod
     def missing(cls) -> str:
-        """Why `infer_shapes` finds nothing, with the remedy."""
+        """Return why `probe` finds no device, with a fix."""
         return probe.missing_device_reason(cls.kind)
 
     @classmethod
     def open(cls, info: DeviceInfo, options: DeviceOptions) -> TorchDevice:
         try:
             driver = (MpsDriver if cls.kind == "mps" else Driver)(cls.kind, info.index)
-            # The first allocation makes the context; without it there is nothing for the kernels to share.
+            # The first allocation creates the context that torch and the kernels share.
             torch.zeros(1, device=driver.device)
             return cls(info, options, driver, _launcher(driver.device))
         except Exception as error:
@@ -241,7 +241,7 @@ class TorchDevice(
         self.update(parameters)
 
     def _host_saga(self, model: torch.nn.Module, options: ChunkOptions) -> HostSaga:
-        """Steps in chunks of a model whose edges are loops of this device."""
+        """Create a chunked trainer for user-defined layers; their edge loops run on this device."""
         room = self._loop_device(model)
         check_loops(model, self.info.name)
         workers = Workers(
@@ -322,7 +322,7 @@ class TorchDevice(
                 raise self._out_of_memory(count) from error
 
     def _cached_rows(self, count: int, pieces: Iterable[Rows]) -> RowTensors:
-        """Copy rows to the device, piece by piece."""
+        """Copy rows to the device, piece by piece, and return the cached rows."""
         put = partial(upload, self._driver, self._pool, self._copies)
 
         def room(array: NDArray[Any]) -> torch.Tensor:
@@ -357,7 +357,7 @@ class TorchDevice(
         )
 
     def trace(self, hear: QueueListener) -> None:
-        """From now on hand over what each stream has run: `copies`, `run_nodes` and `sample`."""
+        """Report the finished work of each stream from now on, as `copies`, `compute` and `sample`."""
         with self._health.terminal("trace"):
             self._timeline = Timeline(self._driver, self._compute)
             self._hear = hear
@@ -396,7 +396,7 @@ class TorchDevice(
             return staged
 
     def _made_bytes(self, rows: CachedRows | QuantizedRows, block: Block) -> int:
-        """The bytes of what is made of rows when they arrive."""
+        """Return the bytes of the first layer's inputs, which are computed from the rows after the copy."""
         sent = RowArrays.of(rows.missing_rows if isinstance(rows, CachedRows) else rows)
         width = int(sent.codes.shape[1])
         whole, first = 4 * width * block.num_src, self._first
@@ -405,7 +405,7 @@ class TorchDevice(
         return 4 * first.width(width) * block.num_dst
 
     def _inputs_of(self, rows: SentRows, block: TensorBlock) -> torch.Tensor | AggregatedFeatures:
-        """The first layer's inputs of the rows that were sent and kept."""
+        """Compute the first layer's inputs from the sent rows and the cached rows."""
         if self._row_kernels is None:
             return rows.numbers()
         return self._row_kernels.inputs(rows, block, self._first)
@@ -427,7 +427,7 @@ class TorchDevice(
                         self._step(staged) if staged.batch is None else self._step_in_chunks(staged.batch)
                     )
             except DeviceOutOfMemoryError:
-                self._release(staged)  # What its chunks had taken is free again.
+                self._release(staged)  # The memory of the chunks is already released.
                 raise
             except Exception as error:
                 self._free(staged, "propagate", error)
@@ -442,7 +442,7 @@ class TorchDevice(
             if self._saga is not None:
                 self._saga.update(parameters)
             if self._weights_sent is not None:
-                # The last copy must have read the buffer before it is written again.
+                # The previous copy must have read the buffer before the buffer is overwritten.
                 self._driver.wait(self._weights_sent)
             at = 0
             for mine, new in zip(self._parameters, parameters, strict=True):
@@ -481,10 +481,10 @@ class TorchDevice(
         if failed and not faulted:
             raise DeviceFaultError(f"{self.info.name}: closing failed: {failed[0]}") from failed[0]
 
-    # The stages' work.
+    # Implementation of the stages.
 
     def _transfer_whole(self, batch: MiniBatch) -> Staged:
-        """What was copied for the first step serves all others."""
+        """Stage a full-graph step; later steps reuse the tensors that the first step copied."""
         driver, kept = self._driver, self._resident
         is_new = kept is None or kept.whole is not batch.full_graph
         features = self._features if batch.inputs is None else None
@@ -502,7 +502,7 @@ class TorchDevice(
                     put = partial(upload, driver, self._pool, self._copies)
                     rows_of = None if features is None else features.all_rows
                     kept = resident_graph(batch, put, rows_of, self._aggregate, self._loops)
-                    # From now on it counts as what stays.
+                    # From now on the graph counts as resident memory.
                     self._resident, self._whole_bytes, staged.size = kept, staged.size, 0
                 staged.delivery = kept.step(batch)
                 staged.copied = staged.arrived = driver.mark(self._copies)
@@ -566,7 +566,7 @@ class TorchDevice(
             return gradients
 
     def _report_chunks(self, times: ChunkTimes) -> None:
-        """Hand over what was done with chunks, and the weights before that; all of it is over."""
+        """Report the chunk spans of a finished step, and the weight copy before the step."""
         if self._timeline is None or self._hear is None:
             return
         ran = [("weights", self._update_begun, self._weights_sent)]
@@ -581,7 +581,7 @@ class TorchDevice(
         )
 
     def _chunk_bytes(self) -> int:
-        """What chunks may take: what is free, or what is left of the limit."""
+        """Return the bytes that chunks may use: free memory, bounded by the rest of the limit."""
         free = self._driver.free_bytes()
         return free if self._limit is None else min(free, self._limit - self._resident_bytes())
 
@@ -653,7 +653,7 @@ class TorchDevice(
         )
 
     def _report_times(self, timeline: Timeline, staged: Staged, marks: Sequence[Any]) -> None:
-        """Hand over what was run for a mini-batch, and the weights before it; all of it is over."""
+        """Report the spans of a finished mini-batch, and the weight copy before the mini-batch."""
         assert self._hear is not None
         begun, forward, backward, ended = marks
         names = ("forward", "loss and backward", "gradients to the host")
@@ -669,7 +669,7 @@ class TorchDevice(
         timeline.follow(ended)
 
     def _release(self, staged: Staged) -> None:
-        """Give back what a mini-batch holds; nothing on the device reads it any more."""
+        """Release the buffers of a mini-batch; the device must have finished reading the buffers."""
         with self._lock:
             self._staged.discard(staged)
         if staged.host is not None:
@@ -677,10 +677,10 @@ class TorchDevice(
         staged.host = staged.delivery = staged.batch = None
 
     def _free(self, staged: Staged, doing: str, error: Exception) -> None:
-        """When out of memory, free what the mini-batch had taken and say so; other errors are terminal."""
+        """Free a mini-batch and raise DeviceOutOfMemoryError if memory ran out; ignore other errors."""
         if not self._driver.out_of_memory(error):
             return
-        # The error's frames hold the activations.
+        # The traceback's frames hold references to the activations.
         traceback.clear_frames(error.__traceback__)
         for parameter in self._parameters if doing == "propagate" else ():
             parameter.grad = None
@@ -702,14 +702,14 @@ class TorchDevice(
 
     def _resident_bytes(self) -> int:
         features = 0 if self._features is None else self._features.nbytes
-        # Weights and their gradients.
+        # Weights and gradients, in float32.
         weights = 8 * sum(self._sizes)
         features += 0 if self._resident is None else self._whole_bytes
         features += 0 if self._kept is None else self._kept.nbytes
         return weights + features + sum(sampler.nbytes for sampler in self._samplers)
 
     def _if_it_fits(self, size: int, make: Callable[[], T]) -> T | None:
-        """Make what stays in device memory for longer than a step, or None where it would take too much."""
+        """Create an object that stays in device memory across steps; return None if it does not fit."""
         if size > self._capacity_bytes():
             return None
         try:
@@ -717,7 +717,7 @@ class TorchDevice(
         except Exception as error:
             if not self._driver.out_of_memory(error):
                 raise
-            # Others may have taken what was free. What was made of it goes with the error's frames.
+            # Other processes may have allocated the free memory. Clearing the frames frees partial results.
             traceback.clear_frames(error.__traceback__)
             self._driver.trim()
             return None
@@ -774,19 +774,19 @@ class TorchDevice(
 
 
 class CudaDevice(TorchDevice):
-    """NVIDIA GPUs."""
+    """Trainer on NVIDIA GPUs."""
 
     kind = "cuda"
 
 
 class XpuDevice(TorchDevice):
-    """Intel GPUs."""
+    """Trainer on Intel GPUs."""
 
     kind = "xpu"
 
 
 class MpsDevice(TorchDevice):
-    """Apple GPUs."""
+    """Trainer on Apple GPUs."""
 
     kind = "mps"
 
@@ -802,14 +802,14 @@ def _described(model: torch.nn.Module, name: str) -> ModelDescription:
 
 
 def _word(value: torch.Tensor) -> torch.Tensor:
-    """A scalar as [1] float32 that crosses the link with the gradients; an integer as its bits."""
+    """Encode a scalar as [1] float32, to be copied along with the gradients; an integer keeps its bits."""
     if value.is_floating_point():
         return value.float().view(1)
     return value.int().view(1).view(torch.float32)
 
 
 def _values(counts: Mapping[str, int | torch.Tensor], words: torch.Tensor) -> dict[str, float]:
-    """The counts as numbers: of those that are tensors, what their words crossed the link as."""
+    """Return the counts as numbers; tensor counts are decoded from `words` on the host."""
     crossed = iter(words)
     return {
         name: value
@@ -820,14 +820,14 @@ def _values(counts: Mapping[str, int | torch.Tensor], words: torch.Tensor) -> di
 
 
 def _launcher(device: torch.device) -> KernelLauncher | None:
-    """Our own kernels where they can be built; a failure is said, and torch's operators do the work."""
+    """Return a launcher of hyrt's kernels; if the build fails, warn and return None (torch operators)."""
     kinds = list(launchers().values()) if device.type == "cuda" else []
     if not kinds:
         return None
     try:
         launcher = kinds[0](device)
         KernelProgram(launcher, "aggregate")
-    except Exception as error:  # Whatever the compiler and the driver's interface raise.
+    except Exception as error:  # The compiler and the driver interface may raise any exception.
         warn_user(
             f"{device}: its kernels cannot be built, so torch's operators are used instead and the "
             f"host samples: {type(error).__name__}: {error}: see docs/devices.md#cuda",

@@ -1,4 +1,4 @@
-"""Streams, events, pinned memory and copies of a torch device."""
+"""Streams, events, pinned memory and copies for torch devices."""
 
 from __future__ import annotations
 
@@ -17,74 +17,74 @@ from hyrt.runtime.buffer_pool import BufferPool
 
 
 class Driver:
-    """Streams, events and memory of one device. A mark is an event that has been recorded.
+    """Streams, events and memory of one device. A mark is a recorded event.
 
-    CUDA and XPU devices as they are: torch gives both the same interface.
+    This class serves CUDA and XPU devices, for which torch has the same interface.
 
     Parameters
     ----------
     kind, index
-        Torch's name of the device.
+        Type and index of the torch device.
     """
 
     reads_in_place = False
-    """Whether operators read arrays of the host where they lie."""
+    """Whether operators read host arrays in place."""
 
     def __init__(self, kind: str, index: int) -> None:
         self.device = torch.device(kind, index)
         self._api: Any = torch.get_device_module(kind)
-        # An event that holds a thread without spinning leaves the core to the CPU stages.
+        # Blocking events wait without spinning, which leaves the core to the CPU stages.
         self._event_options = {"blocking": True} if kind == "cuda" else {}
 
     def stream(self) -> Any:
-        """A new stream: its work runs in order, beside that of others."""
+        """Create a stream: its work runs in order, concurrently with other streams."""
         return self._api.Stream(device=self.device)
 
     def running(self, stream: Any) -> AbstractContextManager[Any]:
-        """Inside, the calling thread's operators run on the stream."""
+        """Return a context in which the calling thread's operators run on the stream."""
         return cast("AbstractContextManager[Any]", self._api.stream(stream))
 
     def mark(self, stream: Any) -> Any:
-        """Mark the stream's work so far, and the time at which it ends."""
+        """Record an event after the stream's current work; it also captures the completion time."""
         event = self._api.Event(enable_timing=True, **self._event_options)
         event.record(stream)
         return event
 
     def order(self, stream: Any, mark: Any) -> None:
-        """Work given to the stream from now on starts after the mark."""
+        """Make later work on the stream wait for the mark."""
         stream.wait_event(mark)
 
     def wait(self, mark: Any) -> None:
-        """Hold the calling thread until the mark is reached."""
+        """Block the calling thread until the mark is reached."""
         mark.synchronize()
 
     def seconds(self, start: Any, end: Any) -> float:
-        """Time between two marks that were reached."""
+        """Return the seconds between two marks; both must have been reached."""
         return float(start.elapsed_time(end)) / 1000
 
     def reaches(self, other: Driver) -> bool:
-        """Whether memory of another device is copied from without a detour over the host's."""
+        """Return whether this device can copy from another device's memory directly (peer access)."""
         if self.device.type != "cuda" or other.device.type != "cuda" or self.device == other.device:
             return False
         return bool(self._api.can_device_access_peer(self.device, other.device))
 
     def pinned(self, size: int) -> torch.Tensor:
-        """[size] uint8 host memory that is copied to and from without a detour."""
+        """Allocate [size] uint8 page-locked host memory, which is copied without a staging buffer."""
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
     def free_bytes(self) -> int:
-        """Memory of the device nobody has taken."""
+        """Return the free device memory in bytes."""
         if hasattr(self._api, "mem_get_info"):
             return int(self._api.mem_get_info(self.device)[0])
-        # Torch of before 2.7 does not ask Intel's driver: what others take is then not seen.
+        # Before version 2.7, torch cannot query Intel's driver: memory use of other processes is not counted.
         return int(self._api.get_device_properties(self.device).total_memory) - self.used_bytes()
 
     def used_bytes(self) -> int:
-        """Memory of the device that this process's tensors take."""
+        """Return the bytes of device memory that this process's tensors use."""
         return int(self._api.memory_allocated(self.device))
 
     def limit(self, size: int | None) -> None:
-        """Bound what this process may take of the device; None takes the bound away."""
+        """Limit the device memory of this process to `size` bytes; None removes the limit."""
         if not hasattr(self._api, "set_per_process_memory_fraction"):
             return
         total = self._api.get_device_properties(self.device).total_memory
@@ -92,16 +92,16 @@ class Driver:
         self._api.set_per_process_memory_fraction(fraction, self.device)
 
     def out_of_memory(self, error: Exception) -> bool:
-        """Whether an error says that the device's memory is used up."""
+        """Return whether an error means that device memory is exhausted."""
         return isinstance(error, torch.OutOfMemoryError)
 
     def trim(self) -> None:
-        """Give memory that is kept for reuse back to the device."""
+        """Release cached memory of the allocator to the device."""
         self._api.empty_cache()
 
 
 class HostDriver(Driver):
-    """The CPU: everything happens at once, in the host's memory. A mark is the time, in seconds."""
+    """Driver of the CPU: all operations are synchronous. A mark is a time in seconds."""
 
     reads_in_place = True
 
@@ -118,10 +118,10 @@ class HostDriver(Driver):
         return time.perf_counter()
 
     def order(self, stream: Any, mark: Any) -> None:
-        """Nothing to do: what was called for is over."""
+        """Return immediately: host operations are synchronous."""
 
     def wait(self, mark: Any) -> None:
-        """Nothing is left to be done."""
+        """Return immediately: all host operations have finished."""
 
     def seconds(self, start: Any, end: Any) -> float:
         return float(end - start)
@@ -130,11 +130,11 @@ class HostDriver(Driver):
         return psutil.Process().memory_info().rss
 
     def trim(self) -> None:
-        """Memory goes back by itself."""
+        """Return immediately: host memory is released when tensors are freed."""
 
 
 class MpsDriver(Driver):
-    """Apple's devices: one queue, and memory that is the host's."""
+    """Driver of Apple GPUs, which have one queue and share the host's memory."""
 
     def stream(self) -> Any:
         return None
@@ -148,7 +148,7 @@ class MpsDriver(Driver):
         return event
 
     def order(self, stream: Any, mark: Any) -> None:
-        """Nothing to do: there is one queue."""
+        """Return immediately: a single queue keeps all work in order."""
 
     def seconds(self, start: Any, end: Any) -> float:
         try:
@@ -156,7 +156,7 @@ class MpsDriver(Driver):
         except RuntimeError as error:
             if "was not recorded after" not in str(error):
                 raise
-            return 0.0  # Torch tells no time between two marks that were reached at once.
+            return 0.0  # Torch reports no time between two marks that were reached simultaneously.
 
     def pinned(self, size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.uint8)
@@ -175,35 +175,35 @@ class MpsDriver(Driver):
         return super().out_of_memory(error) or "MPS backend out of memory" in str(error)
 
 
-# Torch tells the time between two marks as milliseconds in float32. Over this many seconds that is exact to a
-# quarter of a microsecond; over an hour it would be to a quarter of a millisecond.
+# Torch reports the time between two marks as milliseconds in float32. Over this many seconds, the result is
+# exact to a quarter of a microsecond; over an hour it would be exact to a quarter of a millisecond.
 _REACH_S = 2.0
 
 
 class Timeline:
-    """One clock for all streams of a device: nanoseconds since it was made, from marks that were reached.
+    """Clock for all streams of a device: nanoseconds since its creation, computed from reached marks.
 
-    Times are told from a mark that follows at a distance. It stays far enough behind that what any stream has
-    just run came after it.
+    Times are measured relative to a reference mark that is advanced periodically. The reference is always old
+    enough to precede the recent work of every stream.
 
     Parameters
     ----------
     driver
         The hardware.
     stream
-        The stream on which the first mark is made; it is waited for.
+        The stream on which the first mark is recorded; the constructor waits for this mark.
     """
 
     def __init__(self, driver: Driver, stream: Any) -> None:
         self._driver = driver
         first = driver.mark(stream)
         driver.wait(first)
-        # Together, so that a thread that reads them sees both of one moment.
+        # One tuple, so that other threads read a consistent pair of mark and time.
         self._from: tuple[Any, int] = (first, 0)
         self._next: tuple[Any, int] = self._from
 
     def spans(self, marks: Sequence[tuple[str, Any, Any]]) -> list[Span]:
-        """Name, start and end in nanoseconds of what ran between two marks; nothing without a mark."""
+        """Return (name, start, end) in nanoseconds per pair of marks; skip pairs without a mark."""
         return [
             (name, self._at(start), self._at(end))
             for name, start, end in marks
@@ -211,7 +211,7 @@ class Timeline:
         ]
 
     def follow(self, mark: Any) -> None:
-        """Come after a mark that was reached; one thread at a time calls this."""
+        """Advance the reference to a reached mark; only one thread may call this at a time."""
         now = self._at(mark)
         if now - self._next[1] >= 1e9 * _REACH_S / 2:
             self._from, self._next = self._next, (mark, now)
@@ -221,7 +221,7 @@ class Timeline:
         return at + round(1e9 * self._driver.seconds(origin, mark))
 
 
-# Every array in a parcel starts at a multiple of this: enough for any dtype and for full memory transactions.
+# Alignment of every array in a parcel, in bytes: enough for any dtype and for full memory transactions.
 _ALIGNMENT = 256
 _STEP_BYTES = 1 << 20
 
@@ -235,14 +235,14 @@ DTYPES: dict[np.dtype[Any], torch.dtype] = {
 
 
 def pinned_pool(driver: Driver) -> BufferPool:
-    """Pinned memory, handed out again once it is given back: pinning costs more than a step's copies."""
+    """Create a pool of reusable pinned buffers: pinning takes longer than the copies of a step."""
     return BufferPool(lambda size: driver.pinned(size).numpy(), _STEP_BYTES)
 
 
 def fetch(
     driver: Driver, pool: BufferPool, stream: Any, tensors: Sequence[torch.Tensor]
 ) -> list[NDArray[Any]]:
-    """Host copies of device tensors, once the stream has made them; one wait for all."""
+    """Copy device tensors to the host after the stream's current work, with one wait for all copies."""
     starts = [0]
     for tensor in tensors:
         starts.append(starts[-1] + -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT)
@@ -261,9 +261,9 @@ def fetch(
 
 
 class CoalescedCopy:
-    """Arrays that go to the device in one copy.
+    """Arrays that are sent to the device in one copy.
 
-    An array that is added twice travels once: blocks of a subgraph share theirs.
+    An array that is added twice is sent once: the blocks of a subgraph share their arrays.
     """
 
     def __init__(self) -> None:
@@ -273,7 +273,7 @@ class CoalescedCopy:
         self.size = 0
 
     def add(self, array: NDArray[Any]) -> int:
-        """Note an array; returns its place in what `send` gives."""
+        """Add an array and return its position in the result of `send`."""
         place = self._places.get(id(array))
         if place is None:
             place = self._places[id(array)] = len(self._arrays)
@@ -283,11 +283,11 @@ class CoalescedCopy:
         return place
 
     def send(self, host: NDArray[np.uint8], device: torch.device) -> list[torch.Tensor]:
-        """Copy everything into `host` and from there, on the current stream, to new memory of the device.
+        """Copy all arrays into `host`, and from there to new device memory on the current stream.
 
         Returns
         -------
-        A tensor on the device for each place, in the array's shape and dtype.
+        One device tensor per added array, with the array's shape and dtype.
         """
         for array, start in zip(self._arrays, self._starts, strict=True):
             room = host[start : start + array.nbytes].view(array.dtype)

@@ -1,4 +1,4 @@
-"""Edge loops of users' layers on CUDA and other torch devices."""
+"""Edge loops of user-defined layers on CUDA and other torch devices."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from hyrt_devices.cuda.chunks.chunk_memory import ChunkTimes
 from hyrt_devices.cuda.driver import Driver
 from hyrt_devices.cuda.launch import Argument, KernelLauncher, groups, packed
 
-# Threads of a group, and the most of them that share a row: those of a warp.
+# Number of threads per thread block, and the maximum number of threads per row: one warp.
 _THREADS, _LANES = 256, 32
 _SLOTS = 4
-# Rows behind one partial sum of what is added up over all rows.
+# Number of rows per partial sum, for values that are summed over all rows.
 _GRAIN = 64
 
 
 def cut_of(loop: EdgeLoop, lanes: int = _LANES) -> LoopTiling:
-    """How a loop is cut for a GPU."""
+    """Choose the tiling of a loop for a GPU."""
     return choose_tiling(loop, lanes=lanes, vector=1, slots=_SLOTS, grain=_GRAIN if any(loop.by_chunk) else 1)
 
 
@@ -42,14 +42,14 @@ class _Built:
 
 
 class CudaLoops:
-    """`hyrt.nn.fused.c_codegen.TensorLoops` of CUDA devices. A loop is compiled at its first call.
+    """`hyrt.nn.fused.c_codegen.TensorLoops` for CUDA devices. A loop is compiled at its first call.
 
     Parameters
     ----------
     launcher
-        For the device.
+        The kernel launcher of the device.
     lanes
-        The most threads that share a row.
+        The maximum number of threads per row.
     """
 
     def __init__(self, launcher: KernelLauncher, lanes: int = _LANES) -> None:
@@ -82,25 +82,25 @@ class CudaLoops:
         return built
 
 
-# Torch's allocators round sizes up to this at least, and a loop takes so many pieces.
+# Minimum allocation granularity of torch, and the maximum number of allocations per loop.
 _ROUND_BYTES, _PIECES = 512, 32
 
 
 class TorchLoopDevice:
-    """`hyrt.fullgraph.loops.loop_device.LoopDevice` of a torch device.
+    """`hyrt.fullgraph.loops.loop_device.LoopDevice` for a torch device.
 
     Parameters
     ----------
     name
         The device's name, for messages.
     driver, stream
-        The hardware, and the stream on which all runs, in whichever thread.
+        The hardware, and the stream for all operations from any thread.
     loops
-        The device's loops.
+        The compiled edge loops of the device.
     free
-        Gives the bytes that loops may take.
+        Function that returns the number of bytes that loops may use.
     hear
-        Takes when loops copied and computed, once that is over.
+        Callback that receives the times of copies and computations after they have finished.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class TorchLoopDevice:
         self._stream = stream
         self._hear = hear
         self._times = ChunkTimes(driver)
-        # What loops came to since `begin`.
+        # Spans of copies and computations since `reset_stats`.
         self._copied: list[tuple[float, float]] = []
         self._computed: list[tuple[float, float]] = []
         self._loops = loops
@@ -130,7 +130,7 @@ class TorchLoopDevice:
 
     def put(self, array: NDArray[np.generic], *, writes: bool = False) -> torch.Tensor:
         if array.dtype == np.uint64:
-            array = array.view(np.int64)  # Torch has little for it, and kernels read the bits.
+            array = array.view(np.int64)  # Torch has few uint64 operators, and kernels read the bits.
         there = torch.empty(array.shape, dtype=_torch_type(array.dtype), device=self._driver.device)
         self._taken[id(there)] = there
         with self._times.span("copy in", "copy in", self._stream):
@@ -185,7 +185,7 @@ class TorchLoopDevice:
         except Exception as error:
             if not self._driver.out_of_memory(error):
                 raise
-            # The error's frames hold tensors.
+            # The traceback's frames hold references to tensors.
             traceback.clear_frames(error.__traceback__)
             raise DeviceOutOfMemoryError(
                 f"{self.name}: out of memory in a loop over edges, with "

@@ -1,6 +1,4 @@
-"""Feature rows on torch devices: their tensors, the kernels that read them, and resident or
-mapped features.
-"""
+"""Feature rows on torch devices: tensors, kernels that read rows, and resident or mapped features."""
 
 from __future__ import annotations
 
@@ -26,47 +24,47 @@ from hyrt_devices.cuda.launch import ROWS, Argument, KernelLauncher, KernelProgr
 
 @dataclass(frozen=True, slots=True)
 class RowArrays:
-    """Rows in host memory, as they travel."""
+    """Feature rows in host memory, in the format in which rows are sent."""
 
     format: RowFormat
     codes: NDArray[Any]
     """[n, f] float32, int8, or int16 for the bits of float16 and bfloat16."""
     row_scales: NDArray[np.float32] | None = None
-    """[n] what the codes of each row are multiplied with, or None."""
+    """[n] scale of each row's codes, or None."""
     column_scales: NDArray[np.float32] | None = None
-    """[f] what those of each column are multiplied with, or None."""
+    """[f] scale of each column's codes, or None."""
 
     @classmethod
     def of(cls, rows: Rows) -> RowArrays:
-        """The arrays of rows, which are shared."""
+        """Wrap rows without copying the arrays."""
         if not isinstance(rows, QuantizedRows):
             return cls(FLOAT32, rows)
         codes = rows.codes.view(np.int16) if rows.codes.dtype == np.uint16 else rows.codes
         return cls(rows.format, codes, rows.row_scales, rows.column_scales)
 
     def moved(self, move: Callable[[NDArray[Any]], torch.Tensor]) -> RowTensors:
-        """The same where `move` puts an array."""
+        """Return the rows as tensors, with each array converted by `move`."""
         scales = (None if each is None else move(each) for each in (self.row_scales, self.column_scales))
         return RowTensors(self.format, move(self.codes), *scales)
 
 
 @dataclass(frozen=True, slots=True)
 class RowTensors:
-    """Rows on the device."""
+    """Feature rows on the device."""
 
     format: RowFormat
     codes: torch.Tensor
     row_scales: torch.Tensor | None = None
     column_scales: torch.Tensor | None = None
-    """`codes`, `row_scales` and `compute_column_scales`: as in `RowArrays`."""
+    """`codes`, `row_scales` and `column_scales`: as in `RowArrays`."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of codes and scales of rows."""
+        """Size of the codes and row scales, in bytes."""
         return self.codes.nbytes + (0 if self.row_scales is None else self.row_scales.nbytes)
 
     def numbers(self) -> torch.Tensor:
-        """[n, f] float32, on the current stream; the rows themselves where they are that."""
+        """Convert the rows to [n, f] float32 on the current stream; float32 rows are not copied."""
         if self.format is FLOAT32:
             return self.codes
         if self.format in (FLOAT16, BFLOAT16):
@@ -79,14 +77,14 @@ class RowTensors:
         return found
 
     def joined(self, sent: RowTensors, places: torch.Tensor) -> RowTensors:
-        """The rows of a mini-batch, of which some are kept here and the others were sent.
+        """Combine cached rows and sent rows into the rows of a mini-batch.
 
         Parameters
         ----------
         sent
-            The others, in the same format.
+            The rows that are not cached, in the same format.
         places
-            [n] int32, as `CachedRows.places`.
+            [n] int32 location of each row, as in `CachedRows.slots`.
         """
         is_here, kept_at = places >= 0, places.clamp(min=0)
 
@@ -94,7 +92,7 @@ class RowTensors:
             here = kept.index_select(0, kept_at)
             if not len(other):
                 return here
-            # Which they are is not asked of the device: its answer would have to be waited for.
+            # Gather for all n places: selecting only the sent rows would require a device synchronization.
             there = other.index_select(0, (-1 - places).clamp(min=0))
             return torch.where(is_here.unsqueeze(1) if here.dim() == 2 else is_here, here, there)
 
@@ -106,55 +104,58 @@ class RowTensors:
 
 @dataclass(frozen=True, slots=True)
 class SentRows:
-    """The rows of a mini-batch on the device: all of them sent, or some of them kept there."""
+    """Rows of a mini-batch on the device, either all sent or partly cached."""
 
     sent: RowTensors
-    """Those that were sent."""
+    """Rows that were sent."""
     cached: RowTensors | None = None
-    """Those that the device keeps, in the same format; None where `places` is."""
+    """Rows in the device's cache, in the same format; None if `places` is None."""
     places: torch.Tensor | None = None
-    """[n] int32, where each row is, as `CachedRows.places`; None where all were sent, in order."""
+    """[n] int32 location of each row, as in `CachedRows.slots`; None if all rows were sent, in order."""
 
     @property
     def format(self) -> RowFormat:
-        """The format of all of them."""
+        """Format of all rows."""
         return self.sent.format
 
     @property
     def shape(self) -> tuple[int, int]:
-        """How many rows there are, and their columns."""
+        """Number of rows and number of columns."""
         count = len(self.sent.codes if self.places is None else self.places)
         return count, int(self.sent.codes.shape[1])
 
     def numbers(self) -> torch.Tensor:
-        """[n, f] float32 by torch's operators, on the current stream."""
+        """Convert the rows to [n, f] float32 with torch operators, on the current stream."""
         rows = self.sent
         if self.cached is not None and self.places is not None:
             rows = self.cached.joined(rows, self.places)
         return rows.numbers()
 
 
-# HYRT_FORMAT of rows.cu.
+# Values of HYRT_FORMAT in rows.cu.
 _FORMATS = {FLOAT32: "0", FLOAT16: "1", BFLOAT16: "2", INT8: "3", INT8_COLUMNS: "3"}
 
 
 def fuses(row_format: RowFormat, aggregation: Aggregation | None) -> bool:
-    """Whether rows are aggregated as they are read: narrow ones; of float32 it would change the rounding."""
+    """Return whether rows are aggregated while being read; only for quantized rows.
+
+    With float32 rows, fusion would change the rounding.
+    """
     return aggregation is not None and row_format.is_quantized
 
 
 def row_program(launcher: KernelLauncher, row_format: RowFormat, places: str) -> KernelProgram:
-    """The kernels over rows of a format, whose places are of a type of C: `int` or `long long`."""
+    """Build the kernels for a row format; `places` is the C type of locations, `int` or `long long`."""
     return KernelProgram(launcher, "rows", {"HYRT_ID": places, "HYRT_FORMAT": _FORMATS[row_format]})
 
 
 class RowKernels:
-    """Compiled when a format is first met.
+    """Row kernels, compiled at the first use of each format.
 
     Parameters
     ----------
     launcher
-        For the device.
+        The kernel launcher of the device.
     """
 
     def __init__(self, launcher: KernelLauncher) -> None:
@@ -164,16 +165,16 @@ class RowKernels:
     def inputs(
         self, rows: SentRows, block: TensorBlock, aggregation: Aggregation | None
     ) -> torch.Tensor | AggregatedFeatures:
-        """The inputs of a mini-batch, on the current stream.
+        """Compute the first layer's inputs on the current stream.
 
         Parameters
         ----------
         rows
-            Those of the block's sources.
+            The rows of the block's sources.
         block
             The first block.
         aggregation
-            What the first layer does to its rows before any weight; None where it takes the rows.
+            The first layer's aggregation if it precedes the first weight; None if the layer takes rows.
         """
         indices = (block.indptr.dtype, block.columns.dtype)
         if aggregation is None or not fuses(rows.format, aggregation) or indices != (torch.int32,) * 2:
@@ -212,7 +213,7 @@ class RowKernels:
 
 
 def _arrays(rows: SentRows) -> list[Argument]:
-    """What `row_of` in rows.cu reads, and the scales of columns."""
+    """Return the arguments of `row_of` in rows.cu, followed by the column scales."""
     kept = rows.cached
     return [
         rows.sent.codes,
@@ -224,12 +225,12 @@ def _arrays(rows: SentRows) -> list[Argument]:
     ]
 
 
-# Rows go to the device in pieces of this size.
+# Size of the pieces in which rows are sent to the device.
 _PIECE_BYTES = 64 << 20
 
 
 def upload(driver: Driver, pool: BufferPool, stream: Any, values: NDArray[Any]) -> torch.Tensor:
-    """An array of any size in device memory, through pinned pieces."""
+    """Copy an array of any size to device memory, in pieces through pinned buffers."""
     halves = values.dtype == np.float16
     rows = values.view(np.int16) if halves else values
     with driver.running(stream):
@@ -246,12 +247,12 @@ def upload(driver: Driver, pool: BufferPool, stream: Any, values: NDArray[Any]) 
 
 
 class ResidentFeatures:
-    """A matrix in device memory.
+    """Feature matrix in device memory.
 
     Parameters
     ----------
     values
-        [V, f] float32 or float16, on the device.
+        [V, f] float32 or float16 matrix on the device.
     """
 
     def __init__(self, values: torch.Tensor) -> None:
@@ -260,34 +261,34 @@ class ResidentFeatures:
         self.width = int(values.shape[1])
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """[n, f] float32 rows of the given vertices, on the current stream."""
+        """Gather the [n, f] float32 rows of vertices `ids` on the current stream."""
         return self._values.index_select(0, ids).float()
 
     def all_rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """[V, f] float32 rows of all vertices; the matrix itself where it is float32."""
+        """Return the [V, f] float32 rows of all vertices; a float32 matrix is not copied."""
         return self._values.float()
 
     @property
     def all_rows_bytes(self) -> int:
-        """The bytes that `all_rows` takes."""
+        """Size of the memory that `all_rows` allocates, in bytes."""
         return 0 if self._values.dtype == torch.float32 else 4 * self._values.numel()
 
     def close(self) -> None:
-        """Give the matrix back."""
+        """Release the matrix."""
         self._values = self._values.new_empty(0, 0)
 
 
 class MappedFeatures:
-    """A matrix in host memory that kernels read over the link, row by row as they need it.
+    """Feature matrix in mapped host memory, from which kernels read single rows over the link.
 
     Parameters
     ----------
     values
-        [V, f] float32 or float16, mapped.
+        [V, f] float32 or float16 matrix in mapped host memory.
     address
-        The address of the matrix on the device.
+        The device address of the matrix.
     ids
-        The type of vertex ids in the kernels: `int` or `long long`.
+        The C type of vertex ids in the kernels: `int` or `long long`.
     """
 
     nbytes = 0
@@ -301,27 +302,27 @@ class MappedFeatures:
         self._program = row_program(launcher, row_format, ids)
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """As `ResidentFeatures.rows`."""
+        """Gather rows like `ResidentFeatures.rows`."""
         out = torch.empty(len(ids), self.width, dtype=torch.float32, device=ids.device)
-        # All rows are in the matrix, and none was sent.
+        # All rows are in the matrix; no rows were sent.
         arguments: list[Argument] = [None, None, self._address, None, ids, None, out]
         arguments += [np.int64(len(ids)), np.int32(self.width)]
         self._program.launch("widen_rows", len(ids), ROWS, arguments)
         return out
 
     def all_rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """As `ResidentFeatures.all_rows`, of the numbers of all vertices."""
+        """Return all rows like `ResidentFeatures.all_rows`; `ids` must contain all vertices."""
         return self.rows(ids)
 
     @property
     def all_rows_bytes(self) -> int:
-        """As `ResidentFeatures.all_rows_bytes`."""
+        """Size of the memory that `all_rows` allocates, in bytes, as in `ResidentFeatures`."""
         return 4 * self._values.size
 
     def close(self) -> None:
-        """Undo the mapping."""
+        """Unmap the matrix."""
         self._launcher.unmap_host(self._values)
 
 
 Features = ResidentFeatures | MappedFeatures
-"""A feature matrix that the device can read."""
+"""Feature matrix that the device can read."""

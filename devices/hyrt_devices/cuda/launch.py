@@ -1,6 +1,6 @@
-"""Launching the CUDA kernels beside this file, with pycuda or with cuda-bindings.
+"""Launchers for the CUDA kernels in `kernels/`, with pycuda or cuda-bindings.
 
-Torch's tensors and the kernels share the device's primary context.
+Torch tensors and the kernels share the device's primary context.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from hyrt_devices.cuda.nvrtc import Defines, checked, compiled, compiled_source,
 Argument = torch.Tensor | np.generic | None
 
 THREADS = (256, 1)
-"""The threads of a group, for a kernel with a thread an item."""
+"""Thread block shape for kernels with one thread per item."""
 
 ROWS = (32, 8)
-"""The threads of a group, for a kernel over rows: 32 threads share a row, 8 rows a group."""
+"""Thread block shape for kernels over rows: 32 threads per row, 8 rows per thread block."""
 
-# cuMemHostRegister: for all contexts, mapped into the device's address space, and never written by it.
+# Flags of cuMemHostRegister: valid in all contexts, mapped into the device's address space, read-only for it.
 _PORTABLE, _MAPPED, _READ_ONLY = 1, 2, 8
 
 
 class KernelLauncher(Protocol):
-    """Builds and launches kernels on one device."""
+    """Interface to build and launch kernels on one device."""
 
     def stream(self) -> Any:
-        """A new stream of torch's on which kernels can be launched too."""
+        """Create a torch stream on which kernels can also be launched."""
         ...
 
     def build(self, name: str, defines: Defines) -> Any:
-        """`kernels/<name>.cu`, compiled and loaded."""
+        """Compile and load `kernels/<name>.cu`."""
         ...
 
     def build_source(self, source: str) -> Any:
-        """CUDA C++ that was printed, compiled and loaded."""
+        """Compile and load generated CUDA C++ source."""
         ...
 
     def launch(
         self, built: Any, kernel: str, groups: int, shape: tuple[int, int], numbers: Sequence[np.generic]
     ) -> None:
-        """Run a kernel of what was built on the current stream, in groups of `shape` threads."""
+        """Launch a kernel of a built module on the current stream, with thread blocks of `shape` threads."""
         ...
 
     def map_host(self, array: NDArray[Any]) -> np.uint64 | None:
-        """Let kernels read an array where it is: its address on the device, None where the driver refuses."""
+        """Map a host array for kernels; return its device address, or None if the driver refuses."""
         ...
 
     def unmap_host(self, array: NDArray[Any]) -> None:
@@ -61,14 +61,14 @@ class KernelLauncher(Protocol):
 
 
 class KernelProgram:
-    """A compiled file of kernels.
+    """Compiled and loaded kernel file.
 
     Parameters
     ----------
     launcher
-        For the device.
+        The kernel launcher of the device.
     name, defines
-        The file `kernels/<name>.cu`, and what it is compiled with.
+        The name of the file `kernels/<name>.cu`, and its preprocessor definitions.
     """
 
     def __init__(self, launcher: KernelLauncher, name: str, defines: Mapping[str, str] | None = None) -> None:
@@ -76,31 +76,34 @@ class KernelProgram:
         self._built = launcher.build(name, tuple((defines or {}).items()))
 
     def launch(self, kernel: str, items: int, shape: tuple[int, int], arguments: Sequence[Argument]) -> None:
-        """Run a kernel on the current stream.
+        """Launch a kernel on the current stream.
 
         Parameters
         ----------
         kernel
             The name of the kernel.
         items
-            How many items or rows there are; nothing is launched for none.
+            The number of items or rows; for zero items, the launch is skipped.
         shape
-            `THREADS` or `ROWS`; the same for a kernel at every launch.
+            Either `THREADS` or `ROWS`; the same for every launch of a kernel.
         arguments
-            Tensors as their addresses, None as a null pointer, numbers in their own type.
+            Tensors are passed as addresses, None as a null pointer, numbers in their numpy type.
         """
         if items > 0:
             self._launcher.launch(self._built, kernel, groups(items, shape), shape, packed(arguments))
 
 
 def groups(items: int, shape: tuple[int, int]) -> int:
-    """How many groups of threads cover the items, `shape[1]` items a group where that is more than one."""
+    """Return the number of thread blocks that cover the items.
+
+    A thread block covers `shape[1]` items if that is more than one, otherwise `shape[0]`.
+    """
     share = shape[1] if shape[1] > 1 else shape[0]
     return -(-items // share)
 
 
 def packed(arguments: Sequence[Argument]) -> list[np.generic]:
-    """Arguments as numbers in the types the kernels declare."""
+    """Convert arguments to numbers of the types that the kernels declare."""
     return [
         np.uint64(0)
         if argument is None
@@ -112,7 +115,7 @@ def packed(arguments: Sequence[Argument]) -> list[np.generic]:
 
 
 def launchers() -> dict[str, type[PycudaLauncher] | type[BindingsLauncher]]:
-    """The launchers whose packages are installed, by package, the one to use first; nothing is imported."""
+    """Return the launchers with installed packages, by package, in order of preference, without imports."""
     there: dict[str, type[PycudaLauncher] | type[BindingsLauncher]] = {}
     if importlib.util.find_spec("pycuda") is not None:
         there["pycuda"] = PycudaLauncher
@@ -122,15 +125,15 @@ def launchers() -> dict[str, type[PycudaLauncher] | type[BindingsLauncher]]:
 
 
 class PycudaLauncher:
-    """Kernels on one CUDA device, by pycuda.
+    """Kernel launcher for one CUDA device, with pycuda.
 
-    pycuda cannot adopt a stream of torch's, so streams on which both work are pycuda's, known to torch as
-    external streams.
+    pycuda cannot adopt torch streams, so pycuda creates the shared streams and torch wraps each one as an
+    external stream.
 
     Parameters
     ----------
     device
-        The torch device; its primary context exists already, since torch made it.
+        The torch device; torch has already created its primary context.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -144,7 +147,7 @@ class PycudaLauncher:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make the context current for pycuda, in whichever thread this is."""
+        """Make the context current for pycuda in the calling thread."""
         self._context.push()
         try:
             yield
@@ -152,7 +155,7 @@ class PycudaLauncher:
             self._cuda.Context.pop()
 
     def stream(self) -> Any:
-        non_blocking = 1  # CU_STREAM_NON_BLOCKING: does not wait for the default stream.
+        non_blocking = 1  # CU_STREAM_NON_BLOCKING: no implicit synchronization with the default stream.
         with self.current():
             stream = self._cuda.Stream(non_blocking)
         self._streams[int(stream.handle)] = stream
@@ -167,7 +170,7 @@ class PycudaLauncher:
     def _loaded(self, image: bytes) -> Any:
         with self.current():
             module = self._cuda.module_from_buffer(image)
-        # A kernel is looked up once, and not for each of its launches.
+        # Look up each kernel once instead of at every launch.
         return cache(module.get_function)
 
     def launch(
@@ -185,12 +188,12 @@ class PycudaLauncher:
 
 
 class BindingsLauncher:
-    """Kernels on one CUDA device, by NVIDIA's own cuda-bindings.
+    """Kernel launcher for one CUDA device, with NVIDIA's cuda-bindings.
 
     Parameters
     ----------
     device
-        The torch device; its primary context exists already, since torch made it.
+        The torch device; torch has already created its primary context.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -204,7 +207,7 @@ class BindingsLauncher:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make the context current, in whichever thread this is."""
+        """Make the context current in the calling thread."""
         checked(self._driver.cuCtxPushCurrent(self._context))
         try:
             yield
@@ -228,7 +231,7 @@ class BindingsLauncher:
     def launch(
         self, built: Any, kernel: str, groups: int, shape: tuple[int, int], numbers: Sequence[np.generic]
     ) -> None:
-        # The driver takes the address of each argument, and has copied it when the call returns.
+        # The driver reads each argument through its address, and has copied the value when the call returns.
         values = [np.array(number) for number in numbers]
         places = np.array([value.ctypes.data for value in values], np.uint64)
         stream = _current_stream(self._device)
@@ -247,18 +250,18 @@ class BindingsLauncher:
 
 
 def capability(device: torch.device) -> int:
-    """The compute capability of a GPU: 90 for 9.0."""
+    """Return the compute capability of a GPU: 90 for 9.0."""
     major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor
 
 
 def _current_stream(device: torch.device) -> int:
-    """The handle of the stream that torch's operators run on now."""
+    """Return the handle of the stream on which torch operators currently run."""
     return int(torch.cuda.current_stream(device).cuda_stream)
 
 
-# Neither torch (whose runtime would report a refusal at its next call) nor pycuda (which copies the array's
-# interface) registers memory it did not allocate: these are the driver's own calls.
+# Call the driver directly: neither torch (whose runtime would report a refusal at its next call) nor pycuda
+# (which copies the array's interface) registers memory that it did not allocate.
 def _map_host(current: AbstractContextManager[None], array: NDArray[Any]) -> np.uint64 | None:
     library = ctypes.CDLL("libcuda.so.1")
     host = ctypes.c_void_p(array.ctypes.data)

@@ -1,4 +1,4 @@
-"""The .cu files beside this one as code for a GPU, by NVRTC: no CUDA toolkit, driver or GPU is needed."""
+"""Compilation of the .cu files in `kernels/` with NVRTC, without a CUDA toolkit, driver or GPU."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ FOLDER = Path(__file__).parent / "kernels"
 _FLAGS = ("-std=c++17",)
 
 Defines = tuple[tuple[str, str], ...]
-"""What a file is compiled with: names and values."""
+"""Preprocessor definitions, as (name, value) pairs."""
 
 
 def has_bindings() -> bool:
-    """Whether cuda-bindings, through which NVRTC is called, is installed; it is not imported."""
+    """Return whether cuda-bindings, the interface to NVRTC, is installed, without importing it."""
     try:
         return importlib.util.find_spec("cuda.bindings") is not None
     except ModuleNotFoundError:
@@ -24,25 +24,25 @@ def has_bindings() -> bool:
 
 @cache
 def compiled(name: str, defines: Defines, capability: int) -> bytes:
-    """`kernels/<name>.cu` for a GPU, in a form that the driver loads.
+    """Compile `kernels/<name>.cu` for a GPU, in a format that the driver can load.
 
-    Without cuda-bindings, pycuda compiles it with the toolkit's nvcc.
+    Without cuda-bindings, pycuda compiles the file with the toolkit's nvcc.
 
     Parameters
     ----------
     name, defines
-        The file, and what it is compiled with.
+        The name of the file, and its preprocessor definitions.
     capability
         The GPU's compute capability, 90 for 9.0.
 
     Returns
     -------
-    A cubin; PTX, which the driver goes on to compile, for a GPU that is newer than the compiler.
+    A cubin; or PTX, which the driver compiles further, if the GPU is newer than the compiler.
 
     Raises
     ------
     RuntimeError
-        If NVRTC is not there or refuses the file, with its own words.
+        If NVRTC is missing or rejects the file; the message contains the compiler log.
     """
     source = (FOLDER / f"{name}.cu").read_text(encoding="utf-8")
     return _compiled(f"{name}.cu", source, [f"-D{key}={value}" for key, value in defines], capability)
@@ -50,7 +50,7 @@ def compiled(name: str, defines: Defines, capability: int) -> bytes:
 
 @cache
 def compiled_source(source: str, capability: int) -> bytes:
-    """CUDA C++ that was printed, as `compile_loop` compiles files."""
+    """Compile generated CUDA C++ source like `compiled` compiles files."""
     return _compiled("printed.cu", source, [], capability)
 
 
@@ -93,12 +93,12 @@ def _by_nvrtc(file: str, source: str, options: list[str], capability: int) -> by
 
 
 def checked(answer: tuple[Any, ...]) -> Any:
-    """What a call of cuda-bindings returns beside its status.
+    """Check the status of a cuda-bindings call and return its result, or None without a result.
 
     Raises
     ------
     RuntimeError
-        If the status is an error, with its name.
+        If the status is an error; the message contains its name.
     """
     status, *values = answer
     if status:

@@ -1,4 +1,4 @@
-"""Which torch devices are there, and why not."""
+"""Detection of torch devices, with the reason if a device is missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from hyrt.device import DeviceInfo, Rates
 from hyrt_devices.cuda.launch import launchers
 
-# Multiply-accumulates of fp32 a clock and multiprocessor, of every NVIDIA generation since 2020.
+# fp32 multiply-accumulates per clock cycle and multiprocessor, for every NVIDIA generation since 2020.
 _LANES = 128
 _ASSUMED_CLOCK_HZ = 1.5e9
 # PCIe 4.0 x16 reaches about 25 GB/s of its 31.5 with pinned memory.
@@ -22,10 +22,10 @@ _ASSUMED_MEMORY = 400e9
 def _cuda(index: int) -> DeviceInfo:
     properties: Any = torch.cuda.get_device_properties(index)
     multiprocessors = properties.multi_processor_count
-    # Older torch does not tell clocks; zero means the driver did not.
+    # Older torch versions do not report clock rates; zero means that the driver reported no value.
     clock = 1e3 * getattr(properties, "clock_rate", 0) or _ASSUMED_CLOCK_HZ
     width_bytes = getattr(properties, "memory_bus_width", 0) / 8
-    # Double data rate: two transfers a clock.
+    # Double data rate: two transfers per clock cycle.
     memory = 2e3 * getattr(properties, "memory_clock_rate", 0) * width_bytes or _ASSUMED_MEMORY
     kernels = "own kernels" if launchers() else "torch's operators: cuda-bindings is not installed"
     return DeviceInfo(
@@ -81,23 +81,23 @@ def _count(kind: str) -> int:
 
 
 def _search(kind: str) -> tuple[list[DeviceInfo], Exception | None]:
-    """The devices, or what looking for them raised. Without one, no context is made."""
+    """Return the devices, or the error that detection raised. If there is no device, create no context."""
     try:
         with warnings.catch_warnings():
-            # A driver that is too old is said in a warning, and found missing here.
+            # Torch warns if the driver is too old; here, the device then counts as missing.
             warnings.simplefilter("ignore")
             return [_DESCRIBE[kind](index) for index in range(_count(kind))], None
-    except Exception as error:  # Whatever a driver does, a probe never raises: `missing_reason` says it.
+    except Exception as error:  # A probe must not raise: `missing_device_reason` reports it.
         return [], error
 
 
 def found(kind: str) -> list[DeviceInfo]:
-    """The devices of a kind (`cuda`, `xpu` or `mps`); empty, never an error, where there are none."""
+    """Return the devices of a kind (`cuda`, `xpu` or `mps`); without devices, an empty list and no error."""
     return _search(kind)[0]
 
 
 def missing_device_reason(kind: str) -> str:
-    """Why there are none, and what to do about it."""
+    """Return why there are no devices of a kind, with a fix."""
     error = _search(kind)[1]
     if error is not None:
         return f"{type(error).__name__}: {error}: see docs/devices.md#{kind}"

@@ -1,4 +1,4 @@
-"""Neighbour sampling on the device, bit-equal to the host's."""
+"""Neighbour sampling on the device, bit-equal to sampling on the host."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ _UNMET = 2**31 - 1
 
 
 def c_type(dtype: np.dtype[Any]) -> str:
-    """The kernels' name of an integer type."""
+    """Return the C name of an integer type, as used in the kernels."""
     return {"int32": "int", "int64": "long long"}[dtype.name]
 
 
 def id_type(graph: Graph) -> np.dtype[Any]:
-    """Of vertex ids in the graph's mini-batches."""
+    """Return the dtype of vertex ids in the graph's mini-batches."""
     return np.dtype(np.int32 if graph.num_vertices < 2**31 else np.int64)
 
 
 class ReadableTopology:
-    """A graph's edges where kernels can read them: in device memory, or mapped host memory.
+    """Topology of a graph that kernels can read, in device memory or in mapped host memory.
 
     Parameters
     ----------
     resident
-        Whether to copy them to the device.
+        Whether to copy the topology to the device.
 
     Raises
     ------
     MemoryError
-        If they are to be mapped and cannot be.
+        If `resident` is false and the topology cannot be mapped.
     """
 
     def __init__(
@@ -86,16 +86,16 @@ class ReadableTopology:
 
 
 class CudaSampler:
-    """Draws and relabels one hop at a time on a stream of its own.
+    """Sampler that draws and relabels one hop at a time on a separate stream.
 
     Parameters
     ----------
     driver, launcher, pool
-        The device.
+        The driver, kernel launcher and pinned buffer pool of the device.
     graph
         The graph to sample.
     resident
-        Whether the topology is copied to the device; else it is read from host memory over the link.
+        Whether the topology is copied to the device; otherwise kernels read host memory over the link.
     """
 
     def __init__(
@@ -112,19 +112,19 @@ class CudaSampler:
         self._program = KernelProgram(
             launcher, "sample", {"HYRT_ID": c_type(self._ids), "HYRT_INDEX": self._topology.index_type}
         )
-        # One hop at a time: the table of first meetings is shared.
+        # One hop at a time: the table of first occurrences is shared.
         self._lock = threading.Lock()
         self._first: torch.Tensor | None = None
         self._hear: QueueListener | None = None
         self._timeline: Timeline | None = None
 
     def trace(self, hear: QueueListener, timeline: Timeline) -> None:
-        """From now on hand over when each hop was drawn, as `sample`."""
+        """Report the sampling time of each hop from now on, as `sample`."""
         self._hear, self._timeline = hear, timeline
 
     @property
     def nbytes(self) -> int:
-        """Device memory of the topology and the table."""
+        """Device memory of the topology and the table of first occurrences, in bytes."""
         table = 0 if self._first is None else self._first.nbytes
         return table + (0 if self._topology is None else self._topology.nbytes)
 
@@ -138,7 +138,7 @@ class CudaSampler:
                     return self._draw(vertices, fanout, key, relabel)
                 return self._draw_traced(self._timeline, vertices, fanout, key, relabel)
             except Exception as error:
-                # It may hold what a hop that was not finished left in it.
+                # The table may contain partial results of the failed hop; drop it.
                 self._first = None
                 if not self._driver.out_of_memory(error):
                     raise
@@ -155,7 +155,7 @@ class CudaSampler:
         begun = self._driver.mark(self._stream)
         hop = self._draw(vertices, fanout, key, relabel)
         ended = self._driver.mark(self._stream)
-        # What was drawn is on the host: this is no wait worth the name.
+        # The samples are already on the host, so this wait is short.
         self._driver.wait(ended)
         assert self._hear is not None
         self._hear("sample", timeline.spans([(f"draw {fanout} each", begun, ended)]))
@@ -221,7 +221,7 @@ class CudaSampler:
         self._program.launch(
             "number_sources", edges, THREADS, [neighbors, *sizes, first, rank, sources, columns]
         )
-        # A copy: the room for all neighbours would stay as long as the few sources in it.
+        # Clone: a view would keep the buffer for all neighbours alive for a few sources.
         sources = sources[: num + (int(rank[-1]) if edges else 0)].clone()
         first.index_fill_(0, sources.long(), _UNMET)
         return sources, columns
@@ -233,7 +233,7 @@ class CudaSampler:
         return fetch(self._driver, self._pool, self._stream, tensors)
 
     def close(self) -> None:
-        """Give the topology back; idempotent."""
+        """Release the topology; idempotent."""
         with self._lock:
             if self._topology is not None:
                 self._driver.wait(self._driver.mark(self._stream))
