@@ -1,8 +1,8 @@
-// Aggregation over a block and its gradient, with the sums of hyrt/nn/kernels.py. A thread owns its elements of a row
-// and adds in the order of the edges: no atomics, equal inputs give equal bits. Absent factors are null.
+// Aggregation over a block and its gradient, equivalent to hyrt/nn/operators/kernels.py. Each thread owns its elements
+// of a row and adds in edge order: without atomics, equal inputs give equal bits. Absent factors are null.
 
 // out[i, sum_at:] = row_scale[i] * sum_e weights[e] * source_scale[columns[e]] * x[columns[e]], plus self_scale[i] * x[i];
-// where self_at is not negative, out[i, self_at:] = x[i].
+// if self_at is not negative, out[i, self_at:] = x[i].
 extern "C" __global__ void aggregate(const int* indptr, const int* columns, const float* x, const float* row_scale,
                                      const float* source_scale, const float* weights, const float* self_scale,
                                      float* out, int num_dst, int width, int out_width, int sum_at, int self_at) {
@@ -55,7 +55,7 @@ extern "C" __global__ void aggregate_backward(const long long* t_indptr, const l
     }
 }
 
-// Elementwise maximum of source rows; `winners` keeps the edge each came from, -1 (and 0) where there is none.
+// Elementwise maximum of source rows; `winners` stores the edge of each maximum. Without edges: -1, and maximum 0.
 extern "C" __global__ void aggregate_max(const int* indptr, const int* columns, const float* x, float* out,
                                          int* winners, int num_dst, int width, int out_width, int sum_at,
                                          int self_at) {
@@ -80,7 +80,7 @@ extern "C" __global__ void aggregate_max(const int* indptr, const int* columns, 
     }
 }
 
-// Gradient of `aggregate_max`: each element's goes to the edge that won.
+// Gradient of `aggregate_max`: the gradient of each element is passed to the source of the winning edge.
 extern "C" __global__ void aggregate_max_backward(const long long* t_indptr, const long long* t_rows,
                                                   const long long* t_edges, const float* grad, const int* winners,
                                                   float* out, int num_dst, int num_src, int width, int grad_width,

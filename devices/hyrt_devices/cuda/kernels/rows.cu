@@ -1,9 +1,9 @@
-// Feature rows of a mini-batch, made of what was sent, is kept on the device, or lies in host memory and is read there. A
-// warp reads a row, so that every transaction on the link is full. HYRT_ID is the type of places, HYRT_FORMAT the format
-// of the rows: 0 float32, 1 float16, 2 bfloat16, 3 int8.
+// Feature rows of a mini-batch, read from sent rows, from the device's cache, or from mapped host memory. A warp reads
+// one row, so that every transaction on the link is full. HYRT_ID is the type of `places`, HYRT_FORMAT the row format:
+// 0 float32, 1 float16, 2 bfloat16, 3 int8.
 
 __device__ __forceinline__ float widened(unsigned short half) {
-    // The exponent is moved from a bias of 15 to one of 127 by a product, which is exact and takes subnormals along.
+    // Convert the exponent bias from 15 to 127 by a multiplication, which is exact and also handles subnormals.
     unsigned int bits = (unsigned int)(half & 0x7FFF) << 13;
     unsigned int sign = (unsigned int)(half & 0x8000) << 16;
     if ((half & 0x7C00) == 0x7C00) return __uint_as_float(bits | 0x7F800000u | sign);
@@ -29,7 +29,8 @@ struct Row {
     float scale;
 };
 
-// Row j of a mini-batch. With places it is a row that is kept, at places[j], or one that was sent, at -1 - places[j].
+// Row j of a mini-batch: cached row places[j] if that is not negative, otherwise sent row -1 - places[j]. If `places`
+// is null, sent row j.
 __device__ __forceinline__ Row row_of(long long j, const code* sent, const float* sent_scales, const code* kept,
                                       const float* kept_scales, const HYRT_ID* places, int width) {
     long long place = places ? (long long)places[j] : -1 - j;
@@ -39,7 +40,7 @@ __device__ __forceinline__ Row row_of(long long j, const code* sent, const float
     return {(is_kept ? kept : sent) + at * width, scales ? scales[at] : 1.0f};
 }
 
-// out[i] = row i as numbers.
+// out[i] = row i as float32.
 extern "C" __global__ void widen_rows(const code* sent, const float* sent_scales, const code* kept,
                                       const float* kept_scales, const HYRT_ID* places, const float* column_scales,
                                       float* out, long long num, int width) {
@@ -52,7 +53,7 @@ extern "C" __global__ void widen_rows(const code* sent, const float* sent_scales
     }
 }
 
-// `aggregate` of aggregate.cu, of such rows.
+// `aggregate` of aggregate.cu over rows in HYRT_FORMAT.
 extern "C" __global__ void aggregate_rows(const int* indptr, const int* columns, const code* sent,
                                           const float* sent_scales, const code* kept, const float* kept_scales,
                                           const HYRT_ID* places, const float* column_scales, const float* row_scale,
@@ -83,7 +84,7 @@ extern "C" __global__ void aggregate_rows(const int* indptr, const int* columns,
     }
 }
 
-// `aggregate_max` of aggregate.cu, of such rows, which take no gradient. Scales of columns are positive.
+// `aggregate_max` of aggregate.cu over rows in HYRT_FORMAT, without a gradient. Column scales are positive.
 extern "C" __global__ void aggregate_rows_max(const int* indptr, const int* columns, const code* sent,
                                               const float* sent_scales, const code* kept, const float* kept_scales,
                                               const HYRT_ID* places, const float* column_scales, float* out, int num_dst,

@@ -1,11 +1,11 @@
-// Neighbour sampling, bit-equal to hyrt/sampling/kernels.py. HYRT_ID is the type of vertex ids, HYRT_INDEX that of the
-// graph's stored edges. Integer atomics only: the result does not depend on the order in which threads run.
+// Neighbour sampling, bit-equal to hyrt/sampling/kernels.py. HYRT_ID is the type of vertex ids, HYRT_INDEX the type of
+// the graph's stored edges. Only integer atomics are used: the result does not depend on the thread order.
 
 typedef unsigned long long u64;
 
-// As hyrt/sampling/generator.py.
+// Same generator as hyrt/runtime/rng.py.
 #define GOLDEN 0x9E3779B97F4A7C15ull
-// Above this fan-out, looking a position up in the list of those taken costs more than a pass over the neighbours.
+// Above this fan-out, searching the list of sampled positions costs more than a pass over the neighbours.
 #define FLOYD_LIMIT 64
 
 __device__ __forceinline__ u64 mix64(u64 z) {
@@ -22,7 +22,7 @@ __device__ __forceinline__ u64 below(u64 bits, u64 bound) { return ((bits >> 32)
 
 __device__ __forceinline__ long long thread_number() { return (long long)blockIdx.x * blockDim.x + threadIdx.x; }
 
-// Degree and number of sampled neighbours of each vertex; fanout -1 takes all.
+// Degree and number of sampled neighbours of each vertex; fanout -1 samples all neighbours.
 extern "C" __global__ void count_neighbors(const long long* indptr, const HYRT_ID* vertices, long long num, int fanout,
                                            int* degrees, int* counts) {
     long long i = thread_number();
@@ -32,8 +32,8 @@ extern "C" __global__ void count_neighbors(const long long* indptr, const HYRT_I
     counts[i] = fanout < 0 || degree < fanout ? (int)degree : fanout;
 }
 
-// Where in the edges the neighbours of each vertex are, for vertices that do not keep all: Floyd's algorithm for small
-// fan-outs, selection sampling for large ones.
+// Edge positions of the sampled neighbours, for vertices with more neighbours than samples: Floyd's algorithm for small
+// fan-outs, selection sampling for large fan-outs.
 extern "C" __global__ void pick_positions(const long long* indptr, const HYRT_ID* vertices, const int* offsets,
                                           long long num, u64 key, long long* positions) {
     long long i = thread_number();
@@ -68,7 +68,7 @@ extern "C" __global__ void pick_positions(const long long* indptr, const HYRT_ID
     }
 }
 
-// One thread an edge, so that a vertex that keeps all of very many neighbours holds nobody up.
+// One thread per edge, so that vertices of very high degree do not cause load imbalance.
 extern "C" __global__ void read_neighbors(const long long* indptr, const HYRT_INDEX* indices, const HYRT_ID* vertices,
                                           const int* offsets, long long num, const long long* positions,
                                           long long num_edges, HYRT_ID* neighbors) {
@@ -86,8 +86,8 @@ extern "C" __global__ void read_neighbors(const long long* indptr, const HYRT_IN
     neighbors[e] = (HYRT_ID)indices[all ? first + (e - offsets[low]) : positions[e]];
 }
 
-// Where each vertex of a block is met first, destinations before edges. `first` has one entry a vertex of the graph,
-// all INT_MAX before.
+// First occurrence of each vertex of a block; destinations precede edges. `first` has one entry per vertex of the
+// graph, initially INT_MAX.
 extern "C" __global__ void meet(const HYRT_ID* vertices, long long num, const HYRT_ID* neighbors, long long num_edges,
                                 int* first) {
     long long i = thread_number();
@@ -95,7 +95,7 @@ extern "C" __global__ void meet(const HYRT_ID* vertices, long long num, const HY
     atomicMin(&first[i < num ? vertices[i] : neighbors[i - num]], (int)i);
 }
 
-// 1 for each edge whose source was not met before.
+// is_new[e] = 1 if edge e is the first occurrence of its source, otherwise 0.
 extern "C" __global__ void mark_new(const HYRT_ID* neighbors, long long num, long long num_edges, const int* first,
                                     int* is_new) {
     long long e = thread_number();
@@ -103,7 +103,7 @@ extern "C" __global__ void mark_new(const HYRT_ID* neighbors, long long num, lon
     is_new[e] = first[neighbors[e]] == num + e;
 }
 
-// Numbers from the inclusive sums of `is_new`: sources in the order they are met.
+// Assign source numbers, in order of first occurrence, from `rank`, the inclusive prefix sums of `is_new`.
 extern "C" __global__ void number_sources(const HYRT_ID* neighbors, long long num, long long num_edges,
                                           const int* first, const int* rank, HYRT_ID* sources, int* columns) {
     long long e = thread_number();
