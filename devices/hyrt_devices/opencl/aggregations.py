@@ -1,4 +1,4 @@
-"""One layer's aggregation kernels."""
+"""Aggregation kernels of one layer."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from hyrt_devices.opencl.tuning import Tuning
 
 
 class AggregationKernels:
-    """Weighted sums over a block, and their gradient.
+    """Kernels for weighted sums over a block and for their gradient.
 
-    Kernels are compiled when first needed: whether there are edge weights is known only then.
+    Kernels are compiled on first use, because only then is it known whether there are edge weights.
 
     Parameters
     ----------
     programs, tuning
-        The device's.
+        The programs and kernel sizes of the device.
     aggregation
         The aggregation to compute.
     width
-        Columns of a source row.
+        Number of columns of a source row.
     masked
-        Whether source rows were made by a ReLU whose gradient is then due.
+        Whether source rows are the output of a ReLU, whose gradient is then applied as well.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class AggregationKernels:
         self._tuning = tuning
         self._masked = masked
         concat = aggregation.self_path == "concat"
-        # The widest power of two that a row holds.
+        # The largest power of two that does not exceed the width of a row.
         vector = min(tuning.vector, 1 << (width.bit_length() - 1))
         vectors = ceil_div(width, vector)
         self._constants: dict[str, int | str] = {
@@ -66,7 +66,7 @@ class AggregationKernels:
         return self._kernels[key]
 
     def forward(self, queue: Launcher, block: StagedBlock, x: StagedRows, out: Any) -> None:
-        """Combine source rows."""
+        """Compute the weighted sums of source rows."""
         queue.launch(
             self._kernel("aggregate", block.weights is not None, x.format),
             (ceil_div(block.num_dst, self._tuning.grain),),
@@ -78,7 +78,7 @@ class AggregationKernels:
     def backward(
         self, queue: Launcher, block: StagedBlock, grad: Any, activated: Any, scale: float, out: Any
     ) -> None:
-        """Gradient of the source rows; with a mask, of what was before their ReLU and dropout."""
+        """Compute the gradient of the source rows; with a mask, before their ReLU and dropout."""
         queue.launch(
             self._kernel("aggregate_backward", block.weights is not None),
             (ceil_div(block.num_src, self._tuning.grain),),

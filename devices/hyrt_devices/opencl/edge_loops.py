@@ -1,4 +1,4 @@
-"""Edge loops of users' layers on OpenCL devices."""
+"""Edge loops of user-defined layers on OpenCL devices."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from hyrt_devices.opencl.tuning import Tuning
 from hyrt_devices.opencl_host.profiling import spans
 
 Array = NDArray[Any]
-# Vectors of a value that a work item holds: more leave no registers for other values.
+# Maximum number of vectors per value in a work item: more would leave no registers for other values.
 _SLOTS = 4
 
 
 class OpenclLoops:
-    """`hyrt.fullgraph.loops.loop_device.LoopDevice` of an OpenCL device.
+    """Implementation of `hyrt.fullgraph.loops.loop_device.LoopDevice` for an OpenCL device.
 
     Parameters
     ----------
     programs, tuning, memory
-        The device's.
+        The programs, kernel sizes and memory of the device.
     queue
-        Where all is enqueued.
+        The queue for all copies and launches.
     errors
-        Makes a context in which errors of the driver that mean a lack of memory are DeviceOutOfMemoryError.
+        Returns a context manager that turns the driver's out-of-memory errors into DeviceOutOfMemoryError.
     hear
-        Takes what the queue has run.
+        Receives the spans of the completed commands.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class OpenclLoops:
         self._queue = queue
         self._errors = errors
         self._hear = hear
-        # Begins and ends of copies, and of what was computed, in seconds.
+        # (start, end) of copies and of kernels, in seconds.
         self._copied: list[tuple[float, float]] = []
         self._computed: list[tuple[float, float]] = []
         self._taken: dict[int, Any] = {}
-        # Buffers over host arrays, which are read where they lie until the buffer is given back.
+        # Buffers over host arrays; the device reads the array in place until its buffer is released.
         self._wrapped: dict[int, tuple[Any, Array]] = {}
         # Other host arrays that the device may still read.
         self._kept: list[Array] = []
@@ -94,7 +94,7 @@ class OpenclLoops:
                 self._memory.give(buffer)
             wrapped = self._wrapped.pop(id(buffer), None)
             if wrapped is not None:
-                # What is in the queue reads it.
+                # Queued commands may still read the array.
                 self._kept.append(wrapped[1])
 
     def num_totals(self, loop: EdgeLoop, num_rows: int) -> int:

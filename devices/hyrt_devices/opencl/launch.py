@@ -1,4 +1,4 @@
-"""A queue with the kernels that run on it: what one thread at a time drives."""
+"""Command queue for copies and kernel launches, used by one thread at a time."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from hyrt_devices.opencl_host.profiling import Command
 
 
 def ceil_div(a: int, b: int) -> int:
-    """How many of b hold a."""
+    """Return a / b, rounded up."""
     return -(-a // b)
 
 
 class Launcher:
-    """Enqueues kernels and copies in order, and keeps their events.
+    """In-order queue of kernels and copies, with their events.
 
     Parameters
     ----------
     context, device
-        The device is named: a queue made for a context alone would use the parent of a sub-device.
+        The context and the device; the device is needed because a queue created for a context alone
+        would use the parent of a sub-device.
     """
 
     def __init__(self, context: Any, device: Any) -> None:
@@ -35,22 +36,22 @@ class Launcher:
             context, device=device, properties=cl.command_queue_properties.PROFILING_ENABLE
         )
         self._events: list[Command] = []
-        # Of copies to and from host arrays, those that may be under way.
+        # Events of copies to and from host arrays that may still be running.
         self._copying: deque[Any] = deque()
         self._waits: list[Any] | None = None
         self.last: Any = None
-        """The event of the last command; None before the first."""
+        """Event of the last command; None before the first."""
         self.about = ""
-        """What the commands that follow are about, for a trace; empty for nothing in particular."""
+        """Trace label of the commands that follow; empty for no label."""
         self.in_bytes = self.out_bytes = 0
-        """Bytes copied to the device, and from it, since it was opened."""
+        """Number of bytes copied to the device and from it since it was opened."""
 
     def wait_for(self, events: Sequence[Any]) -> None:
-        """Let the next kernel, copy or fill start after these events, of other queues."""
+        """Make the next kernel, copy or fill wait for these events of other queues."""
         self._waits = list(events) or None
 
     def launch(self, kernel: Any, groups: tuple[int, ...], local: tuple[int, ...], *args: Any) -> None:
-        """Run a kernel over work groups; numbers become what OpenCL calls int."""
+        """Run a kernel over work groups; Python integers are passed as OpenCL int."""
         kernel.set_args(*(np.int32(value) if isinstance(value, int) else value for value in args))
         size = tuple(g * n for g, n in zip(groups, local, strict=True))
         event = self._cl.enqueue_nd_range_kernel(self._queue, kernel, size, local, wait_for=self._waited())
@@ -63,7 +64,7 @@ class Launcher:
         self._note("fill", event)
 
     def write(self, buffer: Any, array: NDArray[Any], *, blocking: bool = False, offset: int = 0) -> Any:
-        """Copy a host array to a buffer; unless blocking, it must not change before the event."""
+        """Copy a host array to a buffer; unless blocking, the array must not change before the event."""
         event = self._cl.enqueue_copy(
             self._queue, buffer, array, is_blocking=blocking, dst_offset=offset, wait_for=self._waited()
         )
@@ -73,7 +74,7 @@ class Launcher:
         return event
 
     def copy(self, buffer: Any, source: Any, size_bytes: int) -> Any:
-        """Copy the first bytes of a buffer of any device of the context."""
+        """Copy the first bytes of a buffer of any device in the context."""
         event = self._cl.enqueue_copy(
             self._queue, buffer, source, byte_count=size_bytes, wait_for=self._waited()
         )
@@ -81,7 +82,7 @@ class Launcher:
         return event
 
     def read(self, array: NDArray[Any], buffer: Any) -> Any:
-        """Copy a buffer to a host array, which holds it after `finish`, or the event."""
+        """Copy a buffer to a host array, which is complete after `finish` or after the event."""
         event = self._cl.enqueue_copy(self._queue, array, buffer, is_blocking=False, wait_for=self._waited())
         self.out_bytes += array.nbytes
         self._note("copy out" if self.about else "copy", event)
@@ -101,36 +102,36 @@ class Launcher:
         self._copying.append(copy)
 
     def _release(self) -> None:
-        """Let go of the host arrays of copies that are over; pyopencl does when a copy is waited for."""
+        """Release the host arrays of completed copies; pyopencl does so on a wait for the copy."""
         over = self._cl.command_execution_status.COMPLETE
         while self._copying and self._copying[0].command_execution_status == over:
             self._copying.popleft().wait()
 
     def flush(self) -> None:
-        """Start what is enqueued."""
+        """Start the enqueued commands."""
         self._queue.flush()
 
     def finish(self) -> None:
-        """Wait for all."""
+        """Wait for all commands."""
         self._queue.finish()
         self._release()
 
     def close(self) -> None:
-        """Wait for all, and let go of the queue; idempotent, valid after the device failed."""
+        """Wait for all commands and release the queue; idempotent, valid after a device failure."""
         queue, self._queue, self._events, self.last = self._queue, None, [], None
         self._copying.clear()
         if queue is not None:
-            # What failed has been raised by the call that it failed in.
+            # Errors have already been raised by the calls that they occurred in.
             with suppress(self._cl.Error):
                 queue.finish()
 
     @property
     def commands(self) -> Sequence[Command]:
-        """The commands since `taken` was called last."""
+        """Commands since the last call of `taken`."""
         return self._events
 
     def taken(self) -> list[Command]:
-        """The commands since the last call."""
+        """Return the commands since the last call."""
         events, self._events = self._events, []
         self._copying.clear()
         return events

@@ -20,25 +20,25 @@ _ONE = np.float32(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A product of the model."""
+    """Sizes and options of one matrix product of the model."""
 
     k: int
     n: int
-    """`k` and `n`: columns of its rows and of its result."""
+    """`k` and `n`: number of columns of the input rows and of the result."""
     weight_at: int
     bias_at: int
-    """`weight_at` and `bias_at`: where its parameters start among all of the model's, in floats; bias_at is
-    -1 without a bias."""
+    """`weight_at` and `bias_at`: offsets of the weight and the bias in the flat parameter buffer, in floats;
+    bias_at is -1 if there is no bias."""
     relu: bool
     """Whether a ReLU follows."""
     transposed: bool
-    """Whether the gradient of its rows is wanted."""
+    """Whether the gradient of the input rows is needed."""
     masked: bool
-    """Whether its rows were made by a ReLU whose gradient is then due."""
+    """Whether the input rows are the output of a ReLU, whose gradient is then applied as well."""
 
 
 def sizeless(tuning: Tuning) -> Constants:
-    """What the program `sizeless` is compiled with."""
+    """Return the constants that the program `sizeless` is compiled with."""
     return {
         "BLOCK": tuning.weight_block,
         "ITEMS": tuning.items,
@@ -48,13 +48,13 @@ def sizeless(tuning: Tuning) -> Constants:
 
 
 def parts_shape(tuning: Tuning, shape: Shape, rows: int) -> tuple[int, int, int, int]:
-    """The shape of the partial sums of a weight's gradient, in floats."""
+    """Return the shape of the partial sums of a weight gradient, in floats."""
     chunks, panels = ceil_div(rows, tuning.weight_chunk), ceil_div(shape.n, tuning.panel)
     return chunks, panels, shape.k + 1, tuning.panel
 
 
 class _Reduction:
-    """Adds partial sums of a weight gradient in order."""
+    """Reduction of the partial sums of a weight gradient, in a fixed order."""
 
     def __init__(self, programs: Programs, tuning: Tuning, shape: Shape) -> None:
         self._tuning = tuning
@@ -88,16 +88,16 @@ def _constants(
 
 
 class VectorMatmul:
-    """Products from vector registers, over weights packed into panels of columns.
+    """Matrix product kernels with vector registers, over weights packed into panels of columns.
 
     Parameters
     ----------
     programs, tuning
-        The device's.
+        The programs and kernel sizes of the device.
     shape
         Sizes of the product.
     lease
-        Holds the panels.
+        The lease that allocates the panels.
     """
 
     def __init__(self, programs: Programs, tuning: Tuning, shape: Shape, lease: Lease) -> None:
@@ -129,7 +129,7 @@ class VectorMatmul:
             self._turned_panels = lease.floats(ceil_div(k, tuning.panel), n, tuning.panel)
 
     def pack(self, queue: Launcher, parameters: Any) -> None:
-        """Bring new weights into the form the kernels read."""
+        """Pack new weights into the panels that the kernels read."""
         k, n, at = self.shape.k, self.shape.n, self.shape.weight_at
         jobs = [(self._panels, k, n, 1, k)]
         if self._turned_panels is not None:
@@ -147,7 +147,7 @@ class VectorMatmul:
         return ceil_div(columns, self._tuning.panel), ceil_div(rows, self._tuning.product_grain)
 
     def forward(self, queue: Launcher, parameters: Any, x: Any, y: Any, rows: int) -> None:
-        """Rows times the weight, plus the bias, then the ReLU: y = x W' + b."""
+        """Multiply rows by the weight, add the bias and apply the ReLU: y = x W' + b."""
         groups = self._groups(self.shape.n, rows)
         args = (x, self._panels, parameters, self.shape.bias_at, None, _ONE, y, rows)
         queue.launch(self._forward, groups, (1, 1), *args)
@@ -155,7 +155,7 @@ class VectorMatmul:
     def backward(
         self, queue: Launcher, parameters: Any, grad: Any, activated: Any, out: Any, rows: int
     ) -> None:
-        """Out = grad W, then the gradient of the ReLU that made the rows."""
+        """Compute out = grad W, then apply the gradient of the ReLU that produced the rows."""
         groups = self._groups(self.shape.k, rows)
         args = (grad, self._turned_panels, None, -1, activated, _ONE, out, rows)
         queue.launch(self._backward, groups, (1, 1), *args)
@@ -163,9 +163,9 @@ class VectorMatmul:
     def weights(
         self, queue: Launcher, parts: Any, x: Any, grad: Any, gradients: Any, rows: int, *, add: bool = False
     ) -> None:
-        """Gradients of weight and bias, from partial sums over fixed chunks of rows.
+        """Compute the gradients of the weight and the bias from partial sums over fixed chunks of rows.
 
-        `parts` has the shape of `parts_shape`; with `add` they are added to what the gradients are already.
+        `parts` has the shape of `parts_shape`; with `add` the result is added to the existing gradients.
         """
         groups = ceil_div(self.shape.n, self._tuning.panel), ceil_div(rows, self._tuning.weight_chunk)
         queue.launch(self._weights, groups, (1, 1), x, grad, parts, rows)
@@ -173,12 +173,12 @@ class VectorMatmul:
 
 
 class TiledMatmul:
-    """Products from tiles in local memory, over weights as they stand; methods as those of `VectorMatmul`.
+    """Matrix product kernels with tiles in local memory, over unpacked weights; methods as in `VectorMatmul`.
 
     Parameters
     ----------
     programs, tuning
-        The device's.
+        The programs and kernel sizes of the device.
     shape
         Sizes of the product.
     lease

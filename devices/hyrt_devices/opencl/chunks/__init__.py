@@ -1,1 +1,1 @@
-"""Whole graphs in chunks: the device holds some intervals of rows and the edges between two of them."""
+"""Full graphs in chunks: the device holds a few intervals of rows and the edges between two of them."""

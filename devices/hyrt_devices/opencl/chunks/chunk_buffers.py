@@ -22,28 +22,28 @@ from hyrt_devices.opencl_host.profiling import Command, spans
 
 @dataclass(slots=True)
 class ChunkSlot:
-    """Buffers that go together, and what other queues than the next one may still do with them."""
+    """Buffers of one chunk, with the events of other commands that may still use these buffers."""
 
     buffers: tuple[Any, ...]
     filled: Any = None
-    """The event of the copy that fills them, until computing waits for it."""
+    """Event of the copy that fills the buffers; None once the compute queue waits for it."""
     used: Any = None
-    """The event of what was computed with them last."""
+    """Event of the last kernel that used the buffers."""
     drained: Any = None
-    """The event of the copy that reads them, until somebody waits for it."""
+    """Event of the copy that reads the buffers; None once a queue waits for it."""
     taken: list[Any] = field(default_factory=list)
-    """Events of copies by other devices that read them, until somebody waits for them."""
+    """Events of copies by other devices that read the buffers; empty once a queue waits for these copies."""
 
 
 class ChunkQueues:
-    """Copies in, computes and copies out: on queues that wait for each other where they must, or on one.
+    """Queues for copying in, computing and copying out, synchronized by events; all three may be one queue.
 
     Parameters
     ----------
     compute
-        The queue that computes.
+        The queue for kernels.
     copy_in, copy_out
-        The queues that copy; `run_nodes` itself where nothing is to overlap.
+        The queues for copies; `compute` itself if copies do not overlap with kernels.
     """
 
     def __init__(self, compute: Launcher, copy_in: Launcher, copy_out: Launcher) -> None:
@@ -51,26 +51,26 @@ class ChunkQueues:
         self._in = copy_in
         self._out = copy_out
         self._all = list(dict.fromkeys((copy_in, compute, copy_out)))
-        # Events of the copies to host arrays, by address: what reads such an array waits for them.
+        # Events of copies to host arrays, by address: a command that reads such an array waits for its event.
         self._got: dict[int, Any] = {}
-        # Of the copies from them: what writes to such an array on the host waits for them.
+        # Events of copies from host arrays: the host waits for the event before it writes to such an array.
         self._given: dict[int, Any] = {}
-        # Where a step began: commands, and bytes in and out, of each queue.
+        # Number of commands and of bytes in and out per queue at the start of the step.
         self._begun = [(0, 0, 0) for _ in self._all]
 
     def begin(self) -> None:
-        """Start a step: all before it is over."""
+        """Start a step; all earlier commands must have completed."""
         self._got.clear()
         self._given.clear()
         self._begun = [(len(each.commands), each.in_bytes, each.out_bytes) for each in self._all]
 
     def name(self, about: str) -> None:
-        """What the commands that follow are about, for a trace."""
+        """Set the trace label of the commands that follow."""
         for each in self._all:
             each.about = about
 
     def fill(self, slot: ChunkSlot, *arrays: NDArray[Any] | None) -> None:
-        """Copy arrays to the buffers of a slot, once nothing uses them; None leaves a buffer as it is."""
+        """Copy arrays to the buffers of a slot once the buffers are idle; None leaves a buffer unchanged."""
         got = [self._got.get(array.ctypes.data) for array in arrays if array is not None]
         self._after(self._in, slot.used, slot.drained, *got, others=slot.taken)
         slot.drained, slot.taken = None, []
@@ -79,21 +79,21 @@ class ChunkQueues:
                 slot.filled = self._given[array.ctypes.data] = self._in.write(buffer, array)
 
     def fill_from(self, slot: ChunkSlot, buffer: Any, filled: Any, size_bytes: int) -> Any:
-        """Copy to a slot's first buffer from another device's, once an event has filled it; tells its own."""
+        """Copy another device's buffer to a slot's first one after the event `filled`; return the event."""
         self._after(self._in, slot.used, slot.drained, others=[filled, *slot.taken])
         slot.drained, slot.taken = None, []
         slot.filled = self._in.copy(slot.buffers[0], buffer, size_bytes)
-        # The other device waits for it, and sees no command that waits in a queue.
+        # The other device waits for this event, which never completes while the copy is not flushed.
         self._in.flush()
         return slot.filled
 
     def flush(self) -> None:
-        """Start all that is enqueued."""
+        """Start all enqueued commands."""
         for each in self._all:
             each.flush()
 
     def settle(self, array: NDArray[Any]) -> None:
-        """Wait for the copies of a host array, to it and from it."""
+        """Wait for the copies to and from a host array."""
         for copies in (self._got, self._given):
             event = copies.pop(array.ctypes.data, None)
             if event is not None:
@@ -101,33 +101,33 @@ class ChunkQueues:
                 event.wait()
 
     def before(self, *slots: ChunkSlot) -> None:
-        """Let the next command of `run_nodes` wait for the copies of slots that it is about to use."""
+        """Make the next command of `compute` wait for the copies of the slots that it will use."""
         own = [event for slot in slots for event in (slot.filled, slot.drained)]
         self._after(self.compute, *own, others=[event for slot in slots for event in slot.taken])
         for slot in slots:
             slot.filled, slot.drained, slot.taken = None, None, []
 
     def after(self, *slots: ChunkSlot) -> None:
-        """Note that what `run_nodes` was given until now has used slots."""
+        """Record that the last command of `compute` has used the slots."""
         for slot in slots:
             slot.used = self.compute.last
 
     def drain(self, slot: ChunkSlot, buffer: Any, array: NDArray[Any]) -> None:
-        """Copy a buffer of a slot to a host array, after all that was computed until now."""
+        """Copy a buffer of a slot to a host array after all kernels that are enqueued so far."""
         self._after(self._out, self.compute.last, slot.filled)
         self._got[array.ctypes.data] = slot.drained = self._out.read(array, buffer)
 
     def finish(self) -> None:
-        """Wait for all."""
+        """Wait for all commands."""
         for each in self._all:
             each.finish()
 
     def taken(self) -> list[Command]:
-        """The commands since the last call, queue by queue."""
+        """Return the commands since the last call, queue by queue."""
         return [command for each in self._all for command in each.taken()]
 
     def work(self) -> ChunkStats:
-        """What was done since `begin`; all of it is over."""
+        """Return statistics of the commands since `begin`, which must have completed."""
         copied: list[tuple[float, float]] = []
         computed: list[tuple[float, float]] = []
         in_bytes = out_bytes = 0
@@ -138,9 +138,9 @@ class ChunkQueues:
         return ChunkStats.from_spans(in_bytes, out_bytes, copied, computed)
 
     def _after(self, queue: Launcher, *events: Any, others: Sequence[Any] = ()) -> None:
-        """Let the next command of a queue wait for events of the others; one queue keeps its own order.
+        """Make the next command of a queue wait for events of the other queues; a single queue is in order.
 
-        `others` are events of other devices, which keep none.
+        `others` are events of other devices, which are always waited for.
         """
         waits = [] if len(self._all) == 1 else [event for event in events if event is not None]
         waits += others
@@ -158,34 +158,34 @@ _SEVERAL = ("read", "results", "rows", "starts", "columns", "row_scale", "column
 
 @dataclass(frozen=True, slots=True)
 class ChunkBuffers:
-    """Buffers for each purpose, as large as the largest chunk needs them; several of what comes and goes."""
+    """Buffers for each purpose, sized for the largest chunk; several each for data that is streamed."""
 
     read: tuple[Any, ...]
-    """Rows that are gathered from; what a layer has gathered, in its backward pass; gradients of scores."""
+    """Source rows of a gather; in a layer's backward pass its gathered rows; gradients of scores."""
     accumulated: Any
-    """Rows that are added to."""
+    """Rows in which sums are accumulated."""
     results: tuple[Any, ...]
-    """What each product of a layer makes; in the backward pass, the gradient of what it was made of."""
+    """Result of each product of a layer; in the backward pass, the gradient of the product's input."""
     rows: tuple[Any, ...]
     starts: tuple[Any, ...]
     columns: tuple[Any, ...]
-    """`rows`, `starts`, `columns`: the edges of a chunk."""
+    """`rows`, `starts`, `columns`: edges of a chunk."""
     row_scale: tuple[Any, ...]
     column_scale: tuple[Any, ...]
-    """`row_scale`, `column_scale`: factors of their ends."""
+    """`row_scale`, `column_scale`: factors of the edges' endpoints."""
     vertices: Any
-    """Numbers of the vertices of an interval, which key dropout; None where there is none."""
+    """Vertex ids of an interval, the keys of dropout; None without dropout."""
     parts: Any
-    """Partial sums of a weight's gradient."""
+    """Partial sums of a weight gradient."""
     labels: Any
     weights: Any
-    """`unique_names`, `weights`: of the targets of an interval."""
+    """`labels`, `weights`: labels and weights of the targets of an interval."""
     losses: Any
     """Partial sums of losses and counts."""
 
     @classmethod
     def take(cls, lease: Lease, sizes: dict[str, list[int]]) -> ChunkBuffers:
-        """Allocate what `buffer_sizes` gives. Raises DeviceOutOfMemoryError."""
+        """Allocate buffers of the sizes of `buffer_sizes`. Raises DeviceOutOfMemoryError."""
         taken = {name: [lease.take(size, exact=True) for size in each] for name, each in sizes.items()}
         several = {name: tuple(pieces) for name, pieces in taken.items() if name in _SEVERAL}
         one: dict[str, Any] = {
@@ -197,18 +197,18 @@ class ChunkBuffers:
 def buffer_sizes(
     replica: Replica, tuning: Tuning, chunks: ChunkSizes, in_flight: int
 ) -> dict[str, list[int]]:
-    """Bytes of each buffer for chunks of such sizes, without slack.
+    """Return the bytes of each buffer for chunks of these sizes, without slack.
 
     Parameters
     ----------
     replica
         The model on the device.
     tuning
-        How its kernels are cut.
+        The sizes of the kernels.
     chunks
-        The largest chunks.
+        The sizes of the largest chunks.
     in_flight
-        How many chunks are there at once.
+        Number of chunks on the device at the same time.
     """
     model = replica.model
     places = BufferSizes.from_model(model, chunks)
@@ -236,7 +236,7 @@ def buffer_sizes(
 def needed_bytes(
     replica: Replica, tuning: Tuning, memory: DeviceMemory, chunks: ChunkSizes, in_flight: int
 ) -> int:
-    """What all buffers take together; more than any device has where one is too large for a single piece."""
+    """Return the total bytes of all buffers; `sys.maxsize` if one buffer is too large for one allocation."""
     sizes = buffer_sizes(replica, tuning, chunks, in_flight)
     pieces = [size + SLACK_BYTES for each in sizes.values() for size in each]
     return sys.maxsize if max(pieces) > memory.buffers.largest_bytes else sum(pieces)

@@ -1,4 +1,4 @@
-"""What is launched for the chunks of a whole graph."""
+"""Kernel launches and copies for the chunks of a full graph."""
 
 from __future__ import annotations
 
@@ -26,21 +26,20 @@ Array = NDArray[Any]
 
 
 class ChunkLaunches:
-    """`ChunkKernels` in OpenCL.
+    """OpenCL implementation of `ChunkKernels`.
 
-    What is read, and edges, take the next of their buffers each time, so that they can be copied while others
-    are computed with.
+    Rows and edges use their buffers in rotation, so that one chunk is copied while another is computed.
 
     Parameters
     ----------
     programs, tuning
-        The device's.
+        The programs and kernel sizes of the device.
     queues
-        Where all is enqueued.
+        The queues for all copies and launches.
     replica
         The model's parameters, gradients and products.
     buffers
-        Where chunks lie.
+        The buffers of the chunks.
     """
 
     def __init__(
@@ -64,11 +63,11 @@ class ChunkLaunches:
         self._mask = programs.kernel("sizeless", "mask", words)
         self._accumulate: dict[tuple[int, bool, bool, bool, bool], Any] = {}
         edges = (buffers.rows, buffers.starts, buffers.columns, buffers.row_scale, buffers.column_scale)
-        # In turn; the last one is that in use.
+        # Used in rotation; the last slot is the current one.
         self._read = [ChunkSlot((each,)) for each in buffers.read]
         self._edges = [ChunkSlot(each) for each in zip(*edges, strict=True)]
         self._accumulated = ChunkSlot((buffers.accumulated,))
-        # Of `buffers.results`, those that were made last.
+        # Slot of the latest results in `buffers.results`.
         self._made = ChunkSlot(())
         self._result: Any = None
         self._key = (0, 0)
@@ -91,7 +90,7 @@ class ChunkLaunches:
 
     def publish_rows(self) -> Any:
         slot = self._read[-1]
-        # What is not started yet, another device would wait for in vain.
+        # Another device would wait forever for a copy that is not flushed.
         self._queues.flush()
         return slot.buffers[0], slot.filled
 
@@ -217,7 +216,7 @@ class ChunkLaunches:
             rows = buffers.results[p - 1] if p else self._at(inputs)
             product.weights(queue, buffers.parts, rows, along, replica.gradients, num, add=True)
             if p or needs_input_gradient:
-                # What it has made is not read any more.
+                # The product's forward result is not read again, so its buffer can be reused.
                 out = buffers.results[p]
                 activated = rows if product.shape.masked else None
                 product.backward(queue, replica.parameters, along, activated, out, num)
@@ -247,7 +246,7 @@ class ChunkLaunches:
         return self._queues.work()
 
     def _at(self, place: ChunkBuffer) -> Any:
-        """The buffer of a place."""
+        """Return the buffer of a place."""
         return self._result if place == "result" else self._slot(place).buffers[0]
 
     def _slot(self, place: ChunkBuffer) -> ChunkSlot:
@@ -259,7 +258,7 @@ class ChunkLaunches:
         return self._replica.products[layer]
 
     def _drop_layer(self, rows: Any, layer: int, vertices: Array) -> None:
-        """The dropout after a layer, of its result or of the gradient of that, in place."""
+        """Apply the dropout after a layer in place, to its result or to the gradient of the result."""
         rate = self._replica.model.layers[layer].dropout
         if rate:
             self._dropped(rows, vertices, self._products(layer)[-1].shape.n, layer + 1, rate)
@@ -277,7 +276,7 @@ class ChunkLaunches:
         )
 
     def _gathering(self, layer: int, own: bool, back: bool, rows: bool, columns: bool) -> Any:
-        """The kernel of a layer's sums, or of the rows that destinations were given themselves."""
+        """Return the kernel that accumulates a layer's sums, or (`own`) the rows of the self path."""
         key = layer, own, back, rows, columns
         if key not in self._accumulate:
             described, tuning = self._replica.model.layers[layer], self._tuning
@@ -310,10 +309,10 @@ class ChunkLaunches:
 
 
 def _turn(slots: list[ChunkSlot]) -> ChunkSlot:
-    """The next one of several, which is the last of them from now on."""
+    """Rotate the slots and return the next one, which is then the last."""
     slots.append(slots.pop(0))
     return slots[-1]
 
 
 def _nothing() -> None:
-    """There is nothing to wait for."""
+    """Return at once: no command has been enqueued."""

@@ -1,4 +1,4 @@
-"""Steps over whole graphs in chunks on one OpenCL device."""
+"""Full-graph steps in chunks on one OpenCL device."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from hyrt_devices.opencl_host.profiling import Command
 
 
 class OpenclChunkMemory:
-    """`ChunkDeviceMemory` of an OpenCL device: its buffers are counted to the byte.
+    """Implementation of `ChunkDeviceMemory` for an OpenCL device, with exact buffer sizes.
 
     Parameters
     ----------
     programs, tuning, memory
-        The device's.
+        The programs, kernel sizes and memory of the device.
     compute
-        The queue that computes.
+        The queue for kernels.
     new_queue
-        Makes another one, for copies.
+        Creates another queue, for copies.
     replica
         The model on the device.
     in_flight
-        How many chunks are there at once; with one, a single queue copies and computes by turns.
+        Number of chunks on the device at the same time; with one, a single queue runs all commands.
     reads_in_place
-        Whether the device reads the host's memory where it lies.
+        Whether the device reads host memory in place.
     errors
-        Makes a context in which errors of the driver that mean a lack of memory are DeviceOutOfMemoryError.
+        Returns a context manager that turns the driver's out-of-memory errors into DeviceOutOfMemoryError.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class OpenclChunkMemory:
         return self._memory.buffers.limit_bytes - self._memory.buffers.used_bytes
 
     def can_access(self, other: ChunkDeviceMemory) -> bool:
-        """Whether both are of one context, and neither reads the host's memory in place."""
+        """Return whether both devices share one context and neither reads host memory in place."""
         if not isinstance(other, OpenclChunkMemory) or self.reads_in_place or other.reads_in_place:
             return False
         return bool(self._programs.context == other._programs.context)
@@ -93,28 +93,28 @@ class OpenclChunkMemory:
 
     def release(self) -> None:
         try:
-            # What was enqueued uses the buffers, and arrays of the host.
+            # Enqueued commands use the buffers and host arrays.
             self.queues.finish()
         finally:
             self._lease.release()
 
     def close(self) -> None:
-        """Let go of the queues for copies."""
+        """Release the queues for copies."""
         for queue in self._copies:
             queue.close()
 
 
 class ChunkSteps:
-    """Steps in chunks, with the gradients of each.
+    """Full-graph steps in chunks, with the gradients of each step.
 
     Parameters
     ----------
     room, replica
         The memory for chunks with its queues, and the model on the device.
     options, budget
-        How chunks are cut, and how much host memory may be used.
+        The options of the chunks, and the limit on host memory.
     keeper
-        Keeps what is done of a long step; None keeps nothing.
+        Saves the completed part of a long step; None disables step checkpoints.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class ChunkSteps:
     def run(
         self, batch: MiniBatch, objective: Objective | None
     ) -> tuple[float, dict[str, float], list[NDArray[np.float32]]]:
-        """Loss sum, counts and gradient sums of a step, as `ChunkedTrainer.run`."""
+        """Run a step and return its loss sum, counts and gradient sums, as `ChunkedTrainer.run` does."""
         try:
             loss_sum, counts = self._runs.run(batch, objective)
             return loss_sum, counts, self._replica.read_gradients(self._room.queues.compute)
@@ -140,28 +140,28 @@ class ChunkSteps:
             self._room.queues.finish()
 
     def figures(self) -> ChunkedStep:
-        """What the last step took."""
+        """Return the statistics of the last step."""
         return self._runs.step_stats()
 
     @property
     def num(self) -> int | None:
-        """How many intervals the vertices are cut into; None before the first step."""
+        """Number of intervals of vertices; None before the first step."""
         return self._runs.num
 
     def release(self) -> None:
-        """Give all buffers back."""
+        """Release all buffers."""
         self._runs.release()
 
     def take_commands(self) -> list[Command]:
-        """What its queues have run since the last call, in the order of each."""
+        """Return the commands of the queues since the last call, queue by queue."""
         return self._room.queues.taken()
 
     def abandon(self) -> None:
-        """Let go of the queues for copies alone: the buffers go with the device."""
+        """Release only the queues for copies: the device releases the buffers."""
         self._room.close()
 
     def close(self) -> None:
-        """Give all buffers back, and let go of the queues for copies."""
+        """Release all buffers and the queues for copies."""
         try:
             self.release()
         finally:
@@ -169,14 +169,14 @@ class ChunkSteps:
 
 
 class StagedChunks:
-    """A step over a whole graph that is computed in chunks: nothing of it is on the device yet.
+    """Full-graph step that will be computed in chunks; no data is on the device yet.
 
     Parameters
     ----------
     owner
         The device.
     batch
-        The step.
+        The mini-batch of the step.
     """
 
     def __init__(self, owner: object, batch: MiniBatch) -> None:
