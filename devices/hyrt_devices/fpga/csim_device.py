@@ -1,4 +1,4 @@
-"""The simulated FPGA device: C simulation of the kernels, with times of the cycle model."""
+"""Simulated FPGA device: C simulation of the kernels, with times from the cycle model."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from hyrt_devices.fpga.tiles import build_tasks
 from hyrt_devices.fpga.weights import WeightLayout, described
 from hyrt_devices.fpga.xclbin import KERNEL
 
-# PCIe 3.0 x16, 16 GB/s, of which 75 %; and what a transfer costs whatever its size.
+# 75 % of the 16 GB/s of PCIe 3.0 x16, and the fixed cost of a transfer.
 LINK_BYTES_PER_S = 12e9
 LINK_LATENCY_S = 3e-5
 
 
 def task_bytes(task: Task) -> int:
-    """Of all that is brought to the card for a launch, the weights aside, and of the scores."""
+    """Return the bytes that a launch transfers to the card, without weights, plus the bytes of the scores."""
     read = (task.features, task.edges, task.labels, task.target_weights, task.vertices, task.task)
     targets, columns = task.score_shape
     return sum(array.nbytes for array in read) + 4 * targets * columns
 
 
 def task_shape(task: Task) -> TaskShape:
-    """The task's sizes and edges, as the cycle model takes them."""
+    """Return the task's sizes and edges in the form of the cycle model."""
     return TaskShape(
         layers=tuple(_layer_shape(task, record, i > 0) for i, record in enumerate(task.records)),
         classes=task.header.classes,
@@ -69,27 +69,27 @@ def _layer_shape(task: Task, record: LayerRecord, transposed: bool) -> LayerSize
 
 @dataclass(frozen=True, slots=True)
 class ModelledTime:
-    """Seconds on a virtual clock."""
+    """Modelled times, in seconds on a virtual clock."""
 
     design: FpgaDesign
-    """The trainer's design; its field `assumed` names what is assumed of it."""
+    """The trainer's design; its field `assumed` names the assumptions."""
 
     def transfer_s(self, tasks: Iterable[Task]) -> float:
-        """Of a mini-batch's way to the card."""
+        """Return the time of a mini-batch's transfer to the card."""
         return sum(LINK_LATENCY_S + task_bytes(task) / LINK_BYTES_PER_S for task in tasks)
 
     def propagate_s(self, tasks: Iterable[Task]) -> float:
-        """Of a mini-batch's launches, one after the other on one compute unit."""
+        """Return the time of a mini-batch's launches, in sequence on one compute unit."""
         return sum(task_seconds(task_shape(task), self.design) for task in tasks)
 
 
-# A U250's four banks of 16 GiB.
+# Four banks of 16 GiB on a U250.
 _MEMORY_BYTES = 64 << 30
 
 
 @dataclass(slots=True)
 class _Staged:
-    """What `transfer` returns and `propagate` uses up; `owner` is the model it was staged for."""
+    """Mini-batch from `transfer`, consumed by `propagate`; `owner` is the model that it was staged for."""
 
     owner: WeightLayout | None
     targets: int
@@ -100,19 +100,19 @@ class _Staged:
 
 
 class FpgaCsimDevice(ExplainsMissing, Traceable):
-    """Trains with the kernels of `hyrt_hls`, compiled with g++: for correctness, not for speed.
+    """Trainer with the kernels of `hyrt_hls`, compiled with g++: for correctness, not for speed.
 
-    What it computes is what the card would compute. The seconds it reports are not the simulation's but those
-    of the cycle model for the card, so that a run is balanced as one with the card would be.
+    The results are equal to the card's. The reported seconds are not the time of the simulation but the time
+    that the cycle model predicts for the card, so that load balancing works as with a real card.
 
     Parameters
     ----------
     info
-        The device that `infer_shapes` described.
+        The device as described by `probe`.
     options
-        The run's.
+        The device options of the run.
     design
-        The trainer's design; that of the simulated card if None.
+        The trainer's design; the design of the simulated card if None.
     """
 
     def __init__(self, info: DeviceInfo, options: DeviceOptions, design: KernelDesign | None = None) -> None:
@@ -139,7 +139,7 @@ class FpgaCsimDevice(ExplainsMissing, Traceable):
 
     @classmethod
     def missing(cls) -> str:
-        """Why there is no simulation, and what to do; empty if nothing is wrong."""
+        """Return why the simulation is not available, with the remedy; empty if it is available."""
         if shutil.which("g++") is None:
             return (
                 "g++, which compiles the kernels for simulation, is not on PATH: install it (Debian: "
@@ -172,7 +172,7 @@ class FpgaCsimDevice(ExplainsMissing, Traceable):
         self.update(parameters)
 
     def trace(self, hear: QueueListener) -> None:
-        """Tell what a card's link and trainer would have done, on a virtual clock and named so."""
+        """Report modelled spans of the card's link and trainer, on a virtual clock, labelled as modelled."""
         self._hear = hear
 
     def transfer(self, batch: MiniBatch) -> _Staged:
@@ -221,7 +221,7 @@ class FpgaCsimDevice(ExplainsMissing, Traceable):
         )
 
     def _report_times(self, queue: str, name: str, seconds: float) -> None:
-        """Of something that is simulated now: as long as the model says, ended when its simulation has."""
+        """Report a span of modelled length that ends now, at the end of the simulation."""
         if self._hear is not None:
             now = time.perf_counter_ns()
             self._hear(queue, [(name, now - round(seconds * 1e9), now)])
@@ -253,7 +253,7 @@ class FpgaCsimDevice(ExplainsMissing, Traceable):
 
 
 def _weight_bytes(layout: WeightLayout) -> int:
-    """Of weights and gradients."""
+    """Return the bytes of weights and gradients."""
     return 8 * layout.num_floats
 
 

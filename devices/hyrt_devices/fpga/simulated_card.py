@@ -1,4 +1,4 @@
-"""Which card and which trainer `fpga-csim` stands for, and what the cycle model takes them to be."""
+"""Card and kernel design that `fpga-csim` simulates, with the parameters of the cycle model."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from hyrt_hls.resources import KernelDesign
 from hyrt_perfmodel.fpga_design import FpgaDesign
 
 REPORTS_VARIABLE = "HYRT_FPGA_REPORTS"
-"""Environment variable: the folder of a build whose trainer is simulated, with its reports' clock."""
+"""Environment variable: the folder of a build whose design and reported clock are simulated."""
 
 _PART = "u250"
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedCard:
-    """A card that is not there."""
+    """FPGA card that is simulated."""
 
     part: FpgaPart
-    """The part on the card."""
+    """The FPGA part on the card."""
     design: KernelDesign
-    """The design of its trainer."""
+    """The kernel design of the trainer."""
     modelled: FpgaDesign
-    """The same with the rates that its time is computed of."""
+    """The same design with the rates that the cycle model uses."""
     reported: bool = False
-    """Whether a build told the clock."""
+    """Whether the clock is from build reports."""
 
 
 def simulated_card() -> SimulatedCard:
-    """The build that HYRT_FPGA_REPORTS names, else a U250 with the trainer of the paper's Table IV.
+    """Return the build that HYRT_FPGA_REPORTS names, or a U250 with the trainer of the paper's Table IV.
 
     Raises
     ------
     ValueError
-        If the reports cannot be read, are not of one build, or not of a part that is known.
+        If the reports cannot be read, belong to several builds, or describe an unknown part.
     """
     reports = os.environ.get(REPORTS_VARIABLE)
     if not reports:
@@ -60,6 +60,6 @@ def simulated_card() -> SimulatedCard:
 
 
 def assumed_design(design: KernelDesign, part: FpgaPart) -> FpgaDesign:
-    """What the cycle model takes a trainer to be that has not been built."""
-    # Features come through one port, from one bank.
+    """Return the cycle-model parameters that are assumed for a trainer that has not been built."""
+    # Features are read through one port, from one bank.
     return replace(design.design, ddr_bytes_per_s=part.bank_bytes_per_s)

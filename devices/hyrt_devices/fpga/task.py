@@ -1,4 +1,4 @@
-"""A mini-batch, or some targets of one, as the arrays of one launch."""
+"""Conversion of a mini-batch, or of some of its targets, into the arrays of one launch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class WeightedBlock:
-    """A block with all of an aggregation's factors in its edges' weights."""
+    """Block whose edge weights include all factors of an aggregation."""
 
     indptr: Ints
     """[num_dst + 1] int32."""
@@ -36,9 +36,9 @@ class WeightedBlock:
     weights: Floats
     """[E] float32."""
     self_weights: Floats | None
-    """[num_dst] float32, what a destination's own row is added with; None where it is not."""
+    """[num_dst] float32, weight with which a destination's input row is added; None if it is not added."""
     concat: bool
-    """Whether the own row stands beside the aggregate instead."""
+    """Whether the destination's input row is concatenated with the aggregate instead."""
     num_src: int
     """Number of sources."""
 
@@ -48,7 +48,7 @@ class WeightedBlock:
 
 
 def weighted(block: Block, aggregation: Aggregation) -> WeightedBlock:
-    """Fold an aggregation into a block's edges; `max` cannot be."""
+    """Fold the factors of an aggregation into a block's edge weights; not possible for `max`."""
     factors = compute_scales(aggregation, block, np.dtype(np.float32))
     columns = block.columns.astype(np.int32, copy=False)
     weights = np.repeat(factors.row, np.diff(block.indptr))
@@ -67,10 +67,10 @@ def weighted(block: Block, aggregation: Aggregation) -> WeightedBlock:
 
 
 def edge_sections(block: WeightedBlock) -> tuple[Ints, Ints]:
-    """Forward section, by source row, and backward section, by combined row: [edges, EDGE] each."""
+    """Return the forward (by source row) and backward (by combined row) sections: [edges, EDGE] each."""
     indptr, columns, weights = _add_self_rows(block)
     num_rows = len(indptr) - 1
-    # A stable counting sort by source; and one of that by row gives each row's sources in order.
+    # A stable counting sort by source; a second one by row keeps each row's sources in order.
     by_source, rows, edges = _transposed(indptr, columns, block.num_src)
     forward = _section(by_source, rows, weights[edges])
     by_row, sources, edges = _transposed(by_source, rows, num_rows)
@@ -78,7 +78,7 @@ def edge_sections(block: WeightedBlock) -> tuple[Ints, Ints]:
 
 
 def _add_self_rows(block: WeightedBlock) -> tuple[Ints, Ints, Floats]:
-    """CSR over the rows of the combined matrix, the own rows among its edges."""
+    """Return the CSR over the rows of the combined matrix, with the self rows included as edges."""
     if block.self_weights is None and not block.concat:
         return block.indptr, block.columns, block.weights
     count = block.num_dst
@@ -117,7 +117,7 @@ def _section(indptr: Ints, to: Ints, weights: Floats) -> Ints:
 def make_records(
     blocks: Sequence[WeightedBlock], model: ModelDescription, shapes: Sequence[LayerShape]
 ) -> list[LayerRecord]:
-    """The layers' sizes; edges, dropout and places in the arena are to be filled in."""
+    """Create layer records with sizes; edges, dropout and arena offsets are filled in later."""
     return [
         LayerRecord(
             rows=block.num_dst,
@@ -136,14 +136,14 @@ def make_records(
 
 @dataclass(frozen=True, slots=True)
 class BatchTile:
-    """Some targets of a mini-batch, with all that they depend on."""
+    """Range of a mini-batch's targets, with all blocks that the targets depend on."""
 
     targets: slice
-    """Positions in the mini-batch's targets."""
+    """Range of positions in the mini-batch's targets."""
     blocks: list[WeightedBlock]
-    """The blocks of those targets."""
+    """Blocks of these targets."""
     sources: NDArray[np.intp] | None
-    """[num_src] positions of the first block's sources in the mini-batch's; None for all as they are."""
+    """[num_src] positions of the first block's sources in the mini-batch; None for all sources in order."""
 
 
 def make_task(
@@ -153,16 +153,16 @@ def make_task(
     piece: BatchTile,
     records: Sequence[LayerRecord],
 ) -> Task:
-    """The arrays of a launch; its weights are zeros, in whose place the device puts its own.
+    """Build the arrays of a launch; its weights are zeros, which the device replaces by the current weights.
 
     Parameters
     ----------
     batch, model, shapes
-        The mini-batch, what to compute, and the layers' sizes.
+        The mini-batch, the model to compute, and the layers' sizes.
     piece
-        The piece of the mini-batch.
+        The tile of the mini-batch.
     records
-        The piece's, with places in the arena.
+        The layer records of the tile, with arena offsets.
     """
     features, codes, row_scales = _features(batch.inputs, piece.sources, shapes[0])
     sections: list[Ints] = []
@@ -225,7 +225,7 @@ def _dropout(rate: float, block: Block, layer: int) -> Dropout:
 def _features(
     inputs: Any, sources: NDArray[np.intp] | None, shape: LayerShape
 ) -> tuple[Floats | Ints, int, Floats | None]:
-    """The piece's rows in words of memory, their number in `ROW_CODES`, and the scales of their codes."""
+    """Return the tile's rows in memory words, their format number in `ROW_CODES`, and the row scales."""
     if isinstance(inputs, QuantizedRows) and inputs.format.name in ROW_CODES:
         codes = inputs.codes if sources is None else inputs.codes[sources]
         scales = inputs.row_scales
@@ -234,13 +234,13 @@ def _features(
         packed = np.zeros((len(codes), row_words(shape.in_width, codes.itemsize) * LANES), np.int32)
         packed.view(codes.dtype)[:, : shape.in_width] = codes
         return packed, ROW_CODES[inputs.format.name], scales
-    # The kernel has no scales of columns.
+    # The kernel does not support column scales.
     rows = inputs.to_float32() if isinstance(inputs, QuantizedRows) else inputs.detach().numpy()
     return _padded(rows, sources, shape), ROW_CODES["float32"], None
 
 
 def _padded(rows: Floats, sources: NDArray[np.intp] | None, shape: LayerShape) -> Floats:
-    """The piece's rows, padded to whole words; the mini-batch's own where that changes nothing."""
+    """Return the tile's rows padded to whole words; the mini-batch's array itself if no change is needed."""
     width = shape.in_width
     if sources is None and width == shape.in_chunks * LANES and rows.flags.c_contiguous:
         return rows

@@ -1,4 +1,4 @@
-"""The OpenCL trainer."""
+"""OpenCL trainer."""
 
 from __future__ import annotations
 
@@ -74,22 +74,22 @@ class OpenclDevice(
     SharesLoops,
     Traceable,
 ):
-    """Trains with kernels of our own on one OpenCL device.
+    """Trainer on one OpenCL device, with hyrt's kernels.
 
-    One queue for transfers and one for computing, each with kernel objects of its own; events join them.
+    Transfers and kernels use separate queues with separate kernel objects; events synchronize the queues.
 
     Parameters
     ----------
     info
-        The device that `infer_shapes` described.
+        The device as described by `probe`.
     device
-        `pyopencl.Device`, perhaps a part of the probed one.
+        `pyopencl.Device`, possibly a sub-device of the probed one.
     options
-        The run's.
+        The device options of the run.
     tuning
-        How kernels are cut; by the type of device if None.
+        The kernel sizes; chosen by the type of device if None.
     copier
-        `pyopencl.Device`, another part of the probed one, whose queues copy chunks; `device` if None.
+        `pyopencl.Device`, another sub-device of the probed one, whose queues copy chunks; `device` if None.
     """
 
     def __init__(
@@ -120,24 +120,24 @@ class OpenclDevice(
         self._copies = Launcher(self._context, device)
         self._compute = Launcher(self._context, device)
         self._samplers: list[OpenclSampler] = []
-        # None where the device computes the objective itself.
+        # None if the device computes the objective.
         self._host_objective: Objective | None = None
         self._labels: TargetKind = "classes"
         self._hear: QueueListener | None = None
         self._replica: Replica | None = None
         self._stager: Stager | None = None
-        # None where a whole graph is cut only if it does not fit.
+        # None if a full graph is divided into chunks only when it does not fit.
         self._chunk_options: ChunkOptions | None = None
         self._budget = HostMemoryBudget()
         self._keeper: StepCheckpointer | None = None
         self._chunks: ChunkSteps | None = None
-        # Where the host computes vertices, and this device edges.
+        # Set if the host computes the vertices and this device the edges.
         self._model: HostSaga | None = None
         self._staged = HostStaged()
         self._workers = Workers(
             options.threads, f"hyrt.{info.name}.train", on_start=use_one_torch_thread, pool=BufferPool()
         )
-        # Where other devices compute columns, too.
+        # Set if other devices compute some of the columns.
         self._shared: OpenclChunkMemory | None = None
 
     @classmethod
@@ -146,7 +146,7 @@ class OpenclDevice(
 
     @classmethod
     def missing(cls) -> str:
-        """Why there is no device, or not every one that is expected, and what to do; empty if all is well."""
+        """Return why devices are missing, with the remedy; empty if no device is missing."""
         return "; ".join(survey().reasons)
 
     @classmethod
@@ -203,15 +203,15 @@ class OpenclDevice(
                 num_classes=replica.num_classes,
             )
         self.update(parameters)
-        # The first launch of a kernel compiles it, which takes longer than a step. Where not even this batch
-        # fits, what is staged first will say so.
+        # Warm up: the first launch compiles a kernel, which takes longer than a step. If even this batch does
+        # not fit, the first real mini-batch raises the error.
         with suppress(DeviceOutOfMemoryError):
             labels = placeholder_labels(self._labels, 1, replica.num_classes)
             batch = smallest_batch(len(described.layers), replica.row_width, labels)
             self.propagate(self.transfer(batch))
 
     def _load_loops(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
-        """Take a model whose vertices the host computes, and whose edges are loops of this device."""
+        """Load a model whose vertices the host computes and whose edges this device computes in loops."""
         check_loops(model, self.info.name)
         with self._health.terminal("load"):
             if self._replica is not None:
@@ -266,9 +266,9 @@ class OpenclDevice(
             stager.kept_rows = count
 
     def trace(self, hear: QueueListener) -> None:
-        """From now on hand over what each queue has run: `copies`, `run_nodes` and `sample`.
+        """Report the completed commands of each queue from now on: `copies`, `compute` and `sample`.
 
-        What a whole graph in chunks copies comes as `copy in` and `copy out`.
+        Copies of a full graph in chunks are reported as `copy in` and `copy out`.
         """
         self._hear = hear
         for sampler in self._samplers:
@@ -375,7 +375,7 @@ class OpenclDevice(
             self._compute.about = ""
 
     def _report_times(self, report: list[Span]) -> None:
-        """Hand over what queues have run: a track for each direction says what bounds it."""
+        """Report completed commands, with one track per copy direction to show the bottleneck."""
         if self._hear is not None:
             for track in ("copy in", "copy out"):
                 self._hear(track, [span for span in report if span[0].startswith(track)])
@@ -389,7 +389,7 @@ class OpenclDevice(
             self._model.release()
 
     def _new_queue(self) -> Launcher:
-        """A queue for copies of chunks."""
+        """Create a queue for copies of chunks."""
         return Launcher(self._context, self._copier)
 
     def chunk_memory(self, in_flight: int) -> OpenclChunkMemory:
@@ -447,7 +447,7 @@ class OpenclDevice(
 
 @cache
 def _part(device: Any, units: int) -> tuple[Any, str]:
-    """A sub-device of so many compute units, the same each time; the whole where it cannot be cut."""
+    """Return a sub-device with `units` compute units (cached), or the device if it cannot be partitioned."""
     import pyopencl as cl
 
     try:
@@ -458,7 +458,7 @@ def _part(device: Any, units: int) -> tuple[Any, str]:
 
 
 def _with_numbers(batch: MiniBatch) -> MiniBatch:
-    """A mini-batch whose rows the host computes with: codes as the numbers that they stand for."""
+    """Return a mini-batch for the host, with quantized rows converted to float32."""
     if not isinstance(batch.inputs, QuantizedRows):
         return batch
     return replace(batch, inputs=torch.from_numpy(batch.inputs.to_float32()))

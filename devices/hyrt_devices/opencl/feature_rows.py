@@ -20,7 +20,7 @@ _NUMBERS = {FLOAT32: 0, FLOAT16: 1, BFLOAT16: 2, INT8: 3, INT8_COLUMNS: 3}
 
 
 def code_words(row_format: RowFormat) -> dict[str, int]:
-    """What `codes.cl` is compiled with for a format."""
+    """Return the constants that `codes.cl` is compiled with for a row format."""
     return {
         "FORMAT": _NUMBERS[row_format],
         "ROW_SCALED": int(row_format.scales == "row"),
@@ -29,7 +29,7 @@ def code_words(row_format: RowFormat) -> dict[str, int]:
 
 
 def vector_of(tuning: Tuning, width: int) -> int:
-    """How many numbers at a time go through kernels that copy rows."""
+    """Return the vector width of kernels that copy rows."""
     return min(tuning.vector, 1 << (width.bit_length() - 1))
 
 
@@ -41,18 +41,18 @@ def widened(
     rows: StagedRows,
     sizes: tuple[int, int],
 ) -> Any:
-    """A buffer of rows as float32.
+    """Return a buffer with the rows as float32.
 
     Parameters
     ----------
     programs, tuning, queue
-        The device's.
+        The programs, kernel sizes and queue of the device.
     lease
-        Takes the buffer.
+        The lease that allocates the buffer.
     rows
         The rows.
     sizes
-        How many there are, and their columns.
+        Number of rows, and number of columns.
     """
     if not rows.format.is_quantized:
         return rows.codes
@@ -68,21 +68,21 @@ def widened(
 
 
 class DeviceFeatureCache:
-    """The rows that a device keeps.
+    """Feature cache: rows of frequently used vertices in device memory.
 
     Parameters
     ----------
     memory, queue
-        The device's memory, and a queue that is idle.
+        The memory of the device, and an idle queue.
     count
-        How many rows there are.
+        Number of rows.
     pieces
-        The rows, as `FeatureCacheDevice.keep_rows` takes them.
+        The rows, as in `FeatureCacheDevice.keep_rows`.
 
     Raises
     ------
     DeviceOutOfMemoryError
-        Nothing is taken then.
+        If the rows do not fit; no memory is allocated then.
     """
 
     def __init__(self, memory: DeviceMemory, queue: Launcher, count: int, pieces: Iterable[Rows]) -> None:
@@ -113,7 +113,7 @@ class DeviceFeatureCache:
         queue.write(self._rows.codes, codes, blocking=True, offset=start * codes[:1].nbytes)
         if narrow is not None and narrow.row_scales is not None:
             queue.write(self._rows.row_scales, narrow.row_scales, blocking=True, offset=4 * start)
-        # Nobody asks what these copies took.
+        # The times of these copies are not reported.
         queue.taken()
 
     def joined(
@@ -125,18 +125,18 @@ class DeviceFeatureCache:
         given: CachedOnDevice,
         sizes: tuple[int, int],
     ) -> StagedRows:
-        """The rows of a mini-batch as float32.
+        """Join cached and transferred rows into the input rows of a mini-batch, as float32.
 
         Parameters
         ----------
         programs, tuning, queue
-            The device's.
+            The programs, kernel sizes and queue of the device.
         lease
-            Takes the buffer.
+            The lease that allocates the buffer.
         given
-            The places of the rows, and those that were sent.
+            The slots of the rows, and the rows that were transferred.
         sizes
-            How many there are, and their columns.
+            Number of rows, and number of columns.
         """
         kept, sent, (count, width) = self._rows, given.sent, sizes
         assert kept is not None
@@ -159,6 +159,6 @@ class DeviceFeatureCache:
         return StagedRows(out)
 
     def release(self) -> None:
-        """Give the memory back; idempotent."""
+        """Release the memory; idempotent."""
         self._rows = None
         self._lease.release()

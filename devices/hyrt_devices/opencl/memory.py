@@ -1,4 +1,4 @@
-"""Device memory: recycled buffers within a limit, and host arrays read in place."""
+"""Device memory: reused buffers within a limit, and host arrays that are read in place."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hyrt_devices.opencl.launch import Launcher
 from hyrt_devices.opencl_host.memory_pool import DeviceMemoryPool
 
 SLACK_BYTES = 256
-"""Kernels may read this far beyond the end of a buffer of ours."""
+"""Number of bytes that kernels may read beyond the end of an allocated buffer."""
 
 
 class DeviceMemory:
-    """Hands out buffers; any thread may take and give back.
+    """Thread-safe allocator of buffers.
 
     Parameters
     ----------
@@ -45,31 +45,31 @@ class DeviceMemory:
             raise MemoryError(str(error)) from error
 
     def take(self, size_bytes: int, *, exact: bool = False) -> Any:
-        """An uninitialised buffer of at least `size_bytes`. DeviceOutOfMemoryError leaves nothing taken.
+        """Return an uninitialised buffer of `size_bytes` or more; DeviceOutOfMemoryError allocates no memory.
 
-        With `exact` it takes `SLACK_BYTES` more than asked for, and nothing else.
+        With `exact` the buffer has exactly `SLACK_BYTES` more than requested.
         """
         return self.buffers.take(size_bytes + SLACK_BYTES, exact=exact)
 
     def wrap(self, array: NDArray[Any]) -> Any:
-        """A buffer over a host array, which the device reads in place. The array must outlive it."""
+        """Return a buffer over a host array that the device reads in place. The array must outlive it."""
         import pyopencl as cl
 
         flags = cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR
         return cl.Buffer(self._context, flags, hostbuf=array)
 
     def give(self, buffer: Any) -> None:
-        """Take back a buffer of `take`."""
+        """Return a buffer of `take` to the pool."""
         self.buffers.give(buffer)
 
 
 class Lease:
-    """Buffers that go back together.
+    """Group of buffers that are released together.
 
     Parameters
     ----------
     memory
-        The memory that the pieces are from.
+        The memory in which the buffers are allocated.
     """
 
     def __init__(self, memory: DeviceMemory) -> None:
@@ -77,19 +77,19 @@ class Lease:
         self._taken: list[Any] = []
 
     def take(self, size_bytes: int, *, exact: bool = False) -> Any:
-        """A buffer of at least `size_bytes`, as `DeviceMemory.take`. Raises DeviceOutOfMemoryError."""
+        """Return a buffer of at least `size_bytes`, as `DeviceMemory.take`. Raises DeviceOutOfMemoryError."""
         buffer = self._memory.take(size_bytes, exact=exact)
         self._taken.append(buffer)
         return buffer
 
     def floats(self, *shape: int) -> Any:
-        """A buffer for float32 of a shape. Raises DeviceOutOfMemoryError."""
+        """Return a float32 buffer of a shape. Raises DeviceOutOfMemoryError."""
         return self.take(4 * int(np.prod(shape, dtype=np.int64)))
 
     def place(self, queue: Launcher, array: NDArray[Any]) -> Any:
-        """A buffer with a C-contiguous array: read in place by a device in the host's memory, else copied.
+        """Return a buffer with a C-contiguous array: read in place if the device shares memory, else copied.
 
-        The array must stay as it is until the buffer is not read any more. Raises DeviceOutOfMemoryError.
+        The array must not change until the last read of the buffer. Raises DeviceOutOfMemoryError.
         """
         if array.size and self._memory.zero_copy:
             return self._memory.wrap(array)
@@ -99,7 +99,7 @@ class Lease:
         return buffer
 
     def release(self) -> None:
-        """Give all back; idempotent."""
+        """Release all buffers; idempotent."""
         taken, self._taken = self._taken, []
         for buffer in taken:
             self._memory.give(buffer)

@@ -1,4 +1,4 @@
-"""Which OpenCL devices there are."""
+"""Discovery of OpenCL devices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hyrt_devices.opencl_host.driver_cache import driver_cache_problem, ensure_d
 from hyrt_devices.opencl_host.driver_workarounds import preserve_signal_handlers
 
 _INSTALL = 'pip install "hyrt[opencl]", or a driver of the device\'s vendor'
-# Multiply-accumulates a cycle of one compute unit of a GPU; CPUs say how wide their vectors are.
+# Multiply-accumulates per cycle of one GPU compute unit; CPUs report their vector width.
 _GPU_LANES = 64
 _HOST_BYTES_PER_S = 10e9
 _GPU_BYTES_PER_S = 200e9
@@ -20,14 +20,14 @@ _PCIE_BYTES_PER_S = 12e9
 
 
 def survey() -> DiscoveryResult[FoundDevice]:
-    """Ask every platform for its devices; those that do not answer or cannot compile are left out.
+    """List the devices of all platforms; devices that do not respond or cannot compile are left out.
 
     GPUs come first, then accelerators, then CPUs, by platform and name.
     """
     ensure_driver_cache()
     if why := pyopencl_problem():
         return DiscoveryResult([], [why])
-    # The first call makes PoCL start its threads and load its compiler.
+    # PoCL starts its threads and loads its compiler in the first call.
     with preserve_signal_handlers():
         return _survey()
 
@@ -57,7 +57,7 @@ def _survey() -> DiscoveryResult[FoundDevice]:
     pocl_cpu = False
     for order, device in rows:
         is_pocl = order[2] != 0 and order[0] == 2
-        # Of several PoCLs the newest that works: they all are the same cores.
+        # Use only the newest working PoCL: all versions run on the same cores.
         if is_pocl and pocl_cpu:
             continue
         try:
@@ -67,7 +67,7 @@ def _survey() -> DiscoveryResult[FoundDevice]:
             reasons.append(f"an OpenCL device does not answer ({error}): reinstall its driver")
             continue
         if problem is not None:
-            # Several PoCLs have one folder of compiled kernels.
+            # Several PoCL versions share one cache folder, so their problems can be equal.
             reasons += [problem] if problem not in reasons else []
             continue
         pocl_cpu = pocl_cpu or is_pocl
@@ -86,7 +86,7 @@ def _rank(device: Any) -> int:
 
 
 def _problem(device: Any) -> str | None:
-    """Why a device cannot be used, or None. Cheap: only one that looks odd has to compile something."""
+    """Return why a device cannot be used, or None. Cheap: only generic targets are test-compiled."""
     import pyopencl as cl
 
     if not device.available:
@@ -95,7 +95,7 @@ def _problem(device: Any) -> str | None:
         return f"{device.name}: it has no compiler; binaries for it need a backend of their own"
     if "PoCL" in device.version and (problem := driver_cache_problem()):
         return problem
-    # A PoCL whose LLVM is older than the CPU falls back to a target that its compiler may then refuse.
+    # If its LLVM is older than the CPU, PoCL falls back to a target that its compiler may then reject.
     if "PoCL" in device.version and re.search(r"-generic\b", device.version):
         try:
             cl.Program(cl.Context([device]), "__kernel void nothing() {}").build(devices=[device])
@@ -108,7 +108,7 @@ def _problem(device: Any) -> str | None:
 
 
 def _maker(device: Any) -> str:
-    """The implementation with its version."""
+    """Return the name of the OpenCL implementation with its version."""
     pocl = re.search(r"PoCL ([\w.+-]+)", device.platform.version)
     return f"PoCL {pocl[1]}" if pocl else f"{device.platform.name.strip()} {device.driver_version.strip()}"
 
@@ -129,7 +129,7 @@ def _info(index: int, device: Any) -> DeviceInfo:
         forms=("rows", "narrow", "cached", "aggregated") if shares else ("rows", "narrow", "cached"),
         host_cores=units if is_cpu else 0,
         link="host memory" if shares else "PCIe",
-        # Some drivers do not tell their clock.
+        # Some drivers do not report a clock frequency.
         rates=None
         if not clock_hz
         else Rates(

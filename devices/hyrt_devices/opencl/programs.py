@@ -1,4 +1,4 @@
-"""Kernels, compiled from source for the device."""
+"""Compilation of OpenCL kernels for a device."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hyrt_devices.opencl_host.driver_workarounds import preserve_signal_handlers
 Constants = Mapping[str, int | str]
 _Key = tuple[str, frozenset[tuple[str, int | str]]]
 
-# How often a program is built before its error is believed.
+# Number of attempts to build a program.
 _TRIES = 3
-# A run has a dozen; a process that trains many models forgets the oldest.
+# Maximum number of cached programs; a run has about twelve, and the oldest program is evicted.
 _MOST_BUILT = 128
-# Which files of `kernels/` make each program.
+# Source files in `kernels/` of each program.
 _FILES = {
     "aggregate": ("vectors", "codes", "aggregate"),
     "widen": ("vectors", "codes", "widen"),
@@ -31,10 +31,10 @@ _FILES = {
 
 
 class Programs:
-    """Compiles programs from the files of `kernels/`, each once for the same constants.
+    """Cache of programs compiled from the files in `kernels/`, one program per set of constants.
 
-    Any thread may use it. Each call of `kernel` makes an object of its own: one must not be used by two
-    threads.
+    Thread-safe. Each call of `kernel` returns a new kernel object, because threads must not share a kernel
+    object.
 
     Parameters
     ----------
@@ -49,13 +49,13 @@ class Programs:
         self._lock = threading.Lock()
 
     def built(self, program: str, constants: Constants) -> Any:
-        """A `pyopencl.Program`."""
+        """Return a `pyopencl.Program`, compiled on first use."""
         words = [f"-D{word}={value}" for word, value in constants.items()]
         key = (program, frozenset(constants.items()))
         return self._cached(key, lambda: self._build(source_of(program), ["-cl-mad-enable", *words]))
 
     def printed(self, source: str, name: str) -> Any:
-        """A `pyopencl.Kernel` of a source that was printed."""
+        """Return a `pyopencl.Kernel` of generated source."""
         import pyopencl as cl
 
         key = (source, frozenset[tuple[str, int | str]]())
@@ -73,8 +73,8 @@ class Programs:
         import pyopencl as cl
 
         for _ in range(_TRIES - 1):
-            # PoCL's processes share a cache of compiled kernels: one that is at the same place at the same
-            # time, or is killed there, makes a build fail now and then.
+            # Processes share PoCL's cache of compiled kernels: a concurrent build of the same kernel, or a
+            # process killed while it writes, occasionally makes a build fail.
             with suppress(cl.RuntimeError):
                 return self._build_once(source, options)
         return self._build_once(source, options)
@@ -86,13 +86,13 @@ class Programs:
             return cl.Program(self.context, source).build(options, devices=[self._device])
 
     def kernel(self, program: str, name: str, constants: Constants) -> Any:
-        """A `pyopencl.Kernel`.
+        """Return a new `pyopencl.Kernel`.
 
         Parameters
         ----------
         program
-            `aggregate`, `dequantize`, `join`, `chunk`, `product_vector`, `product_tiled`, `sizeless` (what is
-            compiled for no sizes) or `sample`.
+            `aggregate`, `widen`, `join`, `chunk`, `product_vector`, `product_tiled`, `sizeless` (kernels
+            that are independent of the model's sizes) or `sample`.
         name
             The kernel's name.
         constants
@@ -108,9 +108,9 @@ _SHARED_LOCK = threading.Lock()
 
 
 def shared_programs(device: Any) -> Programs:
-    """The programs of a device, in one context for all who open it in this process.
+    """Return the programs of a device, shared in one context by all users in this process.
 
-    Building a program again takes tens of milliseconds even where the driver has kept it.
+    Rebuilding a program takes tens of milliseconds even if the driver has cached it.
 
     Parameters
     ----------
@@ -126,12 +126,12 @@ def shared_programs(device: Any) -> Programs:
 
 
 def forget_programs(device: Any) -> None:
-    """Who opens the device next gets another context: in this one something failed."""
+    """Discard a device's context after a failure; the next open creates a new context."""
     with _SHARED_LOCK:
         _SHARED.pop(device, None)
 
 
 def source_of(program: str) -> str:
-    """A program's files, one after the other."""
+    """Return the concatenated source files of a program."""
     folder = files("hyrt_devices.opencl") / "kernels"
     return "\n".join((folder / f"{file}.cl").read_text(encoding="utf-8") for file in _FILES[program])

@@ -1,4 +1,4 @@
-"""A model on the device: its parameters, and one step over a staged mini-batch."""
+"""Model replica on the device: its parameters, and one step over a staged mini-batch."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from hyrt_devices.opencl.tuning import Tuning
 
 
 class Replica:
-    """Forward and backward in launches; parameters and gradients stay on the device.
+    """Forward and backward pass as kernel launches; parameters and gradients stay on the device.
 
     Parameters
     ----------
     programs, tuning, memory
-        The device's.
+        The programs, kernel sizes and memory of the device.
     model
         The model to compute.
     parameters
@@ -62,7 +62,7 @@ class Replica:
         self._memory = memory
         self._lease = Lease(memory)
         self.kept: DeviceFeatureCache | None = None
-        """The rows that stay on the device, where there are some."""
+        """Feature cache of the device; None without a cache."""
         self._shapes = [tuple(p.shape) for p in parameters]
         sizes = [p.numel() for p in parameters]
         self._ends = [int(end) for end in np.cumsum(sizes)]
@@ -121,14 +121,14 @@ class Replica:
 
     @property
     def row_width(self) -> int:
-        """Columns of the input rows."""
+        """Number of columns of the input rows."""
         first = self.model.layers[0]
         width = first.products[0].weight.shape[1]
         return width // 2 if first.aggregation.self_path == "concat" else width
 
     @property
     def aggregated_width(self) -> int:
-        """Columns of the aggregated input rows."""
+        """Number of columns of the aggregated input rows."""
         return self.model.layers[0].products[0].weight.shape[1]
 
     @property
@@ -137,13 +137,13 @@ class Replica:
 
     @property
     def num_parameters(self) -> int:
-        """Numbers of all trainable parameters."""
+        """Number of elements of all trainable parameters."""
         return self._ends[-1]
 
     def update(self, queue: Launcher, parameters: Sequence[torch.Tensor]) -> None:
-        """Take new weights; the copy may end later, but before anything that is enqueued afterwards."""
+        """Set new weights; the copy may complete later, but before any command that is enqueued later."""
         check_parameters(parameters, self._shapes)
-        # The last update's copy may still read these weights.
+        # The copy of the last update may still read this host array.
         queue.finish()
         for start, end, parameter in zip(self._starts, self._ends, parameters, strict=True):
             self._weights[start:end] = parameter.detach().to("cpu", torch.float32).numpy().ravel()
@@ -153,7 +153,7 @@ class Replica:
                 product.pack(queue, self.parameters)
 
     def release(self) -> None:
-        """Give weights, gradients and kept rows back."""
+        """Release weights, gradients and cached rows."""
         self._lease.release()
         if self.kept is not None:
             self.kept.release()
@@ -161,7 +161,7 @@ class Replica:
     def run(
         self, queue: Launcher, staged: StagedBatch, objective: Objective | None = None
     ) -> tuple[float, dict[str, float], list[NDArray[np.float32]]]:
-        """Loss sum, counts and gradient sums of a staged mini-batch.
+        """Compute the loss sum, counts and gradient sums of a staged mini-batch.
 
         Parameters
         ----------
@@ -170,12 +170,12 @@ class Replica:
         staged
             The mini-batch, with at least one target.
         objective
-            What the host computes of the scores; None for classification, which the device computes.
+            The objective that the host computes from the scores; None for classification on the device.
 
         Raises
         ------
         DeviceOutOfMemoryError
-            Everything taken is free again.
+            If the step does not fit; all of its buffers are released.
         """
         lease = Lease(self._memory)
         try:
@@ -203,7 +203,7 @@ class Replica:
                 queue.read(results, self.results)
             gradients = self.read_gradients(queue)
         finally:
-            # One wait for all; after an error too, since what was enqueued still uses the buffers.
+            # A single wait, also after an error: enqueued commands still use the buffers.
             queue.finish()
             lease.release()
         if host is not None:
@@ -211,7 +211,7 @@ class Replica:
         return float(results[0]), {"correct": int(results[1]), "targets": staged.targets}, gradients
 
     def read_gradients(self, queue: Launcher) -> list[NDArray[np.float32]]:
-        """The gradient of each parameter; waits for the queue."""
+        """Wait for the queue and return the gradient of each parameter."""
         flat = np.empty(self._ends[-1], np.float32)
         queue.read(flat, self.gradients)
         queue.finish()
@@ -225,7 +225,7 @@ class Replica:
     def _forward(
         self, queue: Launcher, lease: Lease, staged: StagedBatch
     ) -> tuple[list[Any], list[list[Any]]]:
-        """What each layer multiplies, and the results of its products, the last after its dropout."""
+        """Return each layer's combined input, and the results of its products, the last one after dropout."""
         given = staged.inputs
         assert given is not None
         sizes = staged.blocks[0].num_src, self.row_width
@@ -312,7 +312,7 @@ class Replica:
                 grad = out
 
     def _drop_layer(self, queue: Launcher, staged: StagedBatch, i: int, rows: Any) -> None:
-        """The dropout after layer i, of its result or of the gradient of that, in place."""
+        """Apply the dropout after layer i in place, to its result or to the gradient of the result."""
         rate = self.model.layers[i].dropout
         if rate:
             block = staged.blocks[i]

@@ -1,4 +1,4 @@
-"""Drawing neighbours on the device: the host's draws, bit for bit."""
+"""Neighbour sampling on the device, bit-identical to sampling on the host."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _TYPES = {np.dtype(np.int32): "int", np.dtype(np.int64): "long"}
 
 
 class OpenclSampler:
-    """Picks neighbours from a topology in the device's memory, or in the host's where it is shared.
+    """Neighbour sampler over a topology in device memory, or in host memory if the device shares it.
 
-    Offsets are summed on the host, and sources are numbered there too.
+    The host computes the prefix sums of the offsets and relabels the sources.
 
     Parameters
     ----------
     programs, tuning, memory, launcher
-        The device's, the launcher for this sampler alone.
+        The programs, kernel sizes and memory of the device, and a launcher that only this sampler uses.
     graph
         The graph whose topology is sampled.
 
@@ -51,7 +51,7 @@ class OpenclSampler:
         self._memory = memory
         self._queue = launcher
         self.hear: QueueListener | None = None
-        """Called with what was run, where a run is traced."""
+        """Called with the spans of completed commands if the run is traced."""
         self._graph = graph
         self._lease = Lease(memory)
         self._kernels: dict[np.dtype[Any], Any] = {}
@@ -72,7 +72,7 @@ class OpenclSampler:
         Raises
         ------
         DeviceOutOfMemoryError
-            Everything taken is free again.
+            If the hop does not fit; all of its buffers are released.
         """
         graph, num = self._graph, len(vertices)
         degrees = np.empty(num, np.int32)
@@ -115,7 +115,7 @@ class OpenclSampler:
         return Hop(degrees, offsets, neighbors)
 
     def close(self) -> None:
-        """Give the topology back; idempotent."""
+        """Release the topology's buffers; idempotent."""
         self._queue.close()
         self._lease.release()
         self._kernels = {}

@@ -1,4 +1,4 @@
-"""A mini-batch's way to the device."""
+"""Staging of mini-batches: copies to the device, and full graphs that stay there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hyrt_devices.opencl_host.batch_check import input_values
 
 @dataclass(slots=True)
 class StagedBlock:
-    """One block's buffers; None where the layer does not need them."""
+    """Buffers of one block; None if the layer does not need the buffer."""
 
     num_dst: int
     num_src: int
@@ -49,7 +49,7 @@ class StagedBlock:
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """Rows on the device, as numbers or as codes with scales that are None where the format has none."""
+    """Rows on the device, as float32 or as codes; scales are None if the format has no such scales."""
 
     codes: Any
     format: RowFormat = FLOAT32
@@ -59,7 +59,7 @@ class StagedRows:
 
 @dataclass(frozen=True, slots=True)
 class CachedOnDevice:
-    """Rows on the device of which it keeps some."""
+    """Input rows of a mini-batch that are partly in the device's feature cache."""
 
     places: Any
     """`CachedRows.places`."""
@@ -68,12 +68,12 @@ class CachedOnDevice:
 
 @dataclass(slots=True)
 class StagedBatch:
-    """What `transfer` returns and `propagate` uses up."""
+    """Staged mini-batch, returned by `transfer` and consumed by `propagate`."""
 
     owner: object
     targets: int
     normalizer: float
-    # Rows of the scores: the targets, or more where their rows are among them.
+    # Number of score rows: the targets, or more if the targets are only some of the rows.
     rows: int
     blocks: list[StagedBlock] = field(default_factory=list)
     inputs: StagedRows | CachedOnDevice | None = None
@@ -81,7 +81,7 @@ class StagedBatch:
     aggregated: bool = False
     labels: Any = None
     target_weights: Any = None
-    # Where the host computes the loss: [n] int64, [n] float32 or None, and their rows or None.
+    # Used if the host computes the loss: labels [n] int64, weights [n] float32 or None, row indices or None.
     host_labels: NDArray[Any] | None = None
     host_weights: NDArray[Any] | None = None
     host_rows: NDArray[Any] | None = None
@@ -89,16 +89,16 @@ class StagedBatch:
     lease: Lease | None = None
     # Host arrays that the device may still read.
     cached: list[Any] = field(default_factory=list)
-    # Whose buffers these are, where they stay on the device for further steps, and the mini-batch.
+    # Set if the buffers stay on the device for further steps: their owner, and the mini-batch.
     resident: StagedGraph | None = None
     whole_batch: MiniBatch | None = None
 
     def release(self) -> None:
-        """Give the buffers back, once nothing is copied into them any more; idempotent."""
+        """Release the buffers after the copies into them have completed; idempotent."""
         import pyopencl as cl
 
         for event in self.events:
-            # A copy that failed has failed the step that waited for it.
+            # An error of the copy has already been raised by the step that waited for it.
             with suppress(cl.Error):
                 event.wait()
         self.events = []
@@ -113,16 +113,16 @@ class StagedBatch:
 
 
 class StagedGraph:
-    """A mini-batch of the whole graph, whose buffers serve every step.
+    """Mini-batch of the full graph, whose buffers are shared by all steps.
 
-    They go back when another graph has taken its place and no step uses them any more.
+    The buffers are released when another graph has replaced this one and no step uses them.
 
     Parameters
     ----------
     whole
-        `MiniBatch.whole` of the steps.
+        `MiniBatch.full_graph` of the steps.
     staged
-        The first of them; its copies are over.
+        The first staged step; its copies have completed.
     """
 
     def __init__(self, whole: FullGraph, staged: StagedBatch) -> None:
@@ -132,7 +132,7 @@ class StagedGraph:
         self._lock = threading.Lock()
 
     def step(self, batch: MiniBatch) -> StagedBatch:
-        """Another step with the same buffers."""
+        """Return another step with the same buffers."""
         with self._lock:
             self._users += 1
         blocks = [
@@ -150,7 +150,7 @@ class StagedGraph:
         )
 
     def leave(self) -> None:
-        """One that used the buffers does not any more; called once by each step, and by who made this."""
+        """Drop one reference to the buffers; called once per step, and once by the creator."""
         with self._lock:
             self._users -= 1
             is_last = not self._users
@@ -159,18 +159,18 @@ class StagedGraph:
 
 
 class Stager:
-    """Puts mini-batches where the device reads them: in place if it shares the host's memory, else by copies.
+    """Stager of mini-batches: used in place if the device shares host memory, otherwise copied.
 
     Parameters
     ----------
     memory, launcher
-        The device's memory and the queue of its copies.
+        The memory of the device, and the queue for copies.
     model
         The model that will be computed.
     widths
-        Width of the first layer's aggregate, and of the input rows.
+        Width of the first layer's aggregate, and width of the input rows.
     num_classes
-        How many classes the labels have.
+        Number of classes of the labels.
     """
 
     def __init__(
@@ -189,23 +189,23 @@ class Stager:
         self._num_classes = num_classes
         self._resident: StagedGraph | None = None
         self.kept_rows = 0
-        """How many rows the device keeps."""
+        """Number of rows in the device's feature cache."""
 
     def forget(self) -> None:
-        """Give back what stays on the device from step to step."""
+        """Release the buffers that stay on the device between steps."""
         if self._resident is not None:
             self._resident.leave()
             self._resident = None
 
     def stage(self, batch: MiniBatch, owner: Any) -> StagedBatch:
-        """Start a mini-batch's copies. What is copied of the whole graph stays for all steps.
+        """Start the copies of a mini-batch; copies of a full graph are reused by all later steps.
 
         Raises
         ------
         DeviceOutOfMemoryError
-            Everything taken is free again.
+            If the mini-batch does not fit; all of its buffers are released.
         ValueError, TypeError
-            If it is not a mini-batch for the model.
+            If the mini-batch does not match the model.
         """
         if batch.full_graph is None or not len(batch.targets):
             return self._stage(batch, owner)
@@ -218,7 +218,7 @@ class Stager:
             )
         self.forget()
         first = self._stage(batch, owner)
-        # Steps to come wait for no copies.
+        # Later steps need not wait for copies.
         self._launcher.finish()
         events, first.events = first.events, []
         self._resident = StagedGraph(batch.full_graph, first)
@@ -247,7 +247,7 @@ class Stager:
         try:
             self._fill(staged, batch, values)
         except BaseException:
-            # A copy may be under way into a buffer that is about to be handed out again.
+            # A copy into a buffer that is about to be reused may still be running.
             self._launcher.finish()
             staged.release()
             raise
@@ -285,10 +285,10 @@ class Stager:
         staged.host_labels, staged.host_weights = batch.labels, batch.target_weights
         staged.host_rows = batch.target_rows
         if not batch.has_classes:
-            return  # The host computes the objective of labels that are no classes.
+            return  # The host computes the objective of labels that are not classes.
         labels, weights = batch.labels, batch.target_weights
         if batch.target_rows is not None:
-            # A row of the scores that is no target has no label.
+            # Score rows that are not targets have the label -1.
             labels = np.full(staged.rows, -1, np.int64)
             labels[batch.target_rows] = batch.labels
             if weights is not None:
@@ -299,14 +299,14 @@ class Stager:
             staged.target_weights = self._place(staged, weights, np.float32)
 
     def _block(self, staged: StagedBatch, i: int, block: Block, shared: dict[Any, Any] | None) -> StagedBlock:
-        """A block's buffers; `shared` keeps those of arrays that several blocks of the whole graph have."""
+        """Place a block's arrays; `shared` holds the buffers of arrays that full-graph blocks share."""
         layer, out = self._model.layers[i], StagedBlock(block.num_dst, block.num_src, block.seed, block.step)
 
         def place(staged: StagedBatch, array: NDArray[Any], dtype: type) -> Any:
             if shared is None:
                 return self._place(staged, array, dtype)
             if id(array) not in shared:
-                # With the array, lest another one gets its place in memory.
+                # The reference to the array keeps its id unique.
                 shared[id(array)] = array, self._place(staged, array, dtype)
             return shared[id(array)][1]
 

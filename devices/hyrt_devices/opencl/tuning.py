@@ -1,4 +1,4 @@
-"""How kernels are cut for a type of device: data, not code."""
+"""Kernel sizes per type of device: data, not code."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """Sizes that kernels are compiled with. None depends on the number of compute units, so results do not.
+    """Compile-time sizes of kernels; independent of the number of compute units, as are the results.
 
     Parameters
     ----------
     product
-        `vector`: a work item multiplies with registers; `tiled`: a work group multiplies with local memory.
+        `vector`: a work item multiplies in registers; `tiled`: a work group multiplies in local memory.
     lanes
-        Work items that share a row of an aggregation.
+        Number of work items that share a row of an aggregation.
     vector
-        Widest vector of floats.
+        Width of the widest vector, in floats.
     unroll
-        Vectors of a row that a work item keeps in registers.
+        Number of vectors of a row that a work item holds in registers.
     items
-        Work items of a group in kernels that share nothing.
+        Number of work items per group in kernels without shared data.
     grain
-        Rows of a work item (or of a group of `lanes`).
+        Number of rows per work item (or per group of `lanes`).
     product_rows, product_grain
-        Rows that a work item of the vector product multiplies at once, and in all: a multiple of those.
+        Number of rows that a work item of the vector product multiplies at once, and in total;
+        `product_grain` is a multiple of `product_rows`.
     panel
-        Columns that it multiplies at once; twice `vector`. Of the tiled product, columns that lie together in
-        sums.
+        Number of columns that a work item of the vector product multiplies at once: twice `vector`. In the
+        tiled product, number of contiguous columns in partial sums.
     weight_chunk
-        Rows behind one partial sum of a weight gradient.
+        Number of rows per partial sum of a weight gradient.
     weight_block
-        Rows of a weight that one work item packs or reduces.
+        Number of weight rows that one work item packs or reduces.
     """
 
     product: Literal["vector", "tiled"]
@@ -66,13 +67,13 @@ def _cpu(*, vector: int, rows: int, unroll: int) -> Tuning:
 
 
 CPUS = {
-    # 32 registers of 16 floats: 12 x 2 sums, 2 columns, 1 row. Less than half of them for an aggregation.
+    # 32 registers of 16 floats: 12 x 2 sums, 2 columns, 1 row. An aggregation uses less than half of them.
     16: _cpu(vector=16, rows=12, unroll=16),
     # 16 registers: 6 x 2 sums.
     8: _cpu(vector=8, rows=6, unroll=8),
     4: _cpu(vector=4, rows=6, unroll=8),
 }
-"""The settings for CPUs, by the floats of the vector registers that code is generated for."""
+"""Kernel sizes for CPUs, by the width in floats of the vector registers of the compilation target."""
 
 GPU = Tuning(
     product="tiled",
@@ -90,11 +91,11 @@ GPU = Tuning(
 
 
 def tuning_of(device: Any) -> Tuning:
-    """How to cut kernels for a `pyopencl.Device`.
+    """Return the kernel sizes for a `pyopencl.Device`.
 
-    What a CPU device says of its vectors is no guide: one PoCL states the width it was built for, another
-    that of its LLVM's taste. The registers are those of this process's CPU, unless the compiler's target does
-    not know it.
+    The vector width that a CPU device reports is unreliable: some PoCL versions report the width that PoCL
+    was built for, others the width that LLVM prefers. The width of this process's CPU is used instead,
+    unless the compiler's target is generic.
     """
     import pyopencl as cl
     import torch

@@ -1,1 +1,1 @@
-"""What every trainer that is driven through OpenCL does on the host, whatever computes on the device."""
+"""Host-side code shared by all trainers that are driven through OpenCL."""

@@ -1,4 +1,4 @@
-"""Checks of input rows of a mini-batch, and the smallest batch for warming up."""
+"""Checks of a mini-batch's input rows, and the smallest mini-batch for warm-up."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ def input_values(
     quantized: bool = False,
     cached_rows: int = 0,
 ) -> torch.Tensor | QuantizedRows | CachedRows:
-    """A mini-batch's input: its rows, or their first aggregate.
+    """Check a mini-batch and return its input: its rows, or their first aggregate.
 
     Parameters
     ----------
     batch
         The mini-batch, with at least one target.
     num_layers, num_classes
-        Layers and classes of the model.
+        Number of layers and of classes of the model.
     row_width
         Width of the input rows.
     aggregated_width
-        Width of the first layer's aggregate; None where the device takes rows only.
+        Width of the first layer's aggregate; None if the device accepts rows only.
     quantized
-        Whether the device takes rows in a narrow format.
+        Whether the device accepts quantized rows.
     cached_rows
-        How many rows the device keeps, 0 where it takes no `CachedRows`.
+        Number of rows in the device's feature cache; 0 if the device does not accept `CachedRows`.
 
     Raises
     ------
     ValueError, TypeError
-        If it is not a mini-batch for the model.
+        If the mini-batch does not match the model.
     """
     if len(batch.blocks) != num_layers:
         raise ValueError(f"the model has {num_layers} layers, the mini-batch {len(batch.blocks)} blocks")
@@ -81,7 +81,7 @@ def _checked(rows: QuantizedRows, shape: tuple[int, int]) -> QuantizedRows:
 
 
 def smallest_batch(layers: int, width: int, labels: NDArray[Any]) -> MiniBatch:
-    """One target with such labels, whose only neighbour, in every layer, is itself."""
+    """Return a mini-batch of one target with these labels, whose only neighbour in every layer is itself."""
     one = np.ones(1, np.int32)
     vertex = np.zeros(1, np.int32)
     blocks = [

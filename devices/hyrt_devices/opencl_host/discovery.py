@@ -1,4 +1,4 @@
-"""Which devices a search found, and how one of them is claimed."""
+"""Results of device discovery, and opening of a discovered device."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hyrt.errors import DeviceUnavailableError
 
 @dataclass(frozen=True, slots=True)
 class FoundDevice:
-    """A device that can be opened."""
+    """Device that can be opened."""
 
     info: DeviceInfo
-    """The device as `infer_shapes` describes it."""
+    """The device as described by `probe`."""
     device: Any
     """The `pyopencl.Device`."""
 
@@ -26,20 +26,20 @@ F = TypeVar("F", bound=FoundDevice)
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryResult(Generic[F]):
-    """What a search found, and why there is not more."""
+    """Devices that were found, and the reasons for missing devices."""
 
     found: list[F]
     """The devices, in a stable order."""
     reasons: list[str]
-    """What is wrong with what was left out, with the remedy."""
+    """Problems of the devices that were left out, with the remedies."""
 
     def of(self, info: DeviceInfo, otherwise: str) -> F:
-        """The device that `infer_shapes` told of before.
+        """Return the device that an earlier `probe` described.
 
         Raises
         ------
         DeviceUnavailableError
-            If it is not there now, with the reasons, or `otherwise` where there are none.
+            If the device is no longer available; the message has the reasons, or `otherwise` without reasons.
         """
         for found in self.found:
             if found.info.index == info.index:
@@ -48,7 +48,7 @@ class DiscoveryResult(Generic[F]):
 
 
 def pyopencl_problem() -> str:
-    """Why pyopencl cannot be imported, with the remedy; empty where it can."""
+    """Return why pyopencl cannot be imported, with the remedy; empty if it can be imported."""
     try:
         import pyopencl  # noqa: F401
     except (ImportError, OSError) as error:
@@ -58,7 +58,7 @@ def pyopencl_problem() -> str:
 
 @contextmanager
 def opening(info: DeviceInfo, remedy: str) -> Iterator[None]:
-    """Turn an OpenCL error of opening a device into DeviceUnavailableError with the remedy."""
+    """Turn an OpenCL error during the opening of a device into DeviceUnavailableError with the remedy."""
     import pyopencl as cl
 
     try:

@@ -1,4 +1,4 @@
-"""The OpenCL driver's cache of compiled programs, with checksums that detect damaged files."""
+"""Cache of compiled programs of the OpenCL driver, with checksums that detect damaged files."""
 
 from __future__ import annotations
 
@@ -99,15 +99,15 @@ def _is_complete(content: bytes) -> bool:
         return False
 
 
-# The kernels of a few runs, and what its compiler writes beside them for a while.
+# Room for the kernels of a few runs and for temporary files of the compiler.
 _LEAST_BYTES = 16 << 20
 
 
 def ensure_driver_cache() -> None:
-    """Give PoCL a temporary folder where its own cannot be written or has no space left.
+    """Set a temporary cache folder for PoCL if its cache cannot be written or has no space left.
 
-    Its kernels are then compiled anew by every process. And pyopencl, which refuses to launch a kernel where
-    it cannot keep how it did so, keeps nothing. Call it before pyopencl is imported.
+    Every process then compiles the kernels again. If pyopencl's cache is unusable, it is disabled, because
+    pyopencl refuses to launch kernels without a writable cache. Call this function before importing pyopencl.
     """
     if _unusable(user_cache_dir()):
         os.environ.setdefault("PYOPENCL_NO_CACHE", "true")
@@ -133,14 +133,14 @@ def ensure_driver_cache() -> None:
 
 
 def driver_cache_problem() -> str:
-    """Why PoCL cannot keep what it compiles, with the remedy; empty where it can."""
+    """Return why PoCL's cache is unusable, with the remedy; empty if the cache is usable."""
     own = _folder()
     why = _unusable(own)
     return why and f"{own}, where PoCL keeps compiled kernels, {why}: set POCL_CACHE_DIR to another folder"
 
 
 def _folder() -> Path:
-    """Where PoCL keeps what it compiles; it takes the variables as they are."""
+    """Return PoCL's cache folder; like PoCL, use the environment variables without expansion."""
     named, cache = os.environ.get("POCL_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME")
     if named is not None:
         return Path(named)
@@ -148,8 +148,8 @@ def _folder() -> Path:
 
 
 def _unusable(folder: Path) -> str:
-    """What is wrong with a folder that need not exist yet; empty where nothing is."""
-    # Unlike os.path, Path.exists raises where a folder above may not be entered.
+    """Return why a folder, which need not exist yet, is unusable; empty if the folder is usable."""
+    # Unlike os.path.exists, Path.exists raises if a parent folder is not accessible.
     while not os.path.exists(folder) and folder != folder.parent:
         folder = folder.parent
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):

@@ -11,16 +11,16 @@ from contextlib import contextmanager
 
 from hyrt.runtime.shutdown import STOP_SIGNALS
 
-# Filters of warnings belong to the process: a thread that restores them would restore another's.
+# Warning filters are per process: without a lock, a thread could restore another thread's filters.
 _LOCK = threading.Lock()
 
 
 @contextmanager
 def reports_ignored() -> Iterator[None]:
-    """Build programs without a warning where the compiler reports that all went well.
+    """Suppress pyopencl's warnings about compiler reports of successful builds.
 
-    pyopencl warns of any report, such as one of vectors that are wider than the processor's. One thread at a
-    time is in such a block.
+    pyopencl warns about any report, for example about vectors that are wider than the processor's. Only one
+    thread at a time runs such a block.
     """
     import pyopencl as cl
 
@@ -29,18 +29,18 @@ def reports_ignored() -> Iterator[None]:
         yield
 
 
-# More than a `struct sigaction` has on any system.
+# Upper bound of the size of `struct sigaction` on any system.
 _ACTION_BYTES = 512
 
 
 @contextmanager
 def preserve_signal_handlers() -> Iterator[None]:
-    """Keep the signals' handlers, and keep the signals from the threads that the block starts.
+    """Restore the signal handlers after the block, and block the signals in threads that the block starts.
 
-    PoCL compiles with LLVM, which takes the handlers over: at a signal it first removes the files that it is
-    writing, so that the build that is under way fails. And PoCL's threads start a linker, which Ctrl-C in a
-    terminal ends as well; PoCL then aborts the process. What a thread starts blocks the signals that it
-    blocks itself. Handlers that Python was given in the meantime stay.
+    PoCL compiles with LLVM, which replaces the handlers: on a signal, LLVM first removes the files that it is
+    writing, so that the current build fails. PoCL's threads also start a linker, which Ctrl-C in a terminal
+    terminates; PoCL then aborts the process. Threads and processes inherit the blocked signals of the thread
+    that starts them. Handlers that are set in Python during the block are kept.
     """
     before = {number: (signal.getsignal(number), _action(number)) for number in STOP_SIGNALS}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
@@ -54,12 +54,12 @@ def preserve_signal_handlers() -> Iterator[None]:
 
 
 def _action(number: int) -> bytes:
-    """What the system does at a signal: its `struct sigaction`."""
+    """Return the `struct sigaction` of a signal."""
     action = ctypes.create_string_buffer(_ACTION_BYTES)
     ctypes.CDLL(None).sigaction(number, None, action)
     return action.raw
 
 
 def _function(action: bytes) -> bytes:
-    """The handler's address, which is the first of a `struct sigaction`; the last of it is not always set."""
+    """Return the handler's address, the first field of `struct sigaction`; the last field may be unset."""
     return action[: ctypes.sizeof(ctypes.c_void_p)]

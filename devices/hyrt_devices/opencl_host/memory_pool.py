@@ -1,4 +1,4 @@
-"""Pieces of device memory within a limit, used again and again."""
+"""Pool of reusable device buffers within a memory limit."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hyrt.errors import DeviceOutOfMemoryError
 from hyrt.formatting import format_bytes
 
 PAGE_BYTES = 4096
-"""What sizes are rounded up to; XRT reads host memory that is aligned to it without a copy of its own."""
+"""Sizes are rounded up to this page size; XRT reads page-aligned host memory without an internal copy."""
 
 
 class PooledBuffer(Protocol):
-    """Memory that is made once and freed once: a `pyopencl.Buffer`, or what holds one."""
+    """Memory that is allocated once and released once: a `pyopencl.Buffer` or a wrapper of one."""
 
     @property
     def size(self) -> int: ...
@@ -33,23 +33,23 @@ def _size(piece: PooledBuffer) -> int:
 
 
 class DeviceMemoryPool(Generic[P]):
-    """Hands out pieces of memory; any thread may take and give back.
+    """Thread-safe pool of buffers.
 
-    The limit is kept before a piece is made: some implementations promise more memory than there is.
+    The limit is checked before each allocation, because some implementations report more memory than exists.
 
     Parameters
     ----------
     name
         The device's name, for messages.
     limit_bytes
-        The most that all pieces may take together.
+        Maximum total size of all buffers.
     largest_bytes
-        The most that one piece may take.
+        Maximum size of one buffer.
     make
-        Makes a piece for a place with so many bytes; raises MemoryError where the device has no room.
+        Allocates a buffer for a place with the given bytes; raises MemoryError if the device has no room.
     explain
-        What a piece is for and what to do where memory is short, from the place, the bytes asked for and the
-        pieces in use.
+        Returns the purpose of a buffer and a remedy for a lack of memory, from the place, the requested bytes
+        and the buffers in use.
     """
 
     def __init__(
@@ -66,31 +66,31 @@ class DeviceMemoryPool(Generic[P]):
         self._make = make
         self._explain = explain
         self._lock = threading.Lock()
-        # By place, the smallest first.
+        # Free buffers per place, in ascending order of size.
         self._free: dict[Hashable, list[P]] = {}
         self._lent: dict[int, P] = {}
-        # Of these, the ones that are freed when they come back.
+        # Ids of the lent buffers that are freed on return.
         self._exact: set[int] = set()
         self.allocated_bytes = 0
         self.peak_bytes = 0
-        """The most that all pieces together, in use or free, have ever taken."""
+        """Highest total size so far of all buffers, in use or free."""
 
     @property
     def used_bytes(self) -> int:
-        """Memory of the pieces in use."""
+        """Total size of the buffers in use."""
         with self._lock:
             return sum(map(_size, self._lent.values()))
 
     def take(self, min_bytes: int, place: Hashable = None, *, exact: bool = False) -> P:
-        """A piece of at least `min_intervals` bytes that belongs to a place; what it holds is not defined.
+        """Return an uninitialised buffer of at least `min_bytes` bytes for a place.
 
-        With `exact` it is a new one of just so many bytes, which is freed when it comes back: what is left of
-        the limit can be told beforehand.
+        With `exact` the buffer is newly allocated with exactly `min_bytes` bytes and freed on return, so that
+        the remaining memory is known in advance.
 
         Raises
         ------
         DeviceOutOfMemoryError
-            If it does not fit; nothing was taken.
+            If the buffer does not fit; no memory is allocated.
         """
         with self._lock:
             free = [] if exact else self._free.get(place, [])
@@ -103,7 +103,7 @@ class DeviceMemoryPool(Generic[P]):
             return piece
 
     def give(self, piece: P, place: Hashable = None) -> None:
-        """Take back a piece of `take`."""
+        """Return a buffer of `take` to the pool."""
         with self._lock:
             if self._lent.pop(id(piece), None) is None:
                 return
@@ -115,7 +115,7 @@ class DeviceMemoryPool(Generic[P]):
             piece.release()
 
     def close(self) -> None:
-        """Free every piece, those in use too."""
+        """Free all buffers, including buffers in use."""
         with self._lock:
             self._drop_free()
             lent, self._lent = self._lent, {}
@@ -125,7 +125,7 @@ class DeviceMemoryPool(Generic[P]):
             self.allocated_bytes = 0
 
     def _new(self, place: Hashable, min_bytes: int, *, exact: bool) -> P:
-        # A little larger than asked for: the sizes of successive steps differ.
+        # Slightly larger than requested, because the sizes of successive steps differ.
         roomy = min_bytes if exact else whole_pages(min_bytes + min_bytes // 8)
         chosen = max(min_bytes, min(roomy, _pages_within(self.largest_bytes)))
         if self.allocated_bytes + chosen > self.limit_bytes:
@@ -142,7 +142,7 @@ class DeviceMemoryPool(Generic[P]):
         return piece
 
     def _made(self, place: Hashable, chosen: int) -> P:
-        """A new piece; where the device has less room than the limit, those that wait for use are freed."""
+        """Allocate a buffer; if the device is full below the limit, free the unused buffers and retry."""
         try:
             return self._make(place, chosen)
         except MemoryError:
@@ -180,13 +180,13 @@ def memory_errors(
     Parameters
     ----------
     pattern
-        A regular expression that the text of such an error matches.
+        A regular expression that matches the text of such an error.
     memory
-        The device's memory, for the message.
+        The memory of the device, for the message.
     doing
-        The operation that the device was asked for.
+        The name of the operation, for the message.
     remedy
-        The remedy to name.
+        The remedy, for the message.
     """
     import pyopencl as cl
 
@@ -202,7 +202,7 @@ def memory_errors(
 
 
 def whole_pages(size_bytes: int) -> int:
-    """The bytes of the pages that hold so many."""
+    """Round a size up to whole pages."""
     return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
 
 

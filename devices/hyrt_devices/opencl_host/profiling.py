@@ -1,4 +1,4 @@
-"""When a queue's commands ran, on the device's clock."""
+"""Times of a queue's commands, on the device's clock."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 from hyrt.device import Span
 
 Command = tuple[Any, Any]
-"""What a command does, as a name or as the kernel that it runs, and its event."""
+"""Name of a command, or the kernel that it runs, with the command's event."""
 
 
 def spans(commands: Sequence[Command]) -> list[Span]:
-    """What ran and when; all of it is over."""
+    """Return the names and times of commands, which must have completed."""
     return [
         (what if isinstance(what, str) else what.function_name, *_times(event)) for what, event in commands
     ]
 
 
 def span_s(events: Sequence[Any]) -> float:
-    """Seconds from the start of the first command to the end of the last; all of them are over."""
+    """Return the seconds from the first start to the last end of commands, which must have completed."""
     if not events:
         return 0.0
     starts, ends = zip(*map(_times, events), strict=True)
@@ -27,7 +27,7 @@ def span_s(events: Sequence[Any]) -> float:
 
 
 def _times(event: Any) -> tuple[int, int]:
-    """Start and end in nanoseconds; `event.profile` takes ten times as long."""
+    """Return start and end in nanoseconds; `event.profile` would be ten times slower."""
     import pyopencl as cl
 
     return event.get_profiling_info(cl.profiling_info.START), event.get_profiling_info(cl.profiling_info.END)
