@@ -18,16 +18,17 @@ from hyrt_devices.opencl_host.profiling import Command
 
 
 class Queue:
-    """Enqueues migrations and launches on one device; one thread at a time drives it.
+    """Out-of-order command queue for migrations and launches, used by one thread at a time.
 
-    Out of order: what must come before a command is in its wait list. Markers, barriers and fills, which XRT
-    refuses through pyopencl, are not used. A command's buffers are kept until it is over: neither OpenCL's
-    kernel objects nor pyopencl's keep them.
+    The wait list of a command contains its predecessors. Markers, barriers and fills are not used, because
+    XRT rejects them through pyopencl. The queue references a command's buffers until the command has
+    completed: neither OpenCL's nor pyopencl's kernel objects do.
 
     Parameters
     ----------
     context, device
-        The device is named: a queue made for a context alone would use the parent of a sub-device.
+        The context and the device; the device is needed because a queue created for a context alone
+        would use the parent of a sub-device.
     """
 
     def __init__(self, context: Any, device: Any) -> None:
@@ -40,15 +41,15 @@ class Queue:
         self._kept: list[tuple[Any, Any]] = []
 
     def to_device(self, buffers: Sequence[Any]) -> Any:
-        """Bring what the host wrote in buffers to the device; returns the event."""
+        """Migrate buffers that the host wrote to the device, and return the event."""
         return self._migrate(buffers, 0)
 
     def reserve(self, buffers: Sequence[Any]) -> Any:
-        """Make a place on the device for buffers that it only writes; returns the event."""
+        """Allocate device memory for buffers that the device only writes, and return the event."""
         return self._migrate(buffers, self._cl.mem_migration_flags.CONTENT_UNDEFINED)
 
     def to_host(self, buffers: Sequence[Any], after: Sequence[Any]) -> Any:
-        """Bring what the device wrote to the host; returns the event."""
+        """Migrate buffers that the device wrote to the host, and return the event."""
         return self._migrate(buffers, self._cl.mem_migration_flags.HOST, after)
 
     def _migrate(self, buffers: Sequence[Any], flags: int, after: Sequence[Any] = ()) -> Any:
@@ -58,7 +59,7 @@ class Queue:
         return self._keep(event, (list(buffers), list(after)))
 
     def launch(self, kernel: Any, buffers: Sequence[Any], after: Sequence[Any]) -> Any:
-        """Run a kernel, its first arguments these buffers, once; returns the event."""
+        """Launch a kernel once with these buffers as its first arguments, and return the event."""
         for position, buffer in enumerate(buffers):
             kernel.set_arg(position, buffer)
         event = self._cl.enqueue_nd_range_kernel(
@@ -73,11 +74,11 @@ class Queue:
         return event
 
     def flush(self) -> None:
-        """Start what is enqueued."""
+        """Start the enqueued commands."""
         self._queue.flush()
 
     def wait(self, events: Sequence[Any]) -> None:
-        """Wait until events are over.
+        """Wait for the completion of events.
 
         Raises
         ------
@@ -91,56 +92,56 @@ class Queue:
         for event in events:
             status = event.command_execution_status
             if status < 0:
-                # Some implementations wait without a word for what has failed.
+                # Some implementations do not raise an error from a wait for a failed command.
                 raise self._cl.RuntimeError(f"a command ended with status {status}")
 
     def settle(self) -> None:
-        """Wait for all, whether it failed or not; nothing is kept then."""
+        """Wait for all commands, including failed ones, and drop the references to their buffers."""
         kept, self._kept = self._kept, []
         if kept:
             with suppress(self._cl.Error):
                 self._queue.flush()
         for event, _ in kept:
-            # What failed has been raised by the call that it failed in.
+            # Errors have already been raised by the calls that they occurred in.
             with suppress(self._cl.Error):
                 event.wait()
 
     def close(self) -> None:
-        """Wait for all, and let go of the queue; idempotent, valid after the device failed."""
+        """Wait for all commands and release the queue; idempotent, valid after a device failure."""
         if self._queue is not None:
             self.settle()
             self._queue = None
 
 
 def is_over(event: Any) -> bool:
-    """Whether a command has ended well: only then it has times."""
+    """Return whether a command has completed without an error; only then does it have times."""
     import pyopencl as cl
 
     return bool(event.command_execution_status == cl.command_execution_status.COMPLETE)
 
 
-# Of the kernel's arguments, by position; a task brings the first group, its compute unit has the others.
+# Positions of the kernel's arguments: `INPUTS` are set per task, the others belong to the compute unit.
 INPUTS = {"features": 0, "edges": 1, "labels": 3, "target_weights": 4, "vertices": 5, "task": 6}
 WEIGHTS, SCORES, GRADIENTS, RESULTS = 2, 7, 8, 9
 OF_THE_MODEL = frozenset({WEIGHTS, GRADIENTS, RESULTS})
-"""Arguments whose slots are taken with the model and stay."""
+"""Arguments whose slots are allocated when the model is loaded, and kept."""
 
 
 @dataclass(slots=True)
 class StagedTask:
-    """One launch's arrays."""
+    """Slots and events of one launch."""
 
     unit: int
-    """Number of the compute unit that runs it."""
+    """Index of the compute unit that runs the task."""
     slots: dict[int, Slot]
-    """Slots by argument: the inputs, and the scores that it writes."""
+    """Slots by argument: the inputs, and the scores that the launch writes."""
     events: list[Any]
-    """The events that must be over before it is launched."""
+    """Events that must complete before the launch."""
 
 
 @dataclass(slots=True, eq=False)
 class StagedTasks:
-    """What `transfer` returns and `propagate` uses up."""
+    """Staged tasks of a mini-batch, returned by `transfer` and consumed by `propagate`."""
 
     owner: Any
     targets: int
@@ -148,7 +149,7 @@ class StagedTasks:
     tasks: list[StagedTask] = field(default_factory=list)
 
     def release(self, pools: BufferPools) -> None:
-        """Give the slots back, once nothing uses them any more; idempotent."""
+        """Release the slots, which must be idle; idempotent."""
         tasks, self.tasks, self.owner = self.tasks, [], None
         for task in tasks:
             for slot in task.slots.values():
@@ -156,20 +157,20 @@ class StagedTasks:
 
 
 class TaskStager:
-    """Puts tasks into slots and starts their way to the card; one thread at a time drives it.
+    """Stager that copies tasks into slots and starts their transfer, used by one thread at a time.
 
     Parameters
     ----------
     programs, pools
-        The device's.
+        The programs and buffer pools of the device.
     queue
-        The queue of the transfers.
+        The queue for transfers.
     """
 
     def __init__(self, programs: TrainerPrograms, pools: BufferPools, queue: Queue) -> None:
         self._pools = pools
         self._queue = queue
-        # Objects of this thread's own; they are never launched.
+        # Separate kernel objects for this thread; they are never launched.
         self._kernels = [programs.kernel(unit) for unit in range(programs.num_units)]
 
     @property
@@ -177,26 +178,26 @@ class TaskStager:
         return len(self._kernels)
 
     def stage(self, staged: StagedTasks, tasks: Sequence[Task]) -> None:
-        """Start the transfer of a mini-batch's tasks, compute units in turn.
+        """Start the transfer of a mini-batch's tasks, assigned to compute units round-robin.
 
         Raises
         ------
         DeviceOutOfMemoryError
-            Everything taken is free again.
+            If the tasks do not fit; all of their slots are released.
         """
         try:
             for number, task in enumerate(tasks):
                 staged.tasks.append(self._task(number % self.num_units, task, staged))
             self._queue.flush()
         except BaseException:
-            # A slot may be on its way to the card.
+            # The transfer of a slot may still be running.
             self._queue.settle()
             staged.release(self._pools)
             raise
 
     def _task(self, unit: int, task: Task, staged: StagedTasks) -> StagedTask:
         slots: dict[int, Slot] = {}
-        # In the list before it is whole: what fails half-way gives back what it has.
+        # Created before all slots are allocated: after a failure half-way, the allocated slots are released.
         made = StagedTask(unit, slots, [])
         try:
             for name, argument in INPUTS.items():
@@ -213,20 +214,20 @@ class TaskStager:
         return made
 
     def take(self, unit: int, argument: int, size_bytes: int, *, written: bool = False) -> Slot:
-        """A slot in the memory bank of a compute unit's argument. Raises DeviceOutOfMemoryError."""
+        """Return a slot in the memory bank of a compute unit's argument. Raises DeviceOutOfMemoryError."""
         slot = self._pools.take(BufferPlace(unit, argument, written), size_bytes)
         if slot.fresh:
-            # XRT chooses the bank by the first argument that a buffer is set as; after its first command it
-            # is too late.
+            # XRT chooses the memory bank by the first kernel argument that a buffer is set as; the argument
+            # must be set before the buffer's first command.
             self._kernels[unit].set_arg(argument, slot.buffer)
         return slot
 
     def flush(self) -> None:
-        """Start what `bring` enqueued."""
+        """Start the commands that `bring` enqueued."""
         self._queue.flush()
 
     def bring(self, slots: Any) -> list[Any]:
-        """Start the transfer of slots, and make places for what the device will write; returns the events."""
+        """Start the transfer of slots, allocate device memory for written slots, and return the events."""
         slots = list(slots)
         read = [slot.buffer for slot in slots if not slot.place.written]
         written = [slot.buffer for slot in slots if slot.place.written and slot.fresh]
@@ -238,13 +239,13 @@ class TaskStager:
         return events
 
 
-# Of gradients and results: one is read back while the other is written.
+# Double buffering of gradients and results: one is read back while the other is written.
 _OUTPUTS = 2
 
 
 @dataclass(slots=True)
 class _Output:
-    """Where one launch leaves its sums."""
+    """Output slots of one launch."""
 
     gradients: Slot
     results: Slot
@@ -252,7 +253,7 @@ class _Output:
 
 @dataclass(slots=True)
 class _Unit:
-    """A compute unit; the events are those of the last copy of weights and of the last launch."""
+    """Compute unit, with the events of the last transfer of weights and of the last launch."""
 
     kernel: Any
     weights: Slot
@@ -263,7 +264,7 @@ class _Unit:
 
 @dataclass(slots=True)
 class _InFlightLaunch:
-    """A launch, and the way of its sums to the host."""
+    """Launch in flight, with the event of the transfer of its sums to the host."""
 
     unit: int
     launch: Any
@@ -273,42 +274,42 @@ class _InFlightLaunch:
 
 @dataclass(slots=True)
 class Sums:
-    """What tasks computed, added up."""
+    """Sums of the results of tasks."""
 
     gradients: NDArray[np.float32]
-    """float32, packed as the weights."""
+    """float32, packed in the layout of the weights."""
     loss_sum: float = 0.0
     correct: int = 0
-    """`loss_sum` and `correct`: over all targets."""
+    """`loss_sum` and `correct`: sums over all targets."""
     commands: list[Command] = field(default_factory=list)
-    """The launches, and what was read back."""
+    """The launches, and the transfers of their results to the host."""
 
     @property
     def events(self) -> list[Any]:
-        """Of the commands."""
+        """Events of the commands."""
         return [event for _, event in self.commands]
 
 
 class ComputeUnits:
-    """Launches tasks on compute units in turn, and adds up their sums in the order of the tasks.
+    """Round-robin launcher of tasks on compute units, which adds up their sums in the order of the tasks.
 
-    So the sums do not depend on which unit is done first, nor on how many there are.
+    The sums therefore depend neither on the order in which units finish nor on the number of units.
 
     Parameters
     ----------
     programs, pools
-        The device's.
+        The programs and buffer pools of the device.
     stager
-        Places buffers.
+        The stager that allocates the slots.
     queue
-        The queue of the launches.
+        The queue for launches.
     weight_floats
-        Floats of the packed weights, and of the gradients.
+        Number of floats of the packed weights, and of the gradients.
 
     Raises
     ------
     DeviceOutOfMemoryError
-        If weights and gradients do not fit; nothing is taken then.
+        If weights and gradients do not fit; no memory is allocated then.
     """
 
     def __init__(
@@ -345,26 +346,26 @@ class ComputeUnits:
         return self._slots[-1]
 
     def release(self) -> None:
-        """Give the memory back; nothing may be running."""
+        """Release the memory; no command may be running."""
         slots, self._slots, self._units = self._slots, [], []
         for slot in slots:
             self._pools.give(slot)
 
     def update(self, weights: NDArray[np.float32]) -> list[Any]:
-        """Start the way of new weights to every unit, and return its events; nothing may be running."""
+        """Start the transfer of new weights to all units and return its events; no launch may be running."""
         for unit in self._units:
-            # The card may still be reading what the last update wrote.
+            # The card may still be reading the weights of the last update.
             self._queue.wait(unit.brought)
             unit.weights.fill(weights)
             fresh = [slot for output in unit.outputs for slot in (output.gradients, output.results)]
             unit.brought = self._stager.bring([unit.weights, *fresh])
-        # Launches of another queue wait for it, and the last step's transfer may have been the last that
-        # starts this one.
+        # Launches on another queue wait for this transfer, and there may be no later transfer that would
+        # flush this queue.
         self._stager.flush()
         return [event for unit in self._units for event in unit.brought]
 
     def run(self, tasks: Sequence[StagedTask]) -> Sums:
-        """Run tasks, and wait for their sums."""
+        """Run tasks and wait for their sums."""
         sums = Sums(np.zeros(self._floats, np.float32))
         flights: deque[_InFlightLaunch] = deque()
         for number, task in enumerate(tasks):

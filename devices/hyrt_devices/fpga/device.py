@@ -1,4 +1,4 @@
-"""The FPGA trainer: tasks run by the kernel of an xclbin, through XRT's OpenCL."""
+"""FPGA trainer: tasks run by the kernel of an xclbin, through XRT's OpenCL."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from hyrt_devices.opencl_host.profiling import Command, span_s, spans
 
 
 class FpgaDevice(ExplainsMissing, Traceable):
-    """Trains on one card; a mini-batch that does not fit on the chip is trained in tiles.
+    """Trainer on one card; a mini-batch that does not fit on the chip is trained in tiles.
 
-    One queue for transfers and one for launches, each with kernel objects of its own; events join them.
+    Transfers and launches use separate queues with separate kernel objects; events synchronize the queues.
 
     Parameters
     ----------
     info
-        The device that `infer_shapes` described.
+        The device as described by `probe`.
     context, device
-        `pyopencl.Context` with the one `pyopencl.Device`.
+        `pyopencl.Context` with a single `pyopencl.Device`.
     options
-        The run's.
+        The device options of the run.
     programs
         The programs that provide the kernel.
     """
@@ -67,7 +67,7 @@ class FpgaDevice(ExplainsMissing, Traceable):
         self._layout: WeightLayout | None = None
         self._units: ComputeUnits | None = None
         self._hear: QueueListener | None = None
-        # Where somebody hears: what is under way to the card beside mini-batches.
+        # Only if the run is traced: transfers of weights that have not been reported yet.
         self._brought: list[Command] = []
 
     @classmethod
@@ -76,12 +76,12 @@ class FpgaDevice(ExplainsMissing, Traceable):
 
     @classmethod
     def missing(cls) -> str:
-        """Why there is no card to train on, and what to do; empty if nothing is wrong."""
+        """Return why no card is available, with the remedy; empty if cards are available."""
         return "; ".join(survey().reasons)
 
     @classmethod
     def unsupported_reason(cls, model: torch.nn.Module) -> str:
-        """Why the kernels do not run a model (perhaps on the meta device); empty where they do."""
+        """Return why the kernels do not support a model (possibly on the meta device); empty if they do."""
         try:
             described(model, "the FPGA trainer")
         except UnsupportedModelError as error:
@@ -117,13 +117,13 @@ class FpgaDevice(ExplainsMissing, Traceable):
         self.update(parameters)
 
     def trace(self, hear: QueueListener) -> None:
-        """From now on hand over what each queue has run: `transfers` and `launches`."""
+        """Report the completed commands of each queue from now on: `transfers` and `launches`."""
         self._hear = hear
 
     def transfer(self, batch: MiniBatch) -> StagedTasks:
         with self._health.terminal("transfer"), self._memory_errors("transfer"):
             model = self._health.loaded(self._model)
-            # What was staged for another model is as foreign as what another device staged.
+            # A mini-batch that was staged for another model is rejected, as is another device's.
             staged = StagedTasks(owner=self._units, targets=len(batch.targets), normalizer=batch.normalizer)
             if staged.targets:
                 self._stager.stage(
@@ -153,7 +153,7 @@ class FpgaDevice(ExplainsMissing, Traceable):
                         "transfers", spans([*self._arrived(), *(("task", event) for event in arrived)])
                     )
             finally:
-                # After an error too: what was launched still uses the buffers.
+                # Also after an error: launched commands still use the buffers.
                 self._launches.settle()
                 staged.release(self._pools)
             gradients = layout.unpack(sums.gradients) if staged.targets else []
@@ -173,7 +173,7 @@ class FpgaDevice(ExplainsMissing, Traceable):
                 self._brought += [("weights", event) for event in events]
 
     def _arrived(self) -> list[Command]:
-        """The ways of weights that are over; a unit without a task has not waited for its own."""
+        """Return the completed transfers of weights; units without tasks have not waited for theirs."""
         brought, self._brought = self._brought, []
         over = [command for command in brought if is_over(command[1])]
         self._brought = [command for command in brought if command not in over]
@@ -181,13 +181,13 @@ class FpgaDevice(ExplainsMissing, Traceable):
 
     def close(self) -> None:
         self._health.close()
-        # Both, before any memory goes: launches wait for transfers.
+        # Close both queues before memory is released, because launches wait for transfers.
         self._transfers.close()
         self._launches.close()
         self._model = self._layout = self._units = None
         self._pools.slots.close()
 
     def _memory_errors(self, doing: str) -> AbstractContextManager[None]:
-        # Other errors may mean anything: XRT reports what it has no number for as OUT_OF_HOST_MEMORY.
+        # Only this error is specific: XRT reports errors without a code as OUT_OF_HOST_MEMORY.
         remedy = "use narrower layers" if doing in ("load", "update") else "give it fewer targets"
         return memory_errors("MEM_OBJECT_ALLOCATION_FAILURE", self._pools.slots, doing, remedy)

@@ -1,4 +1,4 @@
-"""Page-aligned host memory with a device buffer over each piece, used again and again."""
+"""Pools of reusable page-aligned host memory, each piece with a device buffer over it."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from hyrt_devices.opencl_host.memory_pool import DeviceMemoryPool, whole_pages
 
 @dataclass(frozen=True, slots=True)
 class BufferPlace:
-    """Where a buffer belongs: its memory bank follows from it, and stays."""
+    """Compute unit and argument of a buffer, which determine its memory bank permanently."""
 
     unit: int
-    """Number of the compute unit."""
+    """Index of the compute unit."""
     argument: int
     """Position of the kernel's argument."""
     written: bool = False
-    """Whether the device writes it, and only writes it."""
+    """Whether the device only writes the buffer."""
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """One buffer with the host memory that it is over."""
+    """Device buffer with the host memory under it."""
 
     place: BufferPlace
-    """The place that it belongs to."""
+    """The place of the buffer."""
     memory: NDArray[np.uint8]
-    """[size] uint8, from a page's start to a page's end."""
+    """[size] uint8, whole pages."""
     buffer: Any
     """`pyopencl.Buffer`."""
     fresh: bool = True
-    """Whether no command has used it yet."""
+    """Whether the buffer has not been used by a command yet."""
 
     @property
     def size(self) -> int:
-        """How many bytes it has."""
+        """Number of bytes."""
         return self.memory.nbytes
 
     def release(self) -> None:
@@ -48,7 +48,7 @@ class Slot:
         self.buffer.release()
 
     def view(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """The first bytes as an array."""
+        """Return the first bytes as an array."""
         count = int(np.prod(shape, dtype=np.int64))
         return self.memory[: count * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
 
@@ -58,10 +58,10 @@ class Slot:
 
 
 class BufferPools:
-    """Hands out slots; any thread may take and give back.
+    """Thread-safe pools of slots.
 
-    A slot is used again only where it was first: XRT puts a buffer in the memory bank of the first argument
-    that it is set as.
+    A slot is reused only for its first place, because XRT allocates a buffer in the memory bank of the first
+    argument that the buffer is set as.
 
     Parameters
     ----------
@@ -70,8 +70,8 @@ class BufferPools:
     name, limit_bytes, largest_bytes
         The parameters of `DeviceMemoryPool`.
     of_the_model
-        Arguments whose slots hold the model's weights and gradients: they are what no smaller mini-batch
-        makes room for.
+        Arguments whose slots hold the model's weights and gradients, for which a smaller mini-batch frees no
+        memory.
     """
 
     def __init__(
@@ -89,12 +89,12 @@ class BufferPools:
         )
 
     def take(self, place: BufferPlace, size_bytes: int) -> Slot:
-        """A slot of at least `size_bytes`; what it holds is not defined.
+        """Return an uninitialised slot of at least `size_bytes`.
 
         Raises
         ------
         DeviceOutOfMemoryError
-            If it does not fit; nothing was taken.
+            If the slot does not fit; no memory is allocated.
         """
         return self.slots.take(whole_pages(max(size_bytes, 1)), place)
 
@@ -103,7 +103,7 @@ class BufferPools:
 
         flags = cl.mem_flags.WRITE_ONLY if place.written else cl.mem_flags.READ_ONLY
         try:
-            # Private: what is shared lies in a file system of its own, with a limit of its own.
+            # Private: shared mappings are in a separate file system with a separate limit.
             pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             memory = np.frombuffer(pages, np.uint8)
             return Slot(
@@ -113,7 +113,7 @@ class BufferPools:
             raise MemoryError(str(error)) from error
 
     def give(self, slot: Slot) -> None:
-        """Take back a slot of `take`."""
+        """Return a slot of `take` to the pool."""
         slot.fresh = False
         self.slots.give(slot, slot.place)
 
@@ -125,16 +125,16 @@ class BufferPools:
 
 
 def remedy(requested_bytes: int, resident_bytes: int, limit_bytes: int) -> str:
-    """What to do where memory is short.
+    """Return the remedy for a lack of device memory.
 
     Parameters
     ----------
     requested_bytes
-        Bytes asked for the model; 0 for a mini-batch.
+        Number of bytes requested for the model; 0 for a mini-batch.
     resident_bytes
-        Bytes of the model's weights and gradients that are there.
+        Number of bytes of the model's allocated weights and gradients.
     limit_bytes
-        Bytes that there are in all.
+        Total number of bytes.
     """
     if requested_bytes:
         return "the model itself is too large, whatever the mini-batch: use fewer or narrower layers"

@@ -1,4 +1,4 @@
-"""Which FPGA cards there are, and with which xclbin."""
+"""Discovery of FPGA cards and of their xclbin."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ XCLBIN_VARIABLE = "HYRT_XCLBIN"
 _EMULATION_VARIABLE = "XCL_EMULATION_MODE"
 _PLATFORM = "Xilinx"
 _BUILD = "build one with hyrt's Makefile (docs/fpga.md)"
-# Where a card does not say: a U250's clock and four banks of DDR4, and PCIe of 16 lanes, generation 3.
+# Defaults if a card does not state its rates: clock and four DDR4 banks of a U250, PCIe 3.0 x16.
 _CLOCK_HZ = 300e6
 _MEMORY_BYTES_PER_S = 77e9
 _PCIE_BYTES_PER_S = 12e9
@@ -28,13 +28,13 @@ _PCIE_BYTES_PER_S = 12e9
 
 @dataclass(frozen=True, slots=True)
 class FoundCard(FoundDevice):
-    """A card with the xclbin that it is programmed with."""
+    """FPGA card with the xclbin that it is programmed with."""
 
     xclbin: Xclbin
 
 
 def xclbin_path() -> Path:
-    """The xclbin to use: what HYRT_XCLBIN names, else `hyrt/hyrt_train.xclbin` in the user's data folder."""
+    """Return the xclbin path: HYRT_XCLBIN, or `hyrt/hyrt_train.xclbin` in the user's data folder."""
     named = os.environ.get(XCLBIN_VARIABLE)
     if named:
         return Path(os.path.expanduser(named))
@@ -43,9 +43,9 @@ def xclbin_path() -> Path:
 
 
 def survey() -> DiscoveryResult[FoundCard]:
-    """Ask XRT for its cards, in its order.
+    """List the cards of XRT, in XRT's order.
 
-    Cheap, and never raises; OpenCL is not even loaded where XRT is not installed for it.
+    Cheap, and never raises; OpenCL is not loaded unless XRT is installed as one of its drivers.
     """
     try:
         return DiscoveryResult(_found(), [])
@@ -96,12 +96,12 @@ def _check_card() -> str:
 
 
 def has_xrt() -> bool:
-    """Whether XRT is among the drivers that the OpenCL loader would load."""
+    """Return whether XRT is among the drivers that the OpenCL loader would load."""
     return any("xilinxopencl" in library for library in _drivers())
 
 
 def _drivers() -> list[str]:
-    """Libraries that the OpenCL loader would load, read where the loaders in use read them."""
+    """Return the libraries that the OpenCL loader would load, from the places that common loaders read."""
     libraries = [name for name in os.environ.get("OCL_ICD_FILENAMES", "").split(os.pathsep) if name]
     named = os.environ.get("OCL_ICD_VENDORS") or os.environ.get("OPENCL_VENDOR_PATH") or "/etc/OpenCL/vendors"
     place = Path(named)
@@ -114,21 +114,21 @@ def _drivers() -> list[str]:
         else:
             libraries.append(named)
     except OSError:
-        # A loader that cannot read it loads nothing either.
+        # A loader cannot read these files either, and loads no further drivers.
         return libraries
     return libraries
 
 
 def emulation() -> str:
-    """How XRT emulates a card in this process: `hw_emu`, `sw_emu`, `noop`; empty on a real one."""
+    """Return XRT's emulation mode in this process: `hw_emu`, `sw_emu`, `noop`; empty for a real card."""
     return os.environ.get(_EMULATION_VARIABLE, "")
 
 
 def _check_mode(xclbin: Xclbin) -> None:
-    """XRT's own message for an xclbin of the other world does not say what is wrong."""
+    """Check that xclbin and emulation mode match, because XRT's message for a mismatch is unclear."""
     wanted = xclbin.mode if xclbin.mode.endswith("_emu") else ""
     given = emulation()
-    # `noop` takes any.
+    # `noop` accepts any xclbin.
     if given != wanted and given != "noop":
         remedy = f"set {_EMULATION_VARIABLE}={wanted}" if wanted else f"unset {_EMULATION_VARIABLE}"
         raise DeviceUnavailableError(

@@ -21,7 +21,7 @@ from hyrt_devices.opencl_host.batch_check import input_values
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Why a task does not fit: words that it takes in each bank, and how many there are."""
+    """Reason why a task does not fit: the needed and the available words per bank."""
 
     memory: str
     """`sums` or `rows`, the two parts of a bank."""
@@ -29,7 +29,7 @@ class Shortage:
     available: int
 
 
-# In which order matrices take their places: no order is best for all tasks, and each costs some microseconds.
+# Orders in which matrices are placed: no order is best for all tasks, and each costs a few microseconds.
 _ORDERS: tuple[Callable[[Region], tuple[int, ...]], ...] = (
     lambda region: (-region.words,),
     lambda region: (region.first_step, -region.words),
@@ -38,18 +38,18 @@ _ORDERS: tuple[Callable[[Region], tuple[int, ...]], ...] = (
 
 
 def lay_out(records: Sequence[LayerRecord], limits: KernelDesign) -> list[LayerRecord] | Shortage:
-    """Give every matrix of a task its place; those that never hold data at the same time may share it.
+    """Assign an arena offset to every matrix of a task; matrices with disjoint lifetimes may share memory.
 
     Parameters
     ----------
     records
-        The layers; their offsets are not read.
+        The layer records; their offsets are ignored.
     limits
-        The design whose arena it is.
+        The design that defines the arena.
 
     Returns
     -------
-    The records with their offsets, or what is missing.
+    The records with their offsets, or the shortage.
     """
     base = row_base(limits.arena_words)
     kept = arena_regions(records, limits.pes)
@@ -67,7 +67,7 @@ def lay_out(records: Sequence[LayerRecord], limits: KernelDesign) -> list[LayerR
 
 
 def _stack(resident: Sequence[Region]) -> tuple[dict[tuple[int, str], int], int]:
-    """Each matrix's offset, the lowest that is free through its life, and the words they take together."""
+    """Return each matrix's offset, the lowest one free during its lifetime, and the total height in words."""
     places: dict[tuple[int, str], int] = {}
     height = 0
     for number, region in enumerate(resident):
@@ -94,17 +94,17 @@ def build_tasks(
     *,
     min_tasks: int = 1,
 ) -> list[Task]:
-    """Tasks whose scores, loss sums, hits and gradients add up to the mini-batch's.
+    """Build tasks whose scores, loss sums, hits and gradients add up to the mini-batch's.
 
-    Targets are halved until each tile fits into the arena. What tiles have in common, each computes for
-    itself: an edge's weight and a dropout mask depend on the mini-batch alone, and sums over targets are sums
+    Targets are halved until each tile fits into the arena. Each tile recomputes the rows that it shares with
+    other tiles: edge weights and dropout masks depend only on the mini-batch, and sums over targets are sums
     over tiles.
 
     Parameters
     ----------
     batch
-        The mini-batch, with at least one target and with relabelled blocks; its inputs are rows,
-        of float32 or in a narrow format.
+        The mini-batch, with at least one target and with relabelled blocks; its inputs are rows, float32 or
+        quantized.
     model
         The model to compute.
     limits
@@ -112,11 +112,11 @@ def build_tasks(
     device
         The device's name, for messages.
     min_tasks
-        How many tasks are wanted, for as many compute units; each has at least one target.
+        Minimum number of tasks, one per compute unit; each task has at least one target.
 
     Returns
     -------
-    In the order of the targets. The weights of each are zeros: the device has its own.
+    The tasks in the order of the targets. The weights of the tasks are zeros: the device holds the weights.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def build_tasks(
     UnsupportedModelError
         As `layer_shapes`.
     ValueError, TypeError
-        If it is not a mini-batch for the model.
+        If the mini-batch does not match the model.
     """
     shapes = layer_shapes(model, device)
     _check(batch, shapes)
@@ -182,7 +182,7 @@ def _check(batch: MiniBatch, shapes: Sequence[LayerShape]) -> None:
 
 
 def _cut(blocks: Sequence[WeightedBlock], start: int, stop: int) -> BatchTile:
-    """Targets `start` to `stop`, from the last block down with what each layer's destinations need."""
+    """Cut out targets `start` to `stop`, with the sources of each layer, from the last block to the first."""
     if (start, stop) == (0, blocks[-1].num_dst):
         return BatchTile(slice(start, stop), list(blocks), None)
     rows: NDArray[np.intp] = np.arange(start, stop)
@@ -194,7 +194,7 @@ def _cut(blocks: Sequence[WeightedBlock], start: int, stop: int) -> BatchTile:
 
 
 def _cut_block(block: WeightedBlock, rows: NDArray[np.intp]) -> tuple[WeightedBlock, NDArray[np.intp]]:
-    """Some destinations of a block; and its sources: these destinations, then the others in order."""
+    """Cut destinations out of a block; the sources are these destinations, then other sources in order."""
     counts = np.diff(block.indptr)[rows]
     indptr = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(counts, out=indptr[1:])

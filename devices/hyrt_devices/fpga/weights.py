@@ -1,4 +1,4 @@
-"""Where the parameters of a model lie in a task's weights, and their gradients in what a launch writes."""
+"""Layout of a model's parameters in a task's weights, and of the gradients in a launch's output."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ _INSTEAD = "train it on cpu or cuda"
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """Sizes of a layer, and where its weights start."""
+    """Sizes of a layer, and the offset of its weights."""
 
     parts: int
-    """Rows of the aggregate that one destination multiplies: 2 where its own row goes beside the sum, else 1.
-    """
+    """Number of rows that one destination multiplies: 2 if its self row is concatenated, else 1."""
     in_width: int
     out_width: int
-    """`in_width` and `out_width`: columns of the layer's source rows and of its result."""
+    """`in_width` and `out_width`: number of columns of the layer's source rows and of its result."""
     weights: int
-    """First word of the weight matrix; the bias follows it."""
+    """First word of the weight matrix; the bias follows the matrix."""
 
     @property
     def in_chunks(self) -> int:
@@ -42,29 +41,29 @@ class LayerShape:
 
     @property
     def depth(self) -> int:
-        """Rows of the weight matrix, padding among them."""
+        """Number of rows of the weight matrix, including padding."""
         return self.parts * self.in_chunks * LANES
 
     @property
     def words(self) -> int:
-        """Of the weight matrix and the bias."""
+        """Number of words of the weight matrix and the bias."""
         return (self.depth + 1) * self.out_chunks
 
 
 def described(model: torch.nn.Module, device: str) -> ModelDescription:
-    """A model in the words that the trainer's kernels know: the rule for what they run.
+    """Describe a model for the trainer's kernels; this check defines which models the kernels support.
 
     Parameters
     ----------
     model
         The model to describe; its parameters may be on the meta device.
     device
-        The name of the device that asks, for messages.
+        The device's name, for messages.
 
     Raises
     ------
     UnsupportedModelError
-        If it is not one that the kernels run.
+        If the kernels do not support the model.
     """
     found = describe(model, device, supported="gcn, graphsage with mean or sum")
     layer_shapes(found, device)
@@ -72,12 +71,12 @@ def described(model: torch.nn.Module, device: str) -> ModelDescription:
 
 
 def layer_shapes(model: ModelDescription, device: str = "this device") -> list[LayerShape]:
-    """The layers of a model, one behind the other.
+    """Return the shapes of a model's layers, with consecutive weight offsets.
 
     Raises
     ------
     UnsupportedModelError
-        If a layer is none that the trainer's kernels compute, or is too wide for them.
+        If the trainer's kernels do not support a layer, or a layer is too wide for the kernels.
     """
     if not 1 <= len(model.layers) <= MAX_LAYERS:
         raise UnsupportedModelError(
@@ -123,7 +122,7 @@ def _check_width(name: str, shape: LayerShape, device: str) -> None:
 
 
 class WeightLayout:
-    """Packs parameters as kernels read them, and unpacks gradients, which kernels write in the same places.
+    """Packing of parameters for the kernels, and unpacking of gradients, which have the same layout.
 
     Parameters
     ----------
@@ -137,7 +136,7 @@ class WeightLayout:
     Raises
     ------
     UnsupportedModelError
-        If a layer is none that the kernels compute, or shares a parameter with another.
+        If the kernels do not support a layer, or two layers share a parameter.
     """
 
     def __init__(
@@ -147,7 +146,7 @@ class WeightLayout:
         self.num_floats = (self.layers[-1].weights + self.layers[-1].words) * LANES
         self._shapes = [tuple(parameter.shape) for parameter in parameters]
         at = {id(parameter): number for number, parameter in enumerate(parameters)}
-        # Of each layer: the numbers of its weight and of its bias.
+        # Indices of the weight and of the bias per layer.
         self._numbers: list[tuple[int, int | None]] = []
         seen: set[int] = set()
         for layer in model.layers:
@@ -162,12 +161,12 @@ class WeightLayout:
             self._numbers.append(numbers)
 
     def pack(self, parameters: Sequence[torch.Tensor]) -> Floats:
-        """Parameters as kernels read them: [num_floats], a new array.
+        """Pack parameters for the kernels: [num_floats], a new array.
 
         Raises
         ------
         ArgumentError
-            If these are not the parameters of the model.
+            If the parameters do not match the model.
         """
         check_parameters(parameters, self._shapes)
         packed = np.zeros(self.num_floats, np.float32)
@@ -180,12 +179,12 @@ class WeightLayout:
         return packed
 
     def unpack(self, gradients: Floats) -> list[Floats]:
-        """One gradient a parameter, new arrays; zero for a parameter that the model does not use.
+        """Unpack one gradient per parameter into new arrays; zero for parameters that the model does not use.
 
         Parameters
         ----------
         gradients
-            [num_floats], as a launch wrote them.
+            [num_floats], as written by a launch.
         """
         unpacked = [np.zeros(shape, np.float32) for shape in self._shapes]
         for shape, (weight, bias) in zip(self.layers, self._numbers, strict=True):
@@ -197,7 +196,7 @@ class WeightLayout:
 
     @staticmethod
     def _views(packed: Floats, shape: LayerShape) -> tuple[Floats, Floats]:
-        """[parts, in_width, out_width] of the weight and [out_width] of the bias, without their padding."""
+        """Return unpadded views of the weight, [parts, in_width, out_width], and the bias, [out_width]."""
         columns = shape.out_chunks * LANES
         rows = packed[shape.weights * LANES :][: shape.words * LANES].reshape(-1, columns)
         matrix = rows[:-1].reshape(shape.parts, shape.in_chunks * LANES, columns)

@@ -1,4 +1,4 @@
-"""Reading of .xclbin files, and the trainer programs that they hold."""
+"""Reader of .xclbin files, and the trainer programs in these files."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ CLOCK = struct.Struct("<HB5x128s")
 EMBEDDED_METADATA, MEM_TOPOLOGY, IP_LAYOUT, CLOCK_FREQ_TOPOLOGY, USER_METADATA = 2, 6, 8, 11, 16
 IP_KERNEL = 1
 DATA_CLOCK = 1
-# DDR3, DDR4, DRAM, HBM; other entries are streams and memories on the chip.
+# DDR3, DDR4, DRAM, HBM; other entries are streams and on-chip memories.
 MEMORIES = (0, 1, 2, 6)
 
 _MODES = {0: "hw", 1: "hw", 4: "hw_emu", 5: "sw_emu", 6: "hw_emu"}
-# An xclbin has some twenty sections, and none of those read here is large.
+# An xclbin has about twenty sections, and the sections that are read here are small.
 _MOST_SECTIONS = 256
 _LARGEST_BYTES = 16 << 20
 _READ = (EMBEDDED_METADATA, MEM_TOPOLOGY, IP_LAYOUT, CLOCK_FREQ_TOPOLOGY, USER_METADATA)
@@ -38,32 +38,32 @@ _REBUILD = "build it again, or copy it again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Xclbin:
-    """An xclbin's contents."""
+    """Contents of an xclbin."""
 
     path: Path
-    """The file."""
+    """Path of the file."""
     platform: str
-    """The shell it was built for, `xilinx_u250_...`."""
+    """The shell that the xclbin was built for, `xilinx_u250_...`."""
     mode: str
-    """`hw`, `hw_emu`, `sw_emu`, or a number that is none of these."""
+    """`hw`, `hw_emu`, `sw_emu`, or the number of an unknown mode."""
     arguments: Mapping[str, tuple[str, ...]]
-    """Names of each kernel's arguments in their order."""
+    """Argument names per kernel, in order."""
     units: Mapping[str, tuple[str, ...]]
-    """Names of each kernel's compute units, in the order of their addresses."""
+    """Compute unit names per kernel, in the order of their addresses."""
     clock_hz: float | None
-    """Frequency of the kernels' data clock; None where it is not told."""
+    """Frequency of the kernels' data clock; None if the xclbin does not state it."""
     memory_bytes: int
-    """Size of the memory banks that kernels are linked to; 0 where it is not told."""
+    """Total size of the memory banks that kernels are linked to; 0 if the xclbin does not state it."""
     user: bytes | None
-    """What the builder attached (the section USER_METADATA), None without."""
+    """Metadata attached by the builder (section USER_METADATA); None without this section."""
 
     def units_of(self, kernel: str) -> tuple[str, ...]:
-        """Compute units of a kernel.
+        """Return the names of a kernel's compute units.
 
         Raises
         ------
         DeviceUnavailableError
-            If there is no such kernel, or no unit of it; naming what there is.
+            If the kernel does not exist (the message lists the existing kernels) or has no compute unit.
         """
         if kernel not in self.arguments:
             has = ", ".join(self.arguments) or "none"
@@ -82,12 +82,12 @@ def _remedy(kernel: str) -> str:
 
 
 def read_xclbin(path: Path) -> Xclbin:
-    """Read an xclbin's kernels and compute units; the bitstream is left alone.
+    """Read an xclbin's kernels and compute units, without the bitstream.
 
     Raises
     ------
     DeviceUnavailableError
-        If the file cannot be read or is not an xclbin, naming file, section and remedy.
+        If the file cannot be read or is not an xclbin; the message names file, section and remedy.
     """
     try:
         with path.open("rb") as file:
@@ -140,7 +140,7 @@ def _read(path: Path, file: BinaryIO) -> Xclbin:
         raise DeviceUnavailableError(f"{path}: the xclbin has no section EMBEDDED_METADATA: {_REBUILD}")
     arguments, units = _kernels(path, found[EMBEDDED_METADATA])
     if IP_LAYOUT in found:
-        # An emulation in software has none; where there is one, it is what XRT goes by.
+        # Software emulation has no IP_LAYOUT; if the section exists, XRT uses it.
         units = _placed(path, found[IP_LAYOUT])
     return Xclbin(
         path=path,
@@ -159,7 +159,7 @@ def _text(field: bytes) -> str:
 
 
 def _kernels(path: Path, xml: bytes) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
-    """Kernels with their arguments, and with the instances that were linked."""
+    """Return the argument names and the linked instances per kernel."""
     try:
         root = ElementTree.fromstring(xml.rstrip(b"\0"))
     except ElementTree.ParseError as error:
@@ -171,7 +171,7 @@ def _kernels(path: Path, xml: bytes) -> tuple[dict[str, tuple[str, ...]], dict[s
     for kernel in root.iterfind("platform/device/core/kernel"):
         name = kernel.get("name", "")
         numbered = [(arg.get("id", ""), arg.get("name", "")) for arg in kernel.iterfind("arg")]
-        # What the compiler adds for itself has no number.
+        # Arguments that the compiler adds internally have no number.
         ordered = sorted((int(i, 0), text) for i, text in numbered if i[:1].isdigit())
         arguments[name] = tuple(text for _, text in ordered)
         units[name] = tuple(instance.get("name", "") for instance in kernel.iterfind("instance"))
@@ -179,7 +179,7 @@ def _kernels(path: Path, xml: bytes) -> tuple[dict[str, tuple[str, ...]], dict[s
 
 
 def _placed(path: Path, layout: bytes) -> dict[str, tuple[str, ...]]:
-    """Compute units of the section IP_LAYOUT, `kernel:unit` each, by address."""
+    """Return the compute units in the section IP_LAYOUT, named `kernel:unit`, ordered by address."""
     (count,) = struct.unpack_from("<i", layout) if len(layout) >= 4 else (-1,)
     if not 0 <= count <= (len(layout) - 8) // IP.size:
         raise DeviceUnavailableError(
@@ -205,7 +205,7 @@ def _memory_bytes(topology: bytes) -> int:
 
 
 def _entries(section: bytes, count_format: str, start: int, entry: struct.Struct) -> list[tuple[Any, ...]]:
-    """The entries of a section, as many as its count says and as it holds."""
+    """Return the entries of a section: as many as its count states, but no more than fit in the section."""
     if len(section) < start:
         return []
     (count,) = struct.unpack_from(count_format, section)
@@ -214,16 +214,16 @@ def _entries(section: bytes, count_format: str, start: int, entry: struct.Struct
 
 
 def read_design(xclbin: Xclbin) -> KernelDesign:
-    """What the trainer in an xclbin was synthesised with.
+    """Read the kernel design that the trainer in an xclbin was synthesised with.
 
-    A JSON object with whole numbers `pes`, `mac_rows`, `mac_cols` and `arena_words` (more keys are left
-    alone): the section USER_METADATA if there is one, else the file of the xclbin's name that ends in `.json`
-    beside it.
+    The design is a JSON object with integers `pes`, `mac_rows`, `mac_cols` and `arena_words` (other keys are
+    ignored). The object is read from the section USER_METADATA if there is one, otherwise from the `.json`
+    file with the xclbin's name in the same folder.
 
     Raises
     ------
     DeviceUnavailableError
-        If there is neither, or a number is missing or none that kernels can have, naming the file.
+        If both are missing, or a number is missing or invalid for kernels; the message names the file.
     """
     beside = xclbin.path.with_suffix(".json")
     where = f"{xclbin.path} (USER_METADATA)" if xclbin.user is not None else str(beside)
@@ -254,40 +254,40 @@ KERNEL = "hyrt_train"
 
 
 class TrainerPrograms(Protocol):
-    """Gives the trainer's kernel objects.
+    """Provider of the trainer's kernel objects.
 
-    An implementation may bind arguments behind those of the contract itself.
+    An implementation may bind extra arguments after the arguments of the kernel contract.
     """
 
     @property
     def design(self) -> KernelDesign:
-        """What the kernel was built with."""
+        """Design that the kernel was built with."""
         ...
 
     @property
     def num_units(self) -> int:
-        """How many compute units there are."""
+        """Number of compute units."""
         ...
 
     def kernel(self, unit: int) -> Any:
-        """A new `pyopencl.Kernel` for one compute unit: no two threads may share an object."""
+        """Return a new `pyopencl.Kernel` for one compute unit; threads must not share a kernel object."""
         ...
 
 
 class XclbinPrograms:
-    """The trainer of an xclbin.
+    """Trainer programs of an xclbin.
 
     Parameters
     ----------
     context, device
-        The OpenCL context and device; the card is programmed here.
+        The OpenCL context and device; the constructor programs the card.
     xclbin
-        Read before.
+        The contents, as returned by `read_xclbin`.
 
     Raises
     ------
     DeviceUnavailableError
-        If the file has no trainer with a compute unit, does not tell its design, or is refused by the card.
+        If the file has no trainer with a compute unit, does not state its design, or is rejected by the card.
     """
 
     def __init__(self, context: Any, device: Any, xclbin: Xclbin) -> None:
@@ -305,8 +305,8 @@ class XclbinPrograms:
                 f"{device.name.strip() or 'the card'}: {error}: build it for the card's "
                 "shell; XRT's own words are on stderr"
             ) from error
-        # Nothing is built: an xclbin is complete. pyopencl asks every program for its source, and would take
-        # XRT's complaint that there is no kernel of that name for an answer.
+        # No build is needed: an xclbin is complete. pyopencl queries the source of every program, and would
+        # mistake XRT's error about a missing kernel for the result.
         self._program._source = ""
 
     @property
@@ -318,7 +318,7 @@ class XclbinPrograms:
 
         name = self._units[unit]
         try:
-            # By the bare name XRT may leave units out.
+            # With the plain kernel name, XRT may omit units.
             return cl.Kernel(self._program, f"{KERNEL}:{{{name}}}")
         except cl.Error as error:
             raise DeviceUnavailableError(

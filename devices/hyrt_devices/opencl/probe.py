@@ -22,7 +22,7 @@ _PCIE_BYTES_PER_S = 12e9
 def survey() -> DiscoveryResult[FoundDevice]:
     """List the devices of all platforms; devices that do not respond or cannot compile are left out.
 
-    GPUs come first, then accelerators, then CPUs, by platform and name.
+    Sorted by type (GPUs, accelerators, CPUs), then by platform and name.
     """
     ensure_driver_cache()
     if why := pyopencl_problem():

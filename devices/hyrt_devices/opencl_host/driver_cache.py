@@ -26,7 +26,7 @@ def remove_damaged(folder: Path) -> int:
     """Remove programs with damaged files from a cache of PoCL, so that PoCL compiles these programs again.
 
     A file is damaged if it differs from the checksum that `save_checksums` saved. PoCL renames only complete
-    files, so a file without a checksum is damaged if it is shorter than its headers say.
+    files, so a file without a checksum is damaged if it is shorter than its headers state.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def _checksum(content: bytes) -> str:
 
 
 def _is_complete(content: bytes) -> bool:
-    """Return whether a file of bitcode or machine code is as long as its headers say."""
+    """Return whether a file of bitcode or machine code has the length that its headers state."""
     try:
         if content[:4] == _ELF:
             start, size, count = struct.unpack_from("<Q10xHH", content, 40)

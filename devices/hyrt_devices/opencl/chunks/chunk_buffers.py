@@ -83,7 +83,7 @@ class ChunkQueues:
         self._after(self._in, slot.used, slot.drained, others=[filled, *slot.taken])
         slot.drained, slot.taken = None, []
         slot.filled = self._in.copy(slot.buffers[0], buffer, size_bytes)
-        # The other device waits for this event, which never completes while the copy is not flushed.
+        # The other device waits for this event, which cannot complete before the copy is flushed.
         self._in.flush()
         return slot.filled
 
