@@ -120,7 +120,7 @@ def is_over(event: Any) -> bool:
     return bool(event.command_execution_status == cl.command_execution_status.COMPLETE)
 
 
-# Positions of the kernel's arguments: `INPUTS` are set per task, the others belong to the compute unit.
+# Positions of the kernel's arguments: `INPUTS` and `SCORES` are per task, the others per compute unit.
 INPUTS = {"features": 0, "edges": 1, "labels": 3, "target_weights": 4, "vertices": 5, "task": 6}
 WEIGHTS, SCORES, GRADIENTS, RESULTS = 2, 7, 8, 9
 OF_THE_MODEL = frozenset({WEIGHTS, GRADIENTS, RESULTS})
