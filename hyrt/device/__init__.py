@@ -1,4 +1,4 @@
-"""The device protocol, whose names a backend imports from here; discovery of backends, names and calls."""
+"""Device protocol, backend discovery, device names, and time-limited device calls."""
 
 from __future__ import annotations
 

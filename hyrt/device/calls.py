@@ -1,4 +1,4 @@
-"""Calls of a device outside the pipeline: they end in a bounded time, and errors name the device."""
+"""Time-limited device calls outside the pipeline, with errors that name the device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# For commands that have no stall timeout of their own; drivers compile kernels when they open.
+# For commands without a stall timeout setting. The limit is long because drivers compile kernels on open.
 _PATIENCE_S = 60.0
 _PIECE_S = 1.0
 
@@ -40,26 +40,26 @@ def call_device(
     timeout_s: float = _PATIENCE_S,
     remedy: str = "",
 ) -> T:
-    """Call a device that may hang or raise anything.
+    """Run a device call that may hang or raise any exception.
 
     Parameters
     ----------
     name, doing
-        The device and what it was asked to do, for messages: `opencl:0`, `open`.
+        The device and the operation, for messages, such as `opencl:0` and `open`.
     call
-        Runs in a thread of its own, which is left behind where it hangs: it cannot be ended, and does not
-        keep the process alive.
+        The call to run in a separate daemon thread. If the call hangs, the thread is abandoned: it cannot be
+        stopped, but it does not keep the process alive.
     fault
-        The error that an exception which is not hyrt's own becomes.
+        The error type that replaces exceptions which hyrt does not define.
     timeout_s
-        How long it may take.
+        Time limit in seconds.
     remedy
-        What to do about such an exception, where its message does not say.
+        The remedy to report for such an exception if its message does not contain one.
 
     Raises
     ------
-    Stalled
-        If it did not end in time.
+    StallError
+        If the call did not return in time.
     """
     answers: list[T] = []
     errors: list[BaseException] = []
@@ -73,7 +73,7 @@ def call_device(
     thread = threading.Thread(target=run, name=f"hyrt.{doing}.{name}", daemon=True)
     with named_at_the_end(name, doing):
         thread.start()
-        # In pieces: of the time that the process was stopped for, only one is counted.
+        # Wait in short pieces: if the process was suspended, only one piece of that time is counted.
         waited_s = 0.0
         while thread.is_alive() and waited_s < timeout_s:
             piece_s = min(_PIECE_S, timeout_s - waited_s)
@@ -96,14 +96,14 @@ def call_device(
 
 
 def named_at_the_end(name: str, doing: str) -> AbstractContextManager[None]:
-    """Have a device named on standard error if the process ends within the block, however it does.
+    """Print the device name to standard error if the process ends within the block for any reason.
 
-    The CPU's own trainer has no driver that could end it.
+    No-op for the CPU trainer, which has no driver that could end the process.
 
     Parameters
     ----------
     name, doing
-        The device and what it is asked to do, as for `call_device`.
+        The device and the operation, as for `call_device`.
     """
     return (
         nullcontext()
@@ -113,7 +113,7 @@ def named_at_the_end(name: str, doing: str) -> AbstractContextManager[None]:
 
 
 def ended_inside(call: str) -> str:
-    """The line for a process that ended inside a call of a device, such as `open of opencl:0`."""
+    """Return the line for a process that ended inside a device call, such as `open of opencl:0`."""
     return (
         f"hyrt: the process ended inside {call}: if nobody ended it, the backend or its driver did; update "
         "it, or run without that device"
@@ -121,13 +121,13 @@ def ended_inside(call: str) -> str:
 
 
 def open_device(backend: type[Device], info: DeviceInfo, options: DeviceOptions, timeout_s: float) -> Device:
-    """Open a device in a bounded time.
+    """Open a device with a time limit.
 
     Raises
     ------
     DeviceUnavailableError
-        If it cannot be opened, or what is returned is no device.
-    Stalled
+        If the device cannot be opened, or the returned object is not a device.
+    StallError
         If opening hangs.
     """
     remedy = "update its backend or its driver, or run without that device"
@@ -149,12 +149,12 @@ def open_device(backend: type[Device], info: DeviceInfo, options: DeviceOptions,
 def load_replica(
     device: Device, model: torch.nn.Module, parameters: Sequence[torch.Tensor], objective: Objective
 ) -> None:
-    """Let a device take a model and what it is trained for.
+    """Load a model and its objective onto a device.
 
     Raises
     ------
     UnsupportedModelError
-        If the device cannot run the model, or cannot train for the objective, naming both.
+        If the device cannot run the model or cannot train for the objective; the message names both.
     """
     if isinstance(device, TakesObjective):
         device.take_objective(objective)
@@ -171,13 +171,13 @@ def load_replica(
 def opened(
     backend: type[Device], info: DeviceInfo, options: DeviceOptions, timeout_s: float = _PATIENCE_S
 ) -> Iterator[Device]:
-    """A device that is opened, and closed at the end of the block, each in a bounded time.
+    """Open a device for the block and close it afterwards, each with a time limit.
 
     Raises
     ------
     DeviceUnavailableError
-        If it cannot be opened.
-    Stalled
+        If the device cannot be opened.
+    StallError
         If opening or closing hangs.
     """
     device = open_device(backend, info, options, timeout_s)

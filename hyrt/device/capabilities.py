@@ -1,7 +1,6 @@
-"""What a device may be able to do beside the protocol: its class names the capabilities among its bases.
+"""Optional device capabilities, which a backend class declares as base classes.
 
-Only what a class declares is asked of its devices: a method that happens to have the same name is not a
-capability.
+Only declared capabilities are used: a method that happens to have the same name is not a capability.
 """
 
 from __future__ import annotations
@@ -34,231 +33,229 @@ if TYPE_CHECKING:
 
 
 class ExplainsMissing(ABC):
-    """Knows why `infer_shapes` finds nothing, or less than a user may expect."""
+    """Explanation of why `probe` finds no device, or fewer devices than a user may expect."""
 
     @classmethod
     @abstractmethod
     def missing(cls) -> str:
-        """One line with the reason and the remedy; empty where nothing is wrong."""
+        """Return one line with the reason and the remedy; empty if there is no problem."""
 
 
 class TakesObjective(ABC):
-    """Trains for other objectives than `classification`, which is what a device without this trains for."""
+    """Training for other objectives than `classification`, the only objective without this capability."""
 
     @abstractmethod
     def take_objective(self, objective: Objective) -> None:
-        """Train for an objective, from the next `load_model` on.
+        """Train for an objective, starting with the next `load`.
 
-        A device that runs torch calls the objective's own code; one with kernels of its own computes the
-        objectives that it has kernels for, and gives the scores of the others to
+        A device that runs torch calls the objective's code. A device with custom kernels computes the
+        objectives that it has kernels for; for any other objective, it passes the scores to
         `hyrt.objective.host_loss.compute_host_loss`, which returns their gradient.
 
         Raises
         ------
         UnsupportedModelError
-            Naming objective and device, if it cannot train for it.
+            If the device cannot train for the objective; the message names both.
         """
 
 
 class SamplesNeighbors(ABC):
-    """Draws the neighbours of its own mini-batches, which `sampler.on_device` asks for."""
+    """Neighbour sampling on the device, enabled by `sampler.on_device`."""
 
     @abstractmethod
     def sampler(self, graph: Graph) -> HopSampler | None:
-        """A sampler over a topology that the device holds or sees; None if it cannot have this graph's.
+        """Return a sampler over a topology that the device can read; None if this graph is not supported.
 
-        Called after `load_model`. What it draws equals what the host draws, bit for bit.
+        Called after `load`. The sampled neighbours equal the host sampler's neighbours, bit for bit.
         """
 
 
 class GathersRows(ABC):
-    """Gathers feature rows itself; its `DeviceInfo.forms` has `ids`."""
+    """Feature gathering on the device; `DeviceInfo.forms` contains `ids`."""
 
     @abstractmethod
     def gathers(self, graph: Graph) -> bool:
-        """Whether it will gather this graph's rows; asked once, before `load_model`.
+        """Return whether the device gathers this graph's rows; called once, before `load`.
 
-        On True every mini-batch comes without inputs, and the device reads the rows of the first block's
+        If True, every mini-batch is passed without inputs, and the device reads the rows of the first block's
         sources from the graph's feature matrix.
         """
 
 
 class FeatureCacheDevice(ABC):
-    """Keeps some feature rows in its memory for a whole run; its `DeviceInfo.forms` has `cached`."""
+    """Feature cache in device memory for a whole run; `DeviceInfo.forms` contains `cached`."""
 
     @property
     @abstractmethod
     def free_bytes(self) -> int:
-        """Bytes of its memory that nothing holds."""
+        """Return the number of free bytes of device memory."""
 
     @abstractmethod
     def keep_rows(self, count: int, pieces: Iterable[Rows]) -> None:
-        """Keep rows until it is closed, or `load_model` is called again; called after `load_model`.
+        """Cache rows until the device is closed or `load` is called again; called after `load`.
 
-        From then on every mini-batch's inputs are `CachedRows`, whose places refer to these rows.
+        Afterwards, every mini-batch's inputs are `CachedRows`, whose places refer to these rows.
 
         Parameters
         ----------
         count
-            How many rows there are.
+            Number of rows.
         pieces
-            The rows in their order, [n, F] a piece; those of a narrow format all in the same one. A piece may
-            be overwritten when the next is asked for.
+            The rows in order, [n, F] per piece; all quantized pieces have the same format. A piece may be
+            overwritten when the next piece is requested.
 
         Raises
         ------
         DeviceOutOfMemoryError
-            If they do not fit; it keeps none then, and goes on.
+            If the rows do not fit; the device then caches no rows and stays usable.
         UnsupportedModelError
-            If it has no use for them with the model that it has loaded; it goes on.
+            If the loaded model cannot use cached rows; the device stays usable.
         """
 
 
 class Resizable(ABC):
-    """Computes with a number of the host's threads that may change while a run goes on."""
+    """Computation with a number of host threads that may change during a run."""
 
     @abstractmethod
     def resize(self, threads: int) -> None:
-        """Compute with so many threads; called between two calls of `propagate`."""
+        """Set the number of compute threads; called between two calls of `propagate`."""
 
 
 class StreamsGradients(ABC):
-    """Tells of each gradient of a mini-batch as soon as it is there, while it computes others."""
+    """Notification of each gradient as soon as it is complete, while others are still being computed."""
 
     @abstractmethod
     def register_gradient_hook(self, hear: Callable[[int, torch.Tensor], None]) -> None:
-        """From now on, let `hear` know in `propagate` of gradients that no edge will add to any more.
+        """Call `hear` from `propagate` with each gradient that is complete.
 
-        A gradient that is told is the one of the result, and is not written any more. Those of some
-        parameters, or all of a mini-batch, need not be told. Called once, after `load_model`, where ranks add
-        up gradients.
+        A reported gradient is final: it equals the gradient in the result and is not written again. The
+        device may skip some parameters, or a whole mini-batch. Called once, after `load`, if ranks all-reduce
+        gradients.
         """
 
 
 class ScoresVertices(ABC):
-    """Computes the scores of any vertices of the graph that it trains on as a whole."""
+    """Scoring of arbitrary vertices of the full graph on which the device trains."""
 
     @abstractmethod
     def scores(self, vertices: Ids) -> NDArray[np.float32] | None:
-        """[n, C] scores of [n] vertices with the weights of the last `update`, without dropout.
+        """Return [n, C] scores of [n] vertices with the weights of the last `update`, without dropout.
 
-        Called between two calls of `propagate`, to evaluate after an epoch. None where the device cannot: its
-        last mini-batch was no whole graph, or there was none.
+        Called between two calls of `propagate`, for the evaluation after an epoch. None if the device cannot
+        score: its last mini-batch was not a full graph, or there was no mini-batch.
         """
 
 
 class KeepsHostBudget(ABC):
-    """Keeps matrices of a whole graph in host memory, and those beyond a budget in a file."""
+    """Storage of full-graph matrices in host memory up to a budget, and in a file beyond it."""
 
     @abstractmethod
     def take_host_budget(self, budget: HostMemoryBudget) -> None:
-        """Keep to a budget, from the next `load_model` on.
+        """Set the host memory budget, starting with the next `load`.
 
-        What is computed has the same bits, wherever a matrix lives.
+        Results have the same bits wherever a matrix is stored.
         """
 
 
 class RunsChunks(ABC):
-    """Trains on whole graphs that are larger than its memory, a few chunks at a time."""
+    """Training on full graphs that are larger than the device memory, a few chunks at a time."""
 
     @abstractmethod
     def take_chunks(self, options: ChunkOptions) -> None:
-        """Train whole graphs in chunks, from the next `load_model` on.
+        """Train full graphs in chunks, starting with the next `load`.
 
-        Without this call a device may still cut a graph that does not fit. After it, it takes mini-batches of
-        a whole graph with inputs in the form `in_place`, too. What it allocates for chunks stays within
-        `DeviceOptions.memory_bytes`. `hyrt.fullgraph.chunks` has the order of the work, which needs no more
-        of a device than the calls of `ChunkKernels`.
+        Even without this call, a device may divide a graph that does not fit. After this call, the device
+        also accepts full-graph mini-batches with inputs in the form `in_place`. Its chunk allocations stay
+        within `DeviceOptions.memory_bytes`. `hyrt.fullgraph.chunks` schedules the work and only needs the
+        calls of `ChunkKernels` from a device.
         """
 
     @property
     @abstractmethod
     def num_chunks(self) -> int | None:
-        """Into how many intervals the vertices of the last step were cut; None where it was not cut."""
+        """Return the number of vertex intervals in the last step; None if the step was not divided."""
 
 
 class KeepsSteps(ABC):
-    """Keeps what is done of a step over a whole graph, and goes on from there."""
+    """Checkpoints within a full-graph step, from which the step can resume."""
 
     @abstractmethod
     def take_step_keeper(self, keeper: StepCheckpointer) -> None:
-        """Hand what is done of steps to a keeper where it asks for that, from the next `load_model` on.
+        """Set the step checkpointer, starting with the next `load`.
 
-        `propagate` raises `hyrt.errors.StepInterrupted` where the keeper ends the step. Steps of several
-        processes are not kept.
+        The device saves the completed part of a step when the checkpointer requests it. `propagate` raises
+        `hyrt.errors.StepInterrupted` if the checkpointer ends the step. Steps of several processes are not
+        saved.
         """
 
 
 class SharesColumns(ABC):
-    """Computes columns of the chunks of a whole graph, of which other devices compute the others."""
+    """Computation of some columns of a full graph's chunks, while other devices compute the rest."""
 
     @abstractmethod
     def chunk_memory(self, in_flight: int) -> ChunkDeviceMemory:
-        """Its memory for chunks, and with it what computes on them with the weights of the last `update`.
+        """Return the device's chunk memory, with kernels that use the weights of the last `update`.
 
-        Called after `load_model`, and again after each. Its kernels take all gradients and give the sums by
-        `chunk_gradients`.
+        Called after each `load`. The kernels compute all gradients; `chunk_gradients` returns the sums.
 
         Parameters
         ----------
         in_flight
-            How many chunks it is to hold at once; 0 leaves it to the device.
+            Number of chunks to hold at once; 0 lets the device choose.
         """
 
     @abstractmethod
     def chunk_gradients(self) -> Sequence[torch.Tensor]:
-        """The gradient sums of what the kernels have computed since `begin`, on the host, in the order of the
-        parameters.
-        """
+        """Return the gradient sums since `begin`, as host tensors in the order of the parameters."""
 
 
 class SharesLoops(ABC):
-    """Runs loops over edges of a whole graph, of which other devices run others.
+    """Execution of some loops over a full graph's edges, while other devices execute the rest.
 
-    So a model is trained whose vertices the host computes.
+    Used for models whose vertex operations are computed on the host.
     """
 
     @abstractmethod
     def loop_member(self, model: torch.nn.Module) -> LoopMember:
-        """Its memory for loops, with its queue; or the threads of one that computes in the host's memory.
+        """Return the device's loop memory and queue, or its threads if the device computes in host memory.
 
-        Called after `open`, without a `load_model`, and again where another device was lost.
+        Called after `open`, without a `load`, and again if another device was lost.
 
         Raises
         ------
         UnsupportedModelError
-            If it cannot run the loops of a model.
+            If the device cannot run the loops of a model.
         """
 
 
 class CompositeDevice(ABC):
-    """Several devices that a run takes for one."""
+    """Group of several devices that a run uses as one device."""
 
     @property
     @abstractmethod
     def members(self) -> Sequence[Device]:
-        """The devices, in their order: what is asked of each by itself, such as its trace, they are asked."""
+        """Return the member devices in order; per-device requests, such as traces, go to each member."""
 
 
 class Traceable(ABC):
-    """Can tell what its queues run."""
+    """Tracing of the operations that the device's queues execute."""
 
     @abstractmethod
     def trace(self, hear: QueueListener) -> None:
-        """From now on hand over what each queue has run, with the times of the device's own clock.
+        """Pass each queue's executed operations to `hear` from now on, timed by the device clock.
 
-        Called once, after `load_model`, where the run is traced.
+        Called once, after `load`, if the run is traced.
         """
 
 
 class Watchable(ABC):
-    """Computes with a team of `hyrt.runtime.workers.Workers`."""
+    """Computation with a thread team, `hyrt.runtime.workers.Workers`, that can be observed."""
 
     @abstractmethod
     def watch(self, watch: RunObserver) -> None:
-        """Set the team's `watch`, which hears which of its threads work when.
+        """Set the team's `watch`, which is notified when each thread works.
 
-        Called once, after `load_model`, where the run is traced.
+        Called once, after `load`, if the run is traced.
         """
 
 
@@ -285,10 +282,11 @@ CAPABILITIES: tuple[type[ABC], ...] = (
 def usable_forms(
     device: Device, graph: Graph, *, in_chunks: bool = False, sent: bool = False
 ) -> list[InputForm]:
-    """The input forms that a device takes of a graph: `ids` is one only if it gathers the graph's rows.
+    """Return the input forms that a device accepts for a graph.
 
-    Of a whole graph that it trains `run_in_chunks` it takes `in_place`, too, and gathers no rows. Nor does it
-    where rows are to be `sent` to it.
+    `ids` is included only if the device gathers the graph's rows. If the device trains a full graph
+    `in_chunks`, it also accepts `in_place` and gathers no rows. It also gathers no rows if rows are `sent` to
+    it.
     """
     _check_device(device, graph)
     if in_chunks and isinstance(device, RunsChunks):
@@ -300,8 +298,9 @@ def usable_forms(
 
 
 def device_sampler(device: Device, graph: Graph) -> HopSampler | None:
-    """What draws neighbours on a device; None where the host does, as it does where edges have types, weights
-    or features.
+    """Return the device's neighbour sampler, or None if the host samples.
+
+    The host samples if edges have types, weights or features.
     """
     _check_device(device, graph)
     topology = graph.topology
@@ -312,7 +311,7 @@ def device_sampler(device: Device, graph: Graph) -> HopSampler | None:
 
 
 def _check_device(device: Any, graph: Any) -> None:
-    # Graphs need numba, which `hyrt doctor` must outlive where its installation is broken.
+    # Graphs need numba, and `hyrt doctor` must still work if the numba installation is broken.
     from hyrt.graph.graph import Graph
 
     if not hasattr(device, "info"):
@@ -321,7 +320,7 @@ def _check_device(device: Any, graph: Any) -> None:
 
 
 def missing_reason(backend: type[Device]) -> str:
-    """Why a backend finds no device, in its own words where it has some."""
+    """Return why a backend finds no device, preferably the backend's explanation."""
     check_type("backend", backend, type, "give the class of a device")
     words = " ".join(str(backend.missing()).split()) if issubclass(backend, ExplainsMissing) else ""
     return words or "none found"

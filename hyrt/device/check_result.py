@@ -1,4 +1,4 @@
-"""What a device hands back, before it enters the step: a wrong sum must not become a wrong model."""
+"""Checks of device results before they are added to a step, so that a wrong sum cannot corrupt the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hyrt.device import StepResult
 from hyrt.errors import DeviceFaultError
 from hyrt.sampling.minibatch import MiniBatch
 
-# Normalizers are sums of a mini-batch's weights, in whatever order a device adds them.
+# Relative tolerance of normalizers: devices add up a mini-batch's weights in different orders.
 _CLOSE = 1e-4
 _REMEDY = "update or mend its backend (hyrt.testing.check_device tries one)"
 
@@ -22,7 +22,7 @@ _REMEDY = "update or mend its backend (hyrt.testing.check_device tries one)"
 def check_result(
     name: str, result: Any, batch: MiniBatch, parameters: Sequence[torch.Tensor], counts: Sequence[str]
 ) -> None:
-    """Refuse a result that does not belong to the mini-batch or the model.
+    """Raise DeviceFaultError if a result does not match the mini-batch or the model.
 
     Parameters
     ----------
@@ -31,16 +31,16 @@ def check_result(
     result
         The result that `propagate` returned.
     batch
-        The mini-batch that it was given.
+        The mini-batch that `propagate` received.
     parameters
-        The master weights, in the order of `load_model`.
+        The master weights, in the order of `load`.
     counts
-        The names of what the objective counts, of which a mini-batch without targets may lack any.
+        Names of the objective's counts; without targets, a mini-batch may lack any of these counts.
 
     Raises
     ------
     DeviceFaultError
-        Naming what is wrong with it.
+        If the result is invalid; the message names the problem.
     """
     if not isinstance(result, StepResult):
         raise DeviceFaultError(
@@ -94,7 +94,7 @@ def check_result(
 
 
 def _check_number(name: str, field: str, value: Any) -> None:
-    """Refuse what is not a number; one that is not finite is a loss that diverged, which is found later."""
+    """Reject values that are not numbers; infinities and NaN are reported later as divergence."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise DeviceFaultError(
             f"{name}: propagate returned {show(value)} as {field}, not a number: {_REMEDY}"

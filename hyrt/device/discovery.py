@@ -1,4 +1,4 @@
-"""Discovery of devices: probing of backends in the entry-point group, and selection by name."""
+"""Device discovery: probing of the backends in the entry-point group, and selection by name."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
 
 def probed(entry: EntryPoint) -> tuple[type[Device], tuple[DeviceInfo, ...], str]:
-    """A backend, its devices, and why there are none; whatever importing and probing raise comes through.
+    """Return a backend, its devices, and the reason if there are no devices.
+
+    Exceptions from importing and probing are not caught.
 
     Raises
     ------
     DeviceUnavailableError
-        If it found what could be listed but never asked for.
+        If a device was found that could be listed but never selected.
     """
     backend: type[Device] = entry.load()
     found = tuple(backend.probe())
@@ -50,16 +52,17 @@ def _check_found(kind: str, found: Sequence[DeviceInfo]) -> None:
 
 
 def answer(item: str, say: Callable[..., None], *, values: Mapping[str, str]) -> None:
-    """Say what a kind's entry point, `module:Class` in `values`, has `found`, for `info_of`, and `missing`.
+    """Report the devices that an entry point finds, and the reason if there are no devices.
 
-    In a child process: see `hyrt.runtime.isolated_worker`.
+    `values` maps a kind to its entry point, `module:Class`. The report has the entries `found`, for
+    `info_of`, and `missing`. Runs in a child process: see `hyrt.runtime.isolated_worker`.
     """
     _, found, missing = probed(EntryPoint(item, values[item], "hyrt.devices"))
     say(found=[asdict(info) for info in found], missing=missing)
 
 
 def info_of(report: Mapping[str, Any]) -> DeviceInfo:
-    """The description that another process has said."""
+    """Return the device description in another process's report."""
     known = {field.name: report[field.name] for field in fields(DeviceInfo)}
     rates = None if report["rates"] is None else Rates(**report["rates"])
     return DeviceInfo(**{**known, "forms": tuple(report["forms"]), "rates": rates})
@@ -69,31 +72,31 @@ BACKENDS = EntryPointGroup(
     "hyrt.devices", "device kind", DeviceUnavailableError, docs_hint="See `hyrt devices`"
 )
 
-# A driver that hangs while it looks for its hardware must not hang the command that asks what there is.
+# Limit for drivers that hang during probing, which must not hang the command that lists devices.
 _PROBE_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What one declared backend found."""
+    """Probe result of one declared backend."""
 
     kind: str
-    """The kind of the backend's devices."""
+    """Kind of the backend's devices."""
     provider: str
-    """Name and version of the distribution that declares it."""
+    """Name and version of the distribution that declares the backend."""
     found: tuple[DeviceInfo, ...] = ()
-    """The devices that the backend found."""
+    """Devices that the backend found."""
     problem: str = ""
-    """Why there is nothing, with the remedy, in one line; empty where something was found."""
+    """Reason and remedy in one line if no device was found; otherwise empty."""
     is_foreign: bool = False
-    """Whether another distribution than hyrt declares it."""
+    """Whether a distribution other than hyrt declares the backend."""
 
 
 def survey_devices(timeout_s: float = _PROBE_TIMEOUT_S) -> list[Survey]:
-    """Ask every declared backend what it finds; one that is broken is a line with its reason.
+    """Probe every declared backend; a broken backend yields an entry with the reason.
 
-    Those of other distributions are asked in a child process: a driver library that ends the process it is
-    loaded into must not end the command that asks what there is.
+    Backends of other distributions are probed in a child process: a driver library that ends its process must
+    not end the command that lists devices.
     """
     declared = BACKENDS.entries_by_name()
     foreign = {
@@ -109,21 +112,21 @@ def survey_devices(timeout_s: float = _PROBE_TIMEOUT_S) -> list[Survey]:
 
 
 def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[Device], DeviceInfo]:
-    """The backend and the device behind a name like `cpu` or `cuda:0`.
+    """Return the backend and the device for a name such as `cpu` or `cuda:0`.
 
     Parameters
     ----------
     name
         `kind` or `kind:index`.
     timeout_s
-        How long a backend may take to say what it finds, in seconds; and for how long its import, which may
-        take longer, may import and read nothing more.
+        Time limit in seconds for a backend's probe. Its import may take longer, as long as it imports modules
+        or reads from disk at least once within this time.
 
     Raises
     ------
     DeviceUnavailableError
-        If there is no such kind, its backend cannot be imported, fails or hangs while it looks, or the
-        machine has no such device; with the remedy.
+        If the kind is unknown, its backend cannot be imported, fails or hangs during probing, or the machine
+        has no such device; the message contains the remedy.
     PluginConflictError
         If two distributions declare the kind.
     """
@@ -147,18 +150,18 @@ def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[De
 
 
 def read_name(name: str) -> tuple[str, int, EntryPoint]:
-    """The kind, the number and the backend that a name like `cpu` or `cuda:0` says; nothing is imported.
+    """Parse a name such as `cpu` or `cuda:0` into kind, index and backend entry point, without importing it.
 
     Raises
     ------
     DeviceUnavailableError
-        If it cannot be read, or there is no such kind.
+        If the name cannot be parsed or the kind is unknown.
     PluginConflictError
         If two distributions declare the kind.
     """
     kind, _, index = name.partition(":")
     kind = BACKENDS.canonical_name(kind)
-    # What people call a graphics card, whoever made it.
+    # Users call any graphics card by these names, so suggest cuda.
     entry = BACKENDS.find_entry(kind, nearest="cuda" if kind.lower() in ("gpu", "nvidia") else kind)
     number = parse_int(index or "0")
     if number is None:
@@ -167,11 +170,11 @@ def read_name(name: str) -> tuple[str, int, EntryPoint]:
 
 
 class _Broken(Exception):
-    """A backend cannot be imported, or fails or hangs while it looks; says which, with the remedy."""
+    """Error for a backend that cannot be imported, or fails or hangs during probing; has the remedy."""
 
 
 def _query_backends(entry: EntryPoint, timeout_s: float) -> tuple[type[Device], tuple[DeviceInfo, ...], str]:
-    """Import a backend and let it look for its devices, in a bounded time and whatever it raises."""
+    """Import a backend and probe its devices with a time limit; raise _Broken on any failure."""
     answers: list[tuple[type[Device], tuple[DeviceInfo, ...], str]] = []
     errors: list[BaseException] = []
     imported = threading.Event()
@@ -182,15 +185,15 @@ def _query_backends(entry: EntryPoint, timeout_s: float) -> tuple[type[Device], 
             imported.set()
             answers.append(probed(entry))
         except BaseException as error:
-            # A plug-in may raise anything, SystemExit too: it is the plug-in that is broken.
+            # A plug-in may raise anything, including SystemExit: report the plug-in as broken.
             errors.append(error)
             imported.set()
 
-    # A thread that hangs in a driver cannot be ended: it is left behind, and does not keep the process alive.
+    # A thread that hangs in a driver cannot be stopped. As a daemon it does not keep the process alive.
     thread = threading.Thread(target=look, name=f"hyrt.probe.{entry.name}", daemon=True)
     before = _brought_in()
     thread.start()
-    # torch alone is hundreds of megabytes, which a slow disk gives in minutes.
+    # torch alone is hundreds of megabytes, which takes minutes on a slow disk.
     while not imported.wait(timeout_s):
         now = _brought_in()
         if now == before:
@@ -205,13 +208,13 @@ def _query_backends(entry: EntryPoint, timeout_s: float) -> tuple[type[Device], 
 
 
 def _brought_in() -> tuple[int, ...]:
-    """What grows while modules are imported: their number, and what was read of the disk for them."""
+    """Return counters that grow during an import: the number of modules, and the bytes read from disk."""
     use = resource.getrusage(resource.RUSAGE_SELF)
     return len(sys.modules), use.ru_majflt, use.ru_inblock
 
 
 def _query_in_worker(entries: Mapping[str, EntryPoint], timeout_s: float) -> Mapping[str, Answer]:
-    # Only who has such a backend waits for what is imported here.
+    # Import lazily: only needed if there are backends of other distributions.
     from hyrt.runtime.isolated_worker import IsolatedWorker
 
     values = {kind: entry.value for kind, entry in entries.items()}
@@ -240,7 +243,7 @@ def _survey(kind: str, entries: list[EntryPoint], timeout_s: float) -> Survey:
 
 
 def _received(entry: EntryPoint, answer: Answer) -> Survey:
-    """What a backend has said in another process, or what became of that."""
+    """Convert a backend's report from another process, or the failure of that process, into a Survey."""
     from hyrt.runtime.isolated_worker import NOT_STARTED
 
     why = answer.problem

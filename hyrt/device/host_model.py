@@ -1,4 +1,4 @@
-"""Models whose rows the host computes while a device runs the loops over edges."""
+"""Models whose vertex operations run on the host while a device runs the loops over edges."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ from hyrt.sampling.minibatch import MiniBatch
 
 
 def _writes(inputs: object) -> int | None:
-    """How often a tensor was written to; None of other inputs, which no module of the user's is given."""
+    """Return a tensor's write counter; None for other inputs, which user modules never receive."""
     return inputs._version if isinstance(inputs, torch.Tensor) else None
 
 
 class HostModel:
-    """A copy of a model, and its steps.
+    """Copy of a model that computes training steps on the host.
 
     Parameters
     ----------
     model
         The model to copy.
     workers
-        The team of threads that computes.
+        The thread team that computes.
     budget
-        How much host memory the matrices of a whole graph may take.
+        Host memory budget for full-graph matrices.
     keeper
-        Keeps what is done of a long step over a whole graph; None keeps nothing.
+        Saves the completed part of long full-graph steps; None saves nothing.
     devices
-        What else the bits of such a step depend on; plain values that JSON holds.
+        Other facts on which the bits of such a step depend, as plain JSON values.
     """
 
     def __init__(
@@ -78,16 +78,16 @@ class HostModel:
 
     @property
     def module(self) -> torch.nn.Module:
-        """The copy."""
+        """Return the model copy."""
         return self._model
 
     @property
     def parameters(self) -> Sequence[torch.nn.Parameter]:
-        """Those of the copy that are trained."""
+        """Return the trainable parameters of the copy."""
         return self._parameters
 
     def update(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Take new weights."""
+        """Set new weights."""
         check_parameters(parameters, [parameter.shape for parameter in self._parameters])
         with torch.no_grad():
             for mine, new in zip(self._parameters, parameters, strict=True):
@@ -95,7 +95,7 @@ class HostModel:
 
     @property
     def swapped_bytes(self) -> tuple[int, int]:
-        """Bytes of the matrices of a whole graph, and of these what lives in a file."""
+        """Return the bytes of the full-graph matrices, and how many of these bytes are stored in a file."""
         return (0, 0) if self._whole is None else (self._whole.matrix_bytes, self._whole.file_bytes)
 
     def register_gradient_hook(self, hear: Callable[[int, torch.Tensor], None]) -> None:
@@ -106,7 +106,7 @@ class HostModel:
                 assert parameter.grad is not None
                 hear(number, parameter.grad)
 
-            # After all that a step adds to it: torch adds it up before.
+            # This hook runs after torch has accumulated all contributions of a step.
             parameter.register_post_accumulate_grad_hook(told)  # type: ignore[no-untyped-call]
 
     def scores(self, vertices: Ids) -> NDArray[np.float32] | None:
@@ -114,12 +114,12 @@ class HostModel:
         return None if self._whole is None else self._whole.compute_scores(vertices, self._workers)
 
     def step(self, batch: MiniBatch, objective: Objective) -> StepResult:
-        """Loss and gradients of a mini-batch, or of a whole graph."""
+        """Compute loss and gradients of a mini-batch or of a full graph."""
         is_shared = batch.full_graph is not None and batch.full_graph.is_distributed
         if not is_shared and not len(batch.targets):
             return StepResult.empty(batch.normalizer)
         started = time.perf_counter()
-        # Each time: torch keeps the count partly by thread and partly for the process.
+        # Set the count in every step: torch stores it partly per thread and partly per process.
         set_torch_threads(self._torch_threads)
         if batch.full_graph is not None and not objective.scores_pairs:
             replica = self._replica_of(batch, batch.full_graph)
@@ -160,7 +160,7 @@ class HostModel:
         )
 
     def _replica_of(self, batch: MiniBatch, whole: FullGraph) -> FullGraphReplica | None:
-        """The model over the whole graph; None where it cannot be taken apart."""
+        """Return the model's full-graph replica; None if the model cannot be split into layers."""
         if self._whole is None or self._whole.graph is not whole:
             if not is_decomposable(self._model):
                 return None
@@ -184,22 +184,22 @@ class HostModel:
 
 
 class HostSaga:
-    """Steps of such a model.
+    """Training steps of a model whose vertices are computed on the host and whose edge loops run on devices.
 
     Parameters
     ----------
     model
-        A model that `hyrt.nn.message_passing.model_checks.check_loops` lets pass.
+        A model that `hyrt.nn.message_passing.model_checks.check_loops` accepts.
     workers
-        The team of threads that computes vertices.
+        The thread team that computes vertices.
     members
-        What runs the loops.
+        The devices that run the loops.
     options, budget
-        How whole graphs are cut, and how much host memory may be used.
+        The division of full graphs into chunks, and the host memory budget.
     shares
-        How fast each member is, in any unit.
+        Relative speed of each member, in any unit.
     keeper
-        Keeps what is done of a long step over a whole graph; None keeps nothing.
+        Saves the completed part of long full-graph steps; None saves nothing.
     """
 
     def __init__(
@@ -225,20 +225,20 @@ class HostSaga:
 
     @property
     def num(self) -> int | None:
-        """How many intervals the vertices are cut into; None before the first step over a whole graph."""
+        """Return the number of vertex intervals; None before the first full-graph step."""
         return self._loops.num
 
     @property
     def parameters(self) -> list[torch.Tensor]:
-        """Copies of the present weights."""
+        """Return copies of the current weights."""
         return [each.detach().clone() for each in self._model.parameters]
 
     def update(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Take new weights."""
+        """Set new weights."""
         self._model.update(parameters)
 
     def step(self, batch: MiniBatch, objective: Objective) -> StepResult:
-        """Loss and gradients of a mini-batch, or of a whole graph."""
+        """Compute loss and gradients of a mini-batch or of a full graph."""
         self._loops.reset_stats()
         with use_loop_backend(self._loops):
             result = self._model.step(batch, objective)
@@ -247,18 +247,18 @@ class HostSaga:
         return replace(result, chunks=self._loops.step_stats(*self._model.swapped_bytes))
 
     def release(self) -> None:
-        """Give all memory back."""
+        """Free all memory."""
         self._loops.release()
 
     def close(self) -> None:
-        """Give all memory back, and end the threads."""
+        """Free all memory and end the threads."""
         self._loops.release()
         self._workers.close()
 
 
 @dataclass(frozen=True, slots=True)
 class _CutCheckpoint:
-    """A `StepCheckpointer` that also keeps into how many intervals loops are cut, on which bits depend."""
+    """`StepCheckpointer` that also saves the number of loop intervals, because the bits depend on it."""
 
     keeper: StepCheckpointer
     loops: ChunkedLoops

@@ -1,4 +1,4 @@
-"""The words of `--devices`: names, and each device's share of a step."""
+"""Parsing of `--devices`: device names, and each device's share of a step."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class DeviceRequest:
     name: str
     """`kind` or `kind:index`."""
     share: float | None
-    """Weight of its part of a step beside the others'; None for equal parts."""
+    """Relative weight of the device's part of a step; None for equal parts."""
 
 
 def parse_request(entry: str) -> DeviceRequest:
-    """Read `name` or `name=share`.
+    """Parse `name` or `name=share`.
 
     Raises
     ------
@@ -36,7 +36,7 @@ def parse_request(entry: str) -> DeviceRequest:
     if not equals:
         return DeviceRequest(name, None)
     try:
-        # Python also reads digits of other scripts, and underscores.
+        # float() also accepts digits of other scripts and underscores; reject both.
         share = float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:
         share = math.nan
@@ -48,12 +48,12 @@ def parse_request(entry: str) -> DeviceRequest:
 
 
 def parse_requests(entries: Sequence[str]) -> list[DeviceRequest]:
-    """Read all entries of `devices`.
+    """Parse all entries of `devices`.
 
     Raises
     ------
     ValueError
-        If only some have a share, all shares are zero, or `auto` does not stand alone.
+        If only some entries have a share, all shares are zero, or `auto` is combined with other entries.
     """
     requests = [parse_request(entry) for entry in entries]
     if len(requests) > 1 and any(request.name == AUTO for request in requests):
@@ -70,11 +70,11 @@ def parse_requests(entries: Sequence[str]) -> list[DeviceRequest]:
 
 
 def split_by_shares(total: int, shares: Sequence[float]) -> list[int]:
-    """Cut a step's units in the proportions of shares, exactly and always the same way (largest remainders).
+    """Divide a step's units in proportion to shares, exactly and deterministically (largest remainders).
 
-    A device with a share above 0 gets at least one unit where there are enough.
+    A device with a share above 0 gets at least one unit if there are enough units.
     """
-    # Relative to the largest first: the sum of any finite numbers then is one.
+    # Divide by the largest share first, so that the sum of any finite shares is finite.
     largest = max(shares)
     parts = [share / largest for share in shares]
     whole = math.fsum(parts)

@@ -1,4 +1,4 @@
-"""The device protocol: what a backend implements to be a trainer."""
+"""Device protocol: the interface that a backend implements to be a trainer."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from hyrt.sampling.minibatch import MiniBatch
 
 InputForm = Literal["rows", "narrow", "sparse", "aggregated", "in_place", "ids", "cached", "typed"]
-"""What `MiniBatch.inputs` holds when it comes to `transfer`; see `hyrt.pipeline.trainer.InputPlan`."""
+"""Type of `MiniBatch.inputs` as passed to `transfer`; see `hyrt.pipeline.trainer.InputPlan`."""
 
 HOST_FORMS: tuple[InputForm, ...] = ("rows", "sparse", "aggregated", "in_place", "typed")
-"""What a torch module on the host can take."""
+"""Input forms that a torch module on the host accepts."""
 
 Span = tuple[str, int, int]
-"""What a device's queue has run: a name, and start and end in nanoseconds on the device's own clock."""
+"""Operation that a device queue has run: name, start and end in nanoseconds on the device clock."""
 
 QueueListener = Callable[[str, Sequence[Span]], None]
-"""Called with a queue's name and what it has run, soon after the last of it is over."""
+"""Callback with a queue's name and its operations, called soon after the last operation has ended."""
 
 
 def _is_number(value: object) -> bool:
@@ -41,16 +41,16 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """How fast a device is, in effective units."""
+    """Effective speed of a device."""
 
     macs_per_s: float
-    """Multiply-accumulates of its fp32 matrix products."""
+    """Multiply-accumulates of fp32 matrix products."""
     memory_bytes_per_s: float
-    """The bandwidth of its own memory."""
+    """Bandwidth of the device memory."""
     link_bytes_per_s: float
-    """The bandwidth from host memory to it; infinite where it reads host memory in place."""
+    """Bandwidth from host memory to the device; infinite if the device reads host memory in place."""
     source: str
-    """`measured <date>`, or `assumed` with where the figures are from."""
+    """`measured <date>`, or `assumed` with the source of the figures."""
 
     def __post_init__(self) -> None:
         for name in ("macs_per_s", "memory_bytes_per_s", "link_bytes_per_s"):
@@ -63,31 +63,32 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceInfo:
-    """What `infer_shapes` found."""
+    """Description of a device that `probe` found."""
 
     kind: str
     index: int
-    """`kind` and `index`: together the device's name, as in `--devices cuda:0`."""
+    """`kind` and `index` form the device name, as in `--devices cuda:0`."""
     description: str
-    """One line for people."""
+    """One-line description for users."""
     memory_bytes: int
-    """Memory of the device."""
+    """Device memory."""
     zero_copy: bool = False
-    """Whether it reads host memory in place."""
+    """Whether the device reads host memory in place."""
     forms: tuple[InputForm, ...] = ("rows",)
-    """Input forms it takes; every device takes `rows`."""
+    """Input forms that the device accepts; every device accepts `rows`."""
     host_cores: int = 0
-    """How many of the host's own cores it computes with at most; 0 for an accelerator. A device that computes
-    on the host shares cores with the CPU stages, so `auto` never takes it beside `cpu`."""
+    """Maximum number of host cores that the device computes with; 0 for an accelerator. A device that
+    computes on the host shares cores with the CPU stages, so `auto` never combines it with `cpu`."""
     link: str = ""
-    """How it is attached, for people: `PCIe`, `host memory`."""
+    """Connection to the host, for users: `PCIe`, `host memory`."""
     rates: Rates | None = None
-    """What it is assumed to reach; None where nothing is known before it is measured."""
+    """Assumed rates; None if the rates are unknown before a measurement."""
     whole_graphs: bool = False
-    """Whether it trains mini-batches of the whole graph, whose targets are some rows of the scores
+    """Whether the device trains mini-batches of the full graph, whose targets are some rows of the scores
     (`MiniBatch.target_rows`)."""
     simulated: bool = False
-    """Whether it does not do its work on the hardware it is named after. Never chosen automatically."""
+    """Whether the device does not run on the hardware in its name. Such a device is never chosen
+    automatically."""
 
     def __post_init__(self) -> None:
         for name in ("index", "memory_bytes", "host_cores"):
@@ -100,7 +101,7 @@ class DeviceInfo:
             text = getattr(self, name)
             if not isinstance(text, str):
                 raise ValueError(f"device info of {self.kind!r}: {name} is {text!r}: give text")
-            # A driver's own text may hold anything; here it is one line for a terminal.
+            # Driver text may contain any characters; make it one printable line for a terminal.
             shown = "".join(letter if letter.isprintable() else " " for letter in text)
             object.__setattr__(self, name, " ".join(shown.split()))
 
@@ -111,13 +112,13 @@ class DeviceInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceOptions:
-    """What a run asks of a device."""
+    """Options of a run for a device."""
 
     threads: int = 1
-    """CPU threads (compute units) a device that computes on the host may use."""
+    """Maximum number of CPU threads (compute units) for a device that computes on the host."""
     memory_bytes: int | None = None
-    """The most of its own memory that mini-batches and weights may take; None leaves it to the device. A
-    device that trains in host memory in place has no memory of its own and ignores it."""
+    """Maximum device memory for mini-batches and weights; None lets the device choose. A device that trains
+    in host memory in place has no separate memory and ignores this option."""
 
     def __post_init__(self) -> None:
         check_int("threads of the device options", self.threads, 1)
@@ -127,34 +128,34 @@ class DeviceOptions:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StepResult:
-    """What a trainer computed in a step, as sums over its targets."""
+    """Result of one training step on one trainer, summed over its targets."""
 
     loss_sum: float
     """Sum of the (weighted) losses."""
     counts: Mapping[str, float]
-    """What the objective counts, by its names; `targets`, the number of targets, is one of them. Empty where
-    there were no targets."""
+    """The objective's counts by name, including `targets`, the number of targets. Empty if there were no
+    targets."""
     normalizer: float
     """The mini-batch's share of the divisor; see `MiniBatch.normalizer`."""
     gradients: Sequence[torch.Tensor]
-    """One host tensor a parameter, the gradient of `loss_sum`; empty when there were no targets."""
+    """One host tensor per parameter: the gradient of `loss_sum`. Empty if there were no targets."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Device times by stage, where the device measures its own."""
+    """Device times by stage, if the device measures them."""
     chunks: ChunkedStep | None = None
-    """What it took, where a whole graph was trained in chunks."""
+    """Statistics of chunked full-graph training, if the graph was trained in chunks."""
     row_gradients: Sequence[SparseGradient] = ()
-    """Those of learned rows that the mini-batch has read, which are no parameters."""
+    """Gradients of the embedding rows that the mini-batch has read, which are not parameters."""
 
     __repr__ = short_repr
 
     @classmethod
     def empty(cls, normalizer: float) -> StepResult:
-        """Of a mini-batch without targets."""
+        """Return the result of a mini-batch without targets."""
         return cls(loss_sum=0.0, counts={}, normalizer=normalizer, gradients=())
 
 
 def _remedy(error: Exception) -> str:
-    """What to do where the host's memory is used up, which torch does not call a MemoryError."""
+    """Return the remedy if host memory is exhausted, which torch does not report as MemoryError."""
     if not isinstance(error, MemoryError) and "DefaultCPUAllocator" not in str(error):
         return ""
     return (
@@ -164,7 +165,7 @@ def _remedy(error: Exception) -> str:
 
 
 class Health:
-    """Whether a device can go on: the first fault, or its closing, is what every later call raises.
+    """Device state: the first fault, or the closing, makes every later call raise.
 
     Parameters
     ----------
@@ -176,21 +177,21 @@ class Health:
         self._name = name
         self._fault: DeviceFaultError | None = None
         self.has_failed = False
-        """Whether there was a fault before the device was closed."""
+        """Return whether a fault occurred before the device was closed."""
 
     def check(self) -> None:
-        """Raise the fault, if there was one."""
+        """Raise the fault if there was one."""
         if self._fault is not None:
             raise self._fault
 
     def loaded(self, made: Made | None) -> Made:
-        """What `load_model` has made; of a device that has not loaded a model, a fault of its caller."""
+        """Return the result of `load`; raise the caller's error if no model was loaded."""
         if made is None:
             raise RuntimeError("no model has been loaded")
         return made
 
     def fail(self, doing: str, error: Exception) -> DeviceFaultError:
-        """Note a fault; the first one stays."""
+        """Record a fault; only the first fault is kept."""
         self.has_failed = True
         if self._fault is None:
             self._fault = DeviceFaultError(
@@ -201,7 +202,7 @@ class Health:
 
     @contextmanager
     def terminal(self, doing: str) -> Iterator[None]:
-        """Run a call of the device: what is no error of hyrt's own in it is a fault, and terminal."""
+        """Run a device call; any exception that is not a hyrt error is a terminal fault."""
         self.check()
         try:
             yield
@@ -214,17 +215,17 @@ class Health:
             raise self.fail(doing, error) from error
 
     def close(self) -> None:
-        """From now on, every call is a fault."""
+        """Make every later call raise."""
         self._fault = DeviceFaultError(f"{self._name}: used after close")
 
 
 def check_parameters(parameters: Any, shapes: Sequence[Sequence[int]]) -> None:
-    """Refuse new weights that are not one tensor per parameter of the model, of the same shape.
+    """Raise ArgumentError unless new weights have one tensor per model parameter, of the same shape.
 
     Raises
     ------
     ArgumentError
-        Naming the first wrong one.
+        If a tensor is wrong; the message names the first one.
     """
     import torch
 
@@ -241,50 +242,51 @@ def check_parameters(parameters: Any, shapes: Sequence[Sequence[int]]) -> None:
 
 @runtime_checkable
 class Device(Protocol):
-    """One trainer. `transfer` and `propagate` run on two threads of the trainer's, at the same time.
+    """Trainer on one device. `transfer` and `propagate` run concurrently on two threads of the trainer.
 
-    `load_model`, `update` and `close` are called while both are quiet. A mini-batch that was transferred may
-    never be propagated: `close` frees it too.
+    `load`, `update` and `close` are only called while neither of these runs. A transferred mini-batch may
+    never be propagated: `close` must free it too.
 
-    What else a device can do, its class declares: see `hyrt.device.capabilities`.
+    A class declares optional capabilities as base classes: see `hyrt.device.capabilities`.
     """
 
     info: DeviceInfo
 
     @classmethod
     def probe(cls) -> list[DeviceInfo]:
-        """The devices of this kind that are there; cheap, never raises."""
+        """Return the available devices of this kind; cheap, never raises."""
         ...
 
     @classmethod
     def open(cls, info: DeviceInfo, options: DeviceOptions) -> Device:
-        """Claim a device. Raises DeviceUnavailableError with the remedy."""
+        """Open a device. Raises DeviceUnavailableError with the remedy."""
         ...
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
-        """Make the replica. Raises UnsupportedModelError naming layer and device."""
+        """Create the model replica. Raises UnsupportedModelError naming layer and device."""
         ...
 
     def transfer(self, batch: MiniBatch) -> Any:
-        """Stage a mini-batch's buffers; the host buffers stay until the step is over.
+        """Copy a mini-batch's buffers to the device; the host buffers stay valid until the end of the step.
 
-        Raises DeviceOutOfMemoryError, after which the device goes on: what it had taken for the mini-batch is
-        free again. It also goes on after an ArgumentError for a mini-batch whose arrays do not go together.
+        Raises DeviceOutOfMemoryError, after which the device stays usable: the memory for the mini-batch is
+        free again. The device also stays usable after an ArgumentError for a mini-batch with inconsistent
+        arrays.
         """
         ...
 
     def propagate(self, staged: Any) -> StepResult:
-        """Forward and backward over a staged mini-batch, and release it.
+        """Compute the forward and backward pass of a staged mini-batch, and release the mini-batch.
 
-        Raises DeviceFaultError, which is terminal; DeviceOutOfMemoryError is as for `transfer`. What
+        Raises DeviceFaultError, which is terminal; DeviceOutOfMemoryError as for `transfer`. An argument that
         `transfer` did not return is a fault.
         """
         ...
 
     def update(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Take new weights, in the order of `load_model`. Raises DeviceFaultError."""
+        """Set new weights, in the order of `load`. Raises DeviceFaultError."""
         ...
 
     def close(self) -> None:
-        """Give everything back; idempotent, valid after a fault."""
+        """Release all resources; idempotent, and valid after a fault."""
         ...
