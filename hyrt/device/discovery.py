@@ -208,7 +208,7 @@ def _query_backends(entry: EntryPoint, timeout_s: float) -> tuple[type[Device], 
 
 
 def _brought_in() -> tuple[int, ...]:
-    """Return counters that grow during an import: the number of modules, and the bytes read from disk."""
+    """Return counters that grow during an import: the number of modules, and the amount of disk input."""
     use = resource.getrusage(resource.RUSAGE_SELF)
     return len(sys.modules), use.ru_majflt, use.ru_inblock
 

@@ -177,7 +177,7 @@ class Health:
         self._name = name
         self._fault: DeviceFaultError | None = None
         self.has_failed = False
-        """Return whether a fault occurred before the device was closed."""
+        """Whether a fault occurred before the device was closed."""
 
     def check(self) -> None:
         """Raise the fault if there was one."""
@@ -185,7 +185,7 @@ class Health:
             raise self._fault
 
     def loaded(self, made: Made | None) -> Made:
-        """Return the result of `load`; raise the caller's error if no model was loaded."""
+        """Return the result of `load`; raise RuntimeError if no model was loaded."""
         if made is None:
             raise RuntimeError("no model has been loaded")
         return made

@@ -1,1 +1,1 @@
-"""The four stages of a step, sample, load, transfer and propagate, and its end: synchronize."""
+"""Pipeline stages of a step: sample, load, transfer, propagate and synchronize."""

@@ -1,4 +1,4 @@
-"""The load stage: input features of a mini-batch, in the form its trainer takes."""
+"""Load stage: input features of a mini-batch, in the form that its trainer uses."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ from hyrt.sampling.full_sampler import FullGraph
 from hyrt.sampling.minibatch import MiniBatch
 
 Take = Callable[[tuple[int, ...]], NDArray[Any]]
-"""Gives memory for a float32 matrix."""
+"""Allocator of a float32 matrix."""
 
 
 @runtime_checkable
 class InputSource(PrefetchedRowSource, Protocol):
-    """Fetched rows that come in a form of their own."""
+    """Source of fetched rows with a custom input form."""
 
     def inputs(self, batch: MiniBatch, workers: Workers) -> Any:
-        """The inputs of a mini-batch whose step has been fetched; its device is a CPU."""
+        """Return the inputs of a mini-batch whose step has been fetched; its device is a CPU."""
         ...
 
 
 class Loader:
-    """Fills `MiniBatch.inputs` with the feature rows of its input vertices, in pooled buffers.
+    """Loader of `MiniBatch.inputs`: the feature rows of the input vertices, in pooled buffers.
 
     Parameters
     ----------
@@ -62,13 +62,13 @@ class Loader:
     def __init__(self, source: RowSource) -> None:
         self._source = source
         self.fetched = source if isinstance(source, PrefetchedRowSource) else None
-        """The source, where it brings the rows of a step at once."""
-        # Looked up once: asking whether an object follows a protocol takes longer than loading a few rows.
+        """The source, if it fetches all rows of a step at once."""
+        # Cached because an isinstance check of a protocol takes longer than loading a few rows.
         self._input_source = source if isinstance(source, InputSource) else None
         self._narrow_source = source if isinstance(source, QuantizedRowSource) else None
         self._aggregated_source = source if isinstance(source, AggregatedRows) else None
         self._pool = BufferPool()
-        # The inputs of the whole graph, which stay the same from step to step.
+        # Inputs of the full graph, which are the same in every step.
         self._whole: tuple[FullGraph, InputPlan, Any] | None = None
 
     def load(self, batch: MiniBatch, plan: InputPlan, workers: Workers) -> None:
@@ -79,7 +79,7 @@ class Loader:
         batch
             The mini-batch, sampled with `in_place=plan.in_place`.
         plan
-            The form its trainer takes.
+            The input form of its trainer.
         workers
             The threads that share the work.
         """
@@ -120,11 +120,11 @@ class Loader:
             batch.inputs = torch.from_numpy(self._wide(batch, block.sources, workers))
 
     def hetero_rows(self, ids: NDArray[Any], workers: Workers) -> HeteroInput:
-        """The rows of some vertices of a typed graph, in memory of their own."""
+        """Return copies of the rows of some vertices of a heterogeneous graph."""
         return self._load_hetero(ids, lambda shape: np.empty(shape, np.float32), workers)
 
     def _load_hetero(self, ids: NDArray[Any], take: Take, workers: Workers) -> HeteroInput:
-        """The rows of each type, in a matrix of the type's own width."""
+        """Copy the rows of each vertex type into a matrix of that type's width."""
         source = self._source
         assert isinstance(source, HeteroRows)
         starts = source.types.starts
@@ -144,7 +144,7 @@ class Loader:
         return HeteroInput(order, matrices, tables)
 
     def _load_hetero_in_place(self, block: Block, take: Take, workers: Workers) -> HeteroInPlaceInput:
-        """The tables themselves, beside the rows that are read once: the destinations' own."""
+        """Return the tables in place, and a copy of the destinations' rows, which are read once."""
         source = self._source
         assert isinstance(source, HeteroRows)
         starts, ids = source.types.starts, block.destinations
@@ -186,7 +186,7 @@ class Loader:
     def _cached(
         self, batch: MiniBatch, ids: NDArray[Any], plan: InputPlan, places: CacheIndex, workers: Workers
     ) -> CachedRows:
-        """What a device that keeps some rows is sent."""
+        """Return the inputs for a device with a feature cache."""
         found = self._take(batch, (len(ids),), np.int32)
         missing = self._take(batch, (len(ids),), ids.dtype)
         missing = missing[: places.find(ids, found, missing)]
@@ -194,7 +194,7 @@ class Loader:
         return CachedRows(found, rows(batch, missing, workers))
 
     def _inputs_of_whole(self, batch: MiniBatch, whole: FullGraph, plan: InputPlan, workers: Workers) -> Any:
-        """The inputs of all vertices, made at the first call; the graph's own arrays wherever they do."""
+        """Return the inputs of all vertices, created on the first call; without a copy if possible."""
         kept = self._whole
         if kept is None or kept[0] is not whole or kept[1] != plan:
             kept = self._whole = (whole, plan, self._made_of_whole(batch, plan, workers))
@@ -243,7 +243,7 @@ class Loader:
 
 @dataclass(frozen=True, slots=True)
 class LoadStage:
-    """Loads the shares of trainers, in the forms that their plans say."""
+    """Load stage for trainers' shares, in the input forms of the trainers' plans."""
 
     loader: Loader
     trainers: Sequence[Trainer]
@@ -252,8 +252,9 @@ class LoadStage:
     part: RankSlice = ALL
 
     def together(self, shares: Iterable[WorkShare]) -> Iterator[list[WorkShare]]:
-        """Shares in the groups that are loaded together: one by one, or all of a step, or of one of its time
-        steps, where their rows are fetched at once.
+        """Yield groups of shares that are loaded together.
+
+        A group is one share. If rows are fetched in bulk, it is all shares of a step or of a time step.
         """
         waiting: list[WorkShare] = []
         for share in shares:
@@ -264,9 +265,9 @@ class LoadStage:
                 waiting = []
 
     def fetch(self, shares: Sequence[WorkShare]) -> None:
-        """Bring the rows of shares here, if that has to be done, or turn to those of one that is done again.
+        """Fetch the remote rows of shares, if any, or select the fetched rows of a retried share.
 
-        `shares` are those of a step or a time step, as `run_concurrently` gives them.
+        `shares` is one group from `together`.
         """
         source, step = self.loader.fetched, shares[0].work.step
         if source is None:
@@ -277,7 +278,7 @@ class LoadStage:
         started = time.perf_counter()
         source.fetch(number, [ids for batch in batches for ids in _read(batch)], self.workers)
         for share in shares:
-            # They waited for it together.
+            # The trainers shared one fetch, so divide its time among them.
             share.seconds["fetch"] = (time.perf_counter() - started) / len(shares)
         if not batches:
             source.release(number)
@@ -285,12 +286,12 @@ class LoadStage:
             batches[0].on_release(lambda: source.release(number))
 
     def end(self) -> None:
-        """No more rows are fetched: free a thread that waits for some."""
+        """Stop fetching rows, and unblock a thread that waits for rows."""
         if self.loader.fetched is not None:
             self.loader.fetched.end()
 
     def __call__(self, share: WorkShare) -> None:
-        """Fill in the inputs of a share's mini-batch, if it has one."""
+        """Load the inputs of a share's mini-batch, if it has one."""
         batch, trainer = share.batch, self.trainers[share.trainer]
         if batch is not None:
             self.workers.resize(self.schedule.of(share.work.step).threads.load)
@@ -298,6 +299,6 @@ class LoadStage:
 
 
 def _read(batch: MiniBatch) -> list[NDArray[Any]]:
-    """The vertices whose rows a mini-batch reads, some of them several times."""
+    """Return the vertices whose rows a mini-batch reads, possibly with duplicates."""
     block = batch.blocks[0]
     return [block.columns, block.destinations] if block.sources is None else [block.sources]

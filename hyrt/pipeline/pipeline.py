@@ -1,4 +1,4 @@
-"""The pipeline: all stages on threads, or one after the other on the calling thread."""
+"""Pipeline: all stages on threads, or serially on the calling thread."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from hyrt.telemetry.hooks import Hook
 
 
 class SerialSteps:
-    """Runs steps like `Pipeline`, without threads or channels: whoever drives one can drive the other.
+    """Serial execution of steps, without threads or channels, with the same interface as `Pipeline`.
 
     Parameters
     ----------
     stages
-        The work.
+        The stages to run.
     steps
-        Which steps of the run, in order.
+        The steps of the run, in order.
     at
-        Called with the stage, the device and the step that begin.
+        Called with the stage, device and step before each stage runs.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class SerialSteps:
         pass
 
     def steps(self) -> Iterator[StepWork]:
-        """The same steps as `Pipeline.steps`, each sampled, loaded, transferred and propagated in turn.
+        """Yield the same steps as `Pipeline.steps`, running the four stages one after the other.
 
         Raises
         ------
         StageError
-            Naming stage, device and step.
+            If a stage fails; the message names stage, device and step.
         StepInterrupted
-            If the run is asked to stop, and what is done of a step is kept.
+            If the run is asked to stop and the completed part of a step is saved.
         """
         for step in self._steps:
             with self._named("sample", "cpu", step):
@@ -68,7 +68,7 @@ class SerialSteps:
                 work.time = share.time
                 while again := self._stages.retry(work):
                     for _ in self._finished(again):
-                        """Its result is in the step."""
+                        """No-op: the step already contains the result."""
                 yield work
             work.release()
             for index, trainer in enumerate(self._stages.trainers):
@@ -76,24 +76,24 @@ class SerialSteps:
                     self._stages.update(index, step)
 
     def queues(self) -> None:
-        """There are no channels to tell of."""
+        """Return None: there are no channels."""
 
     def guarded(self, doing: str) -> AbstractContextManager[None]:
-        """The consumer's work is not watched."""
+        """Return a no-op context: the consumer's work has no time limit."""
         return nullcontext()
 
     def raise_failure(self) -> None:
-        """What fails is raised where it fails."""
+        """No-op: failures are raised directly."""
 
     def _sampled(self, shares: Iterable[WorkShare]) -> Iterator[WorkShare]:
-        """The shares, each sampled when it is asked for."""
+        """Yield the shares, sampling each share when it is requested."""
         for share in shares:
             with self._named("sample", "cpu", share.work.step):
                 self._stages.sample(share)
             yield share
 
     def _finished(self, shares: Sequence[WorkShare]) -> Iterator[WorkShare]:
-        """The shares, each through all stages when it is given."""
+        """Yield the shares, running all stages of each share before it is yielded."""
         for together in self._stages.load.together(self._sampled(shares)):
             with self._named("load", "cpu", together[0].work.step):
                 self._stages.load.fetch(together)
@@ -119,13 +119,13 @@ class SerialSteps:
         except (KeyboardInterrupt, StepInterrupted):
             raise
         except BaseException as error:
-            # As in the pipeline: what asks a thread to exit must not end the run as if all were well.
+            # As in the pipeline, convert SystemExit too: it must not end the run as if it had succeeded.
             why = describe_error(error).removeprefix(f"{device}: ")
             raise StageError(f"error in {stage} on {device} at step {step}: {why}") from error
 
 
 class _ThreadedSteps:
-    """What both ways to do steps on threads have in common: the threads, and how they fail."""
+    """Base class of step execution on threads: starts the threads and reports their failures."""
 
     def __init__(
         self,
@@ -155,9 +155,9 @@ class _ThreadedSteps:
             on_close=stages.end,
         )
         self.guarded = self._threads.consumer_waiting
-        """What the consumer does in the block has to end within the stall timeout too: `guarded(doing)`."""
+        """Context manager `guarded(doing)` that applies the stall timeout to the consumer's work."""
         self.raise_failure = self._threads.raise_failure
-        """Raise what has failed so far, if anything; for a consumer that is busy with something else."""
+        """Raises the first failure so far, if any, for a consumer that is busy with other work."""
 
     def __enter__(self) -> Self:
         self._threads.__enter__()
@@ -166,29 +166,29 @@ class _ThreadedSteps:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End every thread; one that does not end in time is a StageError that names it."""
+        """End all threads; raise StageError with the name of a thread that does not end in time."""
         self._threads.close()
 
 
 class Pipeline(_ThreadedSteps):
-    """Runs steps through the stages and yields them in order.
+    """Concurrent execution of steps, yielded in order.
 
-    The consumer takes a step from `steps()`, makes the new master weights and asks for the next: asking lets
-    every trainer take the weights and go on. The first failure of any stage ends every thread and is raised
-    in the consumer.
+    The consumer takes a step from `steps()`, computes the new master weights and requests the next step. The
+    request lets every trainer load the new weights and continue. The first failure of any stage ends all
+    threads and is raised in the consumer.
 
     Parameters
     ----------
     stages
-        The work.
+        The stages to run.
     steps
-        Which steps of the run, in order.
+        The steps of the run, in order.
     depth
-        Most steps in flight.
+        Maximum number of steps in flight.
     stall_timeout_s
-        How long nothing may move while the consumer waits.
+        Maximum time without progress while the consumer waits, in seconds.
     on_stall
-        Called with all threads' stacks when that time is over.
+        Called with the stacks of all threads after this time.
     hooks
         Called with the number of items in the channels, and with the failure.
     """
@@ -213,10 +213,10 @@ class Pipeline(_ThreadedSteps):
         )
         threads = self._threads
         names = [trainer.name for trainer in stages.trainers]
-        # What changes at one step acts on the first that is cut after it.
+        # An assignment change applies to the first step that has not been cut yet.
         stages.schedule.ahead = depth
-        # Credits, one for each step in flight, bound what the channels hold; they need no bound beyond it. A
-        # share to do again goes the same way.
+        # One credit per step in flight bounds the number of items, so the channels need no smaller bound.
+        # Retried shares are sent through the credits channel too.
         self._credits: Channel[WorkShare | None] = threads.add_channel("credits", depth + 1)
         for _ in range(depth):
             self._credits.put(None)
@@ -229,7 +229,8 @@ class Pipeline(_ThreadedSteps):
             threads.add_channel(f"staged.{name}", most) for name in names
         ]
         self._done: list[Channel[WorkShare]] = [threads.add_channel(f"done.{name}", most) for name in names]
-        # After a share: those to do again, then None, to go on: after a step's last, with the new weights.
+        # After each share: the shares to retry, then None to continue. After a step's last share, None also
+        # means that new weights are available.
         self._next: list[Channel[WorkShare | None]] = [
             threads.add_channel(f"next.{name}", depth) for name in names
         ]
@@ -240,14 +241,14 @@ class Pipeline(_ThreadedSteps):
             threads.add_thread(f"hyrt.propagate.{name}", "propagate", name, partial(self._propagate, i))
 
     def steps(self) -> Iterator[StepWork]:
-        """Steps whose gradients are there, in order; one of several time steps after each of them.
+        """Yield steps with complete gradients, in order; a step with several time steps once per time step.
 
         Raises
         ------
         StageError
-            Naming stage, device and step, when a stage failed.
-        Stalled
-            When nothing moved for the guard's timeout.
+            If a stage fails; the message names stage, device and step.
+        StallError
+            If there is no progress within the stall timeout.
         """
         for step in self._steps:
             has_more_times = True
@@ -265,14 +266,14 @@ class Pipeline(_ThreadedSteps):
                     channel.put(None)
             self._credits.put(None)
         self._credits.close_sender()
-        # The trainers take the last weights too: who fails at it, or hangs, fails the run.
+        # The trainers load the last weights too: a failure or hang while loading fails the run.
         with self._threads.consumer_waiting():
             for done in self._done:
                 for _ in done:
                     raise AssertionError("a share of no step")
 
     def _take(self, step: int, trainers: Sequence[int]) -> StepWork:
-        """Wait until each of some trainers is through with a share of a step."""
+        """Wait until each of the given trainers has finished a share of a step."""
         try:
             with self._threads.consumer_waiting():
                 shares = [self._done[index].get() for index in trainers]
@@ -283,7 +284,7 @@ class Pipeline(_ThreadedSteps):
         return work
 
     def queues(self) -> QueueSnapshot:
-        """What the channels have seen so far."""
+        """Return the channel statistics so far."""
         at_s = time.perf_counter()
         sampled = self._sampled.statistics()
         loaded, staged, done = (
@@ -310,7 +311,7 @@ class Pipeline(_ThreadedSteps):
             capacity={name: statistics.capacity for name, statistics in seen.items()},
         )
 
-    # The stages, each on its own thread.
+    # Thread functions of the stages.
 
     def _sample(self, place: StageProgress) -> None:
         steps = iter(self._steps)
@@ -339,7 +340,7 @@ class Pipeline(_ThreadedSteps):
             for share in shares:
                 self._stages.load(share)
                 if share.is_retry:
-                    # It overtakes the next steps: its trainer waits for it.
+                    # A retried share skips the queue because its trainer is waiting for it.
                     self._next[share.trainer].put(share)
                 else:
                     self._loaded[share.trainer].put(share)
@@ -373,10 +374,10 @@ class Pipeline(_ThreadedSteps):
 
 
 class GuardedSteps(_ThreadedSteps):
-    """`SerialSteps` on a thread of their own, so that a run ends as one through `Pipeline` does.
+    """`SerialSteps` on a separate thread, so that a run ends in the same way as with `Pipeline`.
 
-    While the consumer makes new weights, nothing is under way. What the constructor and the methods take,
-    return and raise is as in `Pipeline`.
+    No stage runs while the consumer computes new weights. Parameters, results and exceptions are the same as
+    for `Pipeline`.
     """
 
     def __init__(
@@ -394,10 +395,10 @@ class GuardedSteps(_ThreadedSteps):
         self._is_stopped = False
         self._threads.add_thread("hyrt.steps", "sample", "cpu", self._run)
         self.moved = self._threads.record_progress
-        """Called where something of a long step is done, so that it does not count as a stall."""
+        """Called when a part of a long step is done, so that the step does not count as a stall."""
 
     def steps(self) -> Iterator[StepWork]:
-        """The same steps as `Pipeline.steps`; the next one begins when it is asked for."""
+        """Yield the same steps as `Pipeline.steps`; the next step starts when it is requested."""
         for step in self._steps:
             try:
                 with self._threads.consumer_waiting():
@@ -408,13 +409,13 @@ class GuardedSteps(_ThreadedSteps):
                 raise StageError(f"the steps ended before step {step}: their thread has ended") from None
             yield work
             self._next.put(None)
-        # The trainer takes the last weights, too.
+        # The trainer loads the last weights too.
         with self._threads.consumer_waiting():
             for _ in self._done:
                 raise AssertionError("a step too many")
 
     def queues(self) -> None:
-        """No channel holds a mini-batch."""
+        """Return None: there are no channels."""
 
     def _run(self, place: StageProgress) -> None:
         def at(stage: str, device: str, step: int) -> None:

@@ -1,4 +1,4 @@
-"""The propagate stage: forward and backward over a share's mini-batch on its device."""
+"""Propagate stage: forward and backward pass of a share's mini-batch on its device."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hyrt.pipeline.work_items import Failure, Schedule, WorkShare
 
 @dataclass(frozen=True, slots=True)
 class PropagateStage:
-    """Computes the gradient sums of trainers' shares, which must have the shapes of the master weights.
+    """Propagate stage for trainers' shares; gradient sums must have the shapes of the master weights.
 
-    `counts` are the names of what the objective counts.
+    `counts` contains the names of the objective's counts.
     """
 
     trainers: Sequence[Trainer]
@@ -29,10 +29,10 @@ class PropagateStage:
     recovery: Recovery
 
     def __call__(self, share: WorkShare, staged: Any) -> None:
-        """Fill in a share's result, or its failure."""
+        """Set a share's result or its failure."""
         trainer = self.trainers[share.trainer]
         if not share.is_retry:
-            # The weights of this step are taken later: those before took as long.
+            # The trainer loads this step's weights later, so record the time of the previous update.
             share.seconds["update"] = trainer.update_s
         if not len(share.units):
             share.result = StepResult.empty(0.0)

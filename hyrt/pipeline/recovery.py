@@ -1,4 +1,4 @@
-"""Recovery: who does the shares of a trainer that is lost or out of memory, and the split from then on."""
+"""Recovery from trainer failures: retry of failed shares, and the split of later steps."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hyrt.pipeline.trainer import Trainer
 from hyrt.pipeline.work_items import Failure, Schedule, StepWork, WorkShare, cut
 from hyrt.sampling.block import Ids
 
-# How often one step's shares are cut smaller before the lack of memory ends the run.
+# Maximum number of times that one step's shares are divided before out-of-memory ends the run.
 _RETRIES = 3
 
 
 class Recovery:
-    """Lets a run go on after a trainer has failed. Units keep their sampled edges, whoever trains them.
+    """Continuation of a run after a trainer failure. Each unit keeps its sampled edges on any trainer.
 
     Parameters
     ----------
@@ -27,9 +27,10 @@ class Recovery:
     schedule
         The schedule whose split changes.
     continue_on_loss
-        Whether the other trainers take over from one that fails.
+        Whether the other trainers take over from a failed trainer.
     notify
-        Called in the consumer's thread with what was moved between trainers and why.
+        Called on the consumer's thread with a text: the units that were moved between trainers, and the
+        reason.
     """
 
     def __init__(
@@ -48,31 +49,31 @@ class Recovery:
         self._retired: set[int] = set()
 
     def say_later(self, text: str) -> None:
-        """Have the consumer's thread tell what a stage's thread has found."""
+        """Queue a text from a stage thread, to be reported on the consumer's thread."""
         self._unsaid.put(text)
 
     def drop_trainer(self, index: int, error: Exception) -> None:
-        """Go on without a trainer, if the run may; else raise the error."""
+        """Continue without a trainer if the settings allow it; otherwise raise the error."""
         if not self._continue_on_loss:
             raise error
         self._trainers[index].lost = error
 
     def note(self, share: WorkShare, stage: str, error: Exception) -> None:
-        """Keep what can be mended with the share; anything else ends the run."""
+        """Record a recoverable failure in the share; raise any other error."""
         is_lost = not isinstance(error, DeviceOutOfMemoryError)
         if is_lost:
             self.drop_trainer(share.trainer, error)
         share.failure = Failure(error, stage, is_lost=is_lost)
 
     def retry(self, work: StepWork) -> list[WorkShare]:
-        """Cut what failed of a step again: new shares, to be sampled; none where nothing failed.
+        """Divide the failed shares of a step into new shares to be sampled; empty if no share failed.
 
-        Called when every trainer is through with the step.
+        Called after all trainers have finished the step.
 
         Raises
         ------
         StageError
-            Naming stage, device and step, when memory was short too often or no trainer is left.
+            If memory was exhausted too often or no trainer is left; the message names stage, device and step.
         """
         while not self._unsaid.empty():
             self._notify(self._unsaid.get())
@@ -93,9 +94,9 @@ class Recovery:
             self._resplit(share, failure, share.trainer in newly_short)
             trainer = self._trainers[share.trainer]
             if trainer.max_units is not None:
-                # The split may have come to give it less than the half that fits as far as is known.
+                # The split may have fallen below half of the failed size, which is the best known fit.
                 trainer.max_units = min(trainer.max_units, max(self._split[share.trainer], num_units // 2))
-            # Done with: its units are in other shares now.
+            # Clear the failed share: its units are now in other shares.
             share.units = share.units[:0]
         return work.shares[first:]
 
@@ -106,11 +107,11 @@ class Recovery:
     def _takers(self, giver: int) -> list[int]:
         others = [i for i, trainer in enumerate(self._trainers) if i != giver and trainer.lost is None]
         roomy = [index for index in others if not self._trainers[index].is_short]
-        # What a lost trainer had must go somewhere.
+        # The units of a lost trainer must be reassigned, even to trainers that are short of memory.
         return roomy or (others if self._trainers[giver].lost is not None else [])
 
     def _retire(self, step: int) -> None:
-        """Give the others what newly lost trainers had."""
+        """Move the units of newly lost trainers to the others."""
         for index, trainer in enumerate(self._trainers):
             takers = self._takers(index)
             if trainer.lost is not None and index not in self._retired and takers:
@@ -131,7 +132,7 @@ class Recovery:
         self._schedule.change(step, replace(self._schedule.latest, split=tuple(after)))
 
     def _resplit(self, share: WorkShare, failure: Failure, is_newly_short: bool) -> None:
-        """Add the shares to the step that do the units of one that failed."""
+        """Add shares to the step that retry the units of a failed share."""
         work, trainer = share.work, self._trainers[share.trainer]
         takers = self._takers(share.trainer)
         new = recut(share.units, share.trainer, self._split, takers, is_lost=trainer.lost is not None)
@@ -174,7 +175,7 @@ def _remedy(share: WorkShare, failure: Failure) -> str:
 
 
 def handed_over(split: Sequence[int], giver: int, amount: int, takers: Sequence[int]) -> list[int]:
-    """The split after `giver` has given `amount` units to `receivers`, in proportion to what they have."""
+    """Return the split after moving `amount` units from `giver` to `takers`, in proportion to their units."""
     after = list(split)
     after[giver] -= amount
     parts = cut(np.arange(amount, dtype=np.int32), [split[taker] for taker in takers])
@@ -186,11 +187,11 @@ def handed_over(split: Sequence[int], giver: int, amount: int, takers: Sequence[
 def recut(
     units: Ids, trainer: int, split: Sequence[int], takers: Sequence[int], *, is_lost: bool
 ) -> tuple[list[int], list[tuple[int, Ids]]] | None:
-    """Who does the units of a share that failed, and the split from then on.
+    """Reassign the units of a failed share, and compute the split of later steps.
 
-    A trainer that is lost gives everything to the takers. One that is out of memory keeps half (or its
-    present share, if that is smaller than what it could not do) and gives the rest; where nobody takes, it
-    does both halves one after the other.
+    A lost trainer gives all its units to `takers`. A trainer that is out of memory keeps half of the units
+    (or its present split, if that is smaller than the failed share) and gives away the rest. Without
+    `takers`, it computes both halves one after the other.
 
     Parameters
     ----------
@@ -199,16 +200,16 @@ def recut(
     trainer
         The trainer that had the share.
     split
-        The present one.
+        The current split.
     takers
-        The others that may get more, in order.
+        The other trainers that may receive units, in order.
     is_lost
-        Whether it is gone.
+        Whether the trainer is lost.
 
     Returns
     -------
-    The split for steps not yet cut (same sum), and pieces (trainer, units) that hold each unit once, in
-    order; None where it cannot be done.
+    The split for steps that are not yet cut (same sum), and pieces (trainer, units) that contain each unit
+    once, in order; None if the share cannot be divided or reassigned.
     """
     if is_lost:
         if not takers:
@@ -216,7 +217,7 @@ def recut(
         after = handed_over(split, trainer, split[trainer], takers)
         pieces = list(zip(takers, cut(units, [split[index] for index in takers]), strict=True))
     elif takers:
-        # A share that was cut before the split shrank tries the present one first.
+        # If the split has shrunk since the share was cut, try the current split first.
         kept = split[trainer] if split[trainer] < len(units) else len(units) // 2
         after = handed_over(split, trainer, split[trainer] - kept, takers)
         given = cut(units[kept:], [split[index] for index in takers])

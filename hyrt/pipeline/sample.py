@@ -1,4 +1,4 @@
-"""The sample stage: the mini-batch of a share, drawn on the host or on the trainer's device."""
+"""Sample stage: the mini-batch of a share, sampled on the host or on the trainer's device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hyrt.sampling.sampler import HopSampler, Sampler
 
 @dataclass(frozen=True, slots=True)
 class SampleStage:
-    """Samples the shares of trainers, with as many of the workers' threads as the schedule gives the step."""
+    """Sample stage for trainers' shares, with the number of worker threads in the step's assignment."""
 
     sampler: Sampler
     trainers: Sequence[Trainer]
@@ -26,7 +26,7 @@ class SampleStage:
     recovery: Recovery
 
     def __call__(self, share: WorkShare) -> None:
-        """Fill in a share's mini-batch; without units it stays without one."""
+        """Sample a share's mini-batch; None if the share has no units."""
         if not len(share.units):
             return
         step, trainer = share.work.step, self.trainers[share.trainer]
@@ -50,7 +50,7 @@ class SampleStage:
 
     def _draw(self, share: WorkShare, hops: HopSampler | None) -> MiniBatch:
         in_place = self.trainers[share.trainer].plan.in_place
-        # A third party's may return anything.
+        # A third-party sampler may return any object.
         batch: Any = self.sampler.sample(
             share.work.step, share.units, self.workers, in_place=in_place, hops=hops
         )
@@ -62,7 +62,7 @@ class SampleStage:
                 "hyrt.sampling.minibatch.MiniBatch"
             )
         if kind.__module__.partition(".")[0] != "hyrt":
-            # It may have changed arrays of a mini-batch of hyrt's.
+            # A third-party sampler may have modified the arrays of a mini-batch, so check it again.
             batch.distrusted()
         try:
             return batch.checked

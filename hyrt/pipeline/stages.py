@@ -1,4 +1,4 @@
-"""The stages of a run, without threads or channels between them."""
+"""Stages of a run, without threads or channels between them."""
 
 from __future__ import annotations
 
@@ -24,30 +24,31 @@ from hyrt.telemetry.hooks import Hook
 
 
 class Stages:
-    """What each stage does to a share; the pipeline and the serial loop both drive these.
+    """Work of each stage on a share, used by both the pipeline and the serial loop.
 
     Parameters
     ----------
     sampler, loader, trainers
-        The parts that do the work.
+        The components that do the work.
     split
-        Units of a step for each trainer.
+        Number of units per trainer and step.
     parameters
         The master weights.
     sample_workers, load_workers
-        The threads of the first two stages.
+        The thread teams of the first two stages.
     counts
-        The names of what the objective counts.
+        Names of the objective's counts.
     continue_on_loss
-        Whether the other trainers take over from one that fails.
+        Whether the other trainers take over from a failed trainer.
     notify
-        Called in the consumer's thread with what was moved between trainers and why.
+        Called on the consumer's thread with a text: the units that were moved between trainers, and the
+        reason.
     train_threads
-        The threads of each trainer whose threads can change.
+        Number of threads of each trainer with an adjustable number of threads.
     hooks
-        Called around every stage's work.
+        Called around the work of every stage.
     part
-        The part of every step that this process does, where several share a run.
+        The part of every step that this process computes, if several processes share a run.
     """
 
     def __init__(
@@ -84,31 +85,31 @@ class Stages:
 
     @property
     def split(self) -> list[int]:
-        """Units for each trainer, of steps that are not cut yet."""
+        """Return the units per trainer for steps that are not yet cut."""
         return list(self.schedule.latest.split)
 
     def named_split(self, assignment: Assignment) -> dict[str, int]:
-        """The units of a step by trainer's name."""
+        """Return the units of a step by trainer name."""
         names = (trainer.name for trainer in self.trainers)
         return dict(zip(names, assignment.split, strict=True))
 
     @property
     def max_time_steps(self) -> int:
-        """The most time steps that a step has."""
+        """Return the maximum number of time steps per step."""
         return self._part.max_time_steps
 
     @property
     def is_part_of_steps(self) -> bool:
-        """Whether other processes do other parts of each step."""
+        """Return whether other processes compute other parts of each step."""
         return self._part.num_processes > 1
 
     @property
     def simulated(self) -> tuple[str, ...]:
-        """The names of the trainers' devices that do not work on the hardware they are named after."""
+        """Return the names of the simulated devices."""
         return tuple(trainer.name for trainer in self.trainers if trainer.device.info.simulated)
 
     def cut(self, step: int) -> list[WorkShare]:
-        """A step's shares, one a trainer, for each of its time steps in turn."""
+        """Cut a step into one share per trainer, for each of its time steps in turn."""
         assignment = self.schedule.of(step)
         for hook in self._hooks:
             hook.on_step_split(assignment)
@@ -122,17 +123,17 @@ class Stages:
         return list(work.shares)
 
     def end(self) -> None:
-        """No more steps are cut, and no more rows fetched: free the threads that wait for other processes."""
+        """Stop cutting steps and fetching rows, and unblock threads that wait for other processes."""
         self._part.end()
         self.load.end()
 
     def retry(self, work: StepWork) -> list[WorkShare]:
-        """The shares of a step that have to be done again (see `Recovery.again`); empty where none failed."""
+        """Return the shares of a step to retry (see `Recovery.retry`); empty if no share failed."""
         return self._recovery.retry(work)
 
 
 def _checked_units(sampler: Sampler, step: int, max_units: int) -> Ids:
-    """Return the units of a step; the sampler may be that of another package, and give anything."""
+    """Return the units of a step after checks, because a third-party sampler may return any object."""
     kind = type(sampler)
     try:
         units: Ids = check_ids("units", sampler.units(step), 2**63 - 1, "units", distinct=True)

@@ -1,4 +1,4 @@
-"""The synchronizer: one exact step from every trainer's gradient sums."""
+"""Synchronizer: one exact optimizer step from the gradient sums of all trainers."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from hyrt.pipeline.trainer import Trainer
 from hyrt.pipeline.work_items import StepWork
 from hyrt.telemetry.hooks import Site, call_with_hooks
 
-# What torch adds to a norm before it divides by it.
+# Constant that torch adds to a norm before dividing by it.
 _CLIP_EPSILON = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
-    """A synchronized step.
+    """Summary of a synchronized step.
 
-    `loss` is the sum over all trainers divided once by the step's normalizer, `counts` are the objective's,
-    added, and `num_edges` the sampled edges of all trainers.
+    `loss` is the loss sum over all trainers divided once by the step's normalizer, `counts` are the
+    objective's counts, summed over all trainers, and `num_edges` is the number of sampled edges of all
+    trainers.
     """
 
     loss: float
@@ -41,65 +42,65 @@ class StepSummary:
 
 @dataclass(frozen=True, slots=True)
 class StepTotals:
-    """What trainers computed in a step, added up: sums over targets add up, means do not."""
+    """Sums of the trainers' results of a step; sums over targets can be added, means cannot."""
 
     loss_sum: float
     counts: Mapping[str, float]
-    """What the objective counts, by its names."""
+    """Counts of the objective by name."""
     normalizer: float
-    """`loss_sum`, `counts` and `normalizer`: the sums of those of the trainers' results."""
+    """`loss_sum`, `counts` and `normalizer` are sums of the fields with the same names in the results."""
     gradients: Sequence[torch.Tensor]
-    """One host tensor a parameter; empty where no trainer had any targets."""
+    """One host tensor per parameter; empty if no trainer had any targets."""
     num_edges: int = 0
-    """Sampled edges."""
+    """Number of sampled edges."""
     row_gradients: Sequence[SparseGradient] = ()
-    """Those of learned rows: one entry a table, with each row once."""
+    """Gradients of embedding rows: one entry per table, with each row once."""
 
     __repr__ = short_repr
 
 
 class Reduction(Protocol):
-    """Adds what the trainers of all processes computed in a step, in an order that is the same in every run.
+    """Sum of the results of all processes' trainers, in an order that is the same in every run.
 
-    The result is the step's only if nothing is divided.
+    The result is only correct if the inputs were not divided.
     """
 
     def __call__(self, totals: StepTotals) -> StepTotals:
-        """The sums over all processes, from those of this one."""
+        """Return the sums over all processes, given the sums of this process."""
         ...
 
 
 def no_reduction(totals: StepTotals) -> StepTotals:
-    """The reduction of a run of one process: there is nothing to add."""
+    """Return `totals` unchanged: a run of one process has no other sums to add."""
     return totals
 
 
 class StateHandoff(Protocol):
-    """Hands on what was computed in a time step, before the next one begins.
+    """Exchange of gradient sums between two time steps.
 
-    All processes call it at once.
+    All processes must call it at the same time.
     """
 
     def __call__(self, step: int, time: int, totals: StepTotals) -> StepTotals:
-        """What this process goes on adding to.
+        """Return the sums to which this process adds its next results.
 
         Parameters
         ----------
         step, time
-            The step, and its time step that is over.
+            The step, and its time step that has ended.
         totals
-            What this process holds of the step so far.
+            The sums of the step that this process holds so far.
         """
         ...
 
 
 def no_handoff(step: int, time: int, totals: StepTotals) -> StepTotals:
-    """Nothing moves."""
+    """Return `totals` unchanged."""
     return totals
 
 
 def add_results(results: Sequence[StepResult | StepTotals]) -> StepTotals:
-    """The sums over the results in their order; edges are not counted."""
+    """Add the results in order; edges are not counted."""
     gradients = [result.gradients for result in results if result.gradients]
     return StepTotals(
         loss_sum=sum(result.loss_sum for result in results),
@@ -111,29 +112,29 @@ def add_results(results: Sequence[StepResult | StepTotals]) -> StepTotals:
 
 
 class Synchronizer:
-    """Holds the master weights and the optimizer on the host.
+    """Owner of the master weights and the optimizer on the host.
 
     Parameters
     ----------
     parameters
-        The master weights, in the order every trainer loaded them.
+        The master weights, in the order in which every trainer loaded them.
     optimizer
-        The optimizer of those parameters.
+        The optimizer of these parameters.
     trainers
-        The trainers, in the order in which their gradients are added: it is fixed, so that equal runs give
-        equal bits.
+        The trainers, in the order in which their gradients are added. The order is fixed so that identical
+        runs give identical bits.
     seed
-        The run's seed, for messages.
+        The run's random seed, for messages.
     reduction
-        Adds the sums of this process's trainers to those of any other process.
+        Adds the sums of this process's trainers to the sums of other processes.
     pass_on
-        Hands sums on between the time steps of a step.
+        Exchanges sums between the time steps of a step.
     clip_norm
-        The most that the norm of all of a step's gradients together may be; 0 does not clip.
+        Maximum norm of all gradients of a step together; 0 disables clipping.
     warm_up
-        Gives what the learning rates of a step are multiplied with.
+        Returns the learning rate factor of a step.
     tables
-        Steps the learned rows of the model, where it has some.
+        Optimizer of the model's embedding tables, if it has any.
     """
 
     def __init__(
@@ -160,15 +161,15 @@ class Synchronizer:
         self._tables = tables
 
     def step(self, work: StepWork) -> StepSummary:
-        """Reduce gradient sums, divide once, step the optimizer once.
+        """Reduce the gradient sums, divide once, and step the optimizer once.
 
-        The trainers take the new weights when the pipeline is asked for the next step.
+        The trainers load the new weights when the next step is requested from the pipeline.
 
         Raises
         ------
-        Diverged
-            If a loss, a gradient or the norm to be clipped is not finite, naming trainer, step and seed. The
-            weights are unchanged.
+        DivergenceError
+            If a loss, a gradient or the norm to be clipped is not finite; the message names trainer, step and
+            seed. The weights are unchanged.
         """
         total = self._reduction(replace(self._sums(work), num_edges=work.num_edges))
         self._held = None
@@ -186,17 +187,17 @@ class Synchronizer:
         )
 
     def end_time(self, work: StepWork) -> None:
-        """End a time step that others follow in its step: the weights stay, and the sums may go elsewhere.
+        """End a time step that is not the last of its step: keep the weights, and hand off the sums.
 
         Raises
         ------
-        Diverged
-            As in `run_step`.
+        DivergenceError
+            As for `step`.
         """
         self._held = self._pass_on(work.step, work.time, self._sums(work))
 
     def _sums(self, work: StepWork) -> StepTotals:
-        """What is held of the step, with the results of its newest time step."""
+        """Return the sums of the step so far, including the newest time step."""
         shares = work.results()
         for index, result in shares:
             finite = math.isfinite(result.loss_sum) and all(
@@ -209,7 +210,7 @@ class Synchronizer:
         return add_results([*held, *(result for _, result in shares)])
 
     def _clip(self, step: int, rows: list[SparseGradient]) -> list[SparseGradient]:
-        """Clip the gradients of parameters where they are, and return those of rows."""
+        """Clip parameter gradients in place, and return the clipped row gradients."""
         if not self._clip_norm:
             return rows
         values = [each.values for each in rows]
@@ -222,7 +223,7 @@ class Synchronizer:
         return [each.divide(1 / factor) for each in rows]
 
     def _step_optimizer(self, warm_up: float, rows: Sequence[SparseGradient]) -> None:
-        """Step it with that part of its learning rates, which stay those of the schedule."""
+        """Step the optimizer with learning rates scaled by `warm_up`, then restore the rates."""
         groups = self._optimizer.param_groups
         rates = [group["lr"] for group in groups]
         if warm_up < 1:
@@ -243,14 +244,14 @@ class Synchronizer:
 
 @dataclass(frozen=True, slots=True)
 class UpdateStage:
-    """Hands trainers the master weights, each in its own thread."""
+    """Update stage: passes the master weights to each trainer on that trainer's thread."""
 
     trainers: Sequence[Trainer]
     parameters: Sequence[torch.Tensor]
     recovery: Recovery
 
     def __call__(self, index: int, step: int) -> None:
-        """Hand one trainer the weights that a step made, and note in it how long that took."""
+        """Pass a step's weights to one trainer, and record the duration in the trainer."""
         trainer = self.trainers[index]
         if trainer.lost is not None:
             return

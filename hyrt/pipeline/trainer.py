@@ -1,4 +1,4 @@
-"""A trainer: one replica of the model on one device."""
+"""Trainer: one replica of the model on one device."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ T = TypeVar("T")
 
 @runtime_checkable
 class AggregatedRows(PrefetchedRowSource, Protocol):
-    """Fetched rows that a first layer's aggregation can read where they have come to."""
+    """Source of fetched rows that the first layer can aggregate without copying the rows."""
 
     def aggregate(
         self, aggregation: Aggregation, block: Block, out: NDArray[np.float32], workers: Workers
     ) -> None:
-        """Aggregate the rows of a block of the step that was fetched last.
+        """Aggregate the rows of a block of the most recently fetched step.
 
         Parameters
         ----------
         aggregation
-            What to compute.
+            The aggregation to compute.
         block
-            A block read in place: its columns are vertices of the graph.
+            A block that is read in place: its columns are vertices of the graph.
         out
             [num_dst, aggregation.width(width)] float32, overwritten.
         workers
@@ -53,34 +53,33 @@ class AggregatedRows(PrefetchedRowSource, Protocol):
         Raises
         ------
         UnsupportedModelError
-            If edges have weights, and a maximum would leave them out.
+            If edges have weights, which a maximum would ignore.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class InputPlan:
-    """In which form a trainer gets its input features."""
+    """Form of a trainer's input features."""
 
     form: InputForm
-    """`rows`: the rows of V^0, gathered; `sparse`: the same as sparse rows; `aggregated`: the first layer's
-    aggregate, computed while reading the features in place; `in_place`: the whole feature matrix, unmoved;
-    `ids`: nothing, the device gathers the rows of V^0 itself; `narrow`: gathered rows in their narrow
-    format, for the device to widen; `cached`: the gathered rows that the device does not keep; `is_hetero`:
-    the
-    gathered rows of each type of vertices."""
+    """`rows`: the gathered rows of V^0. `sparse`: the same rows as sparse rows. `aggregated`: the first
+    layer's aggregate, computed while the features are read in place. `in_place`: the whole feature matrix,
+    not copied. `ids`: no input, the device gathers the rows of V^0. `narrow`: the gathered quantized rows,
+    which the device dequantizes. `cached`: the gathered rows that are not in the device's feature cache.
+    `typed`: the gathered rows of each vertex type."""
     aggregation: Aggregation | None = None
-    """What the first layer aggregates, for `aggregated`."""
+    """Aggregation of the first layer, for `aggregated`."""
     places: CacheIndex | None = None
-    """Which rows the device keeps, for `cached`."""
+    """Index of the device's feature cache, for `cached`."""
     sends_quantized: bool = False
-    """Whether rows are sent in their narrow format, for `cached`."""
+    """Whether rows are sent quantized, for `cached`."""
     leaves_tables: bool = False
-    """Whether the tables of types are read where they lie, for `is_hetero`."""
+    """Whether the feature tables of the vertex types are read in place, for `typed`."""
 
     @property
     def in_place(self) -> bool:
-        """Whether the first block's sources stay vertices of the graph."""
+        """Return whether the first block's sources stay vertices of the graph."""
         return self.form in ("aggregated", "in_place") or self.leaves_tables
 
 
@@ -92,21 +91,21 @@ def plan_input(
     fuse: bool,
     whole: bool = False,
 ) -> InputPlan:
-    """Choose the cheapest form that the model and the device can take.
+    """Choose the cheapest form that the model and the device accept.
 
     Parameters
     ----------
     model
-        The forms that it takes are those of `get_model_inputs`.
+        The model, whose accepted forms are given by `get_model_inputs`.
     graph
-        The graph, for the kind of its features.
+        The graph, for its feature format.
     forms
-        The forms of input that the device takes.
+        The input forms that the device accepts.
     fuse
         Whether loading and aggregation may be fused.
     whole
-        Whether the mini-batches are the whole graph: then the matrix itself is preferred to an aggregate of
-        its size.
+        Whether the mini-batches are the full graph. The feature matrix is then preferred to an aggregate of
+        the same size.
     """
     takes = get_model_inputs(model)
     if graph.types is not None:
@@ -123,7 +122,7 @@ def plan_input(
         isinstance(features, AggregatedRows)
         or (isinstance(features, QuantizedRowSource) and features.all_rows is not None)
     )
-    # If the host computes the vertices of a whole graph, it reads the rows themselves.
+    # If the host computes the vertices of a full graph, it reads the rows directly.
     may_fuse = fuse and is_here and not (whole and needs_loops(model))
     if may_fuse and takes.aggregation is not None and "aggregated" in forms:
         return InputPlan("aggregated", takes.aggregation)
@@ -136,7 +135,7 @@ def plan_input(
 
 
 def _lie_in_memory(graph: Graph) -> bool:
-    """Whether loops can read all tables of a typed graph where they lie, and nothing weighs their rows."""
+    """Return whether loops can read all tables of a heterogeneous graph in place, without row weights."""
     assert isinstance(graph.features, HeteroRows)
     tables = [table for table in graph.features.tables if table is not None]
     return graph.topology.edge_weights is None and all(table.matrix is not None for table in tables)
@@ -144,28 +143,28 @@ def _lie_in_memory(graph: Graph) -> bool:
 
 @dataclass(slots=True)
 class Trainer:
-    """A device with the form of input it takes, and the lock that keeps `transfer` and `update` apart."""
+    """Device with its input plan, and the lock that keeps `transfer` and `update` apart."""
 
     device: Device
-    """The device, which has a replica of the model."""
+    """Device that holds a replica of the model."""
     plan: InputPlan
-    """The form in which it gets its input."""
+    """Form of the device's input."""
     hops: HopSampler | None = None
-    """Samples its mini-batches on the device; None where the host does."""
+    """Sampler on the device; None if the host samples."""
     quiet: threading.Lock = field(default_factory=threading.Lock)
-    """Held during `transfer` and `update`."""
+    """Lock that is held during `transfer` and `update`."""
     lost: Exception | None = None
-    """What ended it, where the run goes on without it."""
+    """Error that ended the trainer, if the run continues without it."""
     max_units: int | None = None
-    """The most units of a step that it gets since it has been out of memory; None where it has not."""
+    """Maximum number of units per step since an out-of-memory error; None if there was none."""
     resize: Callable[[int], None] | None = None
-    """Changes the threads it computes with, between two of its mini-batches; None where they stay."""
+    """Changes the number of compute threads between two mini-batches; None if the number is fixed."""
     threads: int = 0
-    """How many threads it computes with, where they can change."""
+    """Number of compute threads, if it can change."""
     update_s: float = 0.0
-    """How long taking the weights took the last time."""
+    """Duration of the last weight update, in seconds."""
     hooks: Sequence[Hook] = ()
-    """Called around every stage's work for it."""
+    """Hooks that are called around every stage's work for the trainer."""
 
     @property
     def name(self) -> str:
@@ -173,11 +172,11 @@ class Trainer:
 
     @property
     def is_short(self) -> bool:
-        """Whether it has been out of memory."""
+        """Return whether the trainer has been out of memory."""
         return self.max_units is not None
 
     def work(self, stage: str, share: WorkShare, work: Callable[[], T]) -> T:
-        """Do a stage's work for a share inside the hooks, and note how long the work itself took."""
+        """Do a stage's work for a share inside the hooks, and record the duration without the hooks."""
         if not self.hooks:
             return self._timed(stage, share, work)
         if share.site is None:

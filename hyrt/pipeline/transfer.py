@@ -1,4 +1,4 @@
-"""The transfer stage: a share's mini-batch to its device."""
+"""Transfer stage: copies a share's mini-batch to its device."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hyrt.pipeline.work_items import Failure, WorkShare
 
 @dataclass(frozen=True, slots=True)
 class TransferStage:
-    """Stages the shares of trainers on their devices; what fails goes to the recovery."""
+    """Transfer stage for trainers' shares; failures are passed to the recovery."""
 
     trainers: Sequence[Trainer]
     recovery: Recovery
 
     def __call__(self, share: WorkShare) -> Any:
-        """What the device staged; None where there is nothing to propagate."""
+        """Return the staged mini-batch; None if there is no mini-batch to propagate."""
         trainer, batch = self.trainers[share.trainer], share.batch
         if batch is None:
             return None

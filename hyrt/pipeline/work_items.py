@@ -21,101 +21,100 @@ _WORK = ("sample", "sample_on_device", "fetch", "load", "transfer", "propagate",
 
 @dataclass(slots=True)
 class Failure:
-    """Why a trainer could not do a share."""
+    """Failure of a trainer on a share."""
 
     error: Exception
-    """What it raised."""
+    """Exception that the trainer raised."""
     stage: str
     """`sample`, `transfer` or `propagate`."""
     is_lost: bool
-    """Whether the trainer is gone; else it had too little memory, and less may fit."""
+    """Whether the trainer is lost; if not, it was out of memory, and a smaller share may fit."""
 
 
 @dataclass(slots=True)
 class WorkShare:
-    """A trainer's part of one step, on its way through the pipeline."""
+    """A trainer's part of one step, as it passes through the pipeline."""
 
     work: StepWork
     """The step."""
     trainer: int
     """Index of the trainer."""
     units: Ids
-    """Which of the step's units."""
+    """The step's units that belong to this share."""
     number: int = 0
-    """The share's place in `work.shares`."""
+    """The share's index in `work.shares`."""
     is_retry: bool = False
-    """Whether it holds units of a share that failed."""
+    """Whether the share contains units of a failed share."""
     time: int = 0
-    """The time step of the step to which it belongs."""
+    """The share's time step within the step."""
     batch: MiniBatch | None = None
-    """The share's mini-batch; None where there are no units."""
+    """The share's mini-batch; None if there are no units."""
     result: StepResult | None = None
-    """What the trainer computed, once it has propagated the mini-batch."""
+    """The trainer's result, once the mini-batch is propagated."""
     failure: Failure | None = None
-    """Why the trainer could not do it; None where it could."""
+    """The trainer's failure; None if there was none."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time of the work by stage: `sample` on the host or `sample_on_device`, `fetch` (of a step's remote
-    rows, dealt out to its shares), `load_model`, `transfer` and `propagate`; and `update`, in which the
-    trainer
-    took the weights of the step before."""
+    rows, divided among its shares), `load`, `transfer` and `propagate`; and `update`, in which the trainer
+    loaded the weights of the previous step."""
     site: Site | None = None
-    """The site of its work, in a run that has hooks."""
+    """Call site of the share's work, in a run with hooks."""
 
     @property
     def is_of_last_time(self) -> bool:
-        """Whether no time step of the step follows."""
+        """Return whether this is the last time step of the step."""
         return self.time + 1 == self.work.num_times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """What a step took in seconds: every other figure of times is a sum or a mean of these."""
+    """Times of a step in seconds; all other time statistics are sums or means of these."""
 
     iteration_s: float
-    """Wall time from the end of the step before to its own."""
+    """Wall time from the end of the previous step to the end of this step."""
     stage_s: Mapping[str, float]
-    """Wall time of the work by stage: of all trainers for `sample` and `load_model` (with the fetch of remote
+    """Wall time of the work by stage: of all trainers for `sample` and `load` (including the fetch of remote
     rows), of the slowest share of each time step for `transfer` and `propagate`, and of `synchronize`."""
     trainers_s: Mapping[str, tuple[float, ...]]
-    """Time of the work of each trainer: `sample` on the host, `sample_on_device`, `fetch`, `load_model`,
-    `transfer`, `propagate`, and `update`; by the device's own clock where it measures it."""
+    """Work time of each trainer: `sample` on the host, `sample_on_device`, `fetch`, `load`, `transfer`,
+    `propagate`, and `update`; measured by the device clock if the device measures it."""
 
 
 @dataclass(slots=True)
 class StepWork:
-    """One step."""
+    """State of one step."""
 
     step: int
     """The number of the step in the run, counted from 0."""
     num_times: int = 1
-    """How many time steps it is divided into."""
+    """The number of time steps in the step."""
     time: int = 0
-    """The time step that has been propagated last."""
+    """The time step that was propagated last."""
     shares: list[WorkShare] = field(default_factory=list)
-    """One share for each trainer, in their order, for each time step; then those that were done again, in the
-    order of cutting."""
+    """One share per trainer, in trainer order, for each time step; then the retried shares, in the order in
+    which they were cut."""
     synchronize_s: float = 0.0
-    """How long the reduction and the optimizer's step took."""
+    """Duration of the reduction and the optimizer step."""
     redone: int = 0
-    """How often shares were cut again because of memory."""
+    """How often shares were cut again after running out of memory."""
 
     @property
     def has_more_times(self) -> bool:
-        """Whether a time step follows the one that has been propagated."""
+        """Return whether another time step follows the one that was propagated last."""
         return self.time + 1 < self.num_times
 
     @property
     def num_trainers(self) -> int:
-        """How many trainers have a share, be it without units."""
+        """Return the number of trainers with a share, including shares without units."""
         return 1 + max(share.trainer for share in self.shares)
 
     @property
     def num_edges(self) -> int:
-        """Sampled edges of what was propagated."""
+        """Return the number of sampled edges in the propagated shares."""
         return sum(share.batch.num_edges for share in self.shares if share.result and share.batch)
 
     def results(self) -> list[tuple[int, StepResult]]:
-        """Trainer and result of every share of the newest time step, in the fixed order of the sums."""
+        """Return (trainer, result) per share of the newest time step, in the fixed summation order."""
         return [
             (share.trainer, share.result)
             for share in self.shares
@@ -123,11 +122,11 @@ class StepWork:
         ]
 
     def chunks(self) -> dict[int, ChunkedStep]:
-        """What it took each trainer that holds a whole graph in chunks."""
+        """Return the chunk statistics of each trainer that trains a full graph in chunks."""
         return {trainer: result.chunks for trainer, result in self.results() if result.chunks is not None}
 
     def times(self, iteration_s: float) -> StepTimes:
-        """What the step took; `iteration_s` is the wall time since the step before."""
+        """Return the times of the step; `iteration_s` is the wall time since the previous step."""
 
         def of_shares(*stages: str) -> list[float]:
             return [
@@ -158,10 +157,10 @@ class StepWork:
         )
 
     def release(self) -> None:
-        """Give the buffers of all mini-batches back, and let the shares go.
+        """Release the buffers of all mini-batches and drop the shares.
 
-        A share knows its step: kept here, mini-batches and gradients would wait for the collector of cycles,
-        which in a large process comes rarely.
+        A share references its step. Without this, mini-batches and gradients would stay allocated until the
+        cyclic garbage collector runs, which is rare in a large process.
         """
         for share in self.shares:
             if share.batch is not None:
@@ -171,35 +170,35 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSlice:
-    """A process's part of every step; the defaults are those of a process that does all of it, at once.
+    """A process's part of every step; by default, the process computes complete steps.
 
-    A step may be divided into time steps: each has mini-batches of its own, and is propagated by all trainers
-    before the next one begins.
+    A step may be divided into time steps: each has separate mini-batches, and all trainers propagate them
+    before the next time step begins.
     """
 
     num_processes: int = 1
-    """How many processes train together."""
+    """Number of processes that train together."""
     local_units: Callable[[int, Ids], Sequence[Ids]] = lambda step, units: [units]
-    """Gives, from the number of a step and its units, those that this process trains, for each time step."""
+    """Selects the units that this process trains in each time step, given a step's number and units."""
     max_time_steps: int = 1
-    """The most time steps that a step has."""
+    """Maximum number of time steps per step."""
     fetches_each_time: bool = False
-    """Whether remote rows are fetched in each time step; else once for all of a step."""
+    """Whether remote rows are fetched per time step; if not, once for the whole step."""
     end: Callable[[], None] = lambda: None
-    """Called when no more steps are cut: a thread that waits in `local_units` raises `ChannelClosedError`."""
+    """Called when no more steps are cut; a thread that waits in `local_units` raises `ChannelClosedError`."""
 
     __repr__ = short_repr
 
 
 ALL = RankSlice()
-"""All of it."""
+"""The part of a process that computes complete steps."""
 
 
 def cut(units: Ids, split: Sequence[int]) -> list[Ids]:
-    """Cut units into one piece a trainer, in the proportions of the split.
+    """Cut units into one piece per trainer, in the proportions of the split.
 
-    A step of the split's own size is cut exactly at it; a short last step, or a share that is done again, in
-    its proportions. Equal parts where the split is all zero.
+    A step with as many units as the split is cut exactly by the split; a short last step or a retried share
+    is cut in proportion. If the split is all zeros, the parts are equal.
     """
     ends = np.cumsum(split if any(split) else [1] * len(split))
     if ends[-1] != len(units):
@@ -209,10 +208,10 @@ def cut(units: Ids, split: Sequence[int]) -> list[Ids]:
 
 
 class Schedule:
-    """The present assignment, and those that are decided but act later.
+    """The current assignment, and decided assignments that apply to later steps.
 
-    A change acts on the first step that cannot have been cut yet, so that equal events give equal bits.
-    Changed by the consumer of steps, read by every stage.
+    A change applies to the first step that cannot have been cut yet, so that identical events give identical
+    bits. The consumer of steps makes changes; every stage reads the schedule.
 
     Parameters
     ----------
@@ -221,26 +220,26 @@ class Schedule:
     """
 
     def __init__(self, first: Assignment) -> None:
-        # Replaced as a whole, never changed: the stages read it meanwhile.
+        # Replaced as a whole, never modified, because the stages read the tuple concurrently.
         self._entries: tuple[tuple[int, Assignment], ...] = ((0, first),)
         self.ahead = 1
-        """Steps between a change and the first step that runs under it."""
+        """Number of steps between a change and the first step that it applies to."""
 
     @property
     def latest(self) -> Assignment:
-        """That of the steps that are not cut yet."""
+        """Return the assignment of the steps that are not yet cut."""
         return self._entries[-1][1]
 
     def of(self, step: int) -> Assignment:
-        """What one step runs under; asked for steps that are in flight or to come."""
+        """Return the assignment of a step that is in flight or not yet cut."""
         return next(assignment for first, assignment in reversed(self._entries) if first <= step)
 
     def change(self, step: int, assignment: Assignment) -> int:
-        """Decide another assignment when a step is through.
+        """Set a new assignment after a step has ended.
 
         Returns
         -------
-        The first step that runs under it.
+        The first step that uses the assignment.
         """
         first = step + self.ahead
         past = max(entry[0] for entry in self._entries if entry[0] <= step)
@@ -249,19 +248,19 @@ class Schedule:
         return first
 
     def state(self) -> list[tuple[int, tuple[int, ...], tuple[int, int, int]]]:
-        """All of it as plain values, for a checkpoint."""
+        """Return the whole schedule as plain values, for a checkpoint."""
         return [
             (first, entry.split, (entry.threads.sample, entry.threads.load, entry.threads.train))
             for first, entry in self._entries
         ]
 
     def restore(self, state: Sequence[Any], step: int) -> None:
-        """Go on at a step from what `state` gave.
+        """Restore the schedule at a step from the result of `state`.
 
         Raises
         ------
         ValueError
-            If it says nothing of that step.
+            If the state has no assignment for that step.
         """
         entries = tuple(
             (
