@@ -68,7 +68,7 @@ class SerialSteps:
                 work.time = share.time
                 while again := self._stages.retry(work):
                     for _ in self._finished(again):
-                        """No-op: the step already contains the result."""
+                        """Its result is in the step."""
                 yield work
             work.release()
             for index, trainer in enumerate(self._stages.trainers):

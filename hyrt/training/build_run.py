@@ -1,4 +1,4 @@
-"""From settings to the parts of a run, in one pass."""
+"""Construction of a run's components from settings."""
 
 from __future__ import annotations
 
@@ -39,52 +39,52 @@ from hyrt.training.trainers import Found, find_trainers
 T = TypeVar("T")
 
 Predict = Callable[[Config, Graph, Sampler, Callable[[str], None]], RunPrediction | None]
-"""Predicts a run from its settings, graph and sampler; or gives None, and tells the last argument why."""
+"""Function that predicts a run from its settings, graph and sampler, or returns None and passes the reason to
+its last argument."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunComponents:
-    """The parts of one run: all that the training loop is handed, as `build_run` makes it."""
+    """Components of one run, which `build_run` creates for the training loop."""
 
     config: Config
     graph: Graph
-    """`config` and `graph`: all settings, and the graph, opened and normalised."""
+    """`config` and `graph`: all settings, and the graph after opening and normalization."""
     schema: RunSchema
-    """What the run fits to the graph besides the weights, for its checkpoints."""
+    """Schema that the run fits to the graph in addition to the weights, for its checkpoints."""
     learner: TrainingState
-    """The model with its optimizer."""
+    """Model with its optimizer."""
     is_user_model: bool
-    """Whether the model is the caller's, not the configured one."""
+    """Whether the caller passed the model instead of configuring it."""
     objective: Objective
-    """What it is trained for."""
+    """Training objective."""
     sampler: Sampler
-    """Makes the steps and their mini-batches."""
+    """Sampler of steps and their mini-batches."""
     evaluator: Evaluator
-    """Scores the model after an epoch."""
+    """Evaluator of the model after an epoch."""
     found: Sequence[Found]
-    """The devices that train, not yet open."""
+    """Training devices, not yet open."""
     threads: Threads
     split: Sequence[int]
-    """`threads` and `split`: CPU threads of the stages, and units of a step for each trainer, at the start.
-    """
+    """`threads` and `split`: initial number of CPU threads per stage, and of units of a step per trainer."""
     expected: RunPrediction | None
-    """The run's prediction; None where there is none."""
+    """Prediction of the run; None if there is none."""
     policy: Policy | None
-    """Moves targets and threads between steps; the configured one where it is None."""
+    """Policy that moves targets and threads between steps; None uses the configured policy."""
     shared: DistributedRunConfig
-    """This process's part of it."""
+    """This process's part of the run."""
     caches: DeviceCaches | None
-    """Fills the row caches of the devices, where `data.cache` wants some."""
+    """Feature caches of the devices, if `data.cache` enables them."""
     hooks: Sequence[Hook]
-    """Watch the run, or disturb it."""
+    """Hooks that observe the run or inject faults."""
     emit: Emit
-    """Tells the hooks and the caller what happens."""
+    """Reports events to the hooks and the caller."""
     checkpoints: Path | None
-    """Folder for checkpoints; None writes none."""
+    """Checkpoint folder; None writes no checkpoints."""
     should_stop: Callable[[], bool]
-    """Asked after every step; True checkpoints and ends the run."""
+    """Called after every step; True writes a checkpoint and ends the run."""
     on_stall: Callable[[str], None]
-    """Called with the stacks of all threads when nothing moves any more."""
+    """Called with the stacks of all threads if the run stalls."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -96,24 +96,24 @@ class RunComponents:
 
     @property
     def num_steps(self) -> int:
-        """Steps of the whole run."""
+        """Return the number of steps of the whole run."""
         return self.epochs * self.steps_per_epoch
 
     def warm_up(self, step: int) -> float:
-        """What the learning rate of a step is multiplied with."""
+        """Return the learning rate factor of a step."""
         return self.config.train.warmup_factor(step, self.steps_per_epoch)
 
     def say(self, notice: Notice | None) -> None:
-        """Tell of a notice, if there is one."""
+        """Emit a notice, if there is one."""
         if notice is not None:
             self.emit(notice)
 
     def warn(self, text: str) -> None:
-        """Tell of something that the user should know."""
+        """Emit a warning for the user."""
         self.emit(Notice(kind="warning", text=text))
 
     def call(self, stage: str, step: int, work: Callable[[], T]) -> T:
-        """Do work that belongs to no trainer inside the hooks."""
+        """Do work that does not belong to a trainer, inside the hooks."""
         return call_with_hooks(self.hooks, stage, Site(HOST, step), work)
 
 
@@ -132,27 +132,26 @@ def build_run(
     shared: DistributedRunConfig = ALONE,
     prepared: PreparedRun | None = None,
 ) -> RunComponents:
-    """Make the parts of a run over a graph, in one pass.
+    """Create the components of a run over a graph.
 
     Parameters
     ----------
     config, graph, emit, checkpoints, should_stop, on_stall, policy, shared
-        The fields of `RunComponents` of the same names.
+        The fields of `RunComponents` with the same names.
     model
         A torch module over blocks; the configured one by default.
     predict
-        Predicts the run, where `balance.predict` wants it and the model is the configured one; None predicts
-        nothing.
+        Predicts the run if `balance.predict` is set and the model is the configured one; None makes no
+        prediction.
     hooks
-        Watch the run, or disturb it; the settings may add a trace.
+        Hooks that observe the run or inject faults; the settings may add a trace.
     prepared
-        The model and the sampler, where something before the run has asked for them; `model` is its module
-        then.
+        The model and the sampler, if they were already needed before the run; `model` is then its module.
 
     Raises
     ------
     ConfigError, DataError, DeviceUnavailableError
-        If the settings cannot be followed.
+        If the settings cannot be applied.
     """
     folder = None if checkpoints is None else checkpoints.parent
     runtime = config.runtime
@@ -178,7 +177,7 @@ def build_run(
     objective = prepared.objective
     evaluator = Evaluator(config, graph, folder, objective, shared.scores)
     if graph.links is not None:
-        # Labels are not used, and the performance model does not support the work of a step.
+        # Labels are not used, and the performance model does not support this kind of step.
         predict = None
         check_held_out(graph.name, graph.topology, graph.links)
         for line in graph.links.notes:
@@ -195,7 +194,7 @@ def build_run(
     unused = find_unused_settings(config, processes, custom_model=prepared.is_own_model)
     unused += find_settings_without_effect(
         config,
-        # Rank 0 writes for all.
+        # Rank 0 writes checkpoints for all ranks.
         has_folder=checkpoints is not None or processes > 1,
         rounds_products=any(getattr(each, "low_precision", False) for each in prepared.model.modules()),
         evaluates_by_layers=computes_by_layers(config, prepared.model),
@@ -209,7 +208,7 @@ def build_run(
     hooks = hooks if caches is None else [*hooks, caches]
     learner.check_schedule(config.train.num_epochs(sampler.steps_per_epoch()))
     found = find_trainers(config, in_chunks=shared.in_chunks)
-    # The CPU's own trainer is torch and hyrt; others bring drivers.
+    # Only other devices load drivers, which may crash; the CPU trainer only uses torch and hyrt.
     watched = [number for number, (_, info) in enumerate(found) if info.kind != "cpu"]
     if watched:
         hooks = [*hooks, CrashContext(watched)]
@@ -245,7 +244,7 @@ def build_run(
 
 
 def _notify_about_labels(graph: Graph, prepared: PreparedRun, notify: Emit) -> None:
-    """Warn of labels that are probably not what was meant, or of classes that nothing is trained on."""
+    """Warn of labels that are probably a mistake, and of classes without training targets."""
     if odd := label_warning(graph.labels):
         warn_user(f"{graph.name}: {odd}", DataWarning)
     elif untrained := missing_classes_text(graph, prepared.targets):

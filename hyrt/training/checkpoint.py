@@ -1,10 +1,11 @@
-"""Checkpoints: one .safetensors file each, published whole or not at all, checked when read.
+"""Checkpoint files: one .safetensors file each, written atomically and verified when read.
 
 A checkpoint of step 412 is `step-00000412.<sha256>.safetensors`, where <sha256> is the first 32 hex digits of
 the SHA-256 of the file's bytes: one rename publishes contents and checksum together.
 
-The file is readable by any safetensors reader. Its tensors are entries named by their path in the state;
-everything else is one JSON text in the metadata entry `hyrt`. Nothing is pickled, so reading runs no code.
+Any safetensors reader can read the file. Tensors are entries named by their path in the state; everything
+else is one JSON text in the metadata entry `hyrt`. Nothing is pickled, so reading a checkpoint executes no
+code.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ _DTYPES = (
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What was read from one file."""
+    """Contents of one checkpoint file."""
 
     step: int
-    """Steps done in the whole run when it was written."""
+    """Number of steps done in the whole run when the checkpoint was written."""
     path: Path
     state: dict[str, Any]
 
@@ -53,35 +54,35 @@ def save_checkpoint(
     keep: int,
     write: Callable[[Path, bytes], None] = write_atomically,
 ) -> Path:
-    """Write a checkpoint, then delete those it makes superfluous.
+    """Write a checkpoint, then delete old checkpoints.
 
-    The newest `no_handoff` stay. Files of later steps than this one (a run that
-    resumed from before a damaged checkpoint has such) are neither counted nor deleted.
+    The newest `keep` checkpoints are kept. Files of later steps, which exist if a run resumed from before a
+    damaged checkpoint, are neither counted nor deleted.
 
     Parameters
     ----------
     folder
-        Made when missing.
+        Checkpoint folder, created if missing.
     step
-        Steps done in the whole run.
+        Number of steps done in the whole run.
     state
-        Tensors, numbers, strings, bools, None, and lists, tuples and dicts (keys str or int) of them, nested.
-        All of it comes back equal: types, dtypes, shapes, infinities, the order of keys.
+        Nested lists, tuples and dicts (keys str or int) of tensors, numbers, strings, bools and None. Loading
+        restores an equal state: types, dtypes, shapes, infinities, the order of keys.
     keep
-        How many checkpoints stay; at least 1.
+        Number of checkpoints to keep; at least 1.
     write
-        Puts bytes at a path, whole or not at all.
+        Writes bytes to a path atomically.
 
     Returns
     -------
-    The path of the new file.
+    Path of the new file.
 
     Raises
     ------
     CheckpointWriteError
-        If the file could not be written; earlier checkpoints are untouched and no temporary file stays.
+        If the file could not be written; earlier checkpoints are untouched and no temporary file is left.
     TypeError
-        If the state holds anything else, naming where.
+        If the state contains any other type; the message names its path in the state.
     """
     if keep < 1:
         raise ValueError(f"keep={keep}: at least one checkpoint must stay")
@@ -112,7 +113,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     Raises
     ------
     CheckpointError
-        If it is missing, unreadable, damaged or no checkpoint; the message says which.
+        If the file is missing, unreadable, damaged or not a checkpoint; the message says which.
     """
     if _NAME.fullmatch(path.name) is None:
         raise CheckpointError(
@@ -127,19 +128,19 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def checkpoint_of(path: Path, data: bytes) -> Checkpoint:
-    """Make a checkpoint of the bytes of its file, which need not be here.
+    """Parse a checkpoint from the bytes of its file, which may be on another machine.
 
     Parameters
     ----------
     path
-        The file, under the name that it was written with.
+        The file path, with the file name under which the checkpoint was written.
     data
-        What is in it.
+        The contents of the file.
 
     Raises
     ------
     CheckpointError
-        If they are damaged, or no checkpoint.
+        If the data is damaged or not a checkpoint.
     """
     match = _NAME.fullmatch(path.name)
     assert match is not None
@@ -156,24 +157,24 @@ def checkpoint_of(path: Path, data: bytes) -> Checkpoint:
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Whether there is a file named like a checkpoint, whole or not."""
+    """Return whether a file has the name of a checkpoint, valid or not."""
     return bool(_newest_first(folder))
 
 
 def load_newest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoint:
-    """Read the newest checkpoint that is whole.
+    """Read the newest valid checkpoint.
 
     Parameters
     ----------
     folder
         The run's checkpoint folder.
     warn
-        Told, once for each checkpoint passed over, which file is damaged and how.
+        Called once per skipped checkpoint, with the file and how it is damaged.
 
     Raises
     ------
     CheckpointError
-        If there is none, or none is whole.
+        If there is no checkpoint, or no valid checkpoint.
     """
     files = _newest_first(folder)
     failure: CheckpointError | None = None
@@ -192,7 +193,7 @@ def load_newest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpo
 
 
 def _newest_first(folder: Path) -> list[tuple[int, Path]]:
-    """Step and path of what is named like a checkpoint."""
+    """Return step and path of all files with checkpoint names, newest first."""
     found = []
     try:
         for path in folder.iterdir():
@@ -213,7 +214,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Delete temporary files of processes that were killed: a folder has one writer at a time."""
+    """Delete temporary files of killed processes: only one process at a time writes to a folder."""
     for path in folder.iterdir():
         if _LEFTOVER.fullmatch(path.name):
             path.unlink(missing_ok=True)
@@ -221,7 +222,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 def _remove_superfluous(folder: Path, new_step: int, new: Path, keep: int) -> None:
     earlier = [(step, path) for step, path in _newest_first(folder) if step <= new_step and path != new]
-    # Of the same step, only what the new file fully replaces goes; it takes no place of another step.
+    # Older files of the new step are replaced by the new file, so delete them without counting them.
     kept_steps = sorted({step for step, _ in earlier if step < new_step}, reverse=True)[: keep - 1]
     for step, path in earlier:
         if step in kept_steps:
@@ -240,9 +241,8 @@ def _to_bytes(step: int, state: Mapping[str, Any]) -> bytes:
     document = {"format": _FORMAT, "step": step, "state": _encode(state, "state", tensors)}
     text = json.dumps(document, allow_nan=False, separators=(",", ":"))
     data = safetensors.save(tensors, {"hyrt": text})
-    # It leaves a cycle of objects behind for each tensor. Collected while they are young that costs little;
-    # old ones are looked at so rarely in a large process that its memory would grow from checkpoint to
-    # checkpoint.
+    # safetensors leaves a reference cycle per tensor. Collecting young objects is cheap; old generations are
+    # collected so rarely in a large process that memory would grow with each checkpoint.
     gc.collect(1)
     return data
 
@@ -266,7 +266,7 @@ def _from_bytes(path: Path, data: bytes) -> tuple[int, dict[str, Any]]:
 
 
 def _encode(value: Any, where: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """Replace what JSON lacks by one-key objects: tensor, tuple, dict (int keys too), float (inf, nan)."""
+    """Encode types that JSON lacks as one-key objects: tensor, tuple, dict (any keys), float (inf, nan)."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -290,11 +290,11 @@ def _encode(value: Any, where: str, tensors: dict[str, torch.Tensor]) -> Any:
 def _add_tensor(value: torch.Tensor, where: str, tensors: dict[str, torch.Tensor]) -> str:
     if value.dtype not in _DTYPES or value.layout != torch.strided:
         raise TypeError(f"{where}: a checkpoint cannot hold a {value.layout} tensor of {value.dtype}")
-    # The keys 0 and "0" give one path, and a lone surrogate has no UTF-8: names are made unique and plain.
+    # Keys 0 and "0" give the same path, and lone surrogates cannot be encoded: make names unique and ASCII.
     name = plain = where.removeprefix("state.").encode("utf-8", "backslashreplace").decode()
     while name in tensors or name == "__metadata__":
         name = f"{plain}#{len(tensors)}"
-    # Cloned because safetensors refuses tensors that share storage.
+    # Clone because safetensors rejects tensors that share storage.
     tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
     return name
 

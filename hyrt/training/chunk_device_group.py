@@ -1,4 +1,4 @@
-"""Several devices that train a whole graph together: each computes columns of its chunks."""
+"""Group of devices that train a full graph together, each computing some columns of its chunks."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from hyrt.sampling.minibatch import MiniBatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceGroupInfo(DeviceInfo):
-    """Several devices under one name, such as `cpu:0+opencl:0`."""
+    """Description of several devices under one name, such as `cpu:0+opencl:0`."""
 
     members: tuple[tuple[type[Device], DeviceInfo], ...]
-    """The backend of each device, and what it found."""
+    """Backend and description of each device."""
     shares: tuple[float, ...]
-    """How much of the graph each device gets, in any unit."""
+    """Relative share of the graph for each device, in any unit."""
     continue_on_loss: bool
-    """Whether the others take over from a device that fails."""
+    """Whether the other devices take over from a failed device."""
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ class DeviceGroupInfo(DeviceInfo):
 
 @dataclass(slots=True)
 class _Member:
-    """One of the devices, while it works."""
+    """Active device of the group."""
 
     device: Device
     share: float
@@ -67,25 +67,26 @@ class _Member:
         return self.device.info.name
 
     def gradients(self) -> Sequence[torch.Tensor]:
-        """Its gradient sums of the step."""
+        """Return the device's gradient sums of the step."""
         assert isinstance(self.device, SharesColumns)
         return self.device.chunk_gradients()
 
 
 class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, KeepsSteps, CompositeDevice):
-    """Trains whole graphs on several devices as if they were one (NeuGraph, section 3.3).
+    """Trainer that runs full graphs on several devices as one device (NeuGraph, section 3.3).
 
-    Columns of chunks are dealt out by the devices' shares. All matrices are the host's, so that each pass may
-    read what all devices have made in the one before. Gradient sums are added in the order of the devices.
+    Columns of chunks are assigned by the devices' shares. All matrices are stored on the host, so that each
+    pass can read the previous pass's results from all devices. Gradient sums are added in the order of the
+    devices.
 
     Parameters
     ----------
     info
-        The devices.
+        Description of the devices.
     devices
-        The same, open, in the same order.
+        The open devices, in the same order.
     threads
-        The number of threads that compute vertices, where the devices compute edges alone.
+        Number of threads that compute vertices, if the devices only compute edges.
     """
 
     info: DeviceInfo
@@ -103,23 +104,23 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, KeepsSteps, 
         self._keeper: StepCheckpointer | None = None
         self._model: torch.nn.Module | None = None
         self._runs: ChunkedTrainer | None = None
-        # Where the host computes vertices, and the devices edges.
+        # Set if the host computes vertices and the devices compute edges.
         self._loops: HostSaga | None = None
         self._staged: set[int] = set()
         self._is_shared = False
         """Whether other processes compute other parts of the graph."""
         self._unsaid: list[str] = []
         self.lost: dict[str, str] = {}
-        """Why each device is gone that failed, by its name."""
+        """Reason for each device's loss, by device name."""
 
     @classmethod
     def probe(cls) -> list[DeviceInfo]:
-        """None: a run puts them together."""
+        """Return an empty list: groups are created by a run, not discovered."""
         return []
 
     @classmethod
     def open(cls, info: DeviceInfo, options: DeviceOptions) -> ChunkDeviceGroup:
-        """Open all devices; those that compute on the host's cores share the threads."""
+        """Open all devices; devices that compute on host cores share the threads."""
         if not isinstance(info, DeviceGroupInfo):
             raise DeviceUnavailableError(f"{info.name} is not several devices: open it by its own backend")
         on_host = sum(member.host_cores > 0 for _, member in info.members)
@@ -159,7 +160,7 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, KeepsSteps, 
         return None if self._runs is None else self._runs.num
 
     def take_notices(self) -> list[str]:
-        """What has happened to its devices since the last call, in sentences."""
+        """Return and clear the messages about the group's devices since the last call."""
         said, self._unsaid = self._unsaid, []
         return said
 
@@ -172,7 +173,7 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, KeepsSteps, 
                 self._begin_loops()
                 self.update(parameters)
                 return
-            described(model, self.info.name)  # Refused before any device has taken it.
+            described(model, self.info.name)  # Reject the model before any device loads it.
             for member in self._members:
                 device = member.device
                 if isinstance(device, RunsChunks):
@@ -183,7 +184,7 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, KeepsSteps, 
             self._begin_runs()
 
     def transfer(self, batch: MiniBatch) -> MiniBatch:
-        """Nothing: chunks come and go while the step is computed."""
+        """No-op: chunks are transferred while the step is computed."""
         self._health.check()
         self._staged.add(id(batch))
         return batch
@@ -208,7 +209,7 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, KeepsSteps, 
         runs = self._health.loaded(self._runs)
         objective = None if self._objective.is_plain_classification else self._objective
         loss_sum, counts = runs.run(batch, objective)
-        chunks = runs.step_stats()  # Before members hand over what their queues have run.
+        chunks = runs.step_stats()  # Read before the members report their queue operations.
         each = []
         for index, member in enumerate(self._members):
             try:
@@ -224,9 +225,9 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, KeepsSteps, 
         )
 
     def _mark_lost(self, index: int, error: BaseException) -> None:
-        """Go on without a device, if the run may and others are left: the step is computed again.
+        """Continue without a device, if allowed and if others are left, by computing the step again.
 
-        It cannot be where other processes have computed a part of it.
+        A step cannot be computed again if other processes have computed a part of it.
         """
         member = self._members[index]
         if self._is_shared or not self._continues or len(self._members) == 1:
@@ -249,14 +250,14 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, KeepsSteps, 
             self.update(parameters)
             return
         for each in (member, *self._members):
-            # What the lost one holds goes when it is closed.
+            # Closing the lost device releases its resources.
             with suppress(Exception):
                 if each.memory is not None:
                     each.memory.release()
         self._begin_runs()
 
     def _begin_loops(self) -> None:
-        """Let the devices run loops over edges, of a model whose vertices the host computes."""
+        """Run edge loops on the devices, for a model whose vertices are computed on the host."""
         model = self._health.loaded(self._model)
         for member in self._members:
             if not isinstance(member.device, SharesLoops):
@@ -274,7 +275,7 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, KeepsSteps, 
     def _release_loops(self) -> None:
         loops, self._loops = self._loops, None
         if loops is not None:
-            with suppress(Exception):  # What a lost device holds goes when it is closed.
+            with suppress(Exception):  # Closing a lost device releases its resources.
                 loops.close()
 
     def _begin_runs(self) -> None:

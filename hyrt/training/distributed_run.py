@@ -1,4 +1,4 @@
-"""What a run does in another way where several processes train one model together."""
+"""Options of a run in which several processes train one model."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from hyrt.telemetry.trace_hook import RankTraceGatherer
 
 
 def unchanged(event: Event) -> Event:
-    """An event of the only process."""
+    """Return the event unchanged, as in a run of one process."""
     return event
 
 
 def nowhere() -> None:
-    """No folder: this process takes nobody's place."""
+    """Return None: this process does not replace a lost rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistributedRunConfig:
-    """One process's part of a run; the defaults are those of a process that does all of it.
+    """One process's part of a run; the defaults are for a process that trains alone.
 
-    The graph of a process that has a part of the rows gives all of them, as
+    If a process stores only a part of the feature rows, its graph still provides all rows, as
     `hyrt.graph.row_source.PrefetchedRowSource`.
     """
 
     part: RankSlice = ALL
-    """The part of every step that this process does."""
+    """This process's part of every step."""
     reduction: Reduction = no_reduction
     """Adds the sums of the trainers of all processes."""
     on_gradient: Callable[[int, torch.Tensor], None] | None = None
-    """Hears gradients while the backward pass goes on, where one trainer computes all of this process's."""
+    """Called with gradients during the backward pass, if one trainer computes all of this process's part."""
     pass_on: StateHandoff = no_handoff
-    """Hands on, between two time steps, the sums that go to another process with their model."""
+    """Transfers sums to another process together with their model, between two time steps."""
     scores: DistributedScorer | None = None
-    """Scores vertices together with the other processes; None where each scores all of them."""
+    """Scores vertices jointly with the other processes; None if each process scores all vertices."""
     in_chunks: bool = False
-    """Whether whole graphs are trained in chunks, on any device that has columns of them."""
+    """Whether full graphs are trained in chunks, on any device that supports chunk columns."""
     traces: RankTraceGatherer | None = None
-    """Brings the traces of all processes into one file; None where each has its own."""
+    """Merges the traces of all processes into one file; None if each process writes a separate trace."""
     inherited: Callable[[], Path | None] = nowhere
-    """Gives the run folder where this process has to write the records in place of one that is lost."""
+    """Returns the run folder if this process must write the records in place of a lost process."""
     seen: Callable[[Event], Event] = unchanged
-    """Makes of this process's events those that are shown and recorded; the hooks have heard them before."""
+    """Converts this process's events to the events that are shown and recorded; hooks get the originals."""
 
     __repr__ = short_repr
 
 
 ALONE = DistributedRunConfig()
-"""The only process of a run."""
+"""Configuration of a run with a single process."""

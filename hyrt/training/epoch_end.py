@@ -32,24 +32,24 @@ from hyrt.training.run_state import Best, RunState
 
 
 class MetricsWindow:
-    """Adds steps up and emits a `StepMetrics` about ten times an epoch.
+    """Accumulator of step metrics that emits a `StepMetrics` about ten times per epoch.
 
-    Which steps form a group depends on the epoch's length only, so that equal runs write equal lines.
+    The grouping of steps depends only on the epoch's length, so that identical runs write identical lines.
 
     Parameters
     ----------
     emit
-        Called with every group.
+        Called with the metrics of every group.
     steps_per_epoch
-        The length of an epoch.
+        Number of steps per epoch.
     trainers
-        The trainers' names.
+        Names of the trainers.
     queues
-        Tells what the channels have seen, where there are any; asked once a group.
+        Returns the channel statistics, if there are channels; called once per group.
     objective
-        Makes metrics of what was counted.
+        Computes metrics from counts.
     cache_hits
-        Tells of each trainer that keeps rows which part of the rows it needed those were.
+        Returns the feature cache hit rate of each trainer with a feature cache.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class MetricsWindow:
     def add(
         self, work: StepWork, summary: StepSummary, times: StepTimes, assignment: Assignment, lr: float
     ) -> None:
-        """Count a synchronized step that ran under an assignment."""
+        """Add a synchronized step and its assignment."""
         self._added.append((summary, times))
         self._newest = work.step + 1, assignment, lr
         self._chunks = {self._trainers[i]: chunks.figures() for i, chunks in work.chunks().items()}
@@ -83,7 +83,7 @@ class MetricsWindow:
             self.flush()
 
     def flush(self) -> None:
-        """Emit what has been added since the last group, if anything."""
+        """Emit the steps added since the last group, if any."""
         if not self._added:
             return
         count = len(self._added)
@@ -129,13 +129,13 @@ class MetricsWindow:
         self._added.clear()
 
     def begin(self) -> None:
-        """Steps begin, or go on after a pause: what the channels saw before belongs to none of them."""
+        """Start or resume after a pause: ignore all channel statistics before this call."""
         self._queues_before = self._read_queues()
 
     def _since_last(
         self, now: QueueSnapshot | None, count: int
     ) -> tuple[dict[str, float], dict[str, float], Mapping[str, int]]:
-        """Waiting a step, and what was in the channels, with their depths."""
+        """Return waiting times and channel contents per step since the last call, and channel depths."""
         before = self._queues_before
         if now is None or before is None:
             return {}, {}, {}
@@ -144,12 +144,12 @@ class MetricsWindow:
 
 
 class EpochEnd:
-    """Evaluates, chooses the best weights, and writes checkpoints.
+    """Evaluation, selection of the best weights, and checkpoints.
 
     Parameters
     ----------
     parts, state, run
-        The run, where it is, and what it holds open.
+        The run's components, its state, and its open resources.
     """
 
     def __init__(self, parts: RunComponents, state: RunState, run: OpenRun) -> None:
@@ -163,15 +163,15 @@ class EpochEnd:
 
     @property
     def is_out_of_patience(self) -> bool:
-        """Whether as many evaluations as `train.patience` says have brought nothing better."""
+        """Return whether `train.patience` evaluations in a row brought no improvement."""
         patience = self._parts.config.train.patience
         return bool(patience and self._state.best.evaluations_since >= patience)
 
     def finish(self, check: Callable[[], None]) -> bool:
-        """Do what the settings want after the epoch whose steps are done.
+        """Evaluate and checkpoint after an epoch, as configured.
 
-        `check` is called now and then and may raise. When the run is asked to stop meanwhile, all of it is
-        left for a resumed run, and the result is False.
+        `check` is called from time to time and may raise. If the run is asked to stop during this work, a
+        resumed run repeats all of it, and the result is False.
         """
         config, state = self._parts.config, self._state
         state.checkpoint = None
@@ -209,7 +209,7 @@ class EpochEnd:
             ),
         )
         value = evaluator.ranking_value(metrics, epoch)
-        # Without any better one, the first evaluation counts, even if its metric is not a number.
+        # The first evaluation always counts, even if its metric is not a number.
         is_best = value > state.best.value or state.best.weights is None
         if evaluator.not_finite is not None and not self._has_warned:
             self._has_warned = True
@@ -232,7 +232,7 @@ class EpochEnd:
         )
 
     def _scores_on_device(self, vertices: Ids) -> NDArray[np.float32] | None:
-        """Scores from a device that holds the whole graph; None where the host computes them."""
+        """Return scores from a device that holds the full graph; None if the host computes the scores."""
         trainers = self._run.stages.trainers
         if not self._parts.config.sampler.is_full_graph or len(trainers) != 1:
             return None
@@ -240,7 +240,7 @@ class EpochEnd:
         if trainer.lost is not None or not isinstance(device, ScoresVertices):
             return None
         with trainer.quiet:
-            # The step's weights come to the trainer when the next step is asked for.
+            # The trainer only loads the step's weights when the next step is requested, so load them here.
             device.update(self._parts.learner.parameters)
             scores = device.scores(vertices)
         if scores is not None:
@@ -248,7 +248,7 @@ class EpochEnd:
         return scores
 
     def _warn_of_unused_memory(self, device: str) -> None:
-        """Warn once if the memory of evaluations is limited, but a device evaluates in its own."""
+        """Warn once if memory for evaluation is limited but a device evaluates in device memory."""
         evaluate = self._parts.config.evaluate
         if self._has_warned or evaluate.memory_gib == type(evaluate).model_fields["memory_gib"].default:
             return
@@ -259,13 +259,13 @@ class EpochEnd:
         )
 
     def save_once(self) -> Path | None:
-        """The checkpoint of this state, written now where there is none; None without a folder for them."""
+        """Return this state's checkpoint, writing it if necessary; None without a checkpoint folder."""
         if self._state.checkpoint is None:
             self.save()
         return self._state.checkpoint
 
     def save(self) -> None:
-        """Write a checkpoint, where the run has a folder for them."""
+        """Write a checkpoint, if the run has a checkpoint folder."""
         parts, step, folder = self._parts, self._state.step, self._parts.checkpoints
         if folder is None:
             return
@@ -275,7 +275,7 @@ class EpochEnd:
             "config": to_yaml(parts.config),
             "graph": parts.graph.checksum,
             "schema": parts.schema.to_dict(),
-            # Of several processes each has a part of the rows.
+            # With several processes, each process has only a part of the rows.
             "row_sums": None if parts.shared.part.num_processes > 1 else parts.graph.row_sums.tolist(),
         }
 

@@ -1,4 +1,4 @@
-"""The feature rows that devices keep for a whole run."""
+"""Feature caches that devices keep for a whole run."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from hyrt.telemetry.events import Notice
 from hyrt.telemetry.hooks import Hook
 from hyrt.training.setup import PreparedRun
 
-# Rows go to a device in pieces of about this size.
+# Approximate size of the pieces in which rows are copied to a device.
 _PIECE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceCache:
-    """What one device keeps."""
+    """Feature cache of one device."""
 
     places: CacheIndex
     row_bytes: int
     predicted_hit_rate: float
 
     def figures(self) -> dict[str, float]:
-        """For the summary of a run."""
+        """Return the statistics for the summary of a run."""
         lookups = self.places.lookups
         return {
             "rows": self.places.count,
@@ -50,12 +50,12 @@ class DeviceCache:
 
 
 class DeviceCaches(Hook):
-    """Fills the caches of a run's devices, and tells how many of the rows that were wanted they had.
+    """Feature caches of a run's devices, with their hit rates.
 
     Parameters
     ----------
     config
-        All settings; `data.cache` is how much each device keeps.
+        All settings; `data.cache` is the cache size per device.
     prepared
         The graph, the training vertices and the sampler.
     """
@@ -66,23 +66,24 @@ class DeviceCaches(Hook):
         self._kept: dict[str, DeviceCache] = {}
 
     def fill(self, trainers: Sequence[Trainer], split: Sequence[int], workers: Workers) -> None:
-        """Let each device that can keep the rows that it is expected to read most, and change its plan.
+        """Fill each device's feature cache with the rows of highest expected use, and set its input plan.
 
         Parameters
         ----------
         trainers
-            The trainers, which have the model.
+            The trainers, with the model loaded.
         split
-            The units of a step of each.
+            Units of a step per trainer.
         workers
-            The threads that count visits and gather rows.
+            The threads that count accesses and gather rows.
 
         Raises
         ------
         ConfigError
-            If no device keeps rows, and the size is not `auto`; if not one row fits into the size.
+            If no device supports feature caches and the size is not `auto`, or not even one row fits into the
+            size.
         DeviceOutOfMemoryError
-            If the rows do not fit, with what to do.
+            If the rows do not fit; the message contains the remedy.
         """
         chosen = [number for number, trainer in enumerate(trainers) if self._keeps(trainer)]
         if not chosen:
@@ -97,7 +98,7 @@ class DeviceCaches(Hook):
             self._fill(trainers[number], ranking, ranks, workers)
 
     def ranking(self, part: float, workers: Workers) -> HotnessRanking:
-        """The rows that a trainer with a part of each step reads, those of most steps first."""
+        """Rank rows by the number of steps in which a trainer with this part of each step reads them."""
         config, prepared = self._config, self._prepared
         return rank_by_hotness(
             config.sampler,
@@ -112,7 +113,7 @@ class DeviceCaches(Hook):
 
     def _keeps(self, trainer: Trainer) -> bool:
         can = isinstance(trainer.device, FeatureCacheDevice) and "cached" in trainer.device.info.forms
-        # What reads the host's memory in place gains little.
+        # Devices that read host memory in place gain little from a cache.
         wanted = self._config.data.cache != "auto" or not trainer.device.info.zero_copy
         return can and wanted and trainer.plan.form in ("rows", "narrow")
 
@@ -181,11 +182,11 @@ class DeviceCaches(Hook):
                 yield out
 
     def hit_rates(self) -> Mapping[str, float]:
-        """By trainer, which part of the rows that were wanted so far it had."""
+        """Return the hit rate so far of each trainer with a feature cache."""
         return {name: kept.figures()["hit_rate"] for name, kept in self._kept.items() if kept.places.lookups}
 
     def on_start(self, devices: Sequence[Any], steps: range) -> Notice | None:
-        """Say what is kept."""
+        """Report the contents of the feature caches."""
         texts = [
             f"{name} keeps {kept.places.count:,} rows ({format_bytes(kept.places.count * kept.row_bytes)}), "
             f"expected to be {kept.predicted_hit_rate:.1%} of those that it needs"
@@ -196,7 +197,7 @@ class DeviceCaches(Hook):
         return Notice(kind="info", text="; ".join(texts))
 
     def on_end(self, summary: dict[str, Any]) -> Notice | None:
-        """Add the rows, the bytes and the hit rates."""
+        """Add the rows, the bytes and the hit rates to the summary."""
         if not self._kept:
             return None
         caches = summary["device_caches"] = {name: kept.figures() for name, kept in self._kept.items()}
@@ -211,7 +212,7 @@ class DeviceCaches(Hook):
 
 
 def _row_bytes(trainer: Trainer, graph: Graph) -> int:
-    """The bytes that a row takes on the device."""
+    """Return the bytes per row on the device."""
     source = graph.features
     if trainer.plan.form == "narrow":
         assert isinstance(source, QuantizedRowSource)

@@ -1,4 +1,4 @@
-"""What a run on a typed graph needs beside the others, and what it refuses."""
+"""Checks of settings for heterogeneous graphs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from hyrt.nn.hetero.hetero_gnn import HeteroGNN
 from hyrt.nn.models.model_kind import MODELS, find_model, supports_edge_types
 from hyrt.runtime.entry_points import EntryPointGroup
 
-# Samplers that know relations.
+# Samplers that support relations.
 _SAMPLERS = ("neighbor", "full")
 
 
 def check_kind(config: Config, graph: Graph) -> None:
-    """Check that the configured model and sampler are those of a typed graph, or the graph has one type.
+    """Check that the configured model and sampler support the graph's types, or that it has only one type.
 
     Raises
     ------
     ConfigError
-        Naming the setting and what to give.
+        If they do not; the message names the setting and the remedy.
     """
     name, kind = config.model.kind, find_model(config.model.kind)
     if graph.types is None:
@@ -40,12 +40,12 @@ def check_kind(config: Config, graph: Graph) -> None:
 
 
 def check_hetero_sampler(config: Config, graph: Graph) -> None:
-    """Check that the sampler knows relations, and that no rows are kept on devices.
+    """Check that the sampler supports relations, and that feature caches are disabled.
 
     Raises
     ------
     ConfigError
-        Naming the setting and what to give.
+        If not; the message names the setting and the remedy.
     """
     if graph.types is None:
         return
@@ -61,19 +61,19 @@ def check_hetero_sampler(config: Config, graph: Graph) -> None:
 
 
 def _hetero_kinds(models: EntryPointGroup) -> list[str]:
-    """The kinds that are made for typed graphs, and those that look at types of edges."""
+    """Return the model kinds for heterogeneous graphs and the model kinds that use edge types."""
     names = sorted(models.entries_by_name())
     typed = [name for name in names if find_model(name).hetero]
     return [*typed, *(name for name in names if name not in typed and supports_edge_types(name))]
 
 
 def check_user_module(module: torch.nn.Module, graph: Graph) -> None:
-    """Refuse a module of the user's own that has no maps for the types of a graph.
+    """Reject a user-defined module without maps for the types of a graph.
 
     Raises
     ------
     ConfigError
-        With what to give instead.
+        If the module has no such maps; the message contains the remedy.
     """
     if graph.types is not None and not isinstance(module, HeteroGNN):
         raise ConfigError(

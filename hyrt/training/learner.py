@@ -1,4 +1,4 @@
-"""What a run trains: a model, its optimizer and the schedule of its learning rate."""
+"""Training state: a model, its optimizer and its learning rate schedule."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from hyrt.nn.hetero.node_embedding import (
 
 Made = TypeVar("Made")
 
-# Options of an optimizer that say how its step is computed, not what it is.
+# Optimizer options that select an implementation without changing the algorithm.
 _HOW = {"foreach", "fused", "capturable", "differentiable"}
 
 
-# Epochs for which a schedule is tried before a run: a step takes some microseconds.
+# Maximum number of epochs for which a schedule is tried before a run; each step takes microseconds.
 _MOST_TRIED = 10_000
 
 
 class TrainingState:
-    """The master copy of the model with its optimizer and schedule.
+    """Master copy of the model with its optimizer and schedule.
 
     Parameters
     ----------
     config
-        The settings, whose `train` says which optimizer and schedule.
+        The settings; `train` selects the optimizer and the schedule.
     model
-        The module to be trained.
+        The module to train.
 
     Raises
     ------
     ConfigError
-        If the model has no parameters, or optimizer or schedule do not exist or refuse their options.
+        If the model has no parameters, or the optimizer or schedule does not exist or rejects its options.
     """
 
     def __init__(self, config: Config, model: torch.nn.Module) -> None:
@@ -63,22 +63,22 @@ class TrainingState:
         self.optimizer, self._schedule = build_optimizer(config, self.parameters)
         tables = find_embeddings(model)
         self.tables = build_table_optimizer(config, tables) if tables else None
-        """Steps the learned rows of the model, where it has some."""
+        """Optimizer of the model's embedding tables, if there are any."""
 
     def check_schedule(self, epochs: int) -> None:
-        """Try the optimizer and its schedule for a whole run, on a parameter that nothing else has.
+        """Try the optimizer and its schedule for a whole run, on a dummy parameter.
 
-        Some options are refused by a step only, and a schedule may end before the run does.
+        Some options are only rejected by a step, and a schedule may end before the run does.
 
         Parameters
         ----------
         epochs
-            The epochs of the run.
+            Number of epochs of the run.
 
         Raises
         ------
         ConfigError
-            If one of them fails, naming it and the epoch.
+            If the optimizer or the schedule fails; the message names it and the epoch.
         """
         train = self._train
         trial = torch.nn.Parameter(torch.zeros(2, 2))
@@ -86,7 +86,7 @@ class TrainingState:
         optimizer, schedule = build_optimizer(self._config, [trial])
         try:
             optimizer.step()
-        except Exception as error:  # Torch's own checks raise of all kinds.
+        except Exception as error:  # torch raises many exception types.
             raise ConfigError(
                 f"train.optimizer={train.optimizer} cannot make a step with "
                 f"train.optimizer_options={train.optimizer_options}: {describe_error(error)}"
@@ -109,7 +109,8 @@ class TrainingState:
                     f"for more than {epochs} steps, or lower train.epochs ({describe_error(error)})"
                 ) from None
             rate = float(optimizer.param_groups[0]["lr"])
-            # Below 0, but for rounding, steps would raise the loss. The last one is of no step.
+            # A negative rate (beyond rounding) would increase the loss. The last rate is not used by any
+            # step.
             if epoch < epochs and not -1e-12 <= rate < math.inf:
                 raise ConfigError(
                     f"train.schedule={train.schedule} with train.schedule_options={train.schedule_options} "
@@ -119,7 +120,7 @@ class TrainingState:
 
     @property
     def lr(self) -> float:
-        """The present learning rate, of the first group of parameters."""
+        """Return the current learning rate of the first parameter group."""
         rate: float = self.optimizer.param_groups[0]["lr"]
         return rate
 
@@ -129,7 +130,7 @@ class TrainingState:
         Raises
         ------
         StageError
-            If the schedule fails, naming it and the epoch.
+            If the schedule fails; the message names it and the epoch.
         """
         if self._schedule is None:
             return
@@ -142,7 +143,7 @@ class TrainingState:
             ) from error
 
     def state(self) -> dict[str, Any]:
-        """The state of all three, for a checkpoint."""
+        """Return the state of model, optimizer and schedule, for a checkpoint."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -151,7 +152,7 @@ class TrainingState:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `stored_calibration` gave; raises what torch raises where it does not fit."""
+        """Restore the result of `state`; raises torch's exception if it does not match."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self._schedule is not None:
@@ -162,7 +163,7 @@ class TrainingState:
 
 def _step_schedule(schedule: LRScheduler, loss: float) -> None:
     with warnings.catch_warnings():
-        # A resumed process may begin with what follows an epoch's steps.
+        # After a resume, scheduler.step() may run before any optimizer.step(); ignore that warning.
         warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
         if isinstance(schedule, ReduceLROnPlateau):
             schedule.step(loss)
@@ -173,12 +174,12 @@ def _step_schedule(schedule: LRScheduler, loss: float) -> None:
 def build_optimizer(
     config: Config, parameters: list[torch.nn.Parameter]
 ) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
-    """The configured torch.optim optimizer and schedule.
+    """Create the configured torch.optim optimizer and schedule.
 
     Raises
     ------
     ConfigError
-        If there is none of that name, or its options do not fit.
+        If the name is unknown or the options are invalid.
     """
     train = config.train
     maker = getattr(torch.optim, train.optimizer, None)
@@ -208,7 +209,7 @@ def build_optimizer(
     known = inspect.signature(maker).parameters
     real = all(each.is_floating_point() for each in parameters)
     if "fused" in known and real and not _HOW.intersection(options):
-        # One pass over each parameter instead of ten: on a small graph they are a tenth of a step.
+        # Fused: one pass over each parameter instead of ten, which saves a tenth of a step on a small graph.
         options["fused"] = True
     optimizer = _made(maker, parameters, options, "optimizer")
     if train.schedule is None:
@@ -221,12 +222,12 @@ def build_optimizer(
 
 
 def build_table_optimizer(config: Config, tables: list[NodeEmbedding]) -> EmbeddingOptimizer:
-    """The rule of the configured optimizer for rows of which a step changes few.
+    """Create the configured optimizer for embedding tables, of which a step changes few rows.
 
     Raises
     ------
     ConfigError
-        If the optimizer has no such rule, or an option that would change all rows.
+        If the optimizer has no such rule, or an option would change all rows.
     """
     train = config.train
     rule = SPARSE_UPDATE_RULES.get(train.optimizer)
@@ -251,12 +252,12 @@ def _needs_closure(optimizer: type[torch.optim.Optimizer]) -> bool:
 
 
 def _classes(module: ModuleType, parent: type) -> list[str]:
-    """Names of the classes in a module that derive from another one of it, which is left out."""
+    """Return the names of a module's classes that derive from `parent`, without `parent`."""
     return [name for name, thing in vars(module).items() if _derives(thing, parent) and name[0] != "_"]
 
 
 def _derives(thing: object, parent: type[Made]) -> TypeGuard[type[Made]]:
-    """Whether it is a class made of another one, and not that one itself."""
+    """Return whether an object is a proper subclass of `parent`."""
     return inspect.isclass(thing) and issubclass(thing, parent) and thing is not parent
 
 
@@ -267,7 +268,7 @@ def _nearest(name: str, known: Collection[str]) -> str:
 
 
 def _made(maker: Callable[..., Made], of: object, options: Mapping[str, Any], setting: str) -> Made:
-    """An optimizer or a schedule, with an error that names the setting if its options do not fit."""
+    """Create an optimizer or a schedule; an error names the setting if the options are invalid."""
     name = f"train.{setting}={maker.__name__}"
     _, *known = inspect.signature(maker).parameters.values()
     for each in known:
@@ -279,11 +280,11 @@ def _made(maker: Callable[..., Made], of: object, options: Mapping[str, Any], se
             raise ConfigError(f"{name} has no option {option!r}{_nearest(option, names)}")
     try:
         return maker(of, **options)
-    except Exception as error:  # Torch's own checks raise of all kinds.
+    except Exception as error:  # torch raises many exception types.
         given = ", ".join(f"{key}={value!r}" for key, value in options.items())
         defaults = {each.name: each.default for each in known if each.default is not each.empty}
         usual = ", ".join(f"{key}={defaults[key]!r}" for key in options if key in defaults)
-        # Torch's words may be of what it does with a value, such as to take its second element.
+        # torch's message may only describe an internal operation, such as taking the value's second element.
         raise ConfigError(
             f"{name} cannot be made with {given or 'no options'}: {error}"
             + (f"; by default {usual}" if usual else "")

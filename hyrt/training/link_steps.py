@@ -1,4 +1,4 @@
-"""The sampler of a run that predicts links."""
+"""Sampler of a run with link prediction."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hyrt.sampling.sampler import Sampler
 
 
 def build_link_sampler(config: Config, graph: Graph, links: LinkGraph) -> Sampler:
-    """The configured sampler, around the ends of the links that are trained on.
+    """Create the configured sampler for the endpoints of the training links.
 
     Raises
     ------
     ConfigError
-        If it makes mini-batches of vertices that it chooses itself.
+        If the sampler chooses the vertices of its mini-batches.
     """
     kind, split, asked = config.sampler.kind, links.split, config.links
     batch_size = min(config.data.batch_size, len(split.train))

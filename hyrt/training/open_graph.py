@@ -1,4 +1,4 @@
-"""Opening of the graph of a run, with its links divided for link prediction."""
+"""Opening of a run's graph, including the split of links for link prediction."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ from hyrt.runtime.hardware import available_cores
 from hyrt.runtime.workers import Workers, use_workers
 
 LINKS = "links.npz"
-"""The file of the split in the folder of a run."""
+"""File name of the link split in a run folder."""
 
 
 def link_graph(config: Config, graph: Graph, kept: Path | None = None) -> Graph:
-    """The graph without the edges that are held out, and with what is to be predicted.
+    """Return the graph without the held-out edges, and with the links to predict.
 
     Parameters
     ----------
     config
-        All settings, of which `links` says how the links are split.
+        All settings; `links` defines the split of the links.
     graph
-        The graph with all edges, or one that is split already, which is returned as it is.
+        The graph with all edges; an already split graph is returned unchanged.
     kept
-        The file of the run's own split, where it has one.
+        The file of the run's saved split, if there is one.
 
     Raises
     ------
     ConfigError
-        If the relation of a typed graph is not known, or the graph has none.
+        If the relation is unknown, or the graph has no relations.
     DataError
-        If the links cannot be split so, or a file of the settings is not what it should be.
+        If the links cannot be split as configured, or a configured file is invalid.
     """
     if graph.links is not None:
         return graph
@@ -77,7 +77,7 @@ def link_graph(config: Config, graph: Graph, kept: Path | None = None) -> Graph:
         what = "edges" if relation is None else f"edges from {' to '.join(ends.names or ())}"
         raise DataError(f"{graph.name}: has no {what} to predict: omit train.objective=links")
     split = _split(config, graph, known, ends, relation, kept)
-    # A file may name links that are not edges.
+    # A file may contain links that are not edges.
     known = add_links(known, split.train, *(part.links for part in split.held_out.values()))
     trained = remove_links(known, *(part.links for part in split.held_out.values()))
     width = config.links.width or config.model.hidden
@@ -92,7 +92,7 @@ def link_graph(config: Config, graph: Graph, kept: Path | None = None) -> Graph:
 
 
 def _hidden_edges(graph: Graph, links: LinkGraph) -> list[str]:
-    """Return a line if edges besides the held-out links themselves give these away and carry no messages."""
+    """Return a line if other edges reveal held-out links and are thus excluded from message passing."""
     topology = graph.topology
     hidden = links.visible_edges(topology, *links.held_out)
     themselves = [
@@ -114,7 +114,7 @@ def _hidden_edges(graph: Graph, links: LinkGraph) -> list[str]:
 
 
 def unsplit_links(config: Config, graph: Graph) -> Graph:
-    """Return a graph whose links are to be scored: all edges carry messages, and none is held out."""
+    """Return a graph for scoring links: all edges are used for message passing, and none is held out."""
     relation = None
     if graph.types is not None:
         relation = select_link_relation(graph.name, graph.types, graph.topology, config.links.relation)
@@ -135,7 +135,7 @@ def _split(
 ) -> LinkSplit:
     asked = config.links
     if schema is not None and schema.is_file():
-        # Written with the numbers that the vertices have.
+        # The file contains vertex indices, not ids.
         return read_links(schema, known, config.seed, ends)
     if asked.has_split_file:
         return read_links(Path(asked.split), known, config.seed, ends, graph.vertices.positions)
@@ -155,7 +155,7 @@ def _split(
 def _times(
     given: str | None, graph: Graph, known: Topology, ends: LinkEndpoints, relation: LinkRelation | None
 ) -> NDArray[Any]:
-    """Return [e] the times of the edges that are links, from the dataset or from a file of the settings."""
+    """Return [e] the times of the edges that are links, from the dataset or from a configured file."""
     times = graph.topology.edge_times
     if given is not None:
         if times is not None:
@@ -188,7 +188,7 @@ def _times(
 def _times_of_file(
     path: Path, known: Topology, ends: LinkEndpoints, positions: NDArray[Any] | None
 ) -> NDArray[Any]:
-    """Return [e] the times of edges that a file has for pairs of vertices."""
+    """Return [e] the edge times from a file with times of vertex pairs."""
     wanted = f"links.times={path}: give a .npz file with edges [n, 2] and times [n]"
     try:
         with path.open("rb") as file:
@@ -210,23 +210,23 @@ def _times_of_file(
 
 
 def opened_graph(config: Config, source: Any = None, links: Path | None = None) -> Graph:
-    """Open a graph to train on, with features scaled and rounded, and links held out, as the settings say.
+    """Open a graph for training: scale and quantize features and hold out links, as configured.
 
     Parameters
     ----------
     config
         All settings.
     source
-        What to open in place of `data.source`; see `hyrt.graph.open_graph`.
+        Overrides `data.source`; see `hyrt.graph.open_graph`.
     links
-        The file of the run's own split of links, where it may have one.
+        The file of the run's link split, if the run has one.
 
     Raises
     ------
     ConfigError
-        If rows of a typed graph are to be rounded.
+        If quantization is requested for a heterogeneous graph.
     DataError
-        As for `open_graph`, and if the features cannot be rounded, or the links split so.
+        As for `open_graph`, and if the features cannot be quantized or the links cannot be split.
     """
     data = config.data
     graph = open_graph(data.source if source is None else source, normalize=data.normalize)
@@ -236,17 +236,17 @@ def opened_graph(config: Config, source: Any = None, links: Path | None = None) 
 
 
 def rounded_graph(config: Config, graph: Graph, schema: RunSchema | None = None) -> Graph:
-    """Return a graph with features rounded as the settings say, by the scales in a run's schema if given.
+    """Return a graph with quantized features as configured, using the scales of a run's schema if given.
 
     Raises
     ------
     ConfigError
-        If rows of a typed graph are to be rounded.
+        If quantization is requested for a heterogeneous graph.
     DataError
-        If the features cannot be rounded.
+        If the features cannot be quantized.
     """
     data = config.data
-    # What auto stands for is chosen with the graph at hand.
+    # `auto` was resolved when the graph was opened.
     if data.rows in ("stored", "auto"):
         return graph
     if graph.types is not None:

@@ -31,16 +31,16 @@ from hyrt.training.trainers import open_trainers, refuse_global_dropout
 
 
 def run_started(parts: RunComponents, stages: Stages, step: int) -> RunStarted:
-    """Data, model, devices and threads, in a line each.
+    """Describe data, model, devices and threads, in one line each.
 
     Parameters
     ----------
     parts
-        The parts of the run.
+        The components of the run.
     stages
         The stages with the trainers and their assignment.
     step
-        The first step to be done.
+        The first step to run.
     """
     config, graph = parts.config, parts.graph
     links = graph.links
@@ -87,35 +87,35 @@ def run_started(parts: RunComponents, stages: Stages, step: int) -> RunStarted:
 
 
 def _edges(count: int) -> str:
-    """Millions of them, or all of fewer."""
+    """Format a number of edges, in millions if large."""
     return f"{count / 1e6:.3g} M edges" if count >= 1e6 else pluralize(count, "edge")
 
 
 StepSource = Pipeline | GuardedSteps | SerialSteps
-"""What runs the steps of a run."""
+"""Executor of a run's steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """What a run holds while it trains."""
+    """Open resources of a run during training."""
 
     stages: Stages
-    """The stages with their trainers and their schedule."""
+    """Stages with their trainers and their schedule."""
     synchronizer: Synchronizer
-    """Makes the new weights."""
+    """Synchronizer that computes the new weights."""
     manager: ResourceManager
-    """Moves targets and threads."""
+    """Resource manager that moves targets and threads."""
     evaluate_workers: Workers
-    """The threads that evaluate."""
+    """Evaluation threads."""
     more_scores: set[str]
-    """Is given a sentence where a module of the user's returns more scores than the objective needs."""
+    """Receives a message if a user-defined module returns more scores than the objective needs."""
     step_checkpointer: RunStepCheckpointer | None
-    """Keeps what is done of steps over a whole graph; None where nothing is kept."""
+    """Step checkpointer for full-graph steps; None if steps are not saved."""
 
 
 @contextmanager
 def open_run(parts: RunComponents, state: RunState) -> Iterator[OpenRun]:
-    """Open the devices and start the threads; all of it is closed at the end of the block.
+    """Open the devices and start the threads; close both at the end of the block.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def open_run(parts: RunComponents, state: RunState) -> Iterator[OpenRun]:
     config, threads, learner = parts.config, parts.threads, parts.learner
     is_shared = parts.shared.part.num_processes > 1
     with ExitStack() as stack:
-        # The caller's generator and torch's thread count are theirs again after the run.
+        # Restore the caller's random generator and torch thread count after the run.
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(torch_threads(num_torch_threads(learner.model, threads.train)))
         if state.torch_generator is None:
@@ -198,7 +198,7 @@ def open_run(parts: RunComponents, state: RunState) -> Iterator[OpenRun]:
 
 
 def _managed(parts: RunComponents, state: RunState, stages: Stages) -> ResourceManager:
-    """The resource manager of a run that is about to start, or to go on from a checkpoint's assignments."""
+    """Create the resource manager of a run that starts, or resumes with a checkpoint's assignments."""
     runtime, cores = parts.config.runtime, available_cores()
     given = {"sample": runtime.sample_threads, "load": runtime.load_threads, "train": runtime.train_threads}
     if state.balance is not None:
@@ -222,9 +222,9 @@ def _managed(parts: RunComponents, state: RunState, stages: Stages) -> ResourceM
 
 
 def steps_of(parts: RunComponents, run: OpenRun, steps: range) -> StepSource:
-    """The steps of an open run, through the pipeline or one stage after the other, as the settings say.
+    """Return the executor of an open run's steps: pipelined or serial, as configured.
 
-    Steps of the whole graph have nothing to overlap.
+    Full-graph steps always run serially because there is no work to overlap.
     """
     runtime, stages = parts.config.runtime, run.stages
     if not runtime.pipelined:

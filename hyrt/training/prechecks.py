@@ -28,14 +28,14 @@ _NAMED = 5
 
 
 def missing_classes_text(graph: Graph, targets: Ids) -> str:
-    """What to tell a user whose labels leave classes out of the training; empty where they leave out none.
+    """Return a warning if some classes have no training vertices; empty if all classes have some.
 
     Parameters
     ----------
     graph
         The graph with its labels.
     targets
-        [n] the vertices to train on.
+        [n] the training vertices.
     """
     labels = graph.labels[targets]
     if graph.vertices.label_kind != "classes" or not len(targets) or labels.min() < 0:
@@ -59,26 +59,25 @@ def missing_classes_text(graph: Graph, targets: Ids) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPrediction:
-    """A run's prediction, in the words of the run."""
+    """Prediction of a run, in the run's terms."""
 
     stages_s: Mapping[str, float]
-    """Seconds a step: sample, load, transfer, propagate, synchronize."""
+    """Seconds per step: sample, load, transfer, propagate, synchronize."""
     iteration_s: float
     epoch_s: float
     """`iteration_s` and `epoch_s`: the times of a step and of an epoch, under `split` and `threads`."""
     relative_error: float | None
-    """How far off it may be: 0.1 is 10 %; None where nothing is known of it."""
+    """Relative error of the prediction: 0.1 is 10 %; None if unknown."""
     bottleneck: str
     """The stage that bounds the iteration."""
     split: Mapping[str, int]
-    """Units of a step by trainer's name. That of the settings where they fix it, else the one predicted best.
-    """
+    """Units of a step by trainer name: the configured split, or else the one with the best prediction."""
     threads: Threads
-    """Those of the settings where they give them, else predicted best."""
+    """The configured thread counts, or else the counts with the best prediction."""
 
 
 def expected_figures(expected: RunPrediction) -> dict[str, Any]:
-    """What a run's records say of it, under the names of `hyrt predict --json`."""
+    """Return the prediction for a run's records, with the names of `hyrt predict --json`."""
     return {
         "stages_s": dict(expected.stages_s),
         "iteration_s": expected.iteration_s,
@@ -89,12 +88,12 @@ def expected_figures(expected: RunPrediction) -> dict[str, Any]:
 
 
 _FLOAT_BYTES = 4
-# Of kinds that do not say what they cost: a layer has one product at least.
+# Cost of model kinds that do not define their cost: a layer has at least one matrix product.
 _LEAST_COSTS = "gcn"
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Bytes that this process may still take: of the machine, and of its control group."""
+    """Return the bytes that this process may still allocate: limited by the machine and the control group."""
     left = free_cgroup_memory(root / "proc/self/cgroup", root / "sys/fs/cgroup")
     available = int(psutil.virtual_memory().available)
     return available if left is None else min(available, left)
@@ -103,22 +102,22 @@ def free_memory(root: Path = Path("/")) -> int:
 def host_shortage(
     config: Config, graph: Graph, model: Architecture, sampler: Callable[[], Sampler], have_bytes: int
 ) -> str:
-    """What to tell a user whose run needs more host memory than there is; empty where it fits.
+    """Return a warning if a run needs more host memory than is free; empty if it fits.
 
-    Weights count with their gradients and Adam's moments, learned rows with the moments alone; of rows,
-    those that the CPU keeps for the backward pass of a step. The bytes are those of
+    Parameters are counted with gradients and Adam moments, embedding tables with the moments only. Of the
+    rows, only those that the CPU saves for a step's backward pass are counted. The sizes are those of
     `hyrt_perfmodel.prediction.initial_assignment`.
 
     Parameters
     ----------
     config, graph
-        All settings, and the graph to train on.
+        All settings, and the training graph.
     model
         The configured model.
     sampler
-        Gives the run's sampler, which is asked for one step where that might not fit.
+        Returns the run's sampler, which is only called for one step if the run might not fit.
     have_bytes
-        Bytes that are free.
+        Free bytes.
     """
     on_cpu = all(each.name.partition(":")[0] == "cpu" for each in config.training_requests)
     layers = config.model.layers
@@ -126,7 +125,8 @@ def host_shortage(
     weights = 2 * weights_bytes(most) + (weights_bytes(most) if on_cpu else 0.0) + _table_bytes(model)
     rows = 0.0
     if on_cpu and config.sampler.is_full_graph:
-        # Who limits them has the rest in a file. The widest and its gradient are there at the same time.
+        # With fullgraph.host_memory, the rest is in a file. The widest matrix and its gradient exist
+        # simultaneously.
         if config.fullgraph.host_memory is None:
             rows = 2.0 * _FLOAT_BYTES * graph.num_vertices * max(model.widths[1:])
     elif on_cpu and graph.links is None and weights + activations_bytes(most) > have_bytes:
@@ -149,14 +149,14 @@ def host_shortage(
 
 
 def _table_bytes(model: Architecture) -> float:
-    """Learned rows with the moments of Adam; replicas share them, and a step's gradient has few of them."""
+    """Return the bytes of embedding tables with Adam moments; replicas share them, gradients are few."""
     shape = model.shape
     rows = 0 if shape is None else sum(shape.counts[number] for number in shape.learned_types)
     return 3.0 * _FLOAT_BYTES * rows * model.in_features
 
 
 def _work(model: Architecture, vertices: list[int]) -> Workload:
-    """A step over so many vertices of each layer, the input's first."""
+    """Return the workload of a step with the given number of vertices per layer, input layer first."""
     return model_workload(
         find_model(model.kind).costs_like or _LEAST_COSTS,
         vertices,
@@ -168,7 +168,7 @@ def _work(model: Architecture, vertices: list[int]) -> Workload:
 
 
 def _vertices(sampler: Sampler) -> list[int]:
-    """The vertices of each layer in the first step."""
+    """Return the number of vertices per layer in the first step."""
     with Workers(1, "hyrt.sample") as workers:
         batch = sampler.sample(0, sampler.units(0), workers, in_place=False)
     counts = [batch.blocks[0].num_src, *(block.num_dst for block in batch.blocks)]

@@ -1,4 +1,4 @@
-"""What a run knows between two steps, and keeps in its checkpoints."""
+"""State of a run between two steps, as saved in checkpoints."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from hyrt.runtime.hardware import peak_memory_bytes
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over all steps of a run, whichever processes did them: a resumed run adds to them."""
+    """Sums over all steps of a run on any process; a resumed run continues the sums."""
 
     steps: int = 0
-    """How many."""
+    """Number of steps."""
     seconds: float = 0.0
     """Wall time of the steps, without evaluations and checkpoints."""
     stage_s: dict[str, float] = field(default_factory=dict)
     """Work by stage."""
     epochs_s: list[float] = field(default_factory=list)
-    """The seconds of each epoch whose steps are done."""
+    """Seconds of each epoch whose steps are done."""
     decisions: int = 0
-    """How often the resource manager changed the assignment."""
+    """Number of assignment changes by the resource manager."""
     peak_memory_bytes: int = 0
-    """Most resident memory of any of the run's processes, as far as it was seen."""
+    """Peak resident memory observed in any of the run's processes."""
 
     def add(self, times: StepTimes) -> None:
-        """Count a step."""
+        """Add a step."""
         self.steps += 1
         self.seconds += times.iteration_s
         for stage, seconds in times.stage_s.items():
             self.stage_s[stage] = self.stage_s.get(stage, 0.0) + seconds
 
     def see_memory(self) -> int:
-        """The peak with this process's."""
+        """Update the peak memory with this process's peak, and return it."""
         self.peak_memory_bytes = max(self.peak_memory_bytes, peak_memory_bytes())
         return self.peak_memory_bytes
 
     def means(self, steps_per_epoch: int) -> dict[str, Any]:
-        """`stages_s` and `iteration_s`, means of a step, and `epoch_s`; without steps only that, 0.
+        """Return mean `stages_s` and `iteration_s` per step, and `epoch_s`; without steps, only `epoch_s` 0.
 
-        The first epoch of a process also compiles: `epoch_s` is the median epoch, the faster one of two, and
-        as many mean steps as an epoch has where none is done.
+        The first epoch of a process also compiles, so `epoch_s` is the median epoch, or the faster one of
+        two. If no epoch is done, it is the mean step time multiplied by the number of steps per epoch.
         """
         if not self.steps:
             return {"epoch_s": 0.0}
@@ -61,55 +61,52 @@ class Totals:
 
 @dataclass(slots=True)
 class Best:
-    """The evaluation that chooses the weights a run ends with."""
+    """Best evaluation so far, which determines the final weights of a run."""
 
     value: float = float("-inf")
-    """What evaluations are compared by; the highest is the best."""
+    """Value by which evaluations are compared; higher is better."""
     epoch: int = 0
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
-    """`epoch` and `metrics`: the epoch of the evaluation, and what it found."""
+    """`epoch` and `metrics`: the epoch of the evaluation, and its results."""
     weights: dict[str, torch.Tensor] | None = None
-    """The model's state then; None before the first evaluation."""
+    """State of the model at that evaluation; None before the first evaluation."""
     evaluations_since: int = 0
-    """How many have followed that were not better."""
+    """Number of evaluations since then without improvement."""
 
     __repr__ = short_repr
 
 
 @dataclass(slots=True)
 class RunState:
-    """Where a run is."""
+    """Progress of a run."""
 
     step: int = 0
     """Steps done in the whole run."""
     first_step: int = 0
-    """Steps that were done before this process began."""
+    """Steps done before this process started."""
     epoch_s: float = 0.0
     """Wall time of the epoch's steps so far."""
     epoch_sums: tuple[float, float, int] = (0.0, 0.0, 0)
     """Loss, normalizer and edges of the epoch so far."""
     unevaluated: float | None = None
-    """The loss of an epoch whose steps are done, but not its evaluation; None where there is no such epoch.
-    """
+    """Loss of an epoch whose steps are done but whose evaluation is not; None if there is no such epoch."""
     first_loss: float | None = None
-    """The loss of the run's first step; None before it, and after checkpoints that do not have it."""
+    """Loss of the run's first step; None before that step, and after older checkpoints without this value."""
     totals: Totals = field(default_factory=Totals)
     best: Best = field(default_factory=Best)
     """`totals` and `best`: sums over all steps, and the best evaluation."""
     torch_generator: torch.Tensor | None = None
-    """The state of torch's generator to go on with; None at the start of a run."""
+    """State of torch's random generator to resume from; None at the start of a run."""
     checkpoint: Path | None = None
-    """The checkpoint that holds this state; None where it has changed since."""
+    """Checkpoint with this state; None if the state has changed since."""
     balance: dict[str, Any] | None = None
-    """The assignments to go on with (`hyrt.balance.assignment_state`); None where there are none."""
+    """Assignments to resume with (`hyrt.balance.assignment_state`); None if there are none."""
 
     __repr__ = short_repr
 
     @classmethod
     def restored(cls, state: Mapping[str, Any], checkpoint: Path | None = None) -> Self:
-        """From what `stored_calibration` gave; checkpoints of earlier versions have no totals and no
-        assignments.
-        """
+        """Restore from the result of `to_state`; earlier checkpoint versions lack totals and assignments."""
         return cls(
             step=state["step"],
             first_step=state["step"],
@@ -125,7 +122,7 @@ class RunState:
         )
 
     def to_state(self, balance: dict[str, Any] | None) -> dict[str, Any]:
-        """What a checkpoint holds beside model and settings; `balance` are the assignments now."""
+        """Return the checkpoint contents except model and settings; `balance` has the current assignments."""
         self.totals.see_memory()
         return {
             "step": self.step,
@@ -134,7 +131,7 @@ class RunState:
             "totals": asdict(self.totals),
             "unevaluated": self.unevaluated,
             "first_loss": self.first_loss,
-            # Not asdict, which would copy the weights.
+            # asdict would copy the weights.
             "best": {each.name: getattr(self.best, each.name) for each in fields(Best)},
             "torch_generator": torch.get_rng_state(),
             "balance": balance,

@@ -1,4 +1,4 @@
-"""From settings to single parts of a run: model, sampler, threads and split."""
+"""Creation of individual components of a run from settings: model, sampler, threads and split."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ from hyrt.training.prechecks import RunPrediction
 
 
 def assign_threads(config: Config, host_trainers: int = 1, expected: RunPrediction | None = None) -> Threads:
-    """The configured thread counts; those left at 0 are as predicted, or chosen from the available cores.
+    """Return the configured thread counts; counts of 0 are predicted, or chosen from the available cores.
 
-    Sampling is the lightest stage, so it gets half of them. Loading may use all: its chunks are small, and
-    whichever stage is behind gets the cores. Trainers that compute on the host's cores share them.
+    Sampling is the lightest stage, so it gets half of the cores. Loading may use all cores: its chunks are
+    small, and the slowest stage gets the cores. Trainers that compute on host cores share them.
 
     Parameters
     ----------
     config
-        The settings, of which `runtime` is read.
+        The settings, of which `runtime` is used.
     host_trainers
-        How many trainers compute on the host's cores.
+        Number of trainers that compute on host cores.
     expected
-        The prediction, where there is one.
+        The prediction, if there is one.
     """
     cores = available_cores()
     runtime = config.runtime
     if config.sampler.is_full_graph:
-        # Sampling and loading have nothing to do.
+        # No sampling and no loading needed.
         chosen = Threads(sample=1, load=1, train=cores)
     elif expected is not None:
         chosen = expected.threads
@@ -69,12 +69,12 @@ def assign_threads(config: Config, host_trainers: int = 1, expected: RunPredicti
 
 
 def evaluation_workers(threads: Threads) -> Workers:
-    """The threads that evaluate and infer; close them."""
+    """Create the threads for evaluation and inference; the caller must close them."""
     return Workers(threads.train, "hyrt.evaluate", on_start=use_one_torch_thread)
 
 
 def architecture(config: Config, graph: Graph) -> Architecture:
-    """The configured model for a graph's widths."""
+    """Return the configured model architecture for a graph's widths."""
     model, options = config.model, dict(config.model.options)
     if graph.topology.edge_width and supports_edge_features(model.kind):
         options.setdefault(EDGE_FEATURES, graph.topology.edge_width)
@@ -101,7 +101,7 @@ def architecture(config: Config, graph: Graph) -> Architecture:
 
 
 def build_model(config: Config, graph: Graph) -> GNN:
-    """The configured model with weights drawn from the run's seed; the global generator is left as it was."""
+    """Create the configured model with weights from the run's seed; the global generator is not changed."""
     decoder = config.links.decoder
     check_kind(config, graph)
     with torch.random.fork_rng(devices=[]):
@@ -115,17 +115,17 @@ def build_model(config: Config, graph: Graph) -> GNN:
 
 def select_edges(config: Config, graph: Graph) -> Graph:
     """Return the graph with the edges that the configured model reads; see `drop_replaced_loops`."""
-    # Of data without self loops, the model need not be made.
+    # Without self-loops in the data, the model is not needed.
     return drop_replaced_loops(graph, build_model(config, graph)) if graph.topology.num_self_loops else graph
 
 
 def fitted_objective(config: Config, graph: Graph, targets: np.ndarray) -> Objective:
-    """The configured objective, with what it needs to know of the training targets.
+    """Create the configured objective and fit it to the training targets.
 
     Raises
     ------
     ConfigError
-        If it refuses its options, or does not fit the labels.
+        If the objective rejects its options or does not match the labels.
     """
     objective = config.build_objective(graph.labels)
     if graph.links is not None:
@@ -143,21 +143,21 @@ def fitted_objective(config: Config, graph: Graph, targets: np.ndarray) -> Objec
 def build_sampler(
     config: Config, graph: Graph, targets: np.ndarray, objective: Objective | None = None
 ) -> Sampler:
-    """The configured sampler over the training targets.
+    """Create the configured sampler over the training targets.
 
     Parameters
     ----------
     config, graph
-        The settings, and the graph to train on.
+        The settings, and the training graph.
     targets
-        [n] the vertices to train on.
+        [n] the training vertices.
     objective
-        Says what classes weigh; the configured one by default.
+        The objective, for its class weights; the configured one by default.
 
     Raises
     ------
     ConfigError
-        If the sampler cannot be built, or its steps have more units than its settings say.
+        If the sampler cannot be created, or its steps have more units than configured.
     DataError
         If there are no targets.
     """
@@ -208,7 +208,7 @@ def build_sampler(
 
 
 def _check_edge_values_of_blocks(kind: str, graph: Graph, sampler: Sampler) -> None:
-    """Refuse a third party's sampler whose blocks leave out what the graph's edges have."""
+    """Reject a third-party sampler whose blocks omit the edge values of the graph."""
     topology = graph.topology
     with SAMPLERS.wrap_errors(kind, "sample"), Workers(1, "hyrt.sample") as workers:
         batch = sampler.sample(0, sampler.units(0)[:1], workers, in_place=False)
@@ -223,7 +223,7 @@ def _check_edge_values_of_blocks(kind: str, graph: Graph, sampler: Sampler) -> N
 
 
 def _check_no_weights_in_chunks(config: Config, graph: Graph, model: torch.nn.Module) -> None:
-    """Refuse weights of edges where devices with kernels of their own add up chunks of a graph."""
+    """Reject edge weights if a device's custom kernels add up chunks of a graph."""
     in_chunks = config.fullgraph.uses_chunks or len(config.training_requests) > 1
     if graph.topology.edge_weights is None or not (config.sampler.is_full_graph and in_chunks):
         return
@@ -236,19 +236,19 @@ def _check_no_weights_in_chunks(config: Config, graph: Graph, model: torch.nn.Mo
 
 
 class PreparedRun:
-    """The model, the objective and the sampler of a run: each is made when it is first asked for, and once.
+    """Model, objective and sampler of a run, each created once on first use.
 
     Parameters
     ----------
     config, graph
-        The settings, of which devices and policy do not count, and the graph to train on.
+        The settings, except devices and policy, and the training graph.
     module
-        A torch module of the caller's; the configured model by default.
+        A torch module of the caller; the configured model by default.
 
     Raises
     ------
     DataError
-        If no vertex has a label, or a class has no vertex, though a higher one has.
+        If no vertex has a label, or a class has no vertex although a higher class has one.
     """
 
     def __init__(self, config: Config, graph: Graph, module: torch.nn.Module | None = None) -> None:
@@ -266,17 +266,17 @@ class PreparedRun:
 
     @cached_property
     def graph(self) -> Graph:
-        """The graph with the edges that the model reads; `drop_replaced_loops` says what it raises."""
+        """Return the graph with the edges that the model reads; errors as for `drop_replaced_loops`."""
         return self.select_edges(self._data)
 
     def select_edges(self, graph: Graph) -> Graph:
         """Return a graph of the same data with the edges that the model reads."""
-        # Of data without self loops, the model need not be made yet.
+        # Without self-loops in the data, the model is not needed yet.
         return drop_replaced_loops(graph, self.model) if graph.topology.num_self_loops else graph
 
     @cached_property
     def model(self) -> torch.nn.Module:
-        """What is trained; `build_model`, `check_types` and `check_edge_values` say what they raise."""
+        """Return the model; errors as for `build_model`, `check_types` and `check_edge_values`."""
         decoder = self._config.links.decoder
         if self.is_own_model and self._data.links is not None and decoder in LINK_HEADS:
             raise ConfigError(
@@ -295,36 +295,36 @@ class PreparedRun:
 
     @cached_property
     def objective(self) -> Objective:
-        """What it is trained for; `fitted_objective` says what it raises."""
+        """Return the training objective; errors as for `fitted_objective`."""
         return fitted_objective(self._config, self._data, self.targets)
 
     @cached_property
     def targets(self) -> np.ndarray:
-        """[n] the vertices to train on, or the numbers of the links."""
+        """Return [n] the training vertices, or the link indices."""
         if self._data.links is not None:
             return np.arange(len(self._data.links.split.train))
         return self._data.split("train", self._config.data.split)
 
     @cached_property
     def sampler(self) -> Sampler:
-        """Makes the steps; `build_sampler` says what it raises."""
+        """Return the sampler of the steps; errors as for `build_sampler`."""
         return build_sampler(self._config, self.graph, self.targets, self.objective)
 
 
 def first_split(
     config: Config, names: Sequence[str], expected: RunPrediction | None, num_targets: int
 ) -> list[int]:
-    """Units of a step for each trainer: as configured, by the devices' shares, as predicted, or equal parts.
+    """Return the units of a step per trainer: as configured, by device shares, as predicted, or equal parts.
 
-    They add up to a whole step's units, which are no more than the targets that there are.
+    The sum is the number of units in a whole step, at most the number of targets.
 
     Raises
     ------
     ValueError
-        If the prediction is of other trainers, or of steps of another size.
+        If the prediction has other trainers or another step size.
     """
     if config.sampler.is_full_graph:
-        # Shares of several devices are of its columns.
+        # Device shares of a group divide its chunk columns, not the units.
         shares: Sequence[float] = [1.0] * len(names)
     elif config.split is not None:
         shares = config.split

@@ -1,4 +1,4 @@
-"""Keeps what is done of a step over a whole graph beside the checkpoint that the step begins from."""
+"""Step checkpoints of full-graph steps, stored next to the checkpoint from which the step started."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ Array = NDArray[Any]
 class RunStepCheckpointer:
     """`hyrt.fullgraph.step_checkpoint.StepCheckpointer` of a run.
 
-    A step is kept in one file, which is gone once a later checkpoint is there. It says from which checkpoint
-    the step began, and counts for a run that goes on from that one alone. A disk without room for it costs a
-    warning: the step then begins again where the run is resumed.
+    A step checkpoint is one file, which is deleted after a later checkpoint was written. It records the
+    checkpoint from which the step started, and is only used by a run that resumes from that checkpoint. A
+    full disk only causes a warning: a resumed run then repeats the step from its start.
 
     Parameters
     ----------
     parts, state
-        The run, and where it is.
+        The run's components and its state.
     folder
-        The folder of its checkpoints.
+        The run's checkpoint folder.
     clock
-        Seconds; replaceable in tests.
+        Returns seconds; can be replaced in tests.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class RunStepCheckpointer:
         self._folder = folder
         self._clock = clock
         self.save_whole: Callable[[], Path | None] = lambda: None
-        """Writes the checkpoint of the run's state, where there is none, and gives its path."""
+        """Writes the checkpoint of the run's state, if there is none, and returns its path."""
         self.on_move: Callable[[], None] = lambda: None
-        """Hears that something of a step is done."""
+        """Called when a part of a step is done."""
         self._kept_at = self._begun_at = clock()
         self._took_s = self._before_s = self._resumed_s = 0.0
         self._was_asked = False
@@ -111,7 +111,7 @@ class RunStepCheckpointer:
             self._parts.emit(Notice(kind="info", text=text))
 
     def take_seconds_before(self) -> float:
-        """How long earlier processes have computed the step that is done now; once."""
+        """Return the time that earlier processes spent on the current step; later calls return 0."""
         seconds, self._resumed_s = self._resumed_s, 0.0
         return seconds
 
@@ -154,7 +154,7 @@ class RunStepCheckpointer:
         self._took_s = self._kept_at - began
 
     def saved(self, step: int) -> None:
-        """Hear that the checkpoint of a step was written: what is kept of those before is superfluous."""
+        """Delete step checkpoints of earlier steps after the checkpoint of a step was written."""
         self._kept_at = self._clock()
         self._remove_others(step)
 
@@ -162,7 +162,7 @@ class RunStepCheckpointer:
         return self._folder / f"unfinished-{step:08d}.npz"
 
     def _remove_others(self, step: int) -> None:
-        """Delete what is kept of other steps, and what killed processes have left half written."""
+        """Delete other steps' checkpoints and partial files of killed processes."""
         for path in (*self._folder.glob("unfinished-*.npz"), *self._folder.glob(".unfinished-*.partial")):
             if path != self._path(step):
                 path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The training loop: steps from the pipeline, synchronized, evaluated, checkpointed."""
+"""Training loop: steps from the pipeline, synchronized, evaluated, checkpointed."""
 
 from __future__ import annotations
 
@@ -24,49 +24,49 @@ from hyrt.training.open_run import OpenRun, StepSource, open_run, run_started, s
 from hyrt.training.prechecks import expected_figures
 from hyrt.training.run_state import RunState
 
-# A loss that is so many times the first one has diverged; a first one above this is too large itself.
+# A loss this many times the first loss has diverged; a first loss above _LARGE is itself too large.
 _DIVERGED = 1000.0
 _LARGE = 1e9
 
-# Pairs of which a model knows nothing score alike, and lose this for links and for the others.
+# Loss of a model that gives links and negatives equal scores, i.e. does not learn.
 _LOSS_OF_CHANCE = math.log(2)
-# So much less than that, as a part of it, is learned in so many epochs and steps, even of hard data.
+# Even on hard data, the loss falls by this fraction within this number of epochs and steps.
 _LEARNED, _LEARNING_EPOCHS, _LEARNING_STEPS = 0.002, 3, 50
 
-# What sums over a feature row may differ by, as a part of its size: normalizing may add up in another order.
+# Relative tolerance of feature row sums, because normalization may add in a different order.
 _ROUNDING = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """What a run leaves."""
+    """Result of a run."""
 
     status: str
     """`finished`, `early-stopped` or `interrupted`."""
     model: torch.nn.Module
-    """The module with the weights of the best evaluation (of the last step where there was none)."""
+    """Module with the weights of the best evaluation, or of the last step if there was no evaluation."""
     metrics: dict[str, dict[str, float]]
-    """The metrics of that evaluation by split."""
+    """Metrics of that evaluation by split."""
     summary: dict[str, Any]
-    """The content of summary.json."""
+    """Contents of summary.json."""
 
     __repr__ = short_repr
 
 
 class Training:
-    """One run: its steps, and what comes before and after them.
+    """Training run: its steps, with startup and finish.
 
     Parameters
     ----------
     parts
-        All that the run is made of; `hyrt.training.build_run.build_run` makes it from settings.
+        All components of the run; `hyrt.training.build_run.build_run` creates them from settings.
     """
 
     def __init__(self, parts: RunComponents) -> None:
         self.parts = parts
         self.state = RunState()
         self.summary_of_failure: dict[str, Any] = {}
-        """What the hooks know of a run that has failed, for its summary."""
+        """Summary entries from the hooks of a failed run."""
         self._has_warned = False
         self._told_of_scores = False
         self._told_of_links = False
@@ -74,16 +74,16 @@ class Training:
         self._chunks: dict[str, ChunkedStep] = {}
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Continue after a checkpoint's step, bit-equal to a run that was not interrupted.
+        """Resume after a checkpoint's step, bit-equal to an uninterrupted run.
 
         Raises
         ------
         CheckpointError
-            If it is of a model with other parameters, or of another graph.
+            If the checkpoint has a model with other parameters, or another graph.
         """
         graph = self.parts.graph
         mine = graph.checksum
-        # Checkpoints of earlier versions do not say it.
+        # Earlier checkpoint versions lack this entry.
         if checkpoint.state.get("graph", mine) != mine:
             what = "labels or training vertices" if graph.links is None else "labels or links"
             raise CheckpointError(
@@ -98,7 +98,7 @@ class Training:
             raise CheckpointError(f"{checkpoint.path} does not match this run: {error}") from error
 
     def _check_rows(self, checkpoint: Checkpoint) -> None:
-        """Compare a few feature rows with those of the checkpoint; ranks do not have all rows."""
+        """Compare a few feature rows with the checkpoint; not with several ranks, which lack some rows."""
         sums = checkpoint.state.get("row_sums")
         graph = self.parts.graph
         if sums is None or self.parts.shared.part.num_processes > 1:
@@ -112,33 +112,33 @@ class Training:
         )
 
     def run(self) -> TrainResult:
-        """Train to the end, to an early stop, or until asked to stop."""
+        """Train until the end, an early stop, or a stop request."""
         try:
             with open_run(self.parts, self.state) as run:
                 status = self._train(run)
         except BaseException as error:
             self.end_failed(error)
             raise
-        # Closing a lost device may have added to what is said of it.
+        # Finish after closing, because closing a lost device may have added messages.
         return self._finish(status, run)
 
     def end_failed(self, error: BaseException) -> None:
-        """Let the hooks know that the run has failed; what fails in them is a note to the error."""
+        """Notify the hooks that the run has failed; exceptions in hooks become notes of the error."""
         for hook in self.parts.hooks:
             hook.on_failure(error, self.summary_of_failure)
 
     def leave(self) -> None:
-        """Let the hooks know that the process is ended within a step, for it was asked to stop."""
+        """Notify the hooks that the process ends within a step because of a stop request."""
         for hook in self.parts.hooks:
             hook.on_abort()
 
     def _train(self, run: OpenRun) -> str:
-        """Run the steps; returns the run's status."""
+        """Run the steps, and return the run's status."""
         parts, state = self.parts, self.state
         self._begin(run)
         epoch_end = EpochEnd(parts, state, run)
         if state.unevaluated is not None and epoch_end.finish(lambda: None):
-            # Else a run killed after this would evaluate, and record, once more.
+            # Otherwise, a run killed after this point would evaluate and record the epoch again.
             epoch_end.save_once()
         if parts.should_stop():
             return "interrupted"
@@ -151,7 +151,7 @@ class Training:
                 return "interrupted"
 
     def _begin(self, run: OpenRun) -> None:
-        """Let the hooks begin, and tell what is about to be trained."""
+        """Start the hooks, and report the start of training."""
         parts, state = self.parts, self.state
         devices = [trainer.device for trainer in run.stages.trainers]
         notices = [hook.on_start(devices, range(state.step, parts.num_steps)) for hook in parts.hooks]
@@ -169,7 +169,7 @@ class Training:
             parts.say(notice)
 
     def _do_steps(self, run: OpenRun, source: StepSource, epoch_end: EpochEnd) -> str:
-        """Synchronize, count, evaluate and checkpoint step after step; returns the run's status."""
+        """Synchronize, count, evaluate and checkpoint step by step; return the run's status."""
         parts, state, stages = self.parts, self.state, run.stages
         per_epoch = parts.steps_per_epoch
         names = [trainer.name for trainer in stages.trainers]
@@ -215,7 +215,7 @@ class Training:
         return "finished"
 
     def _synchronize(self, run: OpenRun, source: StepSource, work: StepWork) -> StepSummary | None:
-        """The step's summary; None after a time step that others follow."""
+        """Return the step's summary; None after a time step that is not the last of its step."""
         started = time.perf_counter()
         doing = f"synchronize at step {work.step}"
         end = run.synchronizer.end_time if work.has_more_times else run.synchronizer.step
@@ -230,7 +230,7 @@ class Training:
         return summary
 
     def _count(self, summary: StepSummary, seconds: float) -> None:
-        """Count a synchronized step into its epoch."""
+        """Add a synchronized step to its epoch."""
         state = self.state
         state.checkpoint = None
         state.step += 1
@@ -243,7 +243,7 @@ class Training:
         )
 
     def _watch_loss(self, step: int, loss: float) -> None:
-        """Warn, once, of a loss so far above the first one that the run has diverged."""
+        """Warn once if the loss is so far above the first loss that the run has diverged."""
         state = self.state
         if state.first_loss is None:
             state.first_loss = loss
@@ -260,7 +260,7 @@ class Training:
         )
 
     def _watch_links(self, epoch: int, loss: float) -> None:
-        """Warn, once, of link prediction whose loss stays at that of chance, or above it."""
+        """Warn once if the link prediction loss does not fall below the loss of equal scores."""
         parts, before, self._link_loss = self.parts, self._link_loss, loss
         is_early = epoch < _LEARNING_EPOCHS or self.state.step < _LEARNING_STEPS
         balanced = parts.config.links.num_negatives == 1 or parts.config.links.loss == "ranking"
@@ -280,13 +280,13 @@ class Training:
         )
 
     def _warn_extra_outputs(self, run: OpenRun) -> None:
-        """Warn, once, of scores that no class has."""
+        """Warn once if the model returns scores without a class."""
         if run.more_scores and not self._told_of_scores:
             self._told_of_scores = True
             self.parts.warn(min(run.more_scores))
 
     def _report_chunks(self, run: OpenRun, work: StepWork) -> None:
-        """Keep how a whole graph was cut, and say so where that is new."""
+        """Record how a full graph was divided into chunks, and report changes."""
         for index, chunks in work.chunks().items():
             device = run.stages.trainers[index].device
             if isinstance(device, ChunkDeviceGroup):
@@ -301,7 +301,7 @@ class Training:
                 self.parts.emit(Notice(kind="info", text=text))
 
     def _end_steps_of_epoch(self) -> None:
-        """Tell what the epoch's steps came to, and begin to count the next one's."""
+        """Report the results of the epoch's steps, and reset the counters for the next epoch."""
         parts, state = self.parts, self.state
         loss_sum, normalizer, edges = state.epoch_sums
         state.unevaluated = loss_sum / normalizer if normalizer else 0.0

@@ -1,4 +1,4 @@
-"""The trainers of a run: devices that are found, opened, given the model, and closed."""
+"""Trainers of a run: finding, opening, loading and closing of devices."""
 
 from __future__ import annotations
 
@@ -46,26 +46,26 @@ Found = tuple[type[Device], DeviceInfo]
 
 
 def find_trainers(config: Config, *, in_chunks: bool = False) -> list[Found]:
-    """The backends and devices that the settings name, in their order.
+    """Return the configured backends and devices, in order.
 
-    Several that train the whole graph are one: a `ChunkDeviceGroup`. So is one that computes chunks, but not
-    by itself, where the settings ask for them.
+    Several devices that train the full graph form one `ChunkDeviceGroup`. A device that computes chunks only
+    in a group also forms one if the settings request chunks.
 
     Parameters
     ----------
     config
         All settings.
     in_chunks
-        Whether one that trains the whole graph alone is such a team, too.
+        Whether a single device that trains the full graph also forms a group.
 
     Raises
     ------
     DeviceUnavailableError
-        With the remedy.
+        If a device is not available; the message contains the remedy.
     ConfigError
-        If a device is named twice.
+        If a device is configured twice.
     UnsupportedModelError
-        If a device cannot train the whole graph, and the settings want it to.
+        If a device cannot train the full graph although the settings require it.
     """
     found = [find_device(request.name) for request in config.training_requests]
     for _, info in found:
@@ -84,14 +84,14 @@ def find_trainers(config: Config, *, in_chunks: bool = False) -> list[Found]:
 
 
 def _is_to_be_cut(config: Config, found: Sequence[Found]) -> bool:
-    """Whether a device is asked for chunks that computes them in a team alone, such as the CPU."""
+    """Return whether chunks are requested on a device that only computes them in a group, e.g. the CPU."""
     backend = found[0][0]
     alone = issubclass(backend, SharesColumns) and not issubclass(backend, RunsChunks)
     return config.fullgraph.uses_chunks and alone
 
 
 def _team(config: Config, found: Sequence[Found]) -> DeviceGroupInfo:
-    """Several devices as the one that trains the whole graph."""
+    """Combine several devices into one group that trains the full graph."""
     for backend, info in found:
         if not issubclass(backend, SharesColumns):
             others = "devices: give it alone, or take" if len(found) > 1 else "ranks: take"
@@ -127,21 +127,22 @@ def open_trainers(
     is_shared: bool = False,
     keeper: StepCheckpointer | None = None,
 ) -> Iterator[list[Trainer]]:
-    """Every device with a replica of the model; closed at the end of the block.
+    """Open every device, load a replica of the model, and close the devices at the end of the block.
 
-    `warn` hears of a device that fails when it is closed after all else went well. `scratch` is the folder
-    for what exceeds the budget of host memory; None is the system's. With `is_distributed`, other processes
-    train the same steps: what can train a whole graph in chunks does. `keeper` keeps what is done of steps
-    over a whole graph; None keeps nothing.
+    `warn` is called if closing a device fails after the block succeeded. `scratch` is the folder for data
+    beyond the host memory budget; None uses the system's folder. With `is_shared`, other processes train the
+    same steps: every device that can train a full graph in chunks does so. `keeper` saves the completed part
+    of full-graph steps; None saves nothing.
 
     Raises
     ------
     DeviceUnavailableError
-        With the remedy.
-    Stalled
-        If a device does not open, or take the model, within the run's stall timeout.
+        If a device is not available; the message contains the remedy.
+    StallError
+        If a device does not open or load the model within the run's stall timeout.
     ConfigError
-        If several trainers meet a layer whose result would depend on the split, or none can sample as asked.
+        If a layer's result would depend on the split among several trainers, or no device can sample as
+        configured.
     UnsupportedModelError
         If a device cannot run the model or train for the objective.
     """
@@ -155,14 +156,15 @@ def open_trainers(
             call = partial(call_device, info.name, timeout_s=config.runtime.stall_timeout_s)
             device = open_device(backend, info, options, config.runtime.stall_timeout_s)
             trainer = Trainer(device, InputPlan("rows"), threads=threads.train)
-            # Torch's own operators round differently with other counts: their threads stay.
+            # torch operators round differently with other thread counts, so keep their number of threads
+            # fixed.
             if num_torch_threads(model, 2) == 1 and isinstance(device, Resizable):
                 trainer.resize = device.resize
             opened.enter_context(_closing(trainer, config.runtime.stall_timeout_s, warn))
             _check_hetero(config, info, graph)
             in_chunks = _in_chunks(config, device, is_shared=is_shared)
             _limit(trainer, config, graph, scratch, in_chunks=in_chunks)
-            # Of several ranks, filtered rows also come from other ranks.
+            # With several ranks, filtering also reduces the rows from other ranks.
             if in_chunks and not is_shared and (text := _unused_filter(config, info, model)):
                 warn(text)
             if keeper is not None and config.sampler.is_full_graph and isinstance(device, KeepsSteps):
@@ -201,7 +203,7 @@ def open_trainers(
 
 
 def _check_hetero(config: Config, info: DeviceInfo, graph: Graph) -> None:
-    """Refuse a device that cannot take rows of several types."""
+    """Reject a device that does not accept rows of several types."""
     if graph.types is not None and isinstance(info, DeviceGroupInfo):
         raise UnsupportedModelError(
             f"{info.name} trains graphs of one type of vertices in chunks, and {graph.name} has "
@@ -220,13 +222,12 @@ def _check_hetero(config: Config, info: DeviceInfo, graph: Graph) -> None:
 
 
 def _limit(trainer: Trainer, config: Config, graph: Graph, scratch: Path | None, *, in_chunks: bool) -> None:
-    """Hand a device the budgets of a whole graph.
+    """Pass the full-graph budgets to a device.
 
     Raises
     ------
     ConfigError
-        If a budget is given that the device cannot keep, chunks are asked of one that has none, or more
-        intervals than there are vertices.
+        If the device does not support a given budget or chunks, or there are more intervals than vertices.
     """
     limit, asked = config.fullgraph.host_memory, config.fullgraph
     if asked.chunks > graph.num_vertices:
@@ -257,7 +258,7 @@ def _limit(trainer: Trainer, config: Config, graph: Graph, scratch: Path | None,
 
 
 def _unused_filter(config: Config, info: DeviceInfo, model: torch.nn.Module) -> str | None:
-    """Return why rows that are picked out for chunks save nothing; None if they may."""
+    """Return why selecting the rows of chunks saves no time; None if it may save time."""
     limit = config.fullgraph.filter_below
     infos = [each for _, each in info.members] if isinstance(info, DeviceGroupInfo) else [info]
     if limit is None:
@@ -276,7 +277,7 @@ def _unused_filter(config: Config, info: DeviceInfo, model: torch.nn.Module) -> 
 
 
 def _keeps_rows(config: Config, device: Device, graph: Graph) -> bool:
-    """Whether a device is to keep some rows and be sent the others, rather than to gather them all itself."""
+    """Return whether a device uses a feature cache instead of gathering all rows itself."""
     asked = config.data.cache
     if asked is None or not isinstance(device, FeatureCacheDevice):
         return False
@@ -284,14 +285,14 @@ def _keeps_rows(config: Config, device: Device, graph: Graph) -> bool:
 
 
 def _in_chunks(config: Config, device: Device, *, is_shared: bool) -> bool:
-    """Whether a device that can is to train the whole graph in chunks, even where it would fit at once."""
+    """Return whether a device should train the full graph in chunks, even if the graph fits as a whole."""
     asked = config.fullgraph
     wanted = asked.uses_chunks or asked.host_memory is not None or isinstance(device, ChunkDeviceGroup)
     return config.sampler.is_full_graph and (wanted or is_shared)
 
 
 def _device_bytes(config: Config) -> int | None:
-    """The most memory of its own that a device may use; None leaves it to the device."""
+    """Return the limit on device memory; None lets the device choose."""
     limit = config.runtime.device_memory_gib
     given = [None if limit is None else int(limit * 2**30), config.fullgraph.device_memory]
     return min((each for each in given if each is not None), default=None)
@@ -299,7 +300,7 @@ def _device_bytes(config: Config) -> int | None:
 
 @contextmanager
 def _closing(trainer: Trainer, timeout_s: float, warn: Callable[[str], None]) -> Iterator[None]:
-    """Close a device at the end, whatever happened; that it fails at it ends nothing."""
+    """Close a device at the end of the block; a failure to close does not end the run."""
     device = trainer.device
     close = partial(
         call_device, trainer.name, "close", device.close, timeout_s=timeout_s, fault=DeviceFaultError
@@ -310,7 +311,7 @@ def _closing(trainer: Trainer, timeout_s: float, warn: Callable[[str], None]) ->
         try:
             close()
         except HyrtError as second:
-            # What failed first is what the user needs to read.
+            # Raise the first error, which matters to the user, and attach the second one as a note.
             error.add_note(str(second))
         raise
     try:
@@ -323,12 +324,12 @@ def _closing(trainer: Trainer, timeout_s: float, warn: Callable[[str], None]) ->
 
 
 def refuse_global_dropout(model: torch.nn.Module) -> None:
-    """Refuse a model whose dropout would depend on which trainer has which targets.
+    """Reject a model whose dropout would depend on the assignment of targets to trainers.
 
     Raises
     ------
     ConfigError
-        Naming the layer.
+        If a layer has such dropout; the message names the layer.
     """
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0:
