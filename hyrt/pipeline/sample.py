@@ -26,7 +26,7 @@ class SampleStage:
     recovery: Recovery
 
     def __call__(self, share: WorkShare) -> None:
-        """Sample a share's mini-batch; None if the share has no units."""
+        """Sample a share's mini-batch, which stays None if the share has no units."""
         if not len(share.units):
             return
         step, trainer = share.work.step, self.trainers[share.trainer]

@@ -1,1 +1,1 @@
-"""A training run from its first step to its last, and the checkpoints it goes on from."""
+"""Training runs from the first step to the last, and checkpoints to resume from."""

@@ -246,7 +246,7 @@ def rounded_graph(config: Config, graph: Graph, schema: RunSchema | None = None)
         If the features cannot be quantized.
     """
     data = config.data
-    # `auto` was resolved when the graph was opened.
+    # `resolve_rows` chooses the format for `auto` later, based on this graph.
     if data.rows in ("stored", "auto"):
         return graph
     if graph.types is not None:

@@ -46,7 +46,7 @@ class Totals:
         return self.peak_memory_bytes
 
     def means(self, steps_per_epoch: int) -> dict[str, Any]:
-        """Return mean `stages_s` and `iteration_s` per step, and `epoch_s`; without steps, only `epoch_s` 0.
+        """Return mean `stages_s` and `iteration_s` per step, and `epoch_s`; only `epoch_s` (0) if no steps.
 
         The first epoch of a process also compiles, so `epoch_s` is the median epoch, or the faster one of
         two. If no epoch is done, it is the mean step time multiplied by the number of steps per epoch.
