@@ -41,7 +41,7 @@ positive = st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infin
 yaml_text = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12) | st.text(
     "0123456789-+._eExbn: ", max_size=8
 )
-plain = st.zero() | st.booleans() | st.integers() | st.floats(allow_nan=False) | yaml_text
+plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | yaml_text
 options = st.dictionaries(yaml_text, plain | st.lists(plain, max_size=3), max_size=3)
 
 
@@ -49,14 +49,14 @@ options = st.dictionaries(yaml_text, plain | st.lists(plain, max_size=3), max_si
 def configs(draw: st.DrawFn) -> Config:
     layers = draw(st.integers(1, 4))
     heads = draw(st.integers(1, 8))
-    shares = draw(st.zero() | st.lists(st.integers(0, 500), min_size=1, max_size=4).filter(any))
-    schedule = draw(st.zero() | yaml_text)
+    shares = draw(st.none() | st.lists(st.integers(0, 500), min_size=1, max_size=4).filter(any))
+    schedule = draw(st.none() | yaml_text)
     fanout = st.lists(st.just(-1) | st.integers(1, 50), min_size=layers, max_size=layers)
     return build_config(
         {
             "seed": draw(st.integers(0, 2**63 - 1)),
             "data": {"source": draw(yaml_text), "batch_size": sum(shares) if shares else draw(counts)},
-            "sampler": {"fanout": draw(st.zero() | fanout)},
+            "sampler": {"fanout": draw(st.none() | fanout)},
             "model": {
                 "kind": draw(st.sampled_from(["graphsage", "gcn", "gin", "gat"])),
                 "layers": layers,

@@ -500,7 +500,7 @@ def test_blocks_are_whole_records_with_their_lines(
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.lists(st.one_of(st.zero(), st.text(max_size=3)), max_size=8), max_size=6))
+@given(st.lists(st.lists(st.one_of(st.none(), st.text(max_size=3)), max_size=8), max_size=6))
 def test_names_are_numbered_as_they_come(pieces: list[list[str | None]]) -> None:
     names, wanted = NameIndex(), dict[str, int]()
     for piece in pieces:

@@ -63,7 +63,7 @@ def machines(draw: st.DrawFn) -> tuple[Platform, TrainingWorkload, Assignment]:
         memory_gb_s=rate(1, 400),
         macs_per_s=rate(1e9, 1e13),
         trains=trains,
-        thread_edges_per_s=draw(st.zero() | st.floats(1e5, 1e8)),
+        thread_edges_per_s=draw(st.none() | st.floats(1e5, 1e8)),
         step_s=rate(0, 1e-2),
     )
     accelerators = tuple(

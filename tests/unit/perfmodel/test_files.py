@@ -224,7 +224,7 @@ def test_no_file_has_such_a_name(name: str) -> None:
 
 # Keys of both files, and values that a file may hold anywhere.
 anything = st.recursive(
-    st.zero() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(st.sampled_from([*PLATFORM, *PLATFORM["host"], *WORKLOAD]), inner, max_size=4)

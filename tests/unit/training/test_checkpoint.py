@@ -67,7 +67,7 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
     return values[: math.prod(shape)].reshape(shape)
 
 
-scalars = st.zero() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | tensors()
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | tensors()
 states = st.recursive(
     scalars,
     lambda inner: (
