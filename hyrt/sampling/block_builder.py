@@ -24,7 +24,7 @@ from hyrt.sampling.sampler import EdgeValues, Hop, gather_edge_values
 
 
 class TargetShuffler:
-    """Batches of shuffled targets; each epoch's order is a function of the seed and the epoch alone."""
+    """Batches of shuffled targets, whose order in an epoch is a function of only the seed and the epoch."""
 
     def __init__(self, targets: Ids, batch_size: int, seed: int) -> None:
         self._targets = targets
@@ -61,9 +61,9 @@ class BoundedDegrees:
     Parameters
     ----------
     edges
-        Provides the true degrees.
+        The edges that determine the unclipped degrees.
     limit
-        The limit; -1 for none.
+        Maximum degree; -1 disables clipping.
     """
 
     def __init__(self, edges: Topology | ExcludedEdges, limit: int) -> None:
@@ -89,16 +89,16 @@ class BoundedDegrees:
 
 
 class BlockBuilder:
-    """Builds L blocks around targets, layer by layer, from neighbours that a callback samples.
+    """Builder of L blocks around targets, layer by layer, from neighbours that a callback samples.
 
     Parameters
     ----------
     layers
-        The blocks of a mini-batch.
+        Number of blocks per mini-batch.
     max_degrees
-        Per layer, counted from the input, the limit of the degrees; -1 and None for true degrees.
+        Maximum degree per layer, counted from the input; -1 and None keep the true degrees.
     graph, seed, class_weights
-        The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
+        See `hyrt.sampling.sampler_settings.SamplerSettings.build`.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class BlockBuilder:
         in_place: bool,
         may_overwrite: bool = True,
     ) -> MiniBatch:
-        """Build a mini-batch.
+        """Build the mini-batch of some targets.
 
         Parameters
         ----------
@@ -154,11 +154,11 @@ class BlockBuilder:
         targets
             [n] distinct vertices.
         workers
-            The team of threads that runs the chunks.
+            Worker team that runs the chunks.
         sample_layer
             Samples the neighbours of each layer, the targets' layer first.
         in_place
-            Leave the first block's sources unlabelled, to be read from the feature matrix in place.
+            Whether the first block keeps vertex ids as its sources and reads the feature matrix in place.
         may_overwrite
             Whether the neighbours that `sample_layer` returns may be overwritten because nothing else reads
             them.
@@ -254,10 +254,10 @@ class BlockBuilder:
     def _relabelled(
         self, destinations: Ids, hop: Hop, arrays: PooledArrays, drawn_here: bool
     ) -> tuple[Ids, Ids]:
-        """Return sources and columns, from the hop if it has them."""
+        """Return sources and columns; the hop's arrays are used if it has them."""
         if hop.sources is not None and hop.columns is not None:
             return hop.sources, hop.columns
-        # There are at most as many sources as vertices.
+        # Sources are distinct, so their number is at most the number of vertices.
         most = min(len(destinations) + len(hop.neighbors), self._graph.num_vertices)
         room = arrays.take(most, destinations.dtype)
         # Each neighbour is read before its column is written.
@@ -281,28 +281,29 @@ def build_square_blocks(
     workers: Workers,
     in_place: bool,
 ) -> list[Block]:
-    """Build the blocks of all layers: the same edges, but the last has only target destinations.
+    """Build the blocks of all layers: all have the same edges, except that the last has only target
+    destinations.
 
     Parameters
     ----------
     topology
         The edges of the graph.
     arrays
-        Where the memory of the result is taken from.
+        Allocates the arrays of the result.
     layers
-        The number of blocks.
+        Number of blocks.
     step, seed
         The key of the dropout masks.
     sources
-        [n] vertices of the rows, the targets' first; one may have several rows.
+        [n] vertex of each row, targets first; a vertex may have several rows.
     num_targets
-        How many of the rows are targets.
+        Number of rows that are targets.
     offsets, columns, weights
-        The edges as CSR over all rows, and their weights.
+        Edges as CSR over all rows, and the edge weights.
     workers
-        The team of threads that looks up what edges have.
+        Worker team that looks up edge weights and edge features.
     in_place
-        Whether the first block's sources are vertices of the graph.
+        Whether the sources of the first block are vertex ids of the graph.
     """
     num = len(sources)
     degrees = arrays.take(num, np.int32)

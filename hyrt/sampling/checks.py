@@ -1,4 +1,4 @@
-"""Checks of the arguments of samplers, and of neighbours that a device or another package sampled."""
+"""Checks of sampler arguments, and of neighbours that a device or another package sampled."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _SEEDS = (-(2**63), 2**64 - 1)
 
 
 def id_dtype(graph: Graph) -> type[np.signedinteger[Any]]:
-    """Return the dtype of the graph's vertices in mini-batches: int32 where they fit."""
+    """Return the dtype of vertex ids in mini-batches: int32 if all ids of the graph fit, otherwise int64."""
     return np.int32 if graph.num_vertices < 2**31 else np.int64
 
 
 def check_graph(graph: Any) -> Graph:
-    """Return a graph whose edges compiled loops may follow."""
+    """Return the graph after validation of its edges, because compiled loops do not check bounds."""
     found = check_type("graph", graph, Graph, "give a graph, from hyrt.load")
     _ = check_type("topology of the graph", found.topology, Topology, "give a graph, from hyrt.load").checked
     return found
@@ -52,23 +52,23 @@ def check_sampler(
     allow_empty: bool = False,
     **counts: Any,
 ) -> tuple[Graph, Ids]:
-    """Return the graph and the targets that a sampler is built for.
+    """Return the graph and the targets of a sampler after validating the sampler's arguments.
 
     Parameters
     ----------
     graph, targets, seed, class_weights
-        The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
+        See `hyrt.sampling.sampler_settings.SamplerSettings.build`.
     allow_empty
-        Whether there may be no targets, as in the evaluation of an empty split.
+        Whether `targets` may be empty, as in the evaluation of an empty split.
     **counts
-        Whole numbers of at least 1, by name.
+        Further arguments by name, which must be integers of at least 1.
 
     Raises
     ------
     ArgumentError
-        Naming the argument.
+        Names the invalid argument.
     DataError
-        If the graph's arrays are not those of a graph.
+        If the graph's arrays are inconsistent.
     """
     graph = check_graph(graph)
     if len(graph.labels) != graph.num_vertices:
@@ -88,7 +88,7 @@ def check_sampler(
 
 
 def check_fanouts(fanouts: Sequence[Any], *, allow_zero: bool = False) -> list[int]:
-    """Return the neighbours of a vertex in each layer, or along each relation: counts, or -1 for all."""
+    """Return the fan-outs per layer, or per relation, after validation: counts, or -1 for all neighbours."""
     if not isinstance(fanouts, list | tuple) or not len(fanouts):
         raise ArgumentError(
             "fanouts is not a list of at least one number: give one for each layer, -1 for all"
@@ -100,14 +100,14 @@ def check_fanouts(fanouts: Sequence[Any], *, allow_zero: bool = False) -> list[i
 
 
 def check_layer_sampler(sampler: Any) -> Any:
-    """Return what draws the edges of layers."""
+    """Return the layer sampler after checking that it has a method `draw`."""
     if not callable(getattr(sampler, "draw", None)):
         raise ArgumentError(f"draw is {show(sampler)}: give an object with a method draw")
     return sampler
 
 
 def check_step(step: Any) -> int:
-    """Return the number of a step of the run."""
+    """Return a step number of the run after validation."""
     return check_int("step", step, 0, 2**62)
 
 
@@ -122,18 +122,18 @@ def check_call(
     *,
     takes_hops: bool = False,
 ) -> NDArray[Any]:
-    """Return the units that `Sampler.sample` is called with, once all of its arguments are found to be right.
+    """Return the units passed to `Sampler.sample` after validating all of its arguments.
 
     Parameters
     ----------
     step, units, workers, in_place, hops
-        The arguments of `hyrt.sampling.sampler.Sampler.sample`.
+        See `hyrt.sampling.sampler.Sampler.sample`.
     count, noun
-        How many units there may be, and what they are.
+        Number of units that exist, and the noun for units in messages.
     takes_hops
-        Whether a device may draw the neighbours.
+        Whether neighbours may be sampled on a device.
     """
-    # Steps below zero are never trained: evaluations draw from streams of their own.
+    # Training steps are not negative; evaluations use negative steps to get separate random streams.
     check_int("step", step, -(2**62), 2**62)
     check_type("workers", workers, Workers, "give a hyrt.runtime.workers.Workers")
     check_flag("in_place", in_place)
@@ -148,23 +148,23 @@ def check_call(
 
 
 def check_hop(hop: Any, vertices: Any, num_vertices: int, *, relabelled: bool) -> Hop:
-    """Return drawn neighbours that blocks may be made of.
+    """Return sampled neighbours after validation, so that blocks can be built from these neighbours.
 
     Parameters
     ----------
     hop
-        What was drawn, by a device or by an object of a package's own.
+        Neighbours that were sampled by a device or by a user-defined sampler.
     vertices
-        [n] the vertices that it was drawn for.
+        [n] the vertices whose neighbours were sampled.
     num_vertices
-        Vertices of the graph.
+        Number of vertices of the graph.
     relabelled
-        Whether its `sources` and `columns` are used, if it has them.
+        Whether the hop's `sources` and `columns` are used, if present.
 
     Raises
     ------
     ArgumentError
-        Naming the array and the first bad position.
+        Names the array and the first invalid position.
     """
     drawn = check_type("what draws neighbours returned what", hop, Hop, "return a hyrt.sampling.sampler.Hop")
     num = len(vertices)

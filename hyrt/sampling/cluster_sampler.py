@@ -1,4 +1,4 @@
-"""Parts of the graph as mini-batches.
+"""Sampler whose mini-batches are parts of the graph.
 
 Chiang et al., "Cluster-GCN: an efficient algorithm for training deep and large graph convolutional networks",
 KDD 2019.
@@ -30,22 +30,23 @@ _GRAIN = 256
 
 
 class ClusterSampler:
-    """Gives each step some groups of parts; a unit is one group, known by its global number.
+    """Sampler whose steps consist of groups of parts; a unit is one group, identified by its global number.
 
-    The parts that have training vertices are shuffled in each epoch, and every so many of them are a group. A
-    group's subgraph has the vertices of its parts and all edges between them; the edges to other parts are
-    missing. All its training vertices are targets, so each is met once an epoch.
+    The parts that have training vertices are shuffled in each epoch and divided into groups of
+    `parts_per_unit` parts. The subgraph of a group has the vertices of the group's parts and all edges
+    between these vertices; edges to other parts are missing. All training vertices of a group are targets, so
+    each training vertex is visited once per epoch.
 
     Parameters
     ----------
     parts
-        [V] integers, the part of each vertex.
+        [V] integers, the part index of each vertex.
     parts_per_unit
-        Parts of a group.
+        Number of parts per group.
     units_per_step
-        Groups of a step.
+        Number of groups per step.
     graph, targets, layers, seed, class_weights
-        The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
+        See `hyrt.sampling.sampler_settings.SamplerSettings.build`.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class ClusterSampler:
         is_target = np.zeros(graph.num_vertices, np.bool_)
         is_target[targets] = True
         self._is_target = is_target
-        # By part, and in each part the targets first.
+        # Sort by part, with the targets of each part first.
         order = np.lexsort((~is_target, parts))
         self._vertices: Ids = order.astype(self.ids)
         self._starts = np.searchsorted(parts[order], np.arange(int(parts.max()) + 2))
@@ -91,7 +92,7 @@ class ClusterSampler:
 
     @property
     def _groups(self) -> int:
-        """How many an epoch has."""
+        """Return the number of groups per epoch."""
         return -(-len(self._parts) // self._parts_per_unit)
 
     def steps_per_epoch(self) -> int:
@@ -115,7 +116,7 @@ class ClusterSampler:
         subgraphs = [self._members(int(unit)) for unit in units]
         num, num_targets = (sum(each) for each in zip(*((len(v), t) for v, t in subgraphs), strict=True))
         sources, counts = arrays.take(num, self.ids), np.empty(num, np.int32)
-        # Rows: the targets of all groups, then their other vertices.
+        # Row order: the targets of all groups, then all other vertices.
         firsts = np.cumsum([[0, num_targets], *([t, len(v) - t] for v, t in subgraphs)], axis=0)[:-1]
         for (vertices, targets), first in zip(subgraphs, firsts, strict=True):
             assign_rows(vertices, targets, first[0], first[1], self._local, sources)

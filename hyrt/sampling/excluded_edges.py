@@ -19,15 +19,16 @@ from hyrt.sampling.sampler import Hop
 
 
 class ExcludedEdges:
-    """Edges of a topology that carry no messages in a step: those of all of its targets, on whatever trainer.
+    """Edges of a topology that carry no messages in a step: those of all targets of the step, on all
+    trainers.
 
     Parameters
     ----------
     topology
-        The edges that carry messages.
+        The message-passing edges.
     pairs
-        Pairs [n, 2] of sources and destinations, each list with the relation of a typed graph whose edges are
-        meant, or None. Those that are no edges, and those that repeat, change nothing.
+        Arrays [n, 2] of (source, destination) pairs, each with the relation whose edges are excluded, or None
+        in a homogeneous graph. Pairs without an edge, and duplicates, have no effect.
     """
 
     def __init__(self, topology: Topology, pairs: Sequence[tuple[NDArray[Any], int | None]]) -> None:
@@ -43,7 +44,7 @@ class ExcludedEdges:
             codes.append(there[:, 0] + num * (relation or 0))
             counts.append(found[found > 0])
         into, code, count = (np.concatenate(each) for each in (ends, codes, counts))
-        # Sorted by destination, then by relation and source; each once.
+        # Sorted by destination, relation and source, without duplicates.
         order = np.lexsort((code, into))
         into, code, count = into[order], code[order], count[order]
         once = np.append(True, (into[1:] != into[:-1]) | (code[1:] != code[:-1]))[: len(into)]
@@ -68,7 +69,8 @@ class ExcludedEdges:
         topology = self._topology
         if topology.edge_weights is None:
             return self.in_degrees.astype(np.float32)
-        # Of what is left: a difference of two sums would be of the size of their rounding where nothing is.
+        # Sum the remaining weights: if none remain, subtracting the excluded weights would leave a rounding
+        # error.
         sums = topology.weighted_degrees.copy()
         rows, kept = self._left
         weights = topology.edge_weights[kept]
@@ -78,14 +80,14 @@ class ExcludedEdges:
     def run_weights(
         self, rows: NDArray[Any], relations: NDArray[Any], sums: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Return `Topology.run_weights` of some edges, without these edges.
+        """Return `Topology.run_weights` for some edges, without the excluded edges.
 
         Parameters
         ----------
         rows, relations
-            [E] the destinations and the relations of the edges.
+            [E] destination and relation of each edge.
         sums
-            [E] what the topology says; overwritten.
+            [E] the values of `Topology.run_weights`; overwritten.
         """
         keys, left = self._runs_left
         if not len(keys):
@@ -98,7 +100,7 @@ class ExcludedEdges:
 
     @cached_property
     def _runs_left(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return the runs with excluded edges, ascending, and the remaining weight of each."""
+        """Return the runs with excluded edges in ascending order, and the remaining weight of each run."""
         weights, types = self._topology.edge_weights, self._topology.edge_types
         assert weights is not None
         assert types is not None
@@ -119,7 +121,7 @@ class ExcludedEdges:
 
     @cached_property
     def _left(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the remaining edges into the destinations: destination index and position of each."""
+        """Return the remaining in-edges of the destinations: destination index and edge position."""
         topology = self._topology
         starts, stops = topology.indptr[self._destinations], topology.indptr[self._destinations + 1]
         counts = stops - starts
@@ -129,25 +131,25 @@ class ExcludedEdges:
         if self._typed:
             assert topology.edge_types is not None
             codes += topology.edge_types[positions].astype(np.int64) * topology.num_vertices
-        # All codes of one destination are below those of the next.
+        # Codes are grouped by destination, in ascending order.
         room = int(codes.max(initial=0)) + 1
         excluded = np.repeat(np.arange(len(counts)), np.diff(self._starts)) * room + self._codes
         kept = ~np.isin(rows * room + codes, excluded)
         return rows[kept], positions[kept]
 
     def remove_from(self, vertices: Ids, hop: Hop, rows: NDArray[np.int32], arrays: PooledArrays) -> Hop:
-        """Remove these edges from sampled neighbours.
+        """Remove the excluded edges from sampled neighbours.
 
         Parameters
         ----------
         vertices
             [n] the destinations.
         hop
-            Their neighbours, not numbered yet; its arrays are overwritten.
+            The sampled neighbours, not relabelled yet; its arrays are overwritten.
         rows
-            [V] int32 of -1, which it is again afterwards.
+            Scratch, [V] int32, all -1 before and after the call.
         arrays
-            Where memory is taken from.
+            Allocates temporary arrays.
         """
         assert hop.columns is None, "neighbours are left out before vertices are numbered"
         if not len(self._destinations) or not len(hop.neighbors):
@@ -183,7 +185,7 @@ class ExcludedEdges:
 
 @runtime_checkable
 class EdgeExcludingSampler(Protocol):
-    """Sampler of mini-batches around any vertices that can exclude edges."""
+    """Sampler of mini-batches around arbitrary vertices, with support for excluded edges."""
 
     def exclude(self, step: int, excluded: ExcludedEdges | None) -> None:
         """Exclude edges from a step's mini-batches (None: exclude nothing).

@@ -1,4 +1,4 @@
-"""Sampler of full-graph training: every step has the same blocks over the full graph."""
+"""Sampler of full-graph training, in which all steps use the same blocks over the full graph."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ if TYPE_CHECKING:
 
 
 class GatherOps(Protocol):
-    """Factory of gather operations along edges whose sources are partly in other processes."""
+    """Factory of gather operations along edges, some of whose sources belong to other processes."""
 
     @property
     def num_vertices(self) -> int:
-        """Return the number of vertices of the graph, in all processes."""
+        """Return the number of vertices of the graph over all processes."""
         ...
 
     @property
     def num_edges(self) -> int:
-        """Return the number of edges of the graph, in all processes."""
+        """Return the number of edges of the graph over all processes."""
         ...
 
     @property
     def cache_bytes(self) -> int:
-        """Return the bytes that every process can cache between steps, besides graph and features."""
+        """Return the number of bytes that each process can cache between steps, in addition to graph and
+        features.
+        """
         ...
 
     @property
@@ -52,17 +54,17 @@ class GatherOps(Protocol):
 
 
 class FullGraph:
-    """Builds blocks over all vertices and edges of a topology, which share one set of arrays.
+    """Builder of blocks over all vertices and edges of a topology; the blocks share one set of arrays.
 
     Parameters
     ----------
     topology
-        The graph's edges; not copied. Of a process that has some of the vertices, the edges into those, which
-        come first, from all that it reads.
+        The graph's edges; not copied. In a process that has only some of the vertices: the in-edges of the
+        local vertices. Local vertices come first, followed by the remote vertices that are read.
     vertices
-        [n] ids of the vertices that are computed here; all by default.
+        [n] ids of the local vertices; by default all vertices.
     gather_ops
-        Builds the gathers if other processes have the other vertices.
+        Factory of the gather operations, if other processes have the other vertices.
     is_hetero
         Whether edge types are the relations of a heterogeneous graph.
     """
@@ -89,8 +91,8 @@ class FullGraph:
 
     @property
     def is_distributed(self) -> bool:
-        """Return whether other processes have some vertices; they may need rows of a process without
-        targets.
+        """Return whether some vertices belong to other processes, which may need rows even of a process
+        without targets.
         """
         return self.gather_ops is not None
 
@@ -118,7 +120,7 @@ class FullGraph:
         step, seed
             The key of the dropout masks.
         in_place
-            Leave the sources unlabelled, to be read from the feature matrix in place.
+            Whether sources stay vertex ids, to be read from the feature matrix in place.
         """
         topology, rows = self.topology, self.rows
         sums = None if topology.edge_weights is None else topology.weighted_degrees
@@ -145,14 +147,15 @@ class FullGraph:
 
 
 class FullSampler:
-    """Returns the same mini-batch in every step: all training targets, in blocks of the full graph.
+    """Sampler that returns the same mini-batch in every step: all training targets, in blocks of the full
+    graph.
 
-    A step has one unit, and an epoch one step. Steps differ only in the keys of their dropout masks.
+    A step has one unit, and an epoch has one step. Steps differ only in the keys of the dropout masks.
 
     Parameters
     ----------
     graph, targets, layers, seed, class_weights
-        The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
+        See `hyrt.sampling.sampler_settings.SamplerSettings.build`.
     """
 
     def __init__(
@@ -172,16 +175,16 @@ class FullSampler:
         self._target_weights = None if class_weights is None else class_weights[self._labels]
 
     def for_part(self, full_graph: FullGraph, chosen: NDArray[np.bool_], rows: Ids) -> Self:
-        """Return the same sampler over a part of the graph.
+        """Return a copy of the sampler for one part of the graph.
 
         Parameters
         ----------
         full_graph
-            The part.
+            The blocks of the part.
         chosen
             [n] whether each target is in the part.
         rows
-            The rows of these targets.
+            Row index in the part of each chosen target.
         """
         other = copy.copy(self)
         other._whole = full_graph

@@ -31,23 +31,23 @@ def count_accesses(
     *,
     all_units: bool = False,
 ) -> NDArray[np.float64]:
-    """Count how often one trainer reads the row of each vertex in some steps, [V].
+    """Count how often one trainer reads the feature row of each vertex in some steps, [V].
 
     Parameters
     ----------
     sampler
-        Draws the same for a step whenever it is asked.
+        Sampler whose result for a step is deterministic.
     steps
-        The steps, of the run.
+        Step numbers of the run.
     fraction
-        The part of each step's units that the trainer has.
+        Fraction of each step's units that is assigned to the trainer.
     num_vertices
-        The vertices of the graph.
+        Number of vertices of the graph.
     workers
-        The threads that sample.
+        Worker team that samples.
     all_units
-        Whether all units of a step are sampled, as many at a time as the trainer has, and the mean is taken:
-        for few units that differ much from each other.
+        Whether to sample all units of a step, in pieces of the trainer's size, and average the counts. Use
+        this for few units that differ much from each other.
     """
     visits = np.zeros(num_vertices)
     for step in steps:
@@ -66,7 +66,7 @@ def count_accesses(
 def access_probabilities(
     topology: Topology, target_probabilities: NDArray[np.float64], fanouts: Sequence[int]
 ) -> NDArray[np.float64]:
-    """Compute the probability that a mini-batch reads each vertex's row.
+    """Compute, for each vertex, the probability that a mini-batch reads the vertex's row.
 
     Parameters
     ----------
@@ -83,12 +83,12 @@ def access_probabilities(
     """
     degrees = np.maximum(topology.in_degrees, 1)
     reached = target_probabilities
-    # [V] the probability that a vertex has been reached and has drawn a given one of its neighbours.
+    # [V] probability that a vertex was reached and that it sampled a given one of its neighbours.
     drawing = np.zeros(len(target_probabilities))
     for fanout in fanouts:
         part = np.minimum(1.0, fanout / degrees) if fanout >= 0 else 1.0
         drawing += part * (reached - drawing)
-        # The logarithm of 0 would make others of it not a number.
+        # log(0) would turn sums with other terms into NaN.
         missed = np.zeros(len(target_probabilities))
         _add_to_neighbours(
             topology.indptr, topology.indices, np.log1p(-np.minimum(drawing, 1 - 1e-15)), missed
@@ -103,16 +103,16 @@ def expected_accesses(
     batches: Sequence[int],
     fanouts: Sequence[int],
 ) -> NDArray[np.float64]:
-    """Compute the number of steps per epoch in which a rank is expected to read each row.
+    """Compute, for each row, the expected number of steps per epoch in which a rank reads the row.
 
     Parameters
     ----------
     topology
         The edges.
     target_weights
-        [V] the probability that this rank trains the vertex if a step has one target.
+        [V] probability that this rank trains the vertex, for a step with one target.
     batches
-        The targets of each step, over all ranks.
+        Number of targets of each step, over all ranks.
     fanouts
         Neighbours of each vertex per layer, the targets' layer first; -1 takes all.
 
@@ -128,7 +128,7 @@ def expected_accesses(
 
 @nb.njit(nogil=True, cache=True, error_model="numpy")
 def _add_to_neighbours(indptr, indices, values, sums):
-    """Add values[v] to sums[u], for every edge from u into v."""
+    """Add values[v] to sums[u] for every edge from u to v."""
     for v in range(len(indptr) - 1):
         if values[v] != 0:
             for e in range(indptr[v], indptr[v + 1]):
@@ -154,18 +154,16 @@ class HotnessRanking:
 
     @classmethod
     def from_accesses(cls, accesses: NDArray[np.float64], dtype: np.dtype[Any]) -> HotnessRanking:
-        """Rank vertices by [V] expected reads, without unread vertices. `dtype` is the dtype of vertex
-        ids.
-        """
+        """Rank vertices by [V] expected reads and drop unread ones; `dtype` is the dtype of vertex ids."""
         best = np.argsort(-accesses, kind="stable")[: np.count_nonzero(accesses)]
         return cls(best.astype(dtype), accesses[best])
 
     def covered_accesses(self, count: int) -> float:
-        """Return how many row reads of an epoch are of the first `count` vertices."""
+        """Return the number of row reads per epoch that hit the first `count` vertices."""
         return float(self.accesses[:count].sum())
 
     def hit_rate(self, count: int) -> float:
-        """Return the fraction of row reads that are of the first `count` vertices."""
+        """Return the fraction of row reads that hit the first `count` vertices."""
         total = self.covered_accesses(len(self.accesses))
         return self.covered_accesses(count) / total if total else 0.0
 
@@ -182,31 +180,32 @@ def rank_by_hotness(
 ) -> HotnessRanking:
     """Rank the rows that one trainer of a run reads.
 
-    The ranks of neighbour sampling follow from its probabilities and the training split; how often rows of
-    each rank are read is counted in a few steps that are sampled ahead, since vertices in clusters are read
-    together more often than independent draws would have it. Of other kinds of samplers more steps are
-    sampled, for the ranks, too. How often a row of some rank is read is counted in each quarter of them by
-    the ranking of the other three, since a ranking looks too good by what it was made of.
+    For neighbour sampling, the ranking follows from sampling probabilities and the training split. Reads per
+    ranking position are then counted in a few steps that are sampled ahead of training, because vertices of a
+    cluster are read together more often than independent sampling would predict. For other samplers, the
+    ranking is also based on sampled steps. The steps are divided into four folds, and the reads of each fold
+    are counted with the ranking of the other three, because a ranking looks too good on the data that
+    produced it.
 
     Parameters
     ----------
     settings, sampler
-        The kind of sampler, and the run's.
+        The settings of the sampler, and the sampler of the run.
     topology
         The edges.
     targets
-        [n] the training vertices.
+        [n] training vertices.
     batch_size
-        Targets of a step, over all trainers.
+        Number of targets per step, over all trainers.
     fanouts
         Neighbours of each vertex per layer, the targets' layer first; -1 takes all.
     fraction
-        The part of a step's units that the trainer has, above 0 and at most 1.
+        Fraction of a step's units that is assigned to the trainer, above 0 and at most 1.
     workers
-        The threads that sample.
+        Worker team that samples.
     """
     dtype, per_epoch = topology.indices.dtype, sampler.steps_per_epoch()
-    # Each fold has epochs of its own: what a step has trained, the others of its epoch do not.
+    # Folds must not share epochs: targets of one step do not occur in the other steps of its epoch.
     epochs = -(-_IN_FOLD // per_epoch)
 
     def counted(fold: int) -> NDArray[np.float64]:

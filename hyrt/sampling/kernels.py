@@ -1,6 +1,6 @@
 """Compiled loops of neighbour and layer-wise sampling.
 
-All release the interpreter lock and write disjoint ranges.
+All kernels release the interpreter lock and write disjoint ranges.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg,unreachable", disallow-untyped-decorators=False
@@ -23,7 +23,7 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 
 @_compile
 def count_neighbors(indptr, vertices, fanout, start, stop, degrees, counts):
-    """Count neighbours and sampled neighbours of vertices[start:stop]; fanout -1 takes all."""
+    """Count neighbours and sampled neighbours of vertices[start:stop]; fan-out -1 takes all neighbours."""
     for i in range(start, stop):
         if i + _AHEAD < stop:
             prefetch(indptr, np.int64(vertices[i + _AHEAD]))
@@ -59,7 +59,7 @@ def sample_neighbors(indptr, indices, vertices, offsets, key, start, stop, posit
         begin = offsets[i]
         count = offsets[i + 1] - begin
         if count == degree:
-            # The hardware prefetcher fetches the rest.
+            # The hardware prefetcher loads the following cache lines.
             prefetch(indices, np.int64(first))
             for k in range(count):
                 positions[begin + k] = first + k
@@ -91,7 +91,7 @@ def sample_neighbors(indptr, indices, vertices, offsets, key, start, stop, posit
 
 @_compile
 def relabel(destinations, neighbors, local, sources, columns):
-    """Assign numbers to the vertices of a block: destinations first, then sources in order of appearance.
+    """Number the vertices of a block: destinations first, then sources in order of appearance.
 
     `local` is scratch with one entry per vertex of the graph, all -1 before and after.
 
@@ -121,7 +121,7 @@ def relabel(destinations, neighbors, local, sources, columns):
 
 @_compile
 def transpose(indptr, columns, num_src, out_indptr, out_rows, out_edges):
-    """Build CSR over outgoing edges by counting sort: destinations in order, and edge numbers."""
+    """Build CSR over outgoing edges by counting sort: destinations in ascending order, and edge positions."""
     for j in range(num_src + 1):
         out_indptr[j] = 0
     for e in range(len(columns)):
@@ -142,9 +142,9 @@ def transpose(indptr, columns, num_src, out_indptr, out_rows, out_edges):
 
 @_compile
 def find_edges(indptr, indices, vertices, offsets, neighbors, start, stop, edges):
-    """Find the numbers of the edges from `neighbors` into vertices[start:stop].
+    """Find the positions of the edges from `neighbors` to vertices[start:stop].
 
-    Returns a position whose edge is missing or not unique; -1 if there is none.
+    Returns the position of a neighbour whose edge is missing or not unique; -1 if there is no such neighbour.
     """
     for i in range(start, stop):
         first, last = indptr[vertices[i]], indptr[vertices[i] + 1]
@@ -158,7 +158,7 @@ def find_edges(indptr, indices, vertices, offsets, neighbors, start, stop, edges
 
 @_compile
 def copy_rows(offsets, values, rows, new_offsets, start, stop, out):
-    """Copy row rows[i] of `values` to row i of `out`, for i of start..stop-1; both are in CSR order."""
+    """Copy row rows[i] of `values` to row i of `out` for i in start..stop-1; both are in CSR order."""
     for i in range(start, stop):
         at = new_offsets[i]
         for e in range(offsets[rows[i]], offsets[rows[i] + 1]):
@@ -168,11 +168,11 @@ def copy_rows(offsets, values, rows, new_offsets, start, stop, out):
 
 @_compile
 def find_excluded(vertices, offsets, neighbors, types, rows, starts, codes, new_offsets, dropped):
-    """Find excluded edges among sampled ones, and the offsets of the neighbours without them.
+    """Find excluded edges among sampled edges, and compute the offsets of the remaining neighbours.
 
     Returns
     -------
-    How many of `dropped` were written.
+    Number of entries written to `dropped`.
     """
     num = 0
     new_offsets[0] = 0
@@ -199,7 +199,7 @@ def find_excluded(vertices, offsets, neighbors, types, rows, starts, codes, new_
 
 @_compile
 def close_gaps(values, dropped):
-    """Move `values` together, in place, over the positions that are dropped: sorted, and at least one."""
+    """Remove the entries at the `dropped` positions in place; `dropped` is sorted and not empty."""
     at = dropped[0]
     for k in range(len(dropped)):
         end = dropped[k + 1] if k + 1 < len(dropped) else len(values)
@@ -215,20 +215,21 @@ _0 = np.uint64(0)
 
 @nb.njit("uint8(uint64, uint64, float64)", inline="always", cache=True, nogil=True)
 def is_sampled(key, vertex, probability):
-    """Return whether a vertex is sampled under a key, which has probability `probability`."""
+    """Return whether a vertex is sampled with a key; the probability is `probability`."""
     number = (np.float64(random_bits(vertex_stream(key, vertex), _0) >> _11) + 1.0) * _UNIT
     return number <= probability
 
 
 @_compile
 def add_importance(indptr, indices, in_degrees, vertices, sums, found):
-    """Add 1 / ((d_v + 1) (d_u + 1)) to sums[u] for every edge from u into one of the vertices v.
+    """Add 1 / ((d_v + 1) (d_u + 1)) to sums[u] for every edge from u to one of the vertices v.
 
-    `sums` has an entry a vertex of the graph; `found` receives the sources whose sum was 0, as they are met.
+    `sums` has one entry per vertex of the graph; `found` receives the sources whose sum was 0, in the order
+    of discovery.
 
     Returns
     -------
-    How many were written to `found`.
+    Number of entries written to `found`.
     """
     num = 0
     for i in range(len(vertices)):
@@ -245,7 +246,7 @@ def add_importance(indptr, indices, in_degrees, vertices, sums, found):
 
 @_compile
 def count_sampled(indptr, indices, vertices, key, probabilities, start, stop, counts):
-    """Count the edges into each of vertices[start:stop] that come from a sampled vertex."""
+    """Count the in-edges of each of vertices[start:stop] that have a sampled source."""
     for i in range(start, stop):
         count = 0
         for e in range(indptr[vertices[i]], indptr[vertices[i] + 1]):
@@ -259,7 +260,8 @@ def count_sampled(indptr, indices, vertices, key, probabilities, start, stop, co
 def write_sampled(
     indptr, indices, vertices, offsets, key, probabilities, scale_weights, start, stop, neighbors, weights
 ):
-    """Write the edges that `count_sampled` counted, in row order, and their inverse probabilities.
+    """Write the edges that `count_sampled` counted in row order, and the inverse probabilities of the
+    sources.
 
     If `normalize_features` is true, the weights of a vertex are scaled to sum to its degree.
     """
