@@ -91,7 +91,7 @@ def sample_neighbors(indptr, indices, vertices, offsets, key, start, stop, posit
 
 @_compile
 def relabel(destinations, neighbors, local, sources, columns):
-    """Number the vertices of a block: destinations first, then sources in order of appearance.
+    """Assign local ids to the vertices of a block: destinations first, then sources in order of appearance.
 
     `local` is scratch with one entry per vertex of the graph, all -1 before and after.
 

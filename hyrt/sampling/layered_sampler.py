@@ -22,7 +22,7 @@ from hyrt.sampling.sampler import Hop, HopSampler
 
 
 class LayerSampler(Protocol):
-    """Samples the edges of one layer of a mini-batch."""
+    """Sampler of the edges of one layer of a mini-batch."""
 
     def draw(
         self, step: int, layer: int, vertices: Ids, workers: Workers, pool: BufferPool, arrays: PooledArrays
@@ -38,26 +38,26 @@ class LayerSampler(Protocol):
         vertices
             [n] distinct vertices.
         workers
-            The team of threads that runs the chunks.
+            Worker team that runs the chunks.
         pool
-            The pool of temporary arrays.
+            Buffer pool for temporary arrays.
         arrays
-            Allocates the result.
+            Allocates the arrays of the result.
         """
         ...
 
 
 class LayeredSampler:
-    """Samples L blocks around targets; a unit is one target.
+    """Sampler of L blocks around targets; a unit is one target.
 
     Parameters
     ----------
     layers
-        The blocks of a mini-batch.
+        Number of blocks per mini-batch.
     layer_sampler
-        Samples the edges of each layer.
+        Sampler of the edges of each layer.
     graph, targets, batch_size, seed, class_weights
-        The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
+        See `hyrt.sampling.sampler_settings.SamplerSettings.build`.
     """
 
     def __init__(
@@ -102,10 +102,10 @@ _GRAIN = 1024
 
 
 class StepLayerSampler(Protocol):
-    """Samples the edges of one layer of a step, for all destinations of the layer."""
+    """Sampler of the edges of one layer of a step, for all destinations of the layer."""
 
     def draw(self, step: int, layer: int, vertices: Ids, workers: Workers) -> Hop:
-        """Draw edges; what is drawn depends on the step, the layer and the set of vertices alone.
+        """Sample edges; the result depends only on the step, the layer and the set of vertices.
 
         Parameters
         ----------
@@ -116,7 +116,7 @@ class StepLayerSampler(Protocol):
         vertices
             [n] distinct vertices, all destinations of the layer.
         workers
-            The team of threads that runs the chunks.
+            Worker team that runs the chunks.
         """
         ...
 
@@ -134,21 +134,22 @@ class StepLayer:
 
 
 class StepSampler:
-    """Samples L blocks around targets; a unit is one target.
+    """Sampler of L blocks around targets, with edges sampled per step; a unit is one target.
 
-    Whoever samples mini-batches of a step draws the edges of the whole step first, with the same result
-    everywhere, and cuts the rows out that the mini-batch needs. So the edges into a vertex are the same in
-    every mini-batch of the step, though they depend on all targets of the step. The edges of the last step
-    are kept, since the shares of a step are sampled one after the other.
+    Every process and device that samples mini-batches of a step first samples the edges of the whole step,
+    with the same result everywhere, and then selects the rows of its mini-batch. The in-edges of a vertex are
+    therefore the same in every mini-batch of the step, although the edges depend on all targets of the step.
+    The edges of the last step are cached, because the mini-batches of one step are sampled one after the
+    other.
 
     Parameters
     ----------
     layers
-        The blocks of a mini-batch.
+        Number of blocks per mini-batch.
     layer_sampler
-        Draws the edges of each layer.
+        Sampler of the edges of each layer of a step.
     graph, targets, batch_size, seed, class_weights
-        The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
+        See `hyrt.sampling.sampler_settings.SamplerSettings.build`.
     """
 
     def __init__(
@@ -181,12 +182,12 @@ class StepSampler:
     def sample(
         self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None
     ) -> MiniBatch:
-        """As `Sampler.sample`.
+        """Sample a mini-batch; see `Sampler.sample`.
 
         Raises
         ------
         ValueError
-            If a unit is not one of the step's.
+            If a unit does not belong to the step.
         """
         units = check_call(step, units, workers, in_place, hops, self._num_vertices, "vertices")
         if self._drawn is None or self._drawn[0] != step:
@@ -199,7 +200,7 @@ class StepSampler:
         return self._blocks.build(step, units, workers, cut, in_place=in_place, may_overwrite=False)
 
     def _layers_of(self, step: int, workers: Workers) -> list[StepLayer]:
-        """Return the edges of all layers, the input's first."""
+        """Return the edges of all layers, the input layer's first."""
         found: list[StepLayer] = []
         vertices = self.units(step)
         for layer in range(self._layers, 0, -1):

@@ -1,4 +1,4 @@
-"""Layer-wise sampling: FastGCN and LADIES, with inclusion probabilities in proportion to importance."""
+"""Layer-wise sampling: FastGCN and LADIES, with inclusion probabilities proportional to importance."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hyrt.sampling.sampler import Hop
 
 
 def inclusion_probabilities(importance: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    """Compute probabilities in proportion to importance, at most 1, that sum to `format_bytes`.
+    """Compute inclusion probabilities proportional to importance, at most 1, that sum to `size`.
 
     Parameters
     ----------
     importance
-        [n] float64, all above 0.
+        [n] float64, all positive.
     size
         Expected number of sampled items; all probabilities are 1 if there are no more items.
 
@@ -35,7 +35,8 @@ def inclusion_probabilities(importance: NDArray[np.float64], size: int) -> NDArr
     if num <= size:
         return np.ones(num)
     order = np.sort(importance)[::-1]
-    # With the j most important certain, the others share size - j: as few as leave no other above 1.
+    # The j most important items get probability 1 and the others share size - j; j is minimal so that no
+    # other probability exceeds 1.
     rest = np.cumsum(order[::-1])[::-1]
     certain = np.arange(size)
     fits = order[:size] * (size - certain) <= rest[:size]
@@ -45,14 +46,14 @@ def inclusion_probabilities(importance: NDArray[np.float64], size: int) -> NDArr
 
 
 def column_probabilities(topology: Topology, size: int) -> NDArray[np.float64]:
-    """Compute [V] float64 probabilities in proportion to the squared column norms of the adjacency matrix.
+    """Compute [V] float64 probabilities proportional to the squared column norms of the adjacency matrix.
 
     Parameters
     ----------
     topology
         The edges.
     size
-        How many are to be expected.
+        Expected number of sampled sources.
     """
     num = topology.num_vertices
     sums = np.zeros(num)
@@ -69,7 +70,7 @@ _GRAIN = 256
 
 @dataclass(frozen=True, slots=True)
 class FastGcnLayerSampler:
-    """Samples the sources of a layer among all vertices, with fixed inclusion probabilities.
+    """Sampler of a layer's sources among all vertices, with fixed inclusion probabilities.
 
     Chen, Ma and Xiao, "FastGCN: fast learning with graph convolutional networks via importance sampling",
     ICLR 2018, with Poisson sampling instead of sampling with replacement: each source is sampled
@@ -105,8 +106,7 @@ class FastGcnLayerSampler:
 
 @dataclass(frozen=True, slots=True)
 class LadiesLayerSampler:
-    """Draws the sources of a layer of a step among the neighbours of its destinations, by importance for
-    them.
+    """Sampler of a layer's sources among the neighbours of the step's destinations, by importance.
 
     Zou et al., "Layer-dependent importance sampling for training deep and large graph convolutional
     networks", NeurIPS 2019: in proportion to the squared norms of the columns of the GCN-normalised
@@ -165,15 +165,15 @@ def sample_edges(
     vertices
         [n] distinct vertices.
     key
-        The key from `hyrt.runtime.rng.stream_key`.
+        Key from `hyrt.runtime.rng.stream_key`.
     probabilities
-        [V] float64, with what chance each vertex is drawn.
+        [V] float64, inclusion probability of each vertex.
     workers
-        The team of threads that runs the chunks.
+        Worker team that runs the chunks.
     arrays
-        Where the memory of the result is taken from.
+        Allocates the arrays of the result.
     scale_weights
-        Whether the weights of a vertex are made to add up to its degree.
+        Whether the weights of a vertex's edges are scaled to sum to its degree.
 
     Raises
     ------

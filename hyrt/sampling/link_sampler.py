@@ -32,7 +32,7 @@ _STEP = 7
 
 @dataclass(frozen=True, slots=True)
 class NegativeSampler:
-    """Samples vertex pairs without a link."""
+    """Sampler of vertex pairs without a link."""
 
     kind: NegativeKind
     num: int
@@ -51,18 +51,18 @@ class NegativeSampler:
     def sample(
         self, step: int, units: NDArray[Any], links: NDArray[Any], step_links: NDArray[Any]
     ) -> NDArray[np.int64]:
-        """Sample [n, num, 2] pairs.
+        """Sample [n, num, 2] pairs without a link.
 
         Parameters
         ----------
         step
             Step of the run.
         units
-            [n] the numbers of links.
+            [n] the positions of the links in the list of all links.
         links
-            [n, 2] their sources and destinations.
+            [n, 2] sources and destinations of these links.
         step_links
-            [S, 2] the links of the whole step, in its order.
+            [S, 2] all links of the step, in order.
         """
         streams = vertex_streams(stream_key(self.seed, LINKS, step, _STEP), units)
         row, place = (at.ravel() for at in np.indices((len(units), self.num)))
@@ -75,7 +75,7 @@ class NegativeSampler:
                 assert self.listed_pairs is not None
                 pairs[left] = self.listed_pairs[random_ints_below(bits, len(self.listed_pairs))]
                 break
-            # The other number of the two says which end stays.
+            # The second random number selects the end that is kept.
             ends = random_ints_below(random_bits_array(streams[row[left]], 2 * counters + 1), 2)
             pairs[left] = links[row[left]]
             pairs[left, ends] = self._vertices(bits, ends, step_links)
@@ -88,12 +88,13 @@ class NegativeSampler:
     def _vertices(
         self, bits: NDArray[np.uint64], ends: NDArray[np.int64], of_step: NDArray[Any]
     ) -> NDArray[Any]:
-        """Return [n] vertices for the ends, from one random number each."""
+        """Return [n] replacement vertices for the ends, from one random number each."""
         topology = self.known_edges
         if self.kind == "uniform":
             return self.ends.sample(bits, ends)
         if self.kind == "degree":
-            # Any end of an edge: a vertex is one as often as it has edges there.
+            # Select an end of a random edge: vertices are chosen with probability proportional to their
+            # degree.
             at = random_ints_below(bits, topology.num_edges)
             into = np.searchsorted(topology.indptr, at, side="right") - 1
             return np.where(ends == 0, topology.indices[at], into)
@@ -101,30 +102,31 @@ class NegativeSampler:
 
 
 class LinkSampler:
-    """A unit is one link; the targets of a mini-batch are the distinct ends of its links and other pairs.
+    """Sampler of link mini-batches: a unit is one link, and targets are the distinct ends of links and
+    negatives.
 
-    The labels are [n, 1 + K, 2] int64: rows of the scores of each link's ends, and of those of K pairs that
-    are no links. The edges of all links of a step carry no messages in it, whoever trains them.
+    The labels are [n, 1 + K, 2] int64: for each link, the rows of its two ends and of the two ends of each of
+    its K negatives. The edges of all links of a step carry no messages in the step, on any trainer.
 
     Parameters
     ----------
     links
         [M, 2] sources and destinations of the links to train on.
     sampler
-        Makes mini-batches around vertices.
+        Sampler of mini-batches around vertices.
     negatives
-        Draws the pairs that are no links.
+        Sampler of negatives.
     topology
-        The edges that carry messages.
+        The message-passing edges.
     exclude
-        Which of them do not in a step: those of its links (`edges`); all between the ends of its links, in
-        either direction and under any relation (`both`); or none.
+        The message-passing edges to exclude in a step: the edges of the step's links (`edges`); all edges
+        between the ends of a link, in either direction and of any relation (`both`); or no edges (`none`).
     relation
-        The relation of a typed graph whose edges links are; None of others.
+        The relation whose edges are the links, in a heterogeneous graph; None in a homogeneous graph.
     batch_size
-        The links of a step.
+        Number of links per step.
     seed
-        The seed of the order.
+        Seed of the shuffled order.
     """
 
     def __init__(
@@ -146,7 +148,7 @@ class LinkSampler:
         self._exclude = exclude
         numbers: Ids = np.arange(len(links)).astype(np.int32 if len(links) < 2**31 else np.int64)
         self._order = TargetShuffler(numbers, batch_size, seed)
-        # Steps are cut in one thread, and sampled in another.
+        # `units` and `sample` run in different threads.
         self._sampled = TargetShuffler(numbers, batch_size, seed)
         self._step = -1
         self._of_step: NDArray[Any] = links[:0]
@@ -170,7 +172,7 @@ class LinkSampler:
         return batch
 
     def _begin(self, step: int) -> None:
-        """Find the links of a step, and exclude their edges."""
+        """Return the links of a step, and exclude their edges."""
         self._of_step = self._links[self._sampled.batch(step)]
         excluded = None
         if self._exclude != "none":
@@ -189,14 +191,14 @@ class LinkSampler:
 
 
 class FullLinkSampler:
-    """Steps of the whole graph: all links, with other pairs in each step.
+    """Sampler of full-graph link prediction: every step has all links, with new negatives.
 
     Parameters
     ----------
     links, negatives
-        The links and what draws other pairs, as in `LinkSampler`.
+        The links and the sampler of negatives, as in `LinkSampler`.
     sampler
-        Makes the blocks.
+        Sampler of the full-graph blocks.
     """
 
     def __init__(self, links: NDArray[Any], sampler: FullSampler, negatives: NegativeSampler) -> None:
@@ -225,11 +227,11 @@ class FullLinkSampler:
 def sample_pairs(
     step: int, units: Ids, links: NDArray[Any], negatives: NegativeSampler, step_links: NDArray[Any]
 ) -> tuple[NDArray[np.int64], Ids]:
-    """Return the pairs of links and negatives, and their distinct vertices.
+    """Return the vertex pairs of links and negatives as positions, and the distinct vertices.
 
     Returns
     -------
-    [n, 1 + K, 2] int64 positions in the vertices, and [v] the vertices, sorted, of the dtype of `links`.
+    [n, 1 + K, 2] int64 positions in the vertices; and [v] the sorted vertices, with the dtype of `links`.
     """
     own = links[units]
     others = negatives.sample(step, units, own, step_links)

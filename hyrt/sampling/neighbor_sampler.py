@@ -1,5 +1,6 @@
-"""Node-wise neighbour sampling without replacement.  Hamilton, Ying and Leskovec, "Inductive representation
-learning on large graphs", NeurIPS 2017.
+"""Node-wise neighbour sampling without replacement.
+
+Hamilton, Ying and Leskovec, "Inductive representation learning on large graphs", NeurIPS 2017.
 """
 
 from __future__ import annotations
@@ -39,19 +40,19 @@ def sample_hop(
     Parameters
     ----------
     topology
-        The edges; it must have all edges into the given vertices.
+        The edges, including all in-edges of the given vertices.
     vertices
         [n] distinct vertices.
     fanout
         Neighbours per vertex; -1 takes all.
     key
-        The key from `hyrt.runtime.rng.stream_key`.
+        Key from `hyrt.runtime.rng.stream_key`.
     workers
-        The team of threads that runs the chunks.
+        Worker team that runs the chunks.
     pool
-        The pool of temporary arrays.
+        Buffer pool for temporary arrays.
     arrays
-        Allocates the result.
+        Allocates the arrays of the result.
 
     Raises
     ------
@@ -94,19 +95,19 @@ def sample_hop(
 
 
 class NeighborSampler:
-    """Samples L blocks around targets; a unit is one target.
+    """Node-wise neighbour sampler of L blocks around targets; a unit is one target.
 
-    A vertex's neighbours in layer l of a step are drawn with the key (seed, step, l, vertex), so they are the
-    same in every mini-batch, on every thread and for every split.
+    A vertex's neighbours in layer l of a step are sampled with the key (seed, step, l, vertex), so the
+    neighbours are the same in every mini-batch, on every thread and for every split.
 
     Parameters
     ----------
     fanouts
-        Neighbours of each vertex per layer, the targets' layer first; -1 takes all.
+        Fan-out per layer, the targets' layer first; -1 takes all neighbours.
     sampled_degrees
-        Say of each vertex that its degree is the number of neighbours that its layer draws.
+        Report the number of sampled neighbours as the degree of each vertex.
     graph, targets, batch_size, seed, class_weights
-        The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
+        See `hyrt.sampling.sampler_settings.SamplerSettings.build`.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class NeighborSampler:
             graph, targets, seed, class_weights, allow_empty=True, batch_size=batch_size
         )
         self._graph = graph
-        # Counted from the input, as layers are.
+        # Layers are counted from the input.
         self._fanouts = check_fanouts(fanouts)[::-1]
         self._seed = seed
         most = self._fanouts if sampled_degrees else None
@@ -139,7 +140,7 @@ class NeighborSampler:
         return self._order.batch(step)
 
     def exclude(self, step: int, excluded: ExcludedEdges | None) -> None:
-        """See `hyrt.sampling.excluded_edges.EdgeExcludingSampler`."""
+        """Exclude edges; see `hyrt.sampling.excluded_edges.EdgeExcludingSampler`."""
         self._blocks.exclude(excluded)
 
     def sample(

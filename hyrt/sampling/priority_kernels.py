@@ -1,6 +1,6 @@
 """Compiled loops of bottom-k sampling: LABOR and weighted neighbour sampling.
 
-All release the interpreter lock.
+All kernels release the interpreter lock.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg,call-overload", disallow-untyped-decorators=False
@@ -31,7 +31,7 @@ def push_bottom_k(ranks, positions, begin, size, capacity, rank, position):
 
     Returns
     -------
-    How many are kept.
+    Number of items in the heap.
     """
     if size < capacity:
         at = size
@@ -68,7 +68,7 @@ def push_bottom_k(ranks, positions, begin, size, capacity, rank, position):
 def sample_bottom_k(
     indptr, indices, vertices, offsets, key, probabilities, start, stop, ranks, positions, neighbors, weights
 ):
-    """Sample the neighbours of vertices[start:stop] with the smallest rank, number over probability."""
+    """Sample the neighbours of vertices[start:stop] with the smallest ranks: random number over probability."""
     for i in range(start, stop):
         first = indptr[vertices[i]]
         degree = indptr[vertices[i] + 1] - first
@@ -98,7 +98,7 @@ def sample_bottom_k(
             weights[begin + k] *= degree / total
 
 
-# Numbers are worked out for so many edges at a time, which a processor does for several at once.
+# Random numbers are computed in batches of this size, so that the loop is vectorized.
 _TOGETHER = 256
 _CLASSES = 64
 _AHEAD = 8
@@ -135,7 +135,7 @@ def sample_smallest_numbers(
             for k in range(many):
                 numbers[k] = uniform_number(vertex_stream(key, np.uint64(indices[at + k])))
             for k in range(many):
-                # Written in any case, and overwritten by the next where it is not below.
+                # Branch-free: always store, and advance only if the number is below the limit.
                 low[found] = numbers[k]
                 places[found] = at + k
                 found += numbers[k] <= limit
@@ -150,7 +150,7 @@ def sample_smallest_numbers(
             for k in range(begin, begin + count):
                 neighbors[k] = indices[positions[k]]
             continue
-        # The class of the count-th, and which of that class are kept.
+        # Find the histogram bin of the count-th smallest number, and the numbers of this bin to keep.
         sizes[:] = 0
         scale = _CLASSES / limit
         for k in range(found):
@@ -171,9 +171,7 @@ def sample_smallest_numbers(
 
 @_compile
 def _of_class(low, found, scale, wanted, which):
-    """Return the which-th smallest number of a class, from 1, and how many numbers equal to it are
-    included.
-    """
+    """Return the which-th smallest number of a bin (from 1), and the number of equal values to include."""
     for i in range(found):
         if min(np.int64(low[i] * scale), _CLASSES - 1) != wanted:
             continue
@@ -189,7 +187,7 @@ def _of_class(low, found, scale, wanted, which):
 
 @_compile
 def solve_factors(indptr, indices, vertices, fanout, probabilities, start, stop, factors, counts):
-    """Solve for the factor c of vertices[start:stop] and their expected number of neighbours."""
+    """Solve for the factor c of each of vertices[start:stop] and its expected number of neighbours."""
     for i in range(start, stop):
         first, last = indptr[vertices[i]], indptr[vertices[i] + 1]
         degree = last - first
@@ -222,10 +220,10 @@ def solve_factors(indptr, indices, vertices, fanout, probabilities, start, stop,
 
 @_compile
 def update_probabilities(indptr, indices, vertices, factors, max_factors, probabilities):
-    """Multiply the chance of every neighbour by the largest factor of those whose neighbour it is.
+    """Multiply the inclusion probability of each neighbour by the largest factor of its destinations.
 
-    One round of the paper's fixed-point iteration, with chances of at most 1. `max_factors` is scratch of one
-    entry a vertex of the graph, all 0 before and after.
+    One round of the paper's fixed-point iteration; probabilities are at most 1. `max_factors` is scratch with
+    one entry per vertex of the graph, all 0 before and after.
     """
     for i in range(len(vertices)):
         for e in range(indptr[vertices[i]], indptr[vertices[i] + 1]):
@@ -242,7 +240,7 @@ def update_probabilities(indptr, indices, vertices, factors, max_factors, probab
 
 @_compile
 def reset_probabilities(indptr, indices, vertices, probabilities):
-    """Set the chances of all neighbours back to 1."""
+    """Reset the inclusion probabilities of all neighbours to 1."""
     for i in range(len(vertices)):
         for e in range(indptr[vertices[i]], indptr[vertices[i] + 1]):
             probabilities[indices[e]] = 1.0
@@ -284,7 +282,9 @@ def sample_by_priority(
 def sample_with_replacement(
     indptr, indices, edge_weights, vertices, offsets, key, start, stop, numbers, neighbors, weights, edges
 ):
-    """Sample neighbours of vertices[start:stop] by weight; few neighbours are all taken once."""
+    """Sample neighbours of vertices[start:stop] by edge weight; a vertex with few neighbours keeps each one
+    once.
+    """
     for i in range(start, stop):
         first = indptr[vertices[i]]
         degree = indptr[vertices[i] + 1] - first
@@ -315,7 +315,7 @@ def sample_with_replacement(
 
 @_compile
 def scale_to_sums(sums, offsets, edge_weights, edges, weights):
-    """Multiply the factors of each vertex's edges by what makes factors times weights add up to its sum."""
+    """Scale the factors of each vertex's edges so that the sum of factors times edge weights equals `sums`."""
     for i in range(len(sums)):
         total = 0.0
         for k in range(offsets[i], offsets[i + 1]):

@@ -1,6 +1,4 @@
-"""Samplers that rank the neighbours of a vertex by random numbers and keep the first ones: LABOR-0, LABOR-i
-and weighted sampling.
-"""
+"""Samplers that rank a vertex's neighbours by random numbers: LABOR-0, LABOR-i and weighted sampling."""
 
 from __future__ import annotations
 
@@ -35,13 +33,13 @@ _GRAIN = 256
 
 @dataclass(frozen=True, slots=True)
 class LaborLayerSampler:
-    """Samples the `fanout` neighbours of each vertex with the smallest random numbers.
+    """Sampler of the `fanout` neighbours of each vertex with the smallest random numbers.
 
-    A source's number in layer l of a step has the key (seed, step, l, source), independent of the
-    destination, so destinations share sources if they can. This is LABOR-0 by sequential Poisson sampling,
-    which keeps fan-outs fixed (Ohlsson, "Sequential Poisson sampling", Journal of Official Statistics 14,
-    1998): each set of `fanout` neighbours of a vertex is equally likely, as in neighbour sampling, but the
-    sets of several vertices are not independent.
+    The random number of a source in layer l of a step has the key (seed, step, l, source) and does not depend
+    on the destination, so destinations share sources if possible. This is LABOR-0 by sequential Poisson
+    sampling, which keeps fan-outs fixed (Ohlsson, "Sequential Poisson sampling", Journal of Official
+    Statistics 14, 1998): each set of `fanout` neighbours of a vertex is equally likely, as in neighbour
+    sampling, but the sets of different vertices are not independent.
     """
 
     topology: Topology
@@ -101,15 +99,15 @@ _STEP_GRAIN = 128
 
 @dataclass(frozen=True, slots=True)
 class LaborImportanceSampler:
-    """Draws neighbours as LABOR-i does: fewer distinct sources for the variance of neighbour sampling.
+    """LABOR-i sampler: fewer distinct sources than neighbour sampling, at the same variance.
 
-    `iterations` times, every destination's factor is solved for the variance that neighbour sampling has, and
-    every source's importance is multiplied by the largest factor of its destinations. What is minimised so is
-    the number of distinct sources of all destinations of the step, so the draw depends on these: it is made
-    for a whole step (`hyrt.sampling`).
+    In each of `iterations` rounds, the factor of every destination is solved for the variance of neighbour
+    sampling, and the importance of every source is multiplied by the largest factor of its destinations. This
+    minimizes the number of distinct sources over all destinations of the step. The result therefore depends
+    on all destinations, and edges are sampled for a whole step at once (`hyrt.sampling`).
 
-    A destination keeps as many neighbours as its inclusion probabilities add up to, rounded, by sequential
-    Poisson sampling; weights are inverse probabilities, scaled to add up to the degree (Hajek's estimator).
+    The number of neighbours of a destination is the rounded sum of its inclusion probabilities (sequential
+    Poisson sampling). Weights are inverse probabilities, scaled to sum to the degree (Hajek's estimator).
     """
 
     graph: Graph
@@ -128,7 +126,7 @@ class LaborImportanceSampler:
     __repr__ = short_repr
 
     def draw(self, step: int, layer: int, vertices: Ids, workers: Workers) -> Hop:
-        """Draw the neighbours of all vertices of a step's layer, as `StepLayerSampler` says."""
+        """Sample the neighbours of all vertices of a step's layer, as in `StepLayerSampler`."""
         topology, fanout = self.graph.topology, self.fanouts[layer - 1]
         indptr, indices, num = topology.indptr, topology.indices, len(vertices)
         factors, counts = np.empty(num, np.float64), np.empty(num, np.int32)
@@ -164,11 +162,11 @@ class LaborImportanceSampler:
 
 @dataclass(frozen=True, slots=True)
 class WeightedLayerSampler:
-    """Draws `fanout` neighbours of each vertex, those of heavier edges more often.
+    """Weighted sampler of `fanout` neighbours per vertex, with heavier edges preferred.
 
-    What is drawn depends on (seed, step, layer, vertex). Without replacement it is priority sampling
-    (Duffield, Lund and Thorup, Journal of the ACM 54, 2007): as many edges as are asked for, and factors with
-    which sums over them are unbiased. A vertex with no more neighbours than that keeps all, with factor 1.
+    The result is a function of (seed, step, layer, vertex). Sampling without replacement is priority sampling
+    (Duffield, Lund and Thorup, Journal of the ACM 54, 2007): exactly `fanout` edges, with factors that make
+    sums unbiased. A vertex with at most `fanout` neighbours keeps all neighbours, with factor 1.
     """
 
     topology: Topology
@@ -188,7 +186,7 @@ class WeightedLayerSampler:
     def draw(
         self, step: int, layer: int, vertices: Ids, workers: Workers, pool: BufferPool, arrays: PooledArrays
     ) -> Hop:
-        """Draw the neighbours of some vertices, as `LayerSampler` says.
+        """Sample the neighbours of some vertices, as in `LayerSampler`.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Fan-outs by layer and relation, as settings give them."""
+"""Fan-outs per layer and relation, from settings."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from hyrt.graph.hetero.graph_types import Relation
 def resolve_relation_fanouts(
     fanouts: Sequence[int], overrides: Mapping[str, int | Sequence[int]], relations: Sequence[Relation]
 ) -> list[list[int]]:
-    """Return [L][R] fan-outs by layer and relation.
+    """Return the [L][R] fan-outs per layer and relation.
 
     Parameters
     ----------
     fanouts
-        [L] for relations of which nothing is given, the targets' layer first.
+        [L] default fan-outs for relations that are not in `overrides`, the targets' layer first.
     overrides
-        For some relations one number, or one a layer. A key is a relation's name, or the names of its source
-        type, itself and its destination type with slashes between them where several have its name.
+        Fan-outs of single relations: one number, or one number per layer. A key is a relation's name, or the
+        names of source type, relation and destination type, separated by slashes, if several relations have
+        the same name.
     relations
-        [R] those of the graph.
+        [R] the relations of the graph.
 
     Raises
     ------
     ConfigError
-        Naming a relation that there is not, that is given twice, or has not one fan-out a layer.
+        Names a relation that does not exist, is given twice, or does not have one fan-out per layer.
     """
     found = [list(fanouts) for _ in relations]
     by: dict[int, str] = {}

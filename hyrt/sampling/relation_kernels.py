@@ -1,6 +1,7 @@
-"""Compiled loops over the runs of rows whose edges are sorted by relation; disjoint ranges, no locks.
+"""Compiled loops over runs in rows whose edges are sorted by relation.
 
-A run is the edges of one relation into one vertex: they lie beside each other.
+A run consists of the edges of one relation into one vertex; these edges are contiguous. All kernels release
+the interpreter lock and write disjoint ranges.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg,unreachable"
@@ -14,9 +15,9 @@ from hyrt.runtime.numba_cache import nb
 from hyrt.runtime.rng import random_below, random_bits, vertex_stream
 from hyrt.sampling.kernels import FLOYD_LIMIT
 
-# Entries of a table of vertices that are asked for ahead of their use.
+# Prefetch distance in table entries.
 _AHEAD = 16
-# A run is walked so far before its end is searched for by halving.
+# Number of edges that are scanned linearly before a binary search for the end of the run.
 _WALKED = 16
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
@@ -24,7 +25,7 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 
 @_compile
 def find_run_end(types, first, last):
-    """Find the end of the run that begins at `first`, at most `last`."""
+    """Find the end of the run that begins at `first`; the end is at most `last`."""
     relation = types[first]
     near = min(first + _WALKED, last)
     at = first + 1
@@ -44,7 +45,9 @@ def find_run_end(types, first, last):
 
 @_compile
 def count_by_relation(indptr, types, vertices, fanouts, start, stop, degrees, counts):
-    """Count neighbours and samples of vertices[start:stop]; fan-outs [R] by relation, -1 all."""
+    """Count neighbours and sampled neighbours of vertices[start:stop]; [R] fan-outs by relation, -1 takes
+    all.
+    """
     for i in range(start, stop):
         if i + _AHEAD < stop:
             prefetch(indptr, np.int64(vertices[i + _AHEAD]))
@@ -62,7 +65,7 @@ def count_by_relation(indptr, types, vertices, fanouts, start, stop, degrees, co
 
 @_compile
 def _draw_run(first, degree, count, stream, positions, begin):
-    """Sample `count` of `degree` positions from `first` on without replacement: see `sample_neighbors`."""
+    """Sample `count` of `degree` positions, from `first` on, without replacement; see `sample_neighbors`."""
     if count <= FLOYD_LIMIT:
         for k in range(count):
             last = degree - count + k
@@ -99,7 +102,7 @@ def sample_by_relation(
     sampled_types,
     weights,
 ):
-    """Sample neighbours of vertices[start:stop], per relation uniformly without replacement."""
+    """Sample neighbours of vertices[start:stop] uniformly without replacement, separately per relation."""
     for i in range(start, stop):
         if i + _AHEAD < stop:
             prefetch(indptr, np.int64(vertices[i + _AHEAD]))
@@ -131,7 +134,7 @@ def sample_by_relation(
 
 @_compile
 def count_runs(indptr, types, runs, edges):
-    """Add up how many runs and edges of each relation [R] a block has."""
+    """Count the runs and the edges of each relation [R] in a block."""
     for i in range(len(indptr) - 1):
         at, last = indptr[i], indptr[i + 1]
         while at < last:
@@ -151,17 +154,17 @@ def split_runs(indptr, types, next_run, next_edge, run_indptr, run_rows, edge_nu
     Parameters
     ----------
     indptr, types
-        [n + 1] and [E], a block's edges, sorted by relation within a row.
+        [n + 1] and [E], the edges of a block, sorted by relation within a row.
     next_run, next_edge
-        [R] where the runs and the edges of each relation begin; overwritten.
+        [R] first run and first edge of each relation; overwritten.
     run_indptr
-        [P + 1] receives where the edges of each run start, of those in the new order.
+        [P + 1] output: offsets of the runs in the new edge order.
     run_rows
-        [P] receives the destination of each run.
+        [P] output: destination of each run.
     edge_numbers
-        [E] receives the number in the block of each edge in the new order.
+        [E] output: position in the block of each edge in the new order.
     row_indptr, row_runs
-        [n + 1] and [P] receive the runs of each destination.
+        [n + 1] and [P] output: the runs of each destination, as CSR.
     """
     placed = 0
     row_indptr[0] = 0

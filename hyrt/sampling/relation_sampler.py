@@ -25,18 +25,18 @@ _GRAIN = 1024
 
 
 class RelationSampler:
-    """Samples L blocks around shuffled targets, with neighbours of every relation into each vertex.
+    """Sampler of L blocks around shuffled targets, with neighbours of every relation into each vertex.
 
     The sampled neighbours of a vertex and relation are a function of (seed, step, layer, vertex, relation).
-    Edges of a destination stay sorted by relation, with the ratio of existing to sampled edges of the
-    relation as weight.
+    The edges of a destination stay sorted by relation. The weight of an edge is the number of existing edges
+    of the relation, divided by the number of sampled ones.
 
     Parameters
     ----------
     fanouts
-        [L, R] neighbours of each vertex by layer, the targets' first, and by relation; -1 takes all.
+        [L, R] fan-outs per layer, the targets' first, and per relation; -1 takes all neighbours.
     graph, targets, batch_size, seed, class_weights
-        The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`; the graph is typed.
+        See `hyrt.sampling.sampler_settings.SamplerSettings.build`; the graph is heterogeneous.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class RelationSampler:
                 "layer: give [layers, relations] numbers"
             )
         self._num_vertices = graph.num_vertices
-        # Counted from the input, as layers are.
+        # Layers are counted from the input.
         self._fanouts = np.array(by_layer, np.int64)[::-1]
         self._topology = graph.topology
         self._seed = seed
@@ -77,7 +77,7 @@ class RelationSampler:
         return self._order.batch(step)
 
     def exclude(self, step: int, excluded: ExcludedEdges | None) -> None:
-        """See `hyrt.sampling.excluded_edges.EdgeExcludingSampler`."""
+        """Exclude edges; see `hyrt.sampling.excluded_edges.EdgeExcludingSampler`."""
         self._blocks.exclude(excluded)
 
     def sample(

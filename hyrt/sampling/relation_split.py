@@ -1,4 +1,4 @@
-"""The edges of a block, numbered by relation."""
+"""Edges of a block, sorted by relation."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hyrt.sampling.relation_kernels import count_runs, split_runs
 
 @dataclass(slots=True)
 class RelationSplit:
-    """A block's edges by relation, and within it by destination.
+    """Edges of a block by relation, and within a relation by destination.
 
-    A run is the edges of one relation into one destination. Runs are numbered by relation, then destination.
-    What layers compute for a relation are rows of runs: a step from sources to `runs`, and one from there
-    to destinations through `sums`. Arrays are numpy's, or torch's where the block's are.
+    A run consists of the edges of one relation into one destination. Runs are numbered by relation, then by
+    destination. Layers compute one row per run: `runs` aggregates from sources to runs, and `sums` from runs
+    to destinations. Arrays are numpy arrays, or torch tensors if the block has torch tensors.
     """
 
     runs: Any
@@ -42,7 +42,7 @@ class RelationSplit:
 
     @property
     def sizes(self) -> list[int]:
-        """Return [R] runs of each relation."""
+        """Return the [R] numbers of runs per relation."""
         return [stop - start for start, stop in zip(self.starts[:-1], self.starts[1:], strict=True)]
 
     @property
@@ -80,9 +80,9 @@ def split_block(block: Block, num_relations: int) -> RelationSplit:
     Parameters
     ----------
     block
-        Its edges are sorted by relation within a destination, and `edge_types` has their relations.
+        A block whose edges are sorted by relation within each destination, with relations in `edge_types`.
     num_relations
-        Relations of the graph.
+        Number of relations of the graph.
     """
     types = block.checked.edge_types
     if types is None:
@@ -105,7 +105,7 @@ def split_block(block: Block, num_relations: int) -> RelationSplit:
         destinations=run_rows,
         sources=block.sources,
         num_src=block.num_src,
-        # All that a mean without weights divides by: what a run has here.
+        # The divisor of an unweighted mean: the number of sampled edges in the run.
         degrees=np.diff(run_indptr).astype(np.int32),
         source_degrees=block.source_degrees,
         layer=block.layer,
@@ -113,7 +113,7 @@ def split_block(block: Block, num_relations: int) -> RelationSplit:
         seed=block.seed,
     ).trusted()
     if block.run_weights is not None and block.edge_weights is not None:
-        # What a mean of weighted rows multiplies by, and the weights of all edges of a run.
+        # For weighted means: the edge weights, and the total weight of all edges of a run.
         runs.weights = None if block.weights is None else block.weights[edges]
         runs.edge_weights = block.edge_weights[edges]
         runs.weighted_degrees = block.run_weights[edges[run_indptr[:-1]]]
