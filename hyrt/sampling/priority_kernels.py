@@ -68,7 +68,7 @@ def push_bottom_k(ranks, positions, begin, size, capacity, rank, position):
 def sample_bottom_k(
     indptr, indices, vertices, offsets, key, probabilities, start, stop, ranks, positions, neighbors, weights
 ):
-    """Sample the neighbours of vertices[start:stop] with the smallest ranks: random number over probability."""
+    """Sample the neighbours of vertices[start:stop] with the smallest ranks (number over probability)."""
     for i in range(start, stop):
         first = indptr[vertices[i]]
         degree = indptr[vertices[i] + 1] - first
@@ -315,7 +315,7 @@ def sample_with_replacement(
 
 @_compile
 def scale_to_sums(sums, offsets, edge_weights, edges, weights):
-    """Scale the factors of each vertex's edges so that the sum of factors times edge weights equals `sums`."""
+    """Scale the factors of each vertex's edges so that factors times edge weights sum to `sums`."""
     for i in range(len(sums)):
         total = 0.0
         for k in range(offsets[i], offsets[i + 1]):

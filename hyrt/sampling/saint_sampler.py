@@ -1,4 +1,4 @@
-"""Random-walk subgraphs.
+"""Sampler of random-walk subgraphs.
 
 Zeng et al., "GraphSAINT: graph sampling based inductive learning method", ICLR 2020.
 """
@@ -34,25 +34,25 @@ from hyrt.sampling.subgraph_kernels import (
 )
 
 _GRAIN = 256
-# Subgraphs that are pre-sampled together: one bit each in a word a vertex.
+# Subgraphs that are pre-sampled together: one bit each in a 64-bit word per vertex.
 _ROUND = 64
 
 
 class SaintSampler:
-    """Samples induced subgraphs of random walks; a unit is one subgraph, known by its global number.
+    """Sampler of subgraphs induced by random walks; a unit is one subgraph, identified by its global number.
 
-    A subgraph holds the vertices that `roots` walks of `walk_length` steps meet, and all edges between them.
-    Walks start at training targets, drawn uniformly with replacement, and go from a vertex to the source of
-    one of its incoming edges, drawn uniformly; a vertex without any stays put. Walk i of a subgraph is drawn
-    with the key (seed, walk, subgraph, i, step of the walk), so the subgraph is the same beside whatever
-    others it is in a mini-batch.
+    A subgraph has the vertices that `roots` walks of `walk_length` steps visit, and all edges between these
+    vertices. Walks start at training targets, sampled uniformly with replacement. Each step goes to the
+    source of a uniformly sampled incoming edge; a walk at a vertex without incoming edges stays there. Walk i
+    of a subgraph is sampled with the key (seed, walk, subgraph, i, step of the walk), so a subgraph does not
+    depend on the other subgraphs of its mini-batch.
 
-    The subgraphs of one mini-batch are a disjoint union: a vertex that is in two of them has two rows. All
-    blocks are the same square adjacency, but that the last has only the targets as destinations; for this the
-    rows start with the targets of all subgraphs.
+    The subgraphs of one mini-batch form a disjoint union: a vertex that is in two subgraphs has two rows. All
+    blocks are the same square adjacency, except that the last block has only the targets as destinations; the
+    rows therefore start with the targets of all subgraphs.
 
-    Both normalisations of the paper's section 3.2 rest on counts over N subgraphs that are sampled beforehand
-    (with draws of their own), in how many vertex v is (C_v) and in how many edge (u, v) (C_uv):
+    Both normalisations of the paper's section 3.2 are based on counts over N pre-sampled subgraphs (with
+    separate random streams): C_v is the number of subgraphs with vertex v, C_uv the number with edge (u, v).
 
     - aggregator: a sum over in-neighbours u of v weighs u by C_v / C_uv, an estimate of 1 / P(u in | v in),
       so that its expectation, given that v is in the subgraph, is the full-graph sum (`Block.weights`);
@@ -60,28 +60,27 @@ class SaintSampler:
       sum over one subgraph has the mean loss over all targets as its expectation, and a mini-batch's
       `normalizer` is its number of subgraphs.
 
-    Both ratios are taken as (a + 1) / (b + 1). For b of a binomial distribution (a, p) the expectation of
-    this is (1 - (1 - p)^(a + 1)) / p: nearly unbiased, while a / b is too large on average; and it is finite
-    for a vertex or an edge that was never met beforehand (other implementations put a constant there and clip
-    the ratio).
-
-    Pre-sampling ends when the targets have been met `coverage` times on average, as in the authors' code. It
-    keeps 4 bytes an edge and a vertex for the counts.
+    Both ratios are computed as (a + 1) / (b + 1). For b from a binomial distribution (a, p) the expectation
+    is (1 - (1 - p)^(a + 1)) / p, which is nearly unbiased, while a / b is too large on average. It is also
+    finite for vertices and edges that were never pre-sampled (other implementations use a constant for these
+    and clip the ratio).
+    Pre-sampling ends when the targets have been visited `coverage` times on average, as in the authors' code.
+    The counts take 4 bytes per edge and per vertex.
 
     Parameters
     ----------
     graph, targets, layers, seed, class_weights
-        The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
+        See `hyrt.sampling.sampler_settings.SamplerSettings.build`.
     roots
-        Walks of a subgraph.
+        Number of walks per subgraph.
     walk_length
-        Steps of a walk; a subgraph has at most roots * (walk_length + 1) vertices.
+        Number of steps per walk; a subgraph has at most roots * (walk_length + 1) vertices.
     units_per_step
-        Subgraphs of a step.
+        Number of subgraphs per step.
     coverage
-        How often a target is met by the pre-sampled subgraphs on average.
+        Average number of pre-sampled subgraphs per target.
     workers
-        The team of threads that pre-samples; the calling thread alone by default.
+        Worker team that pre-samples; by default only the calling thread.
 
     Raises
     ------
@@ -134,10 +133,10 @@ class SaintSampler:
         self.num_presampled = self._presample(coverage, workers or Workers(1, "presample"))
 
     def steps_per_epoch(self) -> int:
-        """Targets / (roots * walk_length * units_per_step), rounded up.
+        """Return the number of targets / (roots * walk_length * units_per_step), rounded up.
 
-        This is the authors' count: in an epoch the walks make as many steps as there are targets, which does
-        not mean that each is met.
+        This is the authors' definition: the walks of an epoch make as many steps as there are targets, which
+        does not imply that each target is visited.
         """
         return -(-len(self._targets) // (self._roots * self._walk_length * self._units_per_step))
 
@@ -218,7 +217,9 @@ class SaintSampler:
         return batch
 
     def _walk(self, purpose: int, subgraph: int, workers: Workers) -> Ids:
-        """[roots * (walk_length + 1)] the vertices that a subgraph's walks meet, with repeats."""
+        """Return the [roots * (walk_length + 1)] vertices that the walks of a subgraph visit, with
+        duplicates.
+        """
         topology = self._graph.topology
         visited: Ids = self._pool.take(self._roots * (self._walk_length + 1), self.ids)
         key = stream_key(self._seed, purpose, subgraph, 0)
@@ -232,7 +233,9 @@ class SaintSampler:
         return visited
 
     def _presample(self, coverage: int, workers: Workers) -> int:
-        """Count vertices and edges over subgraphs until the targets are covered; how many there were."""
+        """Count vertices and edges over subgraphs until the targets are covered; return the number of
+        subgraphs.
+        """
         topology = self._graph.topology
         members = np.empty(topology.num_vertices, np.uint64)
         counts = (self._vertex_counts, self._edge_counts)
@@ -254,7 +257,7 @@ class SaintSampler:
         return num
 
     def _find_vertices(self, units: Ids, workers: Workers) -> tuple[list[tuple[Ids, int]], int]:
-        """Vertices of each subgraph, targets first, with its number of targets; and the targets of all."""
+        """Return each subgraph's vertices, targets first, with its number of targets; and all targets."""
         subgraphs = []
         total = 0
         for unit in units:
@@ -274,7 +277,9 @@ class SaintSampler:
         workers: Workers,
         work: Callable[[Ids, int, int], None],
     ) -> None:
-        """Run `work(vertices, start, stop)` over each subgraph, while `_local` has its rows of the union."""
+        """Run `work(vertices, start, stop)` for each subgraph, while `_local` has the subgraph's rows in the
+        union.
+        """
         target_row, other_row = 0, num_targets
         for vertices, targets in subgraphs:
             assign_rows(vertices, targets, target_row, other_row, self._local, sources)

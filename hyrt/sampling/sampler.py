@@ -1,6 +1,4 @@
-"""Interface of a sampler, and the sampled neighbours of one hop with the weights and features of
-their edges.
-"""
+"""Interface of a sampler, and the sampled neighbours of one hop with edge weights and edge features."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ class EdgeValues:
     __repr__ = short_repr
 
     def select(self, edges: NDArray[Any]) -> EdgeValues:
-        """Return the values of some of the edges, by position."""
+        """Return the weights and features of some of the edges, by position."""
         return EdgeValues(*(None if each is None else each[edges] for each in (self.weights, self.features)))
 
 
@@ -56,18 +54,18 @@ def gather_edge_values(
     topology
         The edges of the graph.
     vertices, offsets, neighbors
-        [n], [n + 1] and [E] destinations, where the edges of each start, and the sources of the edges.
+        [n], [n + 1] and [E]: destinations, offsets of their edges, and sources of the edges.
     workers
-        The team of threads that gathers.
+        Worker team that gathers.
     arrays
-        Where the memory of the result is taken from.
+        Allocates the arrays of the result.
     edges
-        [E] the numbers of the edges in the graph; by default they are looked up by their ends.
+        [E] positions of the edges in the topology; by default, edges are looked up by source and destination.
 
     Raises
     ------
     DataError
-        If an edge is looked up that is not the only one between its ends, or whose row is not sorted.
+        If an edge that must be looked up is not unique, or its row is not sorted.
     """
     if not topology.has_edge_values:
         return EdgeValues()
@@ -114,7 +112,7 @@ def _gather(
 
 
 class Sampler(Protocol):
-    """Turns the work of a step into mini-batches.
+    """Interface of a sampler, which divides the work of a step into mini-batches.
 
     A step consists of units that can be assigned to any trainer: single targets if a mini-batch can be split
     anywhere, otherwise whole subgraphs. The sampled edges of a unit depend only on the seed and the step,
@@ -122,32 +120,30 @@ class Sampler(Protocol):
     """
 
     def steps_per_epoch(self) -> int:
-        """Return the number of steps that cover every training target (once, if the sampler visits each
-        once).
-        """
+        """Return the number of steps per epoch, which covers all training targets if each is visited once."""
         ...
 
     def units(self, step: int) -> Ids:
-        """Return [n] units of a step in the order in which they are split. The last step may have fewer."""
+        """Return the [n] units of a step in splitting order; the last step may have fewer."""
         ...
 
     def sample(
         self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None
     ) -> MiniBatch:
-        """Sample the mini-batch of some of a step's units.
+        """Sample the mini-batch of some units of a step.
 
         Parameters
         ----------
         step
             Step of the run, counted from 0.
         units
-            A piece of `units(step)`.
+            Some of the units of `units(step)`.
         workers
-            The team of threads that runs the chunks.
+            Worker team that runs the chunks.
         in_place
-            Leave the first block's sources unlabelled, to be read from the feature matrix in place.
+            Whether the first block keeps vertex ids as its sources and reads the feature matrix in place.
         hops
-            Draws the neighbours in place of the host; only where mini-batches are made of hops.
+            Device sampler to use instead of the host; only for samplers that build mini-batches from hops.
         """
         ...
 
@@ -183,21 +179,21 @@ class Hop:
 
 
 class HopSampler(Protocol):
-    """Samples the neighbours of one layer on a device, with the same bits as on the host."""
+    """Sampler of one layer's neighbours on a device, with bitwise the same result as on the host."""
 
     def draw(self, vertices: Ids, fanout: int, key: np.uint64, *, relabel: bool) -> Hop:
-        """Sample neighbours.
+        """Sample neighbours of some vertices.
 
         Parameters
         ----------
         vertices
             [n] distinct vertices.
         fanout
-            Neighbours of each; -1 takes all.
+            Number of neighbours per vertex; -1 takes all.
         key
-            The key from `hyrt.runtime.rng.stream_key`.
+            Key from `hyrt.runtime.rng.stream_key`.
         relabel
-            Whether sources and columns are wanted, if the sampler can make them.
+            Whether to compute sources and columns, if the device supports it.
         """
         ...
 

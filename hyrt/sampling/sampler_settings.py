@@ -1,6 +1,4 @@
-"""Base class of the sampler settings, which also describes a kind of sampler to the rest of hyrt, and the
-registry of kinds.
-"""
+"""Base class of sampler settings, which describes a sampler kind to hyrt; registry of kinds."""
 
 from __future__ import annotations
 
@@ -25,9 +23,9 @@ if TYPE_CHECKING:
 class SamplerSettings(Section):
     """Settings section `sampler` of one kind of sampler.
 
-    A kind derives a class, adds its settings as fields and overrides what differs. The class is declared in
-    the entry-point group `hyrt.samplers` under the kind's name. It must be quick to import, since every
-    command that reads settings imports it; import slow dependencies in `build`.
+    Each kind derives a class, declares its settings as fields, and overrides methods as needed. The class is
+    registered in the entry-point group `hyrt.samplers` under the name of the kind. It must be quick to
+    import, because every command that reads settings imports it; import slow dependencies in `build`.
     """
 
     unit: ClassVar[str] = "target"
@@ -61,7 +59,7 @@ class SamplerSettings(Section):
     `evaluate.mode=sampled`."""
 
     def fanouts(self, layers: int) -> list[int]:
-        """Return the fan-out of each layer, the targets' first."""
+        """Return the fan-out of each layer, the targets' layer first."""
         return [25, 10, 10, 10, *[2] * (layers - 4)][:layers] if self.fanout is None else self.fanout
 
     def check(self, layers: int) -> None:
@@ -93,49 +91,49 @@ class SamplerSettings(Section):
 
     @property
     def draws_on_device(self) -> bool:
-        """Return whether devices that can sample do so for their own mini-batches."""
+        """Return whether devices that support sampling sample their own mini-batches."""
         return False
 
     @property
     def draws_whole_steps(self) -> bool:
-        """Return whether edges are sampled for all targets of a step at once, so that mini-batches of
-        other targets cannot be sampled.
-        """
+        """Return whether edges are sampled once per step, for all of the step's targets and no others."""
         return False
 
     @property
     def reads_edge_weights(self) -> bool:
-        """Return whether sampling uses edge weights; otherwise the model must multiply by them."""
+        """Return whether sampling accounts for edge weights; if not, the model must multiply by the edge
+        weights.
+        """
         return False
 
     def describe(self, layers: int, batch_size: int) -> str:
-        """Return a short description for the line that shows what is trained."""
+        """Return a short description for the line that summarizes the run."""
         return f"{self.kind} sampler · batch {batch_size}"
 
     def expected_sizes(
         self, degrees: DegreeDistribution, *, layers: int, num_targets: int, units: float
     ) -> BlockSizes | None:
-        """Return the expected sizes of a mini-batch, from the degree distribution only.
+        """Return the expected sizes of a mini-batch, computed only from the degree distribution.
 
         Parameters
         ----------
         degrees
-            Numbers of vertices and edges, and the degree distribution.
+            Number of vertices, number of edges, and degree distribution.
         layers
             Number of blocks.
         num_targets
             Number of training vertices of the graph.
         units
-            Number of units of the mini-batch, not necessarily whole.
+            Number of units of the mini-batch, not necessarily an integer.
 
         Returns
         -------
-        The sizes, or None if they are unknown: then only runs on an open graph can be predicted.
+        The sizes, or None if unknown; in that case, predictions require an open graph.
         """
         return None
 
     def units_per_epoch(self, num_targets: int) -> int:
-        """Return the number of units of an epoch."""
+        """Return the number of units per epoch."""
         return num_targets
 
     def batch_sizes(self, batch: MiniBatch, units: int) -> BlockSizes:
@@ -149,7 +147,9 @@ class SamplerSettings(Section):
         )
 
     def persistent_bytes(self, num_vertices: float, num_edges: float) -> float:
-        """Return the bytes of the sampler's own arrays during the whole run, without the graph."""
+        """Return the size in bytes of the arrays that the sampler holds during the whole run, without the
+        graph.
+        """
         return 0.0
 
     @abstractmethod
@@ -170,15 +170,15 @@ class SamplerSettings(Section):
         graph
             The graph to train on.
         targets
-            [n] the vertices to train on, distinct and at least one.
+            [n] training vertices, distinct and not empty.
         layers
-            The blocks of a mini-batch.
+            Number of blocks per mini-batch.
         batch_size
-            The setting `data.batch_size`.
+            Value of the setting `data.batch_size`.
         seed
-            The seed of all draws.
+            Seed of all random streams.
         class_weights
-            [C] float32 factors on the losses by class, or None.
+            [C] float32 loss weight of each class, or None.
         """
 
 

@@ -1,4 +1,4 @@
-"""Bounded subgraphs around targets.
+"""Sampler of bounded subgraphs around targets.
 
 Zeng et al., "Decoupling the depth and scope of graph neural networks", NeurIPS 2021 (ShaDow-GNN).
 """
@@ -23,21 +23,21 @@ _GRAIN = 16
 
 
 class ShadowSampler:
-    """Samples a subgraph around each target; a unit is one target.
+    """Sampler of a subgraph around each target; a unit is one target.
 
-    A target's subgraph has the target, `fanout` neighbours of it, as many of each of these, and so on for
-    `hops` hops, and all edges between them. All layers of the model run on it. It is drawn with keys (seed,
-    step, hop, vertex), and knows nothing of the other targets: a vertex that is in two subgraphs has two
-    rows.
+    The subgraph of a target has the target, `fanout` of its neighbours, `fanout` neighbours of each of these
+    neighbours, and so on for `hops` hops, and all edges between these vertices. All layers of the model run
+    on the subgraph. It is sampled with the keys (seed, step, hop, vertex), independently of the other
+    targets: a vertex that is in two subgraphs has two rows.
 
     Parameters
     ----------
     layers
-        The blocks of a mini-batch.
+        Number of blocks per mini-batch.
     hops, fanout
-        How far a subgraph reaches, and how many neighbours each of its vertices adds.
+        Number of hops of a subgraph, and number of neighbours that each of its vertices adds.
     graph, targets, batch_size, seed, class_weights
-        The arguments of `hyrt.sampling.sampler_settings.SamplerSettings.build`.
+        See `hyrt.sampling.sampler_settings.SamplerSettings.build`.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ShadowSampler:
     def sample(
         self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None
     ) -> MiniBatch:
-        """As `Sampler.sample`.
+        """Sample a mini-batch; see `Sampler.sample`.
 
         Raises
         ------

@@ -1,6 +1,6 @@
 """Compiled loops over subgraphs and random walks.
 
-All release the interpreter lock and write disjoint ranges.
+All kernels release the interpreter lock and write disjoint ranges.
 """
 
 # mypy: disable-error-code="no-untyped-def", disallow-untyped-decorators=False
@@ -16,13 +16,13 @@ from hyrt.sampling.kernels import sample_neighbors
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-# Looking a member up in a sorted row costs about as much as this many steps along the row.
+# Cost of a lookup in a sorted row, in steps of a linear scan along the row.
 _SEARCH = 12
 
 
 @_compile
 def count_columns(indptr, indices, vertices, local, counts, start, stop):
-    """Count edges into vertices[start:stop] from vertices that `local` numbers."""
+    """Count the edges into vertices[start:stop] from vertices that have a number in `local`."""
     for i in range(start, stop):
         v = vertices[i]
         count = 0
@@ -34,7 +34,7 @@ def count_columns(indptr, indices, vertices, local, counts, start, stop):
 
 @_compile
 def write_columns(indptr, indices, vertices, local, offsets, columns, start, stop):
-    """Write the columns of these edges in row order."""
+    """Write the columns of the counted edges in row order."""
     for i in range(start, stop):
         v = vertices[i]
         at = offsets[local[v]]
@@ -47,7 +47,7 @@ def write_columns(indptr, indices, vertices, local, offsets, columns, start, sto
 
 @_compile
 def rows_ascend(indptr, indices):
-    """Return whether the columns of every row ascend; duplicates are allowed."""
+    """Return whether the columns of every row are ascending; duplicates are allowed."""
     for v in range(len(indptr) - 1):
         for e in range(indptr[v] + 1, indptr[v + 1]):
             if indices[e] < indices[e - 1]:
@@ -57,7 +57,7 @@ def rows_ascend(indptr, indices):
 
 @nb.njit(inline="always", cache=True, nogil=True)
 def find_slot(table, shift, members, vertex):
-    """Find the slot of a vertex, or the free slot for it, in an open-addressed hash table."""
+    """Find a vertex's slot, or the free slot for it, in an open-addressed hash table."""
     slot = np.int64((np.uint64(vertex) * _GOLDEN) >> shift)
     while table[slot] >= 0 and members[table[slot]] != vertex:
         slot = (slot + 1) & (len(table) - 1)
@@ -66,7 +66,7 @@ def find_slot(table, shift, members, vertex):
 
 @_compile
 def make_table(capacity):
-    """Return an empty hash table for `max_rows` members, and the shift of the hash."""
+    """Return an empty hash table for `max_rows` members, and the bit shift of its hash function."""
     bits = 3
     while (1 << bits) < 2 * capacity:
         bits += 1
@@ -122,7 +122,7 @@ def write_induced_edges(
     offsets,
     columns,
 ):
-    """Count or write the edges between the members of each subgraph of start..stop-1."""
+    """Count or write the edges between the members of each of the subgraphs start..stop-1."""
     table, shift = make_table(max_members)
     for i in range(start, stop):
         found, num = members[i], counts[i]
@@ -170,7 +170,7 @@ def count_ones(bits):
 
 @_compile
 def random_walks(indptr, indices, starts, length, key, start, stop, visited):
-    """Run random walks start..stop-1 of a subgraph, from random `starts` against the edge direction."""
+    """Run random walks start..stop-1 of a subgraph against the edge direction, from random `starts`."""
     for i in range(start, stop):
         stream = vertex_stream(key, np.uint64(i))
         v = starts[random_below(random_bits(stream, np.uint64(0)), np.uint64(len(starts)))]
@@ -196,7 +196,7 @@ def mark_members(visited, subgraph, members):
 
 @_compile
 def count_members(indptr, indices, members, start, stop, vertex_counts, edge_counts):
-    """Add the subgraphs of `members` that hold each vertex of start..stop-1, and each of its edges."""
+    """Count the subgraphs of `members` that have each vertex of start..stop-1, and each of its edges."""
     for v in range(start, stop):
         mine = members[v]
         if mine == 0:
@@ -234,7 +234,7 @@ def collect_distinct(visited, is_target, local, vertices):
 
 @_compile
 def assign_rows(vertices, num_targets, target_row, other_row, local, sources):
-    """Give a subgraph its rows of the union: its targets from `target_row` on, the rest from `other_row`."""
+    """Assign rows of the union to a subgraph: targets from `target_row` on, others from `other_row`."""
     for i in range(len(vertices)):
         row = target_row + i if i < num_targets else other_row + i - num_targets
         local[vertices[i]] = row
@@ -243,7 +243,7 @@ def assign_rows(vertices, num_targets, target_row, other_row, local, sources):
 
 @_compile
 def reset_rows(vertices, local):
-    """Set `local` back to -1."""
+    """Reset `local` to -1."""
     for i in range(len(vertices)):
         local[vertices[i]] = -1
 

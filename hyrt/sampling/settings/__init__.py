@@ -1,1 +1,1 @@
-"""TODO."""
+"""Settings of the built-in samplers; one file per sampler."""

@@ -1,4 +1,4 @@
-"""The settings of Cluster-GCN's parts, and what follows from them."""
+"""Settings of Cluster-GCN sampling, with derived sizes and estimates."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 
 class ClusterSettings(SamplerSettings):
-    """Parts of the graph with few edges between them (Cluster-GCN); a step has a fixed number of groups of
-    them.
-    """
+    """Parts of the graph with few edges between parts (Cluster-GCN); a unit is a group of parts."""
 
     unit: ClassVar[str] = "group of parts"
     units_setting: ClassVar[str] = "sampler.groups"
@@ -49,7 +47,7 @@ class ClusterSettings(SamplerSettings):
         return f"Cluster-GCN {self.groups} x {self.parts_per_group} of {self.parts} parts by {self.method}"
 
     def units_per_epoch(self, num_targets: int) -> int:
-        """All groups, where every part has training vertices."""
+        """Return the number of groups, if every part has training vertices."""
         return -(-min(self.parts, max(num_targets, 1)) // self.parts_per_group)
 
     def expected_sizes(
@@ -58,8 +56,8 @@ class ClusterSettings(SamplerSettings):
         from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
 
         share = min(self.parts_per_group / self.parts, 1.0)
-        # By chance, an edge stays inside with the share of the graph that is there; METIS is taken to cut
-        # half.
+        # For a random partition, an edge is inside a group with a probability equal to the group's share of
+        # the graph; METIS is assumed to cut half of the edges.
         inside = max(share, 0.5) if self.method in ("metis", "volume") else share
         vertices, edges = (units * share * count for count in (degrees.num_vertices, degrees.num_edges))
         targets = units * share * num_targets

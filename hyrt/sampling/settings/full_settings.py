@@ -1,4 +1,4 @@
-"""The settings of full-graph training, and what follows from them."""
+"""Settings of full-graph training, with derived sizes and estimates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class FullSettings(SamplerSettings):
-    """The whole graph in every step: exact gradients, one step an epoch."""
+    """Full-graph training, with the whole graph in every step: exact gradients, one step per epoch."""
 
     unit: ClassVar[str] = "whole graph"
     units_setting: ClassVar[str] = "the units of a full-graph step"

@@ -1,4 +1,4 @@
-"""The settings of LABOR, and what follows from them."""
+"""Settings of LABOR sampling, with derived sizes and estimates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class LaborSettings(SamplerSettings):
-    """Layer-neighbour sampling: `fanout` neighbours of each vertex, as far as possible the same ones."""
+    """Layer-neighbour sampling: `fanout` neighbours per vertex, shared between vertices if possible."""
 
     iterations: Annotated[int, Field(ge=0, le=20), NotBool] = 0
     """The number of rounds that compute the importance of sources. With 0 (LABOR-0), every source has one

@@ -1,4 +1,4 @@
-"""The settings of layer-wise sampling, and what follows from them."""
+"""Settings of layer-wise sampling, with derived sizes and estimates."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def check_no_edge_types(graph: Graph, kind: str) -> None:
-    """Refuse edges with types, which some samplers do not carry.
+    """Raise an error for edge types, which some samplers do not support.
 
     Raises
     ------
     ConfigError
-        Naming the graph and the kind.
+        Names the graph and the sampler kind.
     """
     from hyrt.sampling.checks import check_graph
 
@@ -37,7 +37,7 @@ def check_no_edge_types(graph: Graph, kind: str) -> None:
 
 
 class FastGcnSettings(SamplerSettings):
-    """FastGCN: sources that are drawn for each layer among all vertices of the graph."""
+    """FastGCN: the sources of each layer are sampled from all vertices of the graph."""
 
     layer_size: Count = 512
     """The number of sources that are drawn for each layer, on average. Those among them that have no edge to
@@ -84,7 +84,7 @@ class FastGcnSettings(SamplerSettings):
 
 
 class LadiesSettings(SamplerSettings):
-    """LADIES: sources that are drawn for each layer among the neighbours of the step's destinations."""
+    """LADIES: the sources of each layer are sampled from the neighbours of the step's destinations."""
 
     layer_size: Count = 512
     """The number of sources that are drawn for each layer of a step, on average."""

@@ -1,4 +1,4 @@
-"""The settings of node-wise neighbour sampling, and what follows from them."""
+"""Settings of node-wise neighbour sampling, with derived sizes and estimates."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 
 class NeighborSettings(SamplerSettings):
-    """Node-wise sampling without replacement: `fanout` neighbours of each vertex, layer by layer; in typed
-    graphs, of each relation into it.
-    """
+    """Node-wise sampling without replacement: `fanout` neighbours per vertex and layer, and per relation."""
 
     on_device: bool = False
     """Let each trainer whose device can sample draw the neighbours of its own mini-batches. The sampled edges

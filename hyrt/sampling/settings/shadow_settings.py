@@ -1,4 +1,4 @@
-"""The settings of ShaDow's bounded subgraphs, and what follows from them."""
+"""Settings of ShaDow's bounded subgraphs, with derived sizes and estimates."""
 
 from __future__ import annotations
 

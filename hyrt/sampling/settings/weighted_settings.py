@@ -1,4 +1,4 @@
-"""The settings of weighted neighbour sampling, and what follows from them."""
+"""Settings of weighted neighbour sampling, with derived sizes and estimates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class WeightedSettings(SamplerSettings):
-    """`fanout` neighbours of each vertex, drawn by the weights of edges (`edge_weight` of the data)."""
+    """Sampling of `fanout` neighbours per vertex by edge weight (the `edge_weight` of the data)."""
 
     replacement: bool = False
     """Draw with replacement, so that the same edge may be drawn several times."""
@@ -38,7 +38,7 @@ class WeightedSettings(SamplerSettings):
     def expected_sizes(
         self, degrees: DegreeDistribution, *, layers: int, num_targets: int, units: float
     ) -> BlockSizes:
-        """As of neighbour sampling: weights are taken to be nearly equal."""
+        """Return the sizes of neighbour sampling: edge weights are assumed to be nearly equal."""
         from hyrt_perfmodel.sizes.expected_sizes import expected_sizes
 
         return expected_sizes(degrees, self.fanouts(layers), units)
