@@ -28,7 +28,7 @@ from hyrt.runtime.workers import Workers
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScaledRows:
-    """Rows that stay where they are, of which a reader gets some columns, scaled."""
+    """Row source that selects and scales columns of another row source on read, without copying it."""
 
     source: RowSource
     """The rows as they are stored."""
@@ -73,33 +73,33 @@ _SHOWN = 5
 
 
 def _ignore(line: str) -> None:
-    """Ignore a line."""
+    """Ignore a report line (default callback)."""
 
 
 def conform(
     graph: Graph, schema: RunSchema, report: ReportLine = _ignore, *, uses_labels: bool = True
 ) -> Graph:
-    """Return a graph in the form that a run was trained on.
+    """Convert a graph into the form that a run was trained on.
 
-    Feature columns and edge columns are put into the run's order by their names, features are scaled with
-    the run's numbers, classes and edge types get the run's numbers. The graph that the run was trained on
-    comes out as it was in training.
+    Feature columns and edge columns are put into the run's order by name, features are scaled with the run's
+    fitted numbers, and classes and edge types are numbered as in the run. The run's training graph is
+    converted into exactly the form that it had in training.
 
     Parameters
     ----------
     graph
-        The graph, with features as they are in its dataset; it may have no labels, or other classes.
+        The graph, with features as stored in its dataset; it may have no labels, or other classes.
     schema
-        The schema of the run.
+        Schema of the run.
     report
-        Takes a line for each thing that is left out.
+        Receives one line for each item that is left out.
     uses_labels
-        Whether the labels are going to be used, so that those that are left out are said.
+        Whether the labels will be used; if true, labels that are left out are reported.
 
     Raises
     ------
     DataError
-        If the graph lacks something that the model reads, naming the differences.
+        If the graph lacks data that the model reads; names the differences.
     """
     graph = _with_types(graph, schema, report)
     topology = _conformed_edges(graph, schema, report)
@@ -123,21 +123,21 @@ def conform(
         made = to_graph(changed[""])
     else:
         made = to_graph(replace(data, tables={**data.tables, **changed}))
-    # Topology and vertices keep what was computed of them.
+    # Keep the values that topology and vertices have cached.
     features = made.vertices.features
     return replace(graph.with_features(features), scalings=made.scalings)
 
 
 def find_embedding_rows(graph: Graph, schema: RunSchema) -> dict[int, NDArray[np.int64]]:
-    """Return, by the number of each type without features, the learned row of each vertex of a graph.
+    """Return, by the index of each type without features, the learned row index of each vertex of a graph.
 
-    Vertices are found by their ids, or by their numbers if they have none. If neither the run nor the graph
-    has ids, the vertices are taken to be the ones of the training, in their order.
+    Vertices are matched by id, or by number if they have no ids. If neither the run nor the graph has ids,
+    the vertices are assumed to be the training vertices in the same order.
 
     Raises
     ------
     DataError
-        If a vertex was not there in training, so that no row was learned for it.
+        If a vertex did not exist in training, so that no row was learned for it.
     """
     found: dict[int, NDArray[np.int64]] = {}
     if graph.types is None:
@@ -156,7 +156,7 @@ def find_embedding_rows(graph: Graph, schema: RunSchema) -> dict[int, NDArray[np
                 )
             found[number] = np.arange(count)
             continue
-        # Vertices without ids are known by their numbers.
+        # Vertices without ids are identified by their numbers.
         ids = tuple(map(str, range(count))) if ids is None else ids
         known = tuple(map(str, range(table.count or 0))) if known is None else known
         places = {each: place for place, each in enumerate(known)}
@@ -173,7 +173,7 @@ def find_embedding_rows(graph: Graph, schema: RunSchema) -> dict[int, NDArray[np
 
 
 def _with_types(graph: Graph, schema: RunSchema, say: ReportLine) -> Graph:
-    """The graph with types and relations in the run's order; a relation that is not there has no edges."""
+    """Return the graph with types and relations in the run's order; a missing relation gets no edges."""
     types = graph.types
     if (types is not None) != schema.is_hetero:
         has, had = ("types", "one type") if types is not None else ("one type", "types")
@@ -209,7 +209,7 @@ def _with_types(graph: Graph, schema: RunSchema, say: ReportLine) -> Graph:
 
 
 def _in_type_order(graph: Graph, types: GraphTypes, wanted: list[str], known: list[Relation]) -> Graph:
-    """The same graph with types and relations in another order; vertices keep their original numbers."""
+    """Return the graph with types and relations reordered; vertices keep their original numbers."""
     if graph.topology.edge_features is not None or graph.topology.edge_times is not None:
         raise DataError(
             f"{graph.name}: its edges have features or times, and its types or relations are not in the "
@@ -240,7 +240,7 @@ def _in_type_order(graph: Graph, types: GraphTypes, wanted: list[str], known: li
 
 
 def _conformed_edges(graph: Graph, schema: RunSchema, say: ReportLine) -> Topology:
-    """The edges with the weights, types and features that the run was trained on, and no others."""
+    """Return the edges with only the weights, types and features that the run was trained on."""
     topology, name = graph.topology, graph.name
     weights, features, types = topology.edge_weights, topology.edge_features, topology.edge_types
     if schema.has_edge_weights and weights is None:
@@ -304,7 +304,7 @@ def _conformed_edge_types(graph: Graph, schema: RunSchema, say: ReportLine) -> A
 def _conformed_rows(
     given: Dataset, table: TableSchema, names: Sequence[str] | None, where: str, say: ReportLine
 ) -> Dataset:
-    """The feature rows of one type: the run's columns, scaled with the run's numbers."""
+    """Return the feature rows of one type, with the run's columns and the run's scaling."""
     assert table.width is not None
     width = given.rows.shape[1] if given.rows is not None else int(given.arrays["feat_shape"][1])
     order = _column_order(table.columns, names, table.width, width, where, say)
@@ -343,7 +343,7 @@ def _column_order(
     where: str,
     say: ReportLine,
 ) -> NDArray[np.int64] | None:
-    """Return [width] the place of each of the run's columns in the data; None if they are in place."""
+    """Return the [width] positions of the run's columns in the data; None if the order is the same."""
     if known is None or given is None or len(given) != given_width:
         if given_width != width:
             raise DataError(
@@ -371,7 +371,7 @@ def _column_order(
 
 
 def _with_columns(data: Dataset, order: NDArray[np.int64], where: str) -> Dataset:
-    """The features of one table with some of the columns, in another order."""
+    """Return the features of one table with some of the columns, in another order."""
     scaling = tuple(step.take(order) for step in data.scaling)
     rows = data.rows
     if rows is not None:
@@ -397,7 +397,9 @@ def _with_columns(data: Dataset, order: NDArray[np.int64], where: str) -> Datase
 
 
 def _relabelled(graph: Graph, schema: RunSchema, say: ReportLine) -> Graph:
-    """The graph with labels of the run's kind and numbers; what the run cannot predict is no label."""
+    """Return the graph with labels converted to the run's numbering; values that the run cannot predict get
+    no label.
+    """
     if schema.predicts_links:
         return graph
     vertices, given = graph.vertices, graph.vertices.label_kind
@@ -438,7 +440,7 @@ def _no_labels(count: int, schema: RunSchema) -> Array:
 
 
 def _renumbered(graph: Graph, schema: RunSchema, say: ReportLine) -> Array:
-    """Classes with the numbers of the run: by their names, or by their numbers if they have none."""
+    """Return the class labels with the run's numbers, matched by class name, or by number without names."""
     labels, names = graph.labels, graph.names.classes
     highest = int(labels.max())
     known = tuple(schema.class_name(number) for number in range(schema.outputs))
@@ -446,7 +448,7 @@ def _renumbered(graph: Graph, schema: RunSchema, say: ReportLine) -> Array:
     if names is None and schema.classes is not None:
         used = [given[number] for number in np.unique(labels[labels >= 0]).tolist()]
         if not set(used) <= set(known):
-            # The names are no numbers.
+            # The class names are not numbers.
             known = tuple(map(str, range(schema.outputs)))
         read_as = [f"{number} as {schema.classes[at]}" for at, number in enumerate(known)]
         say(f"{graph.name}: its classes have no names: {_some(read_as)}")
@@ -468,7 +470,9 @@ def _renumbered(graph: Graph, schema: RunSchema, say: ReportLine) -> Array:
 
 
 def _with_label_columns(graph: Graph, schema: RunSchema, say: ReportLine) -> Array:
-    """Flags or numbers with the columns of the run, by their names; no labels if these differ."""
+    """Return multi-label or numeric labels with the run's columns, matched by name; no labels if names
+    differ.
+    """
     labels, width = graph.labels, graph.vertices.num_outputs
     try:
         known, where = graph.names.classes, f"{graph.name}: labels"
@@ -480,7 +484,7 @@ def _with_label_columns(graph: Graph, schema: RunSchema, say: ReportLine) -> Arr
 
 
 def _differences(known: Sequence[str], given: Sequence[str]) -> str:
-    """Return what of known names is missing, and what there is besides."""
+    """Describe which of the known names are missing, and which names are additional."""
     missing = [name for name in known if name not in given]
     more = [name for name in given if name not in known]
     parts = [f"missing: {_some(missing)}"] * bool(missing) + [f"new: {_some(more)}"] * bool(more)

@@ -1,6 +1,6 @@
-"""Run schema: everything besides the weights that training fits to a graph and that a model needs to score
-other data. It is made once, when a run starts, is stored in checkpoints and exported models, and is applied
-by `hyrt.graph.conform`.
+"""Run schema: in addition to the weights, everything that training fits to a graph and that a model needs to
+score other data. It is created once, when a run starts, is stored in checkpoints and exported models, and is
+applied by `hyrt.graph.conform`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hyrt.graph.scaling import Scaling
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableSchema:
-    """The feature rows of one vertex type."""
+    """Schema of the feature rows of one vertex type."""
 
     width: int | None
     """Columns of a row; None if the model learned a row for each vertex."""
@@ -41,7 +41,7 @@ class TableSchema:
     __repr__ = short_repr
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON holds it."""
+        """Return the schema as JSON data."""
         scales = self.column_scales
         return {
             "width": self.width,
@@ -54,7 +54,7 @@ class TableSchema:
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:
-        """Make it from the result of `to_dict`."""
+        """Create the schema from the result of `to_dict`."""
         scales = saved["column_scales"]
         return cls(
             width=saved["width"],
@@ -68,7 +68,7 @@ class TableSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunSchema:
-    """What a run knows of the data that its model takes."""
+    """Schema of the data that the model of a run takes."""
 
     labels: LabelKind
     outputs: int
@@ -97,20 +97,20 @@ class RunSchema:
 
     @property
     def is_hetero(self) -> bool:
-        """Whether the graph was heterogeneous."""
+        """Return whether the training graph was heterogeneous."""
         return bool(self.relations) or "" not in self.tables
 
     @property
     def label_description(self) -> str:
-        """`7 classes`, `112 labels of 0 and 1`, `1 number`."""
+        """Describe the outputs: `7 classes`, `112 labels of 0 and 1`, `1 number`."""
         return describe_labels(self.labels, self.outputs)
 
     def class_name(self, number: int) -> str:
-        """Return the name of a class, or its number if it has none."""
+        """Return the name of a class, or its number if there is no name."""
         return str(number) if self.classes is None else self.classes[number]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON holds it."""
+        """Return the schema as JSON data."""
         return {
             "labels": self.labels,
             "outputs": self.outputs,
@@ -128,7 +128,7 @@ class RunSchema:
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:
-        """Make it from the result of `to_dict`."""
+        """Create the schema from the result of `to_dict`."""
         return cls(
             labels=saved["labels"],
             outputs=saved["outputs"],
@@ -146,18 +146,19 @@ class RunSchema:
 
 
 def build_run_schema(graph: Graph) -> RunSchema:
-    """Return what a run that is trained on a graph has to keep of it.
+    """Return the schema of a run that is trained on a graph.
 
     Parameters
     ----------
     graph
-        The graph, with features scaled and rounded as they are trained on.
+        The graph, with features scaled and rounded as in training.
     """
     names, topology, types = graph.names, graph.topology, graph.types
     labels, outputs = graph.vertices.label_kind, graph.vertices.num_outputs
     classes = names.classes
     if classes is not None and len(classes) != outputs:
-        # Names of classes that no vertex has come last or not at all; others are not those of the labels.
+        # Extra names at the end belong to classes without vertices; other mismatches are not class names of
+        # the labels.
         classes = classes[:outputs] if labels == "classes" and len(classes) > outputs else None
     edges: dict[str, Any] = {
         "predicts_links": graph.links is not None,
@@ -192,12 +193,12 @@ def _table_schema(graph: Graph, name: str, rows: RowSource | None) -> TableSchem
 
 
 def read_type_ids(graph: Graph, vertex_type: str) -> tuple[str, ...] | None:
-    """Return the id of each vertex of a type, in the graph's order; None if the data have none.
+    """Return the id of each vertex of a type, in the graph's order; None if the dataset has no ids.
 
     Raises
     ------
     DataError
-        If an id is there twice, or there is not one for each vertex.
+        If ids are duplicated, or their number differs from the number of vertices.
     """
     assert graph.types is not None
     with graph.names.read_ids() as rows:

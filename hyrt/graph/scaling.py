@@ -1,4 +1,4 @@
-"""Scaling of feature rows with fitted numbers."""
+"""Feature scaling with fitted statistics."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from hyrt.formatting import short_repr
 Array = NDArray[Any]
 ScalingKind = Literal["row", "length", "standard"]
 
-# Numbers of two scalings that differ by no more are sums in another order of the same rows.
+# Relative tolerance between two scalings: sums of the same rows in another order differ by rounding.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scaling:
-    """One way in which feature rows were scaled; rows that come later are scaled with the same numbers."""
+    """One scaling step of feature rows; later rows are scaled with the same fitted statistics."""
 
     kind: ScalingKind
     """`row` divides by the row's sum, `total_length` by its Euclidean length, `standard` works by columns."""
@@ -34,16 +34,16 @@ class Scaling:
 
     @property
     def is_known(self) -> bool:
-        """Whether rows can be scaled by it: the numbers of `standard` were not kept by earlier versions."""
+        """Return whether rows can be scaled: earlier versions did not store the statistics of `standard`."""
         return self.kind != "standard" or self.mean is not None
 
     @property
     def squared(self) -> bool:
-        """Whether rows are divided by the root of a sum of squares."""
+        """Return whether rows are divided by the root of a sum of squares."""
         return self.kind == "length"
 
     def apply(self, block: Array) -> Array:
-        """Return dense rows [n, F], scaled, in the dtype that they have."""
+        """Scale dense rows [n, F]; the result has the same dtype."""
         assert self.is_known, "the numbers of the scaling are not known"
         if self.mean is not None and self.deviation is not None:
             scaled: Array = (block - self.mean) / self.deviation
@@ -54,13 +54,13 @@ class Scaling:
         return scaled.astype(block.dtype)
 
     def take(self, columns: NDArray[np.int64]) -> Self:
-        """Return the scaling of some columns, in another order."""
+        """Return the scaling of some of the columns, in the given order."""
         if self.mean is None or self.deviation is None:
             return self
         return type(self)(self.kind, self.mean[columns], self.deviation[columns])
 
     def equals(self, other: Scaling) -> bool:
-        """Return whether it is the same scaling, but for rounding of its numbers."""
+        """Return whether another scaling is the same up to rounding of its statistics."""
         if self.kind != other.kind or (self.mean is None) != (other.mean is None):
             return False
         if self.mean is None or other.mean is None:
@@ -75,7 +75,7 @@ class Scaling:
         return not moved.any() and bool(same.all())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON holds it; an infinite deviation is null."""
+        """Return the scaling as JSON data; an infinite deviation becomes null."""
         if self.mean is None or self.deviation is None:
             return {"kind": self.kind}
         deviation = [value if math.isfinite(value) else None for value in self.deviation.tolist()]
@@ -83,7 +83,7 @@ class Scaling:
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:
-        """Make it from the result of `to_dict`."""
+        """Create a scaling from the result of `to_dict`."""
         if "mean" not in saved:
             return cls(saved["kind"])
         deviation = [math.inf if value is None else value for value in saved["deviation"]]
@@ -91,13 +91,15 @@ class Scaling:
 
 
 def divisors(sums: Array, *, squared: bool) -> Array:
-    """Return divisors of rows: sums of their values, or roots of sums of squares; 1 in place of 0."""
+    """Return the divisor of each row: the sum of its values, or the root of its sum of squares; 1 instead of
+    0.
+    """
     found = np.sqrt(sums) if squared else sums
     return np.where(found == 0, 1.0, found)
 
 
 def remaining_steps(applied: Sequence[Scaling], wanted: Sequence[Scaling]) -> tuple[Scaling, ...] | None:
-    """Return the scalings that are still to be applied; None if others were applied before."""
+    """Return the scalings that remain to be applied; None if different scalings were already applied."""
     if len(applied) > len(wanted):
         return None
     if not all(done.equals(step) for done, step in zip(applied, wanted, strict=False)):
@@ -106,5 +108,5 @@ def remaining_steps(applied: Sequence[Scaling], wanted: Sequence[Scaling]) -> tu
 
 
 def describe_scaling(steps: Sequence[Scaling]) -> str:
-    """Return the names of scalings in the order in which they are applied."""
+    """Return the names of scalings in the order of application."""
     return " then ".join(f"'{step.kind}'" for step in steps) or "'none'"

@@ -23,7 +23,7 @@ Ids = NDArray[np.signedinteger[Any]]
 
 @dataclass(slots=True, eq=False)
 class Transposed:
-    """A block's edges by source, sorted, for the backward pass."""
+    """Edges of a block sorted by source, for the backward pass."""
 
     indptr: Ids
     """[num_src + 1] int32; int64 where the block's is."""

@@ -160,8 +160,8 @@ class BlockBuilder:
         in_place
             Whether the first block keeps vertex ids as its sources and reads the feature matrix in place.
         may_overwrite
-            Whether the neighbours that `sample_layer` returns may be overwritten because nothing else reads
-            them.
+            Whether the arrays that `sample_layer` returns may be overwritten because no other code reads the
+            arrays.
         """
         arrays = PooledArrays(self.pool)
         blocks: list[Block] = []

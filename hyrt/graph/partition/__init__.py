@@ -1,1 +1,1 @@
-"""Parts of a graph on disk: which vertex belongs to which part, writing them, opening one or all of them."""
+"""Partitions of a graph: assignment of vertices to parts, and writing and opening parts on disk."""

@@ -1,4 +1,4 @@
-"""Rows and edges that a product over the whole graph exchanges between blocks of vertices."""
+"""Numbers of rows and edges that a full-graph product exchanges between blocks of vertices."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
 
@@ -19,16 +19,16 @@ Array = NDArray[Any]
 
 
 def count_block_volumes(indptr: Array, indices: Array, blocks: Array, num_blocks: int) -> BlockVolumes:
-    """Count a partition's volumes exactly.
+    """Count the exact communication volumes of a partition.
 
     Parameters
     ----------
     indptr, indices
-        Edges by destination.
+        Edges as CSR by destination.
     blocks
-        [V] integers, the block of each vertex.
+        [V] integers, block index of each vertex.
     num_blocks
-        The number of blocks.
+        Number of blocks.
     """
     _ = Topology(indptr, indices).checked
     check_int("num_blocks", num_blocks, 1, 2**31 - 1)
@@ -46,14 +46,14 @@ def count_block_volumes(indptr: Array, indices: Array, blocks: Array, num_blocks
 
 
 def merge_parts(part_ids: Array, num_parts: int, num_blocks: int) -> Array:
-    """[V] int64, the block of each vertex where neighbouring parts make a block.
+    """Return the block index of each vertex, [V] int64, if neighbouring parts are merged into blocks.
 
     Parameters
     ----------
     part_ids
-        [V] integers, the part of each vertex.
+        [V] integers, part index of each vertex.
     num_parts, num_blocks
-        How many parts there are, and how many blocks there are to be.
+        Number of parts, and number of blocks.
     """
     found: Array = part_ids.astype(np.int64) * num_blocks // num_parts
     return found
@@ -61,7 +61,7 @@ def merge_parts(part_ids: Array, num_parts: int, num_blocks: int) -> Array:
 
 @nb.njit(nogil=True, cache=True, boundscheck=False)
 def _count(indptr, indices, blocks, members, block, last, needed, edges):
-    """Distinct sources and edges of the members of a block, by the sources' blocks."""
+    """Count the distinct sources and the edges of the members of a block, by the block of the source."""
     for v in members:
         for e in range(indptr[v], indptr[v + 1]):
             u = indices[e]

@@ -1,4 +1,4 @@
-"""The manifest partition.json, file names of a partition, and partition metrics."""
+"""Manifest file partition.json, file names of a partition, and partition metrics."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class PartitionManifest(BaseModel):
         return len(self.parts)
 
     def with_id(self) -> Self:
-        """Return the manifest with its id."""
+        """Return a copy of the manifest with its id set."""
         return self.model_copy(update={"id": _identity(self.model_dump(mode="json"))})
 
 
@@ -110,7 +110,7 @@ def is_partition(folder: Path) -> bool:
 
 
 def write_manifest(manifest: PartitionManifest, folder: Path) -> None:
-    """Write partition.json; without it nothing opens, so it is written last."""
+    """Write partition.json. Call this last: a partition without a manifest cannot be opened."""
     text = manifest.model_dump_json(indent=1)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
@@ -121,7 +121,7 @@ def read_manifest(folder: Path) -> PartitionManifest:
     Raises
     ------
     DataError
-        If there is none, it is damaged or was edited, or it is of a newer format.
+        If the file is missing, damaged, edited, or in a newer format.
     """
     file = folder / MANIFEST
     again = "copy it again from where the parts were written, or partition again"
@@ -165,20 +165,20 @@ def count_part_sizes(
     num_parts: int,
     range_entries: int,
 ) -> list[PartSizes]:
-    """Count what each part gets.
+    """Count the vertices, edges and communication volumes of each part.
 
     Parameters
     ----------
     indptr, indices
         All edges as CSR over incoming edges.
     training
-        [V], the training vertices.
+        [V], whether each vertex is a training vertex.
     part_ids
-        [V], the part of each vertex.
+        [V], part index of each vertex.
     num_parts
-        The number of parts.
+        Number of parts.
     range_entries
-        How many edges are looked at at once; a longer row still is.
+        Maximum number of edges to process at once; a longer row is processed whole.
     """
     from hyrt.graph.csr import iter_row_ranges
     from hyrt.graph.partition.block_volumes import count_block_volumes
@@ -207,7 +207,7 @@ _SHOWN_PARTS = 16
 def partition_metrics(manifest: PartitionManifest) -> dict[str, Any]:
     """Return the manifest without its files, and the imbalance of the parts, as JSON data.
 
-    `compute_imbalance` is the largest part's share over the mean, less 1: 0 where all are equal.
+    An imbalance is the largest part's share over the mean, minus 1; it is 0 if all parts are equal.
     """
     figures = manifest.model_dump(mode="json", exclude={"files", "crc32_chunk_bytes"})
     columns = {

@@ -1,4 +1,4 @@
-"""Distribution of rows to the parts of their vertices, and row sources over parts."""
+"""Distribution of rows to parts, and row sources over parts."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def group_by_part(part_ids: Array, num_parts: int) -> tuple[NDArray[np.int64], N
     Parameters
     ----------
     part_ids
-        [V], the part of each vertex.
+        [V], part index of each vertex.
     num_parts
-        The number of parts, P.
+        Number of parts, P.
 
     Returns
     -------
     order
-        [V], the vertices by part, sorted within each.
+        [V], the vertices sorted by part, then by id.
     starts
-        [P+1], where each part's begin in `order`.
+        [P+1], offset of each part in `order`.
     """
     starts = np.zeros(num_parts + 1, np.int64)
     np.cumsum(np.bincount(part_ids, minlength=num_parts), out=starts[1:])
@@ -47,7 +47,7 @@ def group_by_part(part_ids: Array, num_parts: int) -> tuple[NDArray[np.int64], N
 
 
 def compute_local_ids(part_ids: Array, num_parts: int) -> Array:
-    """Return [V] int32 (int64 from 2^31 vertices) the local index of each vertex within its part."""
+    """Return the local index of each vertex within its part, [V] int32 (int64 from 2^31 vertices)."""
     order, starts = group_by_part(part_ids, num_parts)
     places = np.empty(len(part_ids), np.int32 if len(part_ids) < 2**31 else np.int64)
     for first, last in itertools.pairwise(starts):
@@ -63,18 +63,18 @@ def build_indptr(lengths: Array) -> NDArray[np.int64]:
 
 
 def iter_row_entries(indptr: Array, vertices: Array) -> Iterator[tuple[slice, Array]]:
-    """Yield the positions of the entries of some rows, piece by piece.
+    """Yield the positions of the entries of some rows, in pieces.
 
     Parameters
     ----------
     indptr
-        [V+1], the row pointers of all rows.
+        [V+1], row pointers of all rows.
     vertices
-        [n], the rows that are wanted.
+        [n], the requested rows.
 
     Yields
     ------
-    Which of the wanted rows' entries these are, and the position of each among all entries.
+    The index of each entry among the entries of the requested rows, and its position among all entries.
     """
     lengths = indptr[vertices + 1] - indptr[vertices]
     starts = build_indptr(lengths)
@@ -92,18 +92,18 @@ def merge_csr_rows(
     Parameters
     ----------
     pointers
-        The row pointers of each part.
+        Row pointers of each part.
     entries
-        What the rows hold, one sequence a kind (as columns and values) of one array a part.
+        Entries of the rows: one sequence per kind (such as columns and values), with one array per part.
     part_ids
-        [V], the part of each vertex.
+        [V], part index of each vertex.
 
     Returns
     -------
     indptr
-        [V+1], the row pointers of all rows.
+        [V+1], row pointers of all rows.
     joined
-        One array a kind.
+        One array per kind.
     """
     order, bounds = group_by_part(part_ids, len(pointers))
     lengths = np.empty(len(part_ids), np.int64)
@@ -128,15 +128,15 @@ def iter_part_rows(
     blocks
         Consecutive blocks of rows.
     part_ids
-        [V], the part of each vertex.
+        [V], part index of each vertex.
     num_parts
-        The number of parts.
+        Number of parts.
     selected_parts
-        The parts that get their rows; those of others are passed over.
+        The parts whose rows are yielded; rows of other parts are skipped.
 
     Yields
     ------
-    A part, and the next rows of it.
+    A part index, and the next rows of this part.
     """
     at = 0
     for block in blocks:
@@ -165,7 +165,7 @@ def merge_blocks(parts: Sequence[Array], part_ids: Array, rows: int) -> Iterator
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartitionedFeatures:
-    """Feature rows of some or all parts, found by the part of a vertex and its local index in it."""
+    """Row source over some or all parts; a row is found by its vertex's part and local index."""
 
     parts: Mapping[int, DenseFeatures | SparseFeatures]
     """The rows of each part that is here, by its number: at least one part."""
@@ -202,7 +202,7 @@ class PartitionedFeatures:
         Raises
         ------
         DataError
-            If a part that has one of them is not here.
+            If the part of a requested vertex is not open here.
         """
         homes = self.part_ids[ids]
         counts = np.bincount(homes)

@@ -1,4 +1,4 @@
-"""Verified files of a partition, opened as one part for a rank or as the whole graph."""
+"""Verified reading of a partition, as one part for a rank or as the whole graph."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _OTHER_PARTS = ", or of another partition"
 
 @dataclass(frozen=True, slots=True)
 class PartFiles:
-    """The files of one partition; what is read is memory-mapped."""
+    """Memory-mapped files of one partition."""
 
     folder: Path
     """The folder that has partition.json."""
@@ -56,23 +56,23 @@ class PartFiles:
 
     @classmethod
     def open(cls, folder: Path, name: str) -> PartFiles:
-        """Open the files of a folder; raises the errors of `read_manifest`."""
+        """Open the partition in a folder; raises the errors of `read_manifest`."""
         return cls(folder, name, read_manifest(folder))
 
     def array(self, file: str, *, verify: bool = True) -> Array:
-        """Map one file.
+        """Memory-map one file.
 
         Parameters
         ----------
         file
-            Its path in the folder, without `.npy`.
+            Path in the folder, without `.npy`.
         verify
-            Compare all of it with its checksums; else only its dtype, shape and length with what was written.
+            Whether to verify all checksums of the file; if false, verify only its dtype, shape and length.
 
         Raises
         ------
         DataError
-            If it is missing, damaged, or of another partition.
+            If the file is missing, damaged, or belongs to another partition.
         """
         path, where = f"{file}.npy", f"{self.name}: {file}.npy"
         record = self.manifest.files.get(path)
@@ -98,7 +98,7 @@ class PartFiles:
         return read_data_names(self.folder / GRAPH)
 
     def scaling(self) -> tuple[Scaling, ...]:
-        """Return the applied scalings; earlier versions did not store the numbers of `standard`."""
+        """Return the applied scalings; earlier versions did not store the statistics of `standard`."""
         steps = read_scalings(self.folder / GRAPH).get("", ())
         kind = self.manifest.normalize
         if steps or kind == "none":
@@ -106,16 +106,16 @@ class PartFiles:
         return (Scaling(cast(ScalingKind, kind)),)
 
     def part_array(self, number: int, key: str, *, verify: bool = True) -> Array:
-        """Map one array of one part; see `array`."""
+        """Memory-map one array of one part; see `array`."""
         return self.array(f"{part_folder_name(number)}/{key}", verify=verify)
 
     def part_edges(self, number: int) -> dict[str, Array]:
-        """The edges into a part's vertices, of split topology: `indptr` and the keys of `EDGE_KEYS`."""
+        """Return the in-edges of a part of a split topology: `indptr` and the keys of `EDGE_KEYS`."""
         keys = [key for key in EDGE_KEYS if f"{part_folder_name(number)}/{key}.npy" in self.manifest.files]
         return {key: self.part_array(number, key) for key in ("indptr", *keys)}
 
     def part_rows(self, number: int, *, verify: bool = True) -> DenseFeatures | SparseFeatures:
-        """Map the feature rows of a part; see `array`."""
+        """Memory-map the feature rows of a part; see `array`."""
         form = self.manifest.features
         if form.kind == "dense":
             return DenseFeatures(self.part_array(number, "features", verify=verify))
@@ -125,7 +125,7 @@ class PartFiles:
 
 @dataclass(frozen=True, slots=True)
 class OpenPart:
-    """Part of a partition that a rank has opened."""
+    """One part of a partition, opened for a rank."""
 
     manifest: PartitionManifest
     """What partition.json says; ranks that have the same `id` have parts of the same partition."""
@@ -151,29 +151,29 @@ class OpenPart:
 def open_part(
     folder: str | Path, number: int, *, normalize: Normalize = "none", num_blocks: int | None = None
 ) -> OpenPart:
-    """Open what every rank reads, and the feature rows of one part; no other part need be here.
+    """Open one part: its feature rows and the files that every rank reads. Other parts may be missing.
 
-    Several parts are opened as one where there are fewer blocks than parts: neighbouring parts make a block.
+    If there are fewer blocks than parts, neighbouring parts are merged into one block and opened as one part.
 
-    All of it is compared with its checksums, which reads it once.
+    All files are verified with their checksums, which reads each file once.
 
     Parameters
     ----------
     folder
         A folder that `hyrt partition` wrote.
     number
-        The number of the part, from 0, or of the block.
+        Index of the part or block, from 0.
     normalize
-        How to scale the features, as for `open_graph`. A rank scales sparse rows by `row`, `total_length` and
-        `auto`; anything else is done when the parts are written.
+        Feature scaling, as for `open_graph`. A rank can scale sparse rows by `row`, `total_length` and
+        `auto`; any other scaling must be applied when the parts are written.
     num_blocks
-        How many blocks the parts make: a divisor of their number. By default each part is one.
+        Number of blocks, a divisor of the number of parts. By default, each part is one block.
 
     Raises
     ------
     DataError
-        If there is no such part; a file is missing, damaged, or of another partition (named); or the features
-        cannot be scaled here.
+        If the part does not exist; if a file is missing, damaged, or belongs to another partition (names the
+        file); or if the features cannot be scaled here.
     """
     name = str(folder)
     files = PartFiles.open(Path(folder).expanduser(), name)
@@ -193,7 +193,7 @@ def open_part(
     vertices = (
         files.part_array(number, VERTICES_KEY) if each == 1 else np.flatnonzero(homes // each == number)
     )
-    # Which of its parts each vertex is in.
+    # Index of each vertex's part within the block.
     within = np.zeros(len(vertices), np.int64) if each == 1 else homes[vertices].astype(np.int64) - numbers[0]
     homes = homes if each == 1 else homes // each
     places = compute_local_ids(homes, num)
@@ -234,7 +234,7 @@ def _joined(rows: Sequence[DenseFeatures | SparseFeatures], within: Array) -> De
 
 
 def _steps(normalize: Normalize, name: str, files: PartFiles) -> tuple[Scaling, ...]:
-    """Return the scalings to apply to the rows of a part, which equal those of the whole graph."""
+    """Return the scalings to apply to the rows of a part; the result equals scaling the whole graph."""
     form = files.manifest.features
     if normalize == "auto":
         normalize = "length" if form.bags_of_words else "none"
@@ -256,24 +256,24 @@ def _scaled(rows: DenseFeatures | SparseFeatures, steps: Sequence[Scaling]) -> D
 
 
 def read_parts(folder: Path, name: str, *, check: bool = False) -> Dataset:
-    """Open a folder that `hyrt partition` wrote as one dataset, in the source's order of vertices.
+    """Open a partition folder as one dataset, in the source's vertex order.
 
-    Dense rows stay in the files of the parts. Sparse rows, and edges that are split among the parts, are put
-    together in memory.
+    Dense rows are read from the files of the parts. Sparse rows, and the edges of a split topology, are
+    merged in memory.
 
     Parameters
     ----------
     folder
-        The folder.
+        The partition folder.
     name
-        The name of the dataset, for messages.
+        Name of the dataset in messages.
     check
-        Also compare features with their checksums where all parts of them have more than `LARGE_BYTES`.
+        Whether to verify the checksums of features even if all parts together exceed `LARGE_BYTES`.
 
     Raises
     ------
     DataError
-        If any file is missing, damaged, or of another partition: names it.
+        If any file is missing, damaged, or belongs to another partition; names the file.
     """
     files = PartFiles.open(folder, name)
     manifest = files.manifest
