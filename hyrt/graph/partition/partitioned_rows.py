@@ -74,7 +74,7 @@ def iter_row_entries(indptr: Array, vertices: Array) -> Iterator[tuple[slice, Ar
 
     Yields
     ------
-    The index of each entry among the entries of the requested rows, and its position among all entries.
+    The slice of the piece in the entries of the requested rows, and each entry's position among all entries.
     """
     lengths = indptr[vertices + 1] - indptr[vertices]
     starts = build_indptr(lengths)

@@ -1,10 +1,12 @@
-"""Local search that moves single vertices to lower the traffic of the parts, first of all the busiest
-direction. Acer, Selvitopi and Aykanat, "Improving performance of sparse matrix dense matrix multiplication on
+"""Local search that moves single vertices to reduce the traffic between parts, in particular in the busiest
+direction.
+
+Acer, Selvitopi and Aykanat, "Improving performance of sparse matrix dense matrix multiplication on
 large-scale parallel systems", Parallel Computing 59 (2016), have the same objective: total and largest send
-volume together, under a bound on the balance of non-zeros. The search is our own. Received rows count like
-sent rows, because an exchange waits for the direction that carries more, and gradients are sent the opposite
-way. Each part has two directions: in [2P] arrays (`traffic`, `prices`), the rows that parts send come first,
-then the rows that parts receive.
+volume together, under a bound on the balance of non-zeros. The search algorithm is different. Received rows
+count like sent rows, because an exchange waits for the direction that carries more, and gradients are sent
+the opposite way. Each part has two directions: in [2P] arrays (`traffic`, `prices`), the rows that parts send
+come first, then the rows that parts receive.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
@@ -23,18 +25,18 @@ _jit = nb.njit(nogil=True, cache=True, error_model="numpy")
 
 
 class NeighborPartCounts:
-    """For each vertex, the parts that its out-neighbours are in, and how many are in each.
+    """Numbers of out-neighbours of each vertex in each part.
 
-    A vertex has room for as many parts as it has out-neighbours, or as there are: 6 bytes an edge at most.
+    A vertex has one slot per out-neighbour, but at most one per part: at most 6 bytes per edge in total.
 
     Parameters
     ----------
     indptr, indices
-        Edges by destination.
+        Edges as CSR by destination.
     homes
-        [V] int32, the part of each vertex.
+        [V] int32, part index of each vertex.
     num_parts
-        The number of parts.
+        Number of parts.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class NeighborPartCounts:
 
 @_jit
 def add_neighbor(starts, parts, counts, used, u, part):
-    """Count one more out-neighbour of u in a part; whether it is the first."""
+    """Add one out-neighbour of u in a part; return whether it is the first."""
     first = starts[u]
     for i in range(first, first + used[u]):
         if parts[i] == part:
@@ -66,7 +68,7 @@ def add_neighbor(starts, parts, counts, used, u, part):
 
 @_jit
 def remove_neighbor(starts, parts, counts, used, u, part):
-    """Count one out-neighbour of u less in a part; whether it was the last."""
+    """Remove one out-neighbour of u in a part; return whether it was the last."""
     first = starts[u]
     for i in range(first, first + used[u]):
         if parts[i] == part:
@@ -101,17 +103,17 @@ def count_traffic(starts, parts, used, homes, num_parts):
 
 
 _GAIN = 1e-9
-# Of a search: its most moves, and the most neighbours of a moved vertex that are looked at.
+# Limits of one search: number of moves, and number of neighbours of a moved vertex that are examined.
 _LONGEST = 64
 _WIDEST = 8
-# After so many edges, searches that find something less often than once in so many are given up.
+# After _TRIAL edges, searching stops if there was less than one success per _WORTH_EDGES edges.
 _TRIAL = 1 << 22
 _WORTH_EDGES = 1 << 19
 
 
 @_jit
 def _price(rows, scale, power):
-    """Return the cost of one more row in a direction: 1 plus a price that grows with its rows."""
+    """Return the marginal cost of a row in a direction: 1 plus a price that grows with its rows."""
     if power == 0:
         return 1.0
     return 1.0 + power * (rows / scale) ** (power - 1)
@@ -119,7 +121,7 @@ def _price(rows, scale, power):
 
 @_jit
 def _cost(rows, scale, power):
-    """Return the cost of all rows of a direction: the sum of their prices."""
+    """Return the total cost of a direction: the sum of the prices of all of its rows."""
     if power == 0:
         return float(rows)
     return rows + scale * (rows / scale) ** power
@@ -127,11 +129,11 @@ def _cost(rows, scale, power):
 
 @_jit
 def _prices(traffic, power):
-    """Return the scale of prices, and for each direction the cost of one more row.
+    """Return the scale of prices, and the marginal cost of a row in each direction.
 
-    The scale is half way from the mean to the largest traffic: relative to the mean, a row of the busiest
-    directions would cost many times a row of the others, and all traffic would grow; relative to the largest,
-    few directions would lose any rows.
+    The scale is the midpoint between the mean and the largest traffic. Relative to the mean, a row of the
+    busiest directions would cost many times as much as other rows, and total traffic would grow; relative to
+    the largest, only few directions would lose rows.
     """
     scale = max((traffic.mean() + traffic.max()) / 2, 1.0)
     prices = np.empty(len(traffic))
@@ -142,10 +144,10 @@ def _prices(traffic, power):
 
 @_jit
 def _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch):
-    """Return the other part in which a vertex costs least (-1 if no part has room), and the change in cost.
+    """Return the cheapest other part for a vertex (-1 if no part has room), and the change in cost.
 
-    `held` is the weight and the number of vertices of each part. `bounds` is the minimum and the maximum
-    weight of a part, and its maximum number of vertices.
+    `held` has the weight and the number of vertices of each part. `bounds` has the minimum and maximum weight
+    of a part, and its maximum number of vertices.
     """
     indptr, indices = graph
     starts, parts, counts, used = near
@@ -154,11 +156,11 @@ def _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch):
     a, num_parts = homes[v], len(loads)
     least, most, most_vertices = bounds
     if loads[a] - weights[v] < least or sizes[a] < 2:
-        # No part is left empty, or dissolved among the others if these may weigh so much more.
+        # Never empty a part; do not dissolve a part even if the others could take its vertices.
         return -1, np.inf
     num_met = 0
     if loads[a] > most or sizes[a] > most_vertices:
-        # A part without neighbours of v may be the only one that has room.
+        # Perhaps only a part without neighbours of v has room.
         lightest = _lightest_with_room(loads, sizes, most_vertices)
         if lightest >= 0:
             is_met[lightest] = True
@@ -203,7 +205,7 @@ def _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch):
                 met[num_met] = p
                 num_met += 1
         else:
-            # If v leaves, the neighbours that stay in its part receive its row.
+            # If v leaves, its row must be sent to the neighbours that stay in its part.
             also_here = receives_here
     degree = indptr[v + 1] - indptr[v]
     best, least = -1, np.inf
@@ -225,7 +227,7 @@ def _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch):
 
 @_jit
 def _lightest_with_room(loads, sizes, most_vertices):
-    """The part that weighs least of those that may have one more vertex; -1 where none may."""
+    """Return the lightest part that may have another vertex; -1 if no part may."""
     lightest = -1
     for p in range(len(loads)):
         if sizes[p] < most_vertices and (lightest < 0 or loads[p] < loads[lightest]):
@@ -235,7 +237,7 @@ def _lightest_with_room(loads, sizes, most_vertices):
 
 @_jit
 def _sent_from(starts, parts, used, v, part):
-    """To how many parts the row of v goes if it is at home in a part."""
+    """Return the number of parts that the row of v is sent to if v is in `part`."""
     for i in range(starts[v], starts[v] + used[v]):
         if parts[i] == part:
             return used[v] - 1
@@ -244,7 +246,7 @@ def _sent_from(starts, parts, used, v, part):
 
 @_jit
 def _add_rows(direction, rows, traffic, changed):
-    """Change the rows of a direction, and keep the previous number."""
+    """Change the number of rows of a direction, and keep the previous number."""
     before, is_changed, directions, num = changed
     if not is_changed[direction]:
         is_changed[direction] = True
@@ -297,7 +299,7 @@ def _move(v, to, graph, homes, near, held, weights, traffic, pricing, changed):
 
 @_jit
 def _scratch(num_parts):
-    """Return buffers for the parts that a vertex has neighbours in, and for the directions that change."""
+    """Return buffers for the parts that contain neighbours of a vertex, and for the changed directions."""
     saved = (np.zeros(num_parts), np.zeros(num_parts, np.int64))
     met = (*saved, np.zeros(num_parts, np.bool_), np.empty(num_parts, np.int64))
     before = np.empty(2 * num_parts, np.int64)
@@ -307,7 +309,7 @@ def _scratch(num_parts):
 
 @_jit
 def _greedy_pass(graph, homes, near, held, weights, bounds, traffic, power, order, is_due):
-    """One look at the vertices that are due; each goes where it costs least. Gives the moves made."""
+    """Move each vertex that is due to its cheapest part, in one pass; return the number of moves."""
     indptr, indices = graph
     scale, prices = _prices(traffic, power)
     pricing = (scale, power, prices)
@@ -322,12 +324,12 @@ def _greedy_pass(graph, homes, near, held, weights, bounds, traffic, power, orde
         best, cost = _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch)
         if best < 0:
             continue
-        # Without gain only from a fuller part to an emptier one: no vertex goes back and forth.
+        # Accept zero-gain moves only from a fuller to an emptier part, to avoid oscillation.
         if cost > _GAIN or (cost > -_GAIN and loads[a] - weights[v] <= loads[best] + weights[v]):
             continue
         added = _move(v, best, graph, homes, near, held, weights, traffic, pricing, changed)
         if added > max(cost, 0.0) + _GAIN:
-            # Prices rose under way so much that it does not pay.
+            # Prices rose during the move so much that it does not pay off; revert it.
             _move(v, a, graph, homes, near, held, weights, traffic, pricing, changed)
             continue
         for e in range(indptr[v], indptr[v + 1]):
@@ -339,9 +341,10 @@ def _greedy_pass(graph, homes, near, held, weights, bounds, traffic, power, orde
 
 @_jit
 def _balancing_pass(graph, homes, near, held, weights, bounds, traffic, power, counts_vertices):
-    """Parts that weigh too much give away, at any price, what costs least for its weight.
+    """Move vertices out of parts that are too heavy, at any price, in ascending order of cost per weight.
 
-    With `counts_vertices`, those that have too many vertices give away what costs least.
+    If `counts_vertices` is true, move vertices out of parts with too many vertices, in ascending order of
+    cost.
     """
     scale, prices = _prices(traffic, power)
     pricing = (scale, power, prices)
@@ -376,12 +379,13 @@ def _has_too_much(part, held, bounds, counts_vertices):
 
 @_jit
 def _search_pass(graph, homes, near, held, weights, bounds, traffic, power, order, patience, most_edges):
-    """Searches from each vertex on a boundary that go through worse to better; gives how many found some.
+    """Search from each boundary vertex through temporarily worse states; return the number of successful
+    searches.
 
-    A search moves the cheapest vertex of those around the ones that it has moved, each once, as long as the
-    best sum so far is not older than `patience` moves; then it takes back what came after that (Fiduccia and
-    Mattheyses' way, from many small starts). No search begins after `most_edges` have been looked at, or
-    where those before have found too little for it.
+    A search repeatedly moves the cheapest vertex around the vertices that it has already moved, each vertex
+    once, until the best sum is more than `patience` moves old. It then reverts the moves after the best sum
+    (Fiduccia and Mattheyses' algorithm, from many small starts). No search begins after `most_edges` edges
+    have been examined, or if previous searches had too little success.
     """
     indptr, indices = graph
     scale, prices = _prices(traffic, power)
@@ -434,25 +438,24 @@ def _search_pass(graph, homes, near, held, weights, bounds, traffic, power, orde
     return found
 
 
-# How much more the rows of the busiest directions cost, in turn, and how much more of the mean a part may
-# weigh meanwhile than is asked for: vertices with many edges find room, and heavy parts give vertices away
-# after.
+# Phases: exponent of the price of the busiest directions, and additional tolerance of the weight bound.
+# Looser phases let vertices with many edges find room; heavy parts give vertices away in later phases.
 _PHASES = (
     (0, 0.2), (4, 0.1), (8, 0.05), (12, 0.02), (16, 0), (24, 0.02), (24, 0), (32, 0.02), (32, 0), (48, 0.02),
     (48, 0), (64, 0),
 )  # fmt: skip
-# Large graphs have fewer of them: about so many edges are looked at, twice a phase, but in three phases at
-# least. Small graphs, of so many edges, have all of them three times, with vertices in other orders.
+# Large graphs use fewer phases, but at least three: about _LOOKS edges are examined, twice per phase. Graphs
+# with up to _SMALL edges run all phases _ROUNDS times, with different vertex orders.
 _LOOKS = 300e6
 _SMALL = 1 << 20
 _ROUNDS = 3
-# A part that weighs no more than this gives nothing away.
+# Minimum weight of a part over the mean; lighter parts do not give vertices away.
 _LEAST_OF_MEAN = 0.5
 _PASSES = 4
-# Of the searches of each phase: the most edges that are looked at, and how many moves without gain end one.
+# Limits of the searches of each phase: number of examined edges, and moves without gain per search.
 _MOST_EDGES = 1 << 22
 _PATIENCE = 8
-# A pass that moves fewer than this part of the vertices is the last of its phase.
+# A phase ends after a pass that moves at most this fraction of the vertices.
 _FEW = 0.0005
 _ROUNDING = 1e-12
 
@@ -467,28 +470,28 @@ def refine_parts(
     seed: int,
     max_vertices: int | None = None,
 ) -> NDArray[np.int32]:
-    """Return homes with less traffic in the busiest direction and in total, or the given ones.
+    """Return a partition with less traffic in the busiest direction and in total, or the given partition.
 
-    The busiest direction has never more rows than with the given homes, if these hold the bounds.
+    The busiest direction never has more rows than in the given partition, if that partition is within the
+    bounds.
 
     Parameters
     ----------
     indptr, indices
-        Edges by destination, each once and no vertex with itself.
+        Edges as CSR by destination, without duplicates and self-loops.
     part_ids
-        [V] integers, the part of each vertex at first.
+        [V] integers, initial part index of each vertex.
     weights
-        [V] float64, what each vertex weighs.
+        [V] float64, weight of each vertex.
     num_parts
-        The number of parts, at most 1,024.
+        Number of parts, at most 1,024.
     max_over_mean
-        The most that a part may weigh, over the mean. Parts that begin above it give vertices away at any
-        price.
+        Maximum weight of a part over the mean. Parts that start above it give vertices away at any price.
     seed
-        The seed of the order in which vertices are looked at.
+        Seed of the order in which vertices are examined.
     max_vertices
-        The most vertices that a part may have, at least V over the number of parts; None for any number. It
-        holds whatever parts then weigh, send or receive.
+        Maximum number of vertices per part, at least V over the number of parts; None disables the bound. It
+        takes precedence over weight and traffic.
     """
     part_ids = part_ids.astype(np.int32)
     counted = NeighborPartCounts(indptr, indices, part_ids, num_parts)
@@ -503,14 +506,14 @@ def refine_parts(
     graph, held = (indptr, indices), (loads, sizes)
 
     def figures() -> tuple[float, ...]:
-        """Return figures that are lower for better homes, bounds first."""
-        # The mean is rounded, and so may be a bound that the given homes just hold.
+        """Return a tuple that is smaller for better partitions; the bounds come first."""
+        # Allow for rounding of the mean: the given partition may be exactly at the bound.
         allowed = max_over_mean * mean * (1 + _ROUNDING)
         busiest = traffic.max()
         bounded = max(sizes.max(), max_vertices), max(loads.max(), allowed), max(busiest, busiest_at_first)
         return *bounded, 2 * busiest + traffic.mean()
 
-    # Moves may go over a tight bound that the given homes hold, and not come back under it.
+    # Moves may exceed a tight bound that the given partition satisfies, and never return below it.
     best, least = part_ids.copy(), figures()
     for power, looser in _phases(len(indices)):
         bounds = (_LEAST_OF_MEAN * mean, (max_over_mean + looser) * mean, int((1 + looser) * max_vertices))
@@ -518,7 +521,7 @@ def refine_parts(
         order = generator.permutation(len(part_ids))
         is_due[:] = True
         if loads.max() > bounds[1]:
-            # Where parts are full of vertices, a heavy one goes for light ones, which go back after it.
+            # If parts are full, swap a heavy vertex for light ones, which are moved back later.
             _balancing_pass(*state[:5], (*bounds[:2], len(part_ids)), traffic, power, False)
         for heaviest in (bounds[1], np.inf):
             if sizes.max() > bounds[2]:
@@ -535,7 +538,7 @@ def refine_parts(
 
 
 def _phases(num_edges: int) -> list[tuple[int, float]]:
-    """The phases for so many edges, the first and the last among them."""
+    """Return the phases for a number of edges, always including the first and the last phase."""
     if num_edges <= _SMALL:
         return _ROUNDS * list(_PHASES)
     num = int(np.clip(_LOOKS / (2 * num_edges), 3, len(_PHASES)))

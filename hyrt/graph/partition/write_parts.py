@@ -1,4 +1,4 @@
-"""Cutting a graph into parts and writing them, all or nothing and in bounded memory."""
+"""Partitioning of a graph, and atomic writing of its parts in bounded memory."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ from hyrt.runtime.workers import Workers, use_workers
 
 Array = NDArray[Any]
 
-# Files that are written at once: many systems allow a process 1024 open ones.
+# Maximum number of files to write at once: many systems limit a process to 1024 open files.
 _OPEN_FILES = 256
-# METIS takes thousandths.
+# METIS expects the imbalance in thousandths.
 MIN_IMBALANCE = 0.001
-# Homes as found, their order, where vertices lie in it, their numbers, and what is counted of them.
+# Memory per vertex: the partition, its sorted order, positions and local indices, and counts.
 _VERTEX_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionJob:
-    """What to cut into how many parts, and where they go."""
+    """Source, settings and destination of a partitioning job."""
 
     source: str
     """Any source of `open_graph`."""
@@ -88,24 +88,24 @@ class PartitionJob:
 
 
 def write_parts(job: PartitionJob, report: Callable[[str], None] = lambda line: None) -> PartitionManifest:
-    """Cut a graph and write its parts; the folder appears complete or not at all, also on Ctrl-C.
+    """Partition a graph and write its parts. The folder appears complete or not at all, also after Ctrl-C.
 
     Parameters
     ----------
     job
-        What to do.
+        The partitioning job.
     report
-        Takes lines about the memory that will be needed, before it is, and about what the method finds.
+        Receives lines about the memory that will be allocated, and about the results of the method.
 
     Returns
     -------
-    What partition.json says.
+    The written manifest.
 
     Raises
     ------
     DataError
-        For bad input, more parts than vertices, a destination that exists (with `force`: that has no parts)
-        or cannot be written, and what the method raises.
+        If the input is invalid; if there are more parts than vertices; if the destination exists (with
+        `force`: exists but is not a partition) or cannot be written; or if the method fails.
     """
     destination = job.destination.absolute()
     if not 1 <= job.num_parts <= MAX_PARTS:
@@ -174,7 +174,7 @@ def _check_destination(destination: Path, *, force: bool) -> None:
         return
     if not force:
         raise DataError(f"{destination}: already exists: give another name, or --force to replace it")
-    # What is replaced is deleted: never anything but parts.
+    # Replacing deletes the old folder: make sure that it is a partition.
     ours = {MANIFEST, GRAPH, *map(part_folder_name, range(MAX_PARTS))}
     if not is_partition(destination) or any(file.name not in ours for file in destination.iterdir()):
         raise DataError(
@@ -186,7 +186,7 @@ def _check_destination(destination: Path, *, force: bool) -> None:
 def _written(
     job: PartitionJob, data: Dataset, topology: Topology, training: Array, homes: Array, folder: Path
 ) -> PartitionManifest:
-    """Write every file but the manifest."""
+    """Write all files except the manifest."""
     order, bounds = group_by_part(homes, job.num_parts)
     members = [order[first:last] for first, last in itertools.pairwise(bounds)]
     files = dict(_shared(data, homes, folder, whole=job.topology == "replicated"))
@@ -236,7 +236,7 @@ def _form(data: Dataset) -> FeatureFormat:
 
 
 def _shared(data: Dataset, homes: Array, folder: Path, *, whole: bool) -> Iterator[tuple[str, NpyChecksums]]:
-    """Write what every rank reads."""
+    """Write the files that every rank reads."""
     (folder / GRAPH).mkdir()
     apart = {*SPARSE_KEYS, *(() if whole else ("indptr", *EDGE_KEYS))}
     arrays = {key: array for key, array in data.arrays.items() if key not in apart}
@@ -248,7 +248,7 @@ def _shared(data: Dataset, homes: Array, folder: Path, *, whole: bool) -> Iterat
 def _rows_of(
     indptr: Array, entries: dict[str, Array], pointer: str, vertices: Array, folder: Path, part: str
 ) -> dict[str, NpyChecksums]:
-    """Write the CSR rows of a part's vertices: their pointers, and what they hold by key."""
+    """Write the CSR rows of a part's vertices: row pointers, and one file of entries per key."""
     starts = build_indptr(indptr[vertices + 1] - indptr[vertices])
     files = {f"{part}/{pointer}.npy": write_npy(folder / part / f"{pointer}.npy", starts)}
     for key, values in entries.items():

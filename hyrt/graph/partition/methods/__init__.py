@@ -1,1 +1,1 @@
-"""The methods that decide which vertex belongs to which part: one file a method."""
+"""Partition methods, which assign vertices to parts; one file per method."""

@@ -1,4 +1,4 @@
-"""Parts of consecutive vertices."""
+"""Partition method with parts of consecutive vertices."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 from hyrt.graph.partition.methods.method import DEFAULT_BOUNDS, PartBounds, ReportLine, check_partition_args
 from hyrt.graph.topology import Topology
 
-# The numbers of the vertices, and their multiples.
+# Memory per vertex: vertex numbers and their multiples.
 _VERTEX_BYTES = 24
 
 
 class BlockParts:
-    """Cuts the vertices into blocks in their order: part sizes differ by one at most."""
+    """Partition into blocks of consecutive vertices; part sizes differ by at most one."""
 
     imbalance: float | None = None
     bounds_vertices = True
 
     def check_installed(self) -> None:
-        """Nothing is needed."""
+        """Return without checks: there are no dependencies."""
 
     def memory_bytes(self, num_vertices: int, num_edges: int) -> int:
         return _VERTEX_BYTES * num_vertices

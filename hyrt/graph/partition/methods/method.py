@@ -17,7 +17,7 @@ ReportLine = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class PartBounds:
-    """Upper bounds on a part."""
+    """Upper bounds on the size of a part."""
 
     imbalance: float | None = None
     """How much more than the mean it may weigh, as a share of it; None for the method's own bound."""
@@ -35,9 +35,9 @@ def check_partition_args(topology: Any, training: Any, num_parts: Any, seed: Any
     Raises
     ------
     ArgumentError
-        Naming the argument.
+        Names the invalid argument.
     DataError
-        If the topology's arrays are not those of a graph.
+        If the topology's arrays are inconsistent.
     """
     edges = check_type("topology", topology, Topology, "give the topology of a graph").checked
     check_array("training", training, "b", (edges.num_vertices,), "True for the vertices to train on")
@@ -46,7 +46,7 @@ def check_partition_args(topology: Any, training: Any, num_parts: Any, seed: Any
 
 
 class PartitionMethod(Protocol):
-    """Decides which part each vertex belongs to: its home."""
+    """Interface of a partition method, which assigns each vertex to a part (its home)."""
 
     imbalance: float | None
     """How much more than the mean a part may weigh by default, as a share of it; None where parts have no
@@ -55,17 +55,17 @@ class PartitionMethod(Protocol):
     """Whether no part has more vertices than it may."""
 
     def check_installed(self) -> None:
-        """Check that the packages of the method are installed.
+        """Check that the packages that the method needs are installed.
 
         Raises
         ------
         DataError
-            If it is not, saying what to install.
+            If a package is missing; names the package to install.
         """
         ...
 
     def memory_bytes(self, num_vertices: int, num_edges: int) -> int:
-        """Return the maximum memory of `homes` in bytes, without the graph and the result."""
+        """Return the peak memory of `homes` in bytes, without the graph and the result."""
         ...
 
     def homes(
@@ -77,23 +77,23 @@ class PartitionMethod(Protocol):
         bounds: PartBounds = DEFAULT_BOUNDS,
         announce: ReportLine | None = None,
     ) -> NDArray[Any]:
-        """Find the home of each vertex.
+        """Assign each vertex to a part.
 
         Parameters
         ----------
         topology
             All edges.
         training
-            [V], the vertices that are trained on, which are to be spread evenly.
+            [V], whether each vertex is a training vertex; training vertices are balanced between parts.
         num_parts
-            The number of parts, P, at most V.
+            Number of parts, P, at most V.
         seed
-            The seed of whatever is drawn: equal ones give equal homes.
+            Seed of random decisions: equal seeds give equal results.
         bounds
-            What a part may have. A number of vertices is at least V / P, and given only to methods that keep
-            to it.
+            Upper bounds on each part. A bound on the number of vertices is at least V / P, and is passed only
+            to methods that enforce it.
         announce
-            Takes lines about what is found.
+            Receives lines about the results of the method.
 
         Returns
         -------
@@ -102,6 +102,6 @@ class PartitionMethod(Protocol):
         Raises
         ------
         DataError
-            If the method cannot cut this graph into so many parts.
+            If the method cannot divide this graph into this number of parts.
         """
         ...

@@ -1,4 +1,4 @@
-"""Parts with few edges between them, by METIS.
+"""Partition method with few edges between parts, by METIS.
 
 Karypis and Kumar, "A Fast and High Quality Multilevel Scheme for Partitioning Irregular Graphs", SIAM Journal
 on Scientific Computing 20 (1998).
@@ -21,28 +21,29 @@ from hyrt.graph.topology import Topology
 from hyrt.runtime.hardware import available_cores
 from hyrt.runtime.workers import Workers, use_workers
 
-# METIS keeps the graph and all coarser ones, with 64-bit numbers. An estimate.
+# Estimated memory of METIS, which keeps the graph and all coarsened graphs with 64-bit numbers.
 _EDGE_BYTES = 160
 _VERTEX_BYTES = 400
 _PIECE = 1 << 22
-# Entries of undirected edges that are built at once.
+# Number of undirected edges to build at once.
 _RANGE = 1 << 26
-# Edges give a vertex this weight on average.
+# Average vertex weight from edges.
 _WEIGHT = 1 << 10
 _ITERATIONS = 10
-# What training vertices weigh beside all edges: less, one after the other, where parts come out uneven.
+# Total weight of training vertices relative to edges; the next, smaller value is tried if parts are uneven.
 _TRAINING_SHARES = (1.0, 1 / 4, 1 / 16, 0.0)
-# The most that a part may have of the edges, or of the training vertices, over the mean before that is tried;
-# not counting what no parts could be without.
+# Maximum excess of a part's edges or training vertices, as a share of the mean, before the next value is
+# tried. The unavoidable excess does not count.
 _UNEVEN = 0.5
 
 
 class MetisParts:
-    """Cuts few edges, while parts get equal shares of edges and training vertices together.
+    """METIS partition with few cut edges, and balanced sums of edges and training vertices.
 
-    METIS balances one weight a vertex here: the vertex's share of all in-edges (one more than its degree)
-    plus its share of all training vertices. Where training vertices are few, it may find a part of most edges
-    and another of most training vertices, with an equal sum; then they weigh less, and it begins again.
+    METIS balances one weight per vertex here: the vertex's share of all in-edges (plus one edge) plus its
+    share of all training vertices. If training vertices are few, one part may get most edges and another one
+    most training vertices, with equal sums; METIS is then run again with a smaller weight of training
+    vertices.
     """
 
     imbalance: float | None = 0.03
@@ -72,7 +73,7 @@ class MetisParts:
         edges: NDArray[np.float64] = topology.in_degrees + np.float64(1)
         allowed = self.imbalance if bounds.imbalance is None else bounds.imbalance
         assert allowed is not None
-        # METIS seeds the C library's generator, which takes 0 for 1, with 32 bits.
+        # METIS uses the 32-bit seed of the C library's generator, for which 0 equals 1.
         drawn_from = (seed + 1) % 2**31
         options = {"seed": drawn_from, "niter": _ITERATIONS, "ufactor": max(1, round(1000 * allowed))}
         best, least_uneven = None, float("inf")
@@ -90,16 +91,16 @@ class MetisParts:
 
 
 def fill_empty_parts(part_ids: NDArray[Any], weights: NDArray[Any], num_parts: int) -> NDArray[Any]:
-    """Give each part that METIS has left empty about half of the part that is then the heaviest.
+    """Assign to each part that METIS left empty about half of the part that is currently the heaviest.
 
     Parameters
     ----------
     part_ids
-        [V] integers, the part of each vertex.
+        [V] integers, part index of each vertex.
     weights
-        [V] what each vertex weighs.
+        [V], weight of each vertex.
     num_parts
-        The number of parts, at most V.
+        Number of parts, at most V.
     """
     sizes = np.bincount(part_ids, minlength=num_parts)
     if sizes.all():
@@ -120,7 +121,7 @@ def fill_empty_parts(part_ids: NDArray[Any], weights: NDArray[Any], num_parts: i
 def _weights(
     edges: NDArray[np.float64], training: NDArray[np.bool_], training_share: float
 ) -> NDArray[np.int64]:
-    """[V] what each vertex weighs, with all training vertices `training_share` of what all edges weigh."""
+    """Return [V] vertex weights; all training vertices together weigh `training_share` times all edges."""
     weights = edges * (_WEIGHT / edges.mean())
     if training.any():
         weights += training * (training_share * _WEIGHT / training.mean())
@@ -129,8 +130,9 @@ def _weights(
 
 
 def _needlessly_over(homes: NDArray[Any], amounts: NDArray[Any], num_parts: int) -> float:
-    """By how much the largest part's sum of [V] whole amounts exceeds what the largest of any parts has at
-    least, as a share of the mean: a vertex is in one part, and few ones are not shared out evenly.
+    """Return the avoidable excess of the largest part's sum of [V] integer amounts, as a share of the mean.
+
+    The sum of the largest part has a lower bound in any partition, because a vertex is in one part only.
     """
     total = amounts.sum()
     least = max(amounts.max(), np.ceil(total / num_parts))
@@ -139,7 +141,7 @@ def _needlessly_over(homes: NDArray[Any], amounts: NDArray[Any], num_parts: int)
 
 
 def _undirected(topology: Topology) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """The edges in both directions, each pair once and no vertex with itself: what METIS takes."""
+    """Return the edges in both directions, without duplicates and self-loops, as METIS requires."""
     with Workers(available_cores(), "partition") as workers, use_workers(workers):
         symmetric = topology.is_symmetric
     if symmetric and not has_self_loops(topology):

@@ -1,8 +1,8 @@
-"""METIS in a process of its own.
+"""Isolated child process for METIS.
 
-METIS takes SIGTERM for its own sign of a failure, and may give back a wrong partition after one as if nothing
-had been; and no Ctrl-C reaches it. In a process in which SIGTERM waits, what failed can be told from what did
-not, and the parent ends it whenever it wants to.
+METIS uses SIGTERM internally to signal a failure, and may then return a wrong partition without an error; it
+also ignores Ctrl-C. In a child process that blocks SIGTERM, failures can be detected, and the parent can kill
+the child at any time.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 
-# SIGTERM is held back before there are other threads, which would take it. Linux ends the child (prctl's
-# PR_SET_PDEATHSIG) where the parent is killed.
+# Block SIGTERM before other threads exist, which would receive it. On Linux, prctl(PR_SET_PDEATHSIG) ends the
+# child if the parent is killed.
 _START = (
     "import ctypes, json, signal, sys\n"
     "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n"
@@ -32,7 +32,7 @@ _START = (
     "run_metis_child()\n"
 )
 _PIECE = 1 << 20
-# Of what it printed, the end that is shown.
+# Number of trailing characters of METIS's output to show.
 _SHOWN = 300
 
 
@@ -43,18 +43,18 @@ def run_metis(
     num_parts: int,
     **options: int,
 ) -> NDArray[np.int32]:
-    """Find parts with few edges between them.
+    """Partition a graph into parts with few edges between parts.
 
     Parameters
     ----------
     pointers, neighbors
-        [V + 1] and [E], the edges in both directions, each once and no vertex with itself.
+        [V + 1] and [E], the edges in both directions, without duplicates and self-loops.
     weights
-        [V] what each vertex weighs.
+        [V], weight of each vertex.
     num_parts
-        The number of parts, at least 2.
+        Number of parts, at least 2.
     options
-        METIS's options.
+        METIS options.
 
     Returns
     -------
@@ -63,7 +63,7 @@ def run_metis(
     Raises
     ------
     DataError
-        If METIS fails, or its process is ended.
+        If METIS fails, or its process is terminated.
     """
     count = len(weights)
     header = {"parts": num_parts, "vertices": count, "entries": len(neighbors), "options": options}
@@ -73,7 +73,7 @@ def run_metis(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=printed,
-            # Signals to all processes of a terminal are the parent's to handle.
+            # The parent handles signals that a terminal sends to its process group.
             start_new_session=True,
         )
         assert process.stdin
@@ -86,14 +86,14 @@ def run_metis(
                         process.stdin.write(array[first : first + _PIECE].astype(np.int64).tobytes())
                 process.stdin.flush()
             except BrokenPipeError:
-                pass  # It has ended, and says how below.
+                pass  # The child exited; its error is reported below.
             found = process.stdout.read()
             code = process.wait()
         finally:
             process.kill()
             process.wait()
             process.stdout.close()
-            # What is not written yet has nowhere to go.
+            # Discard the rest: the child no longer reads.
             try:
                 process.stdin.close()
             except BrokenPipeError:
@@ -110,10 +110,12 @@ def run_metis(
 
 
 def run_metis_child() -> None:
-    """The child: read a graph, and write its parts."""
+    """Read a graph from stdin, partition it, and write the parts to stdout (entry point of the child
+    process).
+    """
     import pymetis
 
-    # METIS prints as well.
+    # METIS prints to stdout: redirect its output to stderr.
     output = os.dup(1)
     os.dup2(2, 1)
     given = os.fdopen(0, "rb")
@@ -121,7 +123,7 @@ def run_metis_child() -> None:
     pointers = _read(given, header["vertices"] + 1)
     neighbors = _read(given, header["entries"])
     weights = _read(given, header["vertices"])
-    # For few parts it would bisect, with a larger cut.
+    # By default, METIS bisects for few parts, which gives a larger cut.
     _, found = pymetis.part_graph(
         header["parts"],
         pymetis.CSRAdjacency(pointers, neighbors),
@@ -129,7 +131,7 @@ def run_metis_child() -> None:
         recursive=False,
         options=pymetis.Options(**header["options"]),
     )
-    # It raises SIGTERM itself where it fails, and may go on after it.
+    # METIS raises SIGTERM if it fails, and may then continue.
     if signal.SIGTERM in signal.sigpending():
         raise SystemExit("interrupted")
     with os.fdopen(output, "wb") as file:
@@ -138,7 +140,7 @@ def run_metis_child() -> None:
 
 def _read(given: BufferedReader, count: int) -> NDArray[np.int64]:
     array = np.empty(count, np.int64)
-    # A buffered stream reads on until all is there.
+    # readinto of a buffered stream blocks until the array is full.
     if given.readinto(array.data) != array.nbytes:
         raise SystemExit("the graph ends too early")
     return array

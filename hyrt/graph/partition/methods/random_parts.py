@@ -1,4 +1,4 @@
-"""Parts of vertices drawn at random, of equal sizes."""
+"""Partition method with random parts of equal sizes."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 from hyrt.graph.partition.methods.method import DEFAULT_BOUNDS, PartBounds, ReportLine, check_partition_args
 from hyrt.graph.topology import Topology
 
-# The homes in order, and shuffled.
+# Memory per vertex: the part indices, in order and shuffled.
 _VERTEX_BYTES = 16
 
 
 class RandomParts:
-    """Shuffles the vertices and deals them out: part sizes differ by one at most."""
+    """Random partition; part sizes differ by at most one."""
 
     imbalance: float | None = None
     bounds_vertices = True
 
     def check_installed(self) -> None:
-        """Nothing is needed."""
+        """Return without checks: there are no dependencies."""
 
     def memory_bytes(self, num_vertices: int, num_edges: int) -> int:
         return _VERTEX_BYTES * num_vertices

@@ -1,4 +1,4 @@
-"""The partition methods by name."""
+"""Registry of partition methods by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def get_partition_method(name: str) -> PartitionMethod:
     Raises
     ------
     DataError
-        If there is no such method, or what it needs is missing.
+        If the method does not exist, or one of its dependencies is missing.
     """
     if not isinstance(name, str) or name not in METHODS:
         word = name if isinstance(name, str) and name.isprintable() else show(name)

@@ -1,4 +1,4 @@
-"""Parts that exchange few rows, above all in the busiest direction of any part."""
+"""Partition method that minimizes exchanged rows, in particular in the busiest direction of any part."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from hyrt.graph.partition.methods.metis_parts import MetisParts, has_self_loops
 from hyrt.graph.partition.refine import refine_parts
 from hyrt.graph.topology import Topology
 
-# What `NeighborPartCounts` keeps of an edge, and the orders, marks and copies of vertices.
+# Memory per edge of `NeighborPartCounts`; memory per vertex of orders, marks and copies.
 _EDGE_BYTES = 6
 _VERTEX_BYTES = 64
 _ROUNDING = 1e-9
 
 
 class VolumeParts:
-    """METIS's parts, with vertices moved to lower the traffic of the busiest direction, and the total.
+    """METIS partition, refined by moving vertices to reduce the traffic of the busiest direction, and the
+    total.
 
     A part sends each of its rows once to every other part that has an edge from it, and receives the rows
     that the others send it. The busiest direction is the largest number of rows that any part sends or
@@ -84,7 +85,7 @@ class VolumeParts:
 
 @dataclass(frozen=True, slots=True)
 class _CountedParts:
-    """Homes, with the traffic and the weight of their parts."""
+    """Partition, with the traffic and weight of its parts."""
 
     homes: NDArray[Any]
     """[V] integers."""
@@ -123,7 +124,7 @@ class _CountedParts:
 
 
 def _without_loops(topology: Topology) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """The edges by destination but for those of a vertex with itself, for which nothing is sent."""
+    """Return the edges by destination without self-loops, which cause no communication."""
     if not has_self_loops(topology):
         return topology.indptr, topology.indices
     into = np.repeat(np.arange(topology.num_vertices, dtype=topology.indices.dtype), topology.in_degrees)
