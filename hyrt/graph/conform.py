@@ -31,13 +31,13 @@ class ScaledRows:
     """Row source that selects and scales columns of another row source on read, without copying it."""
 
     source: RowSource
-    """The rows as they are stored."""
+    """Rows as stored."""
     columns: NDArray[np.int64] | None
-    """[F] the columns to give, in order; None for all as they are."""
+    """[F] columns to select, in order; None selects all columns."""
     steps: Sequence[Scaling]
-    """The scalings, first to last."""
+    """Scalings in the order of application."""
     dtype: np.dtype[Any]
-    """The dtype that the rows have in memory, to which each scaling rounds."""
+    """Dtype of the rows in memory; each scaling rounds to this dtype."""
 
     __repr__ = short_repr
 

@@ -26,17 +26,17 @@ class TableSchema:
     """Schema of the feature rows of one vertex type."""
 
     width: int | None
-    """Columns of a row; None if the model learned a row for each vertex."""
+    """Number of columns; None if the model learned one row per vertex."""
     columns: tuple[str, ...] | None = None
-    """Their names, in order; None if the data had none."""
+    """Column names, in order; None if the dataset had no names."""
     scaling: tuple[Scaling, ...] = ()
-    """The scalings of the rows, first to last."""
+    """Scalings of the rows in the order of application."""
     column_scales: NDArray[np.float32] | None = None
     """[F] the scales of int8 columns; None for rows in other formats."""
     count: int | None = None
-    """The number of vertices, if the model learned a row for each."""
+    """Number of vertices, if the model learned one row per vertex."""
     ids: tuple[str, ...] | None = None
-    """The id of each of these vertices, in the order of the learned rows; None if the data had none."""
+    """Ids of the vertices with learned rows, in row order; None if the dataset had no ids."""
 
     __repr__ = short_repr
 
@@ -72,26 +72,27 @@ class RunSchema:
 
     labels: LabelKind
     outputs: int
-    """`unique_names` and `outputs`: the kind of labels, and the number of classes, flags or numbers."""
+    """`labels` and `outputs`: the kind of labels, and the number of classes, flags or numbers."""
     classes: tuple[str, ...] | None
-    """The name of each class, or of each column of labels; None if the data had none."""
+    """Name of each class, or of each label column; None if the dataset had no names."""
     tables: Mapping[str, TableSchema]
-    """By vertex type ('' if there is one type), in the order of the types."""
+    """Table schemas by vertex type ('' if there is only one type), in the order of the types."""
     relations: tuple[tuple[str, str, str], ...] = ()
-    """The source type, name and destination type of each relation of a heterogeneous graph."""
+    """Source type, name and destination type of each relation of a heterogeneous graph."""
     target: str = ""
-    """The vertex type that has labels, of a heterogeneous graph."""
+    """Vertex type with labels, in a heterogeneous graph."""
     edge_types: tuple[str, ...] | None = None
-    """The name of each edge type of a graph of one vertex type; None if types are numbers, or missing."""
+    """Name of each edge type in a homogeneous graph; None if types are numbers, or there are no types."""
     predicts_links: bool = False
-    """Whether links are predicted, so that labels do not count."""
+    """Whether the run predicts links, which need no labels."""
     has_edge_types: bool = False
     has_edge_weights: bool = False
-    """`has_edge_types` and `has_edge_weights`: whether edges had types, of one vertex type, and weights."""
+    """`has_edge_types` and `has_edge_weights`: whether edges of a homogeneous graph had types, and weights.
+    """
     edge_width: int = 0
-    """Columns of the features of edges."""
+    """Number of edge feature columns."""
     edge_columns: tuple[str, ...] | None = None
-    """Their names, in order."""
+    """Names of the edge feature columns, in order."""
 
     __repr__ = short_repr
 

@@ -24,11 +24,13 @@ class Scaling:
     """One scaling step of feature rows; later rows are scaled with the same fitted statistics."""
 
     kind: ScalingKind
-    """`row` divides by the row's sum, `total_length` by its Euclidean length, `standard` works by columns."""
+    """`row` divides by the row sum, `total_length` by the Euclidean length of the row, `standard` scales
+    columns.
+    """
     mean: NDArray[np.float64] | None = None
-    """[F] subtracted from the columns by `standard`."""
+    """[F] values that `standard` subtracts from the columns."""
     deviation: NDArray[np.float64] | None = None
-    """[F] divisors of the columns, of `standard`; infinite for a column that was constant."""
+    """[F] values that `standard` divides the columns by; infinite for constant columns."""
 
     __repr__ = short_repr
 

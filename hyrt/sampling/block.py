@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 Ids = NDArray[np.signedinteger[Any]]
-"""Vertex ids: int32 where the graph's vertices fit, else int64."""
+"""Vertex ids: int32 if all ids of the graph fit, otherwise int64."""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,11 +26,11 @@ class Transposed:
     """Edges of a block sorted by source, for the backward pass."""
 
     indptr: Ids
-    """[num_src + 1] int32; int64 where the block's is."""
+    """[num_src + 1] int32, or int64 if the block's `indptr` is int64."""
     rows: NDArray[np.int32]
-    """[E] int32, the destination of each edge."""
+    """[E] int32, destination of each edge."""
     edges: Ids
-    """[E] int32, the edge's number in the block; int64 where the block's indptr is."""
+    """[E] position of each edge in the block: int32, or int64 if the block's `indptr` is int64."""
 
     __repr__ = short_repr
 
@@ -49,7 +49,7 @@ class EdgeFormatCache(Protocol):
         ...
 
     relations: Any
-    """As `Block.relations`."""
+    """See `Block.relations`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -62,15 +62,15 @@ class Block:
     """
 
     indptr: Ids
-    """[num_dst + 1] int32 (int64 where inference takes all edges of many vertices)."""
+    """[num_dst + 1] int32 (int64 if inference takes all edges of many vertices)."""
     columns: Ids
-    """[E] int32 or int64, the source of each edge."""
+    """[E] int32 or int64, source of each edge."""
     destinations: Ids
-    """[num_dst] vertices of the graph."""
+    """[num_dst] vertex id of each destination."""
     sources: Ids | None
-    """[num_src] vertices of the graph; None in place."""
+    """[num_src] vertex id of each source; None in place."""
     num_src: int
-    """Number of sources; in place, of all vertices."""
+    """Number of sources; in place, number of vertices of the graph."""
     degrees: NDArray[np.int32]
     """[num_dst] int32, in-degrees of the destinations in the full graph."""
     source_degrees: NDArray[np.int32]
@@ -78,37 +78,39 @@ class Block:
     layer: int
     """1..L, counted from the input."""
     step: int = 0
-    """Step of the run, with `seed` the key of the dropout masks."""
+    """Step of the run; together with `seed`, the key of the dropout masks."""
     seed: int = 0
     source_scale: Callable[[], NDArray[np.float32]] | None = None
     """Returns [num_src] float32, 1 / sqrt(source degree + 1), if it is cached; otherwise it is computed
     when needed.
     """
     weights: NDArray[np.float32] | None = None
-    """[E] float32 factors on the edges that undo the sampling (GraphSAINT's aggregator normalisation), or
-    None for all one."""
+    """[E] float32 edge factors that compensate for sampling (GraphSAINT's aggregator normalisation); None if
+    all are 1.
+    """
     edge_types: NDArray[Any] | None = None
-    """[E] integers, the type of each edge; None if edges have no types."""
+    """[E] integers, type of each edge; None if edges have no types."""
     edge_weights: NDArray[np.float32] | None = None
-    """[E] float32, edge weights, by which layers multiply; None if edges have no weights."""
+    """[E] float32, edge weights that layers multiply by; None if edges have no weights."""
     edge_features: NDArray[np.float32] | None = None
-    """[E, d] float32, edge features; None if edges have none."""
+    """[E, d] float32, edge features; None if there are no edge features."""
     run_weights: NDArray[np.float32] | None = None
     """[E] float32, in a heterogeneous graph with edge weights: for each edge, the total weight of all
     edges of its relation into its destination in the full graph.
     """
     weighted_degrees: NDArray[np.float32] | None = None
-    """[num_dst] float32, the sums of the weights of all edges into the destinations in the full graph; None
-    in a graph without weights, where they are `degrees`."""
+    """[num_dst] float32, total weight of all in-edges of each destination in the full graph; None in a graph
+    without edge weights, in which the totals equal `degrees`.
+    """
     source_weighted_degrees: NDArray[np.float32] | None = None
-    """[num_src] float32, the same of the sources."""
+    """[num_src] float32, total in-edge weight of each source, as `weighted_degrees`."""
     resident: Any = None
-    """The device's copy, if a device sampled the block."""
+    """Device copy of the block, if a device sampled it."""
     format_cache: EdgeFormatCache | None = None
-    """Cached formats of the edges, if there are any."""
+    """Cache of other edge formats; None if there is no cache."""
     _transposed: Transposed | None = field(default=None, repr=False)
     relations: Any = field(default=None, repr=False)
-    """The edges by relation, a `RelationSplit`, once `hyrt.nn.hetero.get_relation_split` has computed it."""
+    """Edges by relation, a `RelationSplit`, once `hyrt.nn.hetero.get_relation_split` has computed it."""
     _is_checked: bool = field(default=False, init=False, repr=False)
 
     __repr__ = short_repr

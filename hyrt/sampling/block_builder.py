@@ -51,8 +51,9 @@ class TargetShuffler:
 _GRAIN = 1024
 
 LayerSampleFunction = Callable[[int, Ids, bool, PooledArrays], Hop]
-"""Draws the neighbours of one layer: its number (1..L, the targets' is L), [n] distinct vertices, whether
-vertices are to be numbered as in `Hop.sources`, and where memory for the result is taken from."""
+"""Callback that samples the neighbours of one layer. Arguments: layer (1..L, where L is the targets' layer),
+[n] distinct vertices, whether to relabel vertices as in `Hop.sources`, and the allocator of the result.
+"""
 
 
 class BoundedDegrees:
@@ -120,7 +121,7 @@ class BlockBuilder:
         self.local = np.full(graph.num_vertices, -1, np.int32)
         """[V] int32 scratch, all -1 between two mini-batches."""
         self.pool = BufferPool()
-        """Buffer pool of the mini-batches; buffers return when a mini-batch is released."""
+        """Buffer pool of the mini-batches; a mini-batch returns its buffers when it is released."""
 
     def _stated_degrees(self, edges: Topology | ExcludedEdges) -> list[Topology | BoundedDegrees]:
         """Return the degrees per layer, the input's first."""

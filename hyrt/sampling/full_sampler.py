@@ -81,13 +81,13 @@ class FullGraph:
         self._typed = is_hetero
         num = topology.num_vertices if vertices is None else len(vertices)
         self.rows: Ids = np.arange(num, dtype=np.int32 if num < 2**31 else np.int64)
-        """[n] the row numbers 0..n-1, int32 if they fit."""
+        """[n] row numbers 0..n-1, int32 if the numbers fit."""
         self.vertices: Ids = self.rows if vertices is None else vertices
-        """[n] the vertex ids of the rows."""
+        """[n] vertex id of each row."""
         self.gather_ops = gather_ops
-        """Builds the gathers; None if all vertices are local."""
+        """Factory of the gather operations; None if all vertices are local."""
         self.relations: Any = None
-        """As `Block.relations`."""
+        """See `Block.relations`."""
 
     @property
     def is_distributed(self) -> bool:

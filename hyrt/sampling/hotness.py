@@ -146,7 +146,7 @@ class HotnessRanking:
     """Vertices whose rows may be read, the most frequently read ones first."""
 
     vertices: NDArray[Any]
-    """[n] the vertices."""
+    """[n] vertices in ranking order."""
     accesses: NDArray[np.float64]
     """[n] estimated number of steps per epoch that read each row; if counted, not necessarily decreasing."""
 

@@ -126,9 +126,9 @@ class StepLayer:
     """The edges of one layer of a step."""
 
     vertices: Ids
-    """[n] all destinations."""
+    """[n] all destinations of the layer."""
     hop: Hop
-    """The drawn neighbours of each."""
+    """Sampled neighbours of each destination."""
 
     __repr__ = short_repr
 

@@ -51,7 +51,7 @@ def column_probabilities(topology: Topology, size: int) -> NDArray[np.float64]:
     Parameters
     ----------
     topology
-        The edges.
+        Topology to sample from.
     size
         Expected number of sampled sources.
     """
@@ -82,7 +82,7 @@ class FastGcnLayerSampler:
     probabilities: NDArray[np.float64]
     """[V] float64, inclusion probability of each vertex."""
     scale_weights: bool
-    """Whether the weights of a vertex are scaled to sum to its degree."""
+    """Whether the weights of a vertex's edges are scaled to sum to its degree."""
     seed: int
     """The random seed."""
 
@@ -115,11 +115,11 @@ class LadiesLayerSampler:
     """
 
     topology: Topology
-    """The edges."""
+    """Topology to sample from."""
     size: int
     """Expected number of sources per layer."""
     scale_weights: bool
-    """Whether the weights of a vertex are scaled to sum to its degree."""
+    """Whether the weights of a vertex's edges are scaled to sum to its degree."""
     seed: int
     """The random seed."""
     sums: NDArray[np.float64]

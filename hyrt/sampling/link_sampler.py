@@ -22,8 +22,9 @@ from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.sampler import HopSampler
 
 NegativeKind = Literal["uniform", "degree", "batch", "given"]
-"""What is drawn in place of an end of a link: any vertex; one by its number of edges; the same end of another
-link of the step; or, in place of both, a pair of a list."""
+"""Replacement for an end of a link: any vertex; a vertex with probability proportional to its degree; the
+same end of another link of the step. With `given`, both ends are replaced by a pair from a list.
+"""
 
 # Number of attempts to sample a pair that is not an edge; the last one is kept.
 _TRIES = 8
@@ -36,15 +37,15 @@ class NegativeSampler:
 
     kind: NegativeKind
     num: int
-    """`kind` and `num`: what is drawn, and how many pairs for each link."""
+    """`kind` and `num`: the kind of negatives, and the number of negatives per link."""
     seed: int
-    """The seed of all draws."""
+    """Seed of all random streams."""
     known_edges: Topology
-    """The edges that may be known in training: pairs that are edges are drawn again."""
+    """Edges that may be known in training: pairs that are one of these edges are sampled again."""
     ends: LinkEndpoints
-    """The vertices that links are between."""
+    """Vertices that links may connect."""
     listed_pairs: NDArray[Any] | None = None
-    """[n, 2] the pairs of `given`."""
+    """[n, 2] pairs for the kind `given`."""
 
     __repr__ = short_repr
 

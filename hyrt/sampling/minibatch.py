@@ -28,13 +28,14 @@ class MiniBatch:
     targets: Ids
     """[n] vertices whose loss is computed."""
     blocks: list[Block]
-    """L blocks, the input's first."""
+    """L blocks, the input layer's block first."""
     labels: NDArray[Any]
-    """The targets' labels: [n] int64 classes, [n, K] int8 flags (-1 not known), or [n, K] float32 numbers
-    (nan not known). Of links, [m, 1 + K, 2] int64: of each of m links, the rows of its ends among the scores,
-    and those of K pairs that are no links."""
+    """Labels of the targets: [n] int64 classes, [n, K] int8 flags (-1 if unknown), or [n, K] float32 numbers
+    (NaN if unknown). For links, [m, 1 + K, 2] int64: for each of m links, the score rows of its two ends and
+    of the ends of K negatives.
+    """
     target_weights: NDArray[np.float32] | None
-    """[n] float32 factors on the targets' losses, or None for all one."""
+    """[n] float32 loss weight of each target; None if all are 1."""
     normalizer: float
     """Share of this mini-batch in the divisor of the step's gradient sum: its number of targets, or its
     number of units for subgraph samplers.

@@ -43,9 +43,9 @@ class LaborLayerSampler:
     """
 
     topology: Topology
-    """The edges; it must have all edges into the given vertices."""
+    """Topology with all in-edges of the given vertices."""
     fanouts: Sequence[int]
-    """Neighbours of each vertex per layer, counted from the input; -1 takes all."""
+    """Fan-out per layer, counted from the input; -1 takes all neighbours."""
     seed: int
     """The random seed."""
 
@@ -113,15 +113,15 @@ class LaborImportanceSampler:
     graph: Graph
     """The graph."""
     fanouts: Sequence[int]
-    """Neighbours of each vertex per layer that neighbour sampling would draw, counted from the input."""
+    """Fan-out per layer of the equivalent neighbour sampling, counted from the input."""
     seed: int
-    """The seed of all draws."""
+    """Seed of all random streams."""
     iterations: int
-    """How often importances are raised, at least 1."""
+    """Number of fixed-point iterations for the importances, at least 1."""
     probabilities: NDArray[np.float64]
-    """[V] float64 scratch, all 1 between two draws."""
+    """[V] float64 scratch, all 1 between two calls."""
     max_factors: NDArray[np.float64]
-    """[V] float64 scratch, all 0 between two draws."""
+    """[V] float64 scratch, all 0 between two calls."""
 
     __repr__ = short_repr
 
@@ -170,16 +170,17 @@ class WeightedLayerSampler:
     """
 
     topology: Topology
-    """The edges and their weights."""
+    """Topology with edge weights."""
     fanouts: Sequence[int]
-    """Neighbours of each vertex per layer, counted from the input; -1 takes all."""
+    """Fan-out per layer, counted from the input; -1 takes all neighbours."""
     replacement: bool
-    """Whether an edge may be drawn several times, and is then there as often."""
+    """Whether to sample with replacement: an edge that is sampled several times is in the result as often."""
     scale_weights: bool
-    """Whether the factors of a vertex's edges are changed so that they, times the weights, add up as those of
-    all its edges do."""
+    """Whether the factors of a vertex's edges are scaled so that factors times edge weights sum to the total
+    weight of all edges of the vertex.
+    """
     seed: int
-    """The seed of all draws."""
+    """Seed of all random streams."""
 
     __repr__ = short_repr
 

@@ -25,17 +25,17 @@ class RelationSplit:
     """
 
     runs: Any
-    """The block (`Block` or `TensorBlock`) from the sources to the P runs."""
+    """Block (`Block` or `TensorBlock`) from the sources to the P runs."""
     sums: Any
-    """The block from the runs to the destinations."""
+    """Block from the runs to the destinations."""
     rows: Any
-    """[P] the destination of each run."""
+    """[P] destination of each run."""
     edges: Any
-    """[E] the number in the block of each edge of `runs`."""
+    """[E] position in the original block of each edge of `runs`."""
     starts: Sequence[int]
-    """[R + 1] where the runs of each relation begin."""
+    """[R + 1] offset of the runs of each relation."""
     edge_starts: Sequence[int]
-    """[R + 1] where the edges of each relation begin, among those of `runs`."""
+    """[R + 1] offset of the edges of each relation in `runs`."""
     _of: dict[int, Any] = field(default_factory=dict, repr=False)
 
     __repr__ = short_repr

@@ -27,9 +27,9 @@ class EdgeValues:
     """Weights and features of some edges."""
 
     weights: NDArray[np.float32] | None = None
-    """[E] float32; None if edges have none."""
+    """[E] float32 edge weights; None if edges have no weights."""
     features: NDArray[np.float32] | None = None
-    """[E, d] float32; None if edges have none."""
+    """[E, d] float32 edge features; None if edges have no features."""
 
     __repr__ = short_repr
 
@@ -155,9 +155,9 @@ class Hop:
     degrees: NDArray[np.int32]
     """[n] int32, in-degrees in the full graph."""
     offsets: NDArray[np.int32]
-    """[n + 1] int32, where each vertex's neighbours start."""
+    """[n + 1] int32, offset of each vertex's neighbours."""
     neighbors: Ids
-    """[E] vertices of the graph, of the ids' dtype."""
+    """[E] vertex ids of the neighbours."""
     sources: Ids | None = None
     """[num_src] vertices numbered as in a block (the given vertices first, then neighbours in order of
     appearance), if the sampler relabels; otherwise None.
@@ -165,15 +165,15 @@ class Hop:
     columns: NDArray[np.int32] | None = None
     """[E] int32 positions in `sources`, if the sampler relabels; otherwise None."""
     edge_types: NDArray[Any] | None = None
-    """[E] the types of the edges, as in `Block`."""
+    """[E] edge types, as in `Block`."""
     weights: NDArray[np.float32] | None = None
-    """[E] float32 factors on the edges, as in `Block`."""
+    """[E] float32 edge factors, as in `Block.weights`."""
     edges: NDArray[np.int64] | None = None
-    """[E] int64, edge numbers in the graph, if they are needed and known."""
+    """[E] int64, edge positions in the graph, if needed and known."""
     values: EdgeValues | None = None
     """Edge weights and features, if they differ from the local graph's; `edges` is then ignored."""
     resident: Any = None
-    """The device's copy, for its `transfer`."""
+    """Device copy of the arrays, for the device's `transfer`."""
 
     __repr__ = short_repr
 

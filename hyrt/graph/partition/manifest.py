@@ -19,7 +19,7 @@ from hyrt.graph.formats.npy import CHUNK_BYTES, NpyChecksums
 MANIFEST = "partition.json"
 FORMAT = 1
 GRAPH = "graph"
-"""The folder of what every rank reads."""
+"""Name of the folder with the files that every rank reads."""
 MAX_PARTS = 1024
 
 EdgeLayout = Literal["replicated", "split"]
@@ -32,15 +32,16 @@ class PartSizes(BaseModel):
 
     vertices: int
     edges: int
-    """The edges into its vertices."""
+    """Number of in-edges of the part's vertices."""
     training: int
-    """Its training vertices, by the first of alternative splits."""
+    """Number of training vertices of the part, in the first of alternative splits."""
     cut: int
-    """The edges into its vertices that come from vertices of other parts."""
+    """Number of in-edges from vertices of other parts."""
     sends: int | None = None
-    """The rows that it sends, once to each part that has an edge from their vertices; None if not counted."""
+    """Number of rows to send: each row once to each part that has an edge from its vertex; None if unknown.
+    """
     receives: int | None = None
-    """The rows of other parts that it has edges from; None if not counted."""
+    """Number of rows to receive from other parts; None if not counted."""
 
 
 class FeatureFormat(BaseModel):
@@ -52,7 +53,7 @@ class FeatureFormat(BaseModel):
     width: int
     dtype: str
     bags_of_words: bool
-    """Whether rows are sparse and all of their values are 1, as `normalize='auto'` asks."""
+    """Whether rows are sparse with all values 1, which `normalize='auto'` depends on."""
 
 
 class PartitionManifest(BaseModel):
@@ -62,28 +63,28 @@ class PartitionManifest(BaseModel):
 
     format: int = FORMAT
     id: str = ""
-    """A hash of everything else here: equal partitions have equal ones."""
+    """Hash of all other fields: equal partitions have equal ids."""
     source: str
-    """The dataset, as it was named."""
+    """Dataset source, as specified by the user."""
     normalize: str
-    """The normalization that the features have got."""
+    """Normalization that was applied to the features."""
     method: str
     seed: int
     topology: EdgeLayout
-    """`replicated`: every rank reads all edges; `split`: each part has the edges into its vertices."""
+    """`replicated`: every rank reads all edges; `split`: each part has the in-edges of its vertices."""
     vertices: int
     edges: int
     features: FeatureFormat
     symmetric: bool
-    """Whether the edges are their own transpose."""
+    """Whether every edge has a reverse edge."""
     parts: list[PartSizes]
     cut: int
-    """The edges between different parts."""
+    """Number of edges between different parts."""
     locality: float
-    """The share of the edges that are not cut; 1 without edges."""
+    """Fraction of edges that are not cut; 1 if there are no edges."""
     crc32_chunk_bytes: int = CHUNK_BYTES
     files: dict[str, NpyChecksums]
-    """What was written into each file, by its path in the folder."""
+    """Checksums of each file, by path in the folder."""
 
     @property
     def num_parts(self) -> int:

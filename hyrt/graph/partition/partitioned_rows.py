@@ -19,9 +19,9 @@ from hyrt.runtime.workers import Workers
 Array = NDArray[Any]
 
 ENTRIES = 1 << 21
-"""Entries of CSR rows that are moved at once; a longer row still is one piece."""
+"""Number of CSR entries to move at once; a longer row is moved whole."""
 ENTRY_BYTES = 48
-"""Memory that each of them takes at most."""
+"""Maximum memory per moved entry."""
 
 
 def group_by_part(part_ids: Array, num_parts: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -168,11 +168,11 @@ class PartitionedFeatures:
     """Row source over some or all parts; a row is found by its vertex's part and local index."""
 
     parts: Mapping[int, DenseFeatures | SparseFeatures]
-    """The rows of each part that is here, by its number: at least one part."""
+    """Rows of each open part, by part index; at least one part."""
     part_ids: NDArray[Any]
-    """[V] unsigned, the part of each vertex."""
+    """[V] unsigned, part index of each vertex."""
     local_ids: NDArray[Any]
-    """[V] integers, the row of each vertex among those of its part."""
+    """[V] integers, row of each vertex within its part."""
 
     __repr__ = short_repr
 

@@ -38,7 +38,7 @@ Array = NDArray[Any]
 
 PART_IDS_KEY = "home"
 EDGE_KEYS = ("indices", *EDGE_VALUE_KEYS)
-"""Arrays that have an entry for each edge."""
+"""Arrays with one entry per edge."""
 VERTICES_KEY = "vertices"
 _OTHER_PARTS = ", or of another partition"
 
@@ -48,11 +48,11 @@ class PartFiles:
     """Memory-mapped files of one partition."""
 
     folder: Path
-    """The folder that has partition.json."""
+    """Folder with partition.json."""
     name: str
-    """The name of the folder, for messages."""
+    """Name of the folder in messages."""
     manifest: PartitionManifest
-    """What partition.json says."""
+    """Content of partition.json."""
 
     @classmethod
     def open(cls, folder: Path, name: str) -> PartFiles:
@@ -128,22 +128,23 @@ class OpenPart:
     """One part of a partition, opened for a rank."""
 
     manifest: PartitionManifest
-    """What partition.json says; ranks that have the same `id` have parts of the same partition."""
+    """Content of partition.json; ranks with the same `id` have parts of the same partition."""
     number: int
-    """The part that is here, or the block of parts."""
+    """Index of the open part, or of the open block of parts."""
     graph: Graph
-    """The graph, with the rows of this part alone: its features are a `PartitionedFeatures`.
+    """The graph, with the feature rows of only this part; its features are a `PartitionedFeatures`.
 
-    All edges, or of split
-    topology those into the vertices of this part; others seem to have none."""
+    It has all edges, or, in a split topology, only the in-edges of this part's vertices; other vertices then
+    have no in-edges.
+    """
     part_ids: Array
-    """[V] integers, the part of each vertex, or its block of parts."""
+    """[V] integers, part index of each vertex, or index of its block of parts."""
     local_ids: Array
-    """[V] int32 or int64, the row of each vertex among those of its part."""
+    """[V] int32 or int64, row of each vertex within its part."""
     vertices: Array
-    """[n] int32 or int64, the vertices of this part, sorted."""
+    """[n] int32 or int64, vertices of this part, sorted."""
     rows: DenseFeatures | SparseFeatures
-    """[n] their feature rows, in that order."""
+    """[n] feature rows of `vertices`, in the same order."""
 
     __repr__ = short_repr
 

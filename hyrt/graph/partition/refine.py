@@ -48,7 +48,7 @@ class NeighborPartCounts:
         self.parts = np.empty(self.starts[-1], np.int16)
         self.counts = np.empty(self.starts[-1], np.int32)
         self.used = np.zeros(len(homes), np.int32)
-        """[V] how many places of each vertex are taken."""
+        """[V] number of used slots of each vertex."""
         _fill(indptr, indices, homes, self.starts, self.parts, self.counts, self.used)
 
 

@@ -64,27 +64,29 @@ class PartitionJob:
     """Source, settings and destination of a partitioning job."""
 
     source: str
-    """Any source of `open_graph`."""
+    """Dataset source, as for `open_graph`."""
     destination: Path
     """The folder to write."""
     num_parts: int
-    """The number of parts, 1 to 1024."""
+    """Number of parts, 1 to 1024."""
     method: str = "metis"
-    """The name of a partition method."""
+    """Name of a partition method."""
     seed: int = 0
-    """The seed of what the method draws."""
+    """Seed of the method's random decisions."""
     topology: EdgeLayout = "replicated"
-    """`replicated`: all edges are written once, for every rank; `split`: each part gets the edges into its
-    vertices."""
+    """`replicated`: all edges are written once, for every rank; `split`: each part has the in-edges of its
+    vertices.
+    """
     normalize: str = "none"
-    """The normalization, as for `open_graph`."""
+    """Normalization, as for `open_graph`."""
     imbalance: float | None = None
-    """How much more than the mean a part may weigh, as a share of it; None: as much as the method allows by
-    default."""
+    """Maximum excess of a part's weight over the mean, as a share of the mean; None uses the method's
+    default.
+    """
     max_vertices: int | None = None
-    """The most vertices that a part may have; None: any number."""
+    """Maximum number of vertices per part; None disables the bound."""
     force: bool = False
-    """Replace the parts that are at the destination."""
+    """Replace an existing partition at the destination."""
 
 
 def write_parts(job: PartitionJob, report: Callable[[str], None] = lambda line: None) -> PartitionManifest:

@@ -20,13 +20,15 @@ class PartBounds:
     """Upper bounds on the size of a part."""
 
     imbalance: float | None = None
-    """How much more than the mean it may weigh, as a share of it; None for the method's own bound."""
+    """Maximum excess of a part's weight over the mean, as a share of the mean; None uses the method's
+    default.
+    """
     vertices: int | None = None
-    """How many vertices; None for any number."""
+    """Maximum number of vertices; None disables the bound."""
 
 
 DEFAULT_BOUNDS = PartBounds()
-"""The method's own bound of the weight, and no other."""
+"""Default bounds: the method's default weight bound, and no bound on the number of vertices."""
 
 
 def check_partition_args(topology: Any, training: Any, num_parts: Any, seed: Any) -> None:
@@ -49,10 +51,11 @@ class PartitionMethod(Protocol):
     """Interface of a partition method, which assigns each vertex to a part (its home)."""
 
     imbalance: float | None
-    """How much more than the mean a part may weigh by default, as a share of it; None where parts have no
-    weight."""
+    """Default maximum excess of a part's weight over the mean, as a share of the mean; None if parts have no
+    weight.
+    """
     bounds_vertices: bool
-    """Whether no part has more vertices than it may."""
+    """Whether the method enforces a bound on the number of vertices."""
 
     def check_installed(self) -> None:
         """Check that the packages that the method needs are installed.

@@ -16,7 +16,7 @@ from hyrt.graph.partition.methods.volume_parts import VolumeParts
 METHODS: Mapping[str, Callable[[], PartitionMethod]] = MappingProxyType(
     {"random": RandomParts, "block": BlockParts, "metis": MetisParts, "volume": VolumeParts}
 )
-"""What makes each method."""
+"""Factories of the partition methods, by name."""
 
 
 def get_partition_method(name: str) -> PartitionMethod:

@@ -88,15 +88,15 @@ class _CountedParts:
     """Partition, with the traffic and weight of its parts."""
 
     homes: NDArray[Any]
-    """[V] integers."""
+    """[V] integers, part index of each vertex."""
     total: int
-    """Rows that all parts send."""
+    """Number of rows that all parts send."""
     busiest: int
-    """Rows of the busiest direction of any part."""
+    """Number of rows in the busiest direction of any part."""
     mean: float
-    """Rows that a part sends on average, which is also the mean of the rows that parts receive."""
+    """Mean number of rows that a part sends, which equals the mean number of received rows."""
     imbalance: float
-    """The largest part's share of non-zeros over the mean, less 1."""
+    """The largest part's share of non-zeros over the mean, minus 1."""
 
     @classmethod
     def of(
