@@ -67,7 +67,7 @@ class DestinationSubset:
 
 @dataclass(frozen=True, slots=True)
 class GatherContext:
-    """Context of one gather call: where it is needed, and what it may use."""
+    """Context of one gather call: its destinations and resources."""
 
     workers: Workers
     """The worker team."""

@@ -89,7 +89,7 @@ class GatherOp(Protocol):
         out
             [V, width], or one row per destination of the subset; overwritten.
         context
-            The destinations, and what may be used.
+            The destinations, and the resources of the call.
 
         Returns
         -------
@@ -136,7 +136,7 @@ class FusedBackward(Protocol):
         start: int,
         output: Array, grad: Array,
     ) -> None:  # fmt: skip
-        """Save what `backward` needs of consecutive rows, in any thread.
+        """Save consecutive rows of the data that `backward` needs, in any thread.
 
         Parameters
         ----------

@@ -151,7 +151,7 @@ class HostStepProgress:
     sums
         The gradient sums of the step.
     checkpointer
-        Writes mid-step checkpoints; None disables them.
+        Writes mid-step checkpoints; None disables checkpoints.
     checkpoint
         The checkpoint to resume from, if there is one.
     num_halves

@@ -97,8 +97,8 @@ class MatrixPool:
     """Pool of large matrices.
 
     Full-graph matrices are too large for the slack of `hyrt.runtime.buffer_pool.BufferPool`. One thread takes
-    and gives them in the same order in every step, so the first step allocates the peak, and later steps
-    allocate nothing.
+    and returns the matrices in the same order in every step, so the first step allocates the peak
+    memory, and later steps do not allocate.
 
     Parameters
     ----------

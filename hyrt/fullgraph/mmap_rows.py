@@ -42,7 +42,7 @@ def find_mmap(values: NDArray[Any]) -> mmap.mmap | None:
     """Return the memory map behind an array, if the map has no modified pages.
 
     Modified pages of a private map exist only in memory and would be lost. None if there is no map, if it has
-    modified pages, or if the system does not report them.
+    modified pages, or if the system does not report modified pages.
     """
     base: Any = values
     while isinstance(base, np.ndarray | memoryview):
@@ -54,7 +54,7 @@ def find_mmap(values: NDArray[Any]) -> mmap.mmap | None:
 
 
 def _written_bytes(start: int, stop: int) -> int | None:
-    """Return the modified bytes of the pages in an address range; None if the system does not report them."""
+    """Return the modified bytes of the pages in an address range; None if the system cannot report it."""
     try:
         lines = _MAPS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,5 +1,5 @@
-"""Decomposition of a model into gathers and the dense stages between the gathers, and the choice of what is
-cached and where.
+"""Decomposition of a model into gathers and the dense stages between the gathers, and the placement of cached
+matrices.
 """
 
 from __future__ import annotations

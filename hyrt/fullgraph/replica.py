@@ -165,7 +165,7 @@ def _apply_backward(
 
 
 def _save_callback(layer: GatherResult | None, start: int) -> Callable[[Array, Array], None] | None:
-    """Return the callback of a layer that saves what its backward pass needs of the rows from `start` on."""
+    """Return a layer's callback that saves data for its backward pass, for the rows from `start` on."""
     return (
         None if layer is None or layer.save_for_backward is None else partial(layer.save_for_backward, start)
     )
@@ -180,7 +180,7 @@ def _gather_backward(
     terms: ChunkSum,
     workers: Workers,
 ) -> tuple[Array, ...]:
-    """Return the gradients of the messages of layer i, and release what the layer saved."""
+    """Return the gradients of the messages of layer i, and release the layer's saved data."""
     parts, memory = chain.plan.parts[i], chain.memory
     accumulates = parts.scatter is None and layer.self_rows is not None
     gathering, kept = chain.gatherings[i], layer.saved
@@ -307,7 +307,7 @@ class FullGraphReplica:
         workers
             The worker team.
         checkpointer
-            Writes mid-step checkpoints; None disables them.
+            Writes mid-step checkpoints; None disables checkpoints.
         devices
             Further inputs that determine the bits of a step, as plain JSON values.
 

@@ -209,7 +209,7 @@ class MemberDeviceError(Exception):
 
 
 def run_in_threads(parts: Sequence[Callable[[], None]]) -> None:
-    """Run a function per device, each in a thread, and wait for all of them.
+    """Run a function per device, each in a thread, and wait for all threads.
 
     Raises
     ------

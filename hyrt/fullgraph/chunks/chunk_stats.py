@@ -87,7 +87,7 @@ class ChunkedStep:
 
 
 def describe_chunks(figures: Mapping[str, Any]) -> str:
-    """Describe in one line how a graph was cut, and what was copied and offloaded.
+    """Summarize in one line the chunks of a graph, and the copied and offloaded data.
 
     Parameters
     ----------

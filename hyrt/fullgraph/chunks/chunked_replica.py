@@ -39,12 +39,13 @@ _FLOAT = np.dtype(np.float32)
 
 
 class ChunkedReplica:
-    """Computes a model and its gradients over a graph, chunk by chunk (NeuGraph, section 3.1).
+    """Computation of a model and its gradients over a graph, chunk by chunk (NeuGraph, section 3.1).
 
-    Gathered rows are the state of a layer. They are offloaded to the host, where their gradient overwrites
-    them, and the rows in between are recomputed in the backward pass. The last layer is computed only at the
-    targets, which have separate intervals. The first layer's gather of features without dropout is computed
-    once and cached. Each of several devices computes some of the columns; all matrices are on the host.
+    Gathered rows are the state of a layer. The rows are offloaded to the host, where their gradient
+    overwrites the same memory, and the rows in between are recomputed in the backward pass. The last layer is
+    computed only at the targets, which have separate intervals. The first layer's gather of features without
+    dropout is computed once and cached. If there are several devices, each one computes some of the columns;
+    all matrices are on the host.
 
     If other processes have some of the vertices, the halo exchange of a layer's rows overlaps with the chunks
     of local rows; chunks of remote rows follow. In the backward pass, gradients of remote rows are computed
@@ -268,7 +269,7 @@ class ChunkedReplica:
             self._memory.release(self._remote)
             self._remote = None
             if len(self._model.layers) == 2 and self._into_all is not None:
-                self._into_all.release()  # No other layer gathers along them.
+                self._into_all.release()  # No other layer gathers along these edges.
                 self._into_all = None
         return gathered
 
@@ -599,7 +600,7 @@ class ChunkedReplica:
         read
             Uploads the rows of an interval, or some of the rows.
         chained
-            Copies the rows from another device instead, and forwards them.
+            Copies the rows from another device instead, and forwards the rows.
         moved
             [rows, width] offloaded partial sums.
         done

@@ -130,7 +130,7 @@ class ChunkedTrainer:
     shares
         Relative speed of each device.
     checkpointer
-        Writes mid-step checkpoints; None disables them. Steps of several processes have none.
+        Writes mid-step checkpoints; None disables checkpoints. Steps of several processes have none.
     """
 
     def __init__(
@@ -333,7 +333,7 @@ class ChunkedTrainer:
 
 
 def _describe_model(model: ModelDescription) -> list[Any]:
-    """Describe what a model computes, as plain JSON values."""
+    """Describe the computation of a model as plain JSON values."""
     layers = [
         [
             repr(layer.aggregation),

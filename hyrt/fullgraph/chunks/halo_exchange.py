@@ -74,9 +74,7 @@ class HaloExchange(Protocol):
 
     @property
     def multiplies_local(self) -> bool:
-        """Return whether this process has the edges from local rows; one of the processes with the same rows
-        has them.
-        """
+        """Return whether this process, of all processes with the same rows, has the edges from local rows."""
         ...
 
     def reduce_sums(self, sums: Array) -> None:

@@ -34,9 +34,9 @@ class DeviceSync(Protocol):
 class StepProgress:
     """Counts the columns of a step's passes, and saves checkpoints.
 
-    Devices compute their first columns at the same time, then their second ones. They may wait for each other
-    within such a round, but never for a later one. All devices therefore pause after the last round that any
-    of them has started.
+    Devices compute their first columns at the same time, then their second ones. Devices may wait for each
+    other within such a round, but never for a later one. All devices therefore pause after the last round
+    that any device has started.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class StepProgress:
     plan
         Inputs that determine passes and columns, as plain JSON values.
     checkpointer
-        Writes checkpoints; None disables them, and devices do not wait between columns.
+        Writer of checkpoints; None disables checkpoints, and devices do not wait between columns.
     checkpoint
         The checkpoint to resume from, if there is one.
     """

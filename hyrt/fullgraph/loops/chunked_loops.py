@@ -134,7 +134,7 @@ class ChunkedLoops:
                     raise
                 self._grow(2 * num)
             finally:
-                # Also after an error: free what the loop had allocated.
+                # Also after an error: free the loop's allocations.
                 for room, run in zip(self._rooms, runs, strict=True):
                     room.release()
                     in_bytes, out_bytes = self._copied.get(room.name, (0, 0))
@@ -204,7 +204,7 @@ class ChunkedLoops:
         Parameters
         ----------
         host_bytes, file_bytes
-            Bytes of the model's rows on the host, and how many of them are in files.
+            Bytes of the model's rows on the host, and how many of these bytes are in files.
         """
         if self.num is None or not self._rows:
             return None

@@ -140,7 +140,7 @@ class LoopDevice(Protocol):
         ...
 
     def release(self) -> None:
-        """Free all memory once nothing uses it; idempotent."""
+        """Free all memory when it is no longer in use; idempotent."""
         ...
 
 

@@ -251,8 +251,8 @@ class SagaGatherOp:
     Raises
     ------
     UnsupportedModelError
-        If the layer reads what edges have not, or takes the largest of messages by what they have where some
-        edges join the same two vertices; or if a vertex has more edges than the layer has slots for.
+        If the layer reads edge data that the graph lacks, or takes the maximum of edge-dependent messages
+        in a graph with parallel edges; or if a vertex has more edges than the layer has slots for.
     """
 
     reads_messages_in_backward = True
