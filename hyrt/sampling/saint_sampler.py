@@ -64,6 +64,7 @@ class SaintSampler:
     is (1 - (1 - p)^(a + 1)) / p, which is nearly unbiased, while a / b is too large on average. It is also
     finite for vertices and edges that were never pre-sampled (other implementations use a constant for these
     and clip the ratio).
+
     Pre-sampling ends when the targets have been visited `coverage` times on average, as in the authors' code.
     The counts take 4 bytes per edge and per vertex.
 
