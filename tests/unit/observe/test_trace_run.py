@@ -180,8 +180,8 @@ def test_the_cpu_trainers_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             assert event["ts"] + event["dur"] <= step["ts"] + step["dur"]
             assert event["args"]["trainer"] == "cpu:0"
         seen |= {event["name"] for event in slices}
-        calls.append(sum(e["name"] == "product_of_rows" and e["args"]["step"] == 5 for e in slices))
-    assert {"product_of_rows", "gradients_of_product", "Aggregate.backward"} <= seen
+        calls.append(sum(e["name"] == "linear_forward" and e["args"]["step"] == 5 for e in slices))
+    assert {"linear_forward", "linear_backward", "Aggregate.backward"} <= seen
     # However many chunks there are, a thread has one slice of each call: two layers.
     assert max(calls) <= 2
     assert 2 <= sum(calls) <= 6

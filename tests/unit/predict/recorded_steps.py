@@ -22,8 +22,8 @@ LARGE = 1 << 30
 
 
 _LOOPS = (
-    *("spmm_into", "attend_into", "attend_ends_into", "attend_to_sources_into"),
-    *("largest_into", "largest_backward_into"),
+    *("spmm_into", "attend_into", "attend_backward_destinations_into", "attend_backward_sources_into"),
+    *("max_aggregate_into", "max_aggregate_backward_into"),
 )
 
 
@@ -50,7 +50,7 @@ def without_loops(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _no_loop(loop: Any, edges: Any, operands: Any, outs: Any, winners: Any, workers: Any) -> list[Any]:
     shared = [operand for operand in loop.form.operands if operand.end == "shared"]
-    return [np.zeros(loop.form.numbers(each), np.float32) for each in shared] if any(loop.by_chunk) else []
+    return [np.zeros(loop.form.num_columns(each), np.float32) for each in shared] if any(loop.by_chunk) else []
 
 
 def model_of(graph: Graph, **settings: Any) -> GNN:

@@ -148,10 +148,9 @@ def test_multiply_accumulates_are_those_that_a_step_makes(
     assert model_workload._READ == relation_sums._READ
     for module in (model_workload, relation_sums):
         monkeypatch.setattr(module, "_READ", read)
-    for module in (linear, linear):
-        monkeypatch.setattr(module, "multiply", watched)
-    through = relation_sums._through
-    monkeypatch.setattr(relation_sums, "_through", joined)
+    monkeypatch.setattr(linear, "matmul", watched)
+    through = relation_sums._compose
+    monkeypatch.setattr(relation_sums, "_compose", joined)
     model, batch, _, work = small_model(kind, graph)
     with torch.no_grad():
         model(batch.blocks, batch.inputs)
