@@ -119,7 +119,7 @@ def test_who_asks_for_none_imports_none() -> None:
     code = (
         "import sys, hyrt.api, hyrt.cli.run_session\n"
         "from hyrt.telemetry.hooks import hooks_from_environment\n"
-        "assert hooks_of_environment() == []\n"
+        "assert hooks_from_environment() == []\n"
         "print([name for name in sys.modules if 'fault' in name.rpartition('.')[2] and 'hyrt' in name])"
     )
     without = {name: value for name, value in os.environ.items() if name != ENV_VARIABLE}

@@ -68,7 +68,7 @@ def test_the_first_of_equal_messages_gets_the_gradient() -> None:
 def test_a_second_derivative_of_compiled_loops_is_refused() -> None:
     layer, block = layer_of("G-GCN", IN, OUT), block_of()
     x = rows_of(block).requires_grad_()
-    with pytest.raises(RuntimeError, match="a compiled loop has a first derivative only: leave out create_g"):
+    with pytest.raises(RuntimeError, match="a compiled loop has a first derivative only: remove create_g"):
         torch.autograd.grad(layer(block, x).square().sum(), x, create_graph=True)
 
 

@@ -611,7 +611,7 @@ with Progress() as progress:
     for epoch in range(1, 2000):
         progress.handle(steps(59 * epoch))
         progress.handle(epoch_ended(epoch))
-assert isinstance(progress.lost, BrokenPipeError), progress.lost
+assert isinstance(progress.write_error, BrokenPipeError), progress.write_error
 print("more")
 sys.stderr.write("trained")
 """

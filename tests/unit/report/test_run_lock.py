@@ -17,7 +17,7 @@ def killed_holder(folder: Path) -> str:
     code = (
         "import os, sys, signal, pathlib\n"
         "from hyrt.report.records.run_process import lock_run\n"
-        "with locked(pathlib.Path(sys.argv[1])) as holder:\n"
+        "with lock_run(pathlib.Path(sys.argv[1])) as holder:\n"
         "    print(holder, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
