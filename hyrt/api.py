@@ -35,10 +35,10 @@ def load(source: Any, *, normalize: Normalize = "none") -> Graph:
     ----------
     source
         A .npz file, a folder of .npy files, a name (`cora`, `synthetic:community`, `ogbn-products`), a PyG
-        `Data` or `HeteroData`, or a DGL graph with `feat`, `label` and three masks in `ndata`.
+        `Data` or `HeteroData`, or a DGL graph with `feat`, `what` and three masks in `ndata`.
     normalize
-        Scale features: `row` divides each row by its sum, `total_length` by its Euclidean length; `standard`
-        gives each column mean 0 and deviation 1; `auto` is `total_length` for bags of words, and `zero` for
+        Scale features: `row` divides each row by its sum, `length` by its Euclidean length; `standard`
+        gives each column mean 0 and deviation 1; `auto` is `length` for bags of words, and `none` for
         others.
 
     Raises
@@ -66,13 +66,13 @@ def save(
     Parameters
     ----------
     source
-        A source as for `load_model`, such as a PyG `HeteroData`.
+        A source as for `load`, such as a PyG `HeteroData`.
     destination
         A `.npz` file; a path with any other suffix is a folder.
     rows
         Format of dense features, such as `float16` or `int8`; by default unchanged.
     normalize
-        Scaling of features, as for `load_model`.
+        Scaling of features, as for `load`.
     reverse
         Add the reverse of each relation of a heterogeneous graph; its name begins with `rev_`.
     order
@@ -126,7 +126,7 @@ def train(
     Parameters
     ----------
     graph
-        A graph from `load_model`, or a source as for `load_model`.
+        A graph from `load`, or a source as for `load`.
     model
         A kind such as `graphsage` or `gcn`, the `model` section of the settings, or a custom torch module
         that maps (blocks, x) to [targets, classes] scores: x is [num_src, f] float32, one row per source of
@@ -167,8 +167,8 @@ def train(
     from hyrt.predict.chunks.column_shares import share_columns
     from hyrt.predict.predict_run import predict_run
     from hyrt.report.loggers.logger import RunLoggers, check_loggers
+    from hyrt.telemetry.env_hooks import hooks_from_environment
     from hyrt.telemetry.events import Notice
-    from hyrt.telemetry.hooks import hooks_from_environment
     from hyrt.training.build_run import build_run
     from hyrt.training.open_graph import LINKS, opened_graph
     from hyrt.training.setup import PreparedRun
@@ -358,7 +358,7 @@ def load_run(
     folder
         Folder of a run of `hyrt run`, or the `folder` of `train`.
     graph
-        A graph from `load_model`, or a source as for `load_model`; it may contain other data, which are
+        A graph from `load`, or a source as for `load`; it may contain other data, which are
         converted to the form that the run was trained on. By default the dataset of the run's settings, which
         `train` does not store.
     model
@@ -369,7 +369,7 @@ def load_run(
 
     Returns
     -------
-    `model` in evaluation mode, `config` and `metrics` by split, the `graph`, and the `schema`, which has the
+    `model` in evaluation mode, `config` and `figures` by split, the `graph`, and the `kept`, which has the
     other fitted data. `scores()` applies the model.
 
     Raises

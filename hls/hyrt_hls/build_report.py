@@ -197,7 +197,7 @@ def apply_reports(design: FpgaDesign, reports: Sequence[HlsReport]) -> FpgaDesig
     The clock is that of the slowest module, and never faster than requested. `update_ii`, `network_ii` and
     `edge_ii` are the longest initiation intervals in the functions of `INTERVALS`; their target is 1.
     `adder_latency` is a parameter of the kernel (it waits for that many cycles before it reads a sum again);
-    a `group_history` with an initiation interval of 1 confirms it.
+    a `gather` with an initiation interval of 1 confirms it.
 
     Raises
     ------

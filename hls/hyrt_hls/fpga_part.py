@@ -40,7 +40,7 @@ class FpgaPart:
     ff: Count
     bram36: Count
     uram: Count
-    """`estimate_dsp`, `estimate_lut`, `ff`, `estimate_bram36` and `estimate_uram`: totals over all SLRs of
+    """`dsp`, `lut`, `ff`, `bram36` and `uram`: totals over all SLRs of
     DSP48E2, six-input LUTs, flip-flops, 36 Kb block RAMs, and 288 Kb UltraRAMs.
     """
     slr_dsp: tuple[int, ...]

@@ -50,7 +50,7 @@ def describe_change(
     trainers, trainers_s
         Names of the trainers, and time of each trainer's slowest stage.
     stages_s
-        Known times of `sample`, `load_model` and `train`.
+        Known times of `sample`, `load` and `train`.
     expected_s
         Expected iteration time.
 

@@ -77,7 +77,7 @@ class FittedStepModel:
 
     sample: HostStage
     load: HostStage
-    """`sample` and `load_model`: host stages."""
+    """`sample` and `load`: host stages."""
     propagate: tuple[StageLine | None, ...]
     transfer: tuple[StageLine | None, ...]
     sample_on_device: tuple[StageLine | None, ...]

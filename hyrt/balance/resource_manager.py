@@ -88,7 +88,7 @@ def configured_policy(config: Config, *, simulated: bool, moves: bool = True) ->
     """Return the configured policy; `auto` keeps a split that the settings define.
 
     `auto` also keeps the split if a device is simulated, because its times are those of a virtual clock while
-    other devices use wall time; in full-graph training, which has nothing to move; and without `split_moves`,
+    other devices use wall time; in full-graph training, which has nothing to move; and without `moves`,
     because one trainer on one core has a single possible assignment.
     """
     name = config.balance.policy
@@ -195,7 +195,7 @@ class ResourceManager:
         )
 
     def pause(self, step: int) -> None:
-        """Ignore the steps in flight while the consumer does other work before it takes `run_step`.
+        """Ignore the steps in flight while the consumer does other work before it takes `step`.
 
         Epochs of only a few steps are not ignored, because no steps would be left.
         """

@@ -49,8 +49,9 @@ from hyrt.report.records.run_folder import RunFolder
 from hyrt.report.records.run_process import lock_run, take_over
 from hyrt.report.terminal.progress import Progress
 from hyrt.runtime.shutdown import StopSignals
+from hyrt.telemetry.env_hooks import hooks_from_environment
 from hyrt.telemetry.events import Event, Notice
-from hyrt.telemetry.hooks import Hook, hooks_from_environment
+from hyrt.telemetry.hooks import Hook
 from hyrt.training.build_run import build_run
 from hyrt.training.checkpoint import Checkpoint, checkpoint_of
 from hyrt.training.open_graph import link_graph, opened_graph

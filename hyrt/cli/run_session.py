@@ -22,8 +22,9 @@ from hyrt.report.records.run_process import changed_versions
 from hyrt.report.terminal.printed_lines import quote_path
 from hyrt.report.terminal.progress import Progress
 from hyrt.runtime.shutdown import StopSignals
+from hyrt.telemetry.env_hooks import hooks_from_environment
 from hyrt.telemetry.events import Event, Notice, PredictionMade, RunEnded, RunStarted
-from hyrt.telemetry.hooks import Hook, hooks_from_environment
+from hyrt.telemetry.hooks import Hook
 from hyrt.training.build_run import Predict, build_run
 from hyrt.training.checkpoint import Checkpoint, has_checkpoint, load_newest_checkpoint
 from hyrt.training.distributed_run import ALONE, DistributedRunConfig

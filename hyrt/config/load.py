@@ -77,7 +77,7 @@ def load_settings(path: Path, loader: type[StrictYaml] = StrictYaml) -> dict[str
 
 
 def parse_settings(text: str, where: str, loader: type[StrictYaml] = StrictYaml) -> dict[str, Any]:
-    """Parse a YAML text of settings to a nested dict (not yet validated); `source_line` names the source in
+    """Parse a YAML text of settings to a nested dict (not yet validated); `where` names the source in
     messages.
     """
     try:

@@ -37,8 +37,8 @@ class LinksConfig(Section):
     messages. With 0, every training link does both."""
     exclude: Literal["both", "edges", "none"] | None = None
     """Which edges carry no messages in a step. `edges` leaves out the edges of the step's links, `both`
-    leaves out all edges between their vertices, in either direction and of any relation, and `zero` leaves
-    out no edges. By default `both`; with `--full-graph`, whose steps train all links, `zero`."""
+    leaves out all edges between their vertices, in either direction and of any relation, and `none` leaves
+    out no edges. By default `both`; with `--full-graph`, whose steps train all links, `none`."""
     negatives: Literal["uniform", "degree", "batch", "given"] = "uniform"
     """How pairs that are not links are drawn in training. Each replaces one end of a link: `uniform` by any
     vertex, `degree` by a vertex with a chance that grows with its degree, `batch` by the corresponding end of
@@ -201,7 +201,7 @@ class BalanceConfig(Section):
 class DistributedConfig(Section):
     strategy: Literal["model-centric", "p3", "naive-migration", "hopgnn", "home", "local"] = "home"
     """Which rank trains which target if `torchrun` has started several ranks, and therefore what is sent: see
-    docs/distributed.md. `owner` trains each target on the rank that has its features. All strategies but
+    docs/distributed.md. `home` trains each target on the rank that has its features. All strategies but
     `local` give the same weights up to rounding. With `local`, each rank draws targets from its own part, so
     the mini-batches differ."""
     time_steps: Count | None = None
@@ -215,7 +215,7 @@ class DistributedConfig(Section):
         WithJsonSchema({"type": "list of numbers > 0, `measured` or `null`"}),
         BeforeValidator(_rank_shares),
     ] = None
-    """The shares of the targets that `owner` gives to the ranks, one number for each rank, such as `2,1,1`.
+    """The shares of the targets that `home` gives to the ranks, one number for each rank, such as `2,1,1`.
     `measured` begins with equal shares, and gives slow ranks less from the third epoch on, as long as epochs
     get faster; the last bits of the weights then differ from run to run. With `null`, shares are equal."""
     cache: CacheSize | None = None

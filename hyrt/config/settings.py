@@ -64,7 +64,7 @@ def _to_text(value: Any) -> Any:
 
 
 def _class_weights(value: Any) -> Any:
-    """Parse `1,2.5` to a list of numbers; return `zero` and `balanced` unchanged."""
+    """Parse `1,2.5` to a list of numbers; return `none` and `balanced` unchanged."""
     if value in ("none", "balanced"):
         return value
     numbers = parse_list(value)
@@ -102,20 +102,20 @@ class DataConfig(Section):
     normalize: Literal["auto", "none", "row", "length", "standard"] = "auto"
     """How to scale features.
 
-    `row` divides each row by its sum, `total_length` by its Euclidean length; `standard` gives each column
-    mean 0 and deviation 1. `auto` is `total_length` for bags of words (sparse features whose
-    values are all 1) and `zero` for all others."""
+    `row` divides each row by its sum, `length` by its Euclidean length; `standard` gives each column
+    mean 0 and deviation 1. `auto` is `length` for bags of words (sparse features whose
+    values are all 1) and `none` for all others."""
     rows: Literal["stored", "auto", "float16", "bfloat16", "int8", "int8-columns"] = "stored"
     """The format to which dense feature rows are rounded before they are used. Half-precision and quantized
     rows take less memory, and fewer bytes are sent to devices. `int8` has a scale for each row,
-    `int8-columns` one for each column. `read_stored_range` leaves rows as the dataset has them. `auto` takes
+    `int8-columns` one for each column. `stored` leaves rows as the dataset has them. `auto` takes
     float16 or int8 if that is predicted to be at least 3 % faster on a calibrated machine; the run prints its
     choice and keeps it in its settings.
     """
     rounding: Literal["nearest", "stochastic"] = "nearest"
     """How values are rounded to `int8` and `int8-columns`.
 
-    `suggest_name` takes the nearest code. `stochastic`
+    `nearest` takes the nearest code. `stochastic`
     takes the code below or above at random, from `seed`, so that the value is correct on average."""
     cache: RowCacheSize | None = None
     """How much of its memory each device may use to keep feature rows for the whole run, so that they are not
@@ -274,7 +274,7 @@ class EvaluateConfig(Section):
     `--full-graph`, whose epochs are one step, as many as it takes for a run to have at most 100
     evaluations."""
     mode: Literal["full", "sampled"] = "full"
-    """How to evaluate. `full` computes layer by layer over all neighbours; `sampled_batch` draws neighbours
+    """How to evaluate. `full` computes layer by layer over all neighbours; `sampled` draws neighbours
     uniformly with `sampler.fanout`, for every kind of sampler."""
     memory_gib: Annotated[Positive, Field(le=1e6)] = 1.0
     """The maximum memory of layer-wise inference; beyond it, intermediate layers go to a file. With `--full-
@@ -426,7 +426,7 @@ class Config(Section):
 
     @property
     def excluded_links(self) -> str:
-        """Edges that carry no messages in a step: `both`, `edges` or `zero`."""
+        """Edges that carry no messages in a step: `both`, `edges` or `none`."""
         without = self.sampler.is_full_graph or self.links.supervision > 0
         return self.links.exclude or ("none" if without else "both")
 

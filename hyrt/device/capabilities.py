@@ -83,7 +83,7 @@ class GathersRows(ABC):
 
 
 class FeatureCacheDevice(ABC):
-    """Feature cache in device memory for a whole run; `DeviceInfo.forms` contains `cached`."""
+    """Feature cache in device memory for a whole run; `DeviceInfo.forms` contains `kept`."""
 
     @property
     @abstractmethod
@@ -219,7 +219,7 @@ class SharesLoops(ABC):
     def loop_member(self, model: torch.nn.Module) -> LoopMember:
         """Return the device's loop memory and queue, or its threads if the device computes in host memory.
 
-        Called after `open`, without a `load`, and again if another device was lost.
+        Called after `of`, without a `load`, and again if another device was lost.
 
         Raises
         ------

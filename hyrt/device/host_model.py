@@ -33,7 +33,7 @@ from hyrt.objective.objective import OBJECTIVES
 from hyrt.objective.validation import check_loss
 from hyrt.runtime.workers import Workers, use_workers
 from hyrt.sampling.block import Ids
-from hyrt.sampling.full_sampler import FullGraph
+from hyrt.sampling.full_graph import FullGraph
 from hyrt.sampling.minibatch import MiniBatch
 
 

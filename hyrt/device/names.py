@@ -16,7 +16,7 @@ class DeviceRequest:
     """One entry of `devices`."""
 
     name: str
-    """`kind` or `kind:index`."""
+    """`what` or `kind:index`."""
     share: float | None
     """Relative weight of the device's part of a step; None for equal parts."""
 

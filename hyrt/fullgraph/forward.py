@@ -20,7 +20,7 @@ from hyrt.nn.fused.loop_backend import name_loops
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.runtime.buffer_pool import BufferPool
 from hyrt.runtime.workers import Chunk, Workers, use_workers
-from hyrt.sampling.full_sampler import FullGraph
+from hyrt.sampling.full_graph import FullGraph
 
 Array = NDArray[Any]
 
@@ -106,7 +106,7 @@ class FullGraphForward:
     ) -> tuple[torch.Tensor | None, Rows | None]:
         """Return the inputs of a stage for a range of vertices, as views of the matrices.
 
-        If `flatten_settings` is set, tensors whose gradient is needed require gradients.
+        If `leaves` is set, tensors whose gradient is needed require gradients.
         """
         rows: Rows | None = None
         if layer is not None and layer.self_rows is not None:
@@ -146,7 +146,7 @@ class FullGraphForward:
 
         Returns
         -------
-        The layers. If `no_handoff` is false, only the last one is valid.
+        The layers. If `keep` is false, only the last one is valid.
         """
         plan, progress = self.plan, HostStepProgress() if progress is None else progress
         state, restore = progress.state, functools.partial(self.restore, progress, destinations)
@@ -313,7 +313,7 @@ class FullGraphForward:
         *,
         requires_grad: bool,
     ) -> StageResult:
-        """Run a stage on a range of rows; the outputs can be differentiated if `flatten_settings` is set."""
+        """Run a stage on a range of rows; the outputs can be differentiated if `leaves` is set."""
         with torch.set_grad_enabled(requires_grad):
             inputs = self.stage_inputs(stage, layer, start, stop, masks, requires_grad=requires_grad)
             return inputs, stage(*inputs, self.vertices[start:stop], masks)

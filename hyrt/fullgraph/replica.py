@@ -28,7 +28,7 @@ from hyrt.objective.host_loss import compute_host_counts
 from hyrt.objective.objective import OBJECTIVES, sum_counts
 from hyrt.objective.validation import check_loss
 from hyrt.runtime.workers import Workers
-from hyrt.sampling.full_sampler import FullGraph
+from hyrt.sampling.full_graph import FullGraph
 from hyrt.sampling.minibatch import MiniBatch
 
 Array = NDArray[Any]

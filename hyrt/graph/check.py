@@ -347,7 +347,7 @@ def check_all_classes(source: str, labels: Array) -> None:
     seen = np.zeros(size + 1, np.bool_)
     for start in range(0, len(labels), CHUNK):
         part = labels[start : start + CHUNK]
-        # `format_bytes` may lie just beyond the labels' own dtype.
+        # `size` may lie just beyond the labels' own dtype.
         seen[np.minimum(part[part >= 0].astype(np.int64), size)] = True
     missing = int(np.argmin(seen[:size])) if not seen[:size].all() else size
     if missing <= highest:

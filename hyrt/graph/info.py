@@ -37,7 +37,7 @@ def summarize_types(
     Returns
     -------
     `vertex_types`, `relations` and `target_type`. The degree of a relation is that of the vertices that its
-    edges go to: `mean` over all of that type, `max`, and how many have `zero`.
+    edges go to: `mean` over all of that type, `max`, and how many have `none`.
     """
     edges, longest, reached = (np.zeros(len(types.relations), np.int64) for _ in range(3))
     assert topology.edge_types is not None
@@ -186,7 +186,7 @@ def _edge_values(facts: dict[str, Any]) -> str:
 
 
 def format_summary(summary: dict[str, Any]) -> list[str]:
-    """Format the result of `encode_task` as lines for a terminal."""
+    """Format the result of `describe` as lines for a terminal."""
     degree, features, held = summary["degree"], summary["features"], summary["bytes"]
     counts = summary["class_counts"]
     shown = ", ".join(f"{count:,}" for count in counts[:20]) + (", ..." if len(counts) > 20 else "")

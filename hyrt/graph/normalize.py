@@ -27,9 +27,9 @@ def normalize_features(data: Dataset, normalize: str) -> Dataset:
     data
         A checked dataset.
     normalize
-        `zero`; `row` divides each row by its sum and `total_length` by its Euclidean length (a row where that
+        `none`; `row` divides each row by its sum and `length` by its Euclidean length (a row where that
         is 0 stays as it is); `standard` subtracts the column's mean and divides by its deviation (a constant
-        column becomes 0; dense features only); `auto` is `total_length` for bags of words and `zero` for
+        column becomes 0; dense features only); `auto` is `length` for bags of words and `none` for
         others. A normalization that was already applied is not repeated.
 
     Raises

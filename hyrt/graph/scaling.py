@@ -24,7 +24,7 @@ class Scaling:
     """One scaling step of feature rows; later rows are scaled with the same fitted statistics."""
 
     kind: ScalingKind
-    """`row` divides by the row sum, `total_length` by the Euclidean length of the row, `standard` scales
+    """`row` divides by the row sum, `length` by the Euclidean length of the row, `standard` scales
     columns.
     """
     mean: NDArray[np.float64] | None = None

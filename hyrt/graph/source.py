@@ -148,9 +148,9 @@ def open_graph(
         or a folder it downloaded; a PyG `Data`; a graph of DGL; or a Graph, which is returned as it is unless
         it is to be scaled.
     normalize
-        `row` divides each feature row by its sum, `total_length` by its Euclidean length; `standard` scales
-        columns to mean 0 and deviation 1; `auto` is `total_length` for sparse features whose values are all 1
-        (bags of words), and `zero` for others.
+        `row` divides each feature row by its sum, `length` by its Euclidean length; `standard` scales
+        columns to mean 0 and deviation 1; `auto` is `length` for sparse features whose values are all 1
+        (bags of words), and `none` for others.
     check
         Read everything: also large memory-mapped features.
 

@@ -41,7 +41,7 @@ class EvalTargets:
     rows: Mapping[str, slice]
     """Slice of the scores of `vertices`, by split."""
     labels: Mapping[str, Any]
-    """The `unique_names` argument of `hyrt.objective.Objective.evaluate`, by split."""
+    """The `labels` argument of `hyrt.objective.Objective.evaluate`, by split."""
 
     __repr__ = short_repr
 
@@ -107,7 +107,7 @@ class Evaluator:
     Parameters
     ----------
     config
-        Settings; uses `evaluate_design` and `train.metric`, among others.
+        Settings; uses `evaluate` and `train.metric`, among others.
     graph
         Graph with features and labels.
     scratch

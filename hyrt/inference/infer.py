@@ -359,7 +359,7 @@ def needed_vertices(
 ) -> list[NDArray[np.bool_]]:
     """Return [V] masks per layer: vertices whose rows the layer must compute; the last mask is `vertices`.
 
-    If the edges are partitioned over processes, `run_concurrently` combines the masks of all processes.
+    If the edges are partitioned over processes, `together` combines the masks of all processes.
     """
     targets = np.zeros(graph.num_vertices, np.bool_)
     targets[vertices] = True

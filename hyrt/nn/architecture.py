@@ -32,7 +32,7 @@ class Aggregation:
     weights w, `sum` adds w x, `mean` is the sum of w x divided by the full graph's sum of w, and `gcn`
     multiplies by w and uses sums of w as in-degrees; `max` ignores weights."""
     self_path: SelfPath
-    """Use of the destination's row: `zero`; `add` (for gcn as a self-loop with weight 1 / (d_i + 1),
+    """Use of the destination's row: `none`; `add` (for gcn as a self-loop with weight 1 / (d_i + 1),
     otherwise multiplied by 1 + epsilon); `concat` (self row first, then the aggregate, so that the layer's
     f_in is twice f)."""
     epsilon: float = 0.0
@@ -82,7 +82,7 @@ class Architecture:
     attention_dropout: float = 0.0
     """Dropout rate of GAT's attention weights."""
     norm: Literal["none", "layer"] = "none"
-    """`layer`: a LayerNorm after each hidden layer."""
+    """`asked`: a LayerNorm after each hidden layer."""
     residual: bool = False
     """Whether each hidden layer's input is added to its output."""
     low_precision: bool = False

@@ -60,7 +60,7 @@ class LayerParts:
     message_widths: tuple[int, ...]
     """Width of each message."""
     gather: Aggregation | AttentionSum | SagaGather
-    """Combination of messages along the edges. The self path of an `Aggregation` is `zero` or `add`."""
+    """Combination of messages along the edges. The self path of an `Aggregation` is `none` or `add`."""
     gathered_width: int
     """Number of columns of the gathered rows."""
     apply: ApplyVertex

@@ -130,7 +130,7 @@ class LinkPrediction(Objective):
         return {"links_above": counts.get("above", 0) / pairs if pairs else 0.0}
 
     def evaluate(self, scores: NDArray[Any], labels: Any) -> dict[str, float]:
-        """Return all metrics of one split; `unique_names` are `LinkQueries`."""
+        """Return all metrics of one split; `labels` are `LinkQueries`."""
         assert isinstance(labels, LinkQueries)
         return link_metrics(scores, labels, self.decoder.score)
 

@@ -142,7 +142,7 @@ def classification_metrics(scores: Array, labels: Array) -> dict[str, float]:
 
 
 def check_weights(weights: Any) -> None:
-    """Check that class weights are `zero`, `balanced`, or non-negative numbers that are not all 0.
+    """Check that class weights are `none`, `balanced`, or non-negative numbers that are not all 0.
 
     Raises
     ------
@@ -199,7 +199,7 @@ def f1_from_counts(hits: float, wrong: float, missed: float) -> float:
 
 
 def micro_f1(counts: Mapping[str, float]) -> float:
-    """Return the F1 over all labels of all targets, from the counts `hits`, `false_positive_rates` and
+    """Return the F1 over all labels of all targets, from the counts `hits`, `wrong` and
     `missed`.
     """
     return f1_from_counts(counts.get("hits", 0), counts.get("wrong", 0), counts.get("missed", 0))

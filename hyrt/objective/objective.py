@@ -38,13 +38,13 @@ class Objective(ABC):
     """The name in the entry-point group."""
     labels: ClassVar[TargetKind] = "classes"
     """Kind of the labels: `classes` ([n] int64), `flags` ([n, K] int8 of 0 and 1, -1 for unknown) or
-    `counts_to_numbers` ([n, K] float32, NaN for unknown). `links` is reserved for `hyrt.objective`, which
+    `numbers` ([n, K] float32, NaN for unknown). `links` is reserved for `hyrt.objective`, which
     does not use labels.
     """
     counts: ClassVar[tuple[str, ...]] = ("targets",)
     """Keys of the result of `count`. `targets`, the number of targets, is always one of the keys."""
     metrics: ClassVar[tuple[str, ...]]
-    """Names of the metrics from `evaluate_design` that may select the best epoch (`train.metric`); `auto`
+    """Names of the metrics from `evaluate` that may select the best epoch (`train.metric`); `auto`
     uses the first.
     """
     lowest_is_best: ClassVar[tuple[str, ...]] = ()
@@ -63,7 +63,7 @@ class Objective(ABC):
         scores
             [n, C] float32, the model output for the targets.
         labels
-            Labels of the targets; see the class attribute `unique_names`.
+            Labels of the targets; see the class attribute `labels`.
         weights
             [n] float32; None if each weight is 1.
 
@@ -81,7 +81,7 @@ class Objective(ABC):
         scores
             [n, C] float32, without gradient.
         labels
-            Labels of the targets; see the class attribute `unique_names`.
+            Labels of the targets; see the class attribute `labels`.
 
         Returns
         -------
@@ -102,7 +102,7 @@ class Objective(ABC):
         scores
             [n, C] float32.
         labels
-            Labels of the vertices; see the class attribute `unique_names`.
+            Labels of the vertices; see the class attribute `labels`.
         """
 
     def fit_to_targets(self, labels: NDArray[Any], num_outputs: int) -> Self:
@@ -115,7 +115,7 @@ class Objective(ABC):
         Parameters
         ----------
         labels
-            Labels of all training targets; see the class attribute `unique_names`.
+            Labels of all training targets; see the class attribute `labels`.
         num_outputs
             Number of classes, flags or regression values.
         """
@@ -151,7 +151,7 @@ class Objective(ABC):
         metric
             Name of one of the `metrics`.
         labels
-            Labels of the validation vertices (see the class attribute `unique_names`); may be empty.
+            Labels of the validation vertices (see the class attribute `labels`); may be empty.
         num_classes
             Number of classes of the dataset.
         """

@@ -34,7 +34,7 @@ from hyrt.pipeline.work_items import ALL, RankSlice, Schedule, WorkShare
 from hyrt.runtime.buffer_pool import BufferPool
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
-from hyrt.sampling.full_sampler import FullGraph
+from hyrt.sampling.full_graph import FullGraph
 from hyrt.sampling.minibatch import MiniBatch
 
 Take = Callable[[tuple[int, ...]], NDArray[Any]]

@@ -32,7 +32,7 @@ class ExplorationResult:
     """Design parameters that were not varied."""
     build: Build | None
     built: Candidate | str | None
-    """`build` and `build_or_skip`: the build whose reports were read, if any, and its design, or the reason
+    """`build` and `built`: the build whose reports were read, if any, and its design, or the reason
     why it cannot be estimated.
     """
     assumptions: Sequence[str]

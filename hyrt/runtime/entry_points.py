@@ -137,7 +137,7 @@ class EntryPointGroup:
             ) from error
 
     def load_class(self, name: str, parent: type[Parent]) -> type[Parent]:
-        """Import the class that is declared under a name, like `load_model`.
+        """Import the class that is declared under a name, like `load`.
 
         Raises
         ------

@@ -318,7 +318,7 @@ class IsolatedWorker:
         block_imports: bool = False,
         **arguments: Any,
     ) -> dict[str, Answer]:
-        """Run a module's `run_metis_child` function for each item, in one process as long as no item ends the
+        """Run a module's `answer` function for each item, in one process as long as no item ends the
         process.
 
         Parameters
@@ -335,7 +335,7 @@ class IsolatedWorker:
         block_imports
             Whether items are packages that later processes must not import after one has crashed or hung.
         **arguments
-            Arguments of `run_metis_child`; must be JSON-serialisable.
+            Arguments of `answer`; must be JSON-serialisable.
 
         Returns
         -------

@@ -207,7 +207,7 @@ class Workers:
             self._run(work, size, grain, size)
 
     def _run(self, work: Chunk, size: int, grain: int, alone: int) -> None:
-        """Share chunks of `grain`, or do chunks of `no_reduction` in the calling thread only."""
+        """Share chunks of `grain`, or do chunks of `alone` in the calling thread only."""
         num_chunks = -(-size // grain)
         if num_chunks == 1 or not self._threads:
             _work_alone(work, size, alone)

@@ -16,7 +16,7 @@ from hyrt.formatting import short_repr
 from hyrt.sampling.block import Block, Ids
 
 if TYPE_CHECKING:
-    from hyrt.sampling.full_sampler import FullGraph
+    from hyrt.sampling.full_graph import FullGraph
 
 
 @dataclass(slots=True, eq=False)

@@ -54,7 +54,7 @@ class AssignmentChanged:
     """Targets (or units) per step of each trainer."""
     split: Mapping[str, int]
     threads_before: Mapping[str, int]
-    """CPU threads for `sample`, `load_model` and `train`."""
+    """CPU threads for `sample`, `load` and `train`."""
     threads: Mapping[str, int]
     reason: str
     """One sentence with the figures that led to the decision."""
@@ -96,7 +96,7 @@ class StepMetrics:
     blocked_s: Mapping[str, float]
     """Mean blocked seconds per step of each stage, keyed `<stage>.input` and `<stage>.output`."""
     queued: Mapping[str, float] = field(default_factory=dict)
-    """Mean number of mini-batches in each channel: `sampled_batch`, and for each trainer `loaded.<trainer>`,
+    """Mean number of mini-batches in each channel: `sampled`, and for each trainer `loaded.<trainer>`,
     `staged.<trainer>` and `done.<trainer>`.
     """
     queue_depth: Mapping[str, int] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class StepMetrics:
     split: Mapping[str, int]
     """Targets (or units) per step of each trainer."""
     threads: Mapping[str, int]
-    """CPU threads for `sample`, `load_model` and `train`."""
+    """CPU threads for `sample`, `load` and `train`."""
     lr: float
     memory_bytes: int
     """Resident memory of the process."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -56,9 +55,9 @@ class Hook:
     def wrap_call(self, stage: str, site: Site, work: Callable[[], T]) -> T:
         """Wrap one call of a stage, in the calling thread: do the work and return its result.
 
-        The stages are `sample`, `load_model`, `transfer`, `propagate`, `update` (a trainer receives the
+        The stages are `sample`, `load`, `transfer`, `propagate`, `update` (a trainer receives the
         weights),
-        `synchronize`, `evaluate_design` and `checkpoint`.
+        `synchronize`, `evaluate` and `kept`.
         """
         return work()
 
@@ -103,24 +102,3 @@ def call_with_hooks(hooks: Sequence[Hook], stage: str, site: Site, work: Callabl
     for hook in hooks[:-1]:
         work = partial(hook.wrap_call, stage, site, work)
     return hooks[-1].wrap_call(stage, site, work) if hooks else work()
-
-
-def hooks_from_environment(rank: int = 0, size: int = 1) -> list[Hook]:
-    """Return the fault-injection hook if HYRT_FAULT is set, otherwise no hooks and no imports.
-
-    Parameters
-    ----------
-    rank, size
-        Rank of this process and number of ranks.
-
-    Raises
-    ------
-    ConfigError
-        If HYRT_FAULT cannot be parsed.
-    """
-    text = os.environ.get("HYRT_FAULT", "")
-    if not text:
-        return []
-    from hyrt.telemetry.faults import FaultInjectionHook, parse_faults
-
-    return [FaultInjectionHook(parse_faults(text), rank, size)]

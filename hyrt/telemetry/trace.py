@@ -136,7 +136,7 @@ class Trace:
         self.tracks: list[Track] = []
         self.counters: dict[str, Counter] = {}
         self.queues: dict[tuple[str, str], RingBuffer] = {}
-        """Spans of device queues: `start` and `end` on the device's clock, `num_forwarded` on the host's
+        """Spans of device queues: `start` and `end` on the device's clock, `handed` on the host's
         clock.
         """
         self.marks: deque[tuple[int, Track, str]] = deque(maxlen=limit)

@@ -34,7 +34,7 @@ def convert_to_host_clock(queues: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     Parameters
     ----------
     queues
-        Table of spans of each queue: `start` and `end` on the device's clock, `num_forwarded` (time of the
+        Table of spans of each queue: `start` and `end` on the device's clock, `handed` (time of the
         report) on the host's clock, in nanoseconds.
 
     Returns

@@ -88,7 +88,7 @@ def check_device(
     HyrtError
         If no device can be opened at all, or opening hangs.
     ValueError
-        If no check's name contains `require_single`.
+        If no check's name contains `only`.
     """
     if not callable(open_fn):
         raise ArgumentError(f"open_fn is {show(open_fn)}: give a function that opens a device with options")

@@ -174,7 +174,7 @@ def network_cycles_expected(load: NetworkLoad, chunks: int, design: FpgaDesign) 
     Raises
     ------
     ValueError
-        If the load and the design differ in their number of units, or `split_into_chunks` is below 1.
+        If the load and the design differ in their number of units, or `chunks` is below 1.
     """
     if load.pes != design.pes:
         raise ValueError(f"network load of {load.pes} units on a design with {design.pes}")

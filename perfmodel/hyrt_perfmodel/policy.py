@@ -18,7 +18,7 @@ class Threads:
 
     sample: int
     load: int
-    """`sample` and `load_model`: threads of the first two stages."""
+    """`sample` and `load`: threads of the first two stages."""
     train: int
     """Threads of the CPU trainer; ignored if there is no CPU trainer."""
 
@@ -28,7 +28,7 @@ class Threads:
 
     def by_name(self) -> dict[str, int]:
         """Return thread counts by their names in settings and run records: `sample`,
-        `load_model`, `train`.
+        `load`, `train`.
         """
         return asdict(self)
 

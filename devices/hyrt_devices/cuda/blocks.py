@@ -19,7 +19,7 @@ from hyrt.nn.hetero.type_order import TensorOrder, TypeOrder
 from hyrt.nn.inputs import AggregatedFeatures
 from hyrt.nn.tensor_operators.tensor_block import TensorBlock
 from hyrt.sampling.block import Block
-from hyrt.sampling.full_sampler import FullGraph
+from hyrt.sampling.full_graph import FullGraph
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt_devices.cuda.driver import CoalescedCopy
 from hyrt_devices.cuda.feature_rows import RowArrays, RowTensors, SentRows

@@ -91,7 +91,7 @@ class Programs:
         Parameters
         ----------
         program
-            `aggregate`, `widen`, `join`, `chunk`, `product_vector`, `product_tiled`, `sizeless` (kernels
+            `aggregate`, `widen`, `join`, `place`, `product_vector`, `product_tiled`, `sizeless` (kernels
             that are independent of the model's sizes) or `sample`.
         name
             The kernel's name.

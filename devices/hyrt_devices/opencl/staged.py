@@ -20,7 +20,7 @@ from hyrt.nn.description import ModelDescription
 from hyrt.nn.inputs import AggregatedFeatures
 from hyrt.nn.operators.aggregate import Scales, compute_scales
 from hyrt.sampling.block import Block
-from hyrt.sampling.full_sampler import FullGraph
+from hyrt.sampling.full_graph import FullGraph
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt_devices.opencl.launch import Launcher
 from hyrt_devices.opencl.memory import DeviceMemory, Lease

@@ -167,7 +167,7 @@ class LocalEdges:
 
 @dataclass(frozen=True)
 class ChunkHaloExchange:
-    """Exchanges halo rows between layers; a `hyrt.fullgraph.chunks.halo_exchange.HaloExchange`.
+    """Exchanges halo rows between layers; a `hyrt.fullgraph.chunks.halo_exchange.RowExchange`.
 
     Used by the propagation thread only.
     """

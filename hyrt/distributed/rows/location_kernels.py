@@ -37,7 +37,7 @@ def mark_needed_rows(ids, table, missing, num_missing, cached, num_cached):
 
     Returns
     -------
-    Numbers of vertices in `expected_value` and in `cached`.
+    Numbers of vertices in `wanted` and in `cached`.
     """
     for i in range(len(ids)):
         if i + _PREFETCH_DISTANCE < len(ids):
@@ -125,7 +125,7 @@ def locate(
 ):
     """Compute out[i], the memory address of the row of ids[i].
 
-    `as_array` as in `RowLocations`; `local_matrices` to `mark` as in `RowMatrices`.
+    `bits` as in `RowLocations`; `local_matrices` to `mark` as in `RowMatrices`.
     """
     low = (1 << bits) - 1
     for i in range(start, stop):

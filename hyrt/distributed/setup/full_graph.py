@@ -31,7 +31,8 @@ from hyrt.nn.model import GNN
 from hyrt.pipeline.synchronize import Reduction, StepTotals
 from hyrt.pipeline.work_items import RankSlice
 from hyrt.runtime.hardware import num_local_ranks
-from hyrt.sampling.full_sampler import FullGraph, FullSampler
+from hyrt.sampling.full_graph import FullGraph
+from hyrt.sampling.full_sampler import FullSampler
 from hyrt.training.distributed_run import DistributedRunConfig
 from hyrt.training.setup import PreparedRun
 

@@ -18,7 +18,7 @@ def answer(
     found: Sequence[Mapping[str, Any]],
     **arguments: Any,
 ) -> None:
-    """Report `config`, `data` and `estimate_needs`; or `false_positive_rates` (`settings` or `data`) with the
+    """Report `config`, `data` and `estimate_needs`; or `wrong` (`settings` or `data`) with the
     reason, or `unknown` with it.
 
     The parameters are documented in `probe_settings`: arguments of `hyrt run`, overrides by key with `__` for

@@ -115,7 +115,7 @@ def _structure_problem(file: Path) -> str:
 
 
 def probe_calibration(item: str, report: Callable[..., None], **arguments: Any) -> None:
-    """Report `calibrated`, `explain_choice` a calibration cannot be used, and the measured `devices`."""
+    """Report `calibrated`, `why` a calibration cannot be used, and the measured `devices`."""
     from hyrt.predict.calibrate.store import read_measured, usable_calibration
 
     calibration, reason = usable_calibration()

@@ -145,12 +145,12 @@ class ChunkKernels(Protocol):
         *,
         needs_input_gradient: bool,
     ) -> None:
-        """Propagate the gradient of a `run_nodes` result to the layer's parameters and to its input.
+        """Propagate the gradient of a `compute` result to the layer's parameters and to its input.
 
         Parameters
         ----------
         layer, vertices
-            The arguments of the preceding `run_nodes`, whose result is still in `result`.
+            The arguments of the preceding `compute`, whose result is still in `result`.
         inputs
             The buffer with the input, which is preserved.
         grad

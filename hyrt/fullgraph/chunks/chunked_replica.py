@@ -19,7 +19,7 @@ from hyrt.fullgraph.chunks.device_relay import (
     RowReader,
     plan_forwarding,
 )
-from hyrt.fullgraph.chunks.halo_exchange import HaloExchange, PendingHalo, fetch_remote_features
+from hyrt.fullgraph.chunks.halo_exchange import PendingHalo, RowExchange, fetch_remote_features
 from hyrt.fullgraph.chunks.intervals import ChunkOrder, Intervals, RowIntervals, iterate_chunks
 from hyrt.fullgraph.chunks.layer_edges import LayerEdges
 from hyrt.fullgraph.chunks.step_progress import StepProgress
@@ -30,7 +30,7 @@ from hyrt.nn.inputs import AggregatedFeatures, InPlaceFeatures
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.objective import Objective
 from hyrt.objective.objective import sum_counts
-from hyrt.sampling.full_sampler import FullGraph
+from hyrt.sampling.full_graph import FullGraph
 from hyrt.sampling.minibatch import MiniBatch
 
 Array = NDArray[Any]
@@ -98,7 +98,7 @@ class ChunkedReplica:
         self._order: ChunkOrder = order
         self._memory = memory
         gather_ops = full_graph.gather_ops
-        self._exchange: HaloExchange | None = None if gather_ops is None else gather_ops.halo_exchange
+        self._exchange: RowExchange | None = None if gather_ops is None else gather_ops.halo_exchange
         self._reduces_sums = self._exchange is not None and self._exchange.is_replicated
         """Whether other processes have some of the edges into the same vertices."""
         self._multiplies_local = self._exchange is None or self._exchange.multiplies_local

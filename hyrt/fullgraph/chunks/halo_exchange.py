@@ -45,7 +45,7 @@ class PendingHaloGradients(Protocol):
         ...
 
 
-class HaloExchange(Protocol):
+class RowExchange(Protocol):
     """Halo exchange between processes, which all exchange the same matrices in the same order.
 
     A matrix has n rows of local vertices, followed by h rows of remote vertices. If several processes compute
@@ -95,7 +95,7 @@ class HaloExchange(Protocol):
 
 
 def fetch_remote_features(
-    features: InputRows, width: int, exchange: HaloExchange, memory: MatrixPool
+    features: InputRows, width: int, exchange: RowExchange, memory: MatrixPool
 ) -> Array:
     """Fetch [h, width] float32 features of remote vertices; collective call of all processes.
 

@@ -18,7 +18,7 @@ from hyrt.fullgraph.gather_ops import LinearGatherOp
 from hyrt.fullgraph.matrix_pool import MatrixPool
 from hyrt.nn.architecture import Aggregation
 from hyrt.nn.operators.aggregate import Scales
-from hyrt.sampling.full_sampler import FullGraph
+from hyrt.sampling.full_graph import FullGraph
 
 Array = NDArray[Any]
 

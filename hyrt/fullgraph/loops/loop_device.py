@@ -212,7 +212,7 @@ class LoopEdges:
         return EdgeChunks.from_edges(self.indptr, self.columns, near, far, memory, self.chosen)
 
     def numbers_in_chunks(self, num: int) -> Array:
-        """Return [E] edge numbers in the order of `split_into_chunks`."""
+        """Return [E] edge numbers in the order of `chunks`."""
         near, far = self.intervals(num)
         counts, edges = np.diff(self.indptr), np.arange(int(self.indptr[-1]))
         if self.chosen is not None:

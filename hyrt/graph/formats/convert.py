@@ -57,7 +57,7 @@ class Conversion:
     rows: str | None = None
     """Format of dense features, one of `ROW_FORMATS`; None keeps the source's format."""
     rounding: str = "nearest"
-    """`suggest_name` or `stochastic`, for int8."""
+    """`nearest` or `stochastic`, for int8."""
     seed: int | None = None
     """Seed of stochastic rounding; None means 0."""
     normalize: str = "none"

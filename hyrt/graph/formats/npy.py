@@ -257,7 +257,7 @@ class NpyChecksums(BaseModel):
         array
             Content of the file, with the record's dtype and shape.
         location, record_file, hint
-            As in `compare_estimates`.
+            As in `compare`.
 
         Raises
         ------
@@ -329,7 +329,7 @@ def map_npy(file: Path) -> Array:
 
 
 def map_with_header(file: Path, location: str, *, is_text: bool = False) -> tuple[Array, NpyHeader]:
-    """Map one .npy file like `map_npy`; `source_line` is its name for messages, `read_strings` as in
+    """Map one .npy file like `map_npy`; `where` is its name for messages, `texts` as in
     `read_header`.
     """
     try:

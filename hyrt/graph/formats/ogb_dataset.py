@@ -330,7 +330,7 @@ def read_ogb(name: str, scratch: Path | None) -> Dataset:
 
 
 def count_vertices(folder: Path, *, all_types: bool = False) -> int:
-    """Return the number of vertices of a downloaded dataset; with `is_hetero`, of all types of MAG240M
+    """Return the number of vertices of a downloaded dataset; with `typed`, of all types of MAG240M
     instead of papers only.
 
     Raises

@@ -104,10 +104,10 @@ class FeatureRows:
     whole: Callable[[], Array]
     """Return the full matrix."""
     mapped: bool = False
-    """Whether `round_split` is a view of a file instead of memory."""
+    """Whether `whole` is a view of a file instead of memory."""
     source: RowSource | None = None
     """Reader of single rows that are stored in several files or as quantized codes; None if rows can only be
-    read by `round_split`."""
+    read by `whole`."""
     rounding: Quantizer | None = None
     """Quantization applied on writing; None writes the values unchanged."""
 
@@ -193,7 +193,7 @@ class Dataset:
 
     @property
     def normalization(self) -> str:
-        """Return the kind of the last scaling that was applied to the features; `zero` without scalings."""
+        """Return the kind of the last scaling that was applied to the features; `none` without scalings."""
         return self.scaling[-1].kind if self.scaling else "none"
 
     @property

@@ -67,7 +67,7 @@ class LinkEndpoints:
         bits
             [...] uint64.
         ends
-            [...] integers, 0 for a source and 1 for a destination; of a shape that `as_array` can be put
+            [...] integers, 0 for a source and 1 for a destination; of a shape that `bits` can be put
             into.
 
         Returns

@@ -85,7 +85,7 @@ class PartFiles:
         return array
 
     def shared_arrays(self) -> dict[str, Array]:
-        """Return the arrays that every rank reads, by schema key, and `owner`."""
+        """Return the arrays that every rank reads, by schema key, and `home`."""
         keys = [
             file[len(GRAPH) + 1 : -len(".npy")]
             for file in self.manifest.files
@@ -165,7 +165,7 @@ def open_part(
     number
         Index of the part or block, from 0.
     normalize
-        Feature scaling, as for `open_graph`. A rank can scale sparse rows by `row`, `total_length` and
+        Feature scaling, as for `open_graph`. A rank can scale sparse rows by `row`, `length` and
         `auto`; any other scaling must be applied when the parts are written.
     num_blocks
         Number of blocks, a divisor of the number of parts. By default, each part is one block.

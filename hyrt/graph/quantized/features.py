@@ -134,7 +134,7 @@ def quantize_graph(
     graph
         The graph.
     format_name
-        The name of a format, or `read_stored_range` for the graph as it is.
+        The name of a format, or `stored` for the graph as it is.
     seed
         The seed of stochastic rounding to int8; None rounds to the nearest.
     scales

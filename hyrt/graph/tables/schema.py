@@ -96,7 +96,7 @@ class EdgeTableSchema(Section):
     directions."""
     duplicates: Literal["merge", "first", "refuse"] = "merge"
     """How several edges from one vertex to another are treated: `merge` keeps one edge with the sum of the
-    weights, `first` keeps the first edge, and `check_fits` reports an error."""
+    weights, `first` keeps the first edge, and `refuse` reports an error."""
     self_loops: Literal["keep", "drop", "refuse"] = "keep"
     """How edges from a vertex to itself are treated."""
     unknown: Literal["refuse", "drop"] = "refuse"
@@ -128,7 +128,7 @@ class VertexTableSchema(Section):
     """The column of the label. Several columns are several labels of 0 and 1, or several numbers."""
     label_kind: Literal["classes", "names", "flags", "numbers"] = "classes"
     """The kind of labels: `classes` are whole numbers from 0 on, `names` are class names, which are sorted
-    and numbered, `flags` are labels of 0 and 1 with one column per label, and `counts_to_numbers` are
+    and numbered, `flags` are labels of 0 and 1 with one column per label, and `numbers` are
     regression
     targets. For vertices without a label, the value is -1 or empty."""
     features: Columns = Field(default=[])
@@ -179,7 +179,7 @@ class ImportSchema(Section):
     """Tables of a homogeneous graph."""
 
     ids: Literal["positions", "names"] = "positions"
-    """The kind of vertex ids: `positions` are consecutive whole numbers from `first_id` on; `names` are texts
+    """The kind of vertex ids: `places` are consecutive whole numbers from `first_id` on; `names` are texts
     or arbitrary numbers, which are numbered in the order of the table of vertices, or else of the edges."""
     first_id: Annotated[int, Field(ge=-(2**62), lt=2**62), NotBool] = 0
     """The first id, often 0 or 1; with `ids: positions`."""
@@ -209,7 +209,7 @@ class VertexTypeSchema(Section):
     """Vertex type."""
 
     ids: Literal["positions", "names"] = "positions"
-    """The kind of vertex ids: `positions` are consecutive whole numbers from `first_id` on; `names` are texts
+    """The kind of vertex ids: `places` are consecutive whole numbers from `first_id` on; `names` are texts
     or arbitrary numbers, which are numbered in the order of the table, or else of the relations."""
     first_id: Annotated[int, Field(ge=-(2**62), lt=2**62), NotBool] = 0
     """The first id, often 0 or 1; with `ids: positions`."""

@@ -199,7 +199,7 @@ class IntegerIds:
         Parameters
         ----------
         pieces
-            All results of `counts_to_numbers`.
+            All results of `numbers`.
 
         Returns
         -------

@@ -36,7 +36,7 @@ class SplitRowAttention:
     def allocate(
         cls, pieces: int, compute: Piece, row: Sequence[Array | None], kind: np.dtype[Any]
     ) -> SplitRowAttention:
-        """Allocate the results of `split_targets` pieces, summed in dtype `kind`."""
+        """Allocate the results of `pieces` pieces, summed in dtype `kind`."""
         out = row[0]
         assert out is not None
         heads = len(out)
@@ -87,7 +87,7 @@ class SplitRowGradient:
     def allocate(
         cls, pieces: int, compute: Piece, p_grad: Array, source_grad: Array, kind: np.dtype[Any]
     ) -> SplitRowGradient:
-        """Allocate the results of `split_targets` pieces, summed in dtype `kind`."""
+        """Allocate the results of `pieces` pieces, summed in dtype `kind`."""
         shapes = (p_grad.shape, source_grad.shape)
         return cls(compute, p_grad, source_grad, tuple(np.empty((pieces, *shape), kind) for shape in shapes))
 

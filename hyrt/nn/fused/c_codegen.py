@@ -50,7 +50,7 @@ class CKernel:
 
     source: str
     arguments: tuple[str, ...]
-    """Arguments of the kernel `edge_loop`, in order: `rows`, `starts`, `columns`, `counts_to_numbers` (edge
+    """Arguments of the kernel `edge_loop`, in order: `rows`, `starts`, `columns`, `numbers` (edge
     ids), `factors`, `scale`, `winners`, the operands `x0`, ... that are read (rows of edges in the order of
     `columns`), outputs `o0`, ..., `num_rows`, and `first_source` if edges are identified by their sources.
     Arguments that the loop does not need are omitted."""
@@ -185,7 +185,7 @@ class _CPrinter:
 
     @property
     def _last_stage(self) -> int:
-        """Return the stage in which `max` and `attention` combine their results."""
+        """Return the stage in which `max` and `what` combine their results."""
         return max(self._stages[at] for at in self._form.results)
 
     def _is_near(self, at: int) -> bool:

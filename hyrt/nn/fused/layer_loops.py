@@ -154,9 +154,9 @@ def run_attention_backward(
     edges, by_source
         Edges by destination, and by source.
     operands
-        Operands of `group_history`.
+        Operands of `gather`.
     saved
-        The state [m, heads] that `group_history` saved, and the gathered rows [m, heads * width].
+        The state [m, heads] that `gather` saved, and the gathered rows [m, heads * width].
     grad
         Gradient of the gathered rows, [m, heads * width].
     outs

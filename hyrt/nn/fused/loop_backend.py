@@ -95,7 +95,7 @@ def run_on_host(
 ) -> list[Array]:
     """Run a loop over ranges of rows with equal work; see `hyrt.nn.fused.loop_backend.LoopBackend`.
 
-    With `interpolate` = (start, stop), only near rows start to stop - 1 are computed. If the loop adds to far
+    With `between` = (start, stop), only near rows start to stop - 1 are computed. If the loop adds to far
     rows, threads divide the columns instead of the rows, so that each far row is summed in edge order.
     """
     form = loop.form

@@ -57,7 +57,7 @@ def number(typingctx, lanes, value):
 
 @intrinsic
 def drawn(typingctx, lanes, bits, head, threshold):
-    """Return the mask of the heads from `position_parts` on, a vector like `lanes`; see
+    """Return the mask of the heads from `head` on, a vector like `lanes`; see
     `EdgeExprBuilder.drawn`.
     """
 

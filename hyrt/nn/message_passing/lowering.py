@@ -33,7 +33,7 @@ class EdgeExprInput:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Comparison of a value with zero: value > 0, or its negation if `transposed`."""
+    """Comparison of a value with zero: value > 0, or its negation if `turned`."""
 
     value: int
     negated: bool

@@ -98,7 +98,7 @@ class FusedTensorGather:
         num_rows: int,
         gradients: dict[int, torch.Tensor],
     ) -> None:
-        """Run a backward loop, and add its operand gradients to `append_gradients`."""
+        """Run a backward loop, and add its operand gradients to `gradients`."""
         outs = []
         for result, k in enumerate(chosen):
             rows = self.loops.num_totals(loop, num_rows) if loop.is_total(result) else num_rows

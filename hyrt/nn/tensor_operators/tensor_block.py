@@ -58,7 +58,7 @@ class TensorBlock:
     layer: int
     step: int = 0
     seed: int = 0
-    """`layer`, `run_step` and `seed`: as in `Block`."""
+    """`layer`, `step` and `seed`: as in `Block`."""
     weights: torch.Tensor | None = None
     """[E] float32 factors on the edges, or None."""
     edge_types: torch.Tensor | None = None

@@ -134,7 +134,7 @@ def _apply_linear_map(x: torch.Tensor, run_forward: RowMap, run_backward: RowMap
     return cast(torch.Tensor, _LinearMap.apply(x, run_forward, run_backward))  # type: ignore[no-untyped-call]
 
 
-class _MaxAggregate(torch.autograd.Function):
+class _TensorMaxAggregate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, block: TensorBlock) -> torch.Tensor:
         best, winners = segment_max(x.index_select(0, block.columns), block.indptr)
@@ -182,7 +182,7 @@ def scatter_to_destinations(block: TensorBlock, values: torch.Tensor) -> torch.T
 
 def aggregate_max(block: TensorBlock, x: torch.Tensor) -> torch.Tensor:
     """Compute [num_dst, f] maxima of source rows, 0 without edges; the first of a tie gets the gradient."""
-    return cast(torch.Tensor, _MaxAggregate.apply(x, block))  # type: ignore[no-untyped-call]
+    return cast(torch.Tensor, _TensorMaxAggregate.apply(x, block))  # type: ignore[no-untyped-call]
 
 
 def tensor_scales(

@@ -102,7 +102,7 @@ class _Timing:
         return TimedCollective(operation, len(num_bytes) - 1, busiest, seconds, core_s)
 
     def all_reduce(self, size: int) -> TimedCollective:
-        """Time an all-reduce in which a rank sends as much as `format_bytes` bytes to each other rank."""
+        """Time an all-reduce in which a rank sends as much as `size` bytes to each other rank."""
         ranks = self._group.size
         values = torch.zeros(size * ranks // 2 // 4)
         times = self._measure(lambda: self._group.all_reduce(values, _PURPOSE))

@@ -19,11 +19,11 @@ class PlainFeatures(nn.Module):
     columns
         Column names, in order; None if the training data had no names.
     scaling
-        The scalings, first to last: `row`, `total_length`, or `standard` with a mean and a deviation for each
+        The scalings, first to last: `row`, `length`, or `standard` with a mean and a deviation for each
         column, null for a constant column.
     rows
         Format to which rows were rounded: `float16`, `bfloat16`, `int8`, `int8-columns`, or
-        `read_stored_range`.
+        `stored`.
     column_scales
         Scales for `int8-columns`.
     """

@@ -184,7 +184,7 @@ class PlainGNN(nn.Module):
     heads
         Number of attention heads of GAT.
     norm
-        `layer` or `zero`.
+        `layer` or `none`.
     residual
         Whether a hidden layer's input is added to its output.
     """

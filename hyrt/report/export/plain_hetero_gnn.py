@@ -280,7 +280,7 @@ class PlainHeteroGNN(nn.Module):
     heads
         Number of attention heads of R-GAT and HGT.
     norm
-        `layer` or `zero`.
+        `layer` or `none`.
     residual
         Whether a hidden layer's input is added to its output.
     bases, blocks

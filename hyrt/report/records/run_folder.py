@@ -288,7 +288,7 @@ class RunFolder:
             raise DataError(f"{path}: damaged ({error}): delete it to resume the run") from None
 
     def truncate_metrics(self, step: int) -> None:
-        """Drop records after `run_step` and an incomplete last line from metrics.jsonl, before a run is
+        """Drop records after `step` and an incomplete last line from metrics.jsonl, before a run is
         resumed.
 
         The file then continues as if the run had not been interrupted; `time_s` continues from the last line.

@@ -204,7 +204,7 @@ def metrics_csv(runs: Sequence[RunRecord], names: Sequence[str]) -> str:
 
     Returns
     -------
-    CSV text with the columns `run`, `epoch` (from 1), `run_step` (completed steps of the run), `seconds` (of
+    CSV text with the columns `run`, `epoch` (from 1), `step` (completed steps of the run), `seconds` (of
     training),
     `loss` (mean over the targets), `lr` (of the last step), `mteps` and `is_best` (1 if the evaluation was
     better than

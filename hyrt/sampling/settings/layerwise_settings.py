@@ -136,6 +136,6 @@ class LadiesSettings(SamplerSettings):
 
 
 def add_scanned_edges(sizes: BlockSizes, batch: MiniBatch, passes: int) -> BlockSizes:
-    """Add the edges that sampling reads to the sizes: all in-edges of each layer, `column_passes` times."""
+    """Add the edges that sampling reads to the sizes: all in-edges of each layer, `passes` times."""
     read = sum(float(block.degrees.sum(dtype="int64")) for block in batch.blocks)
     return replace(sizes, walk_steps=sum(sizes.edges), scanned_edges=passes * read)

@@ -27,7 +27,7 @@ class NeighborSettings(SamplerSettings):
 
     degrees: Literal["full", "sampled"] = "full"
     """The degrees by which GCN normalises. `full` takes those of the graph, so that sampled sums are
-    unbiased. `sampled_batch` takes at most the fan-out of the layer, which is biased, less noisy, and closer
+    unbiased. `sampled` takes at most the fan-out of the layer, which is biased, less noisy, and closer
     to
     other libraries' GCNs over sampled subgraphs. Evaluations use the degrees of the graph."""
 

@@ -194,11 +194,11 @@ class ChunkCosts(Protocol):
         ...
 
     def copy_s(self, size: float) -> float:
-        """Return the seconds to copy `format_bytes` bytes of rows to or from the device."""
+        """Return the seconds to copy `size` bytes of rows to or from the device."""
         ...
 
     def upload_s(self, size: float) -> float:
-        """Return the seconds to upload `format_bytes` bytes of source rows."""
+        """Return the seconds to upload `size` bytes of source rows."""
         ...
 
     def edges_s(self, edges: float) -> float:
@@ -206,7 +206,7 @@ class ChunkCosts(Protocol):
         ...
 
     def source_dropout_s(self, size: float) -> float:
-        """Return the seconds of dropout on `format_bytes` bytes of uploaded source rows."""
+        """Return the seconds of dropout on `size` bytes of uploaded source rows."""
         ...
 
     def gather_s(self, shape: ChunkShape, *, fused: bool) -> float:
@@ -218,7 +218,7 @@ class ChunkCosts(Protocol):
         ...
 
     def backward_s(self, rows: float, layer: GatherLayer, *, needs_input_grad: bool) -> float:
-        """Return the seconds of a layer's weight gradients and, if `expected_value`, of the gradient of its
+        """Return the seconds of a layer's weight gradients and, if `wanted`, of the gradient of its
         gathered input.
         """
         ...
@@ -246,7 +246,7 @@ class ChunkRates:
     """Whether the device can gather in one kernel."""
 
     def copy_s(self, size: float) -> float:
-        """Return the seconds to copy `format_bytes` bytes to or from the device; 0 for no bytes."""
+        """Return the seconds to copy `size` bytes to or from the device; 0 for no bytes."""
         if not size or math.isinf(self.link_bytes_per_s):
             return 0.0
         return self.link_latency_s + size / self.link_bytes_per_s
@@ -256,7 +256,7 @@ class ChunkRates:
         return False
 
     def upload_s(self, size: float) -> float:
-        """Return the seconds to copy `format_bytes` bytes of rows to the device."""
+        """Return the seconds to copy `size` bytes of rows to the device."""
         return self.copy_s(size)
 
     def source_dropout_s(self, size: float) -> float:
@@ -279,7 +279,7 @@ class ChunkRates:
         return self.launch_s + rows * layer.weights / self.macs_per_s
 
     def backward_s(self, rows: float, layer: GatherLayer, *, needs_input_grad: bool) -> float:
-        """Return the seconds of a layer's weight gradients and, if `expected_value`, of the gradient of its
+        """Return the seconds of a layer's weight gradients and, if `wanted`, of the gradient of its
         gathered input.
         """
         return self.launch_s + rows * layer.backward_macs(needs_input_grad=needs_input_grad) / self.macs_per_s

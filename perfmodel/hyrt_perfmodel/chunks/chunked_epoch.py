@@ -67,7 +67,7 @@ class DeviceQueues:
         return self._max_resident == 1 or self.machine.devices[device].compute_copies
 
     def filter(self, device: int, size: float, needs: Sequence[int], name: str) -> int:
-        """Add the host's gather of `format_bytes` bytes of rows for a device."""
+        """Add the host's gather of `size` bytes of rows for a device."""
         seconds = size / self.machine.filter_bytes_per_s
         return self._add("filter", device, seconds, needs, name, (("filter", 1.0),))
 

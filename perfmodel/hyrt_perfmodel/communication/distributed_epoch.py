@@ -27,11 +27,11 @@ class DistributedPrediction:
     strategy: str
     ranks: int
     network: str
-    """`create_strategy`, `ranks` and `network`: the predicted configuration."""
+    """`strategy`, `ranks` and `network`: the predicted configuration."""
     time_steps: int
     """Number of time steps into which a rank divides its work of a step."""
     stages_s: Mapping[str, float]
-    """Seconds of a step's stages on one rank: `sample` and `load_model` include edges and rows from other
+    """Seconds of a step's stages on one rank: `sample` and `load` include edges and rows from other
     ranks,
     `propagate` all other communication."""
     communication_s: Mapping[str, float]
@@ -102,7 +102,7 @@ def predict_distributed(
     network
         The network.
     terms
-        Terms beyond the paper's; all by default. `overlap_length` defines which parts of the pipeline
+        Terms beyond the paper's; all by default. `overlap` defines which parts of the pipeline
         overlap.
     assign
         Function that returns a rank's assignment from its part of a step; by default the best one found.

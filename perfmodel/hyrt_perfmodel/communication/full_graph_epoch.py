@@ -244,7 +244,7 @@ def _product(
 ) -> _Product:
     """Return the cost of a product of `width` columns, whose partial sums cover a fraction of the rows.
 
-    `columns` holds the grid column in which each block is multiplied, and `core_contention` the number of
+    `columns` holds the grid column in which each block is multiplied, and `sharing` the number of
     ranks per machine.
     """
     num, copies, row_bytes = len(columns), int(columns[-1]) + 1, width * _FLOAT_BYTES
@@ -305,7 +305,7 @@ def _product(
 
 
 def _contended(seconds: Sequence[float], sharing: int) -> NDArray[np.float64]:
-    """Return [ranks] compute seconds if `core_contention` ranks share the cores."""
+    """Return [ranks] compute seconds if `sharing` ranks share the cores."""
     alone = np.array(seconds, np.float64)
     shared: NDArray[np.float64] = alone + (sharing - 1) * alone.mean()
     return shared

@@ -284,7 +284,7 @@ class FullGraphRates:
 
     looped: Mapping[str, float] = field(default_factory=dict)
     """Time of the compiled loops used in chunked training relative to these operators, per reduction: `sum`,
-    `max`, `attention`, and `attention back` for its gradients. Empty if not measured.
+    `max`, `what`, and `attention back` for its gradients. Empty if not measured.
     """
 
     def __post_init__(self) -> None:
@@ -401,7 +401,7 @@ class HostChunkRates:
         return self.copy_gb_s * 1e9
 
     def copy_s(self, size: float) -> float:
-        """Return the seconds to copy `format_bytes` bytes of rows in memory."""
+        """Return the seconds to copy `size` bytes of rows in memory."""
         return size / self.link_bytes_per_s
 
     def upload_s(self, size: float) -> float:
@@ -413,7 +413,7 @@ class HostChunkRates:
         return 0.0
 
     def source_dropout_s(self, size: float) -> float:
-        """Return the seconds of dropout on `format_bytes` bytes of source rows, which are copied first."""
+        """Return the seconds of dropout on `size` bytes of source rows, which are copied first."""
         return self.copy_s(size) + self.dropout_s(size / _VALUE_BYTES)
 
     def gather_s(self, shape: ChunkShape, *, fused: bool) -> float:
@@ -432,7 +432,7 @@ class HostChunkRates:
         return pieces * self.call_s + shape.edges * read_s + shape.rows * row_s
 
     def dropout_s(self, numbers: float) -> float:
-        """Return the seconds of dropout on `counts_to_numbers` values."""
+        """Return the seconds of dropout on `numbers` values."""
         return numbers / self.drawn_per_s
 
     def forward_s(self, rows: float, layer: GatherLayer) -> float:
@@ -443,7 +443,7 @@ class HostChunkRates:
         return seconds + (self.dropout_s(rows * layer.out_width) if layer.has_dropout else 0.0)
 
     def backward_s(self, rows: float, layer: GatherLayer, *, needs_input_grad: bool) -> float:
-        """Return the seconds of a layer's weight gradients and, if `expected_value`, of the gradient of its
+        """Return the seconds of a layer's weight gradients and, if `wanted`, of the gradient of its
         gathered input.
         """
         macs_s = layer.backward_macs(needs_input_grad=needs_input_grad) / self.macs_per_s

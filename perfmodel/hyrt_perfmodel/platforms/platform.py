@@ -158,8 +158,8 @@ class Host:
     loading: tuple[LoadCost, ...] = ()
     sampling: tuple[SampleCost, ...] = ()
     walking: tuple[WalkCost, ...] = ()
-    """`measure_loading`, `measure_sampling` and `measure_walks`: measured costs of the first two stages
-    (`measure_walks`: random-walk subgraphs); empty if only bandwidths are known.
+    """`loading`, `sampling` and `walking`: measured costs of the first two stages
+    (`walking`: random-walk subgraphs); empty if only bandwidths are known.
     """
     sparse: tuple[SparseCost, ...] = ()
     """Measured costs of the CPU trainer's sparse products; empty if the dense rate applies."""

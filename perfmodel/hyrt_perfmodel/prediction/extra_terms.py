@@ -140,8 +140,8 @@ class ExtraTerms:
     shared_cores: bool = True
     """Contention for host cores: no iteration is shorter than the core time of its stages."""
     overlap: StageOverlap = "all"
-    """Concurrency: `all`, pipeline stages and trainers overlap; `trainers`, one mini-batch is in flight, so
-    that stages run one after the other; `run_empty`, trainers also run one after the other."""
+    """Concurrency: `all`, pipeline stages and trainers overlap; `watched`, one mini-batch is in flight, so
+    that stages run one after the other; `nothing`, trainers also run one after the other."""
 
     def __post_init__(self) -> None:
         if self.overlap not in get_args(StageOverlap):

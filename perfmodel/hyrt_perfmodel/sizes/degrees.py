@@ -258,7 +258,7 @@ class DegreeDistribution:
     num_edges: int
     """`num_vertices` and `num_edges`: V and E (directed, as stored)."""
     source: str
-    """Origin of the degrees: `pluralize`, or `assumed: ...` with the assumptions."""
+    """Origin of the degrees: `counted`, or `assumed: ...` with the assumptions."""
     target_counts: Floats | None = None
     """[C] float64, possible targets per class; None for all vertices."""
     reciprocity: float = 1.0

@@ -112,9 +112,9 @@ def _poisson(means: Floats) -> tuple[Floats, Floats]:
 
 def _sampling_chances(importance: Floats, counts: Floats, size: float) -> Floats:
     """Return probabilities proportional to importance, at most 1, whose weighted sum over `counts` is
-    `format_bytes`.
+    `size`.
 
-    If `format_bytes` exceeds the number of candidates, all probabilities are 1.
+    If `size` exceeds the number of candidates, all probabilities are 1.
     """
     is_candidate = importance > 0
     if float(counts[is_candidate].sum()) <= size:

@@ -50,7 +50,9 @@ def without_loops(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _no_loop(loop: Any, edges: Any, operands: Any, outs: Any, winners: Any, workers: Any) -> list[Any]:
     shared = [operand for operand in loop.form.operands if operand.end == "shared"]
-    return [np.zeros(loop.form.num_columns(each), np.float32) for each in shared] if any(loop.by_chunk) else []
+    return (
+        [np.zeros(loop.form.num_columns(each), np.float32) for each in shared] if any(loop.by_chunk) else []
+    )
 
 
 def model_of(graph: Graph, **settings: Any) -> GNN:

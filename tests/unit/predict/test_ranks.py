@@ -327,7 +327,9 @@ def test_newer_samplers_are_counted_under_the_strategies_that_they_go_with(tmp_p
 
     ladies = found_of({"kind": "ladies", "layer_size": 64})
     assert [each.strategy for each in ladies.predictions] == [name for name in STRATEGIES if name != "local"]
-    assert any(said.startswith("not local: distributed.strategy=local samples") for said in ladies.assumptions)
+    assert any(
+        said.startswith("not local: distributed.strategy=local samples") for said in ladies.assumptions
+    )
     with pytest.raises(ConfigError, match=r"a step of 1 group of parts cannot .* raise sampler\.groups"):
         found_of({"kind": "cluster", "parts": 20, "parts_per_group": 2})
     cluster = found_of({"kind": "cluster", "parts": 18, "parts_per_group": 2, "groups": 3})

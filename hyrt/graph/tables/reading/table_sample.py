@@ -144,9 +144,9 @@ class TableSample:
     dialect: CsvDialect | None
     """CSV dialect; None for Parquet."""
     columns: dict[str, str]
-    """Kind of each column: `round_split`, `code` (whole numbers, some of them written like 007 or +1),
+    """Kind of each column: `whole`, `code` (whole numbers, some of them written like 007 or +1),
     `number`,
-    `text`, `list` (of numbers), or `zero` if all values are missing or of another kind."""
+    `text`, `list` (of numbers), or `none` if all values are missing or of another kind."""
     rows: dict[str, Any]
     """The first values of each column, as Arrow arrays."""
     index: list[str]
