@@ -81,7 +81,7 @@ def test_a_wrong_value_that_is_taken_is_noticed() -> None:
     [
         ("x has shape (3,): give [vertices, d]", "refused"),
         ("x has shape (3,)", "unclear"),
-        ("x is bad: give\nanother", "unclear"),
+        ("x is bad: give\nanother", "refused"),
         ("step 3: sampling failed: IndexError: 7: give another", "raw"),
     ],
 )

@@ -177,7 +177,7 @@ def block_calls() -> list[Call]:
             {"x": x, "u_src": Arrays(lambda: tensor(2, WIDTH)), "u_dst": Arrays(lambda: tensor(2, WIDTH))},
         ),
         Call(
-            "nn.scales",
+            "nn.compute_scales",
             lambda aggregation, dtype, **fields: compute_scales(aggregation, user_block(**fields), dtype),
             {
                 "aggregation": Kind(
