@@ -23,6 +23,7 @@ import hyrt
 from hyrt.config import build_config
 from hyrt.device import DeviceInfo
 from hyrt.errors import DataError
+from hyrt.graph import topology as topology_module
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.graph.topology import Topology
@@ -183,7 +184,8 @@ def test_every_source_keeps_self_loops_once(source: Any, tmp_path: Path) -> None
     assert graph.topology.is_self_loop.sum() == 3
 
 
-def test_edges_from_other_vertices_stay_with_their_values() -> None:
+def test_edges_from_other_vertices_stay_with_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topology_module, "_ROWS_AT_ONCE", 7)
     graph = with_loops(weights=1.0, features=2)
     times = np.random.default_rng(0).integers(0, 99, graph.num_edges)
     types = (times % 3).astype(np.int8)
