@@ -257,7 +257,7 @@ class NpyChecksums(BaseModel):
         array
             Content of the file, with the record's dtype and shape.
         location, record_file, hint
-            As in `compare`.
+            Names of both files and a hint, for the message.
 
         Raises
         ------
