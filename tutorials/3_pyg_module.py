@@ -66,7 +66,7 @@ settings = {"train": {"epochs": 40, "optimizer": "SGD", "lr": 0.5}, "full_graph"
 
 
 def hear_losses(name):
-    """A listener that keeps the loss of each epoch."""
+    """Collect the loss of each epoch."""
     losses[name] = []
     return lambda event: losses[name].append(event.loss) if isinstance(event, EpochEnded) else None
 

@@ -61,7 +61,7 @@ from hyrt.telemetry.events import EpochEnded, Notice
 
 
 def losses_of(model="graphsage", **more):
-    """The losses of three epochs on the whole graph; prints what hyrt has to say meanwhile."""
+    """Return the losses of three epochs on the full graph; prints what hyrt has to say meanwhile."""
     events = []
     settings = {"full_graph": True, "train": {"epochs": 3}, "balance": {"predict": False}}
     hyrt.train(graph, model, emit=events.append, **settings, **more)

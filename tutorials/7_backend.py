@@ -115,7 +115,7 @@ from hyrt.testing import check_device
 
 
 def open_demo(options):
-    """What the suite opens, again and again."""
+    """Open a device for the suite."""
     return DemoDevice.open(DemoDevice.probe()[0], options)
 
 

@@ -134,7 +134,7 @@ def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[De
     try:
         with BACKENDS.report_exit_of(entry):
             backend, found, problem = _query_backends(entry, timeout_s)
-    except _Broken as broken:
+    except _BrokenBackendError as broken:
         raise DeviceUnavailableError(
             f"{kind}: its backend {entry.value} ({provider(entry)}) is {broken}"
         ) from broken.__cause__
@@ -169,12 +169,12 @@ def read_name(name: str) -> tuple[str, int, EntryPoint]:
     return kind, number, entry
 
 
-class _Broken(Exception):
+class _BrokenBackendError(Exception):
     """Error for a backend that cannot be imported, or fails or hangs during probing; has the remedy."""
 
 
 def _query_backends(entry: EntryPoint, timeout_s: float) -> tuple[type[Device], tuple[DeviceInfo, ...], str]:
-    """Import a backend and probe its devices with a time limit; raise _Broken on any failure."""
+    """Import a backend and probe its devices with a time limit; raise _BrokenBackendError on any failure."""
     answers: list[tuple[type[Device], tuple[DeviceInfo, ...], str]] = []
     errors: list[BaseException] = []
     imported = threading.Event()
@@ -197,13 +197,13 @@ def _query_backends(entry: EntryPoint, timeout_s: float) -> tuple[type[Device], 
     while not imported.wait(timeout_s):
         now = _brought_in()
         if now == before:
-            raise _Broken(_hanging(f"its import has read nothing more for {timeout_s:g} s"))
+            raise _BrokenBackendError(_hanging(f"its import has read nothing more for {timeout_s:g} s"))
         before = now
     thread.join(timeout_s)
     if errors:
-        raise _Broken(_broken(entry, describe_error(errors[0]))) from errors[0]
+        raise _BrokenBackendError(_broken(entry, describe_error(errors[0]))) from errors[0]
     if not answers:
-        raise _Broken(_hanging(f"no answer within {timeout_s:g} s"))
+        raise _BrokenBackendError(_hanging(f"no answer within {timeout_s:g} s"))
     return answers[0]
 
 
@@ -237,7 +237,7 @@ def _survey(kind: str, entries: list[EntryPoint], timeout_s: float) -> Survey:
         return Survey(kind, BACKENDS.describe_conflict(entries)[0], problem=str(error))
     try:
         _, found, problem = _query_backends(entry, timeout_s)
-    except _Broken as broken:
+    except _BrokenBackendError as broken:
         return Survey(kind, provider(entry), problem=str(broken))
     return Survey(kind, provider(entry), found, problem)
 

@@ -121,7 +121,7 @@ def test_devices_that_reach_each_other_hand_rows_on(
     for how, found in results.items():
         if how == "each from the host":
             for room in (TorchChunkMemory, OpenclChunkMemory):
-                monkeypatch.setattr(room, "reaches", lambda self, other: False)
+                monkeypatch.setattr(room, "can_access", lambda self, other: False)
         team = team_of(kinds, [1.0] * 3)
         team.take_chunks(ChunkOptions(5, in_flight=2, filter_below=0.0))
         load_model(team, model)

@@ -19,9 +19,9 @@ PRIVATE_WORDS = frozenset(
     fellow wanted unread back lose narrow narrowed widen recycled leftover unfinished let goes gone typed
     """.split()  # noqa: SIM905
 )
-MAX_PRIVATE_PER_1000 = 40.0
-MAX_WITHOUT_VERB = 64.0
-MAX_WHAT = 783
+MAX_PRIVATE_PER_1000 = 7.2
+MAX_WITHOUT_VERB = 9.5
+MAX_WHAT = 2
 # Openings of a function's docstring that are not a verb.
 NO_VERB = re.compile(
     r"^(The|A|An|All|Any|Each|Every|One|Two|Both|It|They|This|That|These|Those|Some|No|None|Nothing|Nobody|What|"

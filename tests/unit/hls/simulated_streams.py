@@ -18,7 +18,7 @@ _MESSAGE_BYTES = 4096
 Step = tuple[bool, int, int]
 
 
-class SimulationFailed(Exception):
+class SimulationError(Exception):
     pass
 
 
@@ -28,12 +28,12 @@ def library(bounded: bool) -> ctypes.CDLL:
 
 
 def run_case(name: str, first: int = 0, second: int = 0, *, bounded: bool) -> int:
-    """Run a case of streams.cpp; its result, or SimulationFailed with its message."""
+    """Run a case of streams.cpp; its result, or SimulationError with its message."""
     result = ctypes.c_uint64(0)
     message = ctypes.create_string_buffer(_MESSAGE_BYTES)
     call = library(bounded).case_named
     if call(name.encode(), first, second, ctypes.byref(result), message, _MESSAGE_BYTES):
-        raise SimulationFailed(message.value.decode())
+        raise SimulationError(message.value.decode())
     return result.value
 
 
@@ -54,5 +54,5 @@ def run_pipeline(programs: Sequence[Sequence[Step]], depths: Sequence[int], *, b
         _MESSAGE_BYTES,
     )
     if failed:
-        raise SimulationFailed(message.value.decode())
+        raise SimulationError(message.value.decode())
     return list(sums)

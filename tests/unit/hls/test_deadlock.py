@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 from unit.hls import pipeline_oracle
-from unit.hls.simulated_streams import MISSING, SimulationFailed, Step, run_case, run_pipeline
+from unit.hls.simulated_streams import MISSING, SimulationError, Step, run_case, run_pipeline
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -37,7 +37,7 @@ def _no_process_thread_left() -> Iterator[None]:
 @pytest.mark.parametrize("case", ["fork_join", "nested"])
 def test_a_planted_deadlock_is_found_and_named(case: str) -> None:
     started = time.monotonic()
-    with pytest.raises(SimulationFailed) as failed:
+    with pytest.raises(SimulationError) as failed:
         run_case(case, 5, 4, bounded=True)
     assert time.monotonic() - started < 10
     message = str(failed.value)
@@ -64,10 +64,10 @@ def test_a_process_that_throws_unwinds_the_others(bounded: bool) -> None:
     # A writer to a full stream, a reader of an empty one and one that polls are there beside it.
     started = time.monotonic()
     with pytest.raises(
-        SimulationFailed, match=r"^process 'broken' of region 'faulty': the fourth value is bad$"
+        SimulationError, match=r"^process 'broken' of region 'faulty': the fourth value is bad$"
     ):
         run_case("throwing", 0, bounded=bounded)
-    with pytest.raises(SimulationFailed, match=r"^process 'throw' of region 'faulty' threw something"):
+    with pytest.raises(SimulationError, match=r"^process 'throw' of region 'faulty' threw something"):
         run_case("throwing", 1, bounded=bounded)
     assert time.monotonic() - started < 10
 
@@ -77,11 +77,11 @@ def test_a_merge_that_polls_forever_is_a_deadlock() -> None:
     assert run_case("merged", 50, 1, bounded=True) == run_case("merged", 50, 1, bounded=False) == expected
     started = time.monotonic()
     polls = r"process 'merge' of region 'merging' polls stream 'ways\[1\]' \(0 of 3 values\) in vain"
-    with pytest.raises(SimulationFailed, match=r"^deadlock: " + polls):
+    with pytest.raises(SimulationError, match=r"^deadlock: " + polls):
         run_case("merged", 50, 0, bounded=True)
     assert time.monotonic() - started < 10
     with pytest.raises(
-        SimulationFailed, match=r"process 'merge' of region 'merging' polls stream 'ways\[1\]' in vain"
+        SimulationError, match=r"process 'merge' of region 'merging' polls stream 'ways\[1\]' in vain"
     ):
         run_case("merged", 50, 0, bounded=False)
 
@@ -99,7 +99,8 @@ def test_waiting_with_size_and_full() -> None:
 
 def test_a_stream_has_one_writer() -> None:
     with pytest.raises(
-        SimulationFailed, match=r"stream 'shared' is written by .*produce\[[01]\].* and by .*produce\[[01]\]"
+        SimulationError,
+        match=r"stream 'shared' is written by .*produce\[[01]\].* and by .*produce\[[01]\]",
     ):
         run_case("two_writers", bounded=True)
 
@@ -108,7 +109,7 @@ def test_simulations_at_the_same_time_do_not_meet() -> None:
     def simulate(number: int) -> tuple[bool, int]:
         try:
             return False, run_case("fork_join", 20 + number, 4 if number % 2 else 16, bounded=True)
-        except SimulationFailed as failure:
+        except SimulationError as failure:
             return "deadlock" in str(failure), 0
 
     with ThreadPoolExecutor(4) as pool:
@@ -154,7 +155,7 @@ def test_a_pipeline_deadlocks_exactly_when_tokens_say_so(
     event("deadlock" if end.blocked else "passes")
     if end.blocked:
         with pytest.raises(
-            SimulationFailed, match="^" + re.escape(pipeline_oracle.deadlock_message(end, depths))
+            SimulationError, match="^" + re.escape(pipeline_oracle.deadlock_message(end, depths))
         ):
             run_pipeline(programs, depths, bounded=True)
     else:
@@ -183,7 +184,7 @@ def test_the_least_sufficient_depth_passes_and_one_less_never_does(
     assert run_pipeline(programs, [least] * len(totals), bounded=True) == expected
     assume(least > 1)
     for _ in range(3):
-        with pytest.raises(SimulationFailed, match=r"^deadlock: "):
+        with pytest.raises(SimulationError, match=r"^deadlock: "):
             run_pipeline(programs, [least - 1] * len(totals), bounded=True)
 
 
@@ -205,12 +206,12 @@ def test_a_reader_that_wants_too_much_or_too_little_is_an_error(
         if more
         else f"nobody read what was left in stream 's{stream}' (1 "
     )
-    with pytest.raises(SimulationFailed, match="^" + re.escape(expected)):
+    with pytest.raises(SimulationError, match="^" + re.escape(expected)):
         run_pipeline(programs, totals, bounded=True)
     expected = (
         f"process 'process[{process}]' of region 'pipeline' reads from stream 's{stream}', "
         if more
         else expected
     )
-    with pytest.raises(SimulationFailed, match="^" + re.escape(expected)):
+    with pytest.raises(SimulationError, match="^" + re.escape(expected)):
         run_pipeline(programs, totals, bounded=False)

@@ -10,7 +10,7 @@ import hyrt_hls
 import pytest
 from hyrt_hls.compile import compile_library
 from simulators import hls4mls_headers
-from unit.hls.simulated_streams import FOLDER, MISSING, SimulationFailed, run_case
+from unit.hls.simulated_streams import FOLDER, MISSING, SimulationError, run_case
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -35,14 +35,15 @@ def test_a_bench_fills_and_empties_streams_outside_processes(bounded: bool) -> N
 @MODES
 def test_reading_nothing_outside_a_process(bounded: bool) -> None:
     with pytest.raises(
-        SimulationFailed, match="code outside any process reads from stream 'nothing', which is empty"
+        SimulationError, match="code outside any process reads from stream 'nothing', which is empty"
     ):
         run_case("empty_bench", bounded=bounded)
 
 
 def test_reading_nothing_in_a_process() -> None:
     with pytest.raises(
-        SimulationFailed, match="process 'ask' of region 'asking' reads from stream 'answers', which is empty"
+        SimulationError,
+        match="process 'ask' of region 'asking' reads from stream 'answers', which is empty",
     ):
         run_case("asked", 1, 1, bounded=False)
 
@@ -50,7 +51,7 @@ def test_reading_nothing_in_a_process() -> None:
 @MODES
 @pytest.mark.parametrize(("in_process", "values"), [(0, 2), (1, 1)])
 def test_values_that_nobody_reads_are_an_error(bounded: bool, in_process: int, values: int) -> None:
-    with pytest.raises(SimulationFailed, match=rf"left in stream 'forgotten' \({values} values\)"):
+    with pytest.raises(SimulationError, match=rf"left in stream 'forgotten' \({values} values\)"):
         run_case("leaves_values", in_process, bounded=bounded)
     # It does not stay with the thread.
     assert run_case("ring", 1, bounded=bounded) == 0
@@ -58,13 +59,13 @@ def test_values_that_nobody_reads_are_an_error(bounded: bool, in_process: int, v
 
 @MODES
 def test_a_region_without_its_join_is_an_error(bounded: bool) -> None:
-    with pytest.raises(SimulationFailed, match="region 'open_region' is left without HYRT_JOIN"):
+    with pytest.raises(SimulationError, match="region 'open_region' is left without HYRT_JOIN"):
         run_case("not_joined", bounded=bounded)
 
 
 @MODES
 def test_a_depth_of_nothing_is_an_error(bounded: bool) -> None:
-    with pytest.raises(SimulationFailed, match="stream 'values' has depth 0"):
+    with pytest.raises(SimulationError, match="stream 'values' has depth 0"):
         run_case("bad_depth", bounded=bounded)
 
 

@@ -11,7 +11,7 @@ class Error(Exception):
     """Any error of OpenCL."""
 
 
-class OutOfMemory(Error):
+class OutOfMemoryError(Error):
     """What an allocation raises."""
 
 
@@ -24,7 +24,7 @@ class Buffer:
 
     def __post_init__(self) -> None:
         if self.size > self.context.room:
-            raise OutOfMemory("MEM_OBJECT_ALLOCATION_FAILURE")
+            raise OutOfMemoryError("MEM_OBJECT_ALLOCATION_FAILURE")
 
     def release(self) -> None:
         assert not self.released
@@ -85,8 +85,8 @@ def module(platforms: list[Platform] | Error) -> SimpleNamespace:
 
     return SimpleNamespace(
         Error=Error,
-        MemoryError=OutOfMemory,
-        RuntimeError=OutOfMemory,
+        MemoryError=OutOfMemoryError,
+        RuntimeError=OutOfMemoryError,
         Buffer=Buffer,
         Program=Program,
         Context=lambda devices: SimpleNamespace(room=1 << 40),
