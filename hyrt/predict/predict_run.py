@@ -18,7 +18,7 @@ from hyrt.device.names import split_by_shares
 from hyrt.errors import ConfigError
 from hyrt.nn.models.model_kind import find_model
 from hyrt.predict.workload import configured_terms, sampled_workload
-from hyrt.training.prechecks import RunPrediction
+from hyrt.training.run_prediction import RunPrediction
 
 if TYPE_CHECKING:
     from hyrt.graph.graph import Graph

@@ -113,7 +113,11 @@ def exploration_json(result: ExplorationResult) -> dict[str, Any]:
         else {
             "told_by": str(build.path),
             "reports": [str(item.path) for item in build.reports],
-            "compared": [{**asdict(item), "ratio": item.ratio} for item in compare_estimates(build)],
+            "compared": [
+                {"what" if key == "quantity" else key: value for key, value in asdict(item).items()}
+                | {"ratio": item.ratio}
+                for item in compare_estimates(build)
+            ],
             "beyond_the_model": unmodelled_intervals(build.reports),
             "design": {**_design(base), "arena_words": build.arena_words},
             "predicted": _entry_or_reason(result.built, part, work),

@@ -32,7 +32,8 @@ from hyrt.telemetry.trace_hook import TraceHook
 from hyrt.training.distributed_run import ALONE, DistributedRunConfig
 from hyrt.training.feature_caches import DeviceCaches
 from hyrt.training.learner import TrainingState
-from hyrt.training.prechecks import RunPrediction, free_memory, host_shortage, missing_classes_text
+from hyrt.training.prechecks import free_memory, host_shortage, missing_classes_text
+from hyrt.training.run_prediction import RunPrediction
 from hyrt.training.setup import PreparedRun, architecture, assign_threads, first_split
 from hyrt.training.trainers import Found, find_trainers
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 from hyrt_perfmodel.model_workload import model_workload
-from hyrt_perfmodel.policy import Threads
 from hyrt_perfmodel.prediction.initial_assignment import activations_bytes, weights_bytes
 from hyrt_perfmodel.workload import Workload
 
@@ -23,6 +21,7 @@ from hyrt.runtime.hardware import free_cgroup_memory
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Ids
 from hyrt.sampling.sampler import Sampler
+from hyrt.training.run_prediction import RunPrediction
 
 _NAMED = 5
 
@@ -55,25 +54,6 @@ def missing_classes_text(graph: Graph, targets: Ids) -> str:
         f"{graph.name}: no training vertex is of {classes}, so the model cannot learn to predict "
         f"{'it' if len(missing) == 1 else 'them'}: check train_mask, or choose another data.split"
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPrediction:
-    """Prediction of a run, in the run's terms."""
-
-    stages_s: Mapping[str, float]
-    """Seconds per step: sample, load, transfer, propagate, synchronize."""
-    iteration_s: float
-    epoch_s: float
-    """`iteration_s` and `epoch_s`: the times of a step and of an epoch, under `split` and `threads`."""
-    relative_error: float | None
-    """Relative error of the prediction: 0.1 is 10 %; None if unknown."""
-    bottleneck: str
-    """The stage that bounds the iteration."""
-    split: Mapping[str, int]
-    """Units of a step by trainer name: the configured split, or else the one with the best prediction."""
-    threads: Threads
-    """The configured thread counts, or else the counts with the best prediction."""
 
 
 def expected_figures(expected: RunPrediction) -> dict[str, Any]:

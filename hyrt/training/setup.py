@@ -34,7 +34,7 @@ from hyrt.sampling.sampler import Sampler
 from hyrt.sampling.sampler_settings import SAMPLERS
 from hyrt.training.hetero_run import check_hetero_sampler, check_kind, check_user_module
 from hyrt.training.link_steps import build_link_sampler
-from hyrt.training.prechecks import RunPrediction
+from hyrt.training.run_prediction import RunPrediction
 
 
 def assign_threads(config: Config, host_trainers: int = 1, expected: RunPrediction | None = None) -> Threads:

@@ -272,7 +272,7 @@ def epoch(way: dict[str, Any], step: int, workers: Any) -> dict[str, Any]:
         "seconds": seconds,
         "loss": result.loss_sum / result.normalizer,
         "accuracy": result.counts["correct"] / result.counts["targets"],
-        **result.chunks.step_stats(),
+        **result.chunks.figures(),
     }
 
 

@@ -41,7 +41,7 @@ from hyrt.predict.ranks.full_graph import (
 from hyrt.predict.workload import configured_terms, sampled_workload
 from hyrt.runtime.hardware import num_local_ranks, shared_cores
 from hyrt.sampling.sampler import Sampler
-from hyrt.training.prechecks import RunPrediction
+from hyrt.training.run_prediction import RunPrediction
 from hyrt.training.setup import assign_threads, first_split, select_edges
 
 
