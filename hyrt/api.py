@@ -35,7 +35,7 @@ def load(source: Any, *, normalize: Normalize = "none") -> Graph:
     ----------
     source
         A .npz file, a folder of .npy files, a name (`cora`, `synthetic:community`, `ogbn-products`), a PyG
-        `Data` or `HeteroData`, or a DGL graph with `feat`, `what` and three masks in `ndata`.
+        `Data` or `HeteroData`, or a DGL graph with `feat`, `label` and three masks in `ndata`.
     normalize
         Scale features: `row` divides each row by its sum, `length` by its Euclidean length; `standard`
         gives each column mean 0 and deviation 1; `auto` is `length` for bags of words, and `none` for
@@ -369,7 +369,7 @@ def load_run(
 
     Returns
     -------
-    `model` in evaluation mode, `config` and `figures` by split, the `graph`, and the `kept`, which has the
+    `model` in evaluation mode, `config` and `metrics` by split, the `graph`, and the `schema`, which has the
     other fitted data. `scores()` applies the model.
 
     Raises

@@ -78,8 +78,7 @@ def spmm(
 
     out[i] = row_scale[i] * reduce of gather_edge_values[e] * source_scale[c] * x[c] over the edges e from c
     into i, + self_scale[i] * x[i]. GCN's normalisation is `row_scale=s, source_scale=s, self_scale=s * s`,
-    where s is
-    `graph.topology.gcn_scale`.
+    where s is `graph.topology.gcn_scale`.
 
     Parameters
     ----------

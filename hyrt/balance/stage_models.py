@@ -42,7 +42,7 @@ class ShareGrowth:
         return float(units) if self.power == 1 else float(units) ** self.power
 
     def work_of_all(self, units: Floats) -> Floats:
-        """Return `of` each number of units."""
+        """Return `work` of each number of units."""
         if self.bound < math.inf:
             return -self.bound * np.expm1(-units / self.bound)
         result: Floats = np.power(units, self.power) * (units > 0)

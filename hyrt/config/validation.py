@@ -208,8 +208,8 @@ def to_plain_values(value: Any, known: dict[int, Any] | None = None) -> Any:
     """Convert settings given in Python to the types of a file: numpy or torch numbers, arrays, paths.
 
     Other values are left to the validation. Shared objects are converted only once, because a few lines of
-    YAML can repeat one value billions of times. `known_edges` maps the id of an object to its converted
-    value, or to `known_edges` itself while the object is being converted.
+    YAML can repeat one value billions of times. `known` maps the id of an object to its converted
+    value, or to `known` itself while the object is being converted.
 
     Raises
     ------

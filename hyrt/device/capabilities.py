@@ -83,7 +83,7 @@ class GathersRows(ABC):
 
 
 class FeatureCacheDevice(ABC):
-    """Feature cache in device memory for a whole run; `DeviceInfo.forms` contains `kept`."""
+    """Feature cache in device memory for a whole run; `DeviceInfo.forms` contains `cached`."""
 
     @property
     @abstractmethod
@@ -206,7 +206,7 @@ class SharesColumns(ABC):
 
     @abstractmethod
     def chunk_gradients(self) -> Sequence[torch.Tensor]:
-        """Return the gradient sums since `begin`, as host tensors in the order of the parameters."""
+        """Return the gradient sums since `begin_step`, as host tensors in the order of the parameters."""
 
 
 class SharesLoops(ABC):

@@ -16,7 +16,7 @@ class DeviceRequest:
     """One entry of `devices`."""
 
     name: str
-    """`what` or `kind:index`."""
+    """`kind` or `kind:index`."""
     share: float | None
     """Relative weight of the device's part of a step; None for equal parts."""
 

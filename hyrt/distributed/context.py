@@ -263,8 +263,7 @@ class DistributedContext:
         name
             Purpose of the group; disjoint groups need different names too.
         members
-            Member ranks, in the order of their numbers in the group; each rank must call this method at
-            the
+            Member ranks, in the order of their numbers in the group; each rank must call this method at the
             same time. Default: all ranks.
         """
         make = partial(

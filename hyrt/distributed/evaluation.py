@@ -271,7 +271,7 @@ class FullGraphScorer:
     grid
         The ranks.
     local_rows
-        Rows of this rank's block; its `homes` are blocks.
+        Rows of this rank's block; its `owners` are blocks.
     group
         The ranks, for the thread that evaluates.
     fallback

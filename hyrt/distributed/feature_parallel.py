@@ -114,8 +114,7 @@ class FeatureParallelLinear(ColumnShardedFeatures):
     """First-layer inputs of all ranks' mini-batches, of which this rank holds some columns (P3).
 
     All ranks compute their products at the same time: each rank computes its part of every rank's product,
-    pushes
-    it to the rank of the mini-batch, and pulls the gradient from that rank.
+    pushes it to the rank of the mini-batch, and pulls the gradient from that rank.
     """
 
     rows: Sequence[NDArray[np.float32]]

@@ -48,10 +48,8 @@ class GradientBuckets:
     """All-reduces a step's gradients bucket by bucket, as soon as each bucket is complete.
 
     All ranks reduce the same buckets in the same order, but may start at different times: a rank whose
-    trainers
-    do not report single gradients starts when it has all gradients. Equal gradients on the same number of
-    ranks
-    give equal bits, and all ranks get the same bits.
+    trainers do not report single gradients starts when it has all gradients. Equal gradients on the same
+    number of ranks give equal bits, and all ranks get the same bits.
 
     Parameters
     ----------
@@ -81,7 +79,7 @@ class GradientBuckets:
     def add_gradient(self, index: int, gradient: torch.Tensor) -> None:
         """Add the gradient of one parameter, summed over this rank's targets of the step.
 
-        Called by the thread that computes the gradient. Errors of lost ranks are raised later, by `add`.
+        The thread that computes the gradient calls this method. `all_reduce` raises errors of lost ranks later.
 
         Parameters
         ----------
@@ -109,9 +107,8 @@ class GradientBuckets:
         Parameters
         ----------
         local
-            Gradients of this rank; empty if it has none. Unless the step is void, gradients passed to `hear`
-            are
-            the same tensors.
+            Gradients of this rank; empty if it has none. Unless the step is void, gradients passed to
+            `add_gradient` are the same tensors.
         """
         if self._failure is not None:
             raise self._failure

@@ -103,11 +103,9 @@ class MigratingModelInputs:
     """Collects a model's input rows, or their aggregates, along a route over the ranks that own the rows.
 
     At each stop the local rows are added to the values that the model carries; finally the model returns to
-    its
-    first rank. Every rank can sample every model's mini-batch, so edges are not sent. Models are sent as
+    its first rank. Every rank can sample every model's mini-batch, so edges are not sent. Models are sent as
     placeholder bytes, without their weights: when the rows of a step are fetched, its weights do not exist
-    yet,
-    and later they are equal at every rank.
+    yet, and later they are equal at every rank.
 
     Parameters
     ----------

@@ -66,8 +66,7 @@ class TraceMerger:
         """Return the offset of rank 0's clock from this rank's, and its uncertainty, in nanoseconds.
 
         A message cannot arrive before it was sent: each message from rank 0 bounds the offset from below, and
-        each
-        message to rank 0 from above. The result is the middle of the tightest bounds.
+        each message to rank 0 from above. The result is the middle of the tightest bounds.
         """
         group, bounds = self._group, []
         for _ in range(_ROUNDS):

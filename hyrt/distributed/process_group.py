@@ -190,7 +190,7 @@ class RankGroup:
         receive_counts: Sequence[int],
         purpose: str,
     ) -> PendingCollective:
-        """Start an `exchange`; `sent` and `received` must not be used until the operation has ended."""
+        """Start an `all_to_all`; `sent` and `received` must not be used until the operation has ended."""
         pending = self._start(
             lambda: self._group.alltoall_base(received, sent, list(receive_counts), list(send_counts)),
             purpose,
@@ -256,8 +256,7 @@ class RankGroup:
         """Stop the group's threads after their operations have ended; no operation may follow.
 
         Does nothing if the run has failed, because the threads may wait for another rank. At exit, Python
-        would
-        end these threads inside torch's code, which aborts the process.
+        would end these threads inside torch's code, which aborts the process.
         """
         if (
             self._reason is None or isinstance(self._reason, ChannelClosedError)

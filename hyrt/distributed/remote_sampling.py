@@ -37,8 +37,7 @@ def with_global_degrees(graph: Graph, group: RankGroup) -> Graph:
     """Return the graph of a rank's edges with the global in-degrees and sums of edge weights of all vertices.
 
     Layers that weight neighbours by degree (GCN) need the degrees of remote sources. Every rank must call it
-    at
-    the same time.
+    at the same time.
 
     Parameters
     ----------
@@ -114,9 +113,8 @@ class RemoteNeighborSampler:
     """Samples the neighbours of a step's vertices at the ranks that own their edges, hop by hop.
 
     Each hop is one request and one response: vertices are sent to their owners, which sample as a single
-    machine
-    would, and the neighbours are sent back. All ranks must request the same steps in the same order, even
-    without targets, because other ranks may need their edges.
+    machine would, and the neighbours are sent back. All ranks must request the same steps in the same order,
+    even without targets, because other ranks may need their edges.
 
     Parameters
     ----------

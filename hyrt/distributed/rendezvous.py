@@ -110,12 +110,9 @@ def join_ranks(
     """Wait until all ranks of this attempt have joined.
 
     Each rank writes a unique token. Rank 0 publishes all tokens that it reads, until every other rank has
-    found
-    its token in the list and confirmed it with rank 0's token. Tokens of earlier processes are never
-    confirmed.
-    Meanwhile rank 0 sends heartbeats and checks the heartbeats of the ranks that have joined, under the keys
-    of
-    `HeartbeatMonitor`.
+    found its token in the list and confirmed it with rank 0's token. Tokens of earlier processes are never
+    confirmed. Meanwhile rank 0 sends heartbeats and checks the heartbeats of the ranks that have joined,
+    under the keys of `HeartbeatMonitor`.
 
     Parameters
     ----------

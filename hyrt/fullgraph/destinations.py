@@ -78,7 +78,7 @@ class GatherContext:
     memory: MatrixPool | None = None
     """Forward: the pool for matrices that the backward pass needs; None if there is no backward pass."""
     overwrite: bool = False
-    """Forward: whether the messages may be overwritten. After the call only `back` reads them, if
+    """Forward: whether the messages may be overwritten. After the call only `backward` reads them, if
     `reads_messages_in_backward`.
     """
     accumulate: bool = False

@@ -106,7 +106,7 @@ class FullGraphForward:
     ) -> tuple[torch.Tensor | None, Rows | None]:
         """Return the inputs of a stage for a range of vertices, as views of the matrices.
 
-        If `leaves` is set, tensors whose gradient is needed require gradients.
+        If `requires_grad` is set, tensors whose gradient is needed require gradients.
         """
         rows: Rows | None = None
         if layer is not None and layer.self_rows is not None:
@@ -313,7 +313,7 @@ class FullGraphForward:
         *,
         requires_grad: bool,
     ) -> StageResult:
-        """Run a stage on a range of rows; the outputs can be differentiated if `leaves` is set."""
+        """Run a stage on a range of rows; the outputs can be differentiated if `requires_grad` is set."""
         with torch.set_grad_enabled(requires_grad):
             inputs = self.stage_inputs(stage, layer, start, stop, masks, requires_grad=requires_grad)
             return inputs, stage(*inputs, self.vertices[start:stop], masks)

@@ -125,7 +125,7 @@ class GatherOp(Protocol):
 class FusedBackward(Protocol):
     """Gather whose `backward` needs values computed from its output together with the output's gradient.
 
-    The gradient overwrites the output a few rows at a time; `meet` is called before.
+    The gradient overwrites the output a few rows at a time; `save_for_backward` is called before.
     """
 
     def save_for_backward(
@@ -150,9 +150,7 @@ class FusedBackward(Protocol):
         ...
 
     def releasable(self, saved: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Return the saved matrices that `backward` does not read, once `meet` was called for all
-        rows.
-        """
+        """Return the saved matrices that `backward` does not read after all calls of `save_for_backward`."""
         ...
 
 

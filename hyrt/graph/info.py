@@ -186,7 +186,7 @@ def _edge_values(facts: dict[str, Any]) -> str:
 
 
 def format_summary(summary: dict[str, Any]) -> list[str]:
-    """Format the result of `describe` as lines for a terminal."""
+    """Format the result of `summarize_graph` as lines for a terminal."""
     degree, features, held = summary["degree"], summary["features"], summary["bytes"]
     counts = summary["class_counts"]
     shown = ", ".join(f"{count:,}" for count in counts[:20]) + (", ..." if len(counts) > 20 else "")

@@ -16,8 +16,7 @@ _MAX_CLASSES = 1000
 
 LabelKind = Literal["classes", "flags", "numbers"]
 """`classes`: integers [V], one of several classes for each vertex, -1 for none. `flags`: [V, K] of 0 and 1,
-any number of K labels for each vertex, -1 where one is not known. `numbers`: floats [V] or [V, K],
-nan where
+any number of K labels for each vertex, -1 where one is not known. `numbers`: floats [V] or [V, K], nan where
 one is not known."""
 
 TargetKind = LabelKind | Literal["links"]

@@ -152,8 +152,7 @@ class Topology:
     @cached_property
     def gcn_scale(self) -> NDArray[np.float32]:
         """[V] float32, 1 / sqrt(d + 1) with the weighted in-degree d: factor of each endpoint in GCN
-        normalization
-        with self loops.
+        normalization with self loops.
         """
         scale: NDArray[np.float32] = 1 / np.sqrt(self.weighted_degrees + np.float32(1))
         return scale

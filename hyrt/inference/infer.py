@@ -238,7 +238,7 @@ class _Step:
 def _step(
     model: GNN, i: int, cost: ChunkCost, inputs_of: Callable[[NDArray[np.int64]], tuple[Block, Rows]]
 ) -> _Step:
-    """Return a step for layer i (from 0) with the block and input rows that `get_model_inputs` makes for a
+    """Return a step for layer i (from 0) with the block and input rows that `inputs_of` makes for a
     chunk.
     """
 
@@ -359,7 +359,7 @@ def needed_vertices(
 ) -> list[NDArray[np.bool_]]:
     """Return [V] masks per layer: vertices whose rows the layer must compute; the last mask is `vertices`.
 
-    If the edges are partitioned over processes, `together` combines the masks of all processes.
+    If the edges are partitioned over processes, `combine` merges the masks of all processes.
     """
     targets = np.zeros(graph.num_vertices, np.bool_)
     targets[vertices] = True

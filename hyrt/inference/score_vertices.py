@@ -42,7 +42,7 @@ def score_vertices(
 ) -> NDArray[np.float32]:
     """Apply a model to vertices, with all neighbours or with sampled ones.
 
-    A module that overrides `chain` does not support layer-wise inference. With all neighbours, it then gets
+    A module that overrides `forward` does not support layer-wise inference. With all neighbours, it then gets
     small mini-batches (neighbourhoods grow with depth), or the full graph if it trains on that.
 
     Parameters

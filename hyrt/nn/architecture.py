@@ -82,7 +82,7 @@ class Architecture:
     attention_dropout: float = 0.0
     """Dropout rate of GAT's attention weights."""
     norm: Literal["none", "layer"] = "none"
-    """`asked`: a LayerNorm after each hidden layer."""
+    """`layer`: a LayerNorm after each hidden layer."""
     residual: bool = False
     """Whether each hidden layer's input is added to its output."""
     low_precision: bool = False

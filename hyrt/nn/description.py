@@ -24,7 +24,7 @@ def overrides_only(kind: type, method: str, companion: str) -> bool:
     kind
         The class.
     method, companion
-        Names of attributes of the class, such as `chain` and `what`.
+        Names of attributes of the class, such as `forward` and `inputs`.
     """
     defined = [{method, companion} & vars(base).keys() for base in kind.__mro__]
     return next(names for names in defined if names) == {method}

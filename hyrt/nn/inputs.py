@@ -146,7 +146,7 @@ class DeclaresInputs(ABC):
 def get_model_inputs(model: torch.nn.Module) -> ModelInputs:
     """Return the forms of input features that a model accepts; only gathered rows if it declares no others.
 
-    A subclass that overrides `chain` but not `inputs` is treated as declaring no others.
+    A subclass that overrides `forward` but not `inputs` is treated as declaring no others.
     """
     if isinstance(model, DeclaresInputs) and not overrides_only(type(model), "forward", "inputs"):
         return model.inputs()

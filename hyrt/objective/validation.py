@@ -107,7 +107,7 @@ def objective_error(name: str, problem: str) -> ConfigError:
 
 
 def check_names(objective: Objective) -> None:
-    """Check that `counts`, `figures` and `lowest_is_best` are tuples or lists of names.
+    """Check that `counts`, `metrics` and `lowest_is_best` are tuples or lists of names.
 
     Raises
     ------

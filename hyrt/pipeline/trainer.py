@@ -66,14 +66,14 @@ class InputPlan:
     """`rows`: the gathered rows of V^0. `sparse`: the same rows as sparse rows. `aggregated`: the first
     layer's aggregate, computed while the features are read in place. `in_place`: the whole feature matrix,
     not copied. `ids`: no input, the device gathers the rows of V^0. `narrow`: the gathered quantized rows,
-    which the device dequantizes. `kept`: the gathered rows that are not in the device's feature cache.
+    which the device dequantizes. `cached`: the gathered rows that are not in the device's feature cache.
     `typed`: the gathered rows of each vertex type."""
     aggregation: Aggregation | None = None
     """Aggregation of the first layer, for `aggregated`."""
     places: CacheIndex | None = None
-    """Index of the device's feature cache, for `kept`."""
+    """Index of the device's feature cache, for `cached`."""
     sends_quantized: bool = False
-    """Whether rows are sent quantized, for `kept`."""
+    """Whether rows are sent quantized, for `cached`."""
     leaves_tables: bool = False
     """Whether the feature tables of the vertex types are read in place, for `typed`."""
 

@@ -54,7 +54,7 @@ class WorkShare:
     failure: Failure | None = None
     """The trainer's failure; None if there was none."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Wall time of the work by stage: `sample` on the host or `sample_on_device`, `bring` (of a step's remote
+    """Wall time of the work by stage: `sample` on the host or `sample_on_device`, `fetch` (of a step's remote
     rows, divided among its shares), `load`, `transfer` and `propagate`; and `update`, in which the trainer
     loaded the weights of the previous step."""
     site: Site | None = None
@@ -76,7 +76,7 @@ class StepTimes:
     """Wall time of the work by stage: of all trainers for `sample` and `load` (including the fetch of remote
     rows), of the slowest share of each time step for `transfer` and `propagate`, and of `synchronize`."""
     trainers_s: Mapping[str, tuple[float, ...]]
-    """Work time of each trainer: `sample` on the host, `sample_on_device`, `bring`, `load`, `transfer`,
+    """Work time of each trainer: `sample` on the host, `sample_on_device`, `fetch`, `load`, `transfer`,
     `propagate`, and `update`; measured by the device clock if the device measures it."""
 
 

@@ -95,7 +95,7 @@ def memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
     -------
     `model`; `symmetric`; `topology_integers`, counted like GraphPy (6.1): V + E, doubled by the transpose of
     a graph that is not symmetric; `edge_tensor_integers`, plus E integers by which the transpose finds edge
-    values, for user modules with edge tensors; `arrays`, bytes per array on the CPU; `is_upper_bound`,
+    values, for user modules with edge tensors; `arrays`, bytes per array on the CPU; `at_most`,
     whether they are upper bounds.
 
     Raises

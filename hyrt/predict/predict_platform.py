@@ -311,7 +311,7 @@ def _chunked(
 ) -> tuple[ChunkPrediction | None, bool]:
     """Return the epoch in chunks, and whether chunks are configured.
 
-    Reasons that limit the prediction's accuracy are appended to `known_edges`.
+    Reasons that limit the prediction's accuracy are appended to `notes`.
     """
     if not config.sampler.is_full_graph:
         return None, False

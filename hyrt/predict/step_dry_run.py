@@ -86,7 +86,7 @@ class _Layer:
 class StepDryRun:
     """Dry run of a step.
 
-    It follows a step through `FullGraphForward`, `lose` and `run_backward`, with sizes instead of
+    It follows a step through `FullGraphForward`, `compute_loss` and `run_backward`, with sizes instead of
     arrays. A change in the order in which these allocate and release matrices must be repeated here: tests
     compare the two, matrix by matrix.
 

@@ -25,7 +25,7 @@ def prediction_lines(
     platform
         Platform of the prediction.
     assumptions
-        Assumptions about the workload, in addition to the platform's `place`.
+        Assumptions about the workload, in addition to the platform's `source`.
     """
     low, high = (now.epoch_s * (1 + sign * now.relative_error) for sign in (-1, 1))
     steps = f"{now.iterations:,} step{'' if now.iterations == 1 else 's'}"

@@ -198,7 +198,7 @@ class StageThreads:
         return channel
 
     def add_thread(self, name: str, stage: str, device: str, body: Callable[[StageProgress], None]) -> None:
-        """Add a thread, started with the group; its body reports its progress through the `ChunkBuffer`."""
+        """Add a thread, started with the group; its body reports its progress through the `StageProgress`."""
         place = StageProgress(stage, device, self._recent)
 
         def run() -> None:

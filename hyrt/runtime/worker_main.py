@@ -24,7 +24,7 @@ def answer_requests(pipe: int) -> None:
     """Answer requests until the parent closes the pipe. Messages are JSON.
 
     One process serves all requests, because importing torch costs more than all checks together. A request
-    has `module`, `items`, `words`, `barred` (package to reason: packages that would crash or hang this
+    has `module`, `items`, `arguments`, `barred` (package to reason: packages that would crash or hang this
     process too) and `last_s` (time limit per item).
 
     Parameters

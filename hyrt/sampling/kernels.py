@@ -263,7 +263,7 @@ def write_sampled(
     """Write the edges that `count_sampled` counted in row order, and the inverse probabilities of the
     sources.
 
-    If `scaled` is true, the weights of a vertex are scaled to sum to its degree.
+    If `scale_weights` is true, the weights of a vertex are scaled to sum to its degree.
     """
     for i in range(start, stop):
         first, last = indptr[vertices[i]], indptr[vertices[i] + 1]

@@ -66,7 +66,7 @@ def find_slot(table, shift, members, vertex):
 
 @_compile
 def make_table(capacity):
-    """Return an empty hash table for `most` members, and the bit shift of its hash function."""
+    """Return an empty hash table for `capacity` members, and the bit shift of its hash function."""
     bits = 3
     while (1 << bits) < 2 * capacity:
         bits += 1

@@ -1,7 +1,7 @@
 """Fault injection on request, to test how a run reacts to failures.  Off unless the environment variable
 HYRT_FAULT is set; every injected fault is reported.  HYRT_FAULT is a comma-separated list of
 `<stage>:<place>:<when>:<kind>`:  - stage: `sample`, `load`, `transfer`, `propagate`, `update` (a trainer
-receives the weights), `synchronize`,   `evaluate` or `kept`; - place: the trainer of the share
+receives the weights), `synchronize`,   `evaluate` or `checkpoint`; - place: the trainer of the share
 (`opencl:0`), `host` for synchronize and evaluate, an operation of the   atomic write for checkpoint (`of`,
 `write`, `fsync`, `replace`, `sync`); `*` matches any. With several   ranks, every rank has the fault; a
 prefix limits the fault to one rank (`rank1.opencl:0`, `rank1.*`); - when: `first`, `middle` or `last` step,

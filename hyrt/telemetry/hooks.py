@@ -55,9 +55,8 @@ class Hook:
     def wrap_call(self, stage: str, site: Site, work: Callable[[], T]) -> T:
         """Wrap one call of a stage, in the calling thread: do the work and return its result.
 
-        The stages are `sample`, `load`, `transfer`, `propagate`, `update` (a trainer receives the
-        weights),
-        `synchronize`, `evaluate` and `kept`.
+        The stages are `sample`, `load`, `transfer`, `propagate`, `update` (a trainer receives the weights),
+        `synchronize`, `evaluate` and `checkpoint`.
         """
         return work()
 

@@ -28,7 +28,7 @@ from hyrt.telemetry.trace_file import count_dropped_events, join_json, trace_fac
 
 
 class RankTraceGatherer(Protocol):
-    """Collective operations on the traces of all ranks; every rank calls each method, except for `leave`."""
+    """Collective operations on the traces of all ranks; each rank calls every method but `deliver`."""
 
     @property
     def rank(self) -> int:

@@ -54,7 +54,7 @@ def reference_step(
     parameters
         Values of its trainable parameters, in order.
     batch
-        Mini-batch with relabelled blocks; its `given` are ignored.
+        Mini-batch with relabelled blocks; its `inputs` are ignored.
     rows
         [num_src, f] float64, source rows of the first block.
     """

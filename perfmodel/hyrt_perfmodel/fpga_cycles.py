@@ -30,7 +30,7 @@ class EdgeList:
 
     sources: NDArray[Any]
     destinations: NDArray[Any]
-    """`sources` and `to`: [E] integers, source row and result row of each edge."""
+    """`sources` and `destinations`: [E] integers, source row and result row of each edge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

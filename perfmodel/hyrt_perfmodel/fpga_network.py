@@ -142,7 +142,7 @@ class NetworkLoad:
             bank_loads=tuple(
                 _binomials(parts, min(max(share - in_order / pes, 0.0), 1.0), pes) for share in shares
             ),
-            # Each edge is independently in order with probability `map_in_order`.
+            # Each edge is independently in order with probability `in_order`.
             spread=max(free**2 * variance + free * in_order * mean, 0.0),
             bank_share=max(shares),
             row_share=row_share,

@@ -261,7 +261,7 @@ def _num_active_relations(sizes: RelationSizes, layer: int) -> float:
 def _relation_means(
     sizes: RelationSizes, graph: HeteroWidths, layer: int, width: int, out: int, *, root_matrices: int
 ) -> _LayerWork:
-    """Return the work of mean aggregation per relation, with `own` matrices for the destination rows."""
+    """Return the work of mean aggregation per relation, with separate matrices for the destination rows."""
     first = layer == 1
     sources, ends = sum(sizes.vertices[layer - 1]), sizes.vertices[layer]
 

@@ -86,8 +86,7 @@ class GatherLayer:
     """Whether the gathered result is cached on the host across epochs: for features without dropout."""
     shapes: tuple[tuple[int, int], ...] = ()
     """Input and output columns of each of its products, in order; by default one product of `gather_width`
-    and
-    `out` columns."""
+    and `out_width` columns."""
     reads_self: bool = False
     """Whether vertices also read their own rows."""
     scales_sources: bool = False

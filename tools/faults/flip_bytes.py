@@ -11,8 +11,7 @@ WRONG     other values from a format with checksums; or an error of another kind
 
 Formats: `npz` (compressed), `read_stored_range` (.npz, not compressed), `folder` (.npy files with the
 checksums of meta.json), `bare` (a folder of .npy files without meta.json, where changed values cannot be
-detected) and
-`checkpoint`.
+detected) and `checkpoint`.
 """
 
 from __future__ import annotations

@@ -45,8 +45,7 @@ class DistributedSpMM:
 
     A row's sum is computed in a fixed order: the local block, then the rows of each exchange round. In the
     backward pass, each rank computes the contributions of its rows to the gradients of remote rows and sends
-    them
-    to their owners. Directed graphs therefore need no special case.
+    them to their owners. Directed graphs therefore need no special case.
 
     Parameters
     ----------
@@ -188,8 +187,7 @@ class DistributedGather:
 
     The halo rows are exchanged first; then the rank gathers over its local edges. In the backward pass, the
     gradients of remote rows are sent to their owners. If ranks share a block (1.5D), the operation must be a
-    sum,
-    and each of them adds the part of its edges.
+    sum, and each of them adds the part of its edges.
 
     Parameters
     ----------
@@ -355,7 +353,7 @@ class ExchangeWidths:
 
     forward: tuple[int, ...]
     backward: tuple[int, ...]
-    """`forward` and `back`: columns of rows, and columns of their gradients."""
+    """`forward` and `backward`: columns of rows, and columns of their gradients."""
     is_additive: bool
     """Whether all gather operations are sums, as required for 1.5D."""
 

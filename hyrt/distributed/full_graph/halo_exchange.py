@@ -60,8 +60,7 @@ class HaloExchange(Protocol):
         """Start to fill the remote rows of a matrix [n + h, w] from the local rows of all ranks.
 
         Local rows may be read but not written meanwhile. Returns one handle per exchange round. Matrices that
-        are
-        exchanged at the same time need different slots.
+        are exchanged at the same time need different slots.
         """
         ...
 

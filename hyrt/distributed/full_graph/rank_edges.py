@@ -28,8 +28,7 @@ class RankGrid:
     """Grid of P / c x c ranks; each row of the grid holds one block of vertices, replicated c times (1.5D).
 
     Rank (i, j) adds up the contributions of the blocks of column j to block i. With c = 1, these are all
-    blocks
-    (1D).
+    blocks (1D).
     """
 
     num_ranks: int
@@ -77,8 +76,7 @@ class RankGrid:
         """Grid rows from which this rank receives rows of `blocks`, per exchange round.
 
         In each round it receives from the grid rows that follow at certain distances, and sends to the grid
-        rows that
-        precede at the same distances.
+        rows that precede at the same distances.
         """
         waves: list[list[int]] = [[] for _ in range(self.num_waves)]
         for distance in range(1, self.num_blocks):

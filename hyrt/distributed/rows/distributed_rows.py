@@ -442,7 +442,7 @@ def _copy_rows(
     result: SparseFeatures,
     workers: Workers,
 ) -> None:
-    """Copy rows `slots` of a matrix to the rows `places` of `taken`."""
+    """Copy rows `slots` of a matrix to the rows `positions` of `received`."""
     starts = result.indptr[positions]
     workers.run(
         lambda start, stop: gather_sparse_rows(

@@ -70,10 +70,8 @@ def map_same_host_rows(source: str, part: OpenPart, ranks: DistributedContext) -
     """Find the ranks that can share rows, and map their rows; all ranks must call it at the same time.
 
     Two ranks can share rows if they are on one machine and in one network namespace, and if their parts are
-    in
-    the same folder. A file that is mapped by several processes is in memory once. Containers and emulated
-    nodes
-    have separate namespaces and exchange rows over the network.
+    in the same folder. A file that is mapped by several processes is in memory once. Containers and emulated
+    nodes have separate namespaces and exchange rows over the network.
 
     Parameters
     ----------

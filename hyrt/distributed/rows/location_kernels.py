@@ -1,14 +1,10 @@
 """Compiled loops over row locations. All release the interpreter lock.
 
 A location is one integer that encodes where a vertex's row is stored. A value >= 0 is a row in local memory:
-the
-low bits (`RowLocations.bits`) are the number of its matrix, 0 for this rank's matrix, and the other bits are
-the
-row index. -1 means that the row is not on this machine. Lower values encode a row of the fetched or the
-cached
-matrix: -2 - location is four times the row index, plus 1 for the cached matrix, plus 2 if the current step
-has
-already counted the cached row.
+the low bits (`RowLocations.bits`) are the number of its matrix, 0 for this rank's matrix, and the other bits
+are the row index. -1 means that the row is not on this machine. Lower values encode a row of the fetched or
+the cached matrix: -2 - location is four times the row index, plus 1 for the cached matrix, plus 2 if the
+current step has already counted the cached row.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg,unreachable"
@@ -37,7 +33,7 @@ def mark_needed_rows(ids, table, missing, num_missing, cached, num_cached):
 
     Returns
     -------
-    Numbers of vertices in `wanted` and in `cached`.
+    Numbers of vertices in `missing` and in `cached`.
     """
     for i in range(len(ids)):
         if i + _PREFETCH_DISTANCE < len(ids):

@@ -1,13 +1,11 @@
 """Compiled loops over rows in several matrices: local, fetched and cached rows.
 
 All loops release the interpreter lock and write disjoint rows. A row is given by its memory address
-(`hyrt.distributed.rows.location_kernels.locate`). `own` is a matrix of this rank's rows and determines the
-dtype of
-local values. If transferred rows have a different dtype, `other` is a matrix of that dtype (otherwise None),
-and the
-lowest bit of the addresses of such rows is set. Matrices are float32, or the 16 bits of float16 (uint16) or
-bfloat16
-(int16) values. Sums run in the order of a row's edges, regardless of where the rows are stored.
+(`hyrt.distributed.rows.location_kernels.locate`). `local` is a matrix of this rank's rows and determines the
+dtype of local values. If transferred rows have a different dtype, `wire` is a matrix of that dtype
+(otherwise None), and the lowest bit of the addresses of such rows is set. Matrices are float32, or the 16
+bits of float16 (uint16) or bfloat16 (int16) values. Sums run in the order of a row's edges, regardless of
+where the rows are stored.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg,unreachable"
@@ -112,8 +110,7 @@ def aggregate(
     """Aggregate a block with rows read in place; see `hyrt.nn.operators.kernels.aggregate`.
 
     `rows` are the addresses of the edges' source rows, and `self_rows` the addresses of the destinations'
-    rows (None if
-    they are not needed).
+    rows (None if they are not needed).
     """
     width = local.shape[1]
     row_bytes = width * local.itemsize

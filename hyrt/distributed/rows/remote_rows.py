@@ -343,8 +343,7 @@ class RemoteRows(Generic[Rows]):
     """Fetches the remote rows of each step, and holds them until the step releases them.
 
     `fetch` is called by the thread that reads the rows. Every rank must fetch the same steps in the same
-    order,
-    even if it needs no rows, because other ranks may need its rows.
+    order, even if it needs no rows, because other ranks may need its rows.
 
     Parameters
     ----------

@@ -56,7 +56,7 @@ def set_up_full_graph(
     graph
         Topology, labels and splits.
     local_rows
-        Rows of this rank's block; its `homes` are blocks.
+        Rows of this rank's block; its `owners` are blocks.
     ranks, prepared, stop_signal, has_partitioned_topology
         Arguments of `hyrt.distributed.setup.set_up_run.set_up_run`.
 

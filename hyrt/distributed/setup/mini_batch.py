@@ -276,9 +276,8 @@ def convert_to_one_step(config: Config, graph: Graph) -> tuple[Config, str]:
     """Convert full-graph settings to mini-batch steps that can be divided among ranks.
 
     A full-graph step equals a mini-batch step of all targets with all their neighbours. Each rank trains a
-    part of
-    the targets and reads their neighbourhoods; vertices near targets of several ranks are computed by each of
-    them.
+    part of the targets and reads their neighbourhoods; vertices near targets of several ranks are computed by
+    each of them.
 
     Returns
     -------
@@ -305,8 +304,7 @@ def set_up_hetero(
     """Create a rank's part of a run: an equal part of every step's targets, in sampling order.
 
     No feature rows are exchanged, since each rank opens the whole dataset. Gradients are all-reduced, and
-    those of
-    embedding tables only for rows that the step has read. Every rank evaluates independently.
+    those of embedding tables only for rows that the step has read. Every rank evaluates independently.
 
     Parameters
     ----------

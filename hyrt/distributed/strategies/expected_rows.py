@@ -21,8 +21,7 @@ def expected_remote_rows(
     """Compute how many rows of a seed and its sampled neighbours each rank would have to fetch.
 
     Only the first hop is considered, at the cost of one pass over the seeds' edges. Further hops correlate
-    with it,
-    because the part of a vertex contains most of its neighbours.
+    with it, because the part of a vertex contains most of its neighbours.
 
     Parameters
     ----------

@@ -25,8 +25,7 @@ class HomeStrategy:
     """Trains units in one pass at the rank that owns their rows; models do not migrate.
 
     Replicas hold equal weights, and gradient sums are added over all ranks. A step's gradient is therefore
-    the
-    same for any assignment of units to ranks, and no model has to move.
+    the same for any assignment of units to ranks, and no model has to move.
 
     Parameters
     ----------

@@ -19,8 +19,7 @@ def min_cost_assignment(costs: NDArray[np.float64], start: NDArray[Any], max_uni
     """Assign units to ranks at minimum total cost, subject to the ranks' capacities.
 
     While a rank exceeds its capacity, one unit is moved off it along the cheapest chain of moves over other
-    ranks
-    (successive shortest paths: exact).
+    ranks (successive shortest paths: exact).
 
     Parameters
     ----------
@@ -120,11 +119,9 @@ def speed_weighted_shares(epochs: Sequence[MeasuredEpoch], num_ranks: int, lag: 
     """Return the ranks' shares of a step, with sum 1, in the epoch `lag` epochs after the last one.
 
     All shares are equal at first. After each epoch except the first, which includes compilation, they are set
-    so
-    that all ranks would take the same time, if that makes the slowest rank faster by more than 5 %. If an
-    epoch
-    with changed shares was not faster than the epoch before, the bottleneck is elsewhere: the previous shares
-    are restored and kept.
+    so that all ranks would take the same time, if that makes the slowest rank faster by more than 5 %. If an
+    epoch with changed shares was not faster than the epoch before, the bottleneck is elsewhere: the previous
+    shares are restored and kept.
 
     Parameters
     ----------

@@ -25,8 +25,7 @@ class LocalStrategy:
     """Draws and trains seeds at their owners; the batches differ from those on one machine.
 
     The locality-optimized method of HopGNN (sections 5.1 and 7.9), which may reduce accuracy. Remote
-    neighbours
-    are still fetched, so mini-batches are complete.
+    neighbours are still fetched, so mini-batches are complete.
     """
 
     name = "local"

@@ -24,10 +24,8 @@ class NaiveMigrationStrategy:
     """Lets each model visit all ranks that own input rows of its mini-batch, and return (HopGNN section 3.2).
 
     At each rank, the local rows are added to the first layer's aggregates, which migrate to the next rank
-    with the
-    model and its gradient sums. Back at its first rank, the model has all aggregates, and needs no other
-    remote
-    data for later layers and the backward pass. Edges are not sent: every rank can sample them.
+    with the model and its gradient sums. Back at its first rank, the model has all aggregates, and needs no
+    other remote data for later layers and the backward pass. Edges are not sent: every rank can sample them.
 
     Parameters
     ----------

@@ -25,12 +25,9 @@ class P3Strategy:
     """Computes the first layer feature-parallel: each rank holds some columns of all rows.
 
     Gandhi and Iyer, "P3: distributed deep graph learning at scale", OSDI 2021: the partial results of a first
-    layer
-    are pushed to the rank of the mini-batch and summed there; in the backward pass this rank sends their
-    gradient to
-    all ranks. The first layer must be a sum over columns before its activation. Later layers are trained as
-    in
-    `model-centric`.
+    layer are pushed to the rank of the mini-batch and summed there; in the backward pass this rank sends
+    their gradient to all ranks. The first layer must be a sum over columns before its activation. Later
+    layers are trained as in `model-centric`.
 
     Parameters
     ----------

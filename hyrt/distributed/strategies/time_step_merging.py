@@ -15,8 +15,7 @@ def merge_smallest_time_step(placement: Placement) -> Placement:
 
     The time step with the fewest seeds, over all models, is dropped. Each model's seeds of this time step are
     distributed evenly over its other time steps, starting with the time step that has the model's fewest
-    seeds. Every
-    model keeps its seeds, and its work stays balanced over time.
+    seeds. Every model keeps its seeds, and its work stays balanced over time.
 
     Parameters
     ----------
@@ -60,10 +59,8 @@ def num_time_steps(epochs_s: Sequence[float], num_ranks: int, lag: int = 1) -> i
     """Return the number of time steps in the epoch `lag` epochs after the last of `epochs_s`.
 
     The first epochs have one time step per rank. Then one more time step is merged as long as epochs get
-    faster;
-    the first merge that does not help is undone, and the number is final. With a lag of several epochs,
-    epochs
-    with an earlier number of time steps are ignored.
+    faster; the first merge that does not help is undone, and the number is final. With a lag of several
+    epochs, epochs with an earlier number of time steps are ignored.
 
     Parameters
     ----------

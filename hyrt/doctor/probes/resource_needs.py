@@ -50,7 +50,7 @@ def estimate_needs(
     Returns
     -------
     `host` and `disk` (bytes by purpose, and `total_bytes`; `disk` also has `least_bytes`, for the first
-    checkpoint), `devices` (name to `needed_bytes` and `now`; only devices with separate memory),
+    checkpoint), `devices` (name to `need_bytes` and `have_bytes`; only devices with separate memory),
     and
     `staged_bytes` (the largest mini-batches in flight to one device). Devices receive dense rows; in host
     memory sparse rows stay sparse.

@@ -52,9 +52,9 @@ class ChunkKernels(Protocol):
         ...
 
     def publish_rows(self) -> Any:
-        """Publish the rows in `read` for `take_rows` of a device that can access this one's memory.
+        """Publish the rows in `read` for `copy_published_rows` of a device that can access this one's memory.
 
-        Called right after the rows were uploaded. They do not change until `keep_rows` is called.
+        Called right after the rows were uploaded. They do not change until `hold_rows` is called.
         """
         ...
 
@@ -65,7 +65,7 @@ class ChunkKernels(Protocol):
         ...
 
     def hold_rows(self, until: Any) -> None:
-        """Delay later writes to `read` until another device's `take_rows` has finished."""
+        """Delay later writes to `read` until another device's `copy_published_rows` has finished."""
         ...
 
     def wait_for_array(self, rows: Array) -> None:
@@ -165,11 +165,11 @@ class ChunkKernels(Protocol):
         ...
 
     def gradient_sums(self) -> list[Array]:
-        """Return copies of the gradient sums since `begin`, in a device-specific order; call after `wait`."""
+        """Return copies of the gradient sums since `begin_step`, in the device's order; call after `wait`."""
         ...
 
     def set_gradient_sums(self, sums: Sequence[Array]) -> None:
-        """Restore gradient sums that `sums` of the same device returned; call after `begin`."""
+        """Restore gradient sums that `sums` of the same device returned; call after `begin_step`."""
         ...
 
     def wait(self) -> None:
@@ -177,7 +177,7 @@ class ChunkKernels(Protocol):
         ...
 
     def stats(self) -> ChunkStats:
-        """Return statistics since `begin`; call after `wait`."""
+        """Return statistics since `begin_step`; call after `wait`."""
         ...
 
 

@@ -41,11 +41,11 @@ class RowReader:
         self.filtered = 0
         self.spared_bytes = 0
         self.filter_s = 0.0
-        """`reads`, `read_bytes`, `filtered`, `spared_bytes`, `filter_s`: since `begin`, number and bytes of
+        """`reads`, `read_bytes`, `filtered`, `spared_bytes`, `filter_s`: since `reset`, number and bytes of
         uploads, how many were filtered, the bytes that filtering saved, and the time that it took.
         """
         self.handed_bytes = 0
-        """Bytes since `begin` that other devices forwarded instead."""
+        """Bytes since `reset` that other devices forwarded instead."""
 
     def reset(self) -> None:
         """Reset the counters."""

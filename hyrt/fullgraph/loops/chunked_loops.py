@@ -151,7 +151,7 @@ class ChunkedLoops:
     ) -> list[Array]:
         """Run a loop on all devices and return the totals over all rows.
 
-        `destination_rows` labels it in a trace.
+        `into` labels it in a trace.
         """
         if len(self._members) == 1 and runs:
             with self._rooms[0].translate_errors():
@@ -199,7 +199,7 @@ class ChunkedLoops:
             member.reset_stats()
 
     def step_stats(self, host_bytes: int, file_bytes: int) -> ChunkedStep | None:
-        """Return the statistics of the loops since `begin`; None if there were none.
+        """Return the statistics of the loops since `reset_stats`; None if there were none.
 
         Parameters
         ----------

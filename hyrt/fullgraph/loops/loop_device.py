@@ -63,7 +63,7 @@ class HostLoops:
             self.on_trace("compute", [(label, started, ended)])
 
     def stats(self) -> ChunkStats:
-        """Return the statistics since `begin`; nothing is copied."""
+        """Return the statistics since `reset_stats`; nothing is copied."""
         return ChunkStats.from_spans(0, 0, [], self._ran)
 
 
@@ -126,9 +126,7 @@ class LoopDevice(Protocol):
         ...
 
     def stats(self) -> ChunkStats:
-        """Return the time of copies and computation from `begin` to the last `tell`; loops count copied
-        bytes.
-        """
+        """Return the times from `reset_stats` to the last `report_trace`; loops count copied bytes."""
         ...
 
     def translate_errors(self) -> AbstractContextManager[None]:

@@ -12,7 +12,7 @@ NAMES = tuple(sorted(file.stem for file in _HOME.glob("*.npz")))
 def resolve_source(source: str) -> Path:
     """Return the path of a source, with `~` expanded.
 
-    A name in `TIME_NAMES` refers to the bundled dataset unless the current folder contains a file of that
+    A name in `NAMES` refers to the bundled dataset unless the current folder contains a file of that
     name.
     """
     path = Path(os.path.expanduser(source))

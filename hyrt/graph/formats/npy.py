@@ -329,7 +329,7 @@ def map_npy(file: Path) -> Array:
 
 
 def map_with_header(file: Path, location: str, *, is_text: bool = False) -> tuple[Array, NpyHeader]:
-    """Map one .npy file like `map_npy`; `where` is its name for messages, `texts` as in
+    """Map one .npy file like `map_npy`; `location` is its name for messages, `is_text` as in
     `read_header`.
     """
     try:

@@ -127,7 +127,7 @@ def check_pairs(
     Raises
     ------
     DataError
-        Naming `where` and the first bad position.
+        Naming `location` and the first bad position.
     """
     if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
         raise DataError(f"{location}: {pairs.dtype.name} {list(pairs.shape)}: give integers [n, 2]")

@@ -66,7 +66,7 @@ def scatter_numbered(  # type: ignore[no-untyped-def]
 
 @_compile
 def merge_duplicates(starts, entries, numbers, weights, add_up, counts):  # type: ignore[no-untyped-def]
-    """Compact rows to the first of equal edges each; with `reduce_sums`, sum the weights of equal edges.
+    """Compact rows to the first of equal edges each; with `add_up`, sum the weights of equal edges.
 
     counts [rows] is set to the remaining row lengths. Returns the remaining number of edges.
     """

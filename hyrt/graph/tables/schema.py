@@ -128,8 +128,7 @@ class VertexTableSchema(Section):
     """The column of the label. Several columns are several labels of 0 and 1, or several numbers."""
     label_kind: Literal["classes", "names", "flags", "numbers"] = "classes"
     """The kind of labels: `classes` are whole numbers from 0 on, `names` are class names, which are sorted
-    and numbered, `flags` are labels of 0 and 1 with one column per label, and `numbers` are
-    regression
+    and numbered, `flags` are labels of 0 and 1 with one column per label, and `numbers` are regression
     targets. For vertices without a label, the value is -1 or empty."""
     features: Columns = Field(default=[])
     """The columns of the features: names, or patterns such as `f*`, which match only columns without another
@@ -179,7 +178,7 @@ class ImportSchema(Section):
     """Tables of a homogeneous graph."""
 
     ids: Literal["positions", "names"] = "positions"
-    """The kind of vertex ids: `places` are consecutive whole numbers from `first_id` on; `names` are texts
+    """The kind of vertex ids: `positions` are consecutive whole numbers from `first_id` on; `names` are texts
     or arbitrary numbers, which are numbered in the order of the table of vertices, or else of the edges."""
     first_id: Annotated[int, Field(ge=-(2**62), lt=2**62), NotBool] = 0
     """The first id, often 0 or 1; with `ids: positions`."""
@@ -209,7 +208,7 @@ class VertexTypeSchema(Section):
     """Vertex type."""
 
     ids: Literal["positions", "names"] = "positions"
-    """The kind of vertex ids: `places` are consecutive whole numbers from `first_id` on; `names` are texts
+    """The kind of vertex ids: `positions` are consecutive whole numbers from `first_id` on; `names` are texts
     or arbitrary numbers, which are numbered in the order of the table, or else of the relations."""
     first_id: Annotated[int, Field(ge=-(2**62), lt=2**62), NotBool] = 0
     """The first id, often 0 or 1; with `ids: positions`."""

@@ -147,7 +147,7 @@ class VertexIds(Protocol):
 class IntegerIds:
     """Integer ids, counted from the first.
 
-    If the number of vertices is not known, only ids that occur in edges are vertices; `compact_rows` numbers
+    If the number of vertices is not known, only ids that occur in edges are vertices; `compact` numbers
     them after all edges were read.
     """
 

@@ -185,7 +185,7 @@ class _CPrinter:
 
     @property
     def _last_stage(self) -> int:
-        """Return the stage in which `max` and `what` combine their results."""
+        """Return the stage in which `max` and `attention` combine their results."""
         return max(self._stages[at] for at in self._form.results)
 
     def _is_near(self, at: int) -> bool:

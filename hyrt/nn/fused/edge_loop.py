@@ -63,7 +63,7 @@ class EdgeLoop:
     near: Literal["source", "destination"]
     """The end of the edges that the rows are."""
     combine: Combine
-    """Reduction of the results over a row's edges. For `what`, the first result is a score and the
+    """Reduction of the results over a row's edges. For `attention`, the first result is a score and the
     second the message that it weights."""
     has_loops: bool
     """Whether rows have a self-loop in addition to their edges."""

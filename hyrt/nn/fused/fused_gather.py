@@ -26,7 +26,7 @@ class FusedGather:
     Parameters
     ----------
     form
-        Expression of the messages [heads * width], or for `what` of the scores [heads] and the messages.
+        Expression of the messages [heads * width], or for `attention` of the scores [heads] and the messages.
     combine
         Reduction of the messages; a mean is a sum with factors.
     has_loops
@@ -103,7 +103,7 @@ class FusedGather:
         out
             [m, heads * width], one row per row of the edges; overwritten.
         saved
-            State for backward: for `max` [m, heads * width] int32, the argmax edges; for `what`
+            State for backward: for `max` [m, heads * width] int32, the argmax edges; for `attention`
             [m, heads], the logarithms of the softmax denominators; None to save nothing.
         workers
             Thread team; the calling thread's by default.
@@ -115,7 +115,7 @@ class FusedGather:
     def _gradients(self) -> EdgeExpr:
         """Return the expression of the gradients of all operands.
 
-        Its last operand is the gradient of the gathered rows; for `what` the two operands before it are
+        Its last operand is the gradient of the gathered rows; for `attention` the two operands before it are
         the logarithm of the denominator and the mean of the gradient.
         """
         builder = EdgeExprBuilder.from_expr(self.form)
@@ -195,7 +195,7 @@ class FusedGather:
     def output_gradient_products(
         self, grad: Array, out: Array, means: Array, workers: Workers | None
     ) -> None:
-        """Compute, for `what`, the products [m, heads] of gathered rows and their gradient, per head."""
+        """Compute, for `attention`, the products [m, heads] of gathered rows and their gradient, per head."""
         shape = (len(grad), self.form.heads, self.form.width)
 
         def work(start: int, stop: int) -> None:
@@ -219,7 +219,7 @@ class FusedGather:
         edges
             Edges by destination.
         operands
-            Operands of the expression; for `what` followed by the two matrices [m, heads] of `forward`
+            Operands of the expression; for `attention` followed by the two matrices [m, heads] of `forward`
             and `means`; then the gradient [m, heads * width] of the gathered rows.
         outs
             One matrix per destination operand; computed rows are overwritten.
@@ -244,7 +244,7 @@ class FusedGather:
         winners: Array | None,
         workers: Workers | None,
     ) -> list[Array]:
-        """Compute `scatter_to_destinations` and `backward_to_sources` in one loop over the edges by
+        """Compute `backward_to_destinations` and `backward_to_sources` in one loop over the edges by
         destination.
         """
         assert self.both_loop is not None
@@ -259,6 +259,6 @@ class FusedGather:
         winners: Array | None,
         workers: Workers | None,
     ) -> None:
-        """Compute gradients of source operands, over the edges by source; see `scatter_to_destinations`."""
+        """Compute gradients of source operands, over the edges by source; see `backward_to_destinations`."""
         if self.source_loop is not None:
             run_loop(self.source_loop, edges, operands, outs, winners, workers)

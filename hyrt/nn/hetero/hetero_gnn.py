@@ -106,7 +106,7 @@ def hetero_stack(graph: Graph, *layers: Layer, **between: Any) -> HeteroGNN:
     *layers
         The layers, starting at the input. For a layer that reads `edge.type`, relations are edge types.
     **between
-        Operations between the layers: `norm`, `own`, `dropped` and `input_dropout`, as for `stack`.
+        Operations between the layers: `norm`, `residual`, `dropout` and `input_dropout`, as for `stack`.
 
     Raises
     ------

@@ -171,7 +171,7 @@ class SagaLayer(Layer):
 
     accumulate: ClassVar[Accumulator] = "sum"
     """Reduction of messages. `sum`: each of k sampled neighbours out of d counts d / k times. `mean`. `max`:
-    element-wise. `what`: `apply_edge` returns a pair of the edge's score, [E] or [E, heads], and its
+    element-wise. `attention`: `apply_edge` returns a pair of the edge's score, [E] or [E, heads], and its
     message, [E, width] or [E, heads, width]; messages are summed with the softmax of the scores over a
     vertex's edges as weights. `concatenation`: messages are concatenated in edge order, in `slots` slots. The
     result is zero for vertices without edges."""
@@ -193,7 +193,7 @@ class SagaLayer(Layer):
 
     @abstractmethod
     def apply_edge(self, edge: Edge) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """Compute messages [E, width] or [E, heads, width]; for `what`, scores and messages."""
+        """Compute messages [E, width] or [E, heads, width]; for `attention`, scores and messages."""
 
     @abstractmethod
     def apply_vertex(self, vertex: torch.Tensor, gathered: torch.Tensor) -> torch.Tensor:

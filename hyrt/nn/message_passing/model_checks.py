@@ -172,7 +172,7 @@ def needs_loops(model: torch.nn.Module) -> bool:
 
 
 def _parts(layer: torch.nn.Module) -> LayerParts | None:
-    """Return the stages of a layer; None if the layer cannot be decomposed or overrides `chain`."""
+    """Return the stages of a layer; None if the layer cannot be decomposed or overrides `forward`."""
     if not isinstance(layer, Layer) or overrides_only(type(layer), "forward", "parts"):
         return None
     return layer.parts(multiply_first=False)

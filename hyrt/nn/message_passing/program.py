@@ -221,7 +221,7 @@ class EdgeProgram:
     def vertex_values(
         self, layer: nn.Module, rows: torch.Tensor | SparseRows, end: End
     ) -> list[torch.Tensor]:
-        """Compute the inputs from one end, [n, width] for each of `operands_with_gradient`, differentiable.
+        """Compute the inputs from one end, [n, width] for each of `inputs_from`, differentiable.
 
         Parameters
         ----------

@@ -75,13 +75,13 @@ class RngGuard:
     Parameters
     ----------
     model
-        Model to check; its copies share the hooks before and after `chain`.
+        Model to check; its copies share the hooks before and after `forward`.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._name = type(model).__name__
         self._per_thread = threading.local()
-        # always_call: leave the dispatch mode also if `chain` raises.
+        # always_call: leave the dispatch mode also if `forward` raises.
         self._handles = (
             model.register_forward_pre_hook(self._start_check),
             model.register_forward_hook(self._end_check, always_call=True),

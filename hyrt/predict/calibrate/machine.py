@@ -86,8 +86,7 @@ class _Trainer:
     info: DeviceInfo
     rates: dict[str, TrainerRates] = field(default_factory=dict)
     alone: dict[str, TrainerRates] = field(default_factory=dict)
-    """`rates` and `alone`: rates per kind of model; for the CPU with all threads, and with one thread
-    if it
+    """`rates` and `alone`: rates per kind of model; for the CPU with all threads, and with one thread if it
     has several."""
     link: tuple[float, float] = (0.0, float("inf"))
     spreads: list[float] = field(default_factory=list)

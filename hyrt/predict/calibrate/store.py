@@ -78,7 +78,7 @@ def shares_cores(info: DeviceInfo) -> bool:
 
 
 def check_writable() -> None:
-    """Raise the error that `keep` would raise, before anything is measured."""
+    """Raise the error that `save_calibration` would raise, before anything is measured."""
     path = calibration_file()
     with _naming_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,8 +8,7 @@ It requires only torch and safetensors:
     scores = model(x, edge_index)    # model(x, edge_index, edge_weight) if edges had weights
 
 Parameters have the same names and shapes as in hyrt. Scores equal those that hyrt computes over all
-neighbours,
-up to rounding. There is no dropout: for further training, add what your training needs.
+neighbours, up to rounding. There is no dropout: for further training, add what your training needs.
 """
 
 from __future__ import annotations
@@ -228,8 +227,7 @@ class PlainGNN(nn.Module):
         ----------
         x
             [V, in_features] unscaled feature rows; the model scales them. For rows with a different column
-            order,
-            pass `model.features.ordered(x, names)`.
+            order, pass `model.features.ordered(x, names)`.
         edge_index
             [2, E] int64, source and destination of each edge. GCN and GAT count one self-loop per vertex,
             with or without self-loops here; GraphSAGE and GIN take self-loops as edges.

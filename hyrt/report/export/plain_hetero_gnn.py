@@ -9,8 +9,8 @@ It requires only torch and safetensors:
 
 Vertex types and relations are those of the training graph, in PyG's form (`data.x_dict` and
 `data.edge_index_dict`). Parameters have the same names and shapes as in hyrt. Scores equal those that hyrt
-computes
-over all neighbours, up to rounding. There is no dropout: for further training, add what your training needs.
+computes over all neighbours, up to rounding. There is no dropout: for further training, add what your
+training needs.
 """
 
 from __future__ import annotations
@@ -356,19 +356,16 @@ class PlainHeteroGNN(nn.Module):
         ----------
         x
             [n, F] unscaled feature rows of each type that had features in training; the model scales them.
-            Other types
-            have the vertices and embeddings of training. For rows with a different column order, pass
-            `model.features_of(name).ordered(x, names)`.
+            Other types have the vertices and embeddings of training. For rows with a different column order,
+            pass `model.features_of(name).ordered(x, names)`.
         edge_index
             [2, E] int64, source and destination of each edge, numbered within their types, by (source type,
-            name,
-            destination type). A missing relation has no edges.
+            name, destination type). A missing relation has no edges.
         edge_weight
             [E] edge weights of some relations, if the model was trained with weights; attention ignores them.
         edge_attr
             [E, d] edge features of each relation, if the model has `edge_features`; if it was trained on
-            weights only,
-            the weights as one column.
+            weights only, the weights as one column.
 
         Returns
         -------

@@ -280,7 +280,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def downsample(points: Sequence[tuple[float, float]], max_points: int) -> list[tuple[float, float]]:
-    """Reduce points to about `most`: the minimum and maximum of each bucket, and the first and last
+    """Reduce points to about `max_points`: the minimum and maximum of each bucket, and the first and last
     point.
     """
     if len(points) <= max_points:

@@ -70,8 +70,7 @@ class RunFolder:
     """Folder of one run, and the writer of its records.
 
     Use `create` for a new run and `open` for an existing run; `handle` records the run's events. Must be
-    closed, or
-    used as a context manager.
+    closed, or used as a context manager.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -320,9 +319,8 @@ class RunFolder:
         """Record an event as a line of metrics.jsonl, or as summary.json at the end of the run.
 
         Every line has `event` (started, predicted, balanced, steps, evaluated, epoch_ended, checkpointed,
-        notice),
-        `time_s` (seconds since the start of the run) and the fields of the event. Non-finite numbers are
-        null.
+        notice), `time_s` (seconds since the start of the run) and the fields of the event. Non-finite numbers
+        are null.
 
         Raises
         ------

@@ -40,8 +40,7 @@ def describe_environment() -> dict[str, Any]:
     """Describe machine and software as JSON values.
 
     Unknown values are None. Contains neither host name nor user name. Does not import the packages whose
-    versions it
-    reports.
+    versions it reports.
 
     Returns
     -------
@@ -102,8 +101,7 @@ def lock_run(folder: Path) -> Iterator[str]:
     """Lock a run folder for this process; the operating system releases the lock when the process ends.
 
     Yields a holder name, which is in the lock file until the block ends. If the name is still there although
-    the
-    folder is not locked, the holder was killed.
+    the folder is not locked, the holder was killed.
 
     Raises
     ------

@@ -126,11 +126,10 @@ class RunSeries:
     def summarize(self) -> dict[str, Any]:
         """Write summary.json and return its contents.
 
-        `status` is `finished` if all runs are complete, otherwise `unfinished`. `runs` has the folder,
-        seed, split and metrics of each complete run. `figures`, by `val` and `test` and name, has the `mean`,
-        the `deviation` (sample standard deviation with n - 1; None for one run), `lowest` and `highest` value
-        and the number of
-        `runs`.
+        `status` is `finished` if all runs are complete, otherwise `unfinished`. `runs` has the folder, seed,
+        split and metrics of each complete run. `metrics`, by `val` and `test` and name, has the `mean`, the
+        `deviation` (sample standard deviation with n - 1; None for one run), `lowest` and `highest` value and
+        the number of `runs`.
         """
         done = []
         for path, config in self.runs:

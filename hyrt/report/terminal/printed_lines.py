@@ -59,8 +59,7 @@ def to_encodable(text: str, encoding: str | None) -> str:
     ----------
     text
         Text that may contain unprintable characters, such as undecodable bytes of a file name; these are
-        replaced
-        as in `escape_undecodable`.
+        replaced as in `escape_undecodable`.
     encoding
         Output encoding; None is treated as UTF-8.
     """

@@ -51,14 +51,11 @@ class Progress:
     """Displays a run's events; a context manager.
 
     On a terminal, the newest steps are one line that is redrawn below the permanent lines: one line per
-    notice and
-    per epoch and evaluation (only for some of them in a run of many epochs). Otherwise all lines are plain,
-    with
-    occasional lines of steps in long epochs.
+    notice and per epoch and evaluation (only for some of them in a run of many epochs). Otherwise all lines
+    are plain, with occasional lines of steps in long epochs.
 
     If the display cannot be written any more (closed pipe, full disk), it is disabled and the run continues;
-    `lost`
-    then holds the error. Without a stream (closed standard output) it is disabled from the start.
+    `write_error` then holds the error. Without a stream (closed standard output), it is disabled at once.
 
     Parameters
     ----------

@@ -46,8 +46,7 @@ def step_line(group: StepMetrics, epochs: int, width: int | None) -> str:
     """Format the position of the run, its speed and its bottleneck as one line.
 
     If the line is too long, these parts are omitted in this order: the bar, memory, stages under 2 % of the
-    longest
-    stage, all stages except the bottleneck, all stages, speed.
+    longest stage, all stages except the bottleneck, all stages, speed.
 
     Parameters
     ----------
@@ -277,8 +276,7 @@ def _pipeline(group: StepMetrics, width: int) -> Table:
     """Render the stages in one row, with the channels between them.
 
     A stage shows its threads, its time as a bar relative to the slowest stage and in milliseconds, and its
-    waiting
-    times. A channel shows its mean fill as a bar and as `items/capacity`.
+    waiting times. A channel shows its mean fill as a bar and as `items/capacity`.
     """
     from rich.table import Table
     from rich.text import Text

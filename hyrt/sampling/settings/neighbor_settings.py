@@ -27,8 +27,7 @@ class NeighborSettings(SamplerSettings):
 
     degrees: Literal["full", "sampled"] = "full"
     """The degrees by which GCN normalises. `full` takes those of the graph, so that sampled sums are
-    unbiased. `sampled` takes at most the fan-out of the layer, which is biased, less noisy, and closer
-    to
+    unbiased. `sampled` takes at most the fan-out of the layer, which is biased, less noisy, and closer to
     other libraries' GCNs over sampled subgraphs. Evaluations use the degrees of the graph."""
 
     relation_fanout: dict[str, Annotated[int, NotBool] | list[Annotated[int, NotBool]]] = Field(default={})

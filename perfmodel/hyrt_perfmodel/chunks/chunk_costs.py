@@ -218,7 +218,7 @@ class ChunkCosts(Protocol):
         ...
 
     def backward_s(self, rows: float, layer: GatherLayer, *, needs_input_grad: bool) -> float:
-        """Return the seconds of a layer's weight gradients and, if `wanted`, of the gradient of its
+        """Return the seconds of a layer's weight gradients and, if `needs_input_grad`, of the gradient of its
         gathered input.
         """
         ...
@@ -279,7 +279,7 @@ class ChunkRates:
         return self.launch_s + rows * layer.weights / self.macs_per_s
 
     def backward_s(self, rows: float, layer: GatherLayer, *, needs_input_grad: bool) -> float:
-        """Return the seconds of a layer's weight gradients and, if `wanted`, of the gradient of its
+        """Return the seconds of a layer's weight gradients and, if `needs_input_grad`, of the gradient of its
         gathered input.
         """
         return self.launch_s + rows * layer.backward_macs(needs_input_grad=needs_input_grad) / self.macs_per_s

@@ -31,8 +31,7 @@ class DistributedPrediction:
     time_steps: int
     """Number of time steps into which a rank divides its work of a step."""
     stages_s: Mapping[str, float]
-    """Seconds of a step's stages on one rank: `sample` and `load` include edges and rows from other
-    ranks,
+    """Seconds of a step's stages on one rank: `sample` and `load` include edges and rows from other ranks,
     `propagate` all other communication."""
     communication_s: Mapping[str, float]
     """Seconds of a step's communication per purpose."""

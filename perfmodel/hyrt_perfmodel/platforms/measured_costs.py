@@ -284,7 +284,7 @@ class FullGraphRates:
 
     looped: Mapping[str, float] = field(default_factory=dict)
     """Time of the compiled loops used in chunked training relative to these operators, per reduction: `sum`,
-    `max`, `what`, and `attention back` for its gradients. Empty if not measured.
+    `max`, `attention`, and `attention back` for its gradients. Empty if not measured.
     """
 
     def __post_init__(self) -> None:
@@ -443,7 +443,7 @@ class HostChunkRates:
         return seconds + (self.dropout_s(rows * layer.out_width) if layer.has_dropout else 0.0)
 
     def backward_s(self, rows: float, layer: GatherLayer, *, needs_input_grad: bool) -> float:
-        """Return the seconds of a layer's weight gradients and, if `wanted`, of the gradient of its
+        """Return the seconds of a layer's weight gradients and, if `needs_input_grad`, of the gradient of its
         gathered input.
         """
         macs_s = layer.backward_macs(needs_input_grad=needs_input_grad) / self.macs_per_s

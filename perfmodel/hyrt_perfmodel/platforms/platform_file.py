@@ -222,7 +222,7 @@ def parse_platform(content: Any, location: str) -> Platform:
     Parameters
     ----------
     content
-        `host` and `accelerators`, and optionally `name`, `place` and `relative_error`.
+        `host` and `accelerators`, and optionally `name`, `source` and `relative_error`.
     location
         The file, for messages and as the default name.
 

@@ -144,8 +144,7 @@ class TableSample:
     dialect: CsvDialect | None
     """CSV dialect; None for Parquet."""
     columns: dict[str, str]
-    """Kind of each column: `whole`, `code` (whole numbers, some of them written like 007 or +1),
-    `number`,
+    """Kind of each column: `whole`, `code` (whole numbers, some of them written like 007 or +1), `number`,
     `text`, `list` (of numbers), or `none` if all values are missing or of another kind."""
     rows: dict[str, Any]
     """The first values of each column, as Arrow arrays."""
