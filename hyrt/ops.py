@@ -76,7 +76,7 @@ def spmm(
 ) -> Rows:
     """Aggregate the rows of each vertex's neighbours: gSpMMv, or gSpMMve with edge values.
 
-    out[i] = row_scale[i] * reduce of gather_edge_values[e] * source_scale[c] * x[c] over the edges e from c
+    out[i] = row_scale[i] * reduce of edge_values[e] * source_scale[c] * x[c] over the edges e from c
     into i, + self_scale[i] * x[i]. GCN's normalisation is `row_scale=s, source_scale=s, self_scale=s * s`,
     where s is `graph.topology.gcn_scale`.
 

@@ -157,10 +157,10 @@ class CpuDevice(
         with self._health.terminal("resize"):
             self._workers.resize(threads)
 
-    def register_gradient_hook(self, hear: Callable[[int, torch.Tensor], None]) -> None:
+    def register_gradient_hook(self, hook: Callable[[int, torch.Tensor], None]) -> None:
         """Register a callback that receives mini-batch gradients during the backward pass."""
-        with self._health.terminal("tell_gradients"):
-            self._health.loaded(self._model).register_gradient_hook(hear)
+        with self._health.terminal("register_gradient_hook"):
+            self._health.loaded(self._model).register_gradient_hook(hook)
 
     def watch(self, watch: RunObserver) -> None:
         """Set the observer that records which threads work, and when."""
@@ -197,7 +197,7 @@ class CpuDevice(
 
     def chunk_memory(self, in_flight: int) -> HostChunkMemory:
         """Return chunk memory that computes in place on rows and edges of the host, one chunk at a time."""
-        with self._health.terminal("chunk_room"):
+        with self._health.terminal("chunk_memory"):
             described = describe(self._health.loaded(self._model).module, self.info.name)
             self._shared = HostChunkMemory(
                 *(self.info.name, self._driver, self._workers),

@@ -52,7 +52,7 @@ MAX_LAYERS = 8
 MAX_CHUNKS = 512
 """Words of the widest row that a design supports (its row buffer)."""
 PANEL_ROWS = 8192
-"""Maximum number of rows (parts * run_in_chunks * LANES) and of columns of a weight matrix: a panel is on
+"""Maximum number of rows (parts * in_chunks * LANES) and of columns of a weight matrix: a panel is on
 chip.
 """
 
@@ -260,7 +260,7 @@ class Task:
     """Input arrays of a launch."""
 
     features: Floats | Ints
-    """[num_sources, run_in_chunks * LANES] float32, rows of V^0; or [num_sources, row_words * LANES] int32,
+    """[num_sources, in_chunks * LANES] float32, rows of V^0; or [num_sources, row_words * LANES] int32,
     memory words with smaller values. int8 codes must be multiplied by the scales of their rows; the weights
     of the first layer's edges include the scales.
     """
@@ -272,7 +272,7 @@ class Task:
     weights: Floats
     """[words * LANES] float32.
 
-    Layer l at `LayerRecord.weights`: [parts * run_in_chunks * LANES rows, out_chunks * LANES], then one row
+    Layer l at `LayerRecord.weights`: [parts * in_chunks * LANES rows, out_chunks * LANES], then one row
     of biases.
     """
     labels: Ints

@@ -125,8 +125,8 @@ class StreamsGradients(ABC):
     """Notification of each gradient as soon as it is complete, while others are still being computed."""
 
     @abstractmethod
-    def register_gradient_hook(self, hear: Callable[[int, torch.Tensor], None]) -> None:
-        """Call `hear` from `propagate` with each gradient that is complete.
+    def register_gradient_hook(self, hook: Callable[[int, torch.Tensor], None]) -> None:
+        """Call `hook` from `propagate` with each gradient that is complete.
 
         A reported gradient is final: it equals the gradient in the result and is not written again. The
         device may skip some parameters, or a whole mini-batch. Called once, after `load`, if ranks all-reduce

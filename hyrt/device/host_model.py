@@ -98,16 +98,16 @@ class HostModel:
         """Return the bytes of the full-graph matrices, and how many of these bytes are stored in a file."""
         return (0, 0) if self._whole is None else (self._whole.matrix_bytes, self._whole.file_bytes)
 
-    def register_gradient_hook(self, hear: Callable[[int, torch.Tensor], None]) -> None:
+    def register_gradient_hook(self, hook: Callable[[int, torch.Tensor], None]) -> None:
         """See `hyrt.device.capabilities.StreamsGradients`."""
         for number, parameter in enumerate(self._parameters):
 
-            def told(parameter: torch.Tensor, number: int = number) -> None:
+            def report(parameter: torch.Tensor, number: int = number) -> None:
                 assert parameter.grad is not None
-                hear(number, parameter.grad)
+                hook(number, parameter.grad)
 
             # This hook runs after torch has accumulated all contributions of a step.
-            parameter.register_post_accumulate_grad_hook(told)  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(report)  # type: ignore[no-untyped-call]
 
     def scores(self, vertices: Ids) -> NDArray[np.float32] | None:
         """See `hyrt.device.capabilities.ScoresVertices`."""

@@ -79,7 +79,7 @@ class GradientBuckets:
     def add_gradient(self, index: int, gradient: torch.Tensor) -> None:
         """Add the gradient of one parameter, summed over this rank's targets of the step.
 
-        The thread that computes the gradient calls this method. `all_reduce` raises errors of lost ranks later.
+        Called by the thread that computes the gradient. `all_reduce` raises the errors of lost ranks.
 
         Parameters
         ----------

@@ -33,7 +33,7 @@ class VertexTable:
     features: RowSource
     """Feature rows of the vertices."""
     labels: NDArray[Any]
-    """Classes, flags or numbers; see `hyrt.graph.labels.get_label_kind.LabelKind`."""
+    """Classes, flags or numbers; see `hyrt.graph.labels.LabelKind`."""
     masks: dict[str, NDArray[np.bool_]]
     """`train`, `val`, `test`: bool [V] or [V, K] with K alternative splits."""
     vertex_ids: NDArray[Any] | None = None

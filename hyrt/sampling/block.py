@@ -110,7 +110,7 @@ class Block:
     """Cache of other edge formats; None if there is no cache."""
     _transposed: Transposed | None = field(default=None, repr=False)
     relations: Any = field(default=None, repr=False)
-    """Edges by relation, a `RelationSplit`, once `hyrt.nn.hetero.get_relation_split` has computed it."""
+    """Edges by relation, a `RelationSplit`; see `hyrt.nn.hetero.relation_sums.get_relation_split`."""
     _is_checked: bool = field(default=False, init=False, repr=False)
 
     __repr__ = short_repr

@@ -36,7 +36,7 @@ class GatherOps(Protocol):
 
     @property
     def halo_exchange(self) -> Any:
-        """Return the halo exchange for chunks: a `hyrt.fullgraph.chunks.halo_exchange.HaloExchange`."""
+        """Return the halo exchange for chunks: a `hyrt.fullgraph.chunks.halo_exchange.RowExchange`."""
         ...
 
     def build_gather_op(self, gather: Any, dtype: np.dtype[Any], layer: int) -> Any:

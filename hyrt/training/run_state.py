@@ -100,7 +100,7 @@ class RunState:
     checkpoint: Path | None = None
     """Checkpoint with this state; None if the state has changed since."""
     balance: dict[str, Any] | None = None
-    """Assignments to resume with (`hyrt.balance.assignment_state`); None if there are none."""
+    """State of `hyrt.balance.resource_manager.assignment_state` to resume with; None if there is none."""
 
     __repr__ = short_repr
 

@@ -142,7 +142,7 @@ AGGREGATE_FIRST_KINDS = ("rgcn", "rsage")
 """Models whose layers aggregate rows before multiplying."""
 _FLOAT_BYTES = 4
 # Multiplications that take as long as one random read of a value from memory. Keep equal to the number in
-# sum_over_relations.py.
+# hyrt.nn.hetero.relation_sums.
 _READ = 4
 
 

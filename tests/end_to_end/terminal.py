@@ -67,7 +67,7 @@ def hyrt(
     """Run to the end and compare the exit code; a traceback is always wrong, and so is a thread left.
 
     The process is forked from one that has imported what every run imports: see `installed_hyrt`.
-    `report_unexpected_exit` are what another process may print for it after its end.
+    Another process may print last words for it after its end.
     """
     run = _SERVER.start(words, cwd, **more)
     found = _SERVER.wait(run, _LIMIT_S)

@@ -554,7 +554,7 @@ class TorchDevice(
         return replace(result, seconds={"propagate": self._driver.seconds(begun, ended)})
 
     def chunk_memory(self, in_flight: int) -> TorchChunkMemory:
-        with self._health.terminal("chunk_room"):
+        with self._health.terminal("chunk_memory"):
             self._shared = self._chunk_memory_of(self._health.loaded(self._description), in_flight)
             return self._shared
 

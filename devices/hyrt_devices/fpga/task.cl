@@ -67,7 +67,7 @@ static inline ulong mix64(ulong z)
     return z ^ (z >> 31);
 }
 
-// The generator of hyrt.sampling.generator: 16 bits a column, four columns a draw.
+// The generator of hyrt.runtime.rng: 16 bits a column, four columns a draw.
 static inline float16 drop(const float16 values, const Dropout dropout, const ulong stream, const int chunk)
 {
     int drawn[LANES];

@@ -393,7 +393,7 @@ class OpenclDevice(
         return Launcher(self._context, self._copier)
 
     def chunk_memory(self, in_flight: int) -> OpenclChunkMemory:
-        with self._health.terminal("chunk_room"):
+        with self._health.terminal("chunk_memory"):
             if self._shared is not None:
                 self._shared.close()
             self._shared = self._chunk_memory_of(in_flight)

@@ -1,4 +1,4 @@
-// The counter-based generator of hyrt.sampling.generator, bit for bit, and the dropout masks that it gives: 16 bits a
+// The counter-based generator of hyrt.runtime.rng, bit for bit, and the dropout masks that it gives: 16 bits a
 // column, four columns a draw.
 #pragma once
 

@@ -305,7 +305,7 @@ def is_additive(gather: GatherSpec) -> bool:
 
 @dataclass(frozen=True)
 class RankGatherOps:
-    """Creates gather operations; see `hyrt.sampling.full.full_graph_batches.Gatherings`."""
+    """Creates gather operations; see `hyrt.sampling.full_graph.GatherOps`."""
 
     local_edges: LocalEdges
     """Edges of this rank."""

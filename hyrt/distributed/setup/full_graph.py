@@ -58,7 +58,7 @@ def set_up_full_graph(
     local_rows
         Rows of this rank's block; its `owners` are blocks.
     ranks, prepared, stop_signal, has_partitioned_topology
-        Arguments of `hyrt.distributed.setup.set_up_run.set_up_run`.
+        Arguments of `hyrt.distributed.setup.mini_batch.set_up_run`.
 
     Raises
     ------

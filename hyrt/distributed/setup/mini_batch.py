@@ -331,7 +331,7 @@ def set_up_hetero(
                 f"distributed.{name}={value} applies to partitioned graphs, but {graph.name} is "
                 f"replicated on every rank: remove distributed.{name}"
             )
-    assert not config.sampler.is_full_graph, "see as_one_step"
+    assert not config.sampler.is_full_graph, "see convert_to_one_step"
     model = prepared.model
     reduction = GradientAllReduce(
         ranks.gradients,

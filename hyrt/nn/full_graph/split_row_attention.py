@@ -22,7 +22,7 @@ loop does for a row.
 
 @dataclass(frozen=True, slots=True)
 class SplitRowAttention:
-    """The forward pass of a split row: see `hyrt.nn.full_graph_batches.attention.attend_into`."""
+    """The forward pass of a split row: see `hyrt.nn.full_graph.attention.attend_into`."""
 
     compute: Piece
     row: Sequence[Array | None]
@@ -71,7 +71,7 @@ class SplitRowAttention:
 @dataclass(frozen=True, slots=True)
 class SplitRowGradient:
     """The backward pass of a split row: see
-    `hyrt.nn.full_graph_batches.attention.attend_backward_sources_into`.
+    `hyrt.nn.full_graph.attention.attend_backward_sources_into`.
     """
 
     compute: Piece

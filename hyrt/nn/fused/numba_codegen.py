@@ -1,5 +1,5 @@
 """Numba code generation for loops over edges, with the SIMD functions of
-`hyrt.nn.full_graph_batches.vectors`.
+`hyrt.nn.full_graph.simd`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Math functions of SIMD vectors, for all floating-point inputs.
 
-They are built from the instructions in `hyrt.nn.full_graph_batches.vectors`, so that compiled loops stay
+They are built from the instructions in `hyrt.nn.full_graph.simd`, so that compiled loops stay
 vectorized.
 """
 

@@ -45,7 +45,7 @@ def aggregate_codes(
     indptr, columns, self_rows, x, code_scales, column_scales, row_scale, source_scale, weights, self_scale,
     out, sum_at, self_at, start, stop,
 ):  # fmt: skip
-    """Aggregate dequantized rows code_scales[j] * x[j] * compute_column_scales (scales may be None)."""
+    """Aggregate dequantized rows code_scales[j] * x[j] * column_scales (scales may be None)."""
     width = x.shape[1]
     flat = x.reshape(x.size)
     for i in range(start, stop):

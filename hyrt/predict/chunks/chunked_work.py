@@ -48,7 +48,7 @@ def count_graph_chunks(topology: Topology, targets: Array, parts: int) -> tuple[
 
     Returns
     -------
-    Both sizes, with the intervals of `hyrt.fullgraph.chunks.min_chunk_grid.ChunkGrid`.
+    Both sizes, with the intervals of `hyrt.fullgraph.chunks.chunk_grid.ChunkGrid`.
     """
     vertices = Intervals(topology.num_vertices, min(parts, topology.num_vertices))
     target_intervals = Intervals(len(targets), -(-len(targets) // max(1, vertices.longest)))

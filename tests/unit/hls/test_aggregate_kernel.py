@@ -32,7 +32,7 @@ def whole_numbers(task: Task, seed: int = 0) -> Task:
 
 
 def dense_aggregate(task: Task) -> np.ndarray:
-    """[rows * parts, run_in_chunks * LANES], edge by edge."""
+    """[rows * parts, in_chunks * LANES], edge by edge."""
     (record,) = task.records
     sums = np.zeros((record.rows * record.parts, record.in_chunks * LANES))
     for start, end, bits, _ in task.edges:

@@ -1,4 +1,4 @@
-// The counter-based generator of hyrt.sampling.generator, bit for bit.
+// The counter-based generator of hyrt.runtime.rng, bit for bit.
 #define GOLDEN 0x9E3779B97F4A7C15UL
 
 static inline ulong mix64(ulong z)
