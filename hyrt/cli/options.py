@@ -268,7 +268,7 @@ class RankCommand(Command):
         Raises
         ------
         ConfigError
-            As in `Command`.
+            The same as for `Command`.
         """
         from hyrt.distributed.launch import report_join_failures
 

@@ -276,7 +276,7 @@ def change_config(config: Config, overrides: Iterable[str], *, custom_model: boo
     Raises
     ------
     ConfigError
-        As in `build_config`.
+        The same as for `build_config`.
     """
     settings = config.model_dump()
     try:

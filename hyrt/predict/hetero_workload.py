@@ -294,7 +294,7 @@ def sampled_hetero_workload(
     Raises
     ------
     ConfigError
-        As in `expected_hetero_workload`.
+        The same as for `expected_hetero_workload`.
     """
     from hyrt.runtime.workers import Workers
     from hyrt.training.setup import build_sampler

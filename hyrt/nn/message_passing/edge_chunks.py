@@ -148,7 +148,7 @@ def gather_chunks_backward(
     Parameters
     ----------
     program, layer, edges, operands, workers
-        As in `gather_in_chunks`.
+        The same as for `gather_in_chunks`.
     grad
         [m, width], gradient of the gathered rows.
     outs

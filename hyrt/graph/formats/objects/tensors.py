@@ -220,7 +220,7 @@ def as_edge_features(values: Array, num_edges: int, location: str, remedy: str) 
     Parameters
     ----------
     values, num_edges, location, remedy
-        As in `as_weights`.
+        The same as for `as_weights`.
 
     Raises
     ------
