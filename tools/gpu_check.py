@@ -196,8 +196,8 @@ def equality(options: argparse.Namespace) -> GpuCheck:
             difference = statistics.median(apart)
             check.passed = check.passed and difference <= 1e-4
             check.lines.append(
-                f"| {kind} | {split[0]}/{split[1]} | {difference:.1e} "
-                f"| {'yes' if difference <= 1e-4 else '**no**'} |"
+                f"| {kind} | {split[0]}/{split[1]} | {difference:.1e} | "
+                f"{'yes' if difference <= 1e-4 else '**no**'} |"
             )
             check.numbers[f"{kind} {split[0]}/{split[1]}"] = difference
     return check

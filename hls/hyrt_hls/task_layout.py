@@ -358,8 +358,8 @@ def _check_arrays(task: Task) -> None:
         array = getattr(task, name)
         if array.dtype != dtype or array.shape != shape:
             raise ValueError(
-                f"task: {name} is {array.dtype} {array.shape}: "
-                f"the description asks for {np.dtype(dtype)} {shape}"
+                f"task: {name} is {array.dtype} {array.shape}: the description asks for {np.dtype(dtype)} "
+                f"{shape}"
             )
         if not array.flags.c_contiguous:
             raise ValueError(f"task: {name} is not contiguous")
@@ -410,8 +410,8 @@ def _check_chain(header: TaskHeader, records: Sequence[LayerRecord], weight_word
         rows, width, chunks = r.rows, r.out_width, r.out_chunks
     if (rows, width) != (header.targets, header.classes):
         raise ValueError(
-            f"task: the last layer has {rows} rows of {width} values "
-            f"for {header.targets} targets of {header.classes} classes"
+            f"task: the last layer has {rows} rows of {width} values for {header.targets} targets of "
+            f"{header.classes} classes"
         )
 
 

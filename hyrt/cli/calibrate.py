@@ -136,9 +136,8 @@ def _calibrate_network(file: Path, *, as_json: bool) -> None:
     launch = launch_info_from_env()
     if launch is None:
         raise ConfigError(
-            f"--network measures the network between several processes, but this is only one: start "
-            "torchrun ... -m hyrt calibrate "
-            f"--network {file} on every machine"
+            "--network measures the network between several processes, but this is only one: start "
+            f"torchrun ... -m hyrt calibrate --network {file} on every machine"
         )
     prepare_process()
     from hyrt.distributed.context import init_from_launcher

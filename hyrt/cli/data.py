@@ -127,8 +127,7 @@ def convert(
         typer.Option(
             metavar="community|degree|rcm",
             help="Renumber the vertices so that rows that are gathered together are close together in "
-            "memory. "
-            "The original numbers are kept.",
+            "memory. The original numbers are kept.",
         ),
     ] = None,
     force: Force = False,

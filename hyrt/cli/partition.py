@@ -28,9 +28,8 @@ def partition(
         typer.Option(
             metavar="random|block|metis|volume",
             help="Which vertices go together: arbitrary ones, consecutive ones, those with many edges "
-            "between them, or "
-            "those with which the busiest part sends and receives the fewest rows (metis and volume need "
-            "hyrt[partition]).",
+            "between them, or those with which the busiest part sends and receives the fewest rows (metis "
+            "and volume need hyrt[partition]).",
         ),
     ] = "metis",
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="The seed of random choices.")] = 0,

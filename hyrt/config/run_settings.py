@@ -279,9 +279,8 @@ class DistributedConfig(Section):
         """Reject `shares` for strategies that ignore them."""
         if self.shares is not None and self.strategy != "home":
             raise ValueError(
-                f"distributed.shares is only for the strategy home, which moves targets between ranks: omit "
-                "it with "
-                f"{self.strategy}"
+                "distributed.shares is only for the strategy home, which moves targets between ranks: omit "
+                f"it with {self.strategy}"
             )
         return self
 

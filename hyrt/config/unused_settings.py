@@ -31,9 +31,8 @@ def find_unused_settings(config: Config, num_processes: int, *, custom_model: bo
     if num_processes == 1:
         if names := _non_defaults(config, "distributed"):
             sentences.append(
-                f"{join_names(names)} {_verb_has(names)} no effect in one process: start several "
-                "with torchrun, "
-                f"or omit {_pronoun(names)}"
+                f"{join_names(names)} {_verb_has(names)} no effect in one process: start several with "
+                f"torchrun, or omit {_pronoun(names)}"
             )
     return sentences
 

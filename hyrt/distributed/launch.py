@@ -46,9 +46,8 @@ def launch_info_from_env(environment: Mapping[str, str] = os.environ) -> LaunchI
     missing = [name for name in _NEEDED if name not in environment]
     if missing:
         raise ConfigError(
-            f"WORLD_SIZE is {size}, but {join_names(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} not set: "
-            f"start the processes with torchrun, or set {'it' if len(missing) == 1 else 'them'}"
+            f"WORLD_SIZE is {size}, but {join_names(missing)} {'is' if len(missing) == 1 else 'are'} not "
+            f"set: start the processes with torchrun, or set {'it' if len(missing) == 1 else 'them'}"
         )
     if not 1 <= _number(environment, "MASTER_PORT", 0) <= _LAST_PORT:
         raise ConfigError(

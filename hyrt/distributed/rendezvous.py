@@ -62,9 +62,8 @@ def connect_store(timeout_s: float, store_host: str) -> tuple[Any, int, int]:
     if store_host != f"rank {os.environ['RANK']}":
         raise RankFailureError(
             f"the store of the ranks at {address}, which {store_host} keeps, could not be reached within "
-            f"{timeout_s:g} s: {one_line(str(first))}. Check MASTER_ADDR and MASTER_PORT, "
-            f"that {store_host} has "
-            "started, and that a firewall lets them through"
+            f"{timeout_s:g} s: {one_line(str(first))}. Check MASTER_ADDR and MASTER_PORT, that {store_host} "
+            "has started, and that a firewall lets them through"
         ) from first
     raise RankFailureError(
         f"the store of the ranks cannot be kept at {address}: {one_line(str(first))}. Check MASTER_ADDR, and "

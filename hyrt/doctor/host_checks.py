@@ -288,9 +288,8 @@ def check_locked_memory(
     return warning(
         "locked memory",
         (
-            f"{found}; {', '.join(devices)} stage about {format_bytes(need)}: a driver that "
-            "counts pinned pages "
-            "refuses them, or copies twice"
+            f"{found}; {', '.join(devices)} stage about {format_bytes(need)}: a driver that counts pinned "
+            "pages refuses them, or copies twice"
         ),
         f"{first}, or {rest}" if allowed else rest,
         figures,

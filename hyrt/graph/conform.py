@@ -163,10 +163,9 @@ def find_embedding_rows(graph: Graph, schema: RunSchema) -> dict[int, NDArray[np
         unknown = [each for each in ids if each not in places]
         if unknown:
             raise DataError(
-                f"{graph.name}: has {pluralize(len(unknown), 'vertex', 'vertices')} of type "
-                f"{name!r} without a "
-                f"learned row ({_some(unknown)}): a type without features knows the vertices of the training "
-                "alone: leave the others out, or train again"
+                f"{graph.name}: has {pluralize(len(unknown), 'vertex', 'vertices')} of type {name!r} "
+                f"without a learned row ({_some(unknown)}): a type without features knows the vertices of "
+                "the training alone: leave the others out, or train again"
             )
         found[number] = np.array([places[each] for each in ids], np.int64)
     return found
@@ -409,9 +408,8 @@ def _relabelled(graph: Graph, schema: RunSchema, say: ReportLine) -> Graph:
         labels = _no_labels(len(labels), schema)
     elif given != schema.labels:
         say(
-            f"{graph.name}: its labels are {vertices.label_description}, which are not used: "
-            "the run predicts "
-            f"{schema.label_description}"
+            f"{graph.name}: its labels are {vertices.label_description}, which are not used: the run "
+            f"predicts {schema.label_description}"
         )
         labels = _no_labels(len(labels), schema)
     elif given == "classes":

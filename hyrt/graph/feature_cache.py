@@ -61,9 +61,8 @@ class CachedRows:
             raise ValueError(f"the rows that are sent have shape {values.shape}: give {width} columns")
         if count and not (-len(values) <= self.slots.min() and self.slots.max() < num_cached):
             raise ValueError(
-                f"places are from {self.slots.min()} to {self.slots.max()}, where {num_cached} "
-                "rows are kept and "
-                f"{len(values)} are sent"
+                f"places are from {self.slots.min()} to {self.slots.max()}, where {num_cached} rows are "
+                f"kept and {len(values)} are sent"
             )
 
 

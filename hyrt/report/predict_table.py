@@ -42,9 +42,8 @@ def prediction_lines(
     if advice:
         lines += [
             (
-                f"to go faster: {line.change}: {_moved_text(line)}{format_duration(line.epoch_s)} "
-                "per epoch, then "
-                f"{_bottleneck_text(line.bottleneck)}"
+                f"to go faster: {line.change}: {_moved_text(line)}{format_duration(line.epoch_s)} per "
+                f"epoch, then {_bottleneck_text(line.bottleneck)}"
             )
             for line in advice
         ]
@@ -85,9 +84,8 @@ def _stage_lines(now: Prediction, platform: Platform) -> list[str]:
         lines.append(line)
     if now.bottleneck == "cores":
         lines.append(
-            f"{'cores':10} {format_milliseconds(now.iteration_s):>9} "
-            f"{_share(now.iteration_s, now):>7}  ◀ bottleneck"
-            " (the work of all stages together)"
+            f"{'cores':10} {format_milliseconds(now.iteration_s):>9} {_share(now.iteration_s, now):>7}  ◀ "
+            "bottleneck (the work of all stages together)"
         )
     return lines
 

@@ -192,9 +192,8 @@ def build_sampler(
         units = len(sampler.units(0))
     if not 0 < units <= most:
         raise ConfigError(
-            f"{SAMPLERS.describe(kind)}: its first step has {units} units, but its "
-            f"units_per_step says {most}: "
-            "a step may have fewer, but not more, and needs at least one"
+            f"{SAMPLERS.describe(kind)}: its first step has {units} units, but its units_per_step says "
+            f"{most}: a step may have fewer, but not more, and needs at least one"
         )
     if graph.topology.has_edge_values and not type(config.sampler).__module__.startswith("hyrt."):
         _check_edge_values_of_blocks(kind, graph, sampler)
@@ -215,9 +214,8 @@ def _check_edge_values_of_blocks(kind: str, graph: Graph, sampler: Sampler) -> N
     for name, values in (("weights", topology.edge_weights), ("features", topology.edge_features)):
         if values is not None and any(getattr(block, f"edge_{name}") is None for block in batch.blocks):
             raise ConfigError(
-                f"{SAMPLERS.describe(kind)}: its blocks do not have the {name} of edges, as "
-                f"{graph.name} has: "
-                f"fill in Block.edge_{name} as docs/edges.md says, or set another sampler.kind"
+                f"{SAMPLERS.describe(kind)}: its blocks do not have the {name} of edges, as {graph.name} "
+                f"has: fill in Block.edge_{name} as docs/edges.md says, or set another sampler.kind"
             )
     batch.release()
 

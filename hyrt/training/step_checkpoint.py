@@ -140,9 +140,8 @@ class RunStepCheckpointer:
             why = system_error_text(error) if error.errno else str(error)
             then = "goes on from what was kept before" if self._kept_step == step else "begins the step again"
             parts.warn(
-                f"{self._folder}: what is done of step {step} ({format_bytes(wanted)}) could not "
-                f"be kept: {why}. A "
-                f"run that is resumed {then}"
+                f"{self._folder}: what is done of step {step} ({format_bytes(wanted)}) could not be kept: "
+                f"{why}. A run that is resumed {then}"
             )
         else:
             self._kept_step = step

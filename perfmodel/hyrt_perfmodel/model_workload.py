@@ -100,9 +100,8 @@ class RelationSizes:
     def __post_init__(self) -> None:
         if not len(self.vertices) - 1 == len(self.segments) == len(self.edges):
             raise ValueError(
-                f"sizes of relations: {len(self.vertices)} layers of vertices, "
-                f"{len(self.segments)} of runs and "
-                f"{len(self.edges)} of edges: give one more of vertices"
+                f"sizes of relations: {len(self.vertices)} layers of vertices, {len(self.segments)} of runs "
+                f"and {len(self.edges)} of edges: give one more of vertices"
             )
 
     @property

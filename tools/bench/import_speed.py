@@ -90,9 +90,8 @@ def main() -> None:
     seconds = time.perf_counter() - started
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(
-        f"{format_duration(seconds)} ({format_duration(used.ru_utime + used.ru_stime)} of "
-        "CPU time), peak memory "
-        f"{format_bytes(used.ru_maxrss * 1024)}, load after {os.getloadavg()[0]:.1f}"
+        f"{format_duration(seconds)} ({format_duration(used.ru_utime + used.ru_stime)} of CPU time), peak "
+        f"memory {format_bytes(used.ru_maxrss * 1024)}, load after {os.getloadavg()[0]:.1f}"
     )
     if options.check:
         check(source, destination)

@@ -107,8 +107,8 @@ def main() -> int:
         f"{trials.count - trials.failed} of {trials.count} killed runs ended bit-equal; "
         f"{sum(result.kills for result in results)} kills, {early} of the runs killed at any time since "
         f"their start; newest checkpoint when the others were killed: step {newest_steps[0]} to "
-        f"{newest_steps[-1]} of {STEPS}, "
-        f"median {newest_steps[len(newest_steps) // 2]}; {trials.seconds:.0f} s"
+        f"{newest_steps[-1]} of {STEPS}, median {newest_steps[len(newest_steps) // 2]}; "
+        f"{trials.seconds:.0f} s"
     )
     return trials.exit_code
 

@@ -190,8 +190,7 @@ def blocks_table(
             ideal = len(edges.destinations) * chunks / design.pes / cycles
             yield (
                 f"| {block.layer} | {parts} | {design.fifo_depth} | {name} | {chunks} | "
-                f"{len(edges.destinations):,} "
-                f"| {cycles:,} | {ideal:.2f} | {arrays:+.1f} | {counts:+.1f} |"
+                f"{len(edges.destinations):,} | {cycles:,} | {ideal:.2f} | {arrays:+.1f} | {counts:+.1f} |"
             )
 
 

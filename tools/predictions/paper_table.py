@@ -140,9 +140,9 @@ def with_cycles(works: dict[tuple[str, str], TrainingWorkload], platform: Platfo
             "- | -" if published is None else f"{published:.2f} | {prediction.epoch_s / published:.2f}"
         )
         yield (
-            f"| {model} | {dataset} | {task_targets} | {-(-BATCH // task_targets)} "
-            f"| {1e3 * rates.stages_s['propagate']:.2f} "
-            f"| {1e3 * prediction.stages_s['propagate']:.2f} | {prediction.epoch_s:.3f} | {published_cells} |"
+            f"| {model} | {dataset} | {task_targets} | {-(-BATCH // task_targets)} | "
+            f"{1e3 * rates.stages_s['propagate']:.2f} | {1e3 * prediction.stages_s['propagate']:.2f} | "
+            f"{prediction.epoch_s:.3f} | {published_cells} |"
         )
 
 

@@ -178,8 +178,8 @@ def main() -> int:
         kinds = [kind for kind in HETERO_KINDS if kind in calibration.platform.host.models]
         if not kinds:
             print(
-                "no model for heterogeneous graphs was measured: "
-                f"run `hyrt calibrate --model {','.join(HETERO_KINDS)}`"
+                "no model for heterogeneous graphs was measured: run `hyrt calibrate --model "
+                f"{','.join(HETERO_KINDS)}`"
             )
             return 2
         cases = draw_hetero(options.seed, options.cases, kinds)

@@ -112,11 +112,10 @@ def print_row(
     worst_vertices, worst_edges = max(vertices, key=abs), max(edges, key=abs)
     fine = abs(total) <= bounds[0] and abs(worst_vertices) <= bounds[1]
     print(
-        f"{name:34} {source:8} {','.join(map(str, fanouts)):9} {batch:5}"
-        f" {measured_sizes.vertices[0]:11,.0f} {expected.vertices[0]:11,.0f}"
-        f" {vertices[0]:6.1f} {worst_vertices:6.1f}"
-        f" {sum(measured_sizes.edges):12,.0f} {sum(expected.edges):12,.0f} {total:6.1f} {worst_edges:6.1f}"
-        f"{'' if fine else '  missed'}",
+        f"{name:34} {source:8} {','.join(map(str, fanouts)):9} {batch:5} "
+        f"{measured_sizes.vertices[0]:11,.0f} {expected.vertices[0]:11,.0f} {vertices[0]:6.1f} "
+        f"{worst_vertices:6.1f} {sum(measured_sizes.edges):12,.0f} {sum(expected.edges):12,.0f} "
+        f"{total:6.1f} {worst_edges:6.1f}{'' if fine else '  missed'}",
         flush=True,
     )
     return fine
@@ -126,9 +125,8 @@ def main() -> int:
     options = arguments()
     names = options.graphs or [*map(str, sorted(options.data.glob("*.npz"))), *SYNTHETIC]
     print(
-        f"{'graph':34} {'degrees':8} {'fan-out':9} {'batch':>5}"
-        f" {'|V^0|':>11} {'expected':>11} {'error':>6} {'worst':>6}"
-        f" {'edges':>12} {'expected':>12} {'error':>6} {'worst':>6}"
+        f"{'graph':34} {'degrees':8} {'fan-out':9} {'batch':>5} {'|V^0|':>11} {'expected':>11} {'error':>6} "
+        f"{'worst':>6} {'edges':>12} {'expected':>12} {'error':>6} {'worst':>6}"
     )
     fine = [row for name in names for row in table(name, options.batches)]
     print(f"{len(fine)} rows, {len(fine) - sum(fine)} outside their bounds")

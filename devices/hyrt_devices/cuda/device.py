@@ -739,8 +739,7 @@ class TorchDevice(
         return (
             f"{self.info.name}: out of memory in {doing}: a mini-batch of {staged.targets:,} targets "
             f"({format_bytes(staged.size)} of input) with {format_bytes(used)} in use of "
-            f"{format_bytes(total)}: "
-            "lower data.batch_size, or give the device a smaller share"
+            f"{format_bytes(total)}: lower data.batch_size, or give the device a smaller share"
         )
 
     # Closing.

@@ -267,9 +267,8 @@ def _info(card: SimulatedCard) -> DeviceInfo:
         kind="fpga-csim",
         index=0,
         description=f"simulated {part.name.upper()}: HLS kernels in C simulation on the host, {design.pes} "
-        f"PEs, {macs} MACs, {format_bytes(arena_bytes)} on chip ({uram:.0%} of its "
-        "UltraRAM), times of the cycle "
-        f"model at {modelled.clock_hz / 1e6:.0f} MHz ({told})",
+        f"PEs, {macs} MACs, {format_bytes(arena_bytes)} on chip ({uram:.0%} of its UltraRAM), times of the "
+        f"cycle model at {modelled.clock_hz / 1e6:.0f} MHz ({told})",
         memory_bytes=_MEMORY_BYTES,
         link="PCIe (modelled)",
         forms=("rows", "narrow"),

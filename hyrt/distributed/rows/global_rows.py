@@ -107,9 +107,8 @@ class RowCache(Hook):
             "predicted_hit_rate": predicted,
         }
         text = (
-            f"{rows:,.0f} remote rows were cached ({format_bytes(num_bytes)} in total): hit "
-            f"rate {measured:.1%} "
-            f"({predicted:.1%} predicted)"
+            f"{rows:,.0f} remote rows were cached ({format_bytes(num_bytes)} in total): hit rate "
+            f"{measured:.1%} ({predicted:.1%} predicted)"
         )
         return Notice(kind="info", text=text)
 

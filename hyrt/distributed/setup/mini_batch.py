@@ -287,9 +287,8 @@ def convert_to_one_step(config: Config, graph: Graph) -> tuple[Config, str]:
     sampler = NeighborSettings(fanout=[-1] * config.model.layers)
     data = config.data.model_copy(update={"batch_size": max(1, count)})
     notice = (
-        f"the full graph in one step of all {pluralize(count, 'target')} with all their "
-        "neighbours: each rank "
-        "trains a piece of the targets"
+        f"the full graph in one step of all {pluralize(count, 'target')} with all their neighbours: each "
+        "rank trains a piece of the targets"
     )
     return config.model_copy(update={"sampler": sampler, "data": data}), notice
 

@@ -95,9 +95,8 @@ def read_header(file: IO[bytes], location: str, *, is_text: bool = False) -> Npy
     descr, order, shape = _DESCR.search(header), _ORDER.search(header), _SHAPE.search(header)
     if not (descr and order and shape):
         raise DataError(
-            f"{location}: the .npy header is damaged or describes records: "
-            f"{header.strip()[:80]!r}: store plain "
-            "numbers"
+            f"{location}: the .npy header is damaged or describes records: {header.strip()[:80]!r}: store "
+            "plain numbers"
         )
     byte_order, kind, size = descr.groups()
     if kind == "O":
@@ -243,10 +242,9 @@ class NpyChecksums(BaseModel):
         """
         if self.dtype != header.dtype.name or self.shape != header.shape:
             raise DataError(
-                f"{location}: {header.dtype.name} of shape {list(header.shape)} differs from "
-                f"{record_file}, which "
-                f"has {self.dtype} of shape {list(self.shape)}: the folder was changed after it was written"
-                f"{hint}"
+                f"{location}: {header.dtype.name} of shape {list(header.shape)} differs from {record_file}, "
+                f"which has {self.dtype} of shape {list(self.shape)}: the folder was changed after it was "
+                f"written{hint}"
             )
 
     def verify(self, array: Array, location: str, record_file: str, hint: str = "") -> None:
@@ -267,9 +265,8 @@ class NpyChecksums(BaseModel):
         data = array.reshape(-1).view(np.uint8)
         if len(self.crc32) != -(-len(data) // CHUNK_BYTES):
             raise DataError(
-                f"{location}: {record_file} has {len(self.crc32)} checksums for {len(data):,} "
-                f"bytes: {record_file} is "
-                "damaged"
+                f"{location}: {record_file} has {len(self.crc32)} checksums for {len(data):,} bytes: "
+                f"{record_file} is damaged"
             )
         for i, expected in enumerate(self.crc32):
             start = i * CHUNK_BYTES

@@ -143,9 +143,8 @@ def check_negatives(
         if (links := np.flatnonzero(mark_edge_pairs(known, pairs))).size:
             at = int(links[0])
             raise DataError(
-                f"{location}: key '{part}_neg': row {at} is a link of the graph or of this file: "
-                "leave out that "
-                f"row ({len(links):,} rows are links)"
+                f"{location}: key '{part}_neg': row {at} is a link of the graph or of this file: leave out "
+                f"that row ({len(links):,} rows are links)"
             )
     codes = [encode_pairs(known, pairs, undirected=undirected) for pairs in negatives.values()]
     repeated = sum(map(len, codes)) - len(np.unique(np.concatenate([np.empty(0, np.int64), *codes])))

@@ -244,9 +244,8 @@ def format_metrics(metrics: dict[str, Any]) -> list[str]:
     """Format the result of `partition_metrics` as lines for a terminal."""
     parts, uneven = metrics["parts"], metrics["imbalance"]
     lines = [
-        f"parts      {pluralize(len(parts), 'part')} by {metrics['method']}, seed "
-        f"{metrics['seed']} · topology "
-        f"{metrics['topology']} · id {metrics['id']}",
+        f"parts      {pluralize(len(parts), 'part')} by {metrics['method']}, seed {metrics['seed']} · "
+        f"topology {metrics['topology']} · id {metrics['id']}",
         f"source     {metrics['source']} · normalize {metrics['normalize']}",
         f"cut        {metrics['cut']:,} of {pluralize(metrics['edges'], 'edge')} · locality "
         f"{metrics['locality']:.1%}",

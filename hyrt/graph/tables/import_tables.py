@@ -282,10 +282,9 @@ def check_consecutive(location: str, ids: VertexIds, num_references: int) -> Non
         count -= min(count, ids.smallest)
         if count > 1000 + SPARSE_FACTOR * num_references:
             raise DataError(
-                f"{location}: ids go from {ids.first + ids.smallest:,} to "
-                f"{ids.first + ids.largest:,}, but edges "
-                f"name only {num_references:,}: if ids are not consecutive numbers, give ids: names in the "
-                "schema; otherwise give num_vertices, or a table of vertices"
+                f"{location}: ids go from {ids.first + ids.smallest:,} to {ids.first + ids.largest:,}, but "
+                f"edges name only {num_references:,}: if ids are not consecutive numbers, give ids: names "
+                "in the schema; otherwise give num_vertices, or a table of vertices"
             )
 
 

@@ -79,9 +79,8 @@ def infer_shapes(
             continue
         if a.ndim == 0 or len(a) != _FEW or len(b) != _MORE or not _is_close(a, b[_FEW_AMONG_MORE]):
             raise UnsupportedModelError(
-                f"{label}: {source_line(node)} combines rows: a row may depend on nothing but "
-                "itself, since rows "
-                "are computed in parts. The accumulator combines edges"
+                f"{label}: {source_line(node)} combines rows: a row may depend on nothing but itself, since "
+                "rows are computed in parts. The accumulator combines edges"
             )
         shapes[node] = tuple(a.shape[1:])
     return shapes
@@ -130,9 +129,8 @@ def _inline_sizes(graph: Graph, few: Mapping[Node, Any], more: Mapping[Node, Any
         counts = [size for size in sizes if _has_count(constants[size])]
         if counts and operation_name(node) not in _COUNT_OPS:
             raise UnsupportedModelError(
-                f"{label}: {source_line(node)} computes with the number of rows, but only some of "
-                "the rows are "
-                "there at a time: use -1 for this number in view"
+                f"{label}: {source_line(node)} computes with the number of rows, but only some of the rows "
+                "are there at a time: use -1 for this number in view"
             )
         if counts and operation_name(node) in ("view", "reshape") and len(few[node]) == _FEW:
             # torch infers one dimension, which is now the first.

@@ -395,9 +395,8 @@ def trace_edge(layer: nn.Module, accumulate: Accumulator, in_features: int, *, l
     ends = _ends(graph)
     if not ends[returned[-1]]:
         raise UnsupportedModelError(
-            f"{label}: {source_line(returned[-1])} is the same for all edges: compute the "
-            "message of edge.src or "
-            "edge.dst"
+            f"{label}: {source_line(returned[-1])} is the same for all edges: compute the message of "
+            "edge.src or edge.dst"
         )
     live = _dependencies(graph, returned)
     parameters = _parametric(live)

@@ -254,9 +254,8 @@ def _check_node(node: Node, label: str) -> None:
         )
     if node.op == "call_method" and name in _CONCRETE_METHODS:
         raise UnsupportedModelError(
-            f"{label}: {source_line(node)} takes values out of torch ({name}), but the method "
-            "is read once, before "
-            "there are any: compute with torch's operations"
+            f"{label}: {source_line(node)} takes values out of torch ({name}), but the method is read once, "
+            "before there are any: compute with torch's operations"
         )
     if node.kwargs.get("inplace"):
         node.kwargs = {**node.kwargs, "inplace": False}
@@ -264,9 +263,8 @@ def _check_node(node: Node, label: str) -> None:
         raise _random_error(label, source_line(node), name)
     if node.op.startswith("call_") and node.meta["without gradient"]:
         raise UnsupportedModelError(
-            f"{label}: {source_line(node)} computes where gradients are turned off, which is "
-            "not kept when the "
-            "method is read: write .detach() after each value that is to have no gradient"
+            f"{label}: {source_line(node)} computes where gradients are turned off, which is not kept when "
+            "the method is read: write .detach() after each value that is to have no gradient"
         )
 
 

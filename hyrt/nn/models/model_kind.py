@@ -131,9 +131,8 @@ def check_model(name: str, options: Mapping[str, Any], *, hidden: int, heads: in
         signature.bind_partial(None, 1, 1, last=True)
     except TypeError as error:
         raise ConfigError(
-            f"{MODELS.describe(name)}: its layer must take (architecture, in_features, "
-            "out_features, *, last): "
-            f"{error}"
+            f"{MODELS.describe(name)}: its layer must take (architecture, in_features, out_features, *, "
+            f"last): {error}"
         ) from None
     try:
         signature.bind(None, 1, 1, last=True, **options)

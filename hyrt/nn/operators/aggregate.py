@@ -148,8 +148,8 @@ def aggregate_into(
         raise ArgumentError(f"out is {show(out)}: give a contiguous array of float32 or float64 to write to")
     if out.shape != (block.num_dst, aggregation.width(width)):
         raise ValueError(
-            f"layer {block.layer}: out has shape {out.shape}, "
-            f"but the result has {(block.num_dst, aggregation.width(width))}: give an array of that shape"
+            f"layer {block.layer}: out has shape {out.shape}, but the result has "
+            f"{(block.num_dst, aggregation.width(width))}: give an array of that shape"
         )
     self_rows = block.destinations if block.in_place and aggregation.self_path != "none" else None
     edges = (block.indptr, block.columns, self_rows, x)

@@ -238,9 +238,8 @@ def build_conv_stack(
     """
     if not convolutions:
         raise UnsupportedModelError(
-            f"{adapter.factory_name}() needs at least one convolution: give all of them, the "
-            "one that reads features "
-            "first"
+            f"{adapter.factory_name}() needs at least one convolution: give all of them, the one that reads "
+            "features first"
         )
     if not 0 <= check_number("dropout", dropout) < 1:
         raise UnsupportedModelError(
@@ -281,8 +280,8 @@ def _width_after(label: str, conv: nn.Module, calls: ConvAdapter, width: int | N
     except Exception as error:
         raise UnsupportedModelError(
             f"{label} does not work on {calls.input_description} alone: "
-            f"{' '.join(str(error).split())[:200]}: use "
-            "another convolution, or write a layer of your own (docs/layers.md)"
+            f"{' '.join(str(error).split())[:200]}: use another convolution, or write a layer of your own "
+            "(docs/layers.md)"
         ) from error
     finally:
         conv.train(was_training)

@@ -346,9 +346,8 @@ def predict_full_graph(
     algorithms = epochs(ranks)
     if not algorithms:
         raise ConfigError(
-            f"{config.data.source} has {pluralize(partitions[-1].number, 'part')}, which "
-            f"{ranks} ranks cannot "
-            "share equally: give a number of ranks that divides it"
+            f"{config.data.source} has {pluralize(partitions[-1].number, 'part')}, which {ranks} ranks "
+            "cannot share equally: give a number of ranks that divides it"
         )
     smaller = [2**power for power in range(ranks.bit_length()) if 2**power < ranks]
     scaling = [fastest_algorithm(epochs_of_count) for count in smaller if (epochs_of_count := epochs(count))]

@@ -201,8 +201,7 @@ def parse_splits(text: str | None, config: Config, graph: Graph) -> list[int]:
         raise ConfigError(f"--splits {text}: give all, or numbers such as 0,1,2")
     if not all(0 <= split < graph.num_splits for split in splits) or len(set(splits)) < len(splits):
         raise ConfigError(
-            f"--splits {text}: {graph.name} has {pluralize(graph.num_splits, 'split')}, "
-            "numbered from 0: give "
-            "each number once"
+            f"--splits {text}: {graph.name} has {pluralize(graph.num_splits, 'split')}, numbered from 0: "
+            "give each number once"
         )
     return splits

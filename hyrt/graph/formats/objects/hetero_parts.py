@@ -98,9 +98,8 @@ def build_hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dat
             continue
         if split not in parts.masks[target]:
             raise DataError(
-                f"{name}: {parts.mask_location.format(target, split)} is missing: set it to a "
-                "bool for each of "
-                f"the {parts.counts[target]:,} vertices"
+                f"{name}: {parts.mask_location.format(target, split)} is missing: set it to a bool for each "
+                f"of the {parts.counts[target]:,} vertices"
             )
         masks[f"{split}_mask"] = np.ascontiguousarray(parts.masks[target][split])
     labels = parts.labels.get(target, np.full(count, -1, np.int8))
@@ -205,9 +204,8 @@ def _target(parts: HeteroParts) -> str:
     with_masks = [vertex_type for vertex_type in labelled if parts.masks.get(vertex_type)]
     if len(labelled) > 1 and len(with_masks) != 1:
         raise DataError(
-            f"{parts.name}: the types {join_names(labelled)} have labels, but hyrt trains for "
-            "the labels of one "
-            "type: keep masks for only one of them"
+            f"{parts.name}: the types {join_names(labelled)} have labels, but hyrt trains for the labels of "
+            "one type: keep masks for only one of them"
         )
     return (with_masks or labelled)[0]
 

@@ -76,9 +76,8 @@ def as_mask(values: Array, location: str) -> Array:
         return np.ascontiguousarray(values)
     if not ((values == 0) | (values == 1)).all():
         raise DataError(
-            f"{location} has other values than 0 and 1: give true or false for each vertex, "
-            "not the numbers of "
-            "vertices"
+            f"{location} has other values than 0 and 1: give true or false for each vertex, not the numbers "
+            "of vertices"
         )
     return values.astype(np.bool_)
 
@@ -197,9 +196,8 @@ def as_weights(values: Array, num_edges: int, location: str, remedy: str) -> Arr
     flat = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if flat.shape != (num_edges,) or values.dtype.kind not in "iuf":
         raise DataError(
-            f"{location}: {values.dtype.name} of shape {list(values.shape)}: weights are one "
-            "number for each of "
-            f"{num_edges:,} edges: to train without them, {remedy}"
+            f"{location}: {values.dtype.name} of shape {list(values.shape)}: weights are one number for "
+            f"each of {num_edges:,} edges: to train without them, {remedy}"
         )
     with np.errstate(over="ignore"):
         weights: Array = flat.astype(np.float32)
@@ -207,9 +205,8 @@ def as_weights(values: Array, num_edges: int, location: str, remedy: str) -> Arr
     if wrong.any():
         index = int(wrong.argmax())
         raise DataError(
-            f"{location}: value {flat[index]} at position {index} is not a valid weight: give "
-            "a finite number "
-            f"above 0, or to train without weights, {remedy}"
+            f"{location}: value {flat[index]} at position {index} is not a valid weight: give a finite "
+            f"number above 0, or to train without weights, {remedy}"
         )
     return weights
 
@@ -230,9 +227,8 @@ def as_edge_features(values: Array, num_edges: int, location: str, remedy: str) 
     rows = values[:, None] if values.ndim == 1 else values
     if rows.ndim != 2 or len(rows) != num_edges or not rows.shape[1] or values.dtype.kind not in "biuf":
         raise DataError(
-            f"{location}: {values.dtype.name} of shape {list(values.shape)}: features are a "
-            "row of numbers for "
-            f"each of {num_edges:,} edges: to train without them, {remedy}"
+            f"{location}: {values.dtype.name} of shape {list(values.shape)}: features are a row of numbers "
+            f"for each of {num_edges:,} edges: to train without them, {remedy}"
         )
     with np.errstate(over="ignore"):
         features: Array = np.ascontiguousarray(rows, np.float32)
@@ -240,9 +236,7 @@ def as_edge_features(values: Array, num_edges: int, location: str, remedy: str) 
     if wrong.any():
         index = int(wrong.argmax())
         raise DataError(
-            f"{location}: row {index} has a value that is not a finite number: correct it, or "
-            "to train without "
-            "features of edges, "
-            f"{remedy}"
+            f"{location}: row {index} has a value that is not a finite number: correct it, or to train "
+            f"without features of edges, {remedy}"
         )
     return features

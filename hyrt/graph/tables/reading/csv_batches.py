@@ -174,9 +174,8 @@ class TextFile:
         if self.dialect.quote and _last_end(data + b"\n", self.dialect) <= len(data):
             first = _records(data, self.dialect, line)[0][-1]
             raise DataError(
-                f"{self.name}, line {first}: a quote ({self.dialect.quote}) in this record is not "
-                "closed: close "
-                "it, or give another letter as text.quote in the schema, '' for none"
+                f"{self.name}, line {first}: a quote ({self.dialect.quote}) in this record is not closed: "
+                "close it, or give another letter as text.quote in the schema, '' for none"
             )
 
     def _as_utf8(self, data: bytes) -> bytes:

@@ -149,9 +149,8 @@ def _paths_below(root: Path) -> Iterator[Path]:
     for num_folders, (folder, _, names) in enumerate(os.walk(root)):
         if num_folders >= _MAX_FOLDERS:
             raise DataError(
-                f"{escape_undecodable(str(root))}: has more than {_MAX_FOLDERS:,} folders: give "
-                "the files of the "
-                "tables, or a folder that has nothing else"
+                f"{escape_undecodable(str(root))}: has more than {_MAX_FOLDERS:,} folders: give the files "
+                "of the tables, or a folder that has nothing else"
             )
         yield from (Path(folder, name) for name in names)
 
