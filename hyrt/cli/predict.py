@@ -179,7 +179,10 @@ def predict(
 
         facts: dict[str, Any] = {
             **prediction.prediction.to_json(),
-            "advice": [asdict(line) for line in prediction.advice],
+            "advice": [
+                {"moved" if key == "moved_ratio" else key: value for key, value in asdict(line).items()}
+                for line in prediction.advice
+            ],
             "choices": prediction.choices,
             "assumptions": prediction.assumptions,
             "stale": stale,

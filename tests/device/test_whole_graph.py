@@ -66,7 +66,7 @@ def test_opencl_copies_once_and_layers_share(opencl: OpenclDevice) -> None:
     first, second = (opencl.transfer(batch) for batch in batches(random_graph(60)))
     assert first.inputs is second.inputs
     assert first.labels is second.labels
-    for name in ("indptr", "columns", "row_scale", "source_scale", "own_scale"):
+    for name in ("indptr", "columns", "row_scale", "source_scale", "self_scale"):
         buffers = [getattr(block, name) for staged in (first, second) for block in staged.blocks]
         assert all(buffer is buffers[0] for buffer in buffers)
     assert first.blocks[1].transposed_rows is second.blocks[2].transposed_rows

@@ -95,7 +95,10 @@ def dense_layer(kind: type[Wide], p: Mapping[str, Tensor], x: Tensor, counts: Te
     far = (x @ p["far.weight"].T).view(1, num, HEADS, kind.width)
     mixed = torch.tanh(near + far)
     message = mixed * far
-    there = (counts + kind.self_loops * torch.eye(num, dtype=counts.dtype))[:, :, None, None]
+    if kind.self_loops:
+        # As in PyG's GATConv, one self-loop replaces those of the data.
+        counts = counts - torch.diag(counts.diagonal()) + torch.eye(num, dtype=counts.dtype)
+    there = counts[:, :, None, None]
     if kind.accumulate == "attention":
         weight = there * torch.exp((mixed * p["size"]).sum(3, keepdim=True))
         gathered = (weight / weight.sum(1, keepdim=True) * message).sum(1)
