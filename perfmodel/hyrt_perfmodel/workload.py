@@ -406,7 +406,7 @@ def proportional_workload(workload: Workload, targets: float) -> Callable[[float
     check_size("the number of targets", targets)
     if not targets:
         raise ValueError("the number of targets is 0: give a number above 0")
-    return lambda wanted: workload.scaled(wanted / targets)
+    return lambda num_targets: workload.scaled(num_targets / targets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,10 +127,10 @@ def predict_distributed(
     alone = _repeated(stage_times(platform, rank_training, assignment, terms), traffic.time_steps)
     if alone.core_s is not None:
         alone = replace(alone, core_s=ranks_per_machine * alone.core_s)
-    travel_s = traffic.seconds_by_purpose(network)
-    edges_s = travel_s.get(EDGES, 0.0)
-    weights_s = sum(travel_s[name] for name in WEIGHT_PURPOSES)
-    vectors_s = sum(travel_s.values()) - travel_s[ROWS] - edges_s - weights_s
+    purpose_s = traffic.seconds_by_purpose(network)
+    edges_s = purpose_s.get(EDGES, 0.0)
+    weights_s = sum(purpose_s[name] for name in WEIGHT_PURPOSES)
+    vectors_s = sum(purpose_s.values()) - purpose_s[ROWS] - edges_s - weights_s
     full_link_s = traffic.link_s(network)
 
     def link_of(fraction: float) -> float:
@@ -145,7 +145,7 @@ def predict_distributed(
         return replace(
             times,
             sample_s=times.sample_s + fraction * edges_s,
-            load_s=times.load_s + fraction * travel_s[ROWS],
+            load_s=times.load_s + fraction * purpose_s[ROWS],
             propagate_s=times.propagate_s + inside_s,
             synchronize_s=times.synchronize_s + inside_s,
         )
@@ -163,14 +163,14 @@ def predict_distributed(
         network=network.name,
         time_steps=traffic.time_steps,
         stages_s=stages.stages_s,
-        communication_s=travel_s,
+        communication_s=purpose_s,
         iteration_s=seconds,
         iterations=math.ceil(steps),
         epoch_s=num_full * seconds + (step_s(last) if last else 0.0),
         epoch_bytes={
             name: (math.ceil(steps) if name in WEIGHT_PURPOSES else steps) * num for name, num in sent.items()
         },
-        bottleneck=_bottleneck(stages, travel_s, seconds, link_s),
+        bottleneck=_bottleneck(stages, purpose_s, seconds, link_s),
     )
 
 
@@ -220,14 +220,14 @@ def _repeated(times: StageTimes, count: int) -> StageTimes:
     )
 
 
-def _bottleneck(times: StageTimes, travel_s: Mapping[str, float], seconds: float, link_s: float) -> str:
+def _bottleneck(times: StageTimes, purpose_s: Mapping[str, float], seconds: float, link_s: float) -> str:
     if link_s >= seconds:
         return "link"
     stage = times.bottleneck
     purposes = {
-        "sample": {EDGES: travel_s.get(EDGES, 0.0)},
-        "load": {ROWS: travel_s[ROWS]},
-        "propagate": {name: time_s for name, time_s in travel_s.items() if name not in (EDGES, ROWS)},
+        "sample": {EDGES: purpose_s.get(EDGES, 0.0)},
+        "load": {ROWS: purpose_s[ROWS]},
+        "propagate": {name: time_s for name, time_s in purpose_s.items() if name not in (EDGES, ROWS)},
     }.get(stage, {})
     largest = max(purposes, key=lambda name: purposes[name], default="")
     if 2 * sum(purposes.values()) > times.stages_s[stage]:

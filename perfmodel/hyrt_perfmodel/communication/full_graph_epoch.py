@@ -174,7 +174,7 @@ def algorithm_epoch(
     gradients_s = all_reduce_s(work.gradient_bytes, ranks, network)
     # Loss and counts are reduced before the gradients.
     gradients_s += all_reduce_s(_METRICS_BYTES, ranks, network)
-    products_s = sum(product.travel_s for product in products)
+    products_s = sum(product.communication_s for product in products)
     rows_s = work.rows_s * (local_fraction + (sharing - 1) / num)
     busy_cores = min(work.cores, sharing * -(-int(volumes.rows.max()) // work.chunk_rows))
     rows_s *= work.cores / max(1, busy_cores)
@@ -190,7 +190,7 @@ def algorithm_epoch(
         gradients_s=gradients_s,
         epoch_bytes=sum(product.bytes for product in products)
         + ranks * all_reduce_bytes(work.gradient_bytes, ranks),
-        most_bytes=sum(product.most_bytes for product in products),
+        most_bytes=sum(product.max_bytes for product in products),
         memory_bytes=work.matrix_bytes * matrix_fraction
         + work.feature_bytes * local_fraction
         + work.graph_bytes,
@@ -219,13 +219,13 @@ def explain_choice(epochs: Sequence[AlgorithmEpoch]) -> str:
 class _Product:
     """One product on all ranks."""
 
-    travel_s: float
+    communication_s: float
     """Seconds of exchanging rows and partial sums, on the rank that ends last."""
     compute_s: float
     """Seconds of compute beyond the exchange."""
     bytes: float
     """Bytes that all ranks receive."""
-    most_bytes: float
+    max_bytes: float
     """Maximum bytes that one rank sends or receives."""
 
 
@@ -297,10 +297,10 @@ def _product(
     # Backward, each of the other ranks receives a block once.
     sum_bytes = (copies - 1) * float(volumes.rows.sum()) * row_bytes * summed_part
     return _Product(
-        travel_s=float(communication_s[last]),
+        communication_s=float(communication_s[last]),
         compute_s=float(ends[last] - communication_s[last]),
         bytes=total_bytes + sum_bytes * (1 if is_backward else 2),
-        most_bytes=max(moved),
+        max_bytes=max(moved),
     )
 
 

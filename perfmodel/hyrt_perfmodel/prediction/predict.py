@@ -106,10 +106,10 @@ class Prediction:
             },
             "ideal_epoch_s": self.ideal_epoch_s,
             "relative_error": self.relative_error,
-            **self._whole_graph(),
+            **self._full_graph_entries(),
         }
 
-    def _whole_graph(self) -> dict[str, Any]:
+    def _full_graph_entries(self) -> dict[str, Any]:
         if not self.arrays:
             return {}
         arrays = {name: math.ceil(num_bytes) for name, num_bytes in self.arrays.items()}
