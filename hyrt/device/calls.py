@@ -85,8 +85,8 @@ def call_device(
             if name not in str(error):
                 raise type(error)(f"{name}: {error}") from error
             raise error
-        why = " ".join(describe_error(error).split())
-        raise fault(f"{name}: {doing} failed: {why}{f': {remedy}' if remedy else ''}") from error
+        reason = " ".join(describe_error(error).split())
+        raise fault(f"{name}: {doing} failed: {reason}{f': {remedy}' if remedy else ''}") from error
     if not answers:
         raise StallError(
             f"{name}: {doing} did not end within {timeout_s:g} s: restart its driver, or raise "

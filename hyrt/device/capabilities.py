@@ -241,8 +241,8 @@ class Traceable(ABC):
     """Tracing of the operations that the device's queues execute."""
 
     @abstractmethod
-    def trace(self, hear: QueueListener) -> None:
-        """Pass each queue's executed operations to `hear` from now on, timed by the device clock.
+    def trace(self, listener: QueueListener) -> None:
+        """Pass each queue's executed operations to `listener` from now on, timed by the device clock.
 
         Called once, after `load`, if the run is traced.
         """

@@ -130,7 +130,7 @@ def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[De
     PluginConflictError
         If two distributions declare the kind.
     """
-    kind, wanted, entry = read_name(name)
+    kind, index, entry = read_name(name)
     try:
         with BACKENDS.report_exit_of(entry):
             backend, found, problem = _query_backends(entry, timeout_s)
@@ -139,14 +139,14 @@ def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[De
             f"{kind}: its backend {entry.value} ({provider(entry)}) is {broken}"
         ) from broken.__cause__
     for info in found:
-        if info.index == wanted:
+        if info.index == index:
             return backend, info
     if found:
         names = join_names(info.name for info in found)
         problem = (
             f"the {kind} devices are {names}" if len(found) > 1 else f"the only {kind} device is {names}"
         )
-    raise DeviceUnavailableError(f"{kind}:{wanted} is not available: {problem}. See `hyrt devices`")
+    raise DeviceUnavailableError(f"{kind}:{index} is not available: {problem}. See `hyrt devices`")
 
 
 def read_name(name: str) -> tuple[str, int, EntryPoint]:
@@ -246,10 +246,12 @@ def _received(entry: EntryPoint, answer: Answer) -> Survey:
     """Convert a backend's report from another process, or the failure of that process, into a Survey."""
     from hyrt.runtime.isolated_worker import NOT_STARTED
 
-    why = answer.problem
-    if why.startswith("hangs: "):
-        why = _hanging(why.removeprefix("hangs: "))
-    elif why and not why.startswith(NOT_STARTED):
-        why = _broken(entry, why)
-    found = () if why else tuple(map(info_of, answer.first_value("found")))
-    return Survey(entry.name, provider(entry), found, why or answer.first_value("missing"), is_foreign=True)
+    problem = answer.problem
+    if problem.startswith("hangs: "):
+        problem = _hanging(problem.removeprefix("hangs: "))
+    elif problem and not problem.startswith(NOT_STARTED):
+        problem = _broken(entry, problem)
+    found = () if problem else tuple(map(info_of, answer.first_value("found")))
+    return Survey(
+        entry.name, provider(entry), found, problem or answer.first_value("missing"), is_foreign=True
+    )

@@ -140,8 +140,8 @@ class HostModel:
             if batch.target_rows is not None:
                 scores = scores.index_select(0, torch.from_numpy(batch.target_rows))
             labels = torch.from_numpy(batch.labels)
-            given = batch.target_weights
-            weights = None if given is None else torch.from_numpy(given)
+            target_weights = batch.target_weights
+            weights = None if target_weights is None else torch.from_numpy(target_weights)
             with OBJECTIVES.wrap_errors(objective.name, "loss_sum"):
                 loss = check_loss(objective, objective.loss_sum(scores, labels, weights))
             with explain_model_errors(self._model):
@@ -164,9 +164,9 @@ class HostModel:
         if self._whole is None or self._whole.graph is not whole:
             if not is_decomposable(self._model):
                 return None
-            most = psutil.virtual_memory().total // CACHE_DIVISOR
+            max_bytes = psutil.virtual_memory().total // CACHE_DIVISOR
             self._whole = FullGraphReplica.build(
-                self._model, whole, batch.inputs, memory_bytes=most, budget=self._budget
+                self._model, whole, batch.inputs, memory_bytes=max_bytes, budget=self._budget
             )
         return self._whole
 
@@ -214,14 +214,14 @@ class HostSaga:
     ) -> None:
         self._workers = workers
         self._loops = ChunkedLoops(members, options, budget, shares)
-        told = {
+        checkpoint_facts = {
             "devices": ["cpu" if isinstance(each, HostLoops) else each.name for each in members],
             "shares": list(shares),
             "order": options.order,
             "chunks": options.num,
         }
         cut = None if keeper is None else _CutCheckpoint(keeper, self._loops)
-        self._model = HostModel(model, workers, budget, cut, told)
+        self._model = HostModel(model, workers, budget, cut, checkpoint_facts)
 
     @property
     def num(self) -> int | None:
@@ -276,10 +276,10 @@ class _CutCheckpoint:
         self.keeper.save(replace(position, extra=rest), matrices)
 
     def take_resumed_step(self, step: int) -> StepCheckpoint | None:
-        kept = self.keeper.take_resumed_step(step)
-        if kept is not None:
-            self.loops.raise_min_intervals(int(kept.position.extra.get("least intervals", 1)))
-        return kept
+        checkpoint = self.keeper.take_resumed_step(step)
+        if checkpoint is not None:
+            self.loops.raise_min_intervals(int(checkpoint.position.extra.get("least intervals", 1)))
+        return checkpoint
 
     def start_step(self, plan: Mapping[str, Any], checkpoint: StepCheckpoint | None) -> None:
         self.keeper.start_step(plan, checkpoint)

@@ -61,10 +61,10 @@ def parse_requests(entries: Sequence[str]) -> list[DeviceRequest]:
     if requests[0].name == AUTO and requests[0].share is not None:
         raise ValueError("auto chooses shares itself: write auto without a share")
     shares = [request.share for request in requests]
-    given = [share for share in shares if share is not None]
-    if given and len(given) < len(shares):
+    explicit = [share for share in shares if share is not None]
+    if explicit and len(explicit) < len(shares):
         raise ValueError("give every device a share, or none of them: cpu=1,cuda:0=3")
-    if given and not any(given):
+    if explicit and not any(explicit):
         raise ValueError("give at least one device a share above 0")
     return requests
 
@@ -84,8 +84,8 @@ def split_by_shares(total: int, shares: Sequence[float]) -> list[int]:
     for i in order[: total - sum(split)]:
         split[i] += 1
     for i, share in enumerate(shares):
-        most = max(range(len(split)), key=lambda j: split[j])
-        if share > 0 and split[i] == 0 and split[most] > 1:
-            split[most] -= 1
+        largest_part = max(range(len(split)), key=lambda j: split[j])
+        if share > 0 and split[i] == 0 and split[largest_part] > 1:
+            split[largest_part] -= 1
             split[i] = 1
     return split
