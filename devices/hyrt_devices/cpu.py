@@ -104,7 +104,7 @@ class CpuDevice(
         self._loops: HostLoops | None = None
         self._driver = HostDriver()
         self._timeline = Timeline(self._driver, None)
-        self._hear: QueueListener | None = None
+        self._listener: QueueListener | None = None
         self._staged = HostStaged()
 
     @classmethod
@@ -148,8 +148,8 @@ class CpuDevice(
                     f"{type(model).__name__} on {self.info.name} computes the whole graph at once, in "
                     "memory: omit fullgraph.host_memory, or train a model of hyrt.nn"
                 )
-            told = {"devices": [self.info.name]}
-            self._model = HostModel(model, self._workers, self._budget, self._keeper, told)
+            checkpoint_facts = {"devices": [self.info.name]}
+            self._model = HostModel(model, self._workers, self._budget, self._keeper, checkpoint_facts)
         self.update(parameters)
 
     def resize(self, threads: int) -> None:
@@ -167,14 +167,14 @@ class CpuDevice(
         with self._health.terminal("watch"):
             self._workers.observer = watch
 
-    def trace(self, hear: QueueListener) -> None:
+    def trace(self, listener: QueueListener) -> None:
         """Report the copies and computations of full-graph chunks from now on; the observer of `watch`
         records all other work.
         """
         with self._health.terminal("trace"):
-            self._hear = hear
+            self._listener = listener
             if self._loops is not None:
-                self._loops.on_trace = hear
+                self._loops.on_trace = listener
 
     def transfer(self, batch: MiniBatch) -> MiniBatch:
         self._health.check()
@@ -213,16 +213,16 @@ class CpuDevice(
     def chunk_gradients(self) -> list[torch.Tensor]:
         with self._health.terminal("chunk_gradients"):
             parameters = self._health.loaded(self._model).parameters
-            room = self._health.loaded(self._shared)
-            gradients = room.gradients(parameters)
-            if self._hear is not None:
-                room.times.tell(self._hear, self._timeline)
+            memory = self._health.loaded(self._shared)
+            gradients = memory.gradients(parameters)
+            if self._listener is not None:
+                memory.times.report(self._listener, self._timeline)
             return gradients
 
     def loop_member(self, model: torch.nn.Module) -> HostLoops:
         with self._health.terminal("loop_member"):
             self._loops = HostLoops(self.info.name, self._workers)
-            self._loops.on_trace = self._hear
+            self._loops.on_trace = self._listener
             return self._loops
 
     def close(self) -> None:

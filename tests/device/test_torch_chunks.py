@@ -130,7 +130,7 @@ def test_the_least_number_of_chunks_fits_and_operators_take_no_more() -> None:
         needed = chunk_memory.needed_bytes(described, sizes)
         assert needed + device._resident_bytes() <= budget
         assert device._chunks is not None
-        kernels = device._chunks.room.kernels
+        kernels = device._chunks.memory.kernels
         assert kernels is not None
         memory = kernels._memory
         [edges], [read] = memory.edges, memory.read

@@ -31,8 +31,8 @@ class _AggregateOnDevice(torch.autograd.Function):
             arguments: list[Argument] = [block.indptr, block.columns, x, out, winners, *shape]
             program.launch("aggregate_max", block.num_dst, ROWS, arguments)
         else:
-            row, source, own, edge = tensor_scales(aggregation, block, x.dtype)
-            factors = [row, source, edge, own]
+            row, source, self_loop, edge = tensor_scales(aggregation, block, x.dtype)
+            factors = [row, source, edge, self_loop]
             arguments = [block.indptr, block.columns, x, *factors, out, *shape]
             program.launch("aggregate", block.num_dst, ROWS, arguments)
         ctx.block, ctx.program, ctx.factors, ctx.winners = block, program, factors, winners
@@ -45,12 +45,12 @@ class _AggregateOnDevice(torch.autograd.Function):
         if not ctx.needs_input_grad[0]:
             return None, None, None, None
         block: TensorBlock = ctx.block
-        turned = block.transposed()
+        transposed = block.transposed()
         grad = grad.detach().contiguous()
         num_src, width = ctx.shape
         out = grad.new_empty(num_src, width)
         shape = [np.int32(n) for n in (block.num_dst, num_src, width, grad.shape[1], *ctx.at)]
-        edges = [turned.indptr, turned.rows, turned.edges]
+        edges = [transposed.indptr, transposed.rows, transposed.edges]
         if ctx.winners is not None:
             arguments = [*edges, grad, ctx.winners, out, *shape]
             ctx.program.launch("aggregate_max_backward", num_src, ROWS, arguments)

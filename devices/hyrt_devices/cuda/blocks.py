@@ -73,11 +73,11 @@ class PackedBatch:
         self._labels = self.parcel.add(batch.labels)
         self._target_weights = self._optional(batch.target_weights)
         self._target_rows = self._optional(batch.target_rows)
-        self._typed = batch.inputs if isinstance(batch.inputs, HeteroInput) else None
-        self._rows, self._places = self._pack_rows(None if self._typed is not None else batch.inputs)
-        if self._typed is not None:
+        self._hetero_input = batch.inputs if isinstance(batch.inputs, HeteroInput) else None
+        self._rows, self._places = self._pack_rows(None if self._hetero_input is not None else batch.inputs)
+        if self._hetero_input is not None:
             # Hold references: the parcel identifies arrays by id().
-            self._arrays = self._arrays_of(self._typed)
+            self._arrays = self._arrays_of(self._hetero_input)
             for array in self._arrays:
                 self.parcel.add(array)
 
@@ -172,8 +172,8 @@ class PackedBatch:
             )
         rows = self._unpack_rows(arrived, cached)
         inputs: torch.Tensor | AggregatedFeatures | HeteroInput | None = None
-        if self._typed is not None:
-            inputs = self._unpack_hetero(self._typed, arrived)
+        if self._hetero_input is not None:
+            inputs = self._unpack_hetero(self._hetero_input, arrived)
         elif rows is not None:
             inputs = inputs_of(rows, blocks[0])
         return DeviceBatch(

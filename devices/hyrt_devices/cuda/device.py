@@ -101,7 +101,7 @@ class Staged:
         # Set only if the step is computed in chunks.
         self.batch: MiniBatch | None = None
         self.host: NDArray[np.uint8] | None = None
-        self.begun: Any = None
+        self.started: Any = None
         # Set only if the run is traced.
         self.copied: Any = None
         self.arrived: Any = None
@@ -158,7 +158,7 @@ class TorchDevice(
         self._weights: torch.Tensor | None = None
         self._weights_sent: Any = None
         self._features: Features | None = None
-        self._kept: RowTensors | None = None
+        self._row_cache: RowTensors | None = None
         self._resident: DeviceGraph | None = None
         self._whole_bytes = 0
         self._budget = HostMemoryBudget()
@@ -173,9 +173,9 @@ class TorchDevice(
         self._saga: HostSaga | None = None
         self._threads = options.threads
         self._samplers: list[CudaSampler] = []
-        self._hear: QueueListener | None = None
+        self._listener: QueueListener | None = None
         self._timeline: Timeline | None = None
-        self._update_begun: Any = None
+        self._update_started: Any = None
         self._lock = threading.Lock()
         self._staged: set[Staged] = set()
         if self._limit is not None:
@@ -225,7 +225,7 @@ class TorchDevice(
         with self._health.terminal("load"):
             reject_batch_statistics(model, self.info.name)
             self._release_chunks()
-            self._kept = None
+            self._row_cache = None
             with self._driver.running(self._compute):
                 self._model = copy.deepcopy(model).to(self._driver.device).train()
             self._first = get_model_inputs(model).aggregation
@@ -242,12 +242,12 @@ class TorchDevice(
 
     def _host_saga(self, model: torch.nn.Module, options: ChunkOptions) -> HostSaga:
         """Create a chunked trainer for user-defined layers; their edge loops run on this device."""
-        room = self._loop_device(model)
+        loop_device = self._loop_device(model)
         check_loops(model, self.info.name)
         workers = Workers(
             self._threads, f"hyrt.{self.info.name}.train", on_start=use_one_torch_thread, pool=BufferPool()
         )
-        return HostSaga(model, workers, [room], options, self._budget, keeper=self._keeper)
+        return HostSaga(model, workers, [loop_device], options, self._budget, keeper=self._keeper)
 
     def loop_member(self, model: torch.nn.Module) -> TorchLoopDevice:
         with self._health.terminal("loop_member"):
@@ -310,10 +310,10 @@ class TorchDevice(
 
     def keep_rows(self, count: int, pieces: Iterable[Rows]) -> None:
         with self._health.terminal("keep_rows"):
-            self._kept = None
+            self._row_cache = None
             try:
                 with self._driver.running(self._copies):
-                    self._kept = self._cached_rows(count, pieces)
+                    self._row_cache = self._cached_rows(count, pieces)
             except Exception as error:
                 if not self._driver.out_of_memory(error):
                     raise
@@ -325,29 +325,31 @@ class TorchDevice(
         """Copy rows to the device, piece by piece, and return the cached rows."""
         put = partial(upload, self._driver, self._pool, self._copies)
 
-        def room(array: NDArray[Any]) -> torch.Tensor:
+        def allocate(array: NDArray[Any]) -> torch.Tensor:
             shape = (count, *array.shape[1:])
             return torch.empty(shape, dtype=DTYPES[array.dtype], device=self._driver.device)
 
-        kept: RowTensors | None = None
+        cache: RowTensors | None = None
         start = 0
         for piece in pieces:
             rows = RowArrays.of(piece)
             scales = rows.row_scales
-            if kept is None:
+            if cache is None:
                 row_bytes = rows.codes[:1].nbytes + (0 if scales is None else scales.itemsize)
                 if count * row_bytes > self.free_bytes:
                     raise self._out_of_memory(count)
-                kept = RowTensors(rows.format, room(rows.codes), None if scales is None else room(scales))
+                cache = RowTensors(
+                    rows.format, allocate(rows.codes), None if scales is None else allocate(scales)
+                )
             stop = start + len(rows.codes)
-            kept.codes[start:stop] = put(rows.codes)
-            if kept.row_scales is not None and scales is not None:
-                kept.row_scales[start:stop] = put(scales)
+            cache.codes[start:stop] = put(rows.codes)
+            if cache.row_scales is not None and scales is not None:
+                cache.row_scales[start:stop] = put(scales)
             self._driver.wait(self._driver.mark(self._copies))
             start = stop
-        if kept is None:
+        if cache is None:
             raise ValueError("there are no rows to keep")
-        return kept
+        return cache
 
     def _out_of_memory(self, count: int) -> DeviceOutOfMemoryError:
         total = self._limit or self.info.memory_bytes
@@ -356,13 +358,13 @@ class TorchDevice(
             f"{format_bytes(self._resident_bytes())} in use of {format_bytes(total)}"
         )
 
-    def trace(self, hear: QueueListener) -> None:
+    def trace(self, listener: QueueListener) -> None:
         """Report the finished work of each stream from now on, as `copies`, `compute` and `sample`."""
         with self._health.terminal("trace"):
             self._timeline = Timeline(self._driver, self._compute)
-            self._hear = hear
+            self._listener = listener
             for sampler in self._samplers:
-                sampler.trace(hear, self._timeline)
+                sampler.trace(listener, self._timeline)
 
     def transfer(self, batch: MiniBatch) -> Staged:
         with self._health.terminal("transfer"):
@@ -374,9 +376,9 @@ class TorchDevice(
                         self._staged.add(staged)
                     return staged
                 return self._transfer_whole(batch)
-            rows, kept = batch.inputs, self._kept
-            if isinstance(rows, CachedRows) and kept is not None:
-                rows.check(batch.blocks[0].num_src, *kept.codes.shape)
+            rows, cache = batch.inputs, self._row_cache
+            if isinstance(rows, CachedRows) and cache is not None:
+                rows.check(batch.blocks[0].num_src, *cache.codes.shape)
             shipment = PackedBatch(batch, self._driver.device)
             staged = Staged(len(batch.targets), batch.normalizer, shipment.parcel.size)
             if batch.inputs is None and self._features is not None and batch.blocks:
@@ -450,7 +452,7 @@ class TorchDevice(
                 at += mine.numel()
             with self._driver.running(self._compute):
                 if self._timeline is not None:
-                    self._update_begun = self._driver.mark(self._compute)
+                    self._update_started = self._driver.mark(self._compute)
                 there = self._weights.to(self._driver.device, non_blocking=True)
                 self._weights_sent = self._driver.mark(self._compute)
                 pieces = torch.split(there, self._sizes)
@@ -485,26 +487,26 @@ class TorchDevice(
 
     def _transfer_whole(self, batch: MiniBatch) -> Staged:
         """Stage a full-graph step; later steps reuse the tensors that the first step copied."""
-        driver, kept = self._driver, self._resident
-        is_new = kept is None or kept.whole is not batch.full_graph
+        driver, resident = self._driver, self._resident
+        is_new = resident is None or resident.whole is not batch.full_graph
         features = self._features if batch.inputs is None else None
         staged = Staged(len(batch.targets), batch.normalizer, 0, whole=True)
         if is_new:
-            self._resident = kept = None
+            self._resident = resident = None
             staged.size = copied_bytes(batch) + (0 if features is None else features.all_rows_bytes)
         with self._lock:
             self._check_limit(staged)
             self._staged.add(staged)
         try:
             with driver.running(self._copies):
-                staged.begun = driver.mark(self._copies)
-                if kept is None:
+                staged.started = driver.mark(self._copies)
+                if resident is None:
                     put = partial(upload, driver, self._pool, self._copies)
                     rows_of = None if features is None else features.all_rows
-                    kept = resident_graph(batch, put, rows_of, self._aggregate, self._loops)
+                    resident = resident_graph(batch, put, rows_of, self._aggregate, self._loops)
                     # From now on the graph counts as resident memory.
-                    self._resident, self._whole_bytes, staged.size = kept, staged.size, 0
-                staged.delivery = kept.step(batch)
+                    self._resident, self._whole_bytes, staged.size = resident, staged.size, 0
+                staged.delivery = resident.step(batch)
                 staged.copied = staged.arrived = driver.mark(self._copies)
         except Exception as error:
             self._free(staged, "transfer", error)
@@ -515,12 +517,12 @@ class TorchDevice(
         driver = self._driver
         staged.host = self._pool.take(shipment.parcel.size, np.uint8)
         with driver.running(self._copies):
-            staged.begun = driver.mark(self._copies)
+            staged.started = driver.mark(self._copies)
             arrived = shipment.parcel.send(staged.host, driver.device)
             if self._timeline is not None:
                 staged.copied = driver.mark(self._copies)
             delivery = staged.delivery = shipment.unpack(
-                arrived, self._aggregate, self._loops, self._kept, self._inputs_of
+                arrived, self._aggregate, self._loops, self._row_cache, self._inputs_of
             )
             if delivery.inputs is None and self._features is not None:
                 delivery.inputs = self._features.rows(delivery.blocks[0].sources)
@@ -539,7 +541,7 @@ class TorchDevice(
                 self._budget,
                 self._keeper,
             )
-        begun = self._driver.mark(self._compute)
+        start = self._driver.mark(self._compute)
         try:
             result = self._chunks.step(batch, self._parameters)
         except BaseException as error:
@@ -548,10 +550,10 @@ class TorchDevice(
             except Exception as second:
                 error.add_note(f"{self.info.name}: its chunks could not be given back: {second}")
             raise
-        ended = self._driver.mark(self._compute)
-        self._driver.wait(ended)
-        self._report_chunks(self._chunks.room.times)
-        return replace(result, seconds={"propagate": self._driver.seconds(begun, ended)})
+        end = self._driver.mark(self._compute)
+        self._driver.wait(end)
+        self._report_chunks(self._chunks.memory.times)
+        return replace(result, seconds={"propagate": self._driver.seconds(start, end)})
 
     def chunk_memory(self, in_flight: int) -> TorchChunkMemory:
         with self._health.terminal("chunk_memory"):
@@ -560,19 +562,19 @@ class TorchDevice(
 
     def chunk_gradients(self) -> list[torch.Tensor]:
         with self._health.terminal("chunk_gradients"), self._driver.running(self._compute):
-            room = self._health.loaded(self._shared)
-            gradients = room.gradients(self._parameters)
-            self._report_chunks(room.times)
+            memory = self._health.loaded(self._shared)
+            gradients = memory.gradients(self._parameters)
+            self._report_chunks(memory.times)
             return gradients
 
     def _report_chunks(self, times: ChunkTimes) -> None:
         """Report the chunk spans of a finished step, and the weight copy before the step."""
-        if self._timeline is None or self._hear is None:
+        if self._timeline is None or self._listener is None:
             return
-        ran = [("weights", self._update_begun, self._weights_sent)]
-        self._hear("compute", self._timeline.spans(ran))
-        self._update_begun = None
-        times.tell(self._hear, self._timeline)
+        ran = [("weights", self._update_started, self._weights_sent)]
+        self._listener("compute", self._timeline.spans(ran))
+        self._update_started = None
+        times.report(self._listener, self._timeline)
 
     def _chunk_memory_of(self, described: ModelDescription, in_flight: int) -> TorchChunkMemory:
         return TorchChunkMemory(
@@ -598,7 +600,7 @@ class TorchDevice(
         assert delivery is not None
         assert model is not None
         driver.order(self._compute, staged.arrived)
-        begun = driver.mark(self._compute)
+        start = driver.mark(self._compute)
         for parameter in self._parameters:
             parameter.grad = None
         with explain_model_errors(model):
@@ -627,13 +629,13 @@ class TorchDevice(
             parameter.grad = None
         flat = torch.cat(numbers)
         host = self._pool.take(flat.shape, np.float32)
-        back = torch.from_numpy(host)
-        back.copy_(flat, non_blocking=True)
-        ended = driver.mark(self._compute)
-        driver.wait(ended)
+        fetched = torch.from_numpy(host)
+        fetched.copy_(flat, non_blocking=True)
+        end = driver.mark(self._compute)
+        driver.wait(end)
         if self._timeline is not None:
-            self._report_times(self._timeline, staged, (begun, forward, backward, ended))
-        summary, gradients = back[: 1 + len(counted)].clone(), back[1 + len(counted) :].clone()
+            self._report_times(self._timeline, staged, (start, forward, backward, end))
+        summary, gradients = fetched[: 1 + len(counted)].clone(), fetched[1 + len(counted) :].clone()
         self._pool.release(host)
         return StepResult(
             loss_sum=float(summary[0]),
@@ -646,27 +648,27 @@ class TorchDevice(
                 )
             ],
             seconds={
-                "transfer": driver.seconds(staged.begun, staged.arrived),
-                "propagate": driver.seconds(begun, ended),
+                "transfer": driver.seconds(staged.started, staged.arrived),
+                "propagate": driver.seconds(start, end),
             },
             row_gradients=take_sparse_gradients(model),
         )
 
     def _report_times(self, timeline: Timeline, staged: Staged, marks: Sequence[Any]) -> None:
         """Report the spans of a finished mini-batch, and the weight copy before the mini-batch."""
-        assert self._hear is not None
-        begun, forward, backward, ended = marks
+        assert self._listener is not None
+        start, forward, backward, end = marks
         names = ("forward", "loss and backward", "gradients to the host")
-        ran = [("weights", self._update_begun, self._weights_sent)]
-        ran += zip(names, (begun, forward, backward), (forward, backward, ended), strict=True)
+        ran = [("weights", self._update_started, self._weights_sent)]
+        ran += zip(names, (start, forward, backward), (forward, backward, end), strict=True)
         copied = [
-            ("copy", staged.begun, staged.copied),
+            ("copy", staged.started, staged.copied),
             ("unpack and gather", staged.copied, staged.arrived),
         ]
-        self._hear("compute", timeline.spans(ran))
-        self._hear("copies", timeline.spans(copied))
-        self._update_begun = None
-        timeline.follow(ended)
+        self._listener("compute", timeline.spans(ran))
+        self._listener("copies", timeline.spans(copied))
+        self._update_started = None
+        timeline.follow(end)
 
     def _release(self, staged: Staged) -> None:
         """Release the buffers of a mini-batch; the device must have finished reading the buffers."""
@@ -705,7 +707,7 @@ class TorchDevice(
         # Weights and gradients, in float32.
         weights = 8 * sum(self._sizes)
         features += 0 if self._resident is None else self._whole_bytes
-        features += 0 if self._kept is None else self._kept.nbytes
+        features += 0 if self._row_cache is None else self._row_cache.nbytes
         return weights + features + sum(sampler.nbytes for sampler in self._samplers)
 
     def _if_it_fits(self, size: int, make: Callable[[], T]) -> T | None:
@@ -726,8 +728,8 @@ class TorchDevice(
         return _RESIDENT_SHARE * self._free_bytes()
 
     def _free_bytes(self) -> float:
-        room = float(self._driver.free_bytes())
-        return room if self._limit is None else min(room, self._limit - self._resident_bytes())
+        free = float(self._driver.free_bytes())
+        return free if self._limit is None else min(free, self._limit - self._resident_bytes())
 
     def _too_large(self, staged: Staged, doing: str, used: int) -> str:
         total = self._limit or self.info.memory_bytes
@@ -762,7 +764,7 @@ class TorchDevice(
             self._staged.clear()
         self._samplers.clear()
         self._resident = self._chunks = self._shared = self._description = None
-        self._model = self._features = self._kept = self._weights = self._weights_sent = None
+        self._model = self._features = self._row_cache = self._weights = self._weights_sent = None
         self._parameters = []
         self._pool.clear()
 

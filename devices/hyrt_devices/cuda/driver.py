@@ -248,14 +248,14 @@ def fetch(
         starts.append(starts[-1] + -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT)
     buffer = pool.take(starts[-1], np.uint8)
     host = torch.from_numpy(buffer)
-    rooms = [
+    views = [
         host[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
         for tensor, start in zip(tensors, starts, strict=False)
     ]
-    for room, tensor in zip(rooms, tensors, strict=True):
-        room.copy_(tensor, non_blocking=True)
+    for view, tensor in zip(views, tensors, strict=True):
+        view.copy_(tensor, non_blocking=True)
     driver.wait(driver.mark(stream))
-    copies = [room.numpy().copy() for room in rooms]
+    copies = [view.numpy().copy() for view in views]
     pool.release(buffer)
     return copies
 
@@ -290,8 +290,8 @@ class CoalescedCopy:
         One device tensor per added array, with the array's shape and dtype.
         """
         for array, start in zip(self._arrays, self._starts, strict=True):
-            room = host[start : start + array.nbytes].view(array.dtype)
-            np.copyto(room.reshape(array.shape), array)
+            view = host[start : start + array.nbytes].view(array.dtype)
+            np.copyto(view.reshape(array.shape), array)
         there = torch.empty(max(1, self.size), dtype=torch.uint8, device=device)
         there[: self.size].copy_(torch.from_numpy(host)[: self.size], non_blocking=True)
         return [

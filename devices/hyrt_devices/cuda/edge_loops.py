@@ -61,14 +61,19 @@ class CudaLoops:
         return -(-num_rows // cut_of(loop, self._lanes).grain)
 
     def __call__(
-        self, loop: EdgeLoop, call: LoopCall, given: Mapping[str, torch.Tensor], num_rows: int, first: int = 0
+        self,
+        loop: EdgeLoop,
+        call: LoopCall,
+        tensors: Mapping[str, torch.Tensor],
+        num_rows: int,
+        first: int = 0,
     ) -> None:
         if not num_rows:
             return
         built = self._built.get((loop, call)) or self._build(loop, call)
         numbers = {"num_rows": np.int32(num_rows), "first_source": np.int32(first)}
         arguments: list[Argument] = [
-            numbers[name] if name in numbers else given[name] for name in built.kernel.arguments
+            numbers[name] if name in numbers else tensors[name] for name in built.kernel.arguments
         ]
         shape = (built.cut.lanes, _THREADS // built.cut.lanes)
         items = self.num_totals(loop, num_rows)
@@ -99,7 +104,7 @@ class TorchLoopDevice:
         The compiled edge loops of the device.
     free
         Function that returns the number of bytes that loops may use.
-    hear
+    report_times
         Callback that receives the times of copies and computations after they have finished.
     """
 
@@ -110,13 +115,13 @@ class TorchLoopDevice:
         stream: Any,
         loops: CudaLoops,
         free: Callable[[], int],
-        hear: Callable[[ChunkTimes], None],
+        report_times: Callable[[ChunkTimes], None],
     ) -> None:
         self.name = name
         self.reads_in_place = False
         self._driver = driver
         self._stream = stream
-        self._hear = hear
+        self._report_times = report_times
         self._times = ChunkTimes(driver)
         # Spans of copies and computations since `reset_stats`.
         self._copied: list[tuple[float, float]] = []
@@ -168,7 +173,7 @@ class TorchLoopDevice:
         self._computed.clear()
 
     def report_trace(self) -> None:
-        self._hear(self._times)
+        self._report_times(self._times)
         copied, computed = self._times.seconds()
         self._copied += copied
         self._computed += computed

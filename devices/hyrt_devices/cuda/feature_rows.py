@@ -86,10 +86,10 @@ class RowTensors:
         places
             [n] int32 location of each row, as in `CachedRows.slots`.
         """
-        is_here, kept_at = places >= 0, places.clamp(min=0)
+        is_here, cache_slots = places >= 0, places.clamp(min=0)
 
-        def of_both(kept: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-            here = kept.index_select(0, kept_at)
+        def of_both(cached: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+            here = cached.index_select(0, cache_slots)
             if not len(other):
                 return here
             # Gather for all n places: selecting only the sent rows would require a device synchronization.
@@ -200,8 +200,8 @@ class RowKernels:
         if aggregation.reduce == "max":
             program.launch("aggregate_rows_max", block.num_dst, ROWS, [*edges, out, *shape])
         else:
-            row, source, own, edge = tensor_scales(aggregation, block, torch.float32)
-            arguments = [*edges, row, source, edge, own, out, *shape]
+            row, source, self_loop, edge = tensor_scales(aggregation, block, torch.float32)
+            arguments = [*edges, row, source, edge, self_loop, out, *shape]
             program.launch("aggregate_rows", block.num_dst, ROWS, arguments)
         return out
 
@@ -214,12 +214,12 @@ class RowKernels:
 
 def _arrays(rows: SentRows) -> list[Argument]:
     """Return the arguments of `row_of` in rows.cu, followed by the column scales."""
-    kept = rows.cached
+    cached = rows.cached
     return [
         rows.sent.codes,
         rows.sent.row_scales,
-        None if kept is None else kept.codes,
-        None if kept is None else kept.row_scales,
+        None if cached is None else cached.codes,
+        None if cached is None else cached.row_scales,
         rows.places,
         rows.sent.column_scales,
     ]
@@ -238,11 +238,11 @@ def upload(driver: Driver, pool: BufferPool, stream: Any, values: NDArray[Any]) 
         per_piece = max(1, _PIECE_BYTES // max(1, rows.nbytes // max(1, len(rows))))
         for start in range(0, len(rows), per_piece):
             piece = rows[start : start + per_piece]
-            room = pool.take(piece.shape, rows.dtype)
-            np.copyto(room, piece)
-            out[start : start + per_piece].copy_(torch.from_numpy(room), non_blocking=True)
+            buffer = pool.take(piece.shape, rows.dtype)
+            np.copyto(buffer, piece)
+            out[start : start + per_piece].copy_(torch.from_numpy(buffer), non_blocking=True)
             driver.wait(driver.mark(stream))
-            pool.release(room)
+            pool.release(buffer)
     return out.view(torch.float16) if halves else out
 
 

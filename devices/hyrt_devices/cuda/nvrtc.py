@@ -77,9 +77,9 @@ def _by_nvrtc(file: str, source: str, options: list[str], capability: int) -> by
         (status,) = nvrtc.nvrtcCompileProgram(program, len(words), words)
         log = bytes(checked(nvrtc.nvrtcGetProgramLogSize(program)))
         checked(nvrtc.nvrtcGetProgramLog(program, log))
-        told = log.rstrip(b"\0").decode(errors="replace").strip()
+        message = log.rstrip(b"\0").decode(errors="replace").strip()
         if status:
-            raise RuntimeError(f"NVRTC cannot compile {file} for {target}: {status.name}: {told}")
+            raise RuntimeError(f"NVRTC cannot compile {file} for {target}: {status.name}: {message}")
         size, get = (
             (nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
             if is_code

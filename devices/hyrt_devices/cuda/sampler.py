@@ -61,14 +61,14 @@ class ReadableTopology:
     ) -> None:
         self._launcher = launcher
         self._mapped: list[NDArray[Any]] = []
-        self._kept: list[torch.Tensor] = []
+        self._resident: list[torch.Tensor] = []
         self.nbytes = 0
         self.index_type = c_type(graph.topology.indices.dtype)
         arrays = (graph.topology.indptr, graph.topology.indices)
         if resident:
-            self._kept = [upload(driver, pool, stream, array) for array in arrays]
+            self._resident = [upload(driver, pool, stream, array) for array in arrays]
             self.nbytes = sum(array.nbytes for array in arrays)
-            self.arguments: list[Argument] = list(self._kept)
+            self.arguments: list[Argument] = list(self._resident)
             return
         self.arguments = []
         for array in arrays:
@@ -80,7 +80,7 @@ class ReadableTopology:
             self.arguments.append(address)
 
     def close(self) -> None:
-        self._kept, self.arguments, self.nbytes = [], [], 0
+        self._resident, self.arguments, self.nbytes = [], [], 0
         while self._mapped:
             self._launcher.unmap_host(self._mapped.pop())
 
@@ -115,12 +115,12 @@ class CudaSampler:
         # One hop at a time: the table of first occurrences is shared.
         self._lock = threading.Lock()
         self._first: torch.Tensor | None = None
-        self._hear: QueueListener | None = None
+        self._listener: QueueListener | None = None
         self._timeline: Timeline | None = None
 
-    def trace(self, hear: QueueListener, timeline: Timeline) -> None:
+    def trace(self, listener: QueueListener, timeline: Timeline) -> None:
         """Report the sampling time of each hop from now on, as `sample`."""
-        self._hear, self._timeline = hear, timeline
+        self._listener, self._timeline = listener, timeline
 
     @property
     def nbytes(self) -> int:
@@ -152,13 +152,13 @@ class CudaSampler:
     def _draw_traced(
         self, timeline: Timeline, vertices: Ids, fanout: int, key: np.uint64, relabel: bool
     ) -> Hop:
-        begun = self._driver.mark(self._stream)
+        start = self._driver.mark(self._stream)
         hop = self._draw(vertices, fanout, key, relabel)
-        ended = self._driver.mark(self._stream)
+        end = self._driver.mark(self._stream)
         # The samples are already on the host, so this wait is short.
-        self._driver.wait(ended)
-        assert self._hear is not None
-        self._hear("sample", timeline.spans([(f"draw {fanout} each", begun, ended)]))
+        self._driver.wait(end)
+        assert self._listener is not None
+        self._listener("sample", timeline.spans([(f"draw {fanout} each", start, end)]))
         return hop
 
     def _draw(self, vertices: Ids, fanout: int, key: np.uint64, relabel: bool) -> Hop:
@@ -210,8 +210,8 @@ class CudaSampler:
             self._first = torch.full((self._num_vertices,), _UNMET, dtype=torch.int32, device=vertices.device)
         first = self._first
         sizes = [np.int64(num), np.int64(edges)]
-        met: list[Argument] = [vertices, sizes[0], neighbors, sizes[1], first]
-        self._program.launch("meet", num + edges, THREADS, met)
+        arguments: list[Argument] = [vertices, sizes[0], neighbors, sizes[1], first]
+        self._program.launch("meet", num + edges, THREADS, arguments)
         is_new = torch.empty(edges, dtype=torch.int32, device=vertices.device)
         self._program.launch("mark_new", edges, THREADS, [neighbors, *sizes, first, is_new])
         rank = is_new.cumsum(0, dtype=torch.int32)

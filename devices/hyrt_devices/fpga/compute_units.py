@@ -35,10 +35,10 @@ class Queue:
         import pyopencl as cl
 
         self._cl = cl
-        wanted: Any = cl.command_queue_properties
-        properties = wanted.PROFILING_ENABLE | wanted.OUT_OF_ORDER_EXEC_MODE_ENABLE
+        flags: Any = cl.command_queue_properties
+        properties = flags.PROFILING_ENABLE | flags.OUT_OF_ORDER_EXEC_MODE_ENABLE
         self._queue: Any = cl.CommandQueue(context, device=device, properties=properties)
-        self._kept: list[tuple[Any, Any]] = []
+        self._pending: list[tuple[Any, Any]] = []
 
     def to_device(self, buffers: Sequence[Any]) -> Any:
         """Migrate buffers that the host wrote to the device, and return the event."""
@@ -69,8 +69,10 @@ class Queue:
 
     def _keep(self, event: Any, objects: Any) -> Any:
         complete = self._cl.command_execution_status.COMPLETE
-        self._kept = [kept for kept in self._kept if kept[0].command_execution_status > complete]
-        self._kept.append((event, objects))
+        self._pending = [
+            command for command in self._pending if command[0].command_execution_status > complete
+        ]
+        self._pending.append((event, objects))
         return event
 
     def flush(self) -> None:
@@ -97,11 +99,11 @@ class Queue:
 
     def settle(self) -> None:
         """Wait for all commands, including failed ones, and drop the references to their buffers."""
-        kept, self._kept = self._kept, []
-        if kept:
+        pending, self._pending = self._pending, []
+        if pending:
             with suppress(self._cl.Error):
                 self._queue.flush()
-        for event, _ in kept:
+        for event, _ in pending:
             # Errors have already been raised by the calls that they occurred in.
             with suppress(self._cl.Error):
                 event.wait()
@@ -392,7 +394,7 @@ class ComputeUnits:
         slots = {**task.slots, WEIGHTS: unit.weights, GRADIENTS: output.gradients, RESULTS: output.results}
         buffers = [slots[argument].buffer for argument in range(len(slots))]
         launch = self._queue.launch(unit.kernel, buffers, [*task.events, *unit.brought, *unit.launched])
-        back = self._queue.to_host([output.gradients.buffer, output.results.buffer], [launch])
+        fetched = self._queue.to_host([output.gradients.buffer, output.results.buffer], [launch])
         self._queue.flush()
         unit.launched = [launch]
-        return _InFlightLaunch(task.unit, launch, back, output)
+        return _InFlightLaunch(task.unit, launch, fetched, output)

@@ -128,7 +128,7 @@ class FpgaCsimDevice(ExplainsMissing, Traceable):
         self._used_bytes = 0
         self._lock = threading.Lock()
         self._simulator = Simulator(self._design)
-        self._hear: QueueListener | None = None
+        self._listener: QueueListener | None = None
         self._model: ModelDescription | None = None
         self._layout: WeightLayout | None = None
         self._weights: NDArray[np.float32] = np.empty(0, np.float32)
@@ -171,9 +171,9 @@ class FpgaCsimDevice(ExplainsMissing, Traceable):
             self._model, self._layout = model_words, layout
         self.update(parameters)
 
-    def trace(self, hear: QueueListener) -> None:
+    def trace(self, listener: QueueListener) -> None:
         """Report modelled spans of the card's link and trainer, on a virtual clock, labelled as modelled."""
-        self._hear = hear
+        self._listener = listener
 
     def transfer(self, batch: MiniBatch) -> _Staged:
         with self._health.terminal("transfer"):
@@ -222,9 +222,9 @@ class FpgaCsimDevice(ExplainsMissing, Traceable):
 
     def _report_times(self, queue: str, name: str, seconds: float) -> None:
         """Report a span of modelled length that ends now, at the end of the simulation."""
-        if self._hear is not None:
+        if self._listener is not None:
             now = time.perf_counter_ns()
-            self._hear(queue, [(name, now - round(seconds * 1e9), now)])
+            self._listener(queue, [(name, now - round(seconds * 1e9), now)])
 
     def update(self, parameters: Sequence[torch.Tensor]) -> None:
         with self._health.terminal("update"):
@@ -239,11 +239,11 @@ class FpgaCsimDevice(ExplainsMissing, Traceable):
     def _take(self, size_bytes: int, purpose: str, *, is_model: bool = False) -> None:
         with self._lock:
             if self._used_bytes + size_bytes > self._limit_bytes:
-                kept = 0 if self._layout is None else _weight_bytes(self._layout)
+                resident_bytes = 0 if self._layout is None else _weight_bytes(self._layout)
                 raise DeviceOutOfMemoryError(
                     f"{self.info.name} is out of memory: no room for {purpose}, {format_bytes(size_bytes)}, "
                     f"{format_bytes(self._used_bytes)} in use of {format_bytes(self._limit_bytes)}: "
-                    f"{remedy(size_bytes if is_model else 0, kept, self._limit_bytes)}"
+                    f"{remedy(size_bytes if is_model else 0, resident_bytes, self._limit_bytes)}"
                 )
             self._used_bytes += size_bytes
 
@@ -262,13 +262,13 @@ def _info(card: SimulatedCard) -> DeviceInfo:
     macs = design.mac_rows * design.mac_cols
     arena_bytes = design.pes * design.arena_words * 64
     uram = estimate_resources(modelled, design.arena_words).fractions_of(part)["uram"]
-    told = "reported" if card.reported else "assumed"
+    clock_source = "reported" if card.reported else "assumed"
     return DeviceInfo(
         kind="fpga-csim",
         index=0,
         description=f"simulated {part.name.upper()}: HLS kernels in C simulation on the host, {design.pes} "
         f"PEs, {macs} MACs, {format_bytes(arena_bytes)} on chip ({uram:.0%} of its UltraRAM), times of the "
-        f"cycle model at {modelled.clock_hz / 1e6:.0f} MHz ({told})",
+        f"cycle model at {modelled.clock_hz / 1e6:.0f} MHz ({clock_source})",
         memory_bytes=_MEMORY_BYTES,
         link="PCIe (modelled)",
         forms=("rows", "narrow"),
@@ -276,7 +276,7 @@ def _info(card: SimulatedCard) -> DeviceInfo:
             macs_per_s=macs * modelled.clock_hz / modelled.update_ii,
             memory_bytes_per_s=modelled.ddr_bytes_per_s * modelled.ddr_efficiency,
             link_bytes_per_s=LINK_BYTES_PER_S,
-            source=f"assumed: {macs} MACs x {modelled.clock_hz / 1e6:.0f} MHz ({told}), "
+            source=f"assumed: {macs} MACs x {modelled.clock_hz / 1e6:.0f} MHz ({clock_source}), "
             f"{modelled.ddr_efficiency:.0%} of {part.name.upper()}'s memory, 75 % of PCIe 3.0 x16",
         ),
         simulated=True,

@@ -66,7 +66,7 @@ class FpgaDevice(ExplainsMissing, Traceable):
         self._model: ModelDescription | None = None
         self._layout: WeightLayout | None = None
         self._units: ComputeUnits | None = None
-        self._hear: QueueListener | None = None
+        self._listener: QueueListener | None = None
         # Only if the run is traced: transfers of weights that have not been reported yet.
         self._brought: list[Command] = []
 
@@ -116,9 +116,9 @@ class FpgaDevice(ExplainsMissing, Traceable):
             self._model, self._layout = model_words, layout
         self.update(parameters)
 
-    def trace(self, hear: QueueListener) -> None:
+    def trace(self, listener: QueueListener) -> None:
         """Report the completed commands of each queue from now on: `transfers` and `launches`."""
-        self._hear = hear
+        self._listener = listener
 
     def transfer(self, batch: MiniBatch) -> StagedTasks:
         with self._health.terminal("transfer"), self._memory_errors("transfer"):
@@ -147,9 +147,9 @@ class FpgaDevice(ExplainsMissing, Traceable):
             try:
                 sums = units.run(staged.tasks)
                 seconds = {"transfer": span_s(arrived), "propagate": span_s(sums.events)}
-                if self._hear is not None:
-                    self._hear("launches", spans(sums.commands))
-                    self._hear(
+                if self._listener is not None:
+                    self._listener("launches", spans(sums.commands))
+                    self._listener(
                         "transfers", spans([*self._arrived(), *(("task", event) for event in arrived)])
                     )
             finally:
@@ -169,7 +169,7 @@ class FpgaDevice(ExplainsMissing, Traceable):
         with self._health.terminal("update"), self._memory_errors("update"):
             units, layout = self._health.loaded(self._units), self._health.loaded(self._layout)
             events = units.update(layout.pack(parameters))
-            if self._hear is not None:
+            if self._listener is not None:
                 self._brought += [("weights", event) for event in events]
 
     def _arrived(self) -> list[Command]:

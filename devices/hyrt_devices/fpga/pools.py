@@ -117,11 +117,11 @@ class BufferPools:
         slot.fresh = False
         self.slots.give(slot, slot.place)
 
-    def _explain(self, place: Any, asked: int, lent: Sequence[Slot]) -> tuple[str, str]:
-        is_kept = place.argument in self._of_the_model
-        kept = sum(slot.size for slot in lent if slot.place.argument in self._of_the_model)
-        purpose = "weights and gradients" if is_kept else ""
-        return purpose, remedy(asked if is_kept else 0, kept, self.slots.limit_bytes)
+    def _explain(self, place: Any, requested_bytes: int, lent: Sequence[Slot]) -> tuple[str, str]:
+        is_model = place.argument in self._of_the_model
+        resident_bytes = sum(slot.size for slot in lent if slot.place.argument in self._of_the_model)
+        purpose = "weights and gradients" if is_model else ""
+        return purpose, remedy(requested_bytes if is_model else 0, resident_bytes, self.slots.limit_bytes)
 
 
 def remedy(requested_bytes: int, resident_bytes: int, limit_bytes: int) -> str:

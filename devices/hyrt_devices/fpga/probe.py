@@ -126,13 +126,13 @@ def emulation() -> str:
 
 def _check_mode(xclbin: Xclbin) -> None:
     """Check that xclbin and emulation mode match, because XRT's message for a mismatch is unclear."""
-    wanted = xclbin.mode if xclbin.mode.endswith("_emu") else ""
-    given = emulation()
+    expected = xclbin.mode if xclbin.mode.endswith("_emu") else ""
+    mode = emulation()
     # `noop` accepts any xclbin.
-    if given != wanted and given != "noop":
-        remedy = f"set {_EMULATION_VARIABLE}={wanted}" if wanted else f"unset {_EMULATION_VARIABLE}"
+    if mode != expected and mode != "noop":
+        remedy = f"set {_EMULATION_VARIABLE}={expected}" if expected else f"unset {_EMULATION_VARIABLE}"
         raise DeviceUnavailableError(
-            f"{xclbin.path} is built for {xclbin.mode}, but {_EMULATION_VARIABLE} is {given or 'not set'}: "
+            f"{xclbin.path} is built for {xclbin.mode}, but {_EMULATION_VARIABLE} is {mode or 'not set'}: "
             f"{remedy}"
         )
 
@@ -140,7 +140,7 @@ def _check_mode(xclbin: Xclbin) -> None:
 def _info(index: int, device: Any, xclbin: Xclbin, units: int, design: KernelDesign) -> DeviceInfo:
     mode = emulation()
     clock_hz = xclbin.clock_hz or _CLOCK_HZ
-    told = "of the xclbin" if xclbin.clock_hz else "assumed"
+    clock_source = "of the xclbin" if xclbin.clock_hz else "assumed"
     macs = design.mac_rows * design.mac_cols
     name = device.name.strip() or xclbin.platform
     emulated = f"emulated ({mode}): " if mode else ""
@@ -157,8 +157,8 @@ def _info(index: int, device: Any, xclbin: Xclbin, units: int, design: KernelDes
             macs_per_s=units * macs * clock_hz,
             memory_bytes_per_s=_MEMORY_BYTES_PER_S,
             link_bytes_per_s=_PCIE_BYTES_PER_S,
-            source=f"assumed: {units} units x {macs} MACs x {clock_hz / 1e6:.0f} MHz ({told}); memory and "
-            "link of a U250",
+            source=f"assumed: {units} units x {macs} MACs x {clock_hz / 1e6:.0f} MHz ({clock_source}); "
+            "memory and link of a U250",
         ),
         simulated=bool(mode),
     )

@@ -83,15 +83,15 @@ def _add_self_rows(block: WeightedBlock) -> tuple[Ints, Ints, Floats]:
         return block.indptr, block.columns, block.weights
     count = block.num_dst
     starts: Ints = np.add(block.indptr, np.arange(count + 1), dtype=np.int32)
-    is_own = np.zeros(len(block.columns) + count, np.bool_)
-    is_own[starts[:-1]] = True
-    columns = np.empty(len(is_own), np.int32)
-    weights = np.ones(len(is_own), np.float32)
-    columns[is_own] = np.arange(count, dtype=np.int32)
-    columns[~is_own] = block.columns
-    weights[~is_own] = block.weights
+    is_self = np.zeros(len(block.columns) + count, np.bool_)
+    is_self[starts[:-1]] = True
+    columns = np.empty(len(is_self), np.int32)
+    weights = np.ones(len(is_self), np.float32)
+    columns[is_self] = np.arange(count, dtype=np.int32)
+    columns[~is_self] = block.columns
+    weights[~is_self] = block.weights
     if not block.concat:
-        weights[is_own] = block.self_weights
+        weights[is_self] = block.self_weights
         return starts, columns, weights
     indptr = np.empty(2 * count + 1, np.int32)
     indptr[::2] = starts
@@ -189,7 +189,7 @@ def make_task(
         at += len(forward) + len(backward)
     first, last = shapes[0], shapes[-1]
     labels = batch.labels[piece.targets].astype(np.int32)
-    given = batch.target_weights
+    target_weights = batch.target_weights
     vertices = batch.blocks[0].sources
     assert vertices is not None
     header = TaskHeader(
@@ -208,7 +208,9 @@ def make_task(
         weights=np.zeros((last.weights + last.words) * LANES, np.float32),
         labels=labels,
         target_weights=(
-            np.ones(len(labels), np.float32) if given is None else np.ascontiguousarray(given[piece.targets])
+            np.ones(len(labels), np.float32)
+            if target_weights is None
+            else np.ascontiguousarray(target_weights[piece.targets])
         ),
         vertices=(vertices if piece.sources is None else vertices[piece.sources]).astype(np.int64),
         task=encode_task(header, filled),

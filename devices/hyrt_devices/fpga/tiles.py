@@ -52,10 +52,10 @@ def lay_out(records: Sequence[LayerRecord], limits: KernelDesign) -> list[LayerR
     The records with their offsets, or the shortage.
     """
     base = row_base(limits.arena_words)
-    kept = arena_regions(records, limits.pes)
+    regions = arena_regions(records, limits.pes)
     offsets: list[dict[str, Any]] = [{} for _ in records]
     for of_rows, first, end in ((False, 0, base), (True, base, limits.arena_words)):
-        mine = [region for region in kept if region.in_row_memory == of_rows]
+        mine = [region for region in regions if region.in_row_memory == of_rows]
         places, height = min(
             (_stack(sorted(mine, key=order)) for order in _ORDERS), key=lambda stacked: stacked[1]
         )
@@ -72,12 +72,12 @@ def _stack(resident: Sequence[Region]) -> tuple[dict[tuple[int, str], int], int]
     height = 0
     for number, region in enumerate(resident):
         offset = 0
-        beside = [
+        overlapping = [
             r
             for r in resident[:number]
             if r.first_step <= region.last_step and region.first_step <= r.last_step
         ]
-        for other in sorted(beside, key=lambda r: places[r.layer, r.matrix]):
+        for other in sorted(overlapping, key=lambda r: places[r.layer, r.matrix]):
             if offset + region.words <= places[other.layer, other.matrix]:
                 break
             offset = max(offset, places[other.layer, other.matrix] + other.words)

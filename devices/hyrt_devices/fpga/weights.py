@@ -103,9 +103,9 @@ def _shape(layer: LayerDescription, below: LayerShape | None, device: str) -> La
     out_width, columns = layer.products[0].weight.shape
     parts = 2 if layer.aggregation.self_path == "concat" else 1
     if columns % parts or (below and columns // parts != below.out_width):
-        given = f" of the layer below, of {below.out_width} values" if below else ""
+        origin = f" of the layer below, of {below.out_width} values" if below else ""
         raise UnsupportedModelError(
-            f"{where}: a weight of {columns} columns does not take {parts} rows{given}: {_INSTEAD}"
+            f"{where}: a weight of {columns} columns does not take {parts} rows{origin}: {_INSTEAD}"
         )
     start = below.weights + below.words if below else 0
     return LayerShape(parts, columns // parts, out_width, start)

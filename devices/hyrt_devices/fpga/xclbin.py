@@ -29,7 +29,7 @@ MEMORIES = (0, 1, 2, 6)
 
 _MODES = {0: "hw", 1: "hw", 4: "hw_emu", 5: "sw_emu", 6: "hw_emu"}
 # An xclbin has about twenty sections, and the sections that are read here are small.
-_MOST_SECTIONS = 256
+_MAX_SECTIONS = 256
 _LARGEST_BYTES = 16 << 20
 _READ = (EMBEDDED_METADATA, MEM_TOPOLOGY, IP_LAYOUT, CLOCK_FREQ_TOPOLOGY, USER_METADATA)
 _DESIGN = ("pes", "mac_rows", "mac_cols", "arena_words")
@@ -115,7 +115,7 @@ def _read(path: Path, file: BinaryIO) -> Xclbin:
             f"{path}: the xclbin is truncated: {size_bytes} bytes of the {length} that its header "
             f"states: {_REBUILD}"
         )
-    if num_sections > _MOST_SECTIONS:
+    if num_sections > _MAX_SECTIONS:
         raise DeviceUnavailableError(
             f"{path}: the xclbin's header states {num_sections} sections: {_REBUILD}"
         )
@@ -123,19 +123,19 @@ def _read(path: Path, file: BinaryIO) -> Xclbin:
     table = file.read(num_sections * SECTION.size)
     if len(table) < num_sections * SECTION.size:
         raise DeviceUnavailableError(f"{path}: the xclbin is truncated in its table of sections: {_REBUILD}")
-    for kind, _, start, room in SECTION.iter_unpack(table):
-        if start + room > size_bytes:
+    for kind, _, start, section_bytes in SECTION.iter_unpack(table):
+        if start + section_bytes > size_bytes:
             raise DeviceUnavailableError(
-                f"{path}: section {kind} of the xclbin, {room} bytes at {start}, is beyond its end: "
+                f"{path}: section {kind} of the xclbin, {section_bytes} bytes at {start}, is beyond its end: "
                 f"{_REBUILD}"
             )
         if kind in _READ:
-            if room > _LARGEST_BYTES:
+            if section_bytes > _LARGEST_BYTES:
                 raise DeviceUnavailableError(
-                    f"{path}: section {kind} of the xclbin has {room} bytes: {_REBUILD}"
+                    f"{path}: section {kind} of the xclbin has {section_bytes} bytes: {_REBUILD}"
                 )
             file.seek(start)
-            found.setdefault(kind, file.read(room))
+            found.setdefault(kind, file.read(section_bytes))
     if EMBEDDED_METADATA not in found:
         raise DeviceUnavailableError(f"{path}: the xclbin has no section EMBEDDED_METADATA: {_REBUILD}")
     arguments, units = _kernels(path, found[EMBEDDED_METADATA])
@@ -225,17 +225,17 @@ def read_design(xclbin: Xclbin) -> KernelDesign:
     DeviceUnavailableError
         If both are missing, or a number is missing or invalid for kernels; the message names the file.
     """
-    beside = xclbin.path.with_suffix(".json")
-    where = f"{xclbin.path} (USER_METADATA)" if xclbin.user is not None else str(beside)
+    json_path = xclbin.path.with_suffix(".json")
+    where = f"{xclbin.path} (USER_METADATA)" if xclbin.user is not None else str(json_path)
     try:
-        content = beside.read_bytes() if xclbin.user is None else xclbin.user.rstrip(b"\0")
+        content = json_path.read_bytes() if xclbin.user is None else xclbin.user.rstrip(b"\0")
     except FileNotFoundError:
         raise DeviceUnavailableError(
-            f"{beside} is missing: it says how {xclbin.path.name} was built ({', '.join(_DESIGN)}). "
+            f"{json_path} is missing: it says how {xclbin.path.name} was built ({', '.join(_DESIGN)}). "
             "hyrt's Makefile writes it: copy it beside the xclbin"
         ) from None
     except OSError as error:
-        raise DeviceUnavailableError(f"{beside} cannot be read: {error.strerror or error}") from error
+        raise DeviceUnavailableError(f"{json_path} cannot be read: {error.strerror or error}") from error
     try:
         values: Any = json.loads(content)
     except ValueError as error:

@@ -123,7 +123,7 @@ class OpenclDevice(
         # None if the device computes the objective.
         self._host_objective: Objective | None = None
         self._labels: TargetKind = "classes"
-        self._hear: QueueListener | None = None
+        self._listener: QueueListener | None = None
         self._replica: Replica | None = None
         self._stager: Stager | None = None
         # None if a full graph is divided into chunks only when it does not fit.
@@ -234,7 +234,7 @@ class OpenclDevice(
         return OpenclLoops(
             *(self._programs, self._tuning, self._memory, self._compute),
             errors=lambda: self._memory_errors("propagate"),
-            hear=self._report_times,
+            report_times=self._report_times,
         )
 
     def sampler(self, graph: Graph) -> HopSampler | None:
@@ -262,17 +262,17 @@ class OpenclDevice(
         with self._health.terminal("keep_rows"):
             replica, stager = self._health.loaded(self._replica), self._health.loaded(self._stager)
             with self._memory_errors("keep_rows"):
-                replica.kept = DeviceFeatureCache(self._memory, self._copies, count, pieces)
-            stager.kept_rows = count
+                replica.feature_cache = DeviceFeatureCache(self._memory, self._copies, count, pieces)
+            stager.num_cached_rows = count
 
-    def trace(self, hear: QueueListener) -> None:
+    def trace(self, listener: QueueListener) -> None:
         """Report the completed commands of each queue from now on: `copies`, `compute` and `sample`.
 
         Copies of a full graph in chunks are reported as `copy in` and `copy out`.
         """
-        self._hear = hear
+        self._listener = listener
         for sampler in self._samplers:
-            sampler.hear = hear
+            sampler.listener = listener
 
     def transfer(self, batch: MiniBatch) -> StagedBatch | StagedChunks | MiniBatch:
         with self._health.terminal("transfer"):
@@ -323,9 +323,9 @@ class OpenclDevice(
                 "transfer": span_s(staged.events),
                 "propagate": span_s([event for _, event in ran]),
             }
-            if self._hear is not None:
-                self._hear("compute", spans([*updates, *ran]))
-                self._hear("copies", spans([("copy", event) for event in staged.events]))
+            if self._listener is not None:
+                self._listener("compute", spans([*updates, *ran]))
+                self._listener("copies", spans([("copy", event) for event in staged.events]))
         finally:
             self._compute.wait_for(())
             staged.release()
@@ -344,8 +344,8 @@ class OpenclDevice(
         batch, updates = staged.batch, self._compute.taken()
         if self._chunks is None:
             options = self._chunk_options or ChunkOptions()
-            room = self._chunk_memory_of(options.in_flight)
-            self._chunks = ChunkSteps(room, self._replica, options, self._budget, self._keeper)
+            memory = self._chunk_memory_of(options.in_flight)
+            self._chunks = ChunkSteps(memory, self._replica, options, self._budget, self._keeper)
         try:
             loss_sum, counts, gradients = self._chunks.run(batch, self._host_objective)
             chunks = self._chunks.figures()
@@ -376,10 +376,10 @@ class OpenclDevice(
 
     def _report_times(self, report: list[Span]) -> None:
         """Report completed commands, with one track per copy direction to show the bottleneck."""
-        if self._hear is not None:
+        if self._listener is not None:
             for track in ("copy in", "copy out"):
-                self._hear(track, [span for span in report if span[0].startswith(track)])
-            self._hear("compute", [span for span in report if not span[0].startswith("copy ")])
+                self._listener(track, [span for span in report if span[0].startswith(track)])
+            self._listener("compute", [span for span in report if not span[0].startswith("copy ")])
 
     def _release_chunks(self) -> None:
         chunks, self._chunks = self._chunks, None

@@ -36,7 +36,7 @@ class OpenclLoops:
         The queue for all copies and launches.
     errors
         Returns a context manager that turns the driver's out-of-memory errors into DeviceOutOfMemoryError.
-    hear
+    report_times
         Receives the spans of the completed commands.
     """
 
@@ -47,7 +47,7 @@ class OpenclLoops:
         memory: DeviceMemory,
         queue: Launcher,
         errors: Callable[[], AbstractContextManager[None]],
-        hear: Callable[[list[Span]], None],
+        report_times: Callable[[list[Span]], None],
     ) -> None:
         self.name = memory.buffers.name
         self.reads_in_place = memory.zero_copy
@@ -56,7 +56,7 @@ class OpenclLoops:
         self._memory = memory
         self._queue = queue
         self._errors = errors
-        self._hear = hear
+        self._report_times = report_times
         # (start, end) of copies and of kernels, in seconds.
         self._copied: list[tuple[float, float]] = []
         self._computed: list[tuple[float, float]] = []
@@ -64,7 +64,7 @@ class OpenclLoops:
         # Buffers over host arrays; the device reads the array in place until its buffer is released.
         self._wrapped: dict[int, tuple[Any, Array]] = {}
         # Other host arrays that the device may still read.
-        self._kept: list[Array] = []
+        self._host_arrays: list[Array] = []
         self._built: dict[tuple[EdgeLoop, LoopCall], tuple[CKernel, Any]] = {}
 
     def free_bytes(self) -> int:
@@ -75,7 +75,7 @@ class OpenclLoops:
             buffer = self._memory.wrap(array)
             self._wrapped[id(buffer)] = buffer, array
             return buffer
-        self._kept.append(array)
+        self._host_arrays.append(array)
         buffer = self._take(array.nbytes)
         if array.size:
             self._queue.write(buffer, array)
@@ -95,7 +95,7 @@ class OpenclLoops:
             wrapped = self._wrapped.pop(id(buffer), None)
             if wrapped is not None:
                 # Queued commands may still read the array.
-                self._kept.append(wrapped[1])
+                self._host_arrays.append(wrapped[1])
 
     def num_totals(self, loop: EdgeLoop, num_rows: int) -> int:
         return ceil_div(num_rows, self._cut(loop).grain)
@@ -123,7 +123,7 @@ class OpenclLoops:
         ran = spans(self._queue.taken())
         for name, begin, end in ran:
             (self._copied if name.startswith("copy ") else self._computed).append((begin * 1e-9, end * 1e-9))
-        self._hear(ran)
+        self._report_times(ran)
 
     def stats(self) -> ChunkStats:
         return ChunkStats.from_spans(0, 0, self._copied, self._computed)
@@ -133,7 +133,7 @@ class OpenclLoops:
 
     def finish(self) -> None:
         self._queue.finish()
-        self._kept.clear()
+        self._host_arrays.clear()
 
     def release(self) -> None:
         self.finish()

@@ -100,10 +100,10 @@ class DeviceFeatureCache:
             raise
 
     def _write(self, queue: Launcher, start: int, piece: Rows) -> None:
-        narrow = piece if isinstance(piece, QuantizedRows) else None
+        quantized = piece if isinstance(piece, QuantizedRows) else None
         codes = np.ascontiguousarray(piece.codes if isinstance(piece, QuantizedRows) else piece)
         if self._rows is None:
-            row_format: RowFormat = FLOAT32 if narrow is None else narrow.format
+            row_format: RowFormat = FLOAT32 if quantized is None else quantized.format
             width = codes.shape[1]
             self._rows = StagedRows(
                 self._lease.take(self.count * width * codes.itemsize, exact=True),
@@ -111,8 +111,8 @@ class DeviceFeatureCache:
                 self._lease.take(4 * self.count, exact=True) if row_format.scales == "row" else None,
             )
         queue.write(self._rows.codes, codes, blocking=True, offset=start * codes[:1].nbytes)
-        if narrow is not None and narrow.row_scales is not None:
-            queue.write(self._rows.row_scales, narrow.row_scales, blocking=True, offset=4 * start)
+        if quantized is not None and quantized.row_scales is not None:
+            queue.write(self._rows.row_scales, quantized.row_scales, blocking=True, offset=4 * start)
         # The times of these copies are not reported.
         queue.taken()
 
@@ -122,7 +122,7 @@ class DeviceFeatureCache:
         tuning: Tuning,
         queue: Launcher,
         lease: Lease,
-        given: CachedOnDevice,
+        inputs: CachedOnDevice,
         sizes: tuple[int, int],
     ) -> StagedRows:
         """Join cached and transferred rows into the input rows of a mini-batch, as float32.
@@ -133,28 +133,28 @@ class DeviceFeatureCache:
             The programs, kernel sizes and queue of the device.
         lease
             The lease that allocates the buffer.
-        given
+        inputs
             The slots of the rows, and the rows that were transferred.
         sizes
             Number of rows, and number of columns.
         """
-        kept, sent, (count, width) = self._rows, given.sent, sizes
-        assert kept is not None
+        cached, sent, (count, width) = self._rows, inputs.sent, sizes
+        assert cached is not None
         words = {
             "VEC": vector_of(tuning, width),
             "WIDTH": width,
             "ITEMS": tuning.items,
             "GRAIN": tuning.grain,
         }
-        kernel = programs.kernel("join", "join", {**words, **code_words(kept.format)})
+        kernel = programs.kernel("join", "join", {**words, **code_words(cached.format)})
         out = lease.floats(count, width)
         items = ceil_div(ceil_div(count, tuning.grain), tuning.items)
         queue.launch(
             kernel,
             (items,),
             (tuning.items,),
-            given.places,
-            *(kept.codes, kept.row_scales, sent.codes, sent.row_scales, sent.column_scales, out, count),
+            inputs.places,
+            *(cached.codes, cached.row_scales, sent.codes, sent.row_scales, sent.column_scales, out, count),
         )
         return StagedRows(out)
 

@@ -119,21 +119,21 @@ class VectorMatmul:
         self._pack = programs.kernel("sizeless", "pack", sizeless(tuning))
         self._panels = lease.floats(ceil_div(n, tuning.panel), k, tuning.panel)
         self._reduction = _Reduction(programs, tuning, shape)
-        self._backward = self._turned_panels = None
+        self._backward = self._transposed_panels = None
         if shape.transposed:
             backward = {
                 **_constants(tuning, n, k, bias=False, relu=False, masked=shape.masked),
                 **more,
             }
             self._backward = programs.kernel("product_vector", "product", backward)
-            self._turned_panels = lease.floats(ceil_div(k, tuning.panel), n, tuning.panel)
+            self._transposed_panels = lease.floats(ceil_div(k, tuning.panel), n, tuning.panel)
 
     def pack(self, queue: Launcher, parameters: Any) -> None:
         """Pack new weights into the panels that the kernels read."""
         k, n, at = self.shape.k, self.shape.n, self.shape.weight_at
         jobs = [(self._panels, k, n, 1, k)]
-        if self._turned_panels is not None:
-            jobs.append((self._turned_panels, n, k, k, 1))
+        if self._transposed_panels is not None:
+            jobs.append((self._transposed_panels, n, k, k, 1))
         for panels, rows, columns, row_step, column_step in jobs:
             blocks = ceil_div(ceil_div(rows, self._tuning.weight_block), self._tuning.items)
             queue.launch(
@@ -157,7 +157,7 @@ class VectorMatmul:
     ) -> None:
         """Compute out = grad W, then apply the gradient of the ReLU that produced the rows."""
         groups = self._groups(self.shape.k, rows)
-        args = (grad, self._turned_panels, None, -1, activated, _ONE, out, rows)
+        args = (grad, self._transposed_panels, None, -1, activated, _ONE, out, rows)
         queue.launch(self._backward, groups, (1, 1), *args)
 
     def weights(

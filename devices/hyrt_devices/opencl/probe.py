@@ -25,8 +25,8 @@ def survey() -> DiscoveryResult[FoundDevice]:
     Sorted by type (GPUs, accelerators, CPUs), then by platform and name.
     """
     ensure_driver_cache()
-    if why := pyopencl_problem():
-        return DiscoveryResult([], [why])
+    if problem := pyopencl_problem():
+        return DiscoveryResult([], [problem])
     # PoCL starts its threads and loads its compiler in the first call.
     with preserve_signal_handlers():
         return _survey()

@@ -16,7 +16,7 @@ _Key = tuple[str, frozenset[tuple[str, int | str]]]
 # Number of attempts to build a program.
 _TRIES = 3
 # Maximum number of cached programs; a run has about twelve, and the oldest program is evicted.
-_MOST_BUILT = 128
+_MAX_PROGRAMS = 128
 # Source files in `kernels/` of each program.
 _FILES = {
     "aggregate": ("vectors", "codes", "aggregate"),
@@ -65,7 +65,7 @@ class Programs:
         with self._lock:
             if key not in self._built:
                 self._built[key] = build()
-                if len(self._built) > _MOST_BUILT:
+                if len(self._built) > _MAX_PROGRAMS:
                     del self._built[next(iter(self._built))]
             return self._built[key]
 

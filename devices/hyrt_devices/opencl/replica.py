@@ -61,7 +61,7 @@ class Replica:
         self._tuning = tuning
         self._memory = memory
         self._lease = Lease(memory)
-        self.kept: DeviceFeatureCache | None = None
+        self.feature_cache: DeviceFeatureCache | None = None
         """Feature cache of the device; None without a cache."""
         self._shapes = [tuple(p.shape) for p in parameters]
         sizes = [p.numel() for p in parameters]
@@ -155,8 +155,8 @@ class Replica:
     def release(self) -> None:
         """Release weights, gradients and cached rows."""
         self._lease.release()
-        if self.kept is not None:
-            self.kept.release()
+        if self.feature_cache is not None:
+            self.feature_cache.release()
 
     def run(
         self, queue: Launcher, staged: StagedBatch, objective: Objective | None = None
@@ -226,19 +226,21 @@ class Replica:
         self, queue: Launcher, lease: Lease, staged: StagedBatch
     ) -> tuple[list[Any], list[list[Any]]]:
         """Return each layer's combined input, and the results of its products, the last one after dropout."""
-        given = staged.inputs
-        assert given is not None
+        input_rows = staged.inputs
+        assert input_rows is not None
         sizes = staged.blocks[0].num_src, self.row_width
-        if isinstance(given, CachedOnDevice):
-            assert self.kept is not None
-            given = self.kept.joined(self._programs, self._tuning, queue, lease, given, sizes)
+        if isinstance(input_rows, CachedOnDevice):
+            assert self.feature_cache is not None
+            input_rows = self.feature_cache.joined(
+                self._programs, self._tuning, queue, lease, input_rows, sizes
+            )
         if self.model.input_dropout:
             block = staged.blocks[0]
-            whole = widened(self._programs, self._tuning, queue, lease, given, sizes)
-            given = StagedRows(lease.floats(*sizes))
+            whole = widened(self._programs, self._tuning, queue, lease, input_rows, sizes)
+            input_rows = StagedRows(lease.floats(*sizes))
             rate = self.model.input_dropout
-            self._dropout(queue, whole, given.codes, staged.sources, block, 0, rate, sizes)
-        rows = given.codes
+            self._dropout(queue, whole, input_rows.codes, staged.sources, block, 0, rate, sizes)
+        rows = input_rows.codes
         inputs: list[Any] = []
         outputs: list[list[Any]] = []
         for i, (block, products) in enumerate(zip(staged.blocks, self.products, strict=True)):
@@ -246,7 +248,7 @@ class Replica:
                 combined = rows
             else:
                 combined = lease.floats(block.num_dst, products[0].shape.k)
-                self._aggregations[i].forward(queue, block, StagedRows(rows) if i else given, combined)
+                self._aggregations[i].forward(queue, block, StagedRows(rows) if i else input_rows, combined)
             inputs.append(combined)
             results: list[Any] = []
             rows = combined

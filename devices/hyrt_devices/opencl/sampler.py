@@ -50,13 +50,13 @@ class OpenclSampler:
         self._tuning = tuning
         self._memory = memory
         self._queue = launcher
-        self.hear: QueueListener | None = None
+        self.listener: QueueListener | None = None
         """Called with the spans of completed commands if the run is traced."""
         self._graph = graph
         self._lease = Lease(memory)
         self._kernels: dict[np.dtype[Any], Any] = {}
         indices = np.ascontiguousarray(graph.topology.indices)
-        self._kept = [graph.topology.indptr, indices]
+        self._host_arrays = [graph.topology.indptr, indices]
         self._indptr = self._indices = None
         try:
             self._indptr = self._lease.place(self._queue, graph.topology.indptr)
@@ -89,7 +89,7 @@ class OpenclSampler:
             if kernel is None:
                 words: dict[str, int | str] = {
                     "ID": _TYPES[vertices.dtype],
-                    "EDGE_ID": _TYPES[self._kept[1].dtype],
+                    "EDGE_ID": _TYPES[self._host_arrays[1].dtype],
                     "FLOYD_LIMIT": FLOYD_LIMIT,
                     "GRAIN": self._tuning.grain,
                     "ITEMS": self._tuning.items,
@@ -110,8 +110,8 @@ class OpenclSampler:
                 finally:
                     self._queue.finish()
                     ran = self._queue.taken()
-                if self.hear is not None:
-                    self.hear("sample", spans(ran))
+                if self.listener is not None:
+                    self.listener("sample", spans(ran))
         return Hop(degrees, offsets, neighbors)
 
     def close(self) -> None:

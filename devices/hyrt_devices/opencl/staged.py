@@ -188,7 +188,7 @@ class Stager:
         self._aggregated_width, self._row_width = widths
         self._num_classes = num_classes
         self._resident: StagedGraph | None = None
-        self.kept_rows = 0
+        self.num_cached_rows = 0
         """Number of rows in the device's feature cache."""
 
     def forget(self) -> None:
@@ -238,7 +238,7 @@ class Stager:
             row_width=self._row_width,
             aggregated_width=self._aggregated_width,
             quantized=True,
-            cached_rows=self.kept_rows,
+            cached_rows=self.num_cached_rows,
         )
         staged.aggregated = isinstance(batch.inputs, AggregatedFeatures)
         if staged.aggregated and self._model.input_dropout:
@@ -310,12 +310,12 @@ class Stager:
                 shared[id(array)] = array, self._place(staged, array, dtype)
             return shared[id(array)][1]
 
-        def factors_of(what: Aggregation) -> Scales:
+        def factors_of(aggregation: Aggregation) -> Scales:
             if shared is None:
-                return compute_scales(what, block, np.dtype(np.float32))
-            if what not in shared:
-                shared[what] = compute_scales(what, block, np.dtype(np.float32))
-            found: Scales = shared[what]
+                return compute_scales(aggregation, block, np.dtype(np.float32))
+            if aggregation not in shared:
+                shared[aggregation] = compute_scales(aggregation, block, np.dtype(np.float32))
+            found: Scales = shared[aggregation]
             return found
 
         if layer.dropout:
@@ -333,11 +333,11 @@ class Stager:
         if factors.edge is not None:
             out.weights = place(staged, factors.edge, np.float32)
         if i > 0:
-            turned = block.transposed()
-            out.transposed_indptr = place(staged, turned.indptr, np.int32)
-            out.transposed_rows = place(staged, turned.rows, np.int32)
+            transposed = block.transposed()
+            out.transposed_indptr = place(staged, transposed.indptr, np.int32)
+            out.transposed_rows = place(staged, transposed.rows, np.int32)
             if factors.edge is not None:
-                out.transposed_edges = place(staged, turned.edges, np.int32)
+                out.transposed_edges = place(staged, transposed.edges, np.int32)
         return out
 
     def _place(self, staged: StagedBatch, array: NDArray[Any], dtype: DTypeLike) -> Any:

@@ -58,13 +58,15 @@ def input_values(
         batch.inputs.check(first.num_src, cached_rows, row_width)
         return batch.inputs
     if isinstance(batch.inputs, AggregatedFeatures) and aggregated_width is not None:
-        wanted, values = (first.num_dst, aggregated_width), batch.inputs.values
+        expected, values = (first.num_dst, aggregated_width), batch.inputs.values
     elif isinstance(batch.inputs, torch.Tensor):
-        wanted, values = (first.num_src, row_width), batch.inputs
+        expected, values = (first.num_src, row_width), batch.inputs
     else:
         raise TypeError(f"inputs are {type(batch.inputs).__name__}, but this device takes rows")
-    if tuple(values.shape) != wanted or values.dtype != torch.float32:
-        raise ValueError(f"inputs are {values.dtype} of shape {tuple(values.shape)}, not float32 of {wanted}")
+    if tuple(values.shape) != expected or values.dtype != torch.float32:
+        raise ValueError(
+            f"inputs are {values.dtype} of shape {tuple(values.shape)}, not float32 of {expected}"
+        )
     return values
 
 

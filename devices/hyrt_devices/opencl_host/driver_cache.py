@@ -100,7 +100,7 @@ def _is_complete(content: bytes) -> bool:
 
 
 # Room for the kernels of a few runs and for temporary files of the compiler.
-_LEAST_BYTES = 16 << 20
+_MIN_BYTES = 16 << 20
 
 
 def ensure_driver_cache() -> None:
@@ -111,32 +111,35 @@ def ensure_driver_cache() -> None:
     """
     if _unusable(user_cache_dir()):
         os.environ.setdefault("PYOPENCL_NO_CACHE", "true")
-    own = _folder()
-    why = _unusable(own)
-    if not why:
-        if remove_damaged(own):
+    cache_folder = _folder()
+    problem = _unusable(cache_folder)
+    if not problem:
+        if remove_damaged(cache_folder):
             warn_user(
-                f"compiled OpenCL kernels in {own} are damaged: they are compiled again", MachineWarning
+                f"compiled OpenCL kernels in {cache_folder} are damaged: they are compiled again",
+                MachineWarning,
             )
         atexit.unregister(save_checksums)
-        atexit.register(save_checksums, own)
-    if not why or "POCL_CACHE_DIR" in os.environ:
+        atexit.register(save_checksums, cache_folder)
+    if not problem or "POCL_CACHE_DIR" in os.environ:
         return
     folder = tempfile.mkdtemp(prefix="hyrt-opencl-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["POCL_CACHE_DIR"] = folder
     warn_user(
-        f"{own}, where PoCL keeps compiled OpenCL kernels, {why}, so every process compiles them again: mend "
-        "that, or set POCL_CACHE_DIR to another folder",
+        f"{cache_folder}, where PoCL keeps compiled OpenCL kernels, {problem}, so every process compiles "
+        "them again: mend that, or set POCL_CACHE_DIR to another folder",
         MachineWarning,
     )
 
 
 def driver_cache_problem() -> str:
     """Return why PoCL's cache is unusable, with the remedy; empty if the cache is usable."""
-    own = _folder()
-    why = _unusable(own)
-    return why and f"{own}, where PoCL keeps compiled kernels, {why}: set POCL_CACHE_DIR to another folder"
+    cache_folder = _folder()
+    problem = _unusable(cache_folder)
+    return problem and (
+        f"{cache_folder}, where PoCL keeps compiled kernels, {problem}: set POCL_CACHE_DIR to another folder"
+    )
 
 
 def _folder() -> Path:
@@ -155,4 +158,4 @@ def _unusable(folder: Path) -> str:
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
         return "cannot be written"
     free = shutil.disk_usage(folder).free
-    return f"has {format_bytes(free)} left" if free < _LEAST_BYTES else ""
+    return f"has {format_bytes(free)} left" if free < _MIN_BYTES else ""

@@ -14,7 +14,8 @@ Command = tuple[Any, Any]
 def spans(commands: Sequence[Command]) -> list[Span]:
     """Return the names and times of commands, which must have completed."""
     return [
-        (what if isinstance(what, str) else what.function_name, *_times(event)) for what, event in commands
+        (kernel if isinstance(kernel, str) else kernel.function_name, *_times(event))
+        for kernel, event in commands
     ]
 
 

@@ -89,7 +89,7 @@ def test_what_a_command_uses_is_kept_until_it_is_over(machine: Any) -> None:
     queue.flush()
     gc.collect()
     # Nobody but the queue holds kernel and buffers now.
-    kernel, buffers, after = queue._kept[0][1]
+    kernel, buffers, after = queue._pending[0][1]
     assert [buffer.size for buffer in buffers] == [4096, 4096]
     assert after == [gate]
     assert kernel.function_name == "next"
@@ -97,7 +97,7 @@ def test_what_a_command_uses_is_kept_until_it_is_over(machine: Any) -> None:
     gate.set_status(cl.command_execution_status.COMPLETE)
     queue.settle()
     assert y[0] == 6
-    assert queue._kept == []
+    assert queue._pending == []
     queue.close()
 
 
@@ -109,7 +109,7 @@ def test_what_is_over_is_not_kept(machine: Any) -> None:
     slot = pools.take(BufferPlace(0, 0), 4)
     for _ in range(20):
         queue.wait([queue.to_device([slot.buffer])])
-        assert len(queue._kept) == 1
+        assert len(queue._pending) == 1
     queue.close()
     pools.slots.close()
 

@@ -61,7 +61,7 @@ def test_the_oldest_of_many_programs_is_forgotten(monkeypatch: pytest.MonkeyPatc
         made.append(options)
         return "built"
 
-    monkeypatch.setattr("hyrt_devices.opencl.programs._MOST_BUILT", 2)
+    monkeypatch.setattr("hyrt_devices.opencl.programs._MAX_PROGRAMS", 2)
     monkeypatch.setattr(Programs, "_build", build)
     programs = Programs("context", "device")
     for grain in (1, 2, 3, 3, 2, 1):

@@ -144,29 +144,29 @@ class ChunkTimes:
         self.in_bytes = self.out_bytes = 0
 
     @contextmanager
-    def span(self, track: Track, what: str, stream: Any) -> Iterator[None]:
+    def span(self, track: Track, operation: str, stream: Any) -> Iterator[None]:
         """Record marks around the work that is submitted to a stream in this context."""
-        name = f"{what}, {self.about}" if self.about else what
-        begun = self._driver.mark(stream)
+        name = f"{operation}, {self.about}" if self.about else operation
+        start = self._driver.mark(stream)
         yield
-        self._marks.append((track, name, begun, self._driver.mark(stream)))
+        self._marks.append((track, name, start, self._driver.mark(stream)))
 
-    def add(self, track: Track, what: str, begun: Any, ended: Any) -> None:
+    def add(self, track: Track, operation: str, start: Any, end: Any) -> None:
         """Add the span between two marks."""
-        self._marks.append((track, f"{what}, {self.about}" if self.about else what, begun, ended))
+        self._marks.append((track, f"{operation}, {self.about}" if self.about else operation, start, end))
 
     def spans(self, timeline: Timeline) -> dict[Track, list[Span]]:
         """Return the spans since `begin`, per track and in order; all work must have finished."""
         found: dict[Track, list[Span]] = {track: [] for track in TRACKS}
-        for track, name, begun, ended in self._marks:
-            found[track] += timeline.spans([(name, begun, ended)])
-            timeline.follow(ended)
+        for track, name, start, end in self._marks:
+            found[track] += timeline.spans([(name, start, end)])
+            timeline.follow(end)
         return found
 
-    def tell(self, hear: QueueListener, timeline: Timeline) -> None:
+    def report(self, listener: QueueListener, timeline: Timeline) -> None:
         """Report the spans since `begin`, per track; all work must have finished."""
         for track, spans in self.spans(timeline).items():
-            hear(track, spans)
+            listener(track, spans)
 
     def forget(self) -> None:
         """Discard the spans recorded so far."""
@@ -185,4 +185,4 @@ class ChunkTimes:
 
 
 def _in_seconds(spans: Sequence[Span]) -> list[tuple[float, float]]:
-    return [(begun * 1e-9, ended * 1e-9) for _, begun, ended in spans]
+    return [(start * 1e-9, end * 1e-9) for _, start, end in spans]

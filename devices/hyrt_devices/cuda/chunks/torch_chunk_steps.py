@@ -133,7 +133,7 @@ class TorchChunkSteps:
 
     Parameters
     ----------
-    room
+    memory
         The device memory for chunks.
     model
         The model, with parameters on the device.
@@ -145,15 +145,15 @@ class TorchChunkSteps:
 
     def __init__(
         self,
-        room: TorchChunkMemory,
+        memory: TorchChunkMemory,
         model: ModelDescription,
         options: ChunkOptions,
         budget: HostMemoryBudget,
         keeper: StepCheckpointer | None = None,
     ) -> None:
-        self.room = room
+        self.memory = memory
         """Device memory for chunks."""
-        self._runs = ChunkedTrainer(model, [room], options, budget, checkpointer=keeper)
+        self._runs = ChunkedTrainer(model, [memory], options, budget, checkpointer=keeper)
 
     @property
     def num(self) -> int | None:
@@ -172,7 +172,7 @@ class TorchChunkSteps:
         """
         with torch.no_grad():
             loss_sum, counts = self._runs.run(batch, None)
-            gradients = self.room.gradients(parameters)
+            gradients = self.memory.gradients(parameters)
         return StepResult(
             loss_sum=loss_sum,
             counts=counts,

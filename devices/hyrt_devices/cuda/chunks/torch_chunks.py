@@ -168,12 +168,12 @@ class TorchChunks:
         self_rows: bool,
         backward: bool,
     ) -> None:
-        what, slot = self._model.layers[layer].aggregation, self._transposed(self._edges)
+        aggregation, slot = self._model.layers[layer].aggregation, self._transposed(self._edges)
         width = input_width(self._model.layers[layer])
-        sum_at, own_at = what.columns(width)
-        at = sum_at if not self_rows or own_at is None else own_at
-        read_at, read_width = (at, what.width(width)) if backward else (0, width)
-        added_at, added_width = (0, width) if backward else (at, what.width(width))
+        sum_at, self_at = aggregation.columns(width)
+        at = sum_at if not self_rows or self_at is None else self_at
+        read_at, read_width = (at, aggregation.width(width)) if backward else (0, width)
+        added_at, added_width = (0, width) if backward else (at, aggregation.width(width))
         lent = self._read[-1].lent
         x, out = (
             _whole_rows(self._read[-1].memory, read_width) if lent is None else lent,
@@ -231,9 +231,9 @@ class TorchChunks:
             with torch.enable_grad():
                 scores = self._result.detach().requires_grad_()
                 targets = torch.from_numpy(np.ascontiguousarray(labels)).to(self._device)
-                given = None if weights is None else torch.from_numpy(weights).to(self._device)
+                target_weights = None if weights is None else torch.from_numpy(weights).to(self._device)
                 with OBJECTIVES.wrap_errors(chosen.name, "loss_sum"):
-                    loss = check_loss(chosen, chosen.loss_sum(scores, targets, given))
+                    loss = check_loss(chosen, chosen.loss_sum(scores, targets, target_weights))
                 (gradient,) = torch.autograd.grad(loss, scores)
             loss = loss.detach()
             counts = chosen.count(scores.detach(), targets)
@@ -279,8 +279,8 @@ class TorchChunks:
         return [np.array(each.cpu().numpy()) for each in self.gradients.values()]
 
     def set_gradient_sums(self, sums: Sequence[Array]) -> None:
-        for mine, kept in zip(self.gradients.values(), sums, strict=True):
-            mine.copy_(torch.from_numpy(kept))
+        for mine, gradient_sum in zip(self.gradients.values(), sums, strict=True):
+            mine.copy_(torch.from_numpy(gradient_sum))
 
     def wait(self) -> None:
         self._driver.wait(self._driver.mark(self._stream))
@@ -329,10 +329,10 @@ class TorchChunks:
             for mark in (slot.used, after):
                 if mark is not None:
                     driver.order(stream, mark)
-            begun = driver.mark(stream)
+            start = driver.mark(stream)
             yield
             slot.filled = driver.mark(stream)
-            self.times.add("copy in", "copy in", begun, slot.filled)
+            self.times.add("copy in", "copy in", start, slot.filled)
         if stream is not self._stream:
             driver.order(self._stream, slot.filled)
 

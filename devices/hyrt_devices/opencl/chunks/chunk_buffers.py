@@ -52,17 +52,17 @@ class ChunkQueues:
         self._out = copy_out
         self._all = list(dict.fromkeys((copy_in, compute, copy_out)))
         # Events of copies to host arrays, by address: a command that reads such an array waits for its event.
-        self._got: dict[int, Any] = {}
+        self._downloads: dict[int, Any] = {}
         # Events of copies from host arrays: the host waits for the event before it writes to such an array.
-        self._given: dict[int, Any] = {}
+        self._uploads: dict[int, Any] = {}
         # Number of commands and of bytes in and out per queue at the start of the step.
-        self._begun = [(0, 0, 0) for _ in self._all]
+        self._step_starts = [(0, 0, 0) for _ in self._all]
 
     def begin(self) -> None:
         """Start a step; all earlier commands must have completed."""
-        self._got.clear()
-        self._given.clear()
-        self._begun = [(len(each.commands), each.in_bytes, each.out_bytes) for each in self._all]
+        self._downloads.clear()
+        self._uploads.clear()
+        self._step_starts = [(len(each.commands), each.in_bytes, each.out_bytes) for each in self._all]
 
     def name(self, about: str) -> None:
         """Set the trace label of the commands that follow."""
@@ -71,12 +71,12 @@ class ChunkQueues:
 
     def fill(self, slot: ChunkSlot, *arrays: NDArray[Any] | None) -> None:
         """Copy arrays to the buffers of a slot once the buffers are idle; None leaves a buffer unchanged."""
-        got = [self._got.get(array.ctypes.data) for array in arrays if array is not None]
+        got = [self._downloads.get(array.ctypes.data) for array in arrays if array is not None]
         self._after(self._in, slot.used, slot.drained, *got, others=slot.taken)
         slot.drained, slot.taken = None, []
         for buffer, array in zip(slot.buffers, arrays, strict=True):
             if array is not None:
-                slot.filled = self._given[array.ctypes.data] = self._in.write(buffer, array)
+                slot.filled = self._uploads[array.ctypes.data] = self._in.write(buffer, array)
 
     def fill_from(self, slot: ChunkSlot, buffer: Any, filled: Any, size_bytes: int) -> Any:
         """Copy another device's buffer to a slot's first one after the event `filled`; return the event."""
@@ -94,7 +94,7 @@ class ChunkQueues:
 
     def settle(self, array: NDArray[Any]) -> None:
         """Wait for the copies to and from a host array."""
-        for copies in (self._got, self._given):
+        for copies in (self._downloads, self._uploads):
             event = copies.pop(array.ctypes.data, None)
             if event is not None:
                 self.flush()
@@ -102,8 +102,8 @@ class ChunkQueues:
 
     def before(self, *slots: ChunkSlot) -> None:
         """Make the next command of `compute` wait for the copies of the slots that it will use."""
-        own = [event for slot in slots for event in (slot.filled, slot.drained)]
-        self._after(self.compute, *own, others=[event for slot in slots for event in slot.taken])
+        copies = [event for slot in slots for event in (slot.filled, slot.drained)]
+        self._after(self.compute, *copies, others=[event for slot in slots for event in slot.taken])
         for slot in slots:
             slot.filled, slot.drained, slot.taken = None, None, []
 
@@ -115,7 +115,7 @@ class ChunkQueues:
     def drain(self, slot: ChunkSlot, buffer: Any, array: NDArray[Any]) -> None:
         """Copy a buffer of a slot to a host array after all kernels that are enqueued so far."""
         self._after(self._out, self.compute.last, slot.filled)
-        self._got[array.ctypes.data] = slot.drained = self._out.read(array, buffer)
+        self._downloads[array.ctypes.data] = slot.drained = self._out.read(array, buffer)
 
     def finish(self) -> None:
         """Wait for all commands."""
@@ -131,7 +131,7 @@ class ChunkQueues:
         copied: list[tuple[float, float]] = []
         computed: list[tuple[float, float]] = []
         in_bytes = out_bytes = 0
-        for queue, (first, ins, outs) in zip(self._all, self._begun, strict=True):
+        for queue, (first, ins, outs) in zip(self._all, self._step_starts, strict=True):
             in_bytes, out_bytes = in_bytes + queue.in_bytes - ins, out_bytes + queue.out_bytes - outs
             for name, begin, end in spans(queue.commands[first:]):
                 (copied if name.startswith("copy ") else computed).append((begin * 1e-9, end * 1e-9))

@@ -275,16 +275,16 @@ class ChunkLaunches:
             *(rows, self._buffers.vertices, key, int(threshold), np.float32(scale), rows, num, width),
         )
 
-    def _gathering(self, layer: int, own: bool, back: bool, rows: bool, columns: bool) -> Any:
-        """Return the kernel that accumulates a layer's sums, or (`own`) the rows of the self path."""
-        key = layer, own, back, rows, columns
+    def _gathering(self, layer: int, self_rows: bool, backward: bool, rows: bool, columns: bool) -> Any:
+        """Return the kernel that accumulates a layer's sums, or (`self_rows`) the rows of the self path."""
+        key = layer, self_rows, backward, rows, columns
         if key not in self._accumulate:
             described, tuning = self._replica.model.layers[layer], self._tuning
             width = input_width(described)
-            sum_at, own_at = described.aggregation.columns(width)
-            beside = sum_at if not own or own_at is None else own_at
-            here, there = (width, 0), (described.aggregation.width(width), beside)
-            (x_stride, x_at), (out_stride, out_at) = (there, here) if back else (here, there)
+            sum_at, self_at = described.aggregation.columns(width)
+            combined_at = sum_at if not self_rows or self_at is None else self_at
+            here, there = (width, 0), (described.aggregation.width(width), combined_at)
+            (x_stride, x_at), (out_stride, out_at) = (there, here) if backward else (here, there)
             vector = min(tuning.vector, 1 << (width.bit_length() - 1))
             vectors = ceil_div(width, vector)
             self._accumulate[key] = self._programs.kernel(

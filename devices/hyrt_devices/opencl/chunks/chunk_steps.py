@@ -109,7 +109,7 @@ class ChunkSteps:
 
     Parameters
     ----------
-    room, replica
+    memory, replica
         The memory for chunks with its queues, and the model on the device.
     options, budget
         The options of the chunks, and the limit on host memory.
@@ -119,15 +119,15 @@ class ChunkSteps:
 
     def __init__(
         self,
-        room: OpenclChunkMemory,
+        memory: OpenclChunkMemory,
         replica: Replica,
         options: ChunkOptions,
         budget: HostMemoryBudget,
         keeper: StepCheckpointer | None = None,
     ) -> None:
-        self._room = room
+        self._memory = memory
         self._replica = replica
-        self._runs = ChunkedTrainer(replica.model, [room], options, budget, checkpointer=keeper)
+        self._runs = ChunkedTrainer(replica.model, [memory], options, budget, checkpointer=keeper)
 
     def run(
         self, batch: MiniBatch, objective: Objective | None
@@ -135,9 +135,9 @@ class ChunkSteps:
         """Run a step and return its loss sum, counts and gradient sums, as `ChunkedTrainer.run` does."""
         try:
             loss_sum, counts = self._runs.run(batch, objective)
-            return loss_sum, counts, self._replica.read_gradients(self._room.queues.compute)
+            return loss_sum, counts, self._replica.read_gradients(self._memory.queues.compute)
         finally:
-            self._room.queues.finish()
+            self._memory.queues.finish()
 
     def figures(self) -> ChunkedStep:
         """Return the statistics of the last step."""
@@ -154,18 +154,18 @@ class ChunkSteps:
 
     def take_commands(self) -> list[Command]:
         """Return the commands of the queues since the last call, queue by queue."""
-        return self._room.queues.taken()
+        return self._memory.queues.taken()
 
     def abandon(self) -> None:
         """Release only the queues for copies: the device releases the buffers."""
-        self._room.close()
+        self._memory.close()
 
     def close(self) -> None:
         """Release all buffers and the queues for copies."""
         try:
             self.release()
         finally:
-            self._room.close()
+            self._memory.close()
 
 
 class StagedChunks:
