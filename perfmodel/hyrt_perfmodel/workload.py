@@ -116,7 +116,7 @@ class GatherLayer:
         """Return the multiply-accumulates per row of the backward pass.
 
         These are for the weight gradients and for the gradient of each product's input, the first product's
-        only if `wanted`.
+        only if `needs_input_grad`.
         """
         first, *others = (taken * made for taken, made in self.products)
         return self.weights + sum(others) + first * needs_input_grad
