@@ -296,11 +296,11 @@ def check_labels(source: str, labels: Array) -> None:
             f"value {labels[at]} at position {at} is not finite: replace it (nan means no label)",
         )
     column = int(is_wrong(labels[at]).argmax())
-    wanted = "finite (nan means not known)" if kind == "numbers" else "0 or 1 (-1 means not known)"
+    expected = "finite (nan means not known)" if kind == "numbers" else "0 or 1 (-1 means not known)"
     raise reject(
         source,
         "labels",
-        f"value {labels[at, column]} at row {at}, column {column} is not {wanted}: replace it",
+        f"value {labels[at, column]} at row {at}, column {column} is not {expected}: replace it",
     )
 
 

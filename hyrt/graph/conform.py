@@ -109,14 +109,14 @@ def conform(
     for name, table in schema.tables.items():
         if table.width is None:
             continue
-        given = data if data.tables is None else data.tables.get(name)
-        if given is None:
+        table_data = data if data.tables is None else data.tables.get(name)
+        if table_data is None:
             raise DataError(
                 f"{graph.name}: type {name!r} has no features, but the run was trained with "
                 f"{pluralize(table.width, 'feature')} of it: give them"
             )
         where = f"{graph.name}: type {name!r}" if name else graph.name
-        changed[name] = _conformed_rows(given, table, graph.names.columns.get(name), where, report)
+        changed[name] = _conformed_rows(table_data, table, graph.names.columns.get(name), where, report)
     if all(changed[name] is (data if data.tables is None else data.tables[name]) for name in changed):
         return graph
     if data.tables is None:
@@ -183,18 +183,18 @@ def _with_types(graph: Graph, schema: RunSchema, say: ReportLine) -> Graph:
     if types is None:
         return graph
     assert isinstance(graph.features, HeteroRows)
-    wanted, given = list(schema.tables), list(types.vertex_types)
+    run_types, graph_types = list(schema.tables), list(types.vertex_types)
     known = [Relation(*names) for names in schema.relations]
     new = [relation for relation in types.relations if relation not in known]
-    if set(wanted) != set(given) or new or types.target != schema.target:
-        differences = [_differences(wanted, given)] * (set(wanted) != set(given))
+    if set(run_types) != set(graph_types) or new or types.target != schema.target:
+        differences = [_differences(run_types, graph_types)] * (set(run_types) != set(graph_types))
         differences += [f"new relations: {_some([str(relation) for relation in new])}"] * bool(new)
         differences += [f"labels of type {types.target!r}"] * (types.target != schema.target)
         raise DataError(
             f"{graph.name}: has other types than the run was trained on ({'; '.join(differences)}): give the "
-            f"types {', '.join(wanted)}, with labels of {schema.target!r}, and no other relations"
+            f"types {', '.join(run_types)}, with labels of {schema.target!r}, and no other relations"
         )
-    for name, rows in zip(given, graph.features.tables, strict=True):
+    for name, rows in zip(graph_types, graph.features.tables, strict=True):
         if rows is not None and schema.tables[name].width is None:
             raise DataError(
                 f"{graph.name}: type {name!r} has features, but the run was trained without any and learned "
@@ -202,23 +202,26 @@ def _with_types(graph: Graph, schema: RunSchema, say: ReportLine) -> Graph:
             )
     if missing := [relation for relation in known if relation not in types.relations]:
         say(f"{graph.name}: has no edges of relations of the training: {_some(list(map(str, missing)))}")
-    if wanted == given and known == list(types.relations):
+    if run_types == graph_types and known == list(types.relations):
         return graph
-    return _in_type_order(graph, types, wanted, known)
+    return _in_type_order(graph, types, run_types, known)
 
 
-def _in_type_order(graph: Graph, types: GraphTypes, wanted: list[str], known: list[Relation]) -> Graph:
+def _in_type_order(graph: Graph, types: GraphTypes, type_order: list[str], known: list[Relation]) -> Graph:
     """Return the graph with types and relations reordered; vertices keep their original numbers."""
     if graph.topology.edge_features is not None or graph.topology.edge_times is not None:
         raise DataError(
             f"{graph.name}: its edges have features or times, and its types or relations are not in the "
-            f"order of the run: give types {', '.join(wanted)} and relations "
+            f"order of the run: give types {', '.join(type_order)} and relations "
             f"{', '.join(map(str, known))}, in order"
         )
     data = from_graph(graph)
-    counts = [types.count(name) for name in wanted]
+    counts = [types.count(name) for name in type_order]
     ordered = GraphTypes(
-        tuple(wanted), np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), tuple(known), types.target
+        tuple(type_order),
+        np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        tuple(known),
+        types.target,
     )
     low, high = types.interval(types.target)
     edges = stream_relation_edges(data.arrays, types)
@@ -232,7 +235,7 @@ def _in_type_order(graph: Graph, types: GraphTypes, wanted: list[str], known: li
         weighted=graph.topology.edge_weights is not None,
     )
     made = to_graph(replace(assemble_dataset(graph.name, parts, None)[0], names=graph.names))
-    places = np.concatenate([np.arange(*types.interval(name)) for name in wanted])
+    places = np.concatenate([np.arange(*types.interval(name)) for name in type_order])
     ids = graph.vertices.vertex_ids
     vertices = replace(made.vertices, vertex_ids=places if ids is None else ids[places])
     return replace(made, vertices=vertices)
@@ -272,7 +275,7 @@ def _conformed_edges(graph: Graph, schema: RunSchema, say: ReportLine) -> Topolo
 
 
 def _conformed_edge_types(graph: Graph, schema: RunSchema, say: ReportLine) -> Array | None:
-    types, known, given = graph.topology.edge_types, schema.edge_types, graph.names.edge_types
+    types, known, edge_type_names = graph.topology.edge_types, schema.edge_types, graph.names.edge_types
     if types is None and schema.has_edge_types:
         raise DataError(f"{graph.name}: edges have no types, but the run knows some: give edge_type")
     if types is None:
@@ -280,40 +283,40 @@ def _conformed_edge_types(graph: Graph, schema: RunSchema, say: ReportLine) -> A
     if not schema.has_edge_types:
         say(f"{graph.name}: types of edges are not used: the run was trained without any")
         return None
-    if (known is None) != (given is None):
-        names = known if known is not None else given or ()
+    if (known is None) != (edge_type_names is None):
+        names = known if known is not None else edge_type_names or ()
         read_as = [f"{number} as {name}" for number, name in enumerate(names)]
         if known is None:
             read_as = [f"{name} as {number}" for number, name in enumerate(names)]
-        which = "its" if given is None else "the run's"
+        which = "its" if edge_type_names is None else "the run's"
         say(f"{graph.name}: {which} types of edges have no names: {_some(read_as)}")
-    if known is None or given is None or known == given:
+    if known is None or edge_type_names is None or known == edge_type_names:
         return types
-    new = [name for name in given if name not in known]
+    new = [name for name in edge_type_names if name not in known]
     if new:
         raise DataError(
             f"{graph.name}: the run was not trained with edges of type {_some(new)} (it knows "
             f"{', '.join(known)}): leave them out, or train again"
         )
-    places = np.array([known.index(name) for name in given], types.dtype)
+    places = np.array([known.index(name) for name in edge_type_names], types.dtype)
     renumbered: Array = places[types]
     return renumbered
 
 
 def _conformed_rows(
-    given: Dataset, table: TableSchema, names: Sequence[str] | None, where: str, say: ReportLine
+    data: Dataset, table: TableSchema, names: Sequence[str] | None, where: str, say: ReportLine
 ) -> Dataset:
     """Return the feature rows of one type, with the run's columns and the run's scaling."""
     assert table.width is not None
-    width = given.rows.shape[1] if given.rows is not None else int(given.arrays["feat_shape"][1])
+    width = data.rows.shape[1] if data.rows is not None else int(data.arrays["feat_shape"][1])
     order = _column_order(table.columns, names, table.width, width, where, say)
-    stored = given.rows
+    stored = data.rows
     if order is not None:
-        given = _with_columns(given, order, where)
-    steps = remaining_steps(given.scaling, table.scaling)
+        data = _with_columns(data, order, where)
+    steps = remaining_steps(data.scaling, table.scaling)
     if steps is None:
         raise DataError(
-            f"{where}: features were scaled by {describe_scaling(given.scaling)}, and the run's by "
+            f"{where}: features were scaled by {describe_scaling(data.scaling)}, and the run's by "
             f"{describe_scaling(table.scaling)} with the numbers of its own data: give features that are not "
             "scaled, which the run scales as its own"
         )
@@ -323,48 +326,48 @@ def _conformed_rows(
                 f"{where}: the run's features were scaled by 'standard' when they were written, by a version "
                 "of hyrt that did not keep the numbers: train again"
             )
-        if step.mean is not None and given.rows is None:
+        if step.mean is not None and data.rows is None:
             raise DataError(f"{where}: features are sparse, and the run's were dense: give dense ones")
     if stored is not None and (steps or order is not None):
         source = stored.source or DenseFeatures(stored.whole())
         if source.nbytes > LARGE_BYTES and not is_in_memory(source):
             scaled = ScaledRows(source, order, steps, np.dtype(stored.dtype))
             rows = FeatureRows.from_source(scaled, stored.shape[0])
-            return replace(given, rows=rows, scaling=(*given.scaling, *steps))
-    return apply_scaling(given, steps) if steps else given
+            return replace(data, rows=rows, scaling=(*data.scaling, *steps))
+    return apply_scaling(data, steps) if steps else data
 
 
 def _column_order(
     known: Sequence[str] | None,
-    given: Sequence[str] | None,
+    columns: Sequence[str] | None,
     width: int,
-    given_width: int,
+    num_columns: int,
     where: str,
     say: ReportLine,
 ) -> NDArray[np.int64] | None:
     """Return the [width] positions of the run's columns in the data; None if the order is the same."""
-    if known is None or given is None or len(given) != given_width:
-        if given_width != width:
+    if known is None or columns is None or len(columns) != num_columns:
+        if num_columns != width:
             raise DataError(
-                f"{where}: has {pluralize(given_width, 'column')}, and the run was trained with {width:,}: "
+                f"{where}: has {pluralize(num_columns, 'column')}, and the run was trained with {width:,}: "
                 "give the same columns in the same order"
             )
-        whose, names = ("the run's", given) if known is None else ("its", known)
-        if names and len(names) > 1 and (known is None or given is None):
+        whose, names = ("the run's", columns) if known is None else ("its", known)
+        if names and len(names) > 1 and (known is None or columns is None):
             say(f"{where}: {whose} columns have no names, and are taken to be {_some(names)}, in order")
         return None
-    if tuple(known) == tuple(given):
+    if tuple(known) == tuple(columns):
         return None
-    places = {name: place for place, name in enumerate(given)}
-    if len(places) != len(given):
+    places = {name: place for place, name in enumerate(columns)}
+    if len(places) != len(columns):
         raise DataError(f"{where}: two columns have one name: give each a name of its own")
     missing = [name for name in known if name not in places]
     if missing:
         raise DataError(
-            f"{where}: has other columns than the run was trained with ({_differences(known, given)}): give "
-            "all columns of the training"
+            f"{where}: has other columns than the run was trained with ({_differences(known, columns)}): "
+            "give all columns of the training"
         )
-    if more := [name for name in given if name not in known]:
+    if more := [name for name in columns if name not in known]:
         say(f"{where}: columns that the run was not trained with are not used: {_some(more)}")
     return np.array([places[name] for name in known], np.int64)
 
@@ -383,13 +386,13 @@ def _with_columns(data: Dataset, order: NDArray[np.int64], where: str) -> Datase
     places[order] = np.arange(len(order), dtype=np.int32)
     indptr, columns = data.arrays["feat_indptr"], places[data.arrays["feat_indices"]]
     vertices = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    kept = np.flatnonzero(columns >= 0)
-    kept = kept[np.lexsort((columns[kept], vertices[kept]))]
-    counts = np.bincount(vertices[kept], minlength=len(indptr) - 1)
+    entries = np.flatnonzero(columns >= 0)
+    entries = entries[np.lexsort((columns[entries], vertices[entries]))]
+    counts = np.bincount(vertices[entries], minlength=len(indptr) - 1)
     arrays: dict[str, Array] = {
         "feat_indptr": np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-        "feat_indices": columns[kept],
-        "feat_values": data.arrays["feat_values"][kept],
+        "feat_indices": columns[entries],
+        "feat_values": data.arrays["feat_values"][entries],
         "feat_shape": np.array([len(indptr) - 1, len(order)], np.int64),
     }
     return replace(data, arrays=data.arrays | arrays, scaling=scaling)
@@ -401,18 +404,18 @@ def _relabelled(graph: Graph, schema: RunSchema, say: ReportLine) -> Graph:
     """
     if schema.predicts_links:
         return graph
-    vertices, given = graph.vertices, graph.vertices.label_kind
+    vertices, label_kind = graph.vertices, graph.vertices.label_kind
     labels = vertices.labels
     known = is_labelled(labels)
-    if not known.any() or (given == "classes" and not schema.outputs):
+    if not known.any() or (label_kind == "classes" and not schema.outputs):
         labels = _no_labels(len(labels), schema)
-    elif given != schema.labels:
+    elif label_kind != schema.labels:
         say(
             f"{graph.name}: its labels are {vertices.label_description}, which are not used: the run "
             f"predicts {schema.label_description}"
         )
         labels = _no_labels(len(labels), schema)
-    elif given == "classes":
+    elif label_kind == "classes":
         labels = _renumbered(graph, schema, say)
     else:
         labels = _with_label_columns(graph, schema, say)
@@ -442,27 +445,28 @@ def _renumbered(graph: Graph, schema: RunSchema, say: ReportLine) -> Array:
     labels, names = graph.labels, graph.names.classes
     highest = int(labels.max())
     known = tuple(schema.class_name(number) for number in range(schema.outputs))
-    given = [str(number) for number in range(highest + 1)] if names is None else list(names)
+    class_names = [str(number) for number in range(highest + 1)] if names is None else list(names)
     if names is None and schema.classes is not None:
-        used = [given[number] for number in np.unique(labels[labels >= 0]).tolist()]
+        used = [class_names[number] for number in np.unique(labels[labels >= 0]).tolist()]
         if not set(used) <= set(known):
             # The class names are not numbers.
             known = tuple(map(str, range(schema.outputs)))
         read_as = [f"{number} as {schema.classes[at]}" for at, number in enumerate(known)]
         say(f"{graph.name}: its classes have no names: {_some(read_as)}")
-    if len(given) <= highest:
-        given += [str(number) for number in range(len(given), highest + 1)]
+    if len(class_names) <= highest:
+        class_names += [str(number) for number in range(len(class_names), highest + 1)]
     places = {name: place for place, name in enumerate(known)}
-    table = np.array([places.get(name, -1) for name in given] or [-1], np.int64)
+    table = np.array([places.get(name, -1) for name in class_names] or [-1], np.int64)
     if (table[: highest + 1] == np.arange(highest + 1)).all():
         return labels
     renumbered = np.where(labels < 0, -1, table[labels.clip(0)])
-    gone = (labels >= 0) & (renumbered < 0)
-    if gone.any():
-        new = [given[number] for number in np.unique(labels[gone]).tolist()]
+    unknown = (labels >= 0) & (renumbered < 0)
+    if unknown.any():
+        new = [class_names[number] for number in np.unique(labels[unknown]).tolist()]
         say(
-            f"{graph.name}: {pluralize(int(gone.sum()), 'vertex has a class', 'vertices have classes')} that "
-            f"the run was not trained with ({_some(new)}): they have no label here, and count in no metric"
+            f"{graph.name}: {pluralize(int(unknown.sum()), 'vertex has a class', 'vertices have classes')} "
+            f"that the run was not trained with ({_some(new)}): they have no label here, and count in no "
+            "metric"
         )
     return renumbered.astype(np.int32)
 
@@ -481,10 +485,10 @@ def _with_label_columns(graph: Graph, schema: RunSchema, say: ReportLine) -> Arr
     return labels if order is None else np.ascontiguousarray(labels.reshape(len(labels), -1)[:, order])
 
 
-def _differences(known: Sequence[str], given: Sequence[str]) -> str:
+def _differences(known: Sequence[str], names: Sequence[str]) -> str:
     """Describe which of the known names are missing, and which names are additional."""
-    missing = [name for name in known if name not in given]
-    more = [name for name in given if name not in known]
+    missing = [name for name in known if name not in names]
+    more = [name for name in names if name not in known]
     parts = [f"missing: {_some(missing)}"] * bool(missing) + [f"new: {_some(more)}"] * bool(more)
     return "; ".join(parts)
 

@@ -222,9 +222,9 @@ def drop_edges(
     counts = np.empty(len(indptr) - 1, np.int64)
     for rows in iter_row_ranges(indptr, indices, _RANGE):
         starts, entries, first = rows
-        kept = np.empty_like(entries)
+        buffer = np.empty_like(entries)
         part = counts[first : first + len(starts) - 1]
-        emit(kept[: kernels.drop_low_ranks(*rows, np.uint64(key), bound, kept, part)])
+        emit(buffer[: kernels.drop_low_ranks(*rows, np.uint64(key), bound, buffer, part)])
     remaining = np.zeros_like(indptr)
     np.cumsum(counts, out=remaining[1:])
     return remaining

@@ -76,12 +76,12 @@ def format_type_summary(facts: dict[str, Any], rows_in_words: Callable[[dict[str
     lines = [f"types      {len(names):,}, of which {facts['target_type']} has labels"]
     for each in facts["vertex_types"]:
         held = each["features"]
-        told = (
+        description = (
             "no features: learned"
             if held is None
             else f"{rows_in_words(held)} · {format_bytes(each['bytes'])}"
         )
-        lines.append(f"  {each['name']:<{wide}}  {each['vertices']:,} · {told}")
+        lines.append(f"  {each['name']:<{wide}}  {each['vertices']:,} · {description}")
     lines.append(f"relations  {len(triples):,}")
     wide = max((len(" ".join(triple)) for triple in triples), default=0)
     for triple, each in zip(triples, facts["relations"], strict=True):
@@ -112,13 +112,13 @@ def summarize_graph(graph: Graph) -> dict[str, Any]:
     else:
         counts = (labels == 1).sum(axis=0).tolist() if kind == "flags" else []
     features = graph.features
-    typed: dict[str, Any] = {}
+    type_summary: dict[str, Any] = {}
     rows: dict[str, Any] | None = None
     if isinstance(features, HeteroRows):
-        typed = summarize_types(features.types, graph.topology, features, _rows)
+        type_summary = summarize_types(features.types, graph.topology, features, _rows)
     else:
         rows = _rows(features)
-    return typed | {
+    return type_summary | {
         "name": graph.name,
         "vertices": graph.num_vertices,
         "edges": graph.num_edges,
@@ -190,11 +190,11 @@ def format_summary(summary: dict[str, Any]) -> list[str]:
     degree, features, held = summary["degree"], summary["features"], summary["bytes"]
     counts = summary["class_counts"]
     shown = ", ".join(f"{count:,}" for count in counts[:20]) + (", ..." if len(counts) > 20 else "")
-    told = describe_labels(summary["labels"], summary["outputs"])
+    description = describe_labels(summary["labels"], summary["outputs"])
     if summary["labels"] == "classes":
-        told = f"{summary['classes']:,}: {shown}" if any(counts) else "none: no vertex has a label"
+        description = f"{summary['classes']:,}: {shown}" if any(counts) else "none: no vertex has a label"
     elif counts:
-        told += f", which so many vertices have: {shown}"
+        description += f", which so many vertices have: {shown}"
     lines = [
         f"name       {summary['name']}",
         f"vertices   {summary['vertices']:,} · {degree['isolated']:,} isolated",
@@ -202,7 +202,7 @@ def format_summary(summary: dict[str, Any]) -> list[str]:
         f"degree     mean {degree['mean']:.1f} · median {degree['median']:g} · max {degree['max']:,}",
         *([] if features is None else [f"features   {_rows_in_words(features)}"]),
         *(format_type_summary(summary, _rows_in_words) if features is None else []),
-        f"{'classes' if summary['labels'] == 'classes' else 'labels':<11}{told}",
+        f"{'classes' if summary['labels'] == 'classes' else 'labels':<11}{description}",
     ]
     if summary["unlabelled"]:
         lines.append(f"unlabelled {summary['unlabelled']:,}")

@@ -81,12 +81,12 @@ def sort_rows(starts, first, last, entries, counts):  # type: ignore[no-untyped-
     for r in range(first, last):
         a, b = starts[r], starts[r + 1]
         sort_range(entries, a, b)
-        kept = a
+        end = a
         for i in range(a, b):
-            if i == a or entries[i] != entries[kept - 1]:
-                entries[kept] = entries[i]
-                kept += 1
-        counts[r] = kept - a
+            if i == a or entries[i] != entries[end - 1]:
+                entries[end] = entries[i]
+                end += 1
+        counts[r] = end - a
 
 
 @_compile
@@ -161,8 +161,8 @@ def collect_edge_ranks(starts, entries, first_vertex, key, bound, ranks):  # typ
 
 
 @_compile
-def drop_low_ranks(starts, entries, first_vertex, key, bound, kept, counts):  # type: ignore[no-untyped-def]
-    """Copy the edges whose hash is at least bound to kept, row by row; return their number."""
+def drop_low_ranks(starts, entries, first_vertex, key, bound, out, counts):  # type: ignore[no-untyped-def]
+    """Copy the edges whose hash is at least bound to out, row by row; return their number."""
     at = 0
     base = starts[0]
     for r in range(len(starts) - 1):
@@ -170,7 +170,7 @@ def drop_low_ranks(starts, entries, first_vertex, key, bound, kept, counts):  # 
         before = at
         for i in range(starts[r] - base, starts[r + 1] - base):
             if hash_edge(key, entries[i], v) >= bound:
-                kept[at] = entries[i]
+                out[at] = entries[i]
                 at += 1
         counts[r] = at - before
     return at

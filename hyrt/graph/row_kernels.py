@@ -60,7 +60,7 @@ def densify(indptr, columns, values, out, start, stop):
 
 # A smaller scale would be subnormal, and dequantization would not invert quantization.
 _MIN_SCALE = np.finfo(np.float32).tiny
-_MOST = np.float32(MAX_CODE)
+_MAX_CODE = np.float32(MAX_CODE)
 _40 = np.uint64(40)
 _UNIT = np.float32(2.0**-24)
 
@@ -70,20 +70,20 @@ def max_abs_rows(x, out, start, stop):
     """Compute out[i] = max |x[i]|; NaN if the row contains NaN."""
     for i in range(start, stop):
         a = x[i]
-        most = np.float32(0)
+        largest = np.float32(0)
         bad = False
         for k in range(x.shape[1]):
             size = abs(value(a[k]))
-            most = max(most, size)
+            largest = max(largest, size)
             bad |= size != size
-        out[i] = np.float32(np.nan) if bad else most
+        out[i] = np.float32(np.nan) if bad else largest
 
 
 @_compile
 def compute_scales(largest, out, start, stop):
     """Compute the scales that map the largest values to the largest code."""
     for i in range(start, stop):
-        out[i] = max(largest[i] / _MOST, _MIN_SCALE) if largest[i] == largest[i] else largest[i]
+        out[i] = max(largest[i] / _MAX_CODE, _MIN_SCALE) if largest[i] == largest[i] else largest[i]
 
 
 @_compile
@@ -107,7 +107,7 @@ def quantize_rows(x, row_scales, column_scales, key, vertices, codes, start, sto
             else:
                 draw = np.float32(random_bits(stream, np.uint64(k)) >> _40) * _UNIT
                 number = np.floor(number + draw)
-            o[k] = np.int8(min(max(number, -_MOST), _MOST))
+            o[k] = np.int8(min(max(number, -_MAX_CODE), _MAX_CODE))
 
 
 @_compile

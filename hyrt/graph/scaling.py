@@ -100,13 +100,13 @@ def divisors(sums: Array, *, squared: bool) -> Array:
     return np.where(found == 0, 1.0, found)
 
 
-def remaining_steps(applied: Sequence[Scaling], wanted: Sequence[Scaling]) -> tuple[Scaling, ...] | None:
+def remaining_steps(applied: Sequence[Scaling], required: Sequence[Scaling]) -> tuple[Scaling, ...] | None:
     """Return the scalings that remain to be applied; None if different scalings were already applied."""
-    if len(applied) > len(wanted):
+    if len(applied) > len(required):
         return None
-    if not all(done.equals(step) for done, step in zip(applied, wanted, strict=False)):
+    if not all(done.equals(step) for done, step in zip(applied, required, strict=False)):
         return None
-    return tuple(wanted[len(applied) :])
+    return tuple(required[len(applied) :])
 
 
 def describe_scaling(steps: Sequence[Scaling]) -> str:

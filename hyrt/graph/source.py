@@ -299,5 +299,5 @@ def check_source_name(name: str) -> None:
         return
     if base == "mag240m" or name.startswith("ogbn-"):
         return
-    what = "neither a regular file nor a folder" if path.exists() else "no such file or folder"
-    raise DataError(f"{shown}: {what}; a dataset is {KINDS}")
+    problem = "neither a regular file nor a folder" if path.exists() else "no such file or folder"
+    raise DataError(f"{shown}: {problem}; a dataset is {KINDS}")

@@ -84,8 +84,8 @@ class Topology:
 
         Rows need not be sorted, and may repeat an edge.
         """
-        wanted = {"indptr": (np.int64,), "indices": (np.int32, np.int64)}
-        for key, dtypes in wanted.items():
+        expected = {"indptr": (np.int64,), "indices": (np.int32, np.int64)}
+        for key, dtypes in expected.items():
             array = getattr(self, key)
             if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype not in dtypes:
                 names = " or ".join(dtype.__name__ for dtype in dtypes)
@@ -180,12 +180,12 @@ class Topology:
             return self
         removed = np.zeros(self.num_vertices + 1, np.int64)
         np.cumsum(self._self_loops_of_rows(), out=removed[1:])
-        kept = ~self.is_self_loop
+        keep = ~self.is_self_loop
         of_edges = (
-            None if each is None else each[kept]
+            None if each is None else each[keep]
             for each in (self.edge_types, self.edge_weights, self.edge_features, self.edge_times)
         )
-        found = Topology(self.indptr - removed, self.indices[kept], *of_edges)
+        found = Topology(self.indptr - removed, self.indices[keep], *of_edges)
         found.__dict__["num_self_loops"] = 0
         if "is_symmetric" in self.__dict__:
             found.__dict__["is_symmetric"] = self.is_symmetric
@@ -235,9 +235,9 @@ class Topology:
         self._by_columns(
             lambda low, high: transpose_rows(self.indptr, self.indices, indptr, low, high, indices)
         )
-        turned = Topology(indptr, indices)
-        turned.__dict__["is_symmetric"] = False
-        return turned
+        transpose = Topology(indptr, indices)
+        transpose.__dict__["is_symmetric"] = False
+        return transpose
 
     @cached_property
     def transposed_edges(self) -> NDArray[Any]:

@@ -53,7 +53,7 @@ def atomic_output(destination: Path, kind: str) -> Iterator[tuple[Path, Path]]:
         ) from error
 
 
-def _publish(work: Path, destination: Path, what: str) -> None:
+def _publish(work: Path, destination: Path, kind: str) -> None:
     """Move the result to the destination; if that fails, restore the previous state."""
     # The working folder is always deleted, so the old destination may be moved into it only after the new one
     # is in place.
@@ -67,14 +67,14 @@ def _publish(work: Path, destination: Path, what: str) -> None:
             if destination.exists():
                 replaced.rename(work / "replaced")
             else:
-                _restore(replaced, destination, what)
+                _restore(replaced, destination, kind)
 
 
-def _restore(replaced: Path, destination: Path, what: str) -> None:
+def _restore(replaced: Path, destination: Path, kind: str) -> None:
     try:
         replaced.rename(destination)
     except OSError as error:
         raise DataWriteError(
-            f"{destination} cannot be written ({error.strerror or error}); the old {what} is now "
+            f"{destination} cannot be written ({error.strerror or error}); the old {kind} is now "
             f"{replaced}: rename it back"
         ) from error
