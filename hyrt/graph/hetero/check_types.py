@@ -111,8 +111,8 @@ def check_type_names(source: str, names: Array) -> list[str]:
         raise reject(source, VERTEX_TYPES, "is empty: name each type of vertices")
     known: list[str] = names.tolist()
     for at, name in enumerate(known):
-        if why := find_name_problem(name):
-            raise reject(source, VERTEX_TYPES, f"name {name!r} at position {at} {why}: rename it")
+        if problem := find_name_problem(name):
+            raise reject(source, VERTEX_TYPES, f"name {name!r} at position {at} {problem}: rename it")
         if name in known[:at]:
             raise reject(source, VERTEX_TYPES, f"name {name!r} at position {at} is there twice: remove one")
     return known
@@ -143,24 +143,26 @@ def check_relation_edges(
     ends = (types.starts, types.relation_sources, types.relation_destinations)
     for low in range(0, types.num_vertices, _ROWS):
         high = min(low + _ROWS, types.num_vertices)
-        at, row, what = hetero_kernels.find_invalid_edge(indptr, indices, numbers, *ends, low, high, ordered)
-        if what:
-            raise _wrong_edge(source, arrays, types, (int(at), int(row)), int(what))
+        at, row, error_code = hetero_kernels.find_invalid_edge(
+            indptr, indices, numbers, *ends, low, high, ordered
+        )
+        if error_code:
+            raise _wrong_edge(source, arrays, types, (int(at), int(row)), int(error_code))
 
 
 def _wrong_edge(
-    source: str, arrays: Mapping[str, Array], types: GraphTypes, place: tuple[int, int], what: int
+    source: str, arrays: Mapping[str, Array], types: GraphTypes, place: tuple[int, int], error_code: int
 ) -> DataError:
     at, row = place
     value, number = int(arrays["indices"][at]), int(arrays["edge_type"][at])
-    if what == hetero_kernels.NO_RELATION:
+    if error_code == hetero_kernels.NO_RELATION:
         return reject(
             source,
             "edge_type",
             f"value {number} at position {at} is none of the {len(types.relations):,} relations: give "
             f"numbers from 0 to {len(types.relations) - 1:,}",
         )
-    if what == hetero_kernels.DISORDER:
+    if error_code == hetero_kernels.DISORDER:
         equal = value == arrays["indices"][at - 1] and number == arrays["edge_type"][at - 1]
         return reject(
             source,
@@ -171,7 +173,7 @@ def _wrong_edge(
             f"{shlex.quote(source)} DESTINATION --sort --unique",
         )
     relation = types.relations[number]
-    if what == hetero_kernels.WRONG_DESTINATION:
+    if error_code == hetero_kernels.WRONG_DESTINATION:
         found = types.vertex_types[int(types.vertex_type_indices(np.array([row]))[0])]
         return reject(
             source,

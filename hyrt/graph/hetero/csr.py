@@ -94,8 +94,8 @@ def build_hetero_csr(
     -------
     indptr
         [V+1] int64.
-    given
-        [R] int64, how many edges of each relation the stream has, equal ones counted as often as they come.
+    edge_counts
+        [R] int64, number of edges of each relation in the stream, including duplicates.
 
     Raises
     ------
@@ -106,14 +106,14 @@ def build_hetero_csr(
     from_types, to_types = types.relation_sources, types.relation_destinations
     first_sources, first_targets = types.starts[from_types], types.starts[to_types]
     counts = np.zeros(count, np.int64)
-    given = np.zeros(len(types.relations), np.int64)
+    edge_counts = np.zeros(len(types.relations), np.int64)
     vertex_dtype = np.dtype(np.int32 if count < 2**31 else np.int64)
     key_dtype = np.dtype(np.int32 if count * len(types.relations) < 2**31 else np.int64)
     with Workers(threads or available_cores(), "relations") as workers:
         for piece in edges():
             relation = piece.relation
-            _check_ends(types, piece, int(given[relation]), source)
-            given[relation] += len(piece.targets)
+            _check_ends(types, piece, int(edge_counts[relation]), source)
+            edge_counts[relation] += len(piece.targets)
             rows = types.interval(types.relations[relation].destination)
             _count(workers, piece.targets, int(first_targets[relation]), rows, counts)
         upper = np.zeros(count + 1, np.int64)
@@ -130,17 +130,17 @@ def build_hetero_csr(
                 shift = int(first_targets[relation])
                 rows = (max(low, first), min(high, last))
                 _place(workers, piece, (code, shift), rows, first, (cursor, entries, weights))
-            kept = counts[first:last]
-            _sort(workers, starts, entries, weights, kept)
-            left = kernels.compact_rows(starts, kept, entries)
+            lengths = counts[first:last]
+            _sort(workers, starts, entries, weights, lengths)
+            left = kernels.compact_rows(starts, lengths, entries)
             if weights is not None:
-                kernels.compact_rows(starts, kept, weights)
+                kernels.compact_rows(starts, lengths, weights)
                 weights = weights[:left]
             dtypes = (vertex_dtype, choose_relation_dtype(len(types.relations)))
             emit(*_decoded(workers, entries[:left], count, dtypes), weights)
     indptr = np.zeros(count + 1, np.int64)
     np.cumsum(counts, out=indptr[1:])
-    return indptr, given
+    return indptr, edge_counts
 
 
 Rows = tuple[int, int]
@@ -166,16 +166,16 @@ def _place(
 ) -> None:
     low, high = rows
     cursor, entries, weights = out
-    given = piece.weights
-    if weights is not None and given is None:
-        given = np.ones(len(piece.targets), np.float32)
+    piece_weights = piece.weights
+    if weights is not None and piece_weights is None:
+        piece_weights = np.ones(len(piece.targets), np.float32)
 
     def work(a: int, b: int) -> None:
         place = (*numbering, low + a, low + b, first, cursor, entries)
         if weights is None:
             hetero_kernels.scatter_keys(piece.sources, piece.targets, *place)
         else:
-            hetero_kernels.scatter_weighted(piece.sources, piece.targets, given, *place, weights)
+            hetero_kernels.scatter_weighted(piece.sources, piece.targets, piece_weights, *place, weights)
 
     workers.run(work, high - low, _share(high - low, workers.count))
 
@@ -185,16 +185,16 @@ def _sort(
     starts: NDArray[np.int64],
     entries: Array,
     weights: Array | None,
-    kept: NDArray[np.int64],
+    lengths: NDArray[np.int64],
 ) -> None:
     def work(a: int, b: int) -> None:
         if weights is None:
-            kernels.sort_rows(starts, a, b, entries, kept)
+            kernels.sort_rows(starts, a, b, entries, lengths)
         else:
             kernels.sort_rows_with_values(starts, a, b, entries, weights)
-            hetero_kernels.merge_duplicates(starts, a, b, entries, weights, kept)
+            hetero_kernels.merge_duplicates(starts, a, b, entries, weights, lengths)
 
-    workers.run(work, len(kept), max(_MIN_ROWS, len(kept) // (8 * workers.count)))
+    workers.run(work, len(lengths), max(_MIN_ROWS, len(lengths) // (8 * workers.count)))
 
 
 def _decoded(
@@ -217,7 +217,7 @@ def _share(rows: int, threads: int) -> int:
 
 def _check_ends(types: GraphTypes, piece: RelationEdges, at: int, where: str) -> None:
     named = types.relations[piece.relation]
-    for what, ends, vertex_type in (
+    for role, ends, vertex_type in (
         ("source", piece.sources, named.source),
         ("destination", piece.targets, named.destination),
     ):
@@ -225,7 +225,7 @@ def _check_ends(types: GraphTypes, piece: RelationEdges, at: int, where: str) ->
         bad = int(hetero_kernels.find_out_of_range(ends, bound))
         if bad >= 0:
             raise DataError(
-                f"{where}: relation {named}: edge {at + bad} has the {what} {ends[bad]}, which is not one of "
+                f"{where}: relation {named}: edge {at + bad} has the {role} {ends[bad]}, which is not one of "
                 f"the {bound:,} vertices of type {vertex_type!r}: they count from 0 within their type"
             )
 

@@ -55,17 +55,17 @@ def add_reverse_relations(types: GraphTypes) -> GraphTypes:
     relation within one type is its own reverse: its reversed edges are added to it.
     """
     known = set(types.relations)
-    back = [
+    reverse_relations = [
         reverse_relation(each)
         for each in types.relations
         if each.source != each.destination
         and reverse_relation(each) not in known
-        and not _goes_back(each, known)
+        and not _is_reverse(each, known)
     ]
-    return replace(types, relations=(*types.relations, *back))
+    return replace(types, relations=(*types.relations, *reverse_relations))
 
 
-def _goes_back(relation: Relation, known: set[Relation]) -> bool:
+def _is_reverse(relation: Relation, known: set[Relation]) -> bool:
     """Return whether a relation is the reverse of a known relation."""
     forward = Relation(relation.destination, relation.name.removeprefix(_PREFIX), relation.source)
     return relation.name.startswith(_PREFIX) and forward in known
@@ -81,16 +81,16 @@ def add_reverse_edges(edges: RelationEdgeStream, types: GraphTypes, wider: Graph
     types, wider
         Their relations, and those `add_reverse_relations`.
     """
-    back = find_reverse_relations(types, wider)
+    reverse_numbers = find_reverse_relations(types, wider)
 
     def stream() -> Iterator[RelationEdges]:
         for piece in edges():
             yield piece
-            other = back[piece.relation]
+            other = reverse_numbers[piece.relation]
             if other is None:
                 continue
-            turned = RelationEdges(other, piece.targets, piece.sources, piece.weights)
-            yield _without_loops(turned) if other == piece.relation else turned
+            reversed_edges = RelationEdges(other, piece.targets, piece.sources, piece.weights)
+            yield _without_loops(reversed_edges) if other == piece.relation else reversed_edges
 
     return stream
 
@@ -187,11 +187,11 @@ def assemble_dataset(name: str, parts: HeteroDatasetParts, scratch: Path | None)
                 f"has {len(array):,} rows for {high - low:,} vertices of type {types.target!r}: give "
                 "one each",
             )
-    topology, given = _topology(name, types, parts.edges, scratch, weighted=parts.weighted)
+    topology, num_edges = _topology(name, types, parts.edges, scratch, weighted=parts.weighted)
     arrays = types_to_arrays(types) | topology
     arrays["labels"] = labels_of_all(parts.labels, types)
     arrays |= {key: expand_mask(mask, types) for key, mask in parts.masks.items()}
-    return Dataset(name, arrays, None, tables=dict(parts.tables)), given - len(topology["indices"])
+    return Dataset(name, arrays, None, tables=dict(parts.tables)), num_edges - len(topology["indices"])
 
 
 def _topology(
@@ -211,13 +211,13 @@ def _topology(
 
     at_once = BUILD_ENTRIES * bytes_per_entry(weighted=False) // bytes_per_entry(weighted)
     bound = 1 << 62 if scratch is None else at_once
-    indptr, given = build_hetero_csr(
+    indptr, edge_counts = build_hetero_csr(
         edges, types, emit=emit, source=name, weighted=weighted, range_entries=bound
     )
     arrays = {"indptr": indptr, "indices": indices.finish(), EDGE_TYPE: numbers.finish()}
     if values is not None:
         arrays[EDGE_WEIGHT] = values.finish()
-    return arrays, int(given.sum())
+    return arrays, int(edge_counts.sum())
 
 
 def labels_of_all(labels: Array, types: GraphTypes) -> Array:
@@ -306,7 +306,7 @@ def _times_with_reverse(
 ) -> Array:
     """Return the edge times after adding reverse edges, which have the times of their originals."""
     times, numbers = arrays[EDGE_TIME], arrays[EDGE_TYPE]
-    back = find_reverse_relations(types, wider)
+    reverse_numbers = find_reverse_relations(types, wider)
 
     def edges() -> Iterator[TimedEdges]:
         for starts, entries, first in iter_row_ranges(arrays["indptr"], arrays["indices"], _PIECE):
@@ -316,7 +316,7 @@ def _times_with_reverse(
             for relation in np.unique(numbers[part]).tolist():
                 chosen = numbers[part] == relation
                 yield TimedEdges(pairs[chosen], times[part][chosen], relation)
-                if (other := back[relation]) is not None:
+                if (other := reverse_numbers[relation]) is not None:
                     yield TimedEdges(pairs[chosen][:, ::-1], times[part][chosen], other)
 
     topology = Topology(reversed_arrays["indptr"], reversed_arrays["indices"], reversed_arrays[EDGE_TYPE])
@@ -413,23 +413,25 @@ def stream_edge_lists(
                 f"{name}: relation {relation} has {len(sources):,} sources and {len(targets):,} "
                 "destinations: give one of each for every edge"
             )
-    for triple, given in weights.items():
-        if len(given) != len(relations[triple][0]):
+    for triple, relation_weights in weights.items():
+        if len(relation_weights) != len(relations[triple][0]):
             raise DataError(
                 f"{name}: relation {' '.join(triple)} has {len(relations[triple][0]):,} edges and "
-                f"{len(given):,} weights: give one for every edge"
+                f"{len(relation_weights):,} weights: give one for every edge"
             )
 
     def stream() -> Iterator[RelationEdges]:
         for number, (triple, (sources, targets)) in enumerate(relations.items()):
-            given = weights.get(triple)
+            relation_weights = weights.get(triple)
             for start in range(0, len(sources), _PIECE):
                 piece = slice(start, start + _PIECE)
                 yield RelationEdges(
                     number,
                     np.ascontiguousarray(sources[piece]),
                     np.ascontiguousarray(targets[piece]),
-                    None if given is None else np.ascontiguousarray(given[piece], np.float32),
+                    None
+                    if relation_weights is None
+                    else np.ascontiguousarray(relation_weights[piece], np.float32),
                 )
 
     return stream

@@ -49,13 +49,13 @@ def scatter_keys(sources, targets, code, shift, low, high, first, cursor, entrie
 
 
 @_compile
-def scatter_weighted(sources, targets, given, code, shift, low, high, first, cursor, entries, weights):
-    """Write edges as `scatter_keys` does, and their weights `given` to the same positions of `weights`."""
+def scatter_weighted(sources, targets, values, code, shift, low, high, first, cursor, entries, weights):
+    """Write edges as `scatter_keys` does, and their weights `values` to the same positions of `weights`."""
     for i in range(len(targets)):
         v = np.int64(targets[i]) + shift
         if low <= v < high:
             at = cursor[v - first]
-            entries[at], weights[at] = np.int64(sources[i]) + code, given[i]
+            entries[at], weights[at] = np.int64(sources[i]) + code, values[i]
             cursor[v - first] = at + 1
 
 
@@ -66,16 +66,16 @@ def merge_duplicates(starts, first, last, entries, weights, counts):
     The remaining length of each row is written to counts.
     """
     for r in range(first, last):
-        kept = i = starts[r]
+        end = i = starts[r]
         while i < starts[r + 1]:
             total, j = np.float64(weights[i]), i + 1
             while j < starts[r + 1] and entries[j] == entries[i]:
                 total += weights[j]
                 j += 1
-            entries[kept], weights[kept] = entries[i], total
-            kept += 1
+            entries[end], weights[end] = entries[i], total
+            end += 1
             i = j
-        counts[r] = kept - starts[r]
+        counts[r] = end - starts[r]
 
 
 @_compile
