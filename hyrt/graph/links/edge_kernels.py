@@ -12,7 +12,7 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 
 
 @_compile
-def _first_at_least(indices, start, stop, source):
+def _lower_bound(indices, start, stop, source):
     """Return the first position in start..stop whose source is at least `source`; rows are sorted."""
     while start < stop:
         middle = (start + stop) >> 1
@@ -48,7 +48,7 @@ def find_edges(indptr, indices, pairs, firsts, counts):
     for i in range(len(pairs)):
         row = pairs[i, 1]
         stop = indptr[row + 1]
-        first = _first_at_least(indices, indptr[row], stop, pairs[i, 0])
+        first = _lower_bound(indices, indptr[row], stop, pairs[i, 0])
         firsts[i] = first
         at = first
         while at < stop and indices[at] == pairs[i, 0]:
@@ -67,7 +67,7 @@ def _int_below(bits, bound):
 @_compile
 def _insert_once(values, num, value):
     """Insert a value into `num` increasing values unless it is present; return the new count."""
-    at = _first_at_least(values, 0, num, value)
+    at = _lower_bound(values, 0, num, value)
     if at < num and values[at] == value:
         return num
     for i in range(num, at, -1):
@@ -113,8 +113,8 @@ def sample_endpoints(indptr, indices, links, end, low, high, key, first, exclude
     """
     num = out.shape[1]
     for i in range(len(links)):
-        kept, count, last = links[i, 1 - end], 0, np.int64(-1)
-        for e in range(indptr[kept], indptr[kept + 1]):
+        fixed, count, last = links[i, 1 - end], 0, np.int64(-1)
+        for e in range(indptr[fixed], indptr[fixed + 1]):
             other = np.int64(indices[e])
             if low <= other < high and other != last:
                 excluded[count] = other - low

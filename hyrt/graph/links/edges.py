@@ -37,12 +37,12 @@ def find_edges_of_pairs(
     [n] int64, the position of the first edge of each pair, and [n] int32, how many edges it has.
     """
     firsts, counts = np.empty(len(pairs), np.int64), np.empty(len(pairs), np.int32)
-    asked = np.ascontiguousarray(pairs, np.int64)
+    queries = np.ascontiguousarray(pairs, np.int64)
     if relation is None:
-        find_edges(topology.indptr, topology.indices, asked, firsts, counts)
+        find_edges(topology.indptr, topology.indices, queries, firsts, counts)
     else:
         edges = (topology.indptr, topology.indices, topology.edge_types)
-        find_relation_edges(*edges, asked, relation, firsts, counts)
+        find_relation_edges(*edges, queries, relation, firsts, counts)
     return firsts, counts
 
 
@@ -104,10 +104,10 @@ def list_links(topology: Topology) -> tuple[NDArray[Any], NDArray[np.int64]]:
         sources = topology.indices[indptr[start] : indptr[stop]]
         counts = np.diff(indptr[start : stop + 1])
         ends = np.repeat(np.arange(start, stop, dtype=ids), counts)
-        wanted = sources < ends if symmetric else sources != ends
+        is_link = sources < ends if symmetric else sources != ends
         if len(sources) > 1:
-            wanted[1:] &= (sources[1:] != sources[:-1]) | (ends[1:] != ends[:-1])
-        at = np.flatnonzero(wanted)
+            is_link[1:] &= (sources[1:] != sources[:-1]) | (ends[1:] != ends[:-1])
+        at = np.flatnonzero(is_link)
         found.append(np.stack([sources[at].astype(ids), ends[at]], axis=1))
         places.append(at + indptr[start])
         start = stop
@@ -150,14 +150,14 @@ def add_links(topology: Topology, *links: NDArray[Any]) -> Topology:
     return Topology(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), sources[order])
 
 
-def select_edges(topology: Topology, kept: NDArray[np.bool_]) -> Topology:
+def select_edges(topology: Topology, mask: NDArray[np.bool_]) -> Topology:
     """Return the topology with only the marked edges [E]; the topology itself if all are marked."""
-    if kept.all():
+    if mask.all():
         return topology
     removed = np.zeros(topology.num_edges + 1, np.int64)
-    np.cumsum(~kept, out=removed[1:])
+    np.cumsum(~mask, out=removed[1:])
     of_edges = {
-        field.name: value[kept]
+        field.name: value[mask]
         for field in fields(topology)
         if field.name != "indptr" and (value := getattr(topology, field.name)) is not None
     }

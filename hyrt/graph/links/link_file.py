@@ -74,12 +74,12 @@ def read_links(
     undirected = topology.is_symmetric and ends.sources == ends.destinations
     _check_apart(path, topology, links, undirected=undirected)
     known = add_links(topology, *(arrays[key] for key in ("train", "val", "test") if key in arrays))
-    given = {name: arrays[f"{name}_neg"] for name in links if f"{name}_neg" in arrays}
-    notes = check_negatives(str(path), known, given, undirected=undirected)
-    counts = {name: len(pairs) for name, pairs in links.items() if name not in given}
-    excluded = np.concatenate([np.empty((0, 2), np.int64), *given.values()])
+    file_negatives = {name: arrays[f"{name}_neg"] for name in links if f"{name}_neg" in arrays}
+    notes = check_negatives(str(path), known, file_negatives, undirected=undirected)
+    counts = {name: len(pairs) for name, pairs in links.items() if name not in file_negatives}
+    excluded = np.concatenate([np.empty((0, 2), np.int64), *file_negatives.values()])
     drawn, lines = sample_negatives(str(path), known, seed, counts, ends, excluded)
-    negatives = {**given, **drawn}
+    negatives = {**file_negatives, **drawn}
     held_out = {name: HeldOut(pairs, negatives[name]) for name, pairs in links.items()}
     train = arrays.get("train")
     if train is None:
@@ -142,28 +142,28 @@ def check_pairs(
     wrong = ends.find_invalid(found)
     if wrong.any() and ends.names is not None:
         row, end = (int(at[0]) for at in np.nonzero(wrong))
-        what, name = ("source", "destination")[end], ends.names[end]
+        role, name = ("source", "destination")[end], ends.names[end]
         raise DataError(
             f"{location}: {pairs[row, end]} in row {row} is not a vertex of type {name!r}, as the "
-            f"{what} of a link must be: number vertices through all types"
+            f"{role} of a link must be: number vertices through all types"
         )
     return found
 
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
-    wanted = f"{path}: give a .npz file of links with some of {', '.join(_KEYS)}"
+    expected = f"{path}: give a .npz file of links with some of {', '.join(_KEYS)}"
     try:
         # Opened here: of a damaged archive, numpy leaves it open.
         with path.open("rb") as opened:
             file = np.load(opened, allow_pickle=False)
             if isinstance(file, np.ndarray):
-                raise DataError(f"{wanted}: it is one array")
+                raise DataError(f"{expected}: it is one array")
             with file:
                 arrays = {key: file[key] for key in file.files}
     except FileNotFoundError:
         raise DataError(f"{path}: no such file of links: give the path of one") from None
     except _UNREADABLE as error:
-        raise DataError(f"{wanted}: {error}") from None
+        raise DataError(f"{expected}: {error}") from None
     if unknown := sorted(arrays.keys() - {*_KEYS, "without_messages"}):
-        raise DataError(f"{wanted}: it has an unknown key '{unknown[0]}'")
+        raise DataError(f"{expected}: it has an unknown key '{unknown[0]}'")
     return arrays

@@ -136,20 +136,20 @@ def select_link_relation(graph: str, types: GraphTypes, topology: Topology, name
     """
     meant = [number for number, each in enumerate(types.relations) if name is None or each.matches_name(name)]
     if len(meant) != 1:
-        asked = (
+        problem = (
             "train.objective=links predicts one relation of a typed graph: give links.relation="
             if name is None
             else f"links.relation={name} is {'several relations' if meant else 'not a relation'}: give "
         )
         known = join_names([each.full_name for each in types.relations], "or")
-        raise ConfigError(f"{graph}: {asked}{known}")
+        raise ConfigError(f"{graph}: {problem}{known}")
     number = meant[0]
     relation = types.relations[number]
     edges, positions = _edges_of(topology, number)
     joined = [(each.source, each.destination) for each in types.relations]
     same_way, other_way = (
-        tuple(other for other, ends in enumerate(joined) if ends == wanted)
-        for wanted in ((relation.source, relation.destination), (relation.destination, relation.source))
+        tuple(other for other, ends in enumerate(joined) if ends == end_types)
+        for end_types in ((relation.source, relation.destination), (relation.destination, relation.source))
     )
     ends = LinkEndpoints.from_relation(types, relation)
     return LinkRelation(number, same_way, other_way, edges, positions, ends)
@@ -268,12 +268,16 @@ def check_held_out(name: str, topology: Topology, links: LinkGraph) -> None:
         If an edge that carries messages joins the ends of a held-out link, or such a link is trained on.
     """
     visible = int(np.count_nonzero(links.visible_edges(topology, *links.held_out)))
-    trained = _given_away(topology, links.split.train, links.held_out)
-    for number, what in ((visible, "edges that carry messages"), (int(trained.sum()), "links to train on")):
+    trained = _mark_held_out(topology, links.split.train, links.held_out)
+    for number, description in (
+        (visible, "edges that carry messages"),
+        (int(trained.sum()), "links to train on"),
+    ):
         if number:
             raise DataError(
-                f"{name}: {number:,} {what} join the ends of held-out links, so that evaluations would be of "
-                "links that are known: open the graph with hyrt.load and let hyrt.train split its links"
+                f"{name}: {number:,} {description} join the ends of held-out links, so that evaluations "
+                "would be of links that are known: open the graph with hyrt.load and let hyrt.train split "
+                "its links"
             )
 
 
@@ -281,11 +285,13 @@ def drop_held_out(
     topology: Topology, train: NDArray[Any], held_out: Mapping[str, HeldOut]
 ) -> tuple[NDArray[Any], int]:
     """Return the links to train on that no held-out link equals, nor reverses, and how many were left out."""
-    given_away = _given_away(topology, train, [part.links for part in held_out.values()])
-    return (train[~given_away], int(given_away.sum())) if given_away.any() else (train, 0)
+    is_held_out = _mark_held_out(topology, train, [part.links for part in held_out.values()])
+    return (train[~is_held_out], int(is_held_out.sum())) if is_held_out.any() else (train, 0)
 
 
-def _given_away(topology: Topology, train: NDArray[Any], held_out: list[NDArray[Any]]) -> NDArray[np.bool_]:
+def _mark_held_out(
+    topology: Topology, train: NDArray[Any], held_out: list[NDArray[Any]]
+) -> NDArray[np.bool_]:
     codes = [encode_pairs(topology, pairs, undirected=True) for pairs in (train, *held_out)]
     found: NDArray[np.bool_] = np.isin(codes[0], np.concatenate([codes[0][:0], *codes[1:]]))
     return found

@@ -26,7 +26,7 @@ def sample_negatives(
     name: str,
     known: Topology,
     seed: int,
-    wanted: Mapping[str, int],
+    counts: Mapping[str, int],
     ends: LinkEndpoints,
     excluded: Pairs | None = None,
 ) -> tuple[dict[str, Pairs], list[str]]:
@@ -42,8 +42,8 @@ def sample_negatives(
         The edges that no pair may be: those of training, validation and test.
     seed
         The seed of the draws.
-    wanted
-        How many pairs `val` and `test` need.
+    counts
+        Number of pairs to sample for `val` and `test`.
     ends
         The vertices that links are between.
     excluded
@@ -51,15 +51,16 @@ def sample_negatives(
 
     Returns
     -------
-    [n, 2] pairs of each part, fewer than wanted if there are not enough, and then a line that says so.
+    [n, 2] pairs of each part, fewer than requested if there are not enough, and in this case a line with the
+    numbers.
 
     Raises
     ------
     DataError
         If there is no pair for some part.
     """
-    wanted = {part: wanted[part] for part in _ORDER if wanted.get(part)}
-    total = sum(wanted.values())
+    counts = {part: counts[part] for part in _ORDER if counts.get(part)}
+    total = sum(counts.values())
     if not total:
         return {}, []
     undirected = known.is_symmetric and ends.sources == ends.destinations
@@ -70,18 +71,18 @@ def sample_negatives(
         found = _drawn(known, seed, total, ends, taken, undirected=undirected)
     else:
         found = _listed(known, seed, total, ends, taken, undirected=undirected)
-    if len(found) < len(wanted):
+    if len(found) < len(counts):
         raise DataError(
             f"{name}: cannot find {total:,} pairs of vertices without an edge: it has {known.num_edges:,} "
             f"edges between {known.num_vertices:,} vertices, and {len(found)} such pairs: give pairs in a "
-            f"file (links.split=FILE.npz, {' and '.join(f'{part}_neg' for part in reversed(wanted))})"
+            f"file (links.split=FILE.npz, {' and '.join(f'{part}_neg' for part in reversed(counts))})"
         )
     parts: dict[str, Pairs] = {}
     lines: list[str] = []
     left, needed = len(found), total
-    for part, number in wanted.items():
+    for part, number in counts.items():
         # Each part gets its share of what there is, and at least one pair.
-        share = min(max(1, round(left * number / needed)), left - (len(wanted) - len(parts) - 1))
+        share = min(max(1, round(left * number / needed)), left - (len(counts) - len(parts) - 1))
         share = min(number, share)
         start = len(found) - left
         parts[part] = found[start : start + share]
@@ -110,8 +111,8 @@ def _drawn(
         is_free = ~np.isin(new, taken)
         pairs = np.concatenate([pairs, drawn[is_free]])
         codes = np.concatenate([codes, new[is_free]])
-        kept = np.sort(np.unique(codes, return_index=True)[1])[:num]
-        pairs, codes = pairs[kept], codes[kept]
+        distinct = np.sort(np.unique(codes, return_index=True)[1])[:num]
+        pairs, codes = pairs[distinct], codes[distinct]
     return pairs
 
 
@@ -183,8 +184,8 @@ def sample_candidates(
     number of vertices; -1 fills up.
     """
     intervals = (ends.sources, ends.destinations)
-    most = max(high - low for low, high in intervals)
-    found = np.full((len(links), 2, min(num, most)), -1, np.int64)
+    max_candidates = max(high - low for low, high in intervals)
+    found = np.full((len(links), 2, min(num, max_candidates)), -1, np.int64)
     key, pairs = stream_key(seed, LINKS, 0, _KEYS[part]), np.ascontiguousarray(links, np.int64)
     for end, (low, high) in enumerate(intervals):
         edges = known.transposed if end else known

@@ -67,14 +67,14 @@ def random_link_split(
             raise DataError(f"{name}: all links have the same time: give other times, or links.split=random")
         order = -_ranks(first_times)
     num_test, num_val = round(test * len(links)), round(val * len(links))
-    for what, asked, num in (("val", val, num_val), ("test", test, num_test)):
-        if asked and not num:
+    for setting, share, num in (("val", val, num_val), ("test", test, num_test)):
+        if share and not num:
             raise DataError(
-                f"{name}: links.{what}={asked:g} of {len(links):,} links is less than one: give more, or 0 "
-                "for none"
+                f"{name}: links.{setting}={share:g} of {len(links):,} links is less than one: give more, or "
+                "0 for none"
             )
-    in_test = _least(order, num_test)
-    in_val = _least(order, num_test + num_val) & ~in_test
+    in_test = _mark_smallest(order, num_test)
+    in_val = _mark_smallest(order, num_test + num_val) & ~in_test
     drawn = {part: links[mask] for part, mask in (("val", in_val), ("test", in_test)) if mask.any()}
     counts = {part: len(pairs) for part, pairs in drawn.items()}
     negatives, notes = sample_negatives(name, topology, seed, counts, ends)
@@ -87,7 +87,7 @@ def random_link_split(
     train = rest
     if supervision:
         chosen = _draws(topology.num_vertices, rest, seed, _SUPERVISION)
-        train = rest[_least(chosen, round(supervision * len(chosen)))]
+        train = rest[_mark_smallest(chosen, round(supervision * len(chosen)))]
     if not len(train):
         raise DataError(
             f"{name}: no links are left to train on, of {len(links):,}: lower links.val or links.test, or "
@@ -114,16 +114,16 @@ def _first_times(topology: Topology, links: NDArray[Any], times: NDArray[Any]) -
         firsts, counts = find_edges_of_pairs(topology, pairs)
         found = times[firsts] if found is None else np.minimum(found, times[firsts])
         for more in range(1, int(counts.max(initial=0))):
-            again = counts > more
-            found[again] = np.minimum(found[again], times[firsts[again] + more])
+            has_more = counts > more
+            found[has_more] = np.minimum(found[has_more], times[firsts[has_more] + more])
     assert found is not None
     return found
 
 
-def _draws(num_vertices: int, links: NDArray[Any], seed: int, what: int) -> NDArray[np.uint64]:
+def _draws(num_vertices: int, links: NDArray[Any], seed: int, purpose: int) -> NDArray[np.uint64]:
     """Return [n] uniform random bits of links, equal for a link and its reverse."""
     low, high = links.min(axis=1).astype(np.uint64), links.max(axis=1).astype(np.uint64)
-    return vertex_streams(stream_key(seed, LINKS, 0, what), low * np.uint64(num_vertices) + high)
+    return vertex_streams(stream_key(seed, LINKS, 0, purpose), low * np.uint64(num_vertices) + high)
 
 
 def _ranks(times: NDArray[Any]) -> NDArray[np.int64]:
@@ -133,7 +133,7 @@ def _ranks(times: NDArray[Any]) -> NDArray[np.int64]:
     return ranks
 
 
-def _least(order: NDArray[Any], num: int) -> NDArray[np.bool_]:
+def _mark_smallest(order: NDArray[Any], num: int) -> NDArray[np.bool_]:
     """Mark [n] the `num` smallest values, including all ties with the largest of them."""
     if not num:
         return np.zeros(len(order), np.bool_)
