@@ -125,7 +125,7 @@ def read_manifest(folder: Path) -> PartitionManifest:
         If the file is missing, damaged, edited, or in a newer format.
     """
     file = folder / MANIFEST
-    again = "copy it again from where the parts were written, or partition again"
+    remedy = "copy it again from where the parts were written, or partition again"
     try:
         found = json.loads(file.read_bytes())
     except OSError as error:
@@ -134,27 +134,27 @@ def read_manifest(folder: Path) -> PartitionManifest:
             "writes"
         ) from error
     except ValueError as error:
-        raise DataError(f"{file}: damaged ({error}): {again}") from error
+        raise DataError(f"{file}: damaged ({error}): {remedy}") from error
     if not isinstance(found, dict):
-        raise DataError(f"{file}: damaged (it is not what hyrt writes): {again}")
+        raise DataError(f"{file}: damaged (it is not what hyrt writes): {remedy}")
     if found.get("format") != FORMAT:
         raise DataError(
             f"{file}: format {found.get('format')} is unknown (known: {FORMAT}): a newer hyrt may have "
             "written it"
         )
     if found.get("id") != _identity(found):
-        raise DataError(f"{file}: damaged or edited (its id is not that of what it says): {again}")
+        raise DataError(f"{file}: damaged or edited (its id is not that of what it says): {remedy}")
     try:
         manifest = PartitionManifest.model_validate(found)
     except ValidationError as error:
-        raise DataError(f"{file}: it is not what hyrt writes: {again}") from error
+        raise DataError(f"{file}: it is not what hyrt writes: {remedy}") from error
     if manifest.crc32_chunk_bytes != CHUNK_BYTES:
-        raise DataError(f"{file}: damaged (crc32_chunk_bytes {manifest.crc32_chunk_bytes}): {again}")
+        raise DataError(f"{file}: damaged (crc32_chunk_bytes {manifest.crc32_chunk_bytes}): {remedy}")
     return manifest
 
 
-def _identity(said: Mapping[str, Any]) -> str:
-    rest = {key: value for key, value in said.items() if key != "id"}
+def _identity(content: Mapping[str, Any]) -> str:
+    rest = {key: value for key, value in content.items() if key != "id"}
     return hashlib.blake2b(json.dumps(rest, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 

@@ -151,21 +151,21 @@ def _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch):
     """
     indptr, indices = graph
     starts, parts, counts, used = near
-    saved, num_saved, is_met, met = scratch
+    saved, num_saved, is_candidate, candidates = scratch
     loads, sizes = held
     a, num_parts = homes[v], len(loads)
-    least, most, most_vertices = bounds
-    if loads[a] - weights[v] < least or sizes[a] < 2:
+    min_load, max_load, max_vertices = bounds
+    if loads[a] - weights[v] < min_load or sizes[a] < 2:
         # Never empty a part; do not dissolve a part even if the others could take its vertices.
         return -1, np.inf
-    num_met = 0
-    if loads[a] > most or sizes[a] > most_vertices:
+    num_candidates = 0
+    if loads[a] > max_load or sizes[a] > max_vertices:
         # Perhaps only a part without neighbours of v has room.
-        lightest = _lightest_with_room(loads, sizes, most_vertices)
+        lightest = _find_lightest_available(loads, sizes, max_vertices)
         if lightest >= 0:
-            is_met[lightest] = True
-            met[num_met] = lightest
-            num_met += 1
+            is_candidate[lightest] = True
+            candidates[num_candidates] = lightest
+            num_candidates += 1
     everywhere = leaving = 0.0
     receives_here = prices[num_parts + a]
     for e in range(indptr[v], indptr[v + 1]):
@@ -182,17 +182,17 @@ def _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch):
                 if counts[i] == 1 and home != a:
                     leaving += price + receives_here
                 continue
-            if not is_met[p]:
-                is_met[p] = True
-                met[num_met] = p
-                num_met += 1
+            if not is_candidate[p]:
+                is_candidate[p] = True
+                candidates[num_candidates] = p
+                num_candidates += 1
             saved[p] += price
             num_saved[p] += 1
         if not saw_home:
-            if not is_met[home]:
-                is_met[home] = True
-                met[num_met] = home
-                num_met += 1
+            if not is_candidate[home]:
+                is_candidate[home] = True
+                candidates[num_candidates] = home
+                num_candidates += 1
             saved[home] += price
             num_saved[home] += 1
     sent_here, also_here = 0, 0.0
@@ -200,37 +200,37 @@ def _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch):
         p = parts[i]
         if p != a:
             sent_here += 1
-            if not is_met[p]:
-                is_met[p] = True
-                met[num_met] = p
-                num_met += 1
+            if not is_candidate[p]:
+                is_candidate[p] = True
+                candidates[num_candidates] = p
+                num_candidates += 1
         else:
             # If v leaves, its row must be sent to the neighbours that stay in its part.
             also_here = receives_here
     degree = indptr[v + 1] - indptr[v]
-    best, least = -1, np.inf
-    for j in range(num_met):
-        p = met[j]
-        if loads[p] + weights[v] <= most and sizes[p] < most_vertices:
+    best, lowest_cost = -1, np.inf
+    for j in range(num_candidates):
+        p = candidates[j]
+        if loads[p] + weights[v] <= max_load and sizes[p] < max_vertices:
             cost = everywhere - saved[p] + (degree - num_saved[p]) * prices[num_parts + p] - leaving
             sent = _sent_from(starts, parts, used, v, p)
             cost += sent * prices[p] - sent_here * prices[a] + also_here
             if sent < used[v]:
                 cost -= prices[num_parts + p]
-            if cost < least or (cost == least and loads[p] < loads[best]):
-                best, least = p, cost
+            if cost < lowest_cost or (cost == lowest_cost and loads[p] < loads[best]):
+                best, lowest_cost = p, cost
         saved[p] = 0.0
         num_saved[p] = 0
-        is_met[p] = False
-    return best, least
+        is_candidate[p] = False
+    return best, lowest_cost
 
 
 @_jit
-def _lightest_with_room(loads, sizes, most_vertices):
+def _find_lightest_available(loads, sizes, max_vertices):
     """Return the lightest part that may have another vertex; -1 if no part may."""
     lightest = -1
     for p in range(len(loads)):
-        if sizes[p] < most_vertices and (lightest < 0 or loads[p] < loads[lightest]):
+        if sizes[p] < max_vertices and (lightest < 0 or loads[p] < loads[lightest]):
             lightest = p
     return lightest
 
@@ -301,10 +301,10 @@ def _move(v, to, graph, homes, near, held, weights, traffic, pricing, changed):
 def _scratch(num_parts):
     """Return buffers for the parts that contain neighbours of a vertex, and for the changed directions."""
     saved = (np.zeros(num_parts), np.zeros(num_parts, np.int64))
-    met = (*saved, np.zeros(num_parts, np.bool_), np.empty(num_parts, np.int64))
+    move_scratch = (*saved, np.zeros(num_parts, np.bool_), np.empty(num_parts, np.int64))
     before = np.empty(2 * num_parts, np.int64)
     directions = np.empty(2 * num_parts, np.int64)
-    return met, (before, np.zeros(2 * num_parts, np.bool_), directions, np.zeros(1, np.int64))
+    return move_scratch, (before, np.zeros(2 * num_parts, np.bool_), directions, np.zeros(1, np.int64))
 
 
 @_jit
@@ -378,13 +378,13 @@ def _has_too_much(part, held, bounds, counts_vertices):
 
 
 @_jit
-def _search_pass(graph, homes, near, held, weights, bounds, traffic, power, order, patience, most_edges):
+def _search_pass(graph, homes, near, held, weights, bounds, traffic, power, order, patience, max_edges):
     """Search from each boundary vertex through temporarily worse states; return the number of successful
     searches.
 
     A search repeatedly moves the cheapest vertex around the vertices that it has already moved, each vertex
     once, until the best sum is more than `patience` moves old. It then reverts the moves after the best sum
-    (Fiduccia and Mattheyses' algorithm, from many small starts). No search begins after `most_edges` edges
+    (Fiduccia and Mattheyses' algorithm, from many small starts). No search begins after `max_edges` edges
     have been examined, or if previous searches had too little success.
     """
     indptr, indices = graph
@@ -395,7 +395,7 @@ def _search_pass(graph, homes, near, held, weights, bounds, traffic, power, orde
     vertices, froms = np.empty(_LONGEST, np.int64), np.empty(_LONGEST, np.int32)
     found = seen = 0
     for search, start in enumerate(order):
-        if seen > most_edges or (seen > _TRIAL and found * _WORTH_EDGES < seen):
+        if seen > max_edges or (seen > _TRIAL and found * _WORTH_EDGES < seen):
             break
         if near[3][start] < 2:
             continue
@@ -450,10 +450,10 @@ _LOOKS = 300e6
 _SMALL = 1 << 20
 _ROUNDS = 3
 # Minimum weight of a part over the mean; lighter parts do not give vertices away.
-_LEAST_OF_MEAN = 0.5
+_MIN_SHARE_OF_MEAN = 0.5
 _PASSES = 4
 # Limits of the searches of each phase: number of examined edges, and moves without gain per search.
-_MOST_EDGES = 1 << 22
+_MAX_EDGES = 1 << 22
 _PATIENCE = 8
 # A phase ends after a pass that moves at most this fraction of the vertices.
 _FEW = 0.0005
@@ -514,9 +514,13 @@ def refine_parts(
         return *bounded, 2 * busiest + traffic.mean()
 
     # Moves may exceed a tight bound that the given partition satisfies, and never return below it.
-    best, least = part_ids.copy(), figures()
+    best, best_figures = part_ids.copy(), figures()
     for power, looser in _phases(len(indices)):
-        bounds = (_LEAST_OF_MEAN * mean, (max_over_mean + looser) * mean, int((1 + looser) * max_vertices))
+        bounds = (
+            _MIN_SHARE_OF_MEAN * mean,
+            (max_over_mean + looser) * mean,
+            int((1 + looser) * max_vertices),
+        )
         state = (graph, part_ids, near, held, weights, bounds, traffic)
         order = generator.permutation(len(part_ids))
         is_due[:] = True
@@ -530,10 +534,10 @@ def refine_parts(
             if _greedy_pass(*state, power, order, is_due) <= _FEW * len(part_ids):
                 break
         starts = generator.permutation(np.flatnonzero(counted.used > 1))
-        _search_pass(*state, power, starts, _PATIENCE, _MOST_EDGES)
+        _search_pass(*state, power, starts, _PATIENCE, _MAX_EDGES)
         found = figures()
-        if found < least:
-            best, least = part_ids.copy(), found
+        if found < best_figures:
+            best, best_figures = part_ids.copy(), found
     return best
 
 

@@ -64,7 +64,7 @@ NO_PIECES = {
     "labels": {"_MAX_CLASSES"},
     "partition.manifest": {"MAX_PARTS"},
     "partition.methods.metis_parts": {"_WEIGHT"},
-    "partition.refine": {"_MOST_EDGES", "_SMALL", "_WORTH_EDGES"},
+    "partition.refine": {"_MAX_EDGES", "_SMALL", "_WORTH_EDGES"},
     "synthetic.hetero_planted_partition": {"_SAMPLED_EDGES"},
     "source": {"_MAX_LABELLED", "_MAX_VALUES"},
     "synthetic.planted_partition": {"_SAMPLED_EDGES"},

@@ -76,15 +76,15 @@ class MetisParts:
         # METIS uses the 32-bit seed of the C library's generator, for which 0 equals 1.
         drawn_from = (seed + 1) % 2**31
         options = {"seed": drawn_from, "niter": _ITERATIONS, "ufactor": max(1, round(1000 * allowed))}
-        best, least_uneven = None, float("inf")
+        best, lowest_imbalance = None, float("inf")
         for share in _TRAINING_SHARES:
             weights = _weights(edges, training, share)
             found = run_metis(pointers, neighbors, weights, num_parts, **options)
             found = fill_empty_parts(found, weights, num_parts)
-            uneven = max(_needlessly_over(found, of, num_parts) for of in (edges, training))
-            if uneven < least_uneven:
-                best, least_uneven = found, uneven
-            if least_uneven <= _UNEVEN or not training.any():
+            part_imbalance = max(_needlessly_over(found, of, num_parts) for of in (edges, training))
+            if part_imbalance < lowest_imbalance:
+                best, lowest_imbalance = found, part_imbalance
+            if lowest_imbalance <= _UNEVEN or not training.any():
                 break
         assert best is not None
         return best
@@ -111,10 +111,10 @@ def fill_empty_parts(part_ids: NDArray[Any], weights: NDArray[Any], num_parts: i
         heaviest = int(np.argmax(np.where(sizes > 1, loads, -1)))
         members = np.flatnonzero(part_ids == heaviest)
         passed = np.cumsum(weights[members])
-        kept = min(1 + int(np.argmin(np.abs(passed - loads[heaviest] / 2))), len(members) - 1)
-        part_ids[members[kept:]] = empty
-        loads[empty], loads[heaviest] = loads[heaviest] - passed[kept - 1], passed[kept - 1]
-        sizes[empty], sizes[heaviest] = len(members) - kept, kept
+        split = min(1 + int(np.argmin(np.abs(passed - loads[heaviest] / 2))), len(members) - 1)
+        part_ids[members[split:]] = empty
+        loads[empty], loads[heaviest] = loads[heaviest] - passed[split - 1], passed[split - 1]
+        sizes[empty], sizes[heaviest] = len(members) - split, split
     return part_ids
 
 
@@ -135,9 +135,9 @@ def _needlessly_over(homes: NDArray[Any], amounts: NDArray[Any], num_parts: int)
     The sum of the largest part has a lower bound in any partition, because a vertex is in one part only.
     """
     total = amounts.sum()
-    least = max(amounts.max(), np.ceil(total / num_parts))
+    lower_bound = max(amounts.max(), np.ceil(total / num_parts))
     largest = np.bincount(homes, amounts, minlength=num_parts).max()
-    return float((largest - least) * num_parts / total) if total else 0.0
+    return float((largest - lower_bound) * num_parts / total) if total else 0.0
 
 
 def _undirected(topology: Topology) -> tuple[NDArray[np.int64], NDArray[Any]]:

@@ -118,11 +118,11 @@ def run_metis_child() -> None:
     # METIS prints to stdout: redirect its output to stderr.
     output = os.dup(1)
     os.dup2(2, 1)
-    given = os.fdopen(0, "rb")
-    header = json.loads(given.readline())
-    pointers = _read(given, header["vertices"] + 1)
-    neighbors = _read(given, header["entries"])
-    weights = _read(given, header["vertices"])
+    stream = os.fdopen(0, "rb")
+    header = json.loads(stream.readline())
+    pointers = _read(stream, header["vertices"] + 1)
+    neighbors = _read(stream, header["entries"])
+    weights = _read(stream, header["vertices"])
     # By default, METIS bisects for few parts, which gives a larger cut.
     _, found = pymetis.part_graph(
         header["parts"],
@@ -138,9 +138,9 @@ def run_metis_child() -> None:
         file.write(np.asarray(found, np.int32).tobytes())
 
 
-def _read(given: BufferedReader, count: int) -> NDArray[np.int64]:
+def _read(stream: BufferedReader, count: int) -> NDArray[np.int64]:
     array = np.empty(count, np.int64)
     # readinto of a buffered stream blocks until the array is full.
-    if given.readinto(array.data) != array.nbytes:
+    if stream.readinto(array.data) != array.nbytes:
         raise SystemExit("the graph ends too early")
     return array

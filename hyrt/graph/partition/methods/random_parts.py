@@ -36,6 +36,6 @@ class RandomParts:
         announce: ReportLine | None = None,
     ) -> NDArray[Any]:
         check_partition_args(topology, training, num_parts, seed)
-        dealt = np.arange(topology.num_vertices) % num_parts
-        np.random.default_rng(seed).shuffle(dealt)
-        return dealt
+        part_ids = np.arange(topology.num_vertices) % num_parts
+        np.random.default_rng(seed).shuffle(part_ids)
+        return part_ids

@@ -128,6 +128,6 @@ def _without_loops(topology: Topology) -> tuple[NDArray[np.int64], NDArray[Any]]
     if not has_self_loops(topology):
         return topology.indptr, topology.indices
     into = np.repeat(np.arange(topology.num_vertices, dtype=topology.indices.dtype), topology.in_degrees)
-    kept = topology.indices != into
-    ends = np.concatenate([[0], np.cumsum(kept)])
-    return ends[topology.indptr], topology.indices[kept]
+    keep = topology.indices != into
+    ends = np.concatenate([[0], np.cumsum(keep)])
+    return ends[topology.indptr], topology.indices[keep]
