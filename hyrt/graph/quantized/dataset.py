@@ -89,8 +89,8 @@ def read_quantized_rows(source: str, codes: Array, arrays: dict[str, Array]) -> 
         if bad.any():
             at = int(bad.argmax())
             raise check.reject(source, key, f"value {values[at]} at {at}: give a finite number above 0")
-    kept = QuantizedRows(INT8 if by_column is None else INT8_COLUMNS, codes, by_row, by_column)
-    return FeatureRows.from_source(QuantizedFeatures(kept), codes.shape[0])
+    quantized = QuantizedRows(INT8 if by_column is None else INT8_COLUMNS, codes, by_row, by_column)
+    return FeatureRows.from_source(QuantizedFeatures(quantized), codes.shape[0])
 
 
 def check_no_scales(source: str, dtype: np.dtype[Any], arrays: dict[str, Any]) -> None:
@@ -122,10 +122,10 @@ class QuantizedRowWriter:
     @classmethod
     def from_rows(cls, rows: FeatureRows, name: str) -> QuantizedRowWriter:
         """Build the writer from feature rows; `name` is used in messages."""
-        kept, rounding = rows.quantized, rows.rounding
-        if kept is not None:
-            codes = kept.codes.view(np.uint16) if kept.format == BFLOAT16 else kept.codes
-            scales = zip(SCALE_KEYS, (kept.row_scales, kept.column_scales), strict=True)
+        quantized, rounding = rows.quantized, rows.rounding
+        if quantized is not None:
+            codes = quantized.codes.view(np.uint16) if quantized.format == BFLOAT16 else quantized.codes
+            scales = zip(SCALE_KEYS, (quantized.row_scales, quantized.column_scales), strict=True)
             named = {key: values for key, values in scales if values is not None}
             return cls(codes.dtype, check.iter_row_blocks(codes), named)
         if rounding is None:

@@ -170,15 +170,15 @@ def quantize_graph(
     rounding = Quantizer(row_format, seed, scales)
     if not is_in_memory(features):
         return graph.with_features(OnTheFlyQuantized(features, rounding, graph.name))
-    kept = QuantizedRows.allocate(row_format, (count, features.width), scales)
+    quantized = QuantizedRows.allocate(row_format, (count, features.width), scales)
     for ids, block in _blocks(features, count, workers):
         part = slice(int(ids[0]), int(ids[-1]) + 1)
-        by_row = None if kept.row_scales is None else kept.row_scales[part]
-        out = QuantizedRows(row_format, kept.codes[part], by_row, scales)
+        by_row = None if quantized.row_scales is None else quantized.row_scales[part]
+        out = QuantizedRows(row_format, quantized.codes[part], by_row, scales)
         rounding.write(block, ids, out, graph.name, workers)
     if row_format == FLOAT16:
-        return graph.with_features(DenseFeatures(kept.codes.view(np.float16)))
-    return graph.with_features(QuantizedFeatures(kept))
+        return graph.with_features(DenseFeatures(quantized.codes.view(np.float16)))
+    return graph.with_features(QuantizedFeatures(quantized))
 
 
 def _beyond_codes(
@@ -206,9 +206,9 @@ def _blocks(
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
     """Yield all rows in blocks; each block is valid until the next iteration."""
     step = max(1, CHUNK // features.width)
-    room = np.empty((min(step, count), features.width), np.float32)
+    buffer = np.empty((min(step, count), features.width), np.float32)
     for start in range(0, count, step):
         ids = np.arange(start, min(start + step, count))
-        out = room[: len(ids)]
+        out = buffer[: len(ids)]
         features.rows(ids, out, workers)
         yield ids, out

@@ -164,10 +164,10 @@ class Quantizer:
             return
         i, k = np.unravel_index(int(bad.argmax()), bad.shape)
         number = rows[i, k]
-        why = f"which {self.format.name} cannot hold: keep float32, or scale the features"
+        reason = f"which {self.format.name} cannot hold: keep float32, or scale the features"
         if not np.isfinite(number):
-            why = "and features must be finite numbers: correct the data"
-        raise DataError(f"{name}: the feature in column {k} of vertex {vertices[i]} is {number:g}, {why}")
+            reason = "and features must be finite numbers: correct the data"
+        raise DataError(f"{name}: the feature in column {k} of vertex {vertices[i]} is {number:g}, {reason}")
 
 
 def compute_column_scales(
@@ -199,15 +199,15 @@ def compute_column_scales(
     at = 0
     for block in blocks:
         if len(block):
-            most = np.abs(block).max(0)
-            if not np.isfinite(most).all():
+            magnitudes = np.abs(block).max(0)
+            if not np.isfinite(magnitudes).all():
                 bad = ~np.isfinite(block)
                 i, k = np.unravel_index(int(bad.argmax()), bad.shape)
                 raise DataError(
                     f"{name}: the feature in column {k} of vertex {at + i} is {block[i, k]:g}, and features "
                     "must be finite numbers: correct the data"
                 )
-            np.maximum(largest, most, out=largest)
+            np.maximum(largest, magnitudes, out=largest)
         at += len(block)
         on_block(len(block))
     scales = np.empty(width, np.float32)

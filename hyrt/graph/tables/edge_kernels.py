@@ -70,9 +70,9 @@ def merge_duplicates(starts, entries, numbers, weights, add_up, counts):  # type
 
     counts [rows] is set to the remaining row lengths. Returns the remaining number of edges.
     """
-    num_kept = 0
+    num_edges = 0
     for r in range(len(counts)):
-        before = num_kept
+        before = num_edges
         i = starts[r]
         while i < starts[r + 1]:
             j = i + 1
@@ -81,13 +81,13 @@ def merge_duplicates(starts, entries, numbers, weights, add_up, counts):  # type
                 if add_up:
                     total += weights[j]
                 j += 1
-            entries[num_kept], numbers[num_kept] = entries[i], numbers[i]
+            entries[num_edges], numbers[num_edges] = entries[i], numbers[i]
             if len(weights):
-                weights[num_kept] = total
-            num_kept += 1
+                weights[num_edges] = total
+            num_edges += 1
             i = j
-        counts[r] = num_kept - before
-    return num_kept
+        counts[r] = num_edges - before
+    return num_edges
 
 
 @_compile

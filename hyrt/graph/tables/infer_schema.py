@@ -222,9 +222,12 @@ def _edge_table(samples: list[TableSample], source: str, target: str) -> tuple[E
     decimal = _decimal(sample)
     others = [column for column in rest if column not in (weight, kind)]
     time = _find_column([column for column in others if are_times(sample.rows[column], decimal)], _TIMES)
-    given = {"weight": weight, "type": kind, "time": time, **_text_settings(sample)}
+    settings = {"weight": weight, "type": kind, "time": time, **_text_settings(sample)}
     table = EdgeTableSchema(
-        files=[part.schema_name for part in samples], source=source, target=target, **_without_defaults(given)
+        files=[part.schema_name for part in samples],
+        source=source,
+        target=target,
+        **_without_defaults(settings),
     )
     line = f"{_names(samples)}: edges from {source!r} to {target!r}, in this direction only"
     if weight is not None:
@@ -269,7 +272,7 @@ def _vertex_rows(
     suspicious = _find_suspicious(sample, features, label, label_kind)
     unused = [name for name in columns if name not in features]
     features = [name for name in features if name not in suspicious]
-    given = {
+    settings = {
         "id": key,
         "label": [] if label is None else [label],
         "label_kind": None if label is None else label_kind,
@@ -278,7 +281,7 @@ def _vertex_rows(
         "masks": found_masks,
         **_text_settings(sample),
     }
-    table = VertexTableSchema(files=[part.schema_name for part in samples], **_without_defaults(given))
+    table = VertexTableSchema(files=[part.schema_name for part in samples], **_without_defaults(settings))
     line = f"{_names(samples)}: vertices, "
     line += "row by row, as no column looks like ids" if key is None else f"ids {key!r}"
     if label is not None:

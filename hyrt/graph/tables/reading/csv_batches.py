@@ -296,7 +296,7 @@ def _parse(
 
 
 def _read_as_text(
-    file: TextFile, block: TextBlock, names: list[str], wanted: list[str], *, has_header: bool
+    file: TextFile, block: TextBlock, names: list[str], selected: list[str], *, has_header: bool
 ) -> TableBatch:
     """Parse a block into strings, without the rows whose number of values is not the number of columns.
 
@@ -324,7 +324,7 @@ def _read_as_text(
                 shown = line.decode(errors="replace")[:_SHOWN_LETTERS].rstrip("\r")
                 bad.append(UnreadableRow(number, f"{shown!r} is not UTF-8 text: give encoding: cp1252"))
         data = data.decode(errors="replace").encode()
-    read = names if has_header and len(set(names)) == len(names) else wanted
+    read = names if has_header and len(set(names)) == len(names) else selected
     table = _read(file, data, names, dict.fromkeys(read, pa.string()), skip)
     if len(line_numbers) != table.num_rows + len(invalid):
         raise DataError(
@@ -347,7 +347,7 @@ def _read_as_text(
         is_header = _are_header(table, read)
         for place in places[is_header].tolist():
             bad.append(UnreadableRow(place, "repeats the names of the columns: leave this line out"))
-        places, table = places[~is_header], table.filter(pa.array(~is_header)).select(wanted)
+        places, table = places[~is_header], table.filter(pa.array(~is_header)).select(selected)
     columns, as_written = _without_nulls(table, file.dialect.nulls)
     return TableBatch(
         file.name, table.num_rows, columns, "line", lambda: places, bad, padded=padded, as_written=as_written
