@@ -102,12 +102,13 @@ def infer(
         Path, typer.Option("--output", "-o", metavar="FILE.npy|FILE.csv", help="The file to write.")
     ],
     data: _Data = None,
-    what: Annotated[
+    output_kind: Annotated[
         InferOutput | None,
         typer.Option(
+            "--what",
             help="What to write: scores, [n, classes] float32, the default; classes, [n] int32, or [n, K] "
             "int8 of 0 and 1; or embeddings, the input of the last layer, [n, hidden] float32. A run that "
-            "predicts links has only embeddings, which are the result of its model."
+            "predicts links has only embeddings, which are the result of its model.",
         ),
     ] = None,
     vertices: Annotated[
@@ -167,7 +168,7 @@ def infer(
     )
     graph, model = trained.graph, cast(GNN, trained.model)
     memory_bytes = int(trained.config.evaluate.memory_gib * 2**30)
-    _check_output(what, vertices, links, predicts_links=graph.links is not None)
+    _check_output(output_kind, vertices, links, predicts_links=graph.links is not None)
     pairs, pair_names = None, None
     if links is not None and links.suffix == ".csv":
         pairs, pair_names = read_named_pairs(links, graph, _note)
@@ -177,7 +178,7 @@ def infer(
     if vertices in ("train", "val", "test") and not len(chosen):
         raise DataError(f"--vertices {vertices}: {graph.name} has none: give all")
     if as_table and vertices is None and graph.types is not None and graph.links is None:
-        if what is not InferOutput.embeddings:
+        if output_kind is not InferOutput.embeddings:
             # Other types have no labels, so their scores are meaningless.
             chosen = chosen[
                 graph.types.vertex_type_indices(chosen) == graph.types.type_index(graph.types.target)
@@ -201,9 +202,11 @@ def infer(
             output_name = "scores of links"
         else:
             # The embeddings of a link-prediction run are the whole output of its model.
-            output_name = "embeddings" if graph.links is not None else (what or InferOutput.scores).value
+            output_name = (
+                "embeddings" if graph.links is not None else (output_kind or InferOutput.scores).value
+            )
             model = model.embedding_model() if isinstance(model, LinkGNN) else model
-            kind = InferOutput.scores if graph.links is not None else what or InferOutput.scores
+            kind = InferOutput.scores if graph.links is not None else output_kind or InferOutput.scores
             try:
                 shape = write_rows(
                     target, model, graph, chosen, kind.value, workers, memory_bytes=memory_bytes
@@ -219,21 +222,21 @@ def infer(
 
 
 def _check_output(
-    what: InferOutput | None, vertices: str | None, links: Path | None, *, predicts_links: bool
+    output_kind: InferOutput | None, vertices: str | None, links: Path | None, *, predicts_links: bool
 ) -> None:
     """Refuse outputs that the run cannot produce."""
     from hyrt.errors import ConfigError
 
     if links is None:
-        if predicts_links and what in (InferOutput.scores, InferOutput.classes):
+        if predicts_links and output_kind in (InferOutput.scores, InferOutput.classes):
             raise ConfigError(
-                f"--what {what}: the run predicts links: give --links PAIRS.npy for the scores of pairs of "
-                "vertices, or --what embeddings"
+                f"--what {output_kind}: the run predicts links: give --links PAIRS.npy for the scores of "
+                "pairs of vertices, or --what embeddings"
             )
         return
     if not predicts_links:
         raise ConfigError("--links: the run predicts vertices: train one with train.objective=links")
-    for option, value in (("--what", what), ("--vertices", vertices)):
+    for option, value in (("--what", output_kind), ("--vertices", vertices)):
         if value is not None:
             raise ConfigError(f"--links and {option} exclude each other: give one of them")
 

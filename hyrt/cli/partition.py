@@ -53,9 +53,10 @@ def partition(
             "in-edges; metis also balances training vertices.",
         ),
     ] = None,
-    most_vertices: Annotated[
+    max_vertices: Annotated[
         int | None,
         typer.Option(
+            "--most-vertices",
             metavar="N",
             min=1,
             help="The most vertices that a part may have, so that its features fit into a rank's memory (not "
@@ -78,9 +79,7 @@ def partition(
     from hyrt.graph.partition.write_parts import PartitionJob, write_parts
     from hyrt.report.terminal.printed_lines import quote_path
 
-    job = PartitionJob(
-        data, output, parts, method, seed, topology, normalize, imbalance, most_vertices, force
-    )
+    job = PartitionJob(data, output, parts, method, seed, topology, normalize, imbalance, max_vertices, force)
     manifest = write_parts(job, lambda line: typer.echo(line, err=as_json))
     figures = partition_metrics(manifest)
     if as_json:
