@@ -226,8 +226,8 @@ def _incoming_edges(topology: Topology, rows: Array, is_selected: Array | None) 
     if is_selected is None:
         return starts, sources, edges
     keep = is_selected[sources]
-    num_kept = np.concatenate([[0], np.cumsum(keep)])
-    return num_kept[starts], sources[keep], edges[keep]
+    num_selected = np.concatenate([[0], np.cumsum(keep)])
+    return num_selected[starts], sources[keep], edges[keep]
 
 
 @nb.njit(nogil=True, cache=True, boundscheck=False)

@@ -191,7 +191,7 @@ class _ReplicaReduction:
 
     reduction: GradientAllReduce
 
-    def __call__(self, own: StepTotals) -> StepTotals:
+    def __call__(self, totals: StepTotals) -> StepTotals:
         return self.reduction(
-            StepTotals(loss_sum=0.0, counts={}, normalizer=0.0, gradients=(), num_edges=own.num_edges)
+            StepTotals(loss_sum=0.0, counts={}, normalizer=0.0, gradients=(), num_edges=totals.num_edges)
         )
