@@ -86,7 +86,7 @@ def _resolved(
     work_of: Callable[[], TrainingWorkload],
 ) -> tuple[Config, DeviceChoice]:
     surveys = survey_devices()
-    calibration, work, why_unknown = read_measured(), None, _NOT_MEASURED
+    calibration, work, unknown_reason = read_measured(), None, _NOT_MEASURED
     candidates = real_devices(surveys)
     model_kind = find_model(config.model.kind).costs_like
     if model_kind and any(not info.host_cores for info in candidates):
@@ -95,12 +95,12 @@ def _resolved(
         try:
             work = work_of()
         except ConfigError as error:
-            why_unknown = f"its speed in this run is unknown: {error}"
+            unknown_reason = f"its speed in this run is unknown: {error}"
     choice = choose_devices(
         surveys,
         lambda info: _step_s(info, calibration, model_kind, work),
         lambda info: _unsupported_reason(info, model_of(), objective_of()),
-        why_unknown,
+        unknown_reason,
         only_fastest=config.sampler.is_full_graph,
     )
     balance = config.balance

@@ -79,8 +79,8 @@ class _Layer:
     values: PooledMatrix | None
     takes_gradient: bool
     messages: tuple[PooledMatrix, ...]
-    kept: tuple[PooledMatrix, ...]
-    own: PooledMatrix | None
+    saved: tuple[PooledMatrix, ...]
+    self_rows: PooledMatrix | None
 
 
 class StepDryRun:
@@ -140,22 +140,22 @@ class StepDryRun:
     def forward(self, at: int | None, *, keep: bool) -> list[_Layer]:
         """Simulate `Chain.forward`, with `at` rows in the last layer; None for all."""
         plan, layers = self.plan, []
-        own: PooledMatrix | None = None
+        self_rows: PooledMatrix | None = None
         messages: tuple[PooledMatrix, ...] = ()
         if not plan.caches_first_gather and not plan.reads_in_place:
             messages = self._apply(plan.stages[0])
         for i in range(len(plan.parts)):
             last = i == len(plan.parts) - 1
-            layer = self._gather(i, messages, own, at if last else None, keep=keep)
+            layer = self._gather(i, messages, self_rows, at if last else None, keep=keep)
             layers.append(layer)
             if last:
                 break
             stage = plan.stages[i + 1]
             outputs = self._apply(stage)
             assert stage.after is not None
-            own, messages = None, outputs
+            self_rows, messages = None, outputs
             if stage.carries_rows:
-                own = outputs[0]
+                self_rows = outputs[0]
                 messages = outputs if stage.after.scatter is None else outputs[1:]
             if not keep:
                 self.release(layer)
@@ -163,7 +163,7 @@ class StepDryRun:
 
     def release(self, layer: _Layer) -> None:
         """Simulate `Chain.release`."""
-        for matrix in (layer.values, *layer.messages, *layer.kept, layer.own):
+        for matrix in (layer.values, *layer.messages, *layer.saved, layer.self_rows):
             if matrix is not None:
                 self.pool.release(matrix)
 
@@ -171,7 +171,7 @@ class StepDryRun:
         self,
         i: int,
         messages: tuple[PooledMatrix, ...],
-        own: PooledMatrix | None,
+        self_rows: PooledMatrix | None,
         at: int | None,
         *,
         keep: bool,
@@ -180,7 +180,7 @@ class StepDryRun:
         rows, width = self.sizes.vertices if at is None else at, parts.gathered_width
         if i == 0 and plan.caches_first_gather:
             values = None if at is None else self._take("gathered by layer 1", rows, width)
-            return _Layer(values, takes_gradient=False, messages=(), kept=(), own=None)
+            return _Layer(values, takes_gradient=False, messages=(), saved=(), self_rows=None)
         values = self._take(f"gathered by layer {i + 1}", rows, width)
         saved = self._saved_matrices(i, rows) if keep else ()
         self._read(parts, rows if at is None else None, is_backward=False)
@@ -189,10 +189,10 @@ class StepDryRun:
             messages = ()
         elif not (keep and takes_gradient and isinstance(parts.gather, AttentionSum | SagaGather)):
             for message in messages:
-                if message is not own:
+                if message is not self_rows:
                     self.pool.release(message)
             messages = ()
-        return _Layer(values, takes_gradient, messages, saved, own)
+        return _Layer(values, takes_gradient, messages, saved, self_rows)
 
     def _saved_matrices(self, i: int, rows: int) -> tuple[PooledMatrix, ...]:
         """Allocate the matrices that a gather saves for its backward pass."""
@@ -216,22 +216,22 @@ class StepDryRun:
 
     def _gather_backward(self, i: int, layer: _Layer, *, last: bool) -> tuple[PooledMatrix, ...]:
         parts = self.plan.parts[i]
-        accumulates_self = parts.scatter is None and layer.own is not None
+        accumulates_self = parts.scatter is None and layer.self_rows is not None
         # Attention reads the first two saved matrices before the gradient overwrites its result.
         num_released = 2 if isinstance(parts.gather, AttentionSum) else 0
-        for matrix in layer.kept[:num_released]:
+        for matrix in layer.saved[:num_released]:
             self.pool.release(matrix)
         if accumulates_self:
-            assert layer.own is not None
-            out: tuple[PooledMatrix, ...] = (layer.own,)
+            assert layer.self_rows is not None
+            out: tuple[PooledMatrix, ...] = (layer.self_rows,)
         else:
             name = f"gradients of what enters layer {i + 1}"
             out = tuple(self._take(name, self.sizes.vertices, width) for width in parts.message_widths)
         self._read(parts, None if last else self.sizes.vertices, is_backward=True)
         assert layer.values is not None
-        for matrix in (layer.values, *layer.messages, *layer.kept[num_released:]):
+        for matrix in (layer.values, *layer.messages, *layer.saved[num_released:]):
             self.pool.release(matrix)
-        return out if accumulates_self or layer.own is None else (layer.own, *out)
+        return out if accumulates_self or layer.self_rows is None else (layer.self_rows, *out)
 
     def _apply(self, stage: DenseStage) -> tuple[PooledMatrix, ...]:
         sizes = self.sizes

@@ -458,30 +458,30 @@ def full_graph_work(
     single = predict(platform, training)
     model = meta_model(config, graph.num_features, graph.num_outputs)
     host = platform.host
-    kept_bytes = sys.maxsize if host.memory_gib is None else int(host.memory_gib * 2**30) // CACHE_DIVISOR
+    cache_bytes = sys.maxsize if host.memory_gib is None else int(host.memory_gib * 2**30) // CACHE_DIVISOR
     is_sparse = isinstance(graph.features, SparseSource)
     widths = ExchangeWidths.from_model(
-        model, graph.num_vertices, graph.num_edges, is_sparse=is_sparse, cache_bytes=kept_bytes
+        model, graph.num_vertices, graph.num_edges, is_sparse=is_sparse, cache_bytes=cache_bytes
     )
     threads = min(host.cores or 1, threads or host.cores or 1)
     propagated_s = single.epoch_s - single.stages.synchronize_s
     edges_s = propagated_s * (single.gather_share or 0.0)
     rows_s, calls_s, chunk_rows = propagated_s - edges_s, 0.0, 1
-    step = shared_full_graph_step(config, graph, platform, training, cache_bytes=kept_bytes)
+    step = shared_full_graph_step(config, graph, platform, training, cache_bytes=cache_bytes)
     if step is not None:
         edges_s, rows_s, calls_s = step.seconds(threads)
         chunk_rows = step.chunk_rows
-    forward, back = widths.forward, widths.backward
+    forward, backward = widths.forward, widths.backward
     matrices = sum(size for name, size in single.arrays.items() if name not in _DATA)
     in_chunks = predict_rank_chunks(platform, training, config, ranks, threads)
     if in_chunks is not None:
         edges_s, rows_s, calls_s, chunk_rows = in_chunks.edges_s, in_chunks.rows_s, 0.0, 1
         matrices = sum(in_chunks.prediction.swapped.values())
         if in_chunks.columns is not None:
-            forward = back = in_chunks.columns
+            forward = backward = in_chunks.columns
     return FullGraphWork(
         forward_widths=forward,
-        backward_widths=back,
+        backward_widths=backward,
         has_only_sums=widths.is_additive,
         target_fraction=len(graph.split("train", config.data.split)) / max(1, graph.num_vertices),
         edges_s=edges_s,
