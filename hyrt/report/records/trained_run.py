@@ -71,12 +71,12 @@ class TrainedRun:
             If there is no such vertex.
         """
         model = self.model
-        what = "embeddings" if isinstance(model, LinkGNN) else "scores"
+        output_name = "embeddings" if isinstance(model, LinkGNN) else "scores"
         model = model.embedding_model() if isinstance(model, LinkGNN) else model
         chosen = select_vertices(self.graph, vertices, self.config.data.split)
         with closing(evaluation_workers(assign_threads(self.config))) as workers:
             rows = score_vertices(model, self.graph, chosen, self.config, workers, full=True)
-        not_finite = NotFiniteRows(model, f"the {what}", ("vertices", "vertex"))
+        not_finite = NotFiniteRows(model, f"the {output_name}", ("vertices", "vertex"))
         ids = self.graph.vertices.vertex_ids
         not_finite.add(rows, chosen if ids is None else ids[chosen])
         not_finite.warn()
