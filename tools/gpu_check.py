@@ -134,7 +134,7 @@ def openers(options: argparse.Namespace) -> dict[str, Callable[[Any], Any]]:
     """Return functions that open the device: on CUDA devices, one per installed kernel launcher."""
     backend, info = find(options)
     if info.kind != "cuda":
-        return {"its defaults": lambda asked: backend.open(info, asked)}
+        return {"its defaults": lambda device_options: backend.open(info, device_options)}
     import torch
     from hyrt_devices.cuda.driver import Driver
     from hyrt_devices.cuda.launch import launchers

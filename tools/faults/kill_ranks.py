@@ -72,13 +72,13 @@ class Team:
         return f"{self.size} ranks, {self.way}"
 
     @property
-    def trains_whole_graph(self) -> bool:
+    def is_full_graph(self) -> bool:
         return self.way.startswith("1")
 
     @property
     def words(self) -> list[str]:
         """Return the command-line arguments."""
-        if self.trains_whole_graph:
+        if self.is_full_graph:
             return ["--full-graph", *FULL_GRAPH_SETTINGS, f"distributed.algorithm={self.way}", *self.settings]
         return [*CHOSEN, f"distributed.strategy={self.way}", *self.settings]
 
@@ -318,7 +318,7 @@ def main() -> int:
     if options.kills < 1:
         parser.error("--kills: at least 1")
     trials, draw = Trials(), random.Random(options.seed)
-    teams = [team for team in TEAMS if not options.full_graph or team.trains_whole_graph]
+    teams = [team for team in TEAMS if not options.full_graph or team.is_full_graph]
     results: list[RankKill] = []
     with workplace("kill-ranks") as (folder, runs):
         kills = RankKills(folder, runs)
