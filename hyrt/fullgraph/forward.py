@@ -182,11 +182,11 @@ class FullGraphForward:
         """
         arrays, state = CheckpointedArrays.read(checkpoint, self.memory.take), progress.state
         last = len(self.plan.parts) - 1
-        for i, (values, takes_gradient, messages, others, own) in enumerate(arrays.layers):
+        for i, (values, takes_gradient, messages, others, self_rows) in enumerate(arrays.layers):
             if i == 0 and self.plan.caches_first_gather and not (i == last and destinations is not None):
                 self._first = values
-            layer = GatherResult(values, takes_gradient, messages, others, self_rows=own)
-            self._let_meet(i, layer, destinations if i == last else None)
+            layer = GatherResult(values, takes_gradient, messages, others, self_rows=self_rows)
+            self._set_save_for_backward(i, layer, destinations if i == last else None)
             state.layers.append(layer)
         state.messages, state.self_rows, state.grads = arrays.messages, arrays.self_rows, arrays.grads
         state.loss_totals = arrays.loss_totals
@@ -199,18 +199,18 @@ class FullGraphForward:
         workers: Workers,
     ) -> GatherResult:
         """Return the inputs of the last stage: gathered rows and the layer's input rows at the targets."""
-        own, stage = layer.self_rows, self.plan.stages[-1]
+        self_rows, stage = layer.self_rows, self.plan.stages[-1]
         vertices = np.arange(self.num_vertices) if destinations is None else destinations.vertices
-        if own is not None:
-            own = own if destinations is None else own[vertices]
+        if self_rows is not None:
+            self_rows = self_rows if destinations is None else self_rows[vertices]
         elif stage.reads_self:
             rows = self.features.read_rows(vertices, workers)
             rows = dropout_features(stage.model, rows, self.vertices[vertices], masks)
-            own = (
+            self_rows = (
                 (rows.to_dense() if isinstance(rows, SparseRows) else rows).to(self.plan.torch_dtype).numpy()
             )
         return GatherResult(
-            layer.values, layer.needs_gradient, save_for_backward=layer.save_for_backward, self_rows=own
+            layer.values, layer.needs_gradient, save_for_backward=layer.save_for_backward, self_rows=self_rows
         )
 
     def release(self, layer: GatherResult) -> None:
@@ -237,7 +237,7 @@ class FullGraphForward:
         self,
         i: int,
         messages: tuple[Array, ...],
-        own: Array | None,
+        self_rows: Array | None,
         at: DestinationSubset | None,
         masks: DropoutKey | None,
         workers: Workers,
@@ -255,28 +255,28 @@ class FullGraphForward:
         height = self.num_vertices if at is None else len(at.vertices)
         values = self.memory.take((height, plan.parts[i].gathered_width), plan.dtype)
         in_place = i == 0 and plan.reads_in_place
-        mine = not in_place and all(message is not own for message in messages)
+        mine = not in_place and all(message is not self_rows for message in messages)
         memory = self.memory if keep else None
         over = GatherContext(workers, at, masks, memory, overwrite=mine)
         with name_loops(f"layer {i + 1}"):
-            kept = gathering.forward(messages, values, over)
+            saved = gathering.forward(messages, values, over)
         takes_gradient = i > 0 or bool(plan.stages[0].parameters)
         if in_place:
             messages = ()
         elif not (keep and takes_gradient and gathering.reads_messages_in_backward):
             for message in messages:
-                if message is not own:
+                if message is not self_rows:
                     self.memory.release(message)
             messages = ()
-        layer = GatherResult(values, takes_gradient, messages, kept, self_rows=own)
-        self._let_meet(i, layer, at)
+        layer = GatherResult(values, takes_gradient, messages, saved, self_rows=self_rows)
+        self._set_save_for_backward(i, layer, at)
         return layer
 
-    def _let_meet(self, i: int, layer: GatherResult, at: DestinationSubset | None) -> None:
-        meeting = self.fused_backwards[i]
-        if layer.saved and layer.needs_gradient and meeting is not None:
+    def _set_save_for_backward(self, i: int, layer: GatherResult, at: DestinationSubset | None) -> None:
+        fused_backward = self.fused_backwards[i]
+        if layer.saved and layer.needs_gradient and fused_backward is not None:
             layer.save_for_backward = functools.partial(
-                meeting.save_for_backward, layer.messages, layer.saved, at
+                fused_backward.save_for_backward, layer.messages, layer.saved, at
             )
 
     def _gather_first(self, workers: Workers) -> Array:

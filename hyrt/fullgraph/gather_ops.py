@@ -183,18 +183,18 @@ class LinearGatherOp:
             scale = one / np.sqrt(degrees.astype(dtype) + one)
             if dtype == np.float32 and aggregation.weighted:
                 scale = topology.gcn_scale
-            own = one / (degrees.astype(dtype) + one) if aggregation.self_path == "add" else None
-            return cls(topology, scale, scale, own, weights)
-        own = (
+            self_scale = one / (degrees.astype(dtype) + one) if aggregation.self_path == "add" else None
+            return cls(topology, scale, scale, self_scale, weights)
+        self_scale = (
             np.full(len(degrees), 1 + aggregation.epsilon, dtype) if aggregation.self_path == "add" else None
         )
         row = one / np.where(degrees > 0, degrees, 1).astype(dtype) if aggregation.reduce == "mean" else None
-        return cls(topology, row, None, own, weights)
+        return cls(topology, row, None, self_scale, weights)
 
     def forward(self, messages: Arrays, out: Array, context: GatherContext) -> Arrays:
-        source, own, at = self.source_scale, self.self_scale, context.destinations
+        source, self_scale, at = self.source_scale, self.self_scale, context.destinations
         if context.overwrite and source is not None:
-            own = scale_rows(messages[0], source, own, context.workers)
+            self_scale = scale_rows(messages[0], source, self_scale, context.workers)
             source = None
         spmm_into(
             self.topology.indptr,
@@ -203,7 +203,7 @@ class LinearGatherOp:
             out,
             row_scale=self.row_scale,
             source_scale=source,
-            self_scale=own,
+            self_scale=self_scale,
             weights=self.weights,
             rows=None if at is None else at.vertices,
             workers=context.workers,
@@ -214,12 +214,12 @@ class LinearGatherOp:
         self, messages: Arrays, saved: Arrays, grad: Array, out: Arrays, context: GatherContext
     ) -> Sequence[torch.Tensor]:
         # In the transpose, row scales become source scales and vice versa.
-        row, own, at, workers = self.row_scale, self.self_scale, context.destinations, context.workers
+        row, self_scale, at, workers = self.row_scale, self.self_scale, context.destinations, context.workers
         if at is not None:
             row = None if row is None else row[at.vertices]
-            own = None if own is None else own[at.vertices]
+            self_scale = None if self_scale is None else self_scale[at.vertices]
         if row is not None:
-            own = scale_rows(grad, row, own, workers)
+            self_scale = scale_rows(grad, row, self_scale, workers)
         if at is not None and at.transposed is not None and self.weights is None:
             spmm_into(
                 *(*at.transposed, grad, out[0]),
@@ -227,13 +227,13 @@ class LinearGatherOp:
                 accumulate=context.accumulate,
                 workers=workers,
             )
-            if own is not None:
-                out[0][at.vertices] += own[:, None] * grad
+            if self_scale is not None:
+                out[0][at.vertices] += self_scale[:, None] * grad
             return ()
-        if at is not None and own is not None:
-            expanded = np.zeros(len(at.positions), own.dtype)
-            expanded[at.vertices] = own
-            own = expanded
+        if at is not None and self_scale is not None:
+            expanded = np.zeros(len(at.positions), self_scale.dtype)
+            expanded[at.vertices] = self_scale
+            self_scale = expanded
         transposed = self.topology.transposed
         spmm_into(
             transposed.indptr,
@@ -241,7 +241,7 @@ class LinearGatherOp:
             grad,
             out[0],
             row_scale=self.source_scale,
-            self_scale=own,
+            self_scale=self_scale,
             weights=self.weights,
             edge_ids=None if self.weights is None else self.topology.transposed_edges,
             positions=None if at is None else at.positions,
@@ -297,7 +297,7 @@ class AttentionGatherOp:
     parameters: tuple[torch.nn.Parameter, ...] = ()
 
     def forward(self, messages: Arrays, out: Array, context: GatherContext) -> Arrays:
-        kept: Arrays = ()
+        saved: Arrays = ()
         at, memory = context.destinations, context.memory
         if memory is not None:
             by_head, ends = (
@@ -305,7 +305,7 @@ class AttentionGatherOp:
                 (len(out), NUM_END_VALUES * self.attention.heads),
             )
             shapes = (by_head, out.shape, by_head, ends)
-            kept = tuple(memory.take(shape, out.dtype) for shape in shapes)
+            saved = tuple(memory.take(shape, out.dtype) for shape in shapes)
         attend_into(
             self.topology.indptr,
             self.topology.indices,
@@ -313,15 +313,15 @@ class AttentionGatherOp:
             messages[1],
             messages[2],
             self._by_head(out),
-            kept[0] if kept else None,
-            self._by_head(kept[1]) if kept else None,
-            kept[2] if kept else None,
+            saved[0] if saved else None,
+            self._by_head(saved[1]) if saved else None,
+            saved[2] if saved else None,
             slope=self.attention.slope,
             rows=None if at is None else at.vertices,
             mask=self._mask(context.masks),
             workers=context.workers,
         )
-        return kept
+        return saved
 
     def save_for_backward(
         self,
@@ -333,13 +333,15 @@ class AttentionGatherOp:
     ) -> None:  # fmt: skip
         here = slice(start, start + len(grad))
         lse, positive, weight, ends = (matrix[here] for matrix in saved)
-        given = (self._by_head(output), lse, self._by_head(positive), weight, self._by_head(grad), ends)
+        operands = (self._by_head(output), lse, self._by_head(positive), weight, self._by_head(grad), ends)
         if destinations is None:
             # attend_backward_destinations_into has read the weights before the gradient overwrites them.
-            attend_backward_destinations_into(messages[2][here], *given, weight, slope=self.attention.slope)
+            attend_backward_destinations_into(
+                messages[2][here], *operands, weight, slope=self.attention.slope
+            )
         else:
             attend_backward_destinations_into(
-                messages[2], *given, weight, slope=self.attention.slope, rows=destinations.vertices[here]
+                messages[2], *operands, weight, slope=self.attention.slope, rows=destinations.vertices[here]
             )
 
     def releasable(self, saved: tuple[Array, ...]) -> tuple[Array, ...]:

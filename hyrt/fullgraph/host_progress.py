@@ -62,12 +62,12 @@ class ChunkSum:
         rows = [tensor for tensor in inputs if isinstance(tensor, torch.Tensor) and tensor.requires_grad]
         # Messages may be the rows themselves, and features do not require gradients.
         taken = [k for k, output in enumerate(outputs) if output.requires_grad]
-        wanted = [*rows, *self.parameters]
-        grads: Sequence[torch.Tensor | None] = [None] * len(wanted)
+        variables = [*rows, *self.parameters]
+        grads: Sequence[torch.Tensor | None] = [None] * len(variables)
         if taken:
             grads = torch.autograd.grad(
                 [outputs[k] for k in taken],
-                wanted,
+                variables,
                 None if output_gradients is None else [output_gradients[k] for k in taken],
                 allow_unused=True,
             )
@@ -134,7 +134,7 @@ class StepState:
     """Gathered layers whose backward pass has not run yet."""
     messages: tuple[Array, ...] = ()
     self_rows: Array | None = None
-    """`messages` and `own`: messages of the next gather, and the rows that the stage after it reads."""
+    """`messages` and `self_rows`: messages of the next gather, and the rows that the stage after it reads."""
     grads: tuple[Array, ...] = ()
     """Backward: gradients of the next stage's outputs."""
     loss_totals: LossTotals | None = None
@@ -169,19 +169,19 @@ class HostStepProgress:
         self._plan = plan or {}
         self._sums = sums or GradientSums()
         self._keeper = checkpointer
-        self._kept = checkpoint
+        self._checkpoint = checkpoint
         self._number = 0
         self._num_halves = num_halves
         self.state = StepState()
 
     def is_done(self, restore: Callable[[StepCheckpoint], None]) -> bool:
         """Return whether the next half is already done; call `restore` if it is the last one that is."""
-        if self._kept is None:
+        if self._checkpoint is None:
             return False
         self._number += 1
-        if self._number == self._kept.position.number:
-            kept, self._kept = self._kept, None
-            restore(kept)
+        if self._number == self._checkpoint.position.number:
+            checkpoint, self._checkpoint = self._checkpoint, None
+            restore(checkpoint)
         return True
 
     def finish_half(self) -> None:
@@ -281,8 +281,8 @@ class CheckpointedArrays:
 
         return cls(
             layers=[
-                (arrays[values], takes_gradient, several(messages), several(others), one(own))
-                for values, takes_gradient, messages, others, own in rest["layers"]
+                (arrays[values], takes_gradient, several(messages), several(others), one(self_rows))
+                for values, takes_gradient, messages, others, self_rows in rest["layers"]
             ],
             messages=several(rest["messages"]),
             self_rows=one(rest["own"]),

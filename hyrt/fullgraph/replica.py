@@ -117,9 +117,9 @@ def run_backward(
     """
     state, num = progress.state, len(chain.plan.parts)
 
-    def restore(kept: StepCheckpoint) -> None:
-        chain.restore(progress, destinations, kept)
-        restore_sums(kept, sums.stage_sums)
+    def restore(checkpoint: StepCheckpoint) -> None:
+        chain.restore(progress, destinations, checkpoint)
+        restore_sums(checkpoint, sums.stage_sums)
 
     for i in reversed(range(num)):
         terms = sums.add_stage(chain.gatherings[i].parameters)
@@ -183,9 +183,9 @@ def _gather_backward(
     """Return the gradients of the messages of layer i, and release the layer's saved data."""
     parts, memory = chain.plan.parts[i], chain.memory
     accumulates = parts.scatter is None and layer.self_rows is not None
-    gathering, kept = chain.gatherings[i], layer.saved
-    meeting = chain.fused_backwards[i]
-    released = () if meeting is None else meeting.releasable(kept)
+    gathering, saved = chain.gatherings[i], layer.saved
+    fused_backward = chain.fused_backwards[i]
+    released = () if fused_backward is None else fused_backward.releasable(saved)
     for matrix in released:
         memory.release(matrix)
     if accumulates:
@@ -197,9 +197,9 @@ def _gather_backward(
     grad = layer.values
     over = GatherContext(workers, at, masks, accumulate=accumulates)
     with name_loops(f"layer {i + 1} back"):
-        parameter_gradients = gathering.backward(layer.messages, kept, grad, out, over)
+        parameter_gradients = gathering.backward(layer.messages, saved, grad, out, over)
     terms.add(parameter_gradients)
-    for matrix in (grad, *layer.messages, *kept[len(released) :]):
+    for matrix in (grad, *layer.messages, *saved[len(released) :]):
         memory.release(matrix)
     return out if accumulates or layer.self_rows is None else (layer.self_rows, *out)
 
@@ -326,9 +326,9 @@ class FullGraphReplica:
         chain.forward(self._at, masks, workers, save_for_backward=True, progress=progress)
         state, terms = progress.state, sums.add_stage(chain.plan.stages[-1].parameters)
 
-        def restore(kept: StepCheckpoint) -> None:
-            chain.restore(progress, self._at, kept)
-            restore_sums(kept, sums.stage_sums)
+        def restore(checkpoint: StepCheckpoint) -> None:
+            chain.restore(progress, self._at, checkpoint)
+            restore_sums(checkpoint, sums.stage_sums)
 
         if not progress.is_done(restore):
             last_layer = state.layers[-1]

@@ -216,14 +216,14 @@ class ChunkedReplica:
         """Return the filter limit of each accumulated interval: the limit of the device that computes it."""
         grid, limits_of = self.grid, {}
         local = self._columns[grid.vertices]
-        for cut, dealings in (
+        for cut, assignments in (
             (grid.vertices, [local]),
             (grid.targets, [self._columns[grid.targets]]),
             (grid.sources, [local, *self._waves]),
         ):
             limits = limits_of[cut] = [0.0] * cut.num
-            for dealt in dealings:
-                for columns, limit in zip(dealt, of_devices, strict=True):
+            for columns_per_device in assignments:
+                for columns, limit in zip(columns_per_device, of_devices, strict=True):
                     for column in columns:
                         limits[column] = 0.0 if self._swaps_sums else limit
         return limits_of
@@ -401,7 +401,7 @@ class ChunkedReplica:
         columns = self._columns[cut]
 
         def begin() -> DeviceRelay:
-            return self._chain(i, columns, every, back=False)
+            return self._chain(i, columns, every, backward=False)
 
         def keep(kernels: ChunkKernels, j: int) -> None:
             assert moved is not None
@@ -418,7 +418,7 @@ class ChunkedReplica:
             read = partial(self._read, kernels, self.readers[member], i, rows)
             chained = RelayedRows(chain, kernels, self.readers[member])
             at_end = partial(keep if self._reduces_sums else done, kernels)
-            self._gather(kernels, i, into, reads, read, chained, moved, at_end, back=False, **ends)
+            self._gather(kernels, i, into, reads, read, chained, moved, at_end, backward=False, **ends)
 
         exchange = self._start_exchange(together, rows)
         num_done = [0] * len(columns)
@@ -509,7 +509,7 @@ class ChunkedReplica:
             reads = range(edges.destinations.num)
 
             def begin() -> DeviceRelay:
-                return self._chain(i + 1, columns, reads, back=True)
+                return self._chain(i + 1, columns, reads, backward=True)
 
             def compute(member: int, kernels: ChunkKernels, mine: Iterable[int], chain: DeviceRelay) -> None:
                 reader, at_end = self.readers[member], partial(done, kernels)
@@ -518,12 +518,12 @@ class ChunkedReplica:
                 def read(j: int, useful: Array | None) -> None:
                     reader.read(kernels, _part(grad, edges.destinations, j), useful)
 
-                self._gather(kernels, i + 1, mine, reads, read, chained, swapped, at_end, back=True)
+                self._gather(kernels, i + 1, mine, reads, read, chained, swapped, at_end, backward=True)
 
             progress.run(together, columns, begin, compute, by_column=not self._swaps_sums)
 
         def turn(kernels: ChunkKernels, k: int) -> None:
-            kernels.set_trace_label(_interval_name(i, "vertices", k, cut, back=True))
+            kernels.set_trace_label(_interval_name(i, "vertices", k, cut, backward=True))
             kernels.put("read", _part(gathered, cut, k))
             kernels.compute(i, "read", self._vertices(k))
             kernels.backward_linear(i, "read", "accumulated", self._vertices(k), needs_input_gradient=i > 0)
@@ -552,7 +552,7 @@ class ChunkedReplica:
 
             def compute(member: int, kernels: ChunkKernels) -> None:
                 for k in local[member]:
-                    kernels.set_trace_label(_interval_name(i, "vertices", k, cut, back=True))
+                    kernels.set_trace_label(_interval_name(i, "vertices", k, cut, backward=True))
                     kernels.put("accumulated", _part(sums, cut, k))
                     turn(kernels, k)
 
@@ -560,19 +560,19 @@ class ChunkedReplica:
         self._memory.release(swapped)
 
     def _chain(
-        self, i: int, columns: Sequence[Sequence[int]], reads: Sequence[int], *, back: bool
+        self, i: int, columns: Sequence[Sequence[int]], reads: Sequence[int], *, backward: bool
     ) -> DeviceRelay:
         """Return the relay of a pass of layer i; empty if rows change after the upload."""
         changes = self._model.input_dropout > 0 and i == 0
         if not self._chains or self._swaps_sums or changes or self._exchange is not None:
             return DeviceRelay()
-        if (i, back) not in self._forwarded:
+        if (i, backward) not in self._forwarded:
             edges, aggregation = self._edges(i), self._model.layers[i].aggregation
-            needs = partial(edges.reads_all_rows, aggregation=aggregation, backward=back)
-            self._forwarded[i, back] = {}
+            needs = partial(edges.reads_all_rows, aggregation=aggregation, backward=backward)
+            self._forwarded[i, backward] = {}
             for chain in self._chains:
-                self._forwarded[i, back] |= plan_forwarding(chain, columns, reads, needs)
-        return DeviceRelay(self._forwarded[i, back])
+                self._forwarded[i, backward] |= plan_forwarding(chain, columns, reads, needs)
+        return DeviceRelay(self._forwarded[i, backward])
 
     def _gather(
         self,
@@ -585,7 +585,7 @@ class ChunkedReplica:
         moved: Array | None,
         done: Callable[[int], None],
         *,
-        back: bool,
+        backward: bool,
         begins: bool = True,
         ends: bool = True,
     ) -> None:
@@ -593,7 +593,7 @@ class ChunkedReplica:
 
         Parameters
         ----------
-        kernels, i, back
+        kernels, i, backward
             The device's kernels, the layer, and the direction.
         columns, reads
             The intervals that are accumulated, and those that are read.
@@ -611,10 +611,10 @@ class ChunkedReplica:
         """
         edges, aggregation = self._edges(i), self._model.layers[i].aggregation
         accumulated, others = (
-            (edges.sources, edges.destinations) if back else (edges.destinations, edges.sources)
+            (edges.sources, edges.destinations) if backward else (edges.destinations, edges.sources)
         )
         width, read_width = self._input_width(i), self._widths(i)[0]
-        if not back:
+        if not backward:
             width, read_width = read_width, width
         if not reads:
             # This process has no targets.
@@ -624,7 +624,7 @@ class ChunkedReplica:
         here: int | None = None
         there: int | None = None
         for visit in iterate_chunks(columns, reads, self._order):
-            name = _name(i, visit.accumulated, visit.read, back=back)
+            name = _name(i, visit.accumulated, visit.read, backward=backward)
             kernels.set_trace_label(name)
             if visit.accumulated != here:
                 if here is not None:
@@ -636,8 +636,8 @@ class ChunkedReplica:
                 else:
                     assert moved is not None
                     kernels.put("accumulated", _part(moved, accumulated, here))
-            for own, chunks in ((False, edges.chunk), (True, edges.self_edges)):
-                chunk = chunks(visit.accumulated, visit.read, aggregation, backward=back)
+            for is_self, chunks in ((False, edges.chunk), (True, edges.self_edges)):
+                chunk = chunks(visit.accumulated, visit.read, aggregation, backward=backward)
                 if chunk is None:
                     continue
                 if visit.read != there:
@@ -654,7 +654,7 @@ class ChunkedReplica:
                     kernels.set_trace_label(name)
                     there = visit.read
                 kernels.gather(
-                    i, chunk.edges, chunk.row_scale, chunk.column_scale, self_rows=own, backward=back
+                    i, chunk.edges, chunk.row_scale, chunk.column_scale, self_rows=is_self, backward=backward
                 )
             if visit.is_last:
                 chained.wait_until_copied()
@@ -682,15 +682,15 @@ def _part(matrix: Array, cut: RowIntervals, i: int) -> Array:
     return part
 
 
-def _name(layer: int, accumulated: int, read: int, *, back: bool) -> str:
+def _name(layer: int, accumulated: int, read: int, *, backward: bool) -> str:
     """Return the trace label of a chunk: source and destination interval, counted from 1."""
-    source, destination = (accumulated, read) if back else (read, accumulated)
-    return f"layer {layer + 1}{' back' if back else ''}, chunk {source + 1} → {destination + 1}"
+    source, destination = (accumulated, read) if backward else (read, accumulated)
+    return f"layer {layer + 1}{' back' if backward else ''}, chunk {source + 1} → {destination + 1}"
 
 
-def _interval_name(layer: int, rows: str, i: int, cut: RowIntervals, *, back: bool = False) -> str:
+def _interval_name(layer: int, rows: str, i: int, cut: RowIntervals, *, backward: bool = False) -> str:
     """Return the trace label of work on an interval's rows, counted from 1."""
-    return f"layer {layer + 1}{' back' if back else ''}, {rows} {i + 1} of {cut.num}"
+    return f"layer {layer + 1}{' back' if backward else ''}, {rows} {i + 1} of {cut.num}"
 
 
 def _rows_name(layer: int) -> str:

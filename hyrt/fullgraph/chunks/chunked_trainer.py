@@ -144,7 +144,7 @@ class ChunkedTrainer:
     ) -> None:
         self._model = model
         self._keeper = checkpointer
-        self._rooms = memories
+        self._memories = memories
         self._shares = shares
         self._options = options
         self._budget = budget
@@ -160,7 +160,7 @@ class ChunkedTrainer:
         assert self._ready is not None
         (chunked, together), host = self._ready, self._host
         stats, readers = [kernels.stats() for kernels in together.kernels], chunked.readers
-        names = [room.name for room in self._rooms]
+        names = [memory.name for memory in self._memories]
         return ChunkedStep(
             intervals=chunked.grid.vertices.num,
             vertices=chunked.grid.vertices.longest,
@@ -224,7 +224,7 @@ class ChunkedTrainer:
                     checkpoint = None
                 if keeper is not None:
                     keeper.start_step(plan, checkpoint)
-                progress = StepProgress(len(self._rooms), chunked.num_passes, plan, keeper, checkpoint)
+                progress = StepProgress(len(self._memories), chunked.num_passes, plan, keeper, checkpoint)
                 started = time.perf_counter()
                 totals = chunked.step(together, batch, objective, progress)
                 self._step_s = time.perf_counter() - started
@@ -246,39 +246,39 @@ class ChunkedTrainer:
         self._ready = None
         # Start a new pool: a failed step may not have released its matrices.
         self._host = MatrixPool(self._budget)
-        for room in self._rooms:
-            room.release()
+        for memory in self._memories:
+            memory.release()
 
     def _allocate(self, batch: MiniBatch, grid: ChunkGrid) -> tuple[ChunkedReplica, DeviceGroup]:
         graph, kernels = batch.full_graph, []
         assert graph is not None
-        for room in self._rooms:
-            with room.translate_errors():
-                kernels.append(room.allocate(grid.sizes))
+        for memory in self._memories:
+            with memory.translate_errors():
+                kernels.append(memory.allocate(grid.sizes))
                 if len(self._limits) < len(kernels):
-                    self._limits.append(self._limit(room, kernels[-1], grid.sizes))
+                    self._limits.append(self._limit(memory, kernels[-1], grid.sizes))
         chunked = ChunkedReplica(
             *(self._model, graph, batch.inputs, batch.targets, grid, self._options.order, self._host),
             shares=self._shares,
             limits=self._limits,
             relays=build_relays(
-                len(self._rooms), lambda one, other: self._rooms[one].can_access(self._rooms[other])
+                len(self._memories), lambda one, other: self._memories[one].can_access(self._memories[other])
             ),
         )
-        return chunked, DeviceGroup(kernels, [room.translate_errors for room in self._rooms])
+        return chunked, DeviceGroup(kernels, [memory.translate_errors for memory in self._memories])
 
-    def _limit(self, room: ChunkDeviceMemory, kernels: ChunkKernels, sizes: ChunkSizes) -> float:
+    def _limit(self, memory: ChunkDeviceMemory, kernels: ChunkKernels, sizes: ChunkSizes) -> float:
         """Return the useful fraction below which rows are filtered for a device."""
         if self._options.filter_below is not None:
             return self._options.filter_below
-        if room.reads_in_place:
+        if memory.reads_in_place:
             return 0.0
         return measure_filter_limit(kernels, sizes.vertices, input_width(self._model.layers[0]))
 
     def _plan(self, chunked: ChunkedReplica) -> dict[str, Any]:
         """Return all inputs that determine the passes of a step and the bits of its results."""
         return {
-            "devices": [room.name for room in self._rooms],
+            "devices": [memory.name for memory in self._memories],
             "shares": list(self._shares),
             "order": self._options.order,
             "intervals": chunked.grid.vertices.num,
@@ -288,7 +288,7 @@ class ChunkedTrainer:
             "model": _describe_model(self._model),
         }
 
-    def _grid(self, batch: MiniBatch, kept: StepCheckpoint | None = None) -> ChunkGrid:
+    def _grid(self, batch: MiniBatch, checkpoint: StepCheckpoint | None = None) -> ChunkGrid:
         """Cut vertices and targets as requested, or into the fewest intervals that fit and occupy every
         device.
 
@@ -299,36 +299,36 @@ class ChunkedTrainer:
         assert topology is not None
         hidden = len(self._model.layers) - isinstance(batch.inputs, AggregatedFeatures) > 1
         targets = np.sort(batch.targets)
-        free = [room.free_bytes() for room in self._rooms]
+        free = [memory.free_bytes() for memory in self._memories]
         remote = [] if graph.gather_ops is None else list(graph.gather_ops.halo_exchange.waves)
-        num_before = None if kept is None else kept.position.plan.get("intervals")
+        num_before = None if checkpoint is None else checkpoint.position.plan.get("intervals")
         if not self._options.num and isinstance(num_before, int) and 0 < num_before <= topology.num_vertices:
             grid_before = ChunkGrid.build(topology, targets, num_before, has_hidden_layers=hidden)
-            sizes = [room.needed_bytes(grid_before.sizes) for room in self._rooms]
+            sizes = [memory.needed_bytes(grid_before.sizes) for memory in self._memories]
             if all(size <= free_bytes for size, free_bytes in zip(sizes, free, strict=True)):
                 return grid_before
         if not self._options.num:
             grid, num = None, self._min_intervals
             while grid is None or any(
-                room.needed_bytes(grid.sizes) > free_bytes
-                for room, free_bytes in zip(self._rooms, free, strict=True)
+                memory.needed_bytes(grid.sizes) > free_bytes
+                for memory, free_bytes in zip(self._memories, free, strict=True)
             ):
-                for room, free_bytes in zip(self._rooms, free, strict=True):
+                for memory, free_bytes in zip(self._memories, free, strict=True):
                     grid = min_chunk_grid(
-                        *(topology, targets, room.needed_bytes, free_bytes),
+                        *(topology, targets, memory.needed_bytes, free_bytes),
                         has_hidden_layers=hidden,
                         remote=remote,
                         min_intervals=num,
-                        device=room.name,
+                        device=memory.name,
                     )
                     num = grid.vertices.num
             return grid
         num = min(self._options.num, topology.num_vertices - sum(remote))
         grid = ChunkGrid.build(topology, targets, num, has_hidden_layers=hidden, remote=remote)
-        for room, free_bytes in zip(self._rooms, free, strict=True):
-            needed = room.needed_bytes(grid.sizes)
+        for memory, free_bytes in zip(self._memories, free, strict=True):
+            needed = memory.needed_bytes(grid.sizes)
             if needed > free_bytes:
-                raise too_few_intervals_error(room.name, num, needed, free_bytes)
+                raise too_few_intervals_error(memory.name, num, needed, free_bytes)
         return grid
 
 

@@ -161,10 +161,10 @@ class LayerEdges:
         if has_backward:
             same = chosen is None and topology.is_symmetric
             self._backward = self._forward if same else self._forward.transpose(memory)
-        self._selected = self._select(self._forward, limits, reads_self, back=False)
+        self._selected = self._select(self._forward, limits, reads_self, backward=False)
         self._selected_backward = self._selected
         if self._backward is not None and self._backward is not self._forward:
-            self._selected_backward = self._select(self._backward, limits, reads_self, back=True)
+            self._selected_backward = self._select(self._backward, limits, reads_self, backward=True)
         self._scales: dict[Aggregation, Scales] = {}
 
     @property
@@ -196,7 +196,7 @@ class LayerEdges:
         destination, source = (read, accumulated) if backward else (accumulated, read)
         rows = scales.row[slice(*self.destinations.range(destination))]
         columns = None if scales.source is None else scales.source[slice(*self.sources.range(source))]
-        selected = self._rows(accumulated, read, back=backward)
+        selected = self._rows(accumulated, read, backward=backward)
         if backward:
             return ScaledChunk(edges, columns, _take(rows, selected), selected)
         return ScaledChunk(edges, rows, _take(columns, selected), selected)
@@ -210,10 +210,10 @@ class LayerEdges:
         """
         if aggregation.self_path == "none" or not self._reads_self:
             return None
-        rows, columns = self._self_ends(accumulated, read, back=backward)
+        rows, columns = self._self_ends(accumulated, read, backward=backward)
         if not len(rows):
             return None
-        useful = self._rows(accumulated, read, back=backward)
+        useful = self._rows(accumulated, read, backward=backward)
         if useful is not None:
             columns = np.searchsorted(useful, columns)
         edge_chunk, self_scale = EdgeChunk.diagonal(rows, columns), self._factors(aggregation).self_loop
@@ -230,31 +230,36 @@ class LayerEdges:
         self, accumulated: int, read: int, aggregation: Aggregation, *, backward: bool
     ) -> bool:
         """Return whether a chunk reads all rows of its interval; parameters as for `chunk`."""
-        if self._rows(accumulated, read, back=backward) is not None:
+        if self._rows(accumulated, read, backward=backward) is not None:
             return False
         chunks = self.chunk, self.self_edges
         return any(each(accumulated, read, aggregation, backward=backward) is not None for each in chunks)
 
-    def _self_ends(self, accumulated: int, read: int, *, back: bool) -> tuple[Array, Array]:
+    def _self_ends(self, accumulated: int, read: int, *, backward: bool) -> tuple[Array, Array]:
         """Return the positions of the common vertices of two intervals: in the accumulated one, and in the
         one that is read.
         """
-        destination, source = (read, accumulated) if back else (accumulated, read)
+        destination, source = (read, accumulated) if backward else (accumulated, read)
         first, last = self.sources.range(source)
         inside = self.vertices[slice(*self.destinations.range(destination))]
         low, high = np.searchsorted(inside, (first, last))
         positions, vertices = np.arange(low, high), inside[low:high] - first
-        return (vertices, positions) if back else (positions, vertices)
+        return (vertices, positions) if backward else (positions, vertices)
 
-    def _rows(self, accumulated: int, read: int, *, back: bool) -> Array | None:
+    def _rows(self, accumulated: int, read: int, *, backward: bool) -> Array | None:
         """Return the rows that are copied for a chunk; None for all rows of the interval."""
-        return (self._selected_backward if back else self._selected).chunk_rows(accumulated, read)
+        return (self._selected_backward if backward else self._selected).chunk_rows(accumulated, read)
 
     def _select(
-        self, chunks: EdgeChunks, limits: Mapping[RowIntervals, Sequence[float]], owns: bool, *, back: bool
+        self,
+        chunks: EdgeChunks,
+        limits: Mapping[RowIntervals, Sequence[float]],
+        owns: bool,
+        *,
+        backward: bool,
     ) -> SelectiveRows:
         def others(accumulated: int, read: int) -> Array:
-            return self._self_ends(accumulated, read, back=back)[1] if owns else np.empty(0, np.int64)
+            return self._self_ends(accumulated, read, backward=backward)[1] if owns else np.empty(0, np.int64)
 
         return SelectiveRows.select(chunks, limits[chunks.rows], others, self._memory)
 

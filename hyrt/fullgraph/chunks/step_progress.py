@@ -61,7 +61,7 @@ class StepProgress:
         checkpoint: StepCheckpoint | None = None,
     ) -> None:
         self._keeper = checkpointer
-        self._kept = checkpoint
+        self._checkpoint = checkpoint
         self._plan = plan
         self._num_members = num_members
         self._num_passes = num_passes
@@ -113,12 +113,12 @@ class StepProgress:
         StepInterrupted
             If the step must stop; the completed part is saved.
         """
-        if self._kept is not None:
-            if self._number < self._kept.position.number:
+        if self._checkpoint is not None:
+            if self._number < self._checkpoint.position.number:
                 self._number += 1
                 return
-            self._restore(group, self._kept)
-            self._kept = None
+            self._restore(group, self._checkpoint)
+            self._checkpoint = None
         while True:
             chain = make_sync()
 
@@ -183,21 +183,21 @@ class StepProgress:
             number=self._number,
             columns=tuple(self._done),
             num_passes=self._num_passes,
-            losses={q: told() for q, told in self.losses.items()},
+            losses={q: get_totals() for q, get_totals in self.losses.items()},
             sums=sums,
         )
         keeper.save(position, self.matrices)
         if keeper.should_stop:
             raise StepInterrupted
 
-    def _restore(self, together: DeviceGroup, kept: StepCheckpoint) -> None:
+    def _restore(self, together: DeviceGroup, checkpoint: StepCheckpoint) -> None:
         """Resume at the position of a checkpoint."""
-        position = kept.position
+        position = checkpoint.position
         for name, matrix in self.matrices.items():
-            kept.read_matrix(name, matrix)
+            checkpoint.read_matrix(name, matrix)
         self._done = list(position.columns)
         self._begin_part()
-        self.losses.update({q: partial(_identity, told) for q, told in position.losses.items()})
+        self.losses.update({q: partial(_identity, totals) for q, totals in position.losses.items()})
 
         def write(member: int, kernels: ChunkKernels) -> None:
             kernels.set_gradient_sums(position.sums[member])
@@ -205,6 +205,6 @@ class StepProgress:
         together.run(write)
 
 
-def _identity(told: LossTotals) -> LossTotals:
+def _identity(totals: LossTotals) -> LossTotals:
     """Return its argument (the restored loss of an interval)."""
-    return told
+    return totals

@@ -80,7 +80,7 @@ class ChunkedLoops:
         shares: Sequence[float] = (1.0,),
     ) -> None:
         self._members = members
-        self._rooms = [each for each in members if not isinstance(each, HostLoops)]
+        self._devices = [each for each in members if not isinstance(each, HostLoops)]
         self._shares = tuple(shares)
         self._options = options
         self._budget = budget
@@ -109,7 +109,7 @@ class ChunkedLoops:
         if operands[0].dtype != np.float32:
             raise ValueError(f"loops of devices are for float32, not {operands[0].dtype}")
         about = loop_name()
-        runs = [LoopRun(room, loop, edges, operands, outs, winners, about) for room in self._rooms]
+        runs = [LoopRun(device, loop, edges, operands, outs, winners, about) for device in self._devices]
         if any(run.is_empty for run in runs):
             return runs[0].run_empty()
         on_host = partial(run_on_host, loop, edges, operands, outs, winners)
@@ -135,10 +135,10 @@ class ChunkedLoops:
                 self._grow(2 * num)
             finally:
                 # Also after an error: free the loop's allocations.
-                for room, run in zip(self._rooms, runs, strict=True):
-                    room.release()
-                    in_bytes, out_bytes = self._copied.get(room.name, (0, 0))
-                    self._copied[room.name] = in_bytes + run.in_bytes, out_bytes + run.out_bytes
+                for device, run in zip(self._devices, runs, strict=True):
+                    device.release()
+                    in_bytes, out_bytes = self._copied.get(device.name, (0, 0))
+                    self._copied[device.name] = in_bytes + run.in_bytes, out_bytes + run.out_bytes
 
     def _all(
         self,
@@ -154,9 +154,9 @@ class ChunkedLoops:
         `into` labels it in a trace.
         """
         if len(self._members) == 1 and runs:
-            with self._rooms[0].translate_errors():
+            with self._devices[0].translate_errors():
                 return runs[0].run(cut, self._options.order, numbers)
-        of_rooms = iter(runs)
+        remaining_runs = iter(runs)
         found: list[list[Array]] = [[] for _ in self._members]
 
         def part(member: int, run: LoopRun | None, columns: Sequence[int]) -> None:
@@ -171,11 +171,15 @@ class ChunkedLoops:
                 with device.translate_errors():
                     found[member] = run.run(cut, self._options.order, numbers, columns)
 
-        dealt = assign_columns(near.num, self._shares)
+        columns_per_device = assign_columns(near.num, self._shares)
         run_in_threads(
             [
-                partial(part, member, None if isinstance(device, HostLoops) else next(of_rooms), columns)
-                for member, (device, columns) in enumerate(zip(self._members, dealt, strict=True))
+                partial(
+                    part, member, None if isinstance(device, HostLoops) else next(remaining_runs), columns
+                )
+                for member, (device, columns) in enumerate(
+                    zip(self._members, columns_per_device, strict=True)
+                )
             ]
         )
         return [_sum(terms) for terms in zip(*(each for each in found if each), strict=True)]
@@ -230,8 +234,8 @@ class ChunkedLoops:
     def release(self) -> None:
         """Free all memory, on the devices and on the host."""
         self._grow(self._min_intervals)
-        for room in self._rooms:
-            room.release()
+        for device in self._devices:
+            device.release()
 
     def _grow(self, num: int) -> None:
         """Cut into more intervals from now on."""
@@ -259,14 +263,14 @@ class ChunkedLoops:
             self._cached[key] = _CachedEdges(edges, chunks)
         return self._cached[key]
 
-    def _numbers(self, run: LoopRun, kept: _CachedEdges) -> Array | None:
+    def _numbers(self, run: LoopRun, cached: _CachedEdges) -> Array | None:
         """Return the edge numbers in chunk order, if loops read rows of edges."""
-        if kept.chunks is None or not run.reads_edges:
+        if cached.chunks is None or not run.reads_edges:
             return run.edges.numbers
-        if run.near not in kept.numbers:
+        if run.near not in cached.numbers:
             assert self.num is not None
-            kept.numbers[run.near] = run.loop_edges.numbers_in_chunks(self.num)
-        return kept.numbers[run.near]
+            cached.numbers[run.near] = run.loop_edges.numbers_in_chunks(self.num)
+        return cached.numbers[run.near]
 
     def _choose(self, runs: Sequence[LoopRun], key: tuple[int, ...]) -> None:
         """Choose the number of intervals: as configured, or the smallest that has fitted so far."""
@@ -275,15 +279,15 @@ class ChunkedLoops:
             return
         if requested:
             num = min(requested, run.max_intervals)
-            for each, room in zip(runs, self._rooms, strict=True):
-                needed, free = grid_bytes(run.loop_edges, each.required_bytes, num), room.free_bytes()
+            for each, device in zip(runs, self._devices, strict=True):
+                needed, free = grid_bytes(run.loop_edges, each.required_bytes, num), device.free_bytes()
                 if needed > free:
-                    raise too_few_intervals_error(room.name, num, needed, free)
+                    raise too_few_intervals_error(device.name, num, needed, free)
         else:
             num = self._min_intervals
-            for each, room in zip(runs, self._rooms, strict=True):
+            for each, device in zip(runs, self._devices, strict=True):
                 num = min_loop_intervals(
-                    run.loop_edges, each.required_bytes, room.free_bytes(), num, room.name
+                    run.loop_edges, each.required_bytes, device.free_bytes(), num, device.name
                 )
             if num > self._min_intervals:
                 self._grow(num)

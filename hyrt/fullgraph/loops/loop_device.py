@@ -181,10 +181,10 @@ class LoopEdges:
         indptr, columns, numbers = edges.indptr, edges.columns, edges.numbers
         if edges.positions is not None:
             places = edges.positions[columns]
-            is_kept = places >= 0
-            counts = np.concatenate([[0], np.cumsum(is_kept, dtype=np.int64)])
-            indptr, columns = counts[indptr], places[is_kept]
-            numbers = np.flatnonzero(is_kept) if numbers is None else numbers[is_kept]
+            has_position = places >= 0
+            counts = np.concatenate([[0], np.cumsum(has_position, dtype=np.int64)])
+            indptr, columns = counts[indptr], places[has_position]
+            numbers = np.flatnonzero(has_position) if numbers is None else numbers[has_position]
         num_near = len(indptr) - 1 if edges.rows is None else len(edges.rows)
         return cls(indptr, columns, edges.rows, numbers, num_near, num_far)
 

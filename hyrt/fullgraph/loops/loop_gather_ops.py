@@ -107,7 +107,7 @@ class LoopSumGatherOp:
     def forward(self, messages: Arrays, out: Array, context: GatherContext) -> Arrays:
         edges, rows = self.edges.by_destination(context.destinations), loop_rows(messages[0])
         self.sum.forward(edges, rows, dense := _dense(out), context.workers)
-        _copy_back(dense, out)
+        _copy_to_output(dense, out)
         return ()
 
     def backward(
@@ -140,7 +140,7 @@ class LoopMaxGatherOp:
             None,
             context.workers,
         )
-        _copy_back(dense, out)
+        _copy_to_output(dense, out)
         return () if winners is None else (winners,)
 
     def backward(
@@ -177,15 +177,18 @@ class LoopAttentionGatherOp:
 
     def forward(self, messages: Arrays, out: Array, context: GatherContext) -> Arrays:
         gather, operands = self._loops(messages, context.masks)
-        kept: Arrays = ()
+        saved: Arrays = ()
         memory, edges = context.memory, self.edges.by_destination(context.destinations)
         if memory is not None:
-            kept = memory.take((len(out), self.attention.heads), out.dtype), memory.take(out.shape, out.dtype)
-        gather.forward(edges, operands, out, kept[0] if kept else None, context.workers)
-        if kept:
+            saved = (
+                memory.take((len(out), self.attention.heads), out.dtype),
+                memory.take(out.shape, out.dtype),
+            )
+        gather.forward(edges, operands, out, saved[0] if saved else None, context.workers)
+        if saved:
             # The gradient overwrites the gathered rows, and the backward pass needs both.
-            np.copyto(kept[1], out)
-        return kept
+            np.copyto(saved[1], out)
+        return saved
 
     def backward(
         self, messages: Arrays, saved: Arrays, grad: Array, out: Arrays, context: GatherContext
@@ -210,14 +213,16 @@ class LoopAttentionGatherOp:
         self, messages: tuple[Array, ...], masks: DropoutKey | None
     ) -> tuple[FusedGather, list[Array]]:
         """Return the loops and their operands."""
-        what, mask = self.attention, None
-        if masks is not None and what.dropout:
-            mask = AttentionMask.from_rate(what.dropout, masks.seed, masks.step, self.layer)
-        gather = masked_attention_gather(what.heads, messages[0].shape[1] // what.heads, what.slope, mask)
+        attention, mask = self.attention, None
+        if masks is not None and attention.dropout:
+            mask = AttentionMask.from_rate(attention.dropout, masks.seed, masks.step, self.layer)
+        gather = masked_attention_gather(
+            attention.heads, messages[0].shape[1] // attention.heads, attention.slope, mask
+        )
         operands = list(messages)
         if mask is not None:
             names = np.arange(len(messages[0])) if self.vertices is None else self.vertices
-            operands += edge_keys(mask, what.heads, names, names)
+            operands += edge_keys(mask, attention.heads, names, names)
         return gather, operands
 
 
@@ -231,7 +236,7 @@ def _dense(out: Array) -> Array:
     return out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
 
 
-def _copy_back(dense: Array, out: Array) -> None:
+def _copy_to_output(dense: Array, out: Array) -> None:
     if dense is not out:
         np.copyto(out, dense)
 

@@ -69,40 +69,40 @@ class LoopState:
     def _made(self, num: int) -> Iterator[StatePart]:
         loop, outs = self._loop, list(self._outs)
         if loop.combine == "sum":
-            wanted = [k for k in range(len(loop.form.results)) if not loop.is_total(k)]
-            for k, out in zip(wanted, outs, strict=True):
+            row_results = [k for k in range(len(loop.form.results)) if not loop.is_total(k)]
+            for k, out in zip(row_results, outs, strict=True):
                 assert out is not None
                 rows = out if self._places is None else np.empty((num, out.shape[1]), out.dtype)
                 yield StatePart(f"o{k}", rows, 0)
             return
-        out, kept = outs
+        out, saved = outs
         assert out is not None
         yield StatePart("o0", out, 0)
         if loop.combine == "max":
-            if kept is not None or self._continues:
-                yield StatePart("o1", np.empty(out.shape, np.int32) if kept is None else kept, -1)
+            if saved is not None or self._continues:
+                yield StatePart("o1", np.empty(out.shape, np.int32) if saved is None else saved, -1)
         elif self._continues:
             for name in ("o1", "o2"):
                 yield StatePart(name, np.empty((num, loop.form.heads), out.dtype), 0)
-        elif kept is not None:
-            yield StatePart("o1", kept, 0)
+        elif saved is not None:
+            yield StatePart("o1", saved, 0)
 
     def finish(self, start: int, stop: int) -> None:
         """Compute final results of rows that were copied back."""
         if self._places is not None:
-            wanted = [out for out in self._outs if out is not None]
-            for out, part in zip(wanted, self.parts, strict=True):
+            outs = [out for out in self._outs if out is not None]
+            for out, part in zip(outs, self.parts, strict=True):
                 out[self._places[start:stop]] = part.rows[start:stop]
         if self._loop.combine == "attention" and self._continues:
-            gathered, kept = (None if out is None else out[start:stop] for out in self._outs)
+            gathered, lse = (None if out is None else out[start:stop] for out in self._outs)
             assert gathered is not None
             top, weights = (part.rows[start:stop] for part in self.parts[1:])
             there = weights > 0
             inverse = np.divide(1, weights, out=np.zeros_like(weights), where=there)
             by_head = gathered.reshape(*weights.shape, gathered.shape[1] // weights.shape[1])
             by_head *= inverse[:, :, None]
-            if kept is not None:
-                kept[:] = top + np.log(weights, out=np.zeros_like(weights), where=there)
+            if lse is not None:
+                lse[:] = top + np.log(weights, out=np.zeros_like(weights), where=there)
 
 
 _INT, _FLOAT = np.dtype(np.int32), np.dtype(np.float32)
@@ -148,7 +148,7 @@ class LoopRun:
         self.edges = edges
         self._about = trace_label or "loop"
         self.near = loop.near
-        self._room, self._loop = device, loop
+        self._device, self._loop = device, loop
         self._operands, self._outs, self._winners = operands, outs, winners
         self._read = sorted({int(each.number) for each in loop.form.values if each.op == "operand"})
         self._near: dict[str, DeviceArray] = {}
@@ -210,13 +210,13 @@ class LoopRun:
         return not chooses and int(self.edges.indptr[-1]) < 2**31
 
     def _put(self, array: Array, *, writes: bool = False) -> DeviceArray:
-        if writes or not self._room.reads_in_place:
+        if writes or not self._device.reads_in_place:
             self.in_bytes += array.nbytes
-        return self._room.put(array, writes=writes)
+        return self._device.put(array, writes=writes)
 
     def _get(self, held: DeviceArray, out: Array) -> None:
         self.out_bytes += out.nbytes
-        self._room.get(held, out)
+        self._device.get(held, out)
 
     # Sizes.
 
@@ -241,7 +241,7 @@ class LoopRun:
         totals = 0
         if any(self._loop.by_chunk):
             wide = sum(self._total_width(k) for k in range(len(self._loop.form.results)))
-            totals = 4 * wide * self._room.num_totals(self._loop, sizes.near)
+            totals = 4 * wide * self._device.num_totals(self._loop, sizes.near)
         # Offsets, rows and far ends of the edges; self loops are one edge per row.
         edges = _INT.itemsize * (2 * sizes.near + 2 + max(sizes.edges, sizes.near))
         of_edges = sum(int(self._operands[k].shape[1]) for k in self._read if self._end(k) == "edge")
@@ -318,23 +318,23 @@ class LoopRun:
                 self._leave(state, near, here)
             source, destination = (j, i) if self._is_near_destination else (i, j)
             chunk_name = f"chunk {source + 1} → {destination + 1}, into {self._loop.near}s"
-            self._room.set_trace_label(f"{self._about}, {chunk_name}")
+            self._device.set_trace_label(f"{self._about}, {chunk_name}")
             if i != here:
                 here = i
                 self._enter(state, near.range(i), is_first=visit.is_first, continues=continues)
             for chunk in self._chunks(cut, numbers, near.range(i), far.range(j), (i, j)):
                 if j != there:
-                    self._room.release_arrays(self._far.values())
+                    self._device.release_arrays(self._far.values())
                     self._far = self._rows(far.range(j), far=True)
                     there = j
                 partial = self._launch(chunk, state, shared, near.range(i), far.range(j), continues=continues)
                 for total, part in zip(totals, partial, strict=True):
                     total += part
         self._leave(state, near, here)
-        self._room.set_trace_label("")
-        self._room.release_arrays([*self._far.values(), *shared.values()])
-        self._room.finish()
-        self._room.report_trace()
+        self._device.set_trace_label("")
+        self._device.release_arrays([*self._far.values(), *shared.values()])
+        self._device.finish()
+        self._device.report_trace()
         for i in near_intervals:
             state.finish(*near.range(i))
         return totals
@@ -346,7 +346,7 @@ class LoopRun:
         for part in state.parts:
             rows = part.rows[start:stop]
             if not continues:
-                self._near[part.name] = self._room.empty(rows.shape, rows.dtype)
+                self._near[part.name] = self._device.empty(rows.shape, rows.dtype)
                 continue
             initial = np.full(rows.shape, part.start, rows.dtype) if is_first else rows
             self._near[part.name] = self._put(initial, writes=True)
@@ -359,8 +359,8 @@ class LoopRun:
         for part in state.parts:
             self._get(self._near[part.name], part.rows[start:stop])
         # Uploaded arrays may be temporaries that are still being read.
-        self._room.finish()
-        self._room.release_arrays(self._near.values())
+        self._device.finish()
+        self._device.release_arrays(self._near.values())
         self._near = {}
 
     def _rows(self, interval: tuple[int, int], *, far: bool) -> dict[str, DeviceArray]:
@@ -432,16 +432,16 @@ class LoopRun:
         continues: bool,
     ) -> list[Array]:
         """Run the loop over a chunk and return its contribution to the totals."""
-        edges, room, loop = self.edges, self._room, self._loop
-        given = {**self._near, **self._far, **shared}
+        edges, device, loop = self.edges, self._device, self._loop
+        arrays = {**self._near, **self._far, **shared}
         brought = {"starts": chunk.starts, "columns": chunk.columns}
         if chunk.rows is not None:
             brought["rows"] = chunk.rows
-        scale = given.pop("loop_scale", None)
+        scale = arrays.pop("loop_scale", None)
         if chunk.is_loops:
-            given.pop("scale", None)
+            arrays.pop("scale", None)
             if scale is not None:
-                given["scale"] = scale
+                arrays["scale"] = scale
         has_factors = edges.factors is not None and not chunk.is_loops
         if edges.numbers is not None and not chunk.is_loops:
             brought["numbers"] = edges.numbers
@@ -455,7 +455,7 @@ class LoopRun:
             edge_identity="loop" if chunk.is_loops else "edge" if edges.by_number else "source",
             has_rows=chunk.rows is not None,
             has_factors=has_factors,
-            has_scale="scale" in given,
+            has_scale="scale" in arrays,
             continues=continues,
             keeps=len(state.parts) > 1,
         )
@@ -468,16 +468,16 @@ class LoopRun:
                 rows = self._operands[k] if chunk.numbers is None else self._operands[k][chunk.numbers]
                 held[f"x{k}"] = self._put(rows)
         num_rows = len(chunk.starts) - 1
-        parts = room.num_totals(loop, num_rows)
-        totals = {f"o{k}": room.empty((parts, self._total_width(k)), _FLOAT) for k in state.totals}
+        parts = device.num_totals(loop, num_rows)
+        totals = {f"o{k}": device.empty((parts, self._total_width(k)), _FLOAT) for k in state.totals}
         first = far[0] if self._is_near_destination else near[0]
-        room.launch(loop, call, {**given, **held, **totals}, num_rows, first)
+        device.launch(loop, call, {**arrays, **held, **totals}, num_rows, first)
         found = []
         for k in state.totals:
             partial = np.empty((parts, self._total_width(k)), _FLOAT)
             self._get(totals[f"o{k}"], partial)
             found.append(partial)
         if found:
-            room.finish()
-        room.release_arrays([*held.values(), *totals.values()])
+            device.finish()
+        device.release_arrays([*held.values(), *totals.values()])
         return [partial.sum(0) for partial in found]
