@@ -534,7 +534,12 @@ class TensorLoops(Protocol):
         ...
 
     def __call__(
-        self, loop: EdgeLoop, call: LoopCall, given: Mapping[str, torch.Tensor], num_rows: int, first: int = 0
+        self,
+        loop: EdgeLoop,
+        call: LoopCall,
+        tensors: Mapping[str, torch.Tensor],
+        num_rows: int,
+        first: int = 0,
     ) -> None:
         """Run a loop.
 
@@ -542,7 +547,7 @@ class TensorLoops(Protocol):
         ----------
         loop, call
             The computation, and how it is called.
-        given
+        tensors
             Contiguous tensors by the names in `CKernel.arguments`; [num_totals, width] for results that are
             summed over all rows.
         num_rows

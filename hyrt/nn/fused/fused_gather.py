@@ -77,8 +77,8 @@ class FusedGather:
         if subset is None:
             pairs = zip(self.form.operands, needs_gradient, strict=True)
             operands = tuple(
-                replace(operand, takes_gradient=operand.takes_gradient and is_wanted)
-                for operand, is_wanted in pairs
+                replace(operand, takes_gradient=operand.takes_gradient and is_required)
+                for operand, is_required in pairs
             )
             subset = self._subsets[needs_gradient] = replace(self, form=replace(self.form, operands=operands))
         return subset

@@ -199,7 +199,7 @@ class NumbaCodegen:
     def _scaled(self, name: str) -> Iterator[str]:
         """Generate the multiplication by the factors of an edge and of its destination."""
         destination = "i" if self._loop.near == "destination" else "c"
-        own = "e" if edges_are_consecutive(self._loop.near) else "edges[e]"
+        edge_index = "e" if edges_are_consecutive(self._loop.near) else "edges[e]"
         indent = ""
         if self._loop.has_loops:
             yield "if e < first:"
@@ -210,7 +210,7 @@ class NumbaCodegen:
         yield indent + "if row_scale is not None:"
         yield indent + f"    {name} = vectors.scaled({name}, row_scale[{destination}])"
         yield indent + "if factors is not None:"
-        yield indent + f"    {name} = vectors.scaled({name}, factors[{own}])"
+        yield indent + f"    {name} = vectors.scaled({name}, factors[{edge_index}])"
 
     def _begin(self, part: ColumnPass) -> Iterator[str]:
         if self._loop.combine == "sum":

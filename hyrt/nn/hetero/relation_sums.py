@@ -244,18 +244,18 @@ def _multiply_self_rows(
     block: Block | TensorBlock,
     x: Rows,
     shape: GraphMetadata,
-    own: torch.Tensor,
+    self_weight: torch.Tensor,
     bias: torch.Tensor,
     *,
     low_precision: bool,
 ) -> torch.Tensor:
     rows = destination_rows(block, x)
     assert isinstance(rows, torch.Tensor)
-    if own.ndim == 2:
-        return linear(rows, own, bias, low_precision=low_precision)
+    if self_weight.ndim == 2:
+        return linear(rows, self_weight, bias, low_precision=low_precision)
     order = order_destinations_by_type(block, shape)
     sorted_rows = permute_rows(rows, order.order, order.inverse)
-    results = hetero_linear(sorted_rows, order.sizes, own, None, low_precision=low_precision)
+    results = hetero_linear(sorted_rows, order.sizes, self_weight, None, low_precision=low_precision)
     return permute_rows(results, order.inverse, order.order) + bias
 
 
@@ -289,7 +289,7 @@ def _multiply_unprojected_self_rows(
     block: Block | TensorBlock,
     x: HeteroSources,
     shape: GraphMetadata,
-    own: torch.Tensor,
+    self_weight: torch.Tensor,
     bias: torch.Tensor,
     *,
     low_precision: bool,
@@ -297,7 +297,7 @@ def _multiply_unprojected_self_rows(
     """Compute `_multiply_self_rows` over unprojected rows."""
     order = order_destinations_by_type(block, shape) if x.starts is None else x.order
     results = []
-    self_weights = [own] * len(x.parts) if own.ndim == 2 else list(own.unbind())
+    self_weights = [self_weight] * len(x.parts) if self_weight.ndim == 2 else list(self_weight.unbind())
     for number, (part, size) in enumerate(zip(x.parts, order.sizes, strict=True)):
         if not size:
             continue

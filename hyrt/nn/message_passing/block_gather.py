@@ -128,8 +128,8 @@ class BlockGather:
         The gradients of the messages, None if not needed, and the gradients of `SagaGather.parameters`.
         """
         outs = [
-            empty_array(message.shape, message.dtype) if is_wanted else None
-            for message, is_wanted in zip(self.messages, needs_gradient, strict=True)
+            empty_array(message.shape, message.dtype) if is_required else None
+            for message, is_required in zip(self.messages, needs_gradient, strict=True)
         ]
         gradient = np.ascontiguousarray(grad.detach().numpy())
         parameter_grads = self.gather.backward(
@@ -194,7 +194,7 @@ class _GatherProducts(torch.autograd.Function):
         gathering: BlockGather = ctx.build_gather_op
         products = gathering.gather.program.products
         assert products is not None
-        rows, *given = ctx.saved_tensors
+        rows, *parameters = ctx.saved_tensors
         needs_rows, *needs = ctx.needs_input_grad[3:]
         needed = _pairs(needs, products)
         if grad is None:
@@ -204,7 +204,7 @@ class _GatherProducts(torch.autograd.Function):
         x_grad, accumulates = _init_row_gradient(x, products, outs) if needs_rows else (None, False)
         parameter_grads: list[torch.Tensor | None] = []
         for product, (weight, _), (needs_weight, needs_bias), out in zip(
-            products, _pairs(given, products), needed, outs, strict=True
+            products, _pairs(parameters, products), needed, outs, strict=True
         ):
             target = None if x_grad is None else _rows_of_end(x_grad, product, gathering.block)
             weight_grad = bias_grad = None

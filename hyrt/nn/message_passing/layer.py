@@ -120,13 +120,13 @@ def trace_vertex(
             f"{returned_shapes[0] if len(returned_shapes) == 1 else returned_shapes} for a vertex: "
             f"return {out_features} numbers, the layer's out_features"
         )
-    live, reads_own = set(returned), False
+    live, reads_self = set(returned), False
     for node in reversed(graph.nodes):
         if node in live:
             live.update(node.all_input_nodes)
-            reads_own = reads_own or (node.op == "placeholder" and node.target == "vertex")
+            reads_self = reads_self or (node.op == "placeholder" and node.target == "vertex")
     numbers = sum(math.prod(shapes[node]) for node in live if node in shapes and node.op.startswith("call"))
-    return VertexProgram(graph, reads_own, numbers)
+    return VertexProgram(graph, reads_self, numbers)
 
 
 # Instance attributes of every layer, in addition to class attributes.

@@ -33,7 +33,7 @@ class EdgeExprInput:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Comparison of a value with zero: value > 0, or its negation if `turned`."""
+    """Comparison of a value with zero: value > 0, or its negation if `negated`."""
 
     value: int
     negated: bool
@@ -210,11 +210,11 @@ class ExprLowering:
         if name == "where":
             return self._lower_where(node)
         if name in ("eq", "ne"):
-            return self._type_condition(args, turned=name == "ne")
+            return self._type_condition(args, negated=name == "ne")
         if name in _COMPARED:
-            first, second, turned = _COMPARED[name]
+            first, second, negated = _COMPARED[name]
             values = b.broadcast(*(self._number(each) for each in args))
-            return Condition(b.subtract(values[first], values[second]), turned)
+            return Condition(b.subtract(values[first], values[second]), negated)
         if name in ("add", "sub", "mul", "div", "truediv", "maximum", "minimum") and len(args) == 2:
             if kwargs:
                 return None
@@ -240,7 +240,7 @@ class ExprLowering:
         condition, *choice = self._builder.broadcast(test.value, *values)
         return self._builder.where_positive(condition, *(reversed(choice) if test.negated else choice))
 
-    def _type_condition(self, args: Sequence[Any], *, turned: bool) -> Condition | None:
+    def _type_condition(self, args: Sequence[Any], *, negated: bool) -> Condition | None:
         """Lower the comparison of an edge type with a number; reject other values, which may be NaN."""
         b = self._builder
         values = b.broadcast(*(self._number(each) for each in args))
@@ -249,7 +249,7 @@ class ExprLowering:
         above, below = b.subtract(*values), b.subtract(*reversed(values))
         zero, one = (b.constant(number, b.kind(above)) for number in (0, 1))
         equal = b.where_positive(above, zero, b.where_positive(below, zero, one))
-        return Condition(equal, turned)
+        return Condition(equal, negated)
 
     def _lower_binary(self, name: str, a: int, c: int) -> int:
         b = self._builder

@@ -315,16 +315,16 @@ def _restore_dtype(node: Node, value: torch.Tensor) -> torch.Tensor:
 
 
 def _as_matrix(
-    computed: torch.Tensor | SparseRows, given: EdgeInput, count: int, like: torch.Tensor
+    computed: torch.Tensor | SparseRows, edge_input: EdgeInput, count: int, like: torch.Tensor
 ) -> torch.Tensor:
-    """Convert a value to a matrix [count, width], broadcast over heads and columns if `given.heads`."""
+    """Convert a value to a matrix [count, width], broadcast over heads and columns if `edge_input.heads`."""
     value = (computed.to_dense() if isinstance(computed, SparseRows) else computed).to(like.dtype)
-    if given.end == "shared":
+    if edge_input.end == "shared":
         value = value.reshape(1, *value.shape)
-        while value.ndim > 2 and value.shape[1] == 1 and value.ndim - 1 > len(given.heads or ()):
+        while value.ndim > 2 and value.shape[1] == 1 and value.ndim - 1 > len(edge_input.heads or ()):
             value = value[:, 0]
-    if given.heads is not None:
-        heads, width = given.heads
+    if edge_input.heads is not None:
+        heads, width = edge_input.heads
         if value.ndim == 1:
             value = value[:, None]
         if math.prod(value.shape[1:]) == heads * width:
@@ -426,7 +426,7 @@ def trace_edge(layer: nn.Module, accumulate: Accumulator, in_features: int, *, l
                 "edges from vertices to themselves have weights or features of their own"
             )
         form = reader.lower(on_edge, returned)
-        given = tuple(
+        inputs = tuple(
             EdgeInput(
                 operand.node,
                 operand.end,
@@ -438,7 +438,7 @@ def trace_edge(layer: nn.Module, accumulate: Accumulator, in_features: int, *, l
             for operand in reader.operands
         )
         fused = FusedGather(
-            _without_gradients(form, [value.is_fixed for value in given]),
+            _without_gradients(form, [value.is_fixed for value in inputs]),
             "attention" if accumulate == "attention" else "max" if accumulate == "max" else "sum",
             loops,
         )
@@ -450,7 +450,7 @@ def trace_edge(layer: nn.Module, accumulate: Accumulator, in_features: int, *, l
         level = logging.INFO if type(layer).__module__.startswith("hyrt.") else logging.WARNING
         _LOG.log(level, "%s is not fused, and edges are computed by torch in chunks: %s", label, reason)
         fused = None
-        given = tuple(
+        inputs = tuple(
             EdgeInput(node, hoisted[node], math.prod(shapes[node]), shapes[node], is_fixed(node))
             for node in frontier
         )
@@ -460,7 +460,7 @@ def trace_edge(layer: nn.Module, accumulate: Accumulator, in_features: int, *, l
     )
     sent = message if is_sent and not is_fixed(message) else None
     numbers = sum(math.prod(shapes[node]) for node in on_edge if node in shapes) if unfused else 0
-    return EdgeProgram(graph, given, accumulate, fused, on_edge, shape, slots, sent, unfused, numbers)
+    return EdgeProgram(graph, inputs, accumulate, fused, on_edge, shape, slots, sent, unfused, numbers)
 
 
 def _without_gradients(form: EdgeExpr, constant: Sequence[bool]) -> EdgeExpr:

@@ -32,7 +32,7 @@ class Scales:
     """Factors of the weighted sum over one block's edges.
 
     The result of destination i is row[i] times the sum of edge[e] source[j] x[j] over its edges e from
-    sources j, plus own[i] x[i].
+    sources j, plus self_loop[i] x[i].
     """
 
     row: Array
@@ -71,7 +71,7 @@ def compute_scales(aggregation: Aggregation, block: Block, dtype: np.dtype[Any])
         sums = None
     else:
         edge, degrees = block.edge_factors, sums.astype(dtype)
-    own: Array | None = None
+    self_loop: Array | None = None
     source: Array | None = None
     if aggregation.reduce == "mean":
         if sums is not None:
@@ -90,12 +90,12 @@ def compute_scales(aggregation: Aggregation, block: Block, dtype: np.dtype[Any])
     else:
         row = upscale
     if aggregation.self_path == "add":
-        own = (
+        self_loop = (
             one / (degrees + one)
             if aggregation.reduce == "gcn"
             else np.full(block.num_dst, 1 + aggregation.epsilon, dtype)
         )
-    return Scales(row, source, own, edge)
+    return Scales(row, source, self_loop, edge)
 
 
 def aggregate_into(

@@ -384,7 +384,7 @@ def drop(x, vertices, key, threshold, scale, out, start, stop):
     draws = np.empty(groups, np.uint64)
     # The lowest 16 bits of a draw belong to its first column, as in little-endian memory.
     columns = draws.view(np.uint16)
-    lowest_kept = np.uint16(threshold)
+    column_threshold = np.uint16(threshold)
     for i in range(start, stop):
         stream = vertex_stream(key, np.uint64(vertices[i]))
         # Two separate loops, because the compiler vectorizes each.
@@ -393,7 +393,7 @@ def drop(x, vertices, key, threshold, scale, out, start, stop):
         a = x[i]
         o = out[i]
         for k in range(width):
-            o[k] = value(a[k]) * scale if columns[k] >= lowest_kept else 0
+            o[k] = value(a[k]) * scale if columns[k] >= column_threshold else 0
 
 
 @_compile
