@@ -65,7 +65,7 @@ class Loader:
         """The source, if it fetches all rows of a step at once."""
         # Cached because an isinstance check of a protocol takes longer than loading a few rows.
         self._input_source = source if isinstance(source, InputSource) else None
-        self._narrow_source = source if isinstance(source, QuantizedRowSource) else None
+        self._quantized_source = source if isinstance(source, QuantizedRowSource) else None
         self._aggregated_source = source if isinstance(source, AggregatedRows) else None
         self._pool = BufferPool()
         # Inputs of the full graph, which are the same in every step.
@@ -150,13 +150,13 @@ class Loader:
         starts, ids = source.types.starts, block.destinations
         order = order_by_type(starts, ids)
         matrices: list[NDArray[Any] | None] = []
-        own: list[torch.Tensor | None] = []
+        destination_rows: list[torch.Tensor | None] = []
         tables: list[NDArray[Any] | None] = []
         for number, table in enumerate(source.tables):
             rows = ids[order.positions_of_type(number)] - ids.dtype.type(starts[number])
             if table is None:
                 matrices.append(None)
-                own.append(None)
+                destination_rows.append(None)
                 tables.append(
                     append_sources(rows, block.columns, int(starts[number]), int(starts[number + 1]))
                 )
@@ -164,9 +164,9 @@ class Loader:
             out = take((len(rows), table.width))
             table.rows(rows, out, workers)
             matrices.append(table.matrix)
-            own.append(torch.from_numpy(out))
+            destination_rows.append(torch.from_numpy(out))
             tables.append(None)
-        return HeteroInPlaceInput(order, starts, matrices, own, tables)
+        return HeteroInPlaceInput(order, starts, matrices, destination_rows, tables)
 
     def _wide(self, batch: MiniBatch, ids: NDArray[Any], workers: Workers) -> NDArray[np.float32]:
         out = self._take(batch, (len(ids), self._source.width))
@@ -174,7 +174,7 @@ class Loader:
         return out
 
     def _load_quantized(self, batch: MiniBatch, ids: NDArray[Any], workers: Workers) -> QuantizedRows:
-        source = self._narrow_source
+        source = self._quantized_source
         assert source is not None
         shape = (len(ids), source.width)
         rows = QuantizedRows.allocate(
@@ -195,10 +195,10 @@ class Loader:
 
     def _inputs_of_whole(self, batch: MiniBatch, whole: FullGraph, plan: InputPlan, workers: Workers) -> Any:
         """Return the inputs of all vertices, created on the first call; without a copy if possible."""
-        kept = self._whole
-        if kept is None or kept[0] is not whole or kept[1] != plan:
-            kept = self._whole = (whole, plan, self._made_of_whole(batch, plan, workers))
-        return kept[2]
+        cached = self._whole
+        if cached is None or cached[0] is not whole or cached[1] != plan:
+            cached = self._whole = (whole, plan, self._made_of_whole(batch, plan, workers))
+        return cached[2]
 
     def _made_of_whole(self, batch: MiniBatch, plan: InputPlan, workers: Workers) -> Any:
         if plan.form == "typed":
@@ -225,12 +225,12 @@ class Loader:
     def _aggregate(
         self, aggregation: Aggregation, block: Block, out: NDArray[np.float32], workers: Workers
     ) -> None:
-        source, narrow = self._source, self._narrow_source
+        source, quantized = self._source, self._quantized_source
         if self._aggregated_source is not None:
             self._aggregated_source.aggregate(aggregation, block, out, workers)
             return
-        if narrow is not None and narrow.all_rows is not None:
-            aggregate_quantized_into(aggregation, block, narrow.all_rows, out, workers)
+        if quantized is not None and quantized.all_rows is not None:
+            aggregate_quantized_into(aggregation, block, quantized.all_rows, out, workers)
             return
         assert source.matrix is not None
         aggregate_into(aggregation, block, source.matrix, out, workers=workers)

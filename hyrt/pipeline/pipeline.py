@@ -66,8 +66,8 @@ class SerialSteps:
                 if number % len(self._stages.trainers):
                     continue
                 work.time = share.time
-                while again := self._stages.retry(work):
-                    for _ in self._finished(again):
+                while retry_shares := self._stages.retry(work):
+                    for _ in self._finished(retry_shares):
                         """Its result is in the step."""
                 yield work
             work.release()
@@ -120,8 +120,8 @@ class SerialSteps:
             raise
         except BaseException as error:
             # As in the pipeline, convert SystemExit too: it must not end the run as if it had succeeded.
-            why = describe_error(error).removeprefix(f"{device}: ")
-            raise StageError(f"error in {stage} on {device} at step {step}: {why}") from error
+            reason = describe_error(error).removeprefix(f"{device}: ")
+            raise StageError(f"error in {stage} on {device} at step {step}: {reason}") from error
 
 
 class _ThreadedSteps:
@@ -205,7 +205,7 @@ class Pipeline(_ThreadedSteps):
     ) -> None:
         def watch(channel: str) -> Callable[[int], None] | None:
             return next(
-                (heard for hook in hooks if (heard := hook.channel_observer(channel)) is not None), None
+                (observer for hook in hooks if (observer := hook.channel_observer(channel)) is not None), None
             )
 
         super().__init__(
@@ -220,15 +220,17 @@ class Pipeline(_ThreadedSteps):
         self._credits: Channel[WorkShare | None] = threads.add_channel("credits", depth + 1)
         for _ in range(depth):
             self._credits.put(None)
-        most = depth * stages.max_time_steps
-        self._sampled: Channel[WorkShare] = threads.add_channel("sampled", most * len(names))
+        capacity = depth * stages.max_time_steps
+        self._sampled: Channel[WorkShare] = threads.add_channel("sampled", capacity * len(names))
         self._loaded: list[Channel[WorkShare]] = [
-            threads.add_channel(f"loaded.{name}", most) for name in names
+            threads.add_channel(f"loaded.{name}", capacity) for name in names
         ]
         self._staged: list[Channel[tuple[WorkShare, Any]]] = [
-            threads.add_channel(f"staged.{name}", most) for name in names
+            threads.add_channel(f"staged.{name}", capacity) for name in names
         ]
-        self._done: list[Channel[WorkShare]] = [threads.add_channel(f"done.{name}", most) for name in names]
+        self._done: list[Channel[WorkShare]] = [
+            threads.add_channel(f"done.{name}", capacity) for name in names
+        ]
         # After each share: the shares to retry, then None to continue. After a step's last share, None also
         # means that new weights are available.
         self._next: list[Channel[WorkShare | None]] = [
@@ -315,9 +317,9 @@ class Pipeline(_ThreadedSteps):
 
     def _sample(self, place: StageProgress) -> None:
         steps = iter(self._steps)
-        for again in self._credits:
-            if again is not None:
-                shares = [again]
+        for retry_share in self._credits:
+            if retry_share is not None:
+                shares = [retry_share]
             elif (step := next(steps, None)) is not None:
                 place.begin_step(step)
                 shares = self._stages.cut(step)
@@ -360,13 +362,13 @@ class Pipeline(_ThreadedSteps):
             self._stages.propagate(share, staged)
             del staged
             self._done[index].put(share)
-            while (again := self._next[index].get()) is not None:
+            while (retry_share := self._next[index].get()) is not None:
                 place.begin_step(step, "transfer")
-                staged = self._stages.transfer(again)
+                staged = self._stages.transfer(retry_share)
                 place.begin_step(step)
-                self._stages.propagate(again, staged)
+                self._stages.propagate(retry_share, staged)
                 del staged
-                self._done[index].put(again)
+                self._done[index].put(retry_share)
             if share.is_of_last_time:
                 place.begin_step(step, "synchronize")
                 self._stages.update(index, step)

@@ -45,12 +45,12 @@ class Recovery:
         self._schedule = schedule
         self._continue_on_loss = continue_on_loss
         self._notify = notify
-        self._unsaid: SimpleQueue[str] = SimpleQueue()
+        self._pending_notices: SimpleQueue[str] = SimpleQueue()
         self._retired: set[int] = set()
 
     def say_later(self, text: str) -> None:
         """Queue a text from a stage thread, to be reported on the consumer's thread."""
-        self._unsaid.put(text)
+        self._pending_notices.put(text)
 
     def drop_trainer(self, index: int, error: Exception) -> None:
         """Continue without a trainer if the settings allow it; otherwise raise the error."""
@@ -75,8 +75,8 @@ class Recovery:
         StageError
             If memory was exhausted too often or no trainer is left; the message names stage, device and step.
         """
-        while not self._unsaid.empty():
-            self._notify(self._unsaid.get())
+        while not self._pending_notices.empty():
+            self._notify(self._pending_notices.get())
         self._retire(work.step)
         failed = [
             (share, share.failure) for share in work.shares if share.failure is not None and len(share.units)
@@ -137,9 +137,9 @@ class Recovery:
         takers = self._takers(share.trainer)
         new = recut(share.units, share.trainer, self._split, takers, is_lost=trainer.lost is not None)
         if new is None or work.redone > _RETRIES:
-            why = describe_error(failure.error).removeprefix(f"{trainer.name}: ")
+            reason = describe_error(failure.error).removeprefix(f"{trainer.name}: ")
             raise StageError(
-                f"error in {failure.stage} on {trainer.name} at step {work.step}: {why}; "
+                f"error in {failure.stage} on {trainer.name} at step {work.step}: {reason}; "
                 f"{_remedy(share, failure)}"
             ) from failure.error
         after, pieces = new
@@ -218,10 +218,10 @@ def recut(
         pieces = list(zip(takers, cut(units, [split[index] for index in takers]), strict=True))
     elif takers:
         # If the split has shrunk since the share was cut, try the current split first.
-        kept = split[trainer] if split[trainer] < len(units) else len(units) // 2
-        after = handed_over(split, trainer, split[trainer] - kept, takers)
-        given = cut(units[kept:], [split[index] for index in takers])
-        pieces = [(trainer, units[:kept]), *zip(takers, given, strict=True)]
+        num_remaining = split[trainer] if split[trainer] < len(units) else len(units) // 2
+        after = handed_over(split, trainer, split[trainer] - num_remaining, takers)
+        taken_pieces = cut(units[num_remaining:], [split[index] for index in takers])
+        pieces = [(trainer, units[:num_remaining]), *zip(takers, taken_pieces, strict=True)]
     else:
         half = len(units) // 2
         if not half:

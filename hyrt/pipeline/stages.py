@@ -113,11 +113,11 @@ class Stages:
         assignment = self.schedule.of(step)
         for hook in self._hooks:
             hook.on_step_split(assignment)
-        most = sum(assignment.split) * self._part.num_processes
-        units = _checked_units(self._sampler, step, most)
-        own = self._part.local_units(step, units)
-        work = StepWork(step, num_times=len(own))
-        for time, of_time in enumerate(own):
+        max_units = sum(assignment.split) * self._part.num_processes
+        units = _checked_units(self._sampler, step, max_units)
+        local_units = self._part.local_units(step, units)
+        work = StepWork(step, num_times=len(local_units))
+        for time, of_time in enumerate(local_units):
             for index, piece in enumerate(cut(of_time, assignment.split)):
                 work.shares.append(WorkShare(work, index, piece, len(work.shares), time=time))
         return list(work.shares)

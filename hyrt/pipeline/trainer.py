@@ -130,8 +130,8 @@ def plan_input(
         return InputPlan("in_place")
     if "ids" in forms and features.matrix is not None:
         return InputPlan("ids")
-    is_narrow = isinstance(features, QuantizedRowSource) and features.row_format.is_quantized
-    return InputPlan("narrow" if is_narrow and "narrow" in forms and not whole else "rows")
+    is_quantized = isinstance(features, QuantizedRowSource) and features.row_format.is_quantized
+    return InputPlan("narrow" if is_quantized and "narrow" in forms and not whole else "rows")
 
 
 def _lie_in_memory(graph: Graph) -> bool:

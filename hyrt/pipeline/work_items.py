@@ -141,9 +141,9 @@ class StepWork:
 
         trainers_s: dict[str, list[float]] = {stage: [0.0] * self.num_trainers for stage in _WORK}
         for share in self.shares:
-            own = {} if share.result is None else share.result.seconds
+            device_s = {} if share.result is None else share.result.seconds
             for stage, seconds in share.seconds.items():
-                trainers_s[stage][share.trainer] += own.get(stage, seconds)
+                trainers_s[stage][share.trainer] += device_s.get(stage, seconds)
         return StepTimes(
             iteration_s=iteration_s,
             stage_s={
@@ -243,8 +243,8 @@ class Schedule:
         """
         first = step + self.ahead
         past = max(entry[0] for entry in self._entries if entry[0] <= step)
-        kept = [entry for entry in self._entries if past <= entry[0] < first]
-        self._entries = (*kept, (first, assignment))
+        retained = [entry for entry in self._entries if past <= entry[0] < first]
+        self._entries = (*retained, (first, assignment))
         return first
 
     def state(self) -> list[tuple[int, tuple[int, ...], tuple[int, int, int]]]:
