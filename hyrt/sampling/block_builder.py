@@ -69,18 +69,18 @@ class BoundedDegrees:
 
     def __init__(self, edges: Topology | ExcludedEdges, limit: int) -> None:
         self._edges = edges
-        self._most = limit
+        self._limit = limit
 
     @cached_property
     def in_degrees(self) -> NDArray[np.int32]:
         """Return [V] int32, as `Topology.in_degrees`."""
         degrees = self._edges.in_degrees
-        return degrees if self._most < 0 else np.minimum(degrees, self._most)
+        return degrees if self._limit < 0 else np.minimum(degrees, self._limit)
 
     @property
     def weighted_degrees(self) -> NDArray[np.float32]:
         """Return [V] float32, as `Topology.weighted_degrees`; the weights themselves are not clipped."""
-        return self._edges.weighted_degrees if self._most < 0 else self.in_degrees.astype(np.float32)
+        return self._edges.weighted_degrees if self._limit < 0 else self.in_degrees.astype(np.float32)
 
     @cached_property
     def gcn_scale(self) -> NDArray[np.float32]:
@@ -114,7 +114,7 @@ class BlockBuilder:
         self._layers = layers
         self._seed = seed
         self._class_weights = class_weights
-        self._most_degrees = list(max_degrees or [-1] * layers)
+        self._max_degrees = list(max_degrees or [-1] * layers)
         self._stated = self._stated_degrees(graph.topology)
         self._excluded: ExcludedEdges | None = None
         self.ids = id_dtype(graph)
@@ -125,9 +125,10 @@ class BlockBuilder:
 
     def _stated_degrees(self, edges: Topology | ExcludedEdges) -> list[Topology | BoundedDegrees]:
         """Return the degrees per layer, the input's first."""
-        made = {most: BoundedDegrees(edges, most) for most in self._most_degrees}
+        made = {max_degree: BoundedDegrees(edges, max_degree) for max_degree in self._max_degrees}
         return [
-            edges if most < 0 and isinstance(edges, Topology) else made[most] for most in self._most_degrees
+            edges if max_degree < 0 and isinstance(edges, Topology) else made[max_degree]
+            for max_degree in self._max_degrees
         ]
 
     def exclude(self, excluded: ExcludedEdges | None) -> None:
@@ -259,12 +260,12 @@ class BlockBuilder:
         if hop.sources is not None and hop.columns is not None:
             return hop.sources, hop.columns
         # Sources are distinct, so their number is at most the number of vertices.
-        most = min(len(destinations) + len(hop.neighbors), self._graph.num_vertices)
-        room = arrays.take(most, destinations.dtype)
+        max_sources = min(len(destinations) + len(hop.neighbors), self._graph.num_vertices)
+        buffer = arrays.take(max_sources, destinations.dtype)
         # Each neighbour is read before its column is written.
         in_its_place = drawn_here and hop.neighbors.dtype == np.int32
         columns = hop.neighbors if in_its_place else arrays.take(len(hop.neighbors), np.int32)
-        return room[: relabel(destinations, hop.neighbors, self.local, room, columns)], columns
+        return buffer[: relabel(destinations, hop.neighbors, self.local, buffer, columns)], columns
 
 
 def build_square_blocks(

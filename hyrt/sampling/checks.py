@@ -168,8 +168,8 @@ def check_hop(hop: Any, vertices: Any, num_vertices: int, *, relabelled: bool) -
     """
     drawn = check_type("what draws neighbours returned what", hop, Hop, "return a hyrt.sampling.sampler.Hop")
     num = len(vertices)
-    what = "vertices of the dtype of the given ones,"
-    neighbors = check_array("neighbors of a Hop", drawn.neighbors, (vertices.dtype,), (None,), what)
+    description = "vertices of the dtype of the given ones,"
+    neighbors = check_array("neighbors of a Hop", drawn.neighbors, (vertices.dtype,), (None,), description)
     check_range("neighbors of a Hop", neighbors, num_vertices, "vertices")
     check_offsets("offsets of a Hop", drawn.offsets, num, len(neighbors), (np.int32,))
     check_array("degrees of a Hop", drawn.degrees, (np.int32,), (num,), "one int32 each")

@@ -33,7 +33,7 @@ class ExcludedEdges:
 
     def __init__(self, topology: Topology, pairs: Sequence[tuple[NDArray[Any], int | None]]) -> None:
         num = topology.num_vertices
-        self._typed = any(relation is not None for _, relation in pairs)
+        self._is_hetero = any(relation is not None for _, relation in pairs)
         ends, codes, counts = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.int32)]
         for each, relation in pairs:
             there = np.unique(each[:, 1].astype(np.int64) * num + each[:, 0])
@@ -72,8 +72,8 @@ class ExcludedEdges:
         # Sum the remaining weights: if none remain, subtracting the excluded weights would leave a rounding
         # error.
         sums = topology.weighted_degrees.copy()
-        rows, kept = self._left
-        weights = topology.edge_weights[kept]
+        rows, positions = self._left
+        weights = topology.edge_weights[positions]
         sums[self._destinations] = np.bincount(rows, weights, minlength=len(self._destinations))
         return sums
 
@@ -92,9 +92,9 @@ class ExcludedEdges:
         keys, left = self._runs_left
         if not len(keys):
             return sums
-        asked = self._run_keys(rows, relations)
-        at = np.searchsorted(keys, asked).clip(max=len(keys) - 1)
-        hit = keys[at] == asked
+        edge_keys = self._run_keys(rows, relations)
+        at = np.searchsorted(keys, edge_keys).clip(max=len(keys) - 1)
+        hit = keys[at] == edge_keys
         sums[hit] = left[at[hit]]
         return sums
 
@@ -106,11 +106,11 @@ class ExcludedEdges:
         assert types is not None
         into = np.repeat(self._destinations, np.diff(self._starts))
         keys = np.unique(self._run_keys(into, self._codes // self._topology.num_vertices))
-        rows, kept = self._left
-        of_kept = self._run_keys(self._destinations[rows], types[kept])
-        at = np.searchsorted(keys, of_kept)
-        hit = np.append(keys, -1)[at] == of_kept
-        return keys, np.bincount(at[hit], weights[kept[hit]], minlength=len(keys)).astype(np.float32)
+        rows, positions = self._left
+        edge_keys = self._run_keys(self._destinations[rows], types[positions])
+        at = np.searchsorted(keys, edge_keys)
+        hit = np.append(keys, -1)[at] == edge_keys
+        return keys, np.bincount(at[hit], weights[positions[hit]], minlength=len(keys)).astype(np.float32)
 
     def _run_keys(self, rows: NDArray[Any], relations: NDArray[Any]) -> NDArray[np.int64]:
         types = self._topology.edge_types
@@ -128,14 +128,14 @@ class ExcludedEdges:
         rows = np.repeat(np.arange(len(counts)), counts)
         positions = np.arange(len(rows)) + np.repeat(stops - np.cumsum(counts), counts)
         codes = topology.indices[positions].astype(np.int64)
-        if self._typed:
+        if self._is_hetero:
             assert topology.edge_types is not None
             codes += topology.edge_types[positions].astype(np.int64) * topology.num_vertices
         # Codes are grouped by destination, in ascending order.
-        room = int(codes.max(initial=0)) + 1
-        excluded = np.repeat(np.arange(len(counts)), np.diff(self._starts)) * room + self._codes
-        kept = ~np.isin(rows * room + codes, excluded)
-        return rows[kept], positions[kept]
+        stride = int(codes.max(initial=0)) + 1
+        excluded = np.repeat(np.arange(len(counts)), np.diff(self._starts)) * stride + self._codes
+        is_included = ~np.isin(rows * stride + codes, excluded)
+        return rows[is_included], positions[is_included]
 
     def remove_from(self, vertices: Ids, hop: Hop, rows: NDArray[np.int32], arrays: PooledArrays) -> Hop:
         """Remove the excluded edges from sampled neighbours.
@@ -156,14 +156,14 @@ class ExcludedEdges:
             return hop
         rows[self._destinations] = np.arange(len(self._destinations), dtype=np.int32)
         offsets = arrays.take(len(hop.offsets), hop.offsets.dtype)
-        room = arrays.take(len(hop.neighbors), np.int64)
-        types = hop.edge_types if self._typed else None
+        buffer = arrays.take(len(hop.neighbors), np.int64)
+        types = hop.edge_types if self._is_hetero else None
         edges = (vertices, hop.offsets, hop.neighbors, types)
-        num = find_excluded(*edges, rows, self._starts, self._codes, offsets, room)
+        num = find_excluded(*edges, rows, self._starts, self._codes, offsets, buffer)
         rows[self._destinations] = -1
         if not num:
             return hop
-        dropped = room[:num]
+        dropped = buffer[:num]
 
         def closed(values: NDArray[Any] | None) -> NDArray[Any] | None:
             if values is None:

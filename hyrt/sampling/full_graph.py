@@ -69,7 +69,7 @@ class FullGraph:
         is_hetero: bool = False,
     ) -> None:
         self.topology = topology
-        self._typed = is_hetero
+        self._is_hetero = is_hetero
         num = topology.num_vertices if vertices is None else len(vertices)
         self.rows: Ids = np.arange(num, dtype=np.int32 if num < 2**31 else np.int64)
         """[n] row numbers 0..n-1, int32 if the numbers fit."""
@@ -90,8 +90,8 @@ class FullGraph:
     @cached_property
     def transposed(self) -> Transposed:
         """Return the edges by source; arrays are shared with the topology if the graph is symmetric."""
-        turned = self.topology.transposed
-        return Transposed(turned.indptr, turned.indices, self.topology.transposed_edges)
+        transposed = self.topology.transposed
+        return Transposed(transposed.indptr, transposed.indices, self.topology.transposed_edges)
 
     @cached_property
     def edge_index(self) -> torch.Tensor:
@@ -130,7 +130,7 @@ class FullGraph:
             edge_types=topology.edge_types,
             edge_weights=topology.edge_weights,
             edge_features=topology.edge_features,
-            run_weights=topology.relation_weights if self._typed and sums is not None else None,
+            run_weights=topology.relation_weights if self._is_hetero and sums is not None else None,
             weighted_degrees=sums,
             source_weighted_degrees=sums,
             format_cache=self,

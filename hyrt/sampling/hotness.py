@@ -223,10 +223,10 @@ def rank_by_hotness(
         best = HotnessRanking.from_accesses(
             expected_accesses(topology, weights, batches, fanouts), dtype
         ).vertices
-        judged = counted(0)[best]
+        accesses = counted(0)[best]
     else:
         counts = [counted(fold) for fold in range(_FOLDS)]
         total = np.sum(counts, axis=0)
-        judged = np.mean([each[np.argsort(each - total, kind="stable")] for each in counts], axis=0)
+        accesses = np.mean([each[np.argsort(each - total, kind="stable")] for each in counts], axis=0)
         best = np.argsort(-total, kind="stable").astype(dtype)
-    return HotnessRanking(best, judged * per_epoch / _IN_FOLD)
+    return HotnessRanking(best, accesses * per_epoch / _IN_FOLD)

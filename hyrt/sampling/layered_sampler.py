@@ -208,9 +208,9 @@ class StepSampler:
             check_hop(hop, vertices, self._num_vertices, relabelled=False)
             found.append(StepLayer(vertices, hop))
             if layer > 1:
-                room = np.empty(min(len(vertices) + len(hop.neighbors), self._num_vertices), vertices.dtype)
+                buffer = np.empty(min(len(vertices) + len(hop.neighbors), self._num_vertices), vertices.dtype)
                 columns = np.empty(len(hop.neighbors), np.int32)
-                vertices = room[: relabel(vertices, hop.neighbors, self._blocks.local, room, columns)]
+                vertices = buffer[: relabel(vertices, hop.neighbors, self._blocks.local, buffer, columns)]
         return found[::-1]
 
     def _cut(

@@ -57,11 +57,11 @@ def column_probabilities(topology: Topology, size: int) -> NDArray[np.float64]:
     """
     num = topology.num_vertices
     sums = np.zeros(num)
-    room = np.empty(num, np.int64)
+    buffer = np.empty(num, np.int64)
     everyone = np.arange(num)
     graph = (topology.indptr, topology.indices, topology.in_degrees)
-    met = room[: add_importance(*graph, everyone, sums, room)]
-    sums[met] = inclusion_probabilities(sums[met], size)
+    candidates = buffer[: add_importance(*graph, everyone, sums, buffer)]
+    sums[candidates] = inclusion_probabilities(sums[candidates], size)
     return sums
 
 
@@ -132,17 +132,17 @@ class LadiesLayerSampler:
         topology = self.topology
         # Sort, so that float sums do not depend on the order of the targets.
         ordered = np.sort(vertices)
-        most = min(int(topology.in_degrees[vertices].sum(dtype=np.int64)), topology.num_vertices)
-        room = np.empty(most, vertices.dtype)
+        max_candidates = min(int(topology.in_degrees[vertices].sum(dtype=np.int64)), topology.num_vertices)
+        buffer = np.empty(max_candidates, vertices.dtype)
         graph = (topology.indptr, topology.indices)
-        met = room[: add_importance(*graph, topology.in_degrees, ordered, self.sums, room)]
-        self.sums[met] = inclusion_probabilities(self.sums[met], self.size)
+        candidates = buffer[: add_importance(*graph, topology.in_degrees, ordered, self.sums, buffer)]
+        self.sums[candidates] = inclusion_probabilities(self.sums[candidates], self.size)
         key = stream_key(self.seed, LAYER, step, layer)
         arrays = PooledArrays(BufferPool())
         hop = sample_edges(
             topology, vertices, key, self.sums, workers, arrays, scale_weights=self.scale_weights
         )
-        self.sums[met] = 0.0
+        self.sums[candidates] = 0.0
         return hop
 
 

@@ -234,8 +234,8 @@ def sample_pairs(
     -------
     [n, 1 + K, 2] int64 positions in the vertices; and [v] the sorted vertices, with the dtype of `links`.
     """
-    own = links[units]
-    others = negatives.sample(step, units, own, step_links)
-    pairs = np.concatenate([own[:, None].astype(np.int64), others], axis=1)
+    positives = links[units]
+    others = negatives.sample(step, units, positives, step_links)
+    pairs = np.concatenate([positives[:, None].astype(np.int64), others], axis=1)
     vertices, places = np.unique(pairs, return_inverse=True)
     return places.reshape(pairs.shape).astype(np.int64), vertices.astype(links.dtype)

@@ -128,8 +128,8 @@ class NeighborSampler:
         # Layers are counted from the input.
         self._fanouts = check_fanouts(fanouts)[::-1]
         self._seed = seed
-        most = self._fanouts if sampled_degrees else None
-        self._blocks = BlockBuilder(graph, len(self._fanouts), seed, class_weights, most)
+        max_degrees = self._fanouts if sampled_degrees else None
+        self._blocks = BlockBuilder(graph, len(self._fanouts), seed, class_weights, max_degrees)
         self.ids = self._blocks.ids
         self._order = TargetShuffler(targets, batch_size, seed)
 

@@ -109,12 +109,12 @@ def sample_smallest_numbers(
     indptr, indices, vertices, offsets, key, start, stop, ranks, positions, neighbors
 ):
     """Sample the neighbours of vertices[start:stop] with the smallest random numbers, in row order."""
-    most = 0
+    max_degree = 0
     for i in range(start, stop):
-        most = max(most, offsets[i + 1] - offsets[i])
-    room = most + np.int64(10 * np.sqrt(most)) + 64
+        max_degree = max(max_degree, offsets[i + 1] - offsets[i])
+    capacity = max_degree + np.int64(10 * np.sqrt(max_degree)) + 64
     numbers = np.empty(_TOGETHER, np.float64)
-    low, places = np.empty(room + _TOGETHER, np.float64), np.empty(room + _TOGETHER, np.int64)
+    low, places = np.empty(capacity + _TOGETHER, np.float64), np.empty(capacity + _TOGETHER, np.int64)
     sizes = np.empty(_CLASSES, np.int64)
     for i in range(start, stop):
         if i + _AHEAD < stop:
@@ -139,9 +139,9 @@ def sample_smallest_numbers(
                 low[found] = numbers[k]
                 places[found] = at + k
                 found += numbers[k] <= limit
-            if found > room:
+            if found > capacity:
                 break
-        if found < count or found > room:
+        if found < count or found > capacity:
             size = 0
             for position in range(first, first + degree):
                 rank = uniform_number(vertex_stream(key, np.uint64(indices[position])))
@@ -170,14 +170,14 @@ def sample_smallest_numbers(
 
 
 @_compile
-def _of_class(low, found, scale, wanted, which):
+def _of_class(low, found, scale, bin_index, which):
     """Return the which-th smallest number of a bin (from 1), and the number of equal values to include."""
     for i in range(found):
-        if min(np.int64(low[i] * scale), _CLASSES - 1) != wanted:
+        if min(np.int64(low[i] * scale), _CLASSES - 1) != bin_index:
             continue
         less, equal = 0, 0
         for k in range(found):
-            if min(np.int64(low[k] * scale), _CLASSES - 1) == wanted:
+            if min(np.int64(low[k] * scale), _CLASSES - 1) == bin_index:
                 less += low[k] < low[i]
                 equal += low[k] == low[i]
         if less < which <= less + equal:
@@ -192,10 +192,10 @@ def solve_factors(indptr, indices, vertices, fanout, probabilities, start, stop,
         first, last = indptr[vertices[i]], indptr[vertices[i] + 1]
         degree = last - first
         if fanout < 0 or degree <= fanout:
-            least = 1.0
+            min_probability = 1.0
             for e in range(first, last):
-                least = min(least, probabilities[indices[e]])
-            factors[i] = 1.0 / least
+                min_probability = min(min_probability, probabilities[indices[e]])
+            factors[i] = 1.0 / min_probability
             counts[i] = degree
             continue
         target = np.float64(degree) * np.float64(degree) / fanout

@@ -177,10 +177,10 @@ class SaintSampler:
         self._pool.release(counts)
         columns = take(edges, np.int32)
         weights = take(edges, np.float32)
-        met = (self._vertex_counts, self._edge_counts)
+        sample_counts = (self._vertex_counts, self._edge_counts)
 
         def write(vertices: Ids, start: int, stop: int) -> None:
-            write_edges(*graph, vertices, self._local, offsets, *met, start, stop, columns, weights)
+            write_edges(*graph, vertices, self._local, offsets, *sample_counts, start, stop, columns, weights)
 
         self._for_each(*union, write)
         for vertices, _ in subgraphs:
@@ -245,8 +245,8 @@ class SaintSampler:
             count_members(topology.indptr, topology.indices, members, start, stop, *counts)
 
         num = 0
-        met = 0
-        while met < coverage * len(self._targets):
+        num_visits = 0
+        while num_visits < coverage * len(self._targets):
             members[:] = 0
             for subgraph in range(_ROUND):
                 visited = self._walk(PRESAMPLE, num + subgraph, workers)
@@ -254,7 +254,7 @@ class SaintSampler:
                 self._pool.release(visited)
             workers.run(count, topology.num_vertices, 16 * _GRAIN)
             num += _ROUND
-            met = int(self._vertex_counts[self._targets].sum(dtype=np.int64))
+            num_visits = int(self._vertex_counts[self._targets].sum(dtype=np.int64))
         return num
 
     def _find_vertices(self, units: Ids, workers: Workers) -> tuple[list[tuple[Ids, int]], int]:

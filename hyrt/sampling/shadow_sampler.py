@@ -60,7 +60,7 @@ class ShadowSampler:
         )
         self._graph = graph
         self._layers, self._hops, self._fanout = layers, hops, fanout
-        self._most = min(sum(fanout**hop for hop in range(hops + 1)), graph.num_vertices)
+        self._max_members = min(sum(fanout**hop for hop in range(hops + 1)), graph.num_vertices)
         self._seed = seed
         self._class_weights = class_weights
         self.ids = id_dtype(graph)
@@ -87,14 +87,14 @@ class ShadowSampler:
         vertices = self._graph.num_vertices
         units = check_call(step, units, workers, in_place, hops, vertices, "vertices")
         topology, num = self._graph.topology, len(units)
-        graph, most = (topology.indptr, topology.indices), self._most
+        graph, max_members = (topology.indptr, topology.indices), self._max_members
         arrays = PooledArrays(self._pool)
-        members = self._pool.take((num, most), units.dtype)
+        members = self._pool.take((num, max_members), units.dtype)
         counts = np.empty(num, np.int32)
         keys = np.array([stream_key(self._seed, SAMPLE, step, hop + 1) for hop in range(self._hops)])
 
         def grow(start: int, stop: int) -> None:
-            grow_subgraphs(*graph, units, keys, self._fanout, most, start, stop, members, counts)
+            grow_subgraphs(*graph, units, keys, self._fanout, max_members, start, stop, members, counts)
 
         workers.run(grow, num, _GRAIN)
         rows = num + np.concatenate([[0], np.cumsum(counts[:-1] - 1, dtype=np.int64)])
@@ -105,7 +105,7 @@ class ShadowSampler:
             sources[rows[i] : rows[i] + counts[i] - 1] = members[i, 1 : counts[i]]
         ends = self._pool.take(total + 1, np.int64)
         ends[0] = 0
-        known = (self._ascending, members, counts, most, rows, num)
+        known = (self._ascending, members, counts, max_members, rows, num)
 
         def count(start: int, stop: int) -> None:
             write_induced_edges(*graph, *known, start, stop, False, ends, sources)

@@ -218,14 +218,14 @@ def collect_distinct(visited, is_target, local, vertices):
     """
     num = 0
     num_targets = 0
-    for wanted in (True, False):
+    for collects_targets in (True, False):
         for i in range(len(visited)):
             v = visited[i]
-            if is_target[v] == wanted and local[v] < 0:
+            if is_target[v] == collects_targets and local[v] < 0:
                 local[v] = num
                 vertices[num] = v
                 num += 1
-        if wanted:
+        if collects_targets:
             num_targets = num
     for i in range(num):
         local[vertices[i]] = -1

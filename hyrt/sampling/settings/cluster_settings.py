@@ -104,5 +104,5 @@ class ClusterSettings(SamplerSettings):
         training = np.zeros(graph.num_vertices, np.bool_)
         training[targets] = True
         homes = get_partition_method(self.method).homes(graph.topology, training, self.parts, seed)
-        given = (homes, self.parts_per_group, self.groups, seed, class_weights)
-        return ClusterSampler(graph, targets, layers, *given)
+        arguments = (homes, self.parts_per_group, self.groups, seed, class_weights)
+        return ClusterSampler(graph, targets, layers, *arguments)

@@ -37,11 +37,11 @@ class NeighborSettings(SamplerSettings):
 
     def check(self, layers: int) -> None:
         super().check(layers)
-        for name, given in self.relation_fanout.items():
-            fanouts = [given] if isinstance(given, int) else given
+        for name, value in self.relation_fanout.items():
+            fanouts = [value] if isinstance(value, int) else value
             if any(fanout < -1 or fanout >= 2**31 for fanout in fanouts):
                 raise ValueError(
-                    f"sampler.relation_fanout: {name} has {given}: give counts from 0 on, or -1 for all "
+                    f"sampler.relation_fanout: {name} has {value}: give counts from 0 on, or -1 for all "
                     "neighbours"
                 )
         if self.degrees == "sampled" and self.on_device:
@@ -101,18 +101,18 @@ class NeighborSettings(SamplerSettings):
             sampled_degrees=self.degrees == "sampled",
         )
 
-    def _by_relation(self, graph: Graph, targets: Ids, *, layers: int, **given: Any) -> Sampler:
+    def _by_relation(self, graph: Graph, targets: Ids, *, layers: int, **options: Any) -> Sampler:
         """Build the sampler of a heterogeneous graph."""
         from hyrt.errors import ConfigError
         from hyrt.sampling.relation_fanouts import resolve_relation_fanouts
         from hyrt.sampling.relation_sampler import RelationSampler
 
-        for setting, is_given in (
+        for setting, is_set in (
             ("sampler.on_device=true", self.on_device),
             ("sampler.degrees=sampled", self.degrees == "sampled"),
         ):
-            if is_given:
+            if is_set:
                 raise ConfigError(f"{graph.name}: {setting} does not go with a typed graph: omit it")
         assert graph.types is not None
         fanouts = resolve_relation_fanouts(self.fanouts(layers), self.relation_fanout, graph.types.relations)
-        return RelationSampler(graph, targets, fanouts, **given)
+        return RelationSampler(graph, targets, fanouts, **options)

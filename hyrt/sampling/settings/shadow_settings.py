@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hyrt.sampling.shadow_sampler import ShadowSampler
 
 
-_MOST_MEMBERS = 50_000
+_MAX_MEMBERS = 50_000
 
 
 class ShadowSettings(SamplerSettings):
@@ -32,10 +32,10 @@ class ShadowSettings(SamplerSettings):
     def check(self, layers: int) -> None:
         super().check(layers)
         members = sum(self.hop_neighbors**hop for hop in range(min(self.hops, 20) + 1))
-        if members > _MOST_MEMBERS:
+        if members > _MAX_MEMBERS:
             raise ValueError(
                 f"sampler.hops={self.hops} and sampler.hop_neighbors={self.hop_neighbors} make subgraphs of "
-                f"up to {members:,} vertices a target: lower one of them, for at most {_MOST_MEMBERS:,}"
+                f"up to {members:,} vertices a target: lower one of them, for at most {_MAX_MEMBERS:,}"
             )
 
     def describe(self, layers: int, batch_size: int) -> str:
