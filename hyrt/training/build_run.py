@@ -162,7 +162,7 @@ def build_run(
         )
         hooks = [*hooks, traced]
 
-    def tell(event: Event) -> None:
+    def emit_event(event: Event) -> None:
         for hook in hooks:
             hook.on_event(event)
         emit(shared.seen(event))
@@ -174,7 +174,7 @@ def build_run(
         named = type(prepared.model).__name__ if prepared.is_own_model else config.model.kind
         loops = pluralize(graph.num_loops_left_out, "self loop")
         text = f"{graph.name}: {loops} left out, because {named} gives each vertex one of its own"
-        tell(Notice(kind="info", text=text))
+        emit_event(Notice(kind="info", text=text))
     objective = prepared.objective
     evaluator = Evaluator(config, graph, folder, objective, shared.scores)
     if graph.links is not None:
@@ -182,15 +182,15 @@ def build_run(
         predict = None
         check_held_out(graph.name, graph.topology, graph.links)
         for line in graph.links.notes:
-            tell(Notice(kind="info", text=line))
+            emit_event(Notice(kind="info", text=line))
     else:
         check_objective(objective, evaluator.metric, graph.num_outputs)
-        _notify_about_labels(graph, prepared, tell)
+        _notify_about_labels(graph, prepared, emit_event)
     if processes == 1 and not prepared.is_own_model:
         made = architecture(config, graph)
         short = host_shortage(config, graph, made, lambda: prepared.sampler, free_memory())
         if short:
-            tell(Notice(kind="warning", text=short))
+            emit_event(Notice(kind="warning", text=short))
     learner = TrainingState(config, prepared.model)
     unused = find_unused_settings(config, processes, custom_model=prepared.is_own_model)
     unused += find_settings_without_effect(
@@ -201,9 +201,9 @@ def build_run(
         evaluates_by_layers=computes_by_layers(config, prepared.model),
     )
     for text in unused:
-        tell(Notice(kind="warning", text=text))
+        emit_event(Notice(kind="warning", text=text))
     if config.sampler.preparation:
-        tell(Notice(kind="info", text=config.sampler.preparation))
+        emit_event(Notice(kind="info", text=config.sampler.preparation))
     sampler = prepared.sampler
     caches = None if config.data.cache is None else DeviceCaches(config, prepared)
     hooks = hooks if caches is None else [*hooks, caches]
@@ -215,7 +215,7 @@ def build_run(
         hooks = [*hooks, CrashContext(watched)]
     expected = None
     if predict is not None and config.balance.predict and not prepared.is_own_model:
-        expected = predict(config, graph, sampler, lambda text: tell(Notice(kind="info", text=text)))
+        expected = predict(config, graph, sampler, lambda text: emit_event(Notice(kind="info", text=text)))
     split = first_split(config, [info.name for _, info in found], expected, len(prepared.targets))
     if processes > 1:
         split = split_by_shares(math.ceil(sum(split) / processes), split)
@@ -237,7 +237,7 @@ def build_run(
         shared=shared,
         caches=caches,
         hooks=hooks,
-        emit=tell,
+        emit=emit_event,
         checkpoints=checkpoints,
         should_stop=should_stop,
         on_stall=on_stall,

@@ -29,7 +29,7 @@ from hyrt.runtime.files import sync_folder, write_atomically
 
 _FORMAT = 1
 _NAME = re.compile(r"step-(?P<step>\d{8,})\.(?P<checksum>[0-9a-f]{32})\.safetensors")
-_LEFTOVER = re.compile(rf"\.{_NAME.pattern}\.\d+\.partial")
+_TEMPORARY_NAME = re.compile(rf"\.{_NAME.pattern}\.\d+\.partial")
 _DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
@@ -216,16 +216,16 @@ def _make_folder(folder: Path) -> None:
 def _remove_leftovers(folder: Path) -> None:
     """Delete temporary files of killed processes: only one process at a time writes to a folder."""
     for path in folder.iterdir():
-        if _LEFTOVER.fullmatch(path.name):
+        if _TEMPORARY_NAME.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
 
 def _remove_superfluous(folder: Path, new_step: int, new: Path, keep: int) -> None:
     earlier = [(step, path) for step, path in _newest_first(folder) if step <= new_step and path != new]
     # Older files of the new step are replaced by the new file, so delete them without counting them.
-    kept_steps = sorted({step for step, _ in earlier if step < new_step}, reverse=True)[: keep - 1]
+    retained_steps = sorted({step for step, _ in earlier if step < new_step}, reverse=True)[: keep - 1]
     for step, path in earlier:
-        if step in kept_steps:
+        if step in retained_steps:
             continue
         try:
             path.unlink(missing_ok=True)

@@ -109,7 +109,7 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, KeepsSteps, 
         self._staged: set[int] = set()
         self._is_shared = False
         """Whether other processes compute other parts of the graph."""
-        self._unsaid: list[str] = []
+        self._notices: list[str] = []
         self.lost: dict[str, str] = {}
         """Reason for each device's loss, by device name."""
 
@@ -128,8 +128,8 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, KeepsSteps, 
         opened: list[Device] = []
         try:
             for backend, member in info.members:
-                given = DeviceOptions(threads=threads, memory_bytes=options.memory_bytes)
-                opened.append(backend.open(member, given))
+                member_options = DeviceOptions(threads=threads, memory_bytes=options.memory_bytes)
+                opened.append(backend.open(member, member_options))
         except BaseException:
             for device in opened:
                 with suppress(Exception):
@@ -161,8 +161,8 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, KeepsSteps, 
 
     def take_notices(self) -> list[str]:
         """Return and clear the messages about the group's devices since the last call."""
-        said, self._unsaid = self._unsaid, []
-        return said
+        notices, self._notices = self._notices, []
+        return notices
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         with self._health.terminal("load"):
@@ -239,7 +239,7 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, KeepsSteps, 
         self.lost[member.name] = describe_error(error)
         del self._members[index]
         names = ", ".join(each.name for each in self._members)
-        self._unsaid.append(
+        self._notices.append(
             f"{member.name} is lost; {names} took over its columns, and the step was computed again "
             f"({describe_error(error)})"
         )

@@ -63,7 +63,7 @@ class DeviceCaches(Hook):
     def __init__(self, config: Config, prepared: PreparedRun) -> None:
         self._config = config
         self._prepared = prepared
-        self._kept: dict[str, DeviceCache] = {}
+        self._caches: dict[str, DeviceCache] = {}
 
     def fill(self, trainers: Sequence[Trainer], split: Sequence[int], workers: Workers) -> None:
         """Fill each device's feature cache with the rows of highest expected use, and set its input plan.
@@ -114,28 +114,28 @@ class DeviceCaches(Hook):
     def _keeps(self, trainer: Trainer) -> bool:
         can = isinstance(trainer.device, FeatureCacheDevice) and "cached" in trainer.device.info.forms
         # Devices that read host memory in place gain little from a cache.
-        wanted = self._config.data.cache != "auto" or not trainer.device.info.zero_copy
-        return can and wanted and trainer.plan.form in ("rows", "narrow")
+        is_useful = self._config.data.cache != "auto" or not trainer.device.info.zero_copy
+        return can and is_useful and trainer.plan.form in ("rows", "narrow")
 
     def _fill(
         self, trainer: Trainer, ranking: HotnessRanking, ranks: NDArray[np.int32], workers: Workers
     ) -> None:
-        graph, asked, device = self._prepared.graph, self._config.data.cache, trainer.device
+        graph, budget, device = self._prepared.graph, self._config.data.cache, trainer.device
         assert isinstance(device, FeatureCacheDevice)
         row_bytes = _row_bytes(trainer, graph)
-        if asked == "auto":
-            room = device.free_bytes // 2 // row_bytes
-        elif isinstance(asked, float):
-            room = int(asked * graph.num_vertices)
+        if budget == "auto":
+            capacity = device.free_bytes // 2 // row_bytes
+        elif isinstance(budget, float):
+            capacity = int(budget * graph.num_vertices)
         else:
-            assert asked is not None
-            room = int(asked) // row_bytes
-        count = min(room, len(ranking.vertices))
+            assert budget is not None
+            capacity = int(budget) // row_bytes
+        count = min(capacity, len(ranking.vertices))
         if not count:
-            if asked == "auto":
+            if budget == "auto":
                 return
             raise ConfigError(
-                f"data.cache={asked}: too little for a single row, of {format_bytes(row_bytes)}: give more"
+                f"data.cache={budget}: too little for a single row, of {format_bytes(row_bytes)}: give more"
             )
         pieces = self._pieces(ranking.vertices[:count], row_bytes, trainer.plan.form == "narrow", workers)
         keep = partial(device.keep_rows, count, pieces)
@@ -153,14 +153,14 @@ class DeviceCaches(Hook):
                 "Give less, or auto"
             ) from error
         except UnsupportedModelError:
-            if asked == "auto":
+            if budget == "auto":
                 return
             raise
         places = CacheIndex(ranks, count)
         trainer.plan = replace(
             trainer.plan, form="cached", places=places, sends_quantized=trainer.plan.form == "narrow"
         )
-        self._kept[trainer.name] = DeviceCache(places, row_bytes, ranking.hit_rate(count))
+        self._caches[trainer.name] = DeviceCache(places, row_bytes, ranking.hit_rate(count))
 
     def _pieces(
         self, vertices: NDArray[Any], row_bytes: int, quantized: bool, workers: Workers
@@ -183,14 +183,17 @@ class DeviceCaches(Hook):
 
     def hit_rates(self) -> Mapping[str, float]:
         """Return the hit rate so far of each trainer with a feature cache."""
-        return {name: kept.figures()["hit_rate"] for name, kept in self._kept.items() if kept.places.lookups}
+        return {
+            name: cache.figures()["hit_rate"] for name, cache in self._caches.items() if cache.places.lookups
+        }
 
     def on_start(self, devices: Sequence[Any], steps: range) -> Notice | None:
         """Report the contents of the feature caches."""
         texts = [
-            f"{name} keeps {kept.places.count:,} rows ({format_bytes(kept.places.count * kept.row_bytes)}), "
-            f"expected to be {kept.predicted_hit_rate:.1%} of those that it needs"
-            for name, kept in self._kept.items()
+            f"{name} keeps {cache.places.count:,} rows "
+            f"({format_bytes(cache.places.count * cache.row_bytes)}), expected to be "
+            f"{cache.predicted_hit_rate:.1%} of those that it needs"
+            for name, cache in self._caches.items()
         ]
         if not texts:
             texts = ["data.cache=auto: no device of this run has memory of its own to keep rows in"]
@@ -198,13 +201,13 @@ class DeviceCaches(Hook):
 
     def on_end(self, summary: dict[str, Any]) -> Notice | None:
         """Add the rows, the bytes and the hit rates to the summary."""
-        if not self._kept:
+        if not self._caches:
             return None
-        caches = summary["device_caches"] = {name: kept.figures() for name, kept in self._kept.items()}
+        caches = summary["device_caches"] = {name: cache.figures() for name, cache in self._caches.items()}
         texts = [
             f"{name} had {figures['hit_rate']:.1%} of the rows that it needed "
             f"({figures['predicted_hit_rate']:.1%} predicted)"
-            if self._kept[name].places.lookups
+            if self._caches[name].places.lookups
             else f"{name} keeps rows and was asked for none: no step gave it work"
             for name, figures in caches.items()
         ]

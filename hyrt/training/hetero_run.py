@@ -63,8 +63,8 @@ def check_hetero_sampler(config: Config, graph: Graph) -> None:
 def _hetero_kinds(models: EntryPointGroup) -> list[str]:
     """Return the model kinds for heterogeneous graphs and the model kinds that use edge types."""
     names = sorted(models.entries_by_name())
-    typed = [name for name in names if find_model(name).hetero]
-    return [*typed, *(name for name in names if name not in typed and supports_edge_types(name))]
+    hetero = [name for name in names if find_model(name).hetero]
+    return [*hetero, *(name for name in names if name not in hetero and supports_edge_types(name))]
 
 
 def check_user_module(module: torch.nn.Module, graph: Graph) -> None:

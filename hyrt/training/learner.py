@@ -29,7 +29,7 @@ _HOW = {"foreach", "fused", "capturable", "differentiable"}
 
 
 # Maximum number of epochs for which a schedule is tried before a run; each step takes microseconds.
-_MOST_TRIED = 10_000
+_MAX_TRIED_EPOCHS = 10_000
 
 
 class TrainingState:
@@ -93,7 +93,7 @@ class TrainingState:
             ) from None
         if schedule is None:
             return
-        for epoch in range(1, min(epochs, _MOST_TRIED) + 1):
+        for epoch in range(1, min(epochs, _MAX_TRIED_EPOCHS) + 1):
             try:
                 _step_schedule(schedule, loss=1.0)
             except (TypeError, AttributeError) as error:
@@ -281,11 +281,11 @@ def _made(maker: Callable[..., Made], of: object, options: Mapping[str, Any], se
     try:
         return maker(of, **options)
     except Exception as error:  # torch raises many exception types.
-        given = ", ".join(f"{key}={value!r}" for key, value in options.items())
+        options_text = ", ".join(f"{key}={value!r}" for key, value in options.items())
         defaults = {each.name: each.default for each in known if each.default is not each.empty}
         usual = ", ".join(f"{key}={defaults[key]!r}" for key in options if key in defaults)
         # torch's message may only describe an internal operation, such as taking the value's second element.
         raise ConfigError(
-            f"{name} cannot be made with {given or 'no options'}: {error}"
+            f"{name} cannot be made with {options_text or 'no options'}: {error}"
             + (f"; by default {usual}" if usual else "")
         ) from None

@@ -22,7 +22,7 @@ def build_link_sampler(config: Config, graph: Graph, links: LinkGraph) -> Sample
     ConfigError
         If the sampler chooses the vertices of its mini-batches.
     """
-    kind, split, asked = config.sampler.kind, links.split, config.links
+    kind, split, settings = config.sampler.kind, links.split, config.links
     batch_size = min(config.data.batch_size, len(split.train))
     around = config.sampler.build(
         graph,
@@ -32,7 +32,7 @@ def build_link_sampler(config: Config, graph: Graph, links: LinkGraph) -> Sample
         seed=config.seed,
     )
     negatives = NegativeSampler(
-        *(asked.negatives, asked.num_negatives, config.seed),
+        *(settings.negatives, settings.num_negatives, config.seed),
         *(links.train_edges, links.ends, split.train_negatives),
     )
     if isinstance(around, FullSampler):

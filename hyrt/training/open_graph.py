@@ -42,7 +42,7 @@ LINKS = "links.npz"
 """File name of the link split in a run folder."""
 
 
-def link_graph(config: Config, graph: Graph, kept: Path | None = None) -> Graph:
+def link_graph(config: Config, graph: Graph, split_file: Path | None = None) -> Graph:
     """Return the graph without the held-out edges, and with the links to predict.
 
     Parameters
@@ -51,7 +51,7 @@ def link_graph(config: Config, graph: Graph, kept: Path | None = None) -> Graph:
         All settings; `links` defines the split of the links.
     graph
         The graph with all edges; an already split graph is returned unchanged.
-    kept
+    split_file
         The file of the run's saved split, if there is one.
 
     Raises
@@ -74,9 +74,9 @@ def link_graph(config: Config, graph: Graph, kept: Path | None = None) -> Graph:
     known = graph.topology if relation is None else relation.edges
     ends = LinkEndpoints.all_vertices(graph.num_vertices) if relation is None else relation.ends
     if not known.num_edges:
-        what = "edges" if relation is None else f"edges from {' to '.join(ends.names or ())}"
-        raise DataError(f"{graph.name}: has no {what} to predict: omit train.objective=links")
-    split = _split(config, graph, known, ends, relation, kept)
+        edges_text = "edges" if relation is None else f"edges from {' to '.join(ends.names or ())}"
+        raise DataError(f"{graph.name}: has no {edges_text} to predict: omit train.objective=links")
+    split = _split(config, graph, known, ends, relation, split_file)
     # A file may contain links that are not edges.
     known = add_links(known, split.train, *(part.links for part in split.held_out.values()))
     trained = remove_links(known, *(part.links for part in split.held_out.values()))
@@ -133,36 +133,38 @@ def _split(
     relation: LinkRelation | None,
     schema: Path | None,
 ) -> LinkSplit:
-    asked = config.links
+    settings = config.links
     if schema is not None and schema.is_file():
         # The file contains vertex indices, not ids.
         return read_links(schema, known, config.seed, ends)
-    if asked.has_split_file:
-        return read_links(Path(asked.split), known, config.seed, ends, graph.vertices.positions)
-    times = _times(asked.times, graph, known, ends, relation) if asked.split == "time" else None
+    if settings.has_split_file:
+        return read_links(Path(settings.split), known, config.seed, ends, graph.vertices.positions)
+    times = _times(settings.times, graph, known, ends, relation) if settings.split == "time" else None
     return random_link_split(
         graph.name,
         known,
         config.seed,
-        val=asked.val,
-        test=asked.test,
+        val=settings.val,
+        test=settings.test,
         ends=ends,
-        supervision=asked.supervision,
+        supervision=settings.supervision,
         times=times,
     )
 
 
 def _times(
-    given: str | None, graph: Graph, known: Topology, ends: LinkEndpoints, relation: LinkRelation | None
+    times_file: str | None, graph: Graph, known: Topology, ends: LinkEndpoints, relation: LinkRelation | None
 ) -> NDArray[Any]:
     """Return [e] the times of the edges that are links, from the dataset or from a configured file."""
     times = graph.topology.edge_times
-    if given is not None:
+    if times_file is not None:
         if times is not None:
-            raise ConfigError(f"links.times={given}: the edges of {graph.name} have times already: omit it")
+            raise ConfigError(
+                f"links.times={times_file}: the edges of {graph.name} have times already: omit it"
+            )
         times, where = (
-            _times_of_file(Path(given), known, ends, graph.vertices.positions),
-            f"links.times={given}",
+            _times_of_file(Path(times_file), known, ends, graph.vertices.positions),
+            f"links.times={times_file}",
         )
     elif times is None:
         raise DataError(
@@ -189,20 +191,20 @@ def _times_of_file(
     path: Path, known: Topology, ends: LinkEndpoints, positions: NDArray[Any] | None
 ) -> NDArray[Any]:
     """Return [e] the edge times from a file with times of vertex pairs."""
-    wanted = f"links.times={path}: give a .npz file with edges [n, 2] and times [n]"
+    error_prefix = f"links.times={path}: give a .npz file with edges [n, 2] and times [n]"
     try:
         with path.open("rb") as file:
             arrays = np.load(file, allow_pickle=False)
             if isinstance(arrays, np.ndarray):
                 raise DataError(
-                    f"{wanted}: it is one array, and hyrt cannot know which edges its times belong to, "
+                    f"{error_prefix}: it is one array, and hyrt cannot know which edges its times belong to, "
                     "because datasets have their edges in an order of their own"
                 )
             pairs, times = arrays["edges"], arrays["times"]
     except KeyError as error:
-        raise DataError(f"{wanted}: {str(error).strip(chr(39))}") from None
+        raise DataError(f"{error_prefix}: {str(error).strip(chr(39))}") from None
     except (*ARCHIVE_ERRORS, OSError, ValueError, MemoryError, OverflowError) as error:
-        raise DataError(f"{wanted}: {getattr(error, 'strerror', None) or error}") from None
+        raise DataError(f"{error_prefix}: {getattr(error, 'strerror', None) or error}") from None
     pairs = check_pairs(f"{path}: key 'edges'", pairs, known.num_vertices, ends, positions)
     times = convert_times(times, len(pairs), f"{path}: key 'times'", "omit links.split=time")
     both = [pairs, pairs[:, ::-1]] if known.is_symmetric else [pairs]

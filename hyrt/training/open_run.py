@@ -140,9 +140,9 @@ def open_run(parts: RunComponents, state: RunState) -> Iterator[OpenRun]:
             refuse_global_dropout(learner.model)
         if parts.is_user_model and len(parts.found) * parts.shared.part.num_processes > 1:
             stack.callback(RngGuard(learner.model).remove)
-        unfinished = None
+        step_checkpointer = None
         if parts.checkpoints is not None and config.sampler.is_full_graph and not is_shared:
-            unfinished = RunStepCheckpointer(parts, state, parts.checkpoints)
+            step_checkpointer = RunStepCheckpointer(parts, state, parts.checkpoints)
         trainers = stack.enter_context(
             open_trainers(
                 config,
@@ -154,12 +154,16 @@ def open_run(parts: RunComponents, state: RunState) -> Iterator[OpenRun]:
                 parts.warn,
                 None if parts.checkpoints is None else parts.checkpoints.parent,
                 is_shared=is_shared,
-                keeper=unfinished,
+                keeper=step_checkpointer,
             )
         )
-        hear = parts.shared.on_gradient
-        if hear is not None and len(trainers) == 1 and isinstance(trainers[0].device, StreamsGradients):
-            trainers[0].device.register_gradient_hook(hear)
+        on_gradient = parts.shared.on_gradient
+        if (
+            on_gradient is not None
+            and len(trainers) == 1
+            and isinstance(trainers[0].device, StreamsGradients)
+        ):
+            trainers[0].device.register_gradient_hook(on_gradient)
         sample_workers = stack.enter_context(Workers(threads.sample, "hyrt.sample"))
         load_workers = stack.enter_context(Workers(threads.load, "hyrt.load"))
         evaluate_workers = stack.enter_context(evaluation_workers(threads))
@@ -194,15 +198,19 @@ def open_run(parts: RunComponents, state: RunState) -> Iterator[OpenRun]:
             tables=learner.tables,
         )
         managed = _managed(parts, state, stages)
-        yield OpenRun(stages, synchronizer, managed, evaluate_workers, more_scores, unfinished)
+        yield OpenRun(stages, synchronizer, managed, evaluate_workers, more_scores, step_checkpointer)
 
 
 def _managed(parts: RunComponents, state: RunState, stages: Stages) -> ResourceManager:
     """Create the resource manager of a run that starts, or resumes with a checkpoint's assignments."""
     runtime, cores = parts.config.runtime, available_cores()
-    given = {"sample": runtime.sample_threads, "load": runtime.load_threads, "train": runtime.train_threads}
+    fixed_threads = {
+        "sample": runtime.sample_threads,
+        "load": runtime.load_threads,
+        "train": runtime.train_threads,
+    }
     if state.balance is not None:
-        restore_assignments(state.balance, stages, state.step, cores, given)
+        restore_assignments(state.balance, stages, state.step, cores, fixed_threads)
 
     def decided(event: AssignmentChanged) -> None:
         state.totals.decisions += 1
@@ -214,7 +222,7 @@ def _managed(parts: RunComponents, state: RunState, stages: Stages) -> ResourceM
         stages,
         cores=cores,
         start=parts.threads,
-        fixed_threads=given,
+        fixed_threads=fixed_threads,
         steps_per_epoch=parts.steps_per_epoch,
         last_step=parts.num_steps - 1,
         emit=decided,

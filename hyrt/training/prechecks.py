@@ -69,7 +69,7 @@ def expected_figures(expected: RunPrediction) -> dict[str, Any]:
 
 _FLOAT_BYTES = 4
 # Cost of model kinds that do not define their cost: a layer has at least one matrix product.
-_LEAST_COSTS = "gcn"
+_DEFAULT_COSTS_LIKE = "gcn"
 
 
 def free_memory(root: Path = Path("/")) -> int:
@@ -101,15 +101,15 @@ def host_shortage(
     """
     on_cpu = all(each.name.partition(":")[0] == "cpu" for each in config.training_requests)
     layers = config.model.layers
-    most = _work(model, [graph.num_vertices] * (layers + 1))
-    weights = 2 * weights_bytes(most) + (weights_bytes(most) if on_cpu else 0.0) + _table_bytes(model)
+    max_work = _work(model, [graph.num_vertices] * (layers + 1))
+    weights = 2 * weights_bytes(max_work) + (weights_bytes(max_work) if on_cpu else 0.0) + _table_bytes(model)
     rows = 0.0
     if on_cpu and config.sampler.is_full_graph:
         # With fullgraph.host_memory, the rest is in a file. The widest matrix and its gradient exist
         # simultaneously.
         if config.fullgraph.host_memory is None:
             rows = 2.0 * _FLOAT_BYTES * graph.num_vertices * max(model.widths[1:])
-    elif on_cpu and graph.links is None and weights + activations_bytes(most) > have_bytes:
+    elif on_cpu and graph.links is None and weights + activations_bytes(max_work) > have_bytes:
         rows = activations_bytes(_work(model, _vertices(sampler())))
     if weights + rows <= have_bytes:
         return ""
@@ -137,7 +137,7 @@ def _table_bytes(model: Architecture) -> float:
 def _work(model: Architecture, vertices: list[int]) -> Workload:
     """Return the workload of a step with the given number of vertices per layer, input layer first."""
     return model_workload(
-        find_model(model.kind).costs_like or _LEAST_COSTS,
+        find_model(model.kind).costs_like or _DEFAULT_COSTS_LIKE,
         vertices,
         [0] * model.layers,
         model.widths,

@@ -188,12 +188,12 @@ def build_sampler(
             "hyrt.sampling.sampler.Sampler"
         )
     with SAMPLERS.wrap_errors(kind, "units"):
-        most = config.sampler.units_per_step(min(config.data.batch_size, len(targets)))
+        max_units = config.sampler.units_per_step(min(config.data.batch_size, len(targets)))
         units = len(sampler.units(0))
-    if not 0 < units <= most:
+    if not 0 < units <= max_units:
         raise ConfigError(
             f"{SAMPLERS.describe(kind)}: its first step has {units} units, but its units_per_step says "
-            f"{most}: a step may have fewer, but not more, and needs at least one"
+            f"{max_units}: a step may have fewer, but not more, and needs at least one"
         )
     if graph.topology.has_edge_values and not type(config.sampler).__module__.startswith("hyrt."):
         _check_edge_values_of_blocks(kind, graph, sampler)

@@ -57,16 +57,16 @@ class RunStepCheckpointer:
         """Writes the checkpoint of the run's state, if there is none, and returns its path."""
         self.on_move: Callable[[], None] = lambda: None
         """Called when a part of a step is done."""
-        self._kept_at = self._begun_at = clock()
+        self._saved_at = self._started_at = clock()
         self._took_s = self._before_s = self._resumed_s = 0.0
-        self._was_asked = False
+        self._has_looked_up_step = False
         self._has_failed = False
-        self._kept_step: int | None = None
+        self._saved_step: int | None = None
         self._found: StepCheckpointFile | None = None
 
     @property
     def is_due(self) -> bool:
-        seconds = self._clock() - self._kept_at
+        seconds = self._clock() - self._saved_at
         by_time = not self._has_failed and self._parts.config.checkpoint.is_due_within(seconds, self._took_s)
         return by_time or self.should_stop
 
@@ -78,9 +78,9 @@ class RunStepCheckpointer:
         self.on_move()
 
     def take_resumed_step(self, step: int) -> StepCheckpoint | None:
-        if self._was_asked:
+        if self._has_looked_up_step:
             return None
-        self._was_asked = True
+        self._has_looked_up_step = True
         path, begins_from = self._path(step), self._state.checkpoint
         if begins_from is None or not path.exists():
             return None
@@ -95,10 +95,10 @@ class RunStepCheckpointer:
         return found
 
     def start_step(self, plan: Mapping[str, Any], checkpoint: StepCheckpoint | None) -> None:
-        self._begun_at = self._clock()
+        self._started_at = self._clock()
         self._before_s, found, self._found = 0.0, self._found, None
         step = self._state.step
-        self._kept_step = None if checkpoint is None else step
+        self._saved_step = None if checkpoint is None else step
         if checkpoint is None and found is not None:
             was = found.position.plan
             others = join_names([name for name in plan if plan[name] != was.get(name)])
@@ -120,8 +120,8 @@ class RunStepCheckpointer:
         began = self._clock()
         whole = self.save_whole()
         assert whole is not None
-        wanted = sum(matrix.nbytes for matrix in matrices.values())
-        about = {"checkpoint": whole.name, "seconds": self._before_s + began - self._begun_at}
+        num_bytes = sum(matrix.nbytes for matrix in matrices.values())
+        about = {"checkpoint": whole.name, "seconds": self._before_s + began - self._started_at}
 
         def before(operation: str) -> None:
             for hook in parts.hooks:
@@ -129,7 +129,7 @@ class RunStepCheckpointer:
 
         def write() -> None:
             self._remove_others(step)
-            if wanted > (free := shutil.disk_usage(self._folder).free):
+            if num_bytes > (free := shutil.disk_usage(self._folder).free):
                 raise OSError(f"{format_bytes(free)} are free")
             write_step_checkpoint(self._path(step), position, matrices, about, before, self.report_progress)
 
@@ -137,24 +137,26 @@ class RunStepCheckpointer:
             parts.call("checkpoint", step, write)
         except OSError as error:
             self._has_failed = True
-            why = system_error_text(error) if error.errno else str(error)
-            then = "goes on from what was kept before" if self._kept_step == step else "begins the step again"
+            reason = system_error_text(error) if error.errno else str(error)
+            then = (
+                "goes on from what was kept before" if self._saved_step == step else "begins the step again"
+            )
             parts.warn(
-                f"{self._folder}: what is done of step {step} ({format_bytes(wanted)}) could not be kept: "
-                f"{why}. A run that is resumed {then}"
+                f"{self._folder}: what is done of step {step} ({format_bytes(num_bytes)}) could not be kept: "
+                f"{reason}. A run that is resumed {then}"
             )
         else:
-            self._kept_step = step
+            self._saved_step = step
             if self.should_stop:
                 parts.emit(
                     Notice(kind="info", text=f"stopped in step {step}, {_system_error_reason(position)}")
                 )
-        self._kept_at = self._clock()
-        self._took_s = self._kept_at - began
+        self._saved_at = self._clock()
+        self._took_s = self._saved_at - began
 
     def saved(self, step: int) -> None:
         """Delete step checkpoints of earlier steps after the checkpoint of a step was written."""
-        self._kept_at = self._clock()
+        self._saved_at = self._clock()
         self._remove_others(step)
 
     def _path(self, step: int) -> Path:

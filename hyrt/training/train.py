@@ -68,8 +68,8 @@ class Training:
         self.summary_of_failure: dict[str, Any] = {}
         """Summary entries from the hooks of a failed run."""
         self._has_warned = False
-        self._told_of_scores = False
-        self._told_of_links = False
+        self._has_warned_scores = False
+        self._has_checked_links = False
         self._link_loss: float | None = None
         self._chunks: dict[str, ChunkedStep] = {}
 
@@ -85,9 +85,9 @@ class Training:
         mine = graph.checksum
         # Earlier checkpoint versions lack this entry.
         if checkpoint.state.get("graph", mine) != mine:
-            what = "labels or training vertices" if graph.links is None else "labels or links"
+            fields = "labels or training vertices" if graph.links is None else "labels or links"
             raise CheckpointError(
-                f"{graph.name} has other {what} than the graph that {checkpoint.path} was trained on: give "
+                f"{graph.name} has other {fields} than the graph that {checkpoint.path} was trained on: give "
                 "its dataset, or parts of it, or start a new run"
             )
         self._check_rows(checkpoint)
@@ -103,8 +103,8 @@ class Training:
         graph = self.parts.graph
         if sums is None or self.parts.shared.part.num_processes > 1:
             return
-        mine, kept = graph.row_sums, np.array(sums)
-        if mine.shape == kept.shape and np.all(np.abs(mine - kept) <= _ROUNDING * kept[:, 1:]):
+        mine, saved = graph.row_sums, np.array(sums)
+        if mine.shape == saved.shape and np.all(np.abs(mine - saved) <= _ROUNDING * saved[:, 1:]):
             return
         raise CheckpointError(
             f"{graph.name} has other feature rows than the graph that {checkpoint.path} was trained on: give "
@@ -264,12 +264,12 @@ class Training:
         parts, before, self._link_loss = self.parts, self._link_loss, loss
         is_early = epoch < _LEARNING_EPOCHS or self.state.step < _LEARNING_STEPS
         balanced = parts.config.links.num_negatives == 1 or parts.config.links.loss == "ranking"
-        if parts.graph.links is None or is_early or self._told_of_links or not balanced:
+        if parts.graph.links is None or is_early or self._has_checked_links or not balanced:
             return
         has_learned = loss < (1 - _LEARNED) * _LOSS_OF_CHANCE
         if not has_learned and (before is None or loss < (1 - _LEARNED) * before):
             return
-        self._told_of_links = True
+        self._has_checked_links = True
         if has_learned:
             return
         parts.warn(
@@ -281,8 +281,8 @@ class Training:
 
     def _warn_extra_outputs(self, run: OpenRun) -> None:
         """Warn once if the model returns scores without a class."""
-        if run.more_scores and not self._told_of_scores:
-            self._told_of_scores = True
+        if run.more_scores and not self._has_warned_scores:
+            self._has_warned_scores = True
             self.parts.warn(min(run.more_scores))
 
     def _report_chunks(self, run: OpenRun, work: StepWork) -> None:
@@ -340,10 +340,10 @@ class Training:
                 if (lost := trainer.lost) is not None
             }
             | {
-                name: why
+                name: reason
                 for trainer in stages.trainers
                 if isinstance(trainer.device, ChunkDeviceGroup)
-                for name, why in trainer.device.lost.items()
+                for name, reason in trainer.device.lost.items()
             },
             "epochs": state.step // per_epoch,
             "steps": state.step,

@@ -229,22 +229,22 @@ def _limit(trainer: Trainer, config: Config, graph: Graph, scratch: Path | None,
     ConfigError
         If the device does not support a given budget or chunks, or there are more intervals than vertices.
     """
-    limit, asked = config.fullgraph.host_memory, config.fullgraph
-    if asked.chunks > graph.num_vertices:
+    limit, settings = config.fullgraph.host_memory, config.fullgraph
+    if settings.chunks > graph.num_vertices:
         raise ConfigError(
-            f"fullgraph.chunks={asked.chunks} is more than the {graph.num_vertices:,} vertices of "
+            f"fullgraph.chunks={settings.chunks} is more than the {graph.num_vertices:,} vertices of "
             f"{graph.name}: give the least number that fits, or leave it at 0, which finds it"
         )
     if isinstance(trainer.device, RunsChunks):
         if in_chunks:
             trainer.device.take_chunks(
-                ChunkOptions(asked.chunks, asked.order, asked.in_flight, asked.filter_below)
+                ChunkOptions(settings.chunks, settings.order, settings.in_flight, settings.filter_below)
             )
-    elif asked.uses_chunks:
-        given = asked.chunk_settings
-        have, them = ("has", "it") if len(given) == 1 else ("have", "them")
+    elif settings.uses_chunks:
+        names = settings.chunk_settings
+        have, them = ("has", "it") if len(names) == 1 else ("have", "them")
         raise ConfigError(
-            f"{join_names(given)} {have} no effect on {trainer.name}, which does not train in chunks of "
+            f"{join_names(names)} {have} no effect on {trainer.name}, which does not train in chunks of "
             f"edges: omit {them}, or train on opencl or cuda"
         )
     if limit is None:
@@ -278,24 +278,26 @@ def _unused_filter(config: Config, info: DeviceInfo, model: torch.nn.Module) -> 
 
 def _keeps_rows(config: Config, device: Device, graph: Graph) -> bool:
     """Return whether a device uses a feature cache instead of gathering all rows itself."""
-    asked = config.data.cache
-    if asked is None or not isinstance(device, FeatureCacheDevice):
+    cache_size = config.data.cache
+    if cache_size is None or not isinstance(device, FeatureCacheDevice):
         return False
-    return asked != "auto" or 2 * graph.features.nbytes > device.free_bytes
+    return cache_size != "auto" or 2 * graph.features.nbytes > device.free_bytes
 
 
 def _in_chunks(config: Config, device: Device, *, is_shared: bool) -> bool:
     """Return whether a device should train the full graph in chunks, even if the graph fits as a whole."""
-    asked = config.fullgraph
-    wanted = asked.uses_chunks or asked.host_memory is not None or isinstance(device, ChunkDeviceGroup)
-    return config.sampler.is_full_graph and (wanted or is_shared)
+    settings = config.fullgraph
+    is_requested = (
+        settings.uses_chunks or settings.host_memory is not None or isinstance(device, ChunkDeviceGroup)
+    )
+    return config.sampler.is_full_graph and (is_requested or is_shared)
 
 
 def _device_bytes(config: Config) -> int | None:
     """Return the limit on device memory; None lets the device choose."""
     limit = config.runtime.device_memory_gib
-    given = [None if limit is None else int(limit * 2**30), config.fullgraph.device_memory]
-    return min((each for each in given if each is not None), default=None)
+    limits = [None if limit is None else int(limit * 2**30), config.fullgraph.device_memory]
+    return min((each for each in limits if each is not None), default=None)
 
 
 @contextmanager
