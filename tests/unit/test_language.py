@@ -19,7 +19,7 @@ PRIVATE_WORDS = frozenset(
     fellow wanted unread back lose narrow narrowed widen recycled leftover unfinished let goes gone typed
     """.split()  # noqa: SIM905
 )
-MAX_PRIVATE_PER_1000 = 7.2
+MAX_PRIVATE_PER_1000 = 0.3
 MAX_WITHOUT_VERB = 9.5
 MAX_WHAT = 2
 # Openings of a function's docstring that are not a verb.
