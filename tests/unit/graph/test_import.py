@@ -544,7 +544,7 @@ def test_the_printed_schema_is_the_guessed_one(tmp_path: Path, capsys: pytest.Ca
     write(tmp_path / "schema.yaml", text)
     guessed = infer_schema([tmp_path / "e.csv", tmp_path / "n.csv"]).schema
     assert read_schema(tmp_path / "schema.yaml") == guessed
-    assert "# The column of the label; several columns" in text
+    assert "# The column of the label. Several columns" in text
     assert guessed.edges.text.decimal == ","
     run_here("data", "import", "e.csv", "n.csv", "--schema", "schema.yaml", "-o", "out", cwd=tmp_path)
     assert edges_of(open_graph(tmp_path / "out")) == {(0, 1): 1.5}

@@ -30,14 +30,14 @@ def reads(**other: Any) -> EdgeReads:
     [
         # 64 bytes at 4 GB/s take 16 ns; sums are read alike in both directions.
         (reads(), 17),
-        (reads(back=True), 17),
+        (reads(is_backward=True), 17),
         (reads(width=32), 33),
         (reads(kind="attention"), 21),
-        (reads(kind="attention", back=True, masked_heads=3), 26),
+        (reads(kind="attention", is_backward=True, masked_heads=3), 26),
         (reads(kind="max"), 17),
-        (reads(kind="max", back=True), 34),
+        (reads(kind="max", is_backward=True), 34),
         # An edge that leads to no row costs the look at one number.
-        (reads(passed=1e6), 17 + 2),
+        (reads(num_skipped=1e6), 17 + 2),
     ],
 )
 def test_rows_that_are_read_along_edges(what: EdgeReads, ns: float) -> None:
@@ -59,8 +59,8 @@ def test_loops_take_what_those_of_their_kind_took() -> None:
 
 def test_loops_of_chunks_take_longer_by_what_they_combine() -> None:
     rates = replace(RATES, looped={"sum": 2.0, "attention": 3.0, "attention back": 5.0})
-    back = reads(kind="attention", back=True, masked_heads=3)
-    each = [reads(), reads(back=True), reads(kind="attention"), back]
+    back = reads(kind="attention", is_backward=True, masked_heads=3)
+    each = [reads(), reads(is_backward=True), reads(kind="attention"), back]
     assert rates.loop_reads_s(each, 2) == pytest.approx(1e6 * (2 * 17 + 2 * 17 + 3 * 21 + 5 * 26) * NS)
     assert rates.loop_reads_s(each, 1) == pytest.approx(2e6 * (2 * 17 + 2 * 17 + 3 * 21 + 5 * 26) * NS)
     # Nobody has measured maxima; loops of no kind are loops anyway.
