@@ -55,7 +55,7 @@ def save(
     source: Any,
     destination: str | Path,
     *,
-    rows: str | None = None,
+    feature_dtype: str | None = None,
     normalize: Normalize = "none",
     reverse: bool = False,
     order: str | None = None,
@@ -69,7 +69,7 @@ def save(
         A source as for `load`, such as a PyG `HeteroData`.
     destination
         A `.npz` file; a path with any other suffix is a folder.
-    rows
+    feature_dtype
         Format of dense features, such as `float16` or `int8`; by default unchanged.
     normalize
         Scaling of features, as for `load`.
@@ -93,7 +93,7 @@ def save(
     if isinstance(source, str | Path) and str(source):
         _check_path("source", source, "give a graph, the path of one, or a name such as synthetic:tiny")
     _check_path("destination", destination, "give the path of a .npz file or a folder")
-    for name, value in (("rows", rows), ("normalize", normalize), ("order", order)):
+    for name, value in (("feature_dtype", feature_dtype), ("normalize", normalize), ("order", order)):
         if value is not None and not isinstance(value, str):
             raise ConfigError(f"{name}={show(value)}: give a word, as hyrt data convert --help lists them")
     _check_flags(reverse=reverse, force=force)
@@ -101,7 +101,7 @@ def save(
         Conversion(
             source,
             Path(destination),
-            rows=rows,
+            feature_dtype=feature_dtype,
             normalize=normalize,
             reverse=reverse,
             order=order,

@@ -65,7 +65,7 @@ class DataWarning(UserWarning):
 
 
 class SettingWarning(UserWarning):
-    """A setting has no effect."""
+    """A setting has no effect, or is given under its former name."""
 
 
 class MachineWarning(UserWarning):

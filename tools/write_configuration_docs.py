@@ -43,9 +43,9 @@ error that names the nearest known one. In Python, sections are keyword argument
 `hyrt.train(graph, "gcn", train={"epochs": 50}, seed=1)`.
 
 A resumed run may change `train.epochs`, `checkpoint.*`, `runtime.*`, `fullgraph.host_memory`, `balance.*` and
-`evaluate.*`; those settings of `distributed` that move work without changing what is trained (`cache`,
-`network`, `pre_gather`, `share_rows`, `shares`, `time_steps`, `timeout_s`); and the place of the graph
-(`--data`), for example to parts for another number of ranks.
+`evaluate.*`; the settings of `distributed` that move work without changing what is trained (`cache`,
+`network`, `pre_gather`, `shared_memory_features`, `shares`, `time_steps`, `timeout_s`); and the path of the
+graph (`--data`), for example to use parts for another number of ranks.
 """
 
 MODELS_HEAD = """Each kind of model has defaults with which it trains well; settings of your own take

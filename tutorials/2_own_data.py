@@ -170,7 +170,7 @@ print(f"accuracy with the recommendations {helped:.2f}, with the table alone {al
 # %%
 # ## Guess the plans that are not known
 
-hyrt_command("infer", "runs/shop", "--output", "guesses.npy", "--what", "classes")
+hyrt_command("infer", "runs/shop", "--output", "guesses.npy", "--output-kind", "classes")
 guesses = np.load(here / "guesses.npy")
 unknown = np.flatnonzero(labels < 0)
 with open(here / "guesses.csv", "w", newline="") as file:

@@ -56,7 +56,7 @@ for stage, time_ms in stages_ms(wide).items():
 # | the slowest is | try |
 # | --- | --- |
 # | sample | fewer neighbours (`sampler.fanout`), `sampler.kind=labor`, more threads |
-# | load | narrow rows (`data.rows=int8`), a folder on a faster disk |
+# | load | narrow rows (`data.feature_dtype=int8`), a folder on a faster disk |
 # | transfer | narrow rows, rows that stay on the device (`data.cache`) |
 # | propagate | fewer neighbours, fewer hidden units, one more device |
 # | synchronize | larger batches |

@@ -87,7 +87,7 @@ def _memory(graph: Graph, kind: str) -> tuple[dict[str, Any], list[str]]:
 def convert(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE_HELP)],
     destination: Annotated[Path, typer.Argument(metavar="DESTINATION", help=_DEST_HELP)],
-    rows: Annotated[
+    feature_dtype: Annotated[
         str | None,
         typer.Option(
             metavar="float32|float16|bfloat16|int8|int8-columns",
@@ -138,7 +138,7 @@ def convert(
 
     \b
     Examples:
-      hyrt data convert coauthor_cs.npz cs --rows int8
+      hyrt data convert coauthor_cs.npz cs --feature-dtype int8
       hyrt data convert ogbn-products products --normalize standard
       hyrt data convert unsorted.npz mine.npz --sort --unique
       hyrt data convert ogbn-products products --order community
@@ -148,7 +148,7 @@ def convert(
         source,
         destination,
         force=force,
-        rows=rows,
+        feature_dtype=feature_dtype,
         rounding=rounding,
         seed=seed,
         normalize=normalize,

@@ -105,7 +105,7 @@ def infer(
     output_kind: Annotated[
         InferOutput | None,
         typer.Option(
-            "--what",
+            "--output-kind",
             help="What to write: scores, [n, classes] float32, the default; classes, [n] int32, or [n, K] "
             "int8 of 0 and 1; or embeddings, the input of the last layer, [n, hidden] float32. A run that "
             "predicts links has only embeddings, which are the result of its model.",
@@ -138,7 +138,7 @@ def infer(
     \b
     Examples:
       hyrt infer runs/mine --output scores.npy
-      hyrt infer runs/mine -o classes.csv --what classes --vertices test
+      hyrt infer runs/mine -o classes.csv --output-kind classes --vertices test
       hyrt infer runs/mine -o new.npy --data newer.npz --vertices wanted.npy
       hyrt infer runs/mine -o scores.npy --links pairs.npy
       hyrt infer runs/mine -o scores.csv --links pairs.csv
@@ -230,13 +230,14 @@ def _check_output(
     if links is None:
         if predicts_links and output_kind in (InferOutput.scores, InferOutput.classes):
             raise ConfigError(
-                f"--what {output_kind}: the run predicts links: give --links PAIRS.npy for the scores of "
-                "pairs of vertices, or --what embeddings"
+                f"--output-kind {output_kind}: the run predicts links: give --links PAIRS.npy for "
+                "the scores of "
+                "pairs of vertices, or --output-kind embeddings"
             )
         return
     if not predicts_links:
         raise ConfigError("--links: the run predicts vertices: train one with train.objective=links")
-    for option, value in (("--what", output_kind), ("--vertices", vertices)):
+    for option, value in (("--output-kind", output_kind), ("--vertices", vertices)):
         if value is not None:
             raise ConfigError(f"--links and {option} exclude each other: give one of them")
 

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 # Base class of all parser errors, which typer takes from click or defines itself.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+_RENAMED_OPTIONS = {
+    "--homes": "--partition-map",
+    "--most-vertices": "--max-vertices",
+    "--rows": "--feature-dtype",
+    "--what": "--output-kind",
+}
 # Click raises this as an error, but it only prints the help.
 _HELP_ERROR = "NoArgsIsHelpError"
 
@@ -159,6 +165,7 @@ class Command(TyperCommand):
         """
         from hyrt.errors import ConfigError, join_names
 
+        args = self._rename_old_options(args)
         try:
             values, _, used_options = self.make_parser(ctx).parse_args(args=list(args))
         except _UsageError as error:
@@ -204,6 +211,21 @@ class Command(TyperCommand):
             elif isinstance(value, list):
                 ctx.params[key] = [_expand_home(item) if isinstance(item, Path) else item for item in value]
         return remaining
+
+    def _rename_old_options(self, args: Sequence[str]) -> list[str]:
+        """Replace former names of options by the present ones, with a warning."""
+        options = {option for parameter in self.params for option in parameter.opts}
+        renamed = []
+        for word in args:
+            name, equals, value = word.partition("=")
+            new_name = _RENAMED_OPTIONS.get(name)
+            if new_name in options and name not in options:
+                from hyrt.errors import SettingWarning, warn_user
+
+                warn_user(f"{name} is now {new_name}: write {new_name}", SettingWarning)
+                word = f"{new_name}{equals}{value}"
+            renamed.append(word)
+        return renamed
 
     def _check_empty(self, values: Mapping[str, Any]) -> None:
         """Reject empty values, for example from an unset shell variable.

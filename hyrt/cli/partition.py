@@ -56,7 +56,7 @@ def partition(
     max_vertices: Annotated[
         int | None,
         typer.Option(
-            "--most-vertices",
+            "--max-vertices",
             metavar="N",
             min=1,
             help="The most vertices that a part may have, so that its features fit into a rank's memory (not "

@@ -99,7 +99,7 @@ def predict(
             "machine.",
         ),
     ] = None,
-    homes: Annotated[
+    partition_map: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE.npy",
@@ -134,7 +134,7 @@ def predict(
     from hyrt.report.run_plots import check_plot, plot_scaling
     from hyrt.report.terminal.printed_lines import print_wrapped
 
-    rank_request = _rank_request(ranks, network, strategy, locality, homes)
+    rank_request = _rank_request(ranks, network, strategy, locality, partition_map)
     if rank_request is not None and (accelerators, plot, paper) != (None, None, False):
         raise ConfigError("--ranks cannot be combined with --accelerators, --plot or --paper: omit them")
     counts = _counts(accelerators)
@@ -235,7 +235,7 @@ def _rank_request(
             "--network": network,
             "--strategy": strategy,
             "--locality": locality,
-            "--homes": homes,
+            "--partition-map": homes,
         }
         used = [name for name, value in rank_options.items() if value is not None]
         if used:

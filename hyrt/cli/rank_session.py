@@ -121,7 +121,7 @@ PER_RANK_SETTINGS = (
 """Settings that may differ between ranks."""
 _VERSIONS = {"the version of hyrt": __version__, "the version of torch": torch.__version__}
 # The first two determine how far ahead steps are split, which must be equal on all ranks.
-_COMMON_RUNTIME = ("runtime.depth", "runtime.pipelined", "runtime.trace")
+_COMMON_RUNTIME = ("runtime.max_in_flight_steps", "runtime.pipelined", "runtime.trace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class RankSession:
         part = self._part()
         ranks.check_equal("partition", {"the id of the partition": part.manifest.id})
         is_full_graph = config.sampler.is_full_graph
-        shares_rows = config.distributed.share_rows and not is_full_graph
+        shares_rows = config.distributed.shared_memory_features and not is_full_graph
         source = config.data.source
         same_host_rows = (
             map_same_host_rows(source, part, ranks) if shares_rows else no_same_host_rows(ranks.size)
@@ -301,11 +301,11 @@ class RankSession:
         if reason := find_shares_problem(config, self.launch.size):
             raise ConfigError(reason)
         if strategy in ("p3", "naive-migration") and (
-            distributed.cache is not None or distributed.wire != "float32"
+            distributed.cache is not None or distributed.comm_dtype != "float32"
         ):
             raise ConfigError(
                 f"distributed.strategy={strategy} fetches no rows for distributed.cache to keep, or for "
-                "distributed.wire to round: omit both"
+                "distributed.comm_dtype to round: omit both"
             )
         if reason := find_strategy_problem(config, strategy):
             raise ConfigError(reason)
@@ -313,7 +313,7 @@ class RankSession:
     def _check_full_graph(self) -> None:
         """Refuse settings of full-graph training that do not work with several ranks."""
         distributed, size = self.config.distributed, self.launch.size
-        for name in ("strategy", "shares", "cache", "wire", "share_rows"):
+        for name in ("strategy", "shares", "cache", "comm_dtype", "shared_memory_features"):
             if getattr(distributed, name) != type(distributed).model_fields[name].default:
                 raise ConfigError(
                     f"distributed.{name}={getattr(distributed, name)} is for mini-batches, but --full-graph "
@@ -344,12 +344,13 @@ class RankSession:
                 f"{'one rank' if copies == 1 else f'{copies} ranks'} for each part, give all ranks equally "
                 "many parts, or partition again"
             )
-        rows = self.config.data.rows
+        rows = self.config.data.feature_dtype
         if rows != "stored":
             raise ConfigError(
-                f"data.rows={rows} is for one process: for fewer bytes between ranks give "
-                "distributed.wire=float16 or bfloat16, or partition a dataset of float16 rows (hyrt data "
-                "convert --rows float16)"
+                f"data.feature_dtype={rows} is for one process: for fewer bytes between ranks give "
+                "distributed.comm_dtype=float16 or bfloat16, or partition a dataset of float16 "
+                "rows (hyrt data "
+                "convert --feature-dtype float16)"
             )
         if self.config.data.cache is not None:
             raise ConfigError(

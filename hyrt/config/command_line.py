@@ -10,13 +10,14 @@ from pathlib import Path
 
 from hyrt.config import Config, apply_overrides, build_config, load_settings
 from hyrt.config.load import change_config, flatten_settings, parse_settings, quote_yaml
-from hyrt.errors import ConfigError
+from hyrt.config.validation import RENAMED_SETTINGS
+from hyrt.errors import ConfigError, SettingWarning, warn_user
 from hyrt.graph.bundled import NAMES
 
 _CHANGEABLE = (
     *("train.epochs", "checkpoint", "runtime", "fullgraph.host_memory", "balance", "evaluate"),
     *("distributed.network", "distributed.cache", "distributed.shares", "distributed.time_steps"),
-    *("distributed.pre_gather", "distributed.share_rows", "distributed.timeout_s", "data.source"),
+    *("distributed.pre_gather", "distributed.shared_memory_features", "distributed.timeout_s", "data.source"),
     "loggers",
 )
 
@@ -33,7 +34,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
         If there are two files.
     """
     files = [word for word in arguments if "=" not in word or _is_settings_file(word)]
-    overrides = [word for word in arguments if word not in files]
+    overrides = [_rename_override(word) for word in arguments if word not in files]
     if len(files) > 1:
         raise ConfigError(
             f"{files[1]!r}: give one settings file, not {files[0]!r} as well; write other settings as "
@@ -42,6 +43,16 @@ def split_arguments(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
     if files:
         _check_settings_file(files[0])
     return (Path(files[0]) if files else None), overrides
+
+
+def _rename_override(entry: str) -> str:
+    """Replace a setting's former name by its present one, with a warning."""
+    key, equals, value = entry.partition("=")
+    if key not in RENAMED_SETTINGS:
+        return entry
+    renamed = f"{RENAMED_SETTINGS[key]}{equals}{value}"
+    warn_user(f"{key} is now {RENAMED_SETTINGS[key]}: write {renamed}", SettingWarning)
+    return renamed
 
 
 def option_overrides(**options: object) -> list[str]:

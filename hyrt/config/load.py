@@ -12,7 +12,7 @@ from hyrt_perfmodel.suggestions import nearest_name
 from hyrt_perfmodel.validation import StrictDumper, StrictYaml, yaml_problem
 
 from hyrt.config.settings import CUSTOM_MODEL_CONTEXT, Config
-from hyrt.config.validation import LENIENT_CONTEXT, known_keys
+from hyrt.config.validation import LENIENT_CONTEXT, RENAMED_SETTINGS, known_keys, rename_old_settings
 from hyrt.errors import ConfigError, SettingWarning, system_error_text, warn_user
 
 SectionMapping = Mapping[str, Any]
@@ -107,8 +107,10 @@ def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[
         For an entry without `=`, a value that is not YAML, or a path through a plain value.
     """
     recorded: dict[str, Any] = {}
+    settings |= rename_old_settings(settings)
     for entry in overrides:
         path, equals, text = entry.partition("=")
+        path = RENAMED_SETTINGS.get(path, path)
         if not equals or not path:
             raise ConfigError(f"cannot read {entry!r}: write a setting as key.path=value")
         if not text.strip():

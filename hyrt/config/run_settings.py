@@ -120,7 +120,7 @@ class RuntimeConfig(Section):
     """The number of CPU threads that load features, which then stays fixed; 0 chooses it."""
     train_threads: Threads = 0
     """The number of CPU threads of each CPU trainer, which then stays fixed; 0 chooses it."""
-    depth: Annotated[int, Field(ge=1, le=64), NotBool] = 4
+    max_in_flight_steps: Annotated[int, Field(ge=1, le=64), NotBool] = 4
     """The number of steps that may be in flight, which means that they are sampled but not finished."""
     fuse_load: bool = True
     """Whether trainers that read host memory aggregate input features in place, while loading them or in the
@@ -222,12 +222,12 @@ class DistributedConfig(Section):
     """How much memory each rank may use to keep rows of other ranks, which it fetches only once: a size such
     as `2GiB`, or a share of the graph's rows such as `20%`. It keeps the rows that it is expected to need in
     most steps. The weights are the same. Needs `sampler.kind=neighbor`. `null` keeps none."""
-    wire: Literal["float32", "float16", "bfloat16"] = "float32"
+    comm_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     """The type in which ranks send each other the values of dense float32 rows. `float16` and `bfloat16`
     halve their bytes. Rows that are sent are then rounded, which changes training slightly."""
-    share_rows: bool = True
+    shared_memory_features: bool = True
     """Whether ranks on one machine read each other's dense rows in the files of their parts, instead of
-    sending them. The weights are the same unless `wire` rounds what is sent."""
+    sending them. The weights are the same unless `comm_dtype` rounds what is sent."""
     algorithm: Literal["auto", "1d", "1d-oblivious", "1.5d", "1.5d-oblivious"] = "1d"
     """How ranks multiply with `--full-graph`. With `1d`, each rank has a part of the rows, and receives those
     rows of other parts that its edges need. With `1.5d`, ranks form a grid of `replication` columns, and each
@@ -288,7 +288,9 @@ class DistributedConfig(Section):
     def _check_exchanged_rows(self) -> DistributedConfig:
         """Reject settings of exchanged rows for strategies that exchange none."""
         changed = [
-            name for name in ("cache", "wire") if getattr(self, name) != type(self).model_fields[name].default
+            name
+            for name in ("cache", "comm_dtype")
+            if getattr(self, name) != type(self).model_fields[name].default
         ]
         if changed and self.strategy in _STRATEGIES_WITHOUT_ROWS:
             raise ValueError(

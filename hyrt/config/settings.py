@@ -23,7 +23,13 @@ from hyrt.config.run_settings import (
     LinksConfig,
     RuntimeConfig,
 )
-from hyrt.config.validation import LENIENT_CONTEXT, PluginSection, explain_error, to_plain_values
+from hyrt.config.validation import (
+    LENIENT_CONTEXT,
+    PluginSection,
+    explain_error,
+    rename_old_settings,
+    to_plain_values,
+)
 from hyrt.device.names import AUTO, DeviceRequest, parse_requests
 from hyrt.errors import ConfigError
 from hyrt.formatting import pluralize
@@ -105,7 +111,7 @@ class DataConfig(Section):
     `row` divides each row by its sum, `length` by its Euclidean length; `standard` gives each column
     mean 0 and deviation 1. `auto` is `length` for bags of words (sparse features whose
     values are all 1) and `none` for all others."""
-    rows: Literal["stored", "auto", "float16", "bfloat16", "int8", "int8-columns"] = "stored"
+    feature_dtype: Literal["stored", "auto", "float16", "bfloat16", "int8", "int8-columns"] = "stored"
     """The format to which dense feature rows are rounded before they are used. Half-precision and quantized
     rows take less memory, and fewer bytes are sent to devices. `int8` has a scale for each row,
     `int8-columns` one for each column. `stored` leaves rows as the dataset has them. `auto` takes
@@ -127,10 +133,11 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _check_rounding(self) -> DataConfig:
-        if self.rounding == "stochastic" and not self.rows.startswith("int8"):
+        if self.rounding == "stochastic" and not self.feature_dtype.startswith("int8"):
             raise ValueError(
-                f"data.rounding=stochastic is for codes of int8, but data.rows={self.rows} has none: give "
-                "data.rows=int8 or int8-columns, or omit it"
+                "data.rounding=stochastic is for codes of int8, but "
+                f"data.feature_dtype={self.feature_dtype} has none: give "
+                "data.feature_dtype=int8 or int8-columns, or omit it"
             )
         return self
 
@@ -359,13 +366,16 @@ class Config(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_model_defaults(cls, settings: Any, info: ValidationInfo) -> Any:
-        """Fill in the defaults of the model kind for settings that are not set.
+    def _complete_settings(cls, settings: Any, info: ValidationInfo) -> Any:
+        """Rename former settings, and fill in the defaults of the model kind for settings that are not set.
 
         The sections of an existing run are complete: a missing setting did not exist when the run was
         started.
         """
-        if info.context is CUSTOM_MODEL_CONTEXT or not isinstance(settings, Mapping):
+        if not isinstance(settings, Mapping):
+            return settings
+        settings = rename_old_settings(settings)
+        if info.context is CUSTOM_MODEL_CONTEXT:
             return settings
         sections = {name: _explicit_values(settings.get(name, {})) for name in cls.model_fields}
         kind = ModelConfig.model_fields["kind"].default
@@ -475,7 +485,7 @@ class Config(Section):
         Runs of earlier versions may have been started with some of these settings.
         """
         runtime, defaults = self.runtime, RuntimeConfig.model_fields
-        for name in ("depth", "pipelined"):
+        for name in ("max_in_flight_steps", "pipelined"):
             value = getattr(runtime, name)
             if value != defaults[name].default and not was_started:
                 raise ValueError(

@@ -16,8 +16,35 @@ from hyrt.errors import ConfigError, HyrtError
 from hyrt.runtime.entry_points import EntryPointGroup
 from hyrt.section import Section
 
+RENAMED_SETTINGS = {
+    "data.rows": "data.feature_dtype",
+    "distributed.wire": "distributed.comm_dtype",
+    "distributed.share_rows": "distributed.shared_memory_features",
+    "runtime.depth": "runtime.max_in_flight_steps",
+}
+"""Former names of settings, and their present names. Files with a former name stay readable."""
 LENIENT_CONTEXT = {"foreign keys": "dropped"}
 """Validation context for the settings of an existing run; see `PluginSection`."""
+
+
+def rename_old_settings(settings: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return a nested mapping of settings with former names replaced by present ones.
+
+    Raises ConfigError if a setting is given under both names with different values.
+    """
+    renamed = dict(settings)
+    for old_name, new_name in RENAMED_SETTINGS.items():
+        section, _, old_key = old_name.partition(".")
+        values = renamed.get(section)
+        if not isinstance(values, Mapping) or old_key not in values:
+            continue
+        new_key = new_name.removeprefix(f"{section}.")
+        if new_key in values and values[new_key] != values[old_key]:
+            raise ConfigError(
+                f"{old_name} is the former name of {new_name}, and both are given: omit {old_name}"
+            )
+        renamed[section] = {new_key if key == old_key else key: value for key, value in values.items()}
+    return renamed
 
 
 @dataclass(frozen=True, slots=True)

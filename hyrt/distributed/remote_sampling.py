@@ -333,5 +333,9 @@ def build_distributed_sampler(
         graph.topology, local_rows.owners, ranks.group("edges"), config.fanouts, config.seed
     )
     return DistributedNeighborSampler(
-        prepared.sampler, hops, local_units, Workers(1, "hyrt.edges"), in_flight=config.runtime.depth
+        prepared.sampler,
+        hops,
+        local_units,
+        Workers(1, "hyrt.edges"),
+        in_flight=config.runtime.max_in_flight_steps,
     )

@@ -98,7 +98,8 @@ _MIN_RUN_BYTES = 2**29
 # fraction of an estimate is certainly too little.
 _CERTAIN_FRACTION = 0.7
 _BATCHES_REMEDY = (
-    "lower data.batch_size, sampler.fanout or runtime.depth; convert the data to a folder, which is "
+    "lower data.batch_size, sampler.fanout or runtime.max_in_flight_steps; convert "
+    "the data to a folder, which is "
     "memory-mapped (hyrt data convert); or give the machine or container more memory"
 )
 _WEIGHTS_REMEDY = (

@@ -219,7 +219,7 @@ def write_rows(
         )
     kind = graph.vertices.label_kind
     if output_kind == "classes" and kind == "numbers":
-        raise ConfigError("the labels are numbers, so there are no classes: use --what scores")
+        raise ConfigError("the labels are numbers, so there are no classes: use --output-kind scores")
     distinct, positions = np.unique(vertices, return_inverse=True)
     rows = infer_layerwise(
         model,
@@ -264,5 +264,5 @@ def _check_scores(rows: NDArray[np.float32], vertices: NDArray[np.int64], graph:
         raise DataError(
             f"the scores of {num_bad:,} vertices are not numbers, first of vertex "
             f"{first if ids is None else ids[first]}, so they have no class: "
-            f"{name_cause(model)}, or write the scores (--what scores)"
+            f"{name_cause(model)}, or write the scores (--output-kind scores)"
         )

@@ -1,4 +1,4 @@
-"""Implementation of `data.rows=auto`: the feature format whose speedup justifies its rounding."""
+"""Implementation of `data.feature_dtype=auto`: the feature format whose speedup justifies its rounding."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RowsChoice:
     """Format selected by auto."""
 
     rows: str
-    """Value of the setting `data.rows`."""
+    """Value of the setting `data.feature_dtype`."""
     training: TrainingWorkload
     """The work with rows in that format."""
     reason: str
@@ -60,7 +60,7 @@ def choose_rows(
     sample = training.at(1.0)
     if sample.sparse is not None or training.resident:
         data = "sparse features" if sample.sparse is not None else "the rows of a whole graph"
-        return RowsChoice(STORED, training, f"data.rows=auto leaves {data} as they are")
+        return RowsChoice(STORED, training, f"data.feature_dtype=auto leaves {data} as they are")
     works = {STORED: training}
     for name in _QUANTIZED:
         row_bytes = float(ROW_FORMATS[name].row_bytes(sample.features[0]))
@@ -77,13 +77,14 @@ def choose_rows(
         f"{name} {format_duration(epoch_s)}" for name, epoch_s in epochs_s.items() if name != rows
     )
     reason = (
-        f"data.rows=auto takes {rows}: {format_duration(epochs_s[rows])} per epoch predicted ({alternatives})"
+        f"data.feature_dtype=auto takes {rows}: {format_duration(epochs_s[rows])} per "
+        f"epoch predicted ({alternatives})"
     )
     return RowsChoice(rows, works[rows], reason)
 
 
 def resolve_rows(config: Config, prepared: PreparedRun) -> tuple[Config, PreparedRun, str]:
-    """Replace `data.rows: auto` in settings and graph by the selected format; other settings are unchanged.
+    """Replace `data.feature_dtype: auto` in settings and graph by the selected format.
 
     Parameters
     ----------
@@ -96,7 +97,7 @@ def resolve_rows(config: Config, prepared: PreparedRun) -> tuple[Config, Prepare
     -------
     The settings, the matching graph and sampler, and a line for the user.
     """
-    if config.data.rows != AUTO:
+    if config.data.feature_dtype != AUTO:
         return config, prepared, ""
     from hyrt.graph.quantized.features import quantize_graph
     from hyrt.runtime.hardware import available_cores
@@ -110,8 +111,11 @@ def resolve_rows(config: Config, prepared: PreparedRun) -> tuple[Config, Prepare
             with Workers(available_cores(), "rounding") as workers, use_workers(workers):
                 graph = quantize_graph(graph, rows)
         except DataError as error:
-            rows, reason = STORED, f"data.rows=auto leaves the rows as they are, since {rows} fails: {error}"
-    config = config.model_copy(update={"data": config.data.model_copy(update={"rows": rows})})
+            rows, reason = (
+                STORED,
+                f"data.feature_dtype=auto leaves the rows as they are, since {rows} fails: {error}",
+            )
+    config = config.model_copy(update={"data": config.data.model_copy(update={"feature_dtype": rows})})
     if graph is not prepared.graph:
         prepared = PreparedRun(config, graph, prepared.model if prepared.is_own_model else None)
     return config, prepared, reason
@@ -126,11 +130,11 @@ def _choice_here(config: Config, prepared: PreparedRun) -> tuple[str, str]:
     calibration, reason = usable_calibration()
     if calibration is None:
         reason = reason or "this machine is not calibrated: run `hyrt calibrate`"
-        return STORED, f"data.rows=auto leaves the rows as they are: {reason}"
+        return STORED, f"data.feature_dtype=auto leaves the rows as they are: {reason}"
     try:
         platform = run_platform(config, calibration.platform)
         work = known_work(config, prepared)
         choice = choose_rows(config, platform, work, lambda work: first_assignment(config, platform, work))
     except ConfigError as error:
-        return STORED, f"data.rows=auto leaves the rows as they are: {error}"
+        return STORED, f"data.feature_dtype=auto leaves the rows as they are: {error}"
     return choice.rows, choice.reason

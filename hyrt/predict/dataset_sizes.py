@@ -103,7 +103,7 @@ def with_row_format(sizes: DatasetSizes, rows: str) -> DatasetSizes:
     sizes
         Sizes of the stored dataset.
     rows
-        Value of the setting `data.rows`; `auto` is treated like `stored` until it is resolved.
+        Value of the setting `data.feature_dtype`; `auto` is treated like `stored` until it is resolved.
     """
     if rows in ("stored", "auto") or sizes.row_entries is not None:
         return sizes

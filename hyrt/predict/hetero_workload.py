@@ -326,9 +326,10 @@ def check_hetero_costs(config: Config) -> None:
         raise ConfigError(
             f"sampler.kind={sampler.kind} does not know the relations of a typed graph: give neighbor or full"
         )
-    if config.data.rows != "stored":
+    if config.data.feature_dtype != "stored":
         raise ConfigError(
-            f"data.rows={config.data.rows}: the rows of a typed graph are read as they are stored: omit it"
+            f"data.feature_dtype={config.data.feature_dtype}: the rows of a typed graph are "
+            "read as they are stored: omit it"
         )
     if cost_kind(kind) not in HETERO_KINDS and find_model(kind).products({}) is None:
         raise ConfigError(

@@ -247,7 +247,7 @@ def predict_platform(
     choices: list[str] = []
     if config is not None and config.data.cache == "auto":
         steps = replace(steps, cached_fraction=free_cache_fraction(matched, steps))
-    if config is not None and config.data.rows == AUTO:
+    if config is not None and config.data.feature_dtype == AUTO:
         choice = choose_rows(config, matched, steps, lambda steps: _fixed_assignment(config, matched, steps))
         steps, choices = choice.training, [choice.reason]
     if config is not None:

@@ -76,7 +76,7 @@ def training_workload(
     hit_rate
         `TrainingWorkload.hit_rate`.
     """
-    dataset = with_row_format(dataset, config.data.rows)
+    dataset = with_row_format(dataset, config.data.feature_dtype)
     model, kind = config.model, find_model(config.model.kind)
     # Rates of user-defined kinds are fitted to the terms of GCN's form, with the kind's own products.
     costs, products = kind.costs_like or "gcn", kind.products(config.model.options)
@@ -463,7 +463,7 @@ def configured_terms(config: Config) -> ExtraTerms:
         return ExtraTerms(overlap="nothing", shared_cores=False)
     if not config.runtime.pipelined:
         return ExtraTerms(overlap="nothing")
-    return ExtraTerms(overlap="trainers" if config.runtime.depth == 1 else "all")
+    return ExtraTerms(overlap="trainers" if config.runtime.max_in_flight_steps == 1 else "all")
 
 
 def other_schedules(config: Config) -> list[tuple[str, ExtraTerms]]:

@@ -249,14 +249,15 @@ def rounded_graph(config: Config, graph: Graph, schema: RunSchema | None = None)
     """
     data = config.data
     # `resolve_rows` chooses the format for `auto` later, based on this graph.
-    if data.rows in ("stored", "auto"):
+    if data.feature_dtype in ("stored", "auto"):
         return graph
     if graph.types is not None:
         raise ConfigError(
-            f"data.rows={data.rows}: the rows of a typed graph are read as they are stored: omit it"
+            f"data.feature_dtype={data.feature_dtype}: the rows of a typed graph are read as "
+            "they are stored: omit it"
         )
     scales = None if schema is None else schema.tables[""].column_scales
     with Workers(available_cores(), "rounding") as workers, use_workers(workers):
         return quantize_graph(
-            graph, data.rows, config.seed if data.rounding == "stochastic" else None, scales
+            graph, data.feature_dtype, config.seed if data.rounding == "stochastic" else None, scales
         )

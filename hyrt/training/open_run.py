@@ -251,7 +251,7 @@ def steps_of(parts: RunComponents, run: OpenRun, steps: range) -> StepSource:
     return Pipeline(
         stages,
         steps,
-        depth=runtime.depth,
+        depth=runtime.max_in_flight_steps,
         stall_timeout_s=runtime.stall_timeout_s,
         on_stall=parts.on_stall,
         hooks=parts.hooks,

@@ -73,7 +73,7 @@ def test_losses_depend_on_the_seed_only(kind: str) -> None:
     model = {"kind": kind, "dropout": 0.3, "input_dropout": 0.1}
     one = losses(model=model, seed=5)
     assert len(one) == 20
-    threads = {"sample_threads": 4, "load_threads": 1, "depth": 1}
+    threads = {"sample_threads": 4, "load_threads": 1, "max_in_flight_steps": 1}
     assert losses(model=model, seed=5) == one
     assert losses(model=model, seed=5, runtime=threads) == one
     assert losses(model=model, seed=5, runtime={"pipelined": False}) == one
@@ -259,9 +259,9 @@ def test_a_run_of_an_earlier_version_is_loaded_with_what_new_runs_may_not_have(t
     hyrt.save("synthetic:tiny", data)
     hyrt.train(data, "gcn", full_graph=True, train={"epochs": 1}, devices=["cpu:0"], folder=folder)
     config = {"data": {"source": str(data)}, "model": {"kind": "gcn"}, "sampler": {"kind": "full"}}
-    text = to_yaml(build_config(config)).replace("depth: 4", "depth: 2")
+    text = to_yaml(build_config(config)).replace("max_in_flight_steps: 4", "max_in_flight_steps: 2")
     (folder / "config.yaml").write_text(text)
-    assert hyrt.load_run(folder).config.runtime.depth == 2
+    assert hyrt.load_run(folder).config.runtime.max_in_flight_steps == 2
 
 
 def accuracy(run: hyrt.TrainedRun) -> float:

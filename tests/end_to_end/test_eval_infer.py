@@ -62,10 +62,10 @@ def test_infer_agrees_with_the_summary(run: Path, tmp_path: Path) -> None:
     assert np.mean(predicted == graph.labels[test]) == pytest.approx(expected["accuracy"])
     assert f1_score(graph.labels[test], predicted, average="macro") == pytest.approx(expected["macro_f1"])
 
-    run_here("infer", run, "-o", "test.npy", "--what", "classes", "--vertices", "test", cwd=tmp_path)
+    run_here("infer", run, "-o", "test.npy", "--output-kind", "classes", "--vertices", "test", cwd=tmp_path)
     assert np.array_equal(np.load(tmp_path / "test.npy"), predicted)
     assert np.load(tmp_path / "test.npy").dtype == np.int32
-    run_here("infer", run, "-o", "hidden.npy", "--what", "embeddings", cwd=tmp_path)
+    run_here("infer", run, "-o", "hidden.npy", "--output-kind", "embeddings", cwd=tmp_path)
     assert np.load(tmp_path / "hidden.npy").shape == (2000, 128)
 
     wanted = np.array([7, 3, 3, 1999])
@@ -89,14 +89,14 @@ def test_a_table_has_names(run: Path, tmp_path: Path) -> None:
         run_here("infer", run, "-o", "out.csv", "--force", *words, cwd=tmp_path)
         return list(csv.reader((tmp_path / "out.csv").read_text().splitlines()))
 
-    found = table("--data", "named.npz", "--what", "classes")
+    found = table("--data", "named.npz", "--output-kind", "classes")
     assert found == [["id", "class"], *map(list, zip(names, scores.argmax(1).astype(str), strict=True))]
     found = table("--data", "named.npz", "--vertices", "some.npy")
     assert found[0] == ["id", "0", "1", "2", "3"]
     assert [row[0] for row in found[1:]] == ["vertex, 7", "vertex, 3", "vertex, 1999", "vertex, 3"]
     rows = np.array([row[1:] for row in found[1:]], np.float32)
     np.testing.assert_allclose(rows, scores[[7, 3, 1999, 3]], rtol=1e-5, atol=1e-6)
-    assert table("--vertices", "some.npy", "--what", "classes")[1][0] == "7"
+    assert table("--vertices", "some.npy", "--output-kind", "classes")[1][0] == "7"
     assert sorted(path.name for path in tmp_path.glob("*.csv")) == ["out.csv"]
     (tmp_path / "plain" / "ids.csv").write_text("id\na\n")
     message = refused("infer", run, "-o", "x.csv", "--data", "plain", cwd=tmp_path)
@@ -108,8 +108,8 @@ def test_infer_refuses(run: Path, tmp_path: Path) -> None:
     (tmp_path / "there.npy").write_text("mine")
     assert "--force" in refused("infer", run, "-o", "there.npy", cwd=tmp_path)
     assert (tmp_path / "there.npy").read_text() == "mine"
-    message = refused("infer", run, "-o", "x.npy", "--what", "embedding", cwd=tmp_path)
-    assert message == "--what embedding: give scores, classes or embeddings"
+    message = refused("infer", run, "-o", "x.npy", "--output-kind", "embedding", cwd=tmp_path)
+    assert message == "--output-kind embedding: give scores, classes or embeddings"
     message = refused("infer", run, "-o", "x.npy", "--vertices", "foo", cwd=tmp_path)
     assert message.endswith("or a .npy file of vertex numbers: no such file: foo")
     np.save(tmp_path / "far.npy", [0, 5000])
@@ -161,6 +161,6 @@ def test_infer_writes_through_a_link(run: Path, tmp_path: Path) -> None:
     (tmp_path / "link.npy").symlink_to("folder/file.npy")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "file.npy").touch()
-    hyrt("infer", run, "-o", "link.npy", "--what", "classes", "--force", cwd=tmp_path)
+    hyrt("infer", run, "-o", "link.npy", "--output-kind", "classes", "--force", cwd=tmp_path)
     assert (tmp_path / "link.npy").is_symlink()
     assert np.load(tmp_path / "folder" / "file.npy").shape == (2000,)

@@ -31,7 +31,7 @@ def test_labels_of_zero_and_one_from_the_first_command_to_the_last(tmp_path: Pat
     assert any("train_micro_f1" in line for line in lines)
     found = json.loads(hyrt("eval", run, "--json", cwd=tmp_path).stdout)
     assert found["metrics"] == metrics
-    hyrt("infer", run, "-o", "c.npy", "--what", "classes", "--vertices", "test", cwd=tmp_path)
+    hyrt("infer", run, "-o", "c.npy", "--output-kind", "classes", "--vertices", "test", cwd=tmp_path)
     predicted, test = np.load(tmp_path / "c.npy"), arrays["test_mask"].reshape(len(classes), -1)[:, 0]
     wanted = arrays["labels"][test]
     assert predicted.dtype == np.int8

@@ -40,5 +40,5 @@ def test_links_from_the_first_command_to_the_last(tmp_path: Path) -> None:
     relation = package.load_run(run).model.head.relation.detach().numpy()
     wanted = np.sum(rows[test[:, 0]] * relation * rows[test[:, 1]], axis=1)
     assert np.allclose(scores[: len(test)], wanted, rtol=1e-4, atol=1e-4)
-    told = refused("infer", run, "-o", "c.npy", "--what", "classes", cwd=tmp_path)
+    told = refused("infer", run, "-o", "c.npy", "--output-kind", "classes", cwd=tmp_path)
     assert "the run predicts links: give --links PAIRS.npy" in told

@@ -210,7 +210,7 @@ def test_a_rank_that_fails_is_in_the_records_of_the_run(
 ) -> None:
     monkeypatch.setenv("HYRT_FAULT", "load:rank1.*:20:raise")
     words = ["--data", str(parts), *SMALL, "train.epochs=3", "--name", "run", "--trace"]
-    words += ["distributed.share_rows=false"]
+    words += ["distributed.shared_memory_features=false"]
     for code, _, errors in ends(start(tmp_path, *words)):
         assert code == 1
         assert "injected in load" in errors

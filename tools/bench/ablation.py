@@ -1,10 +1,10 @@
 """HyScale-GNN's ablation (Fig. 11) and normalised epoch times (Table VII), on this machine and in simulation.
 
 Rungs: training on the accelerator only; hybrid with a static split; with the resource manager; with two-stage
-prefetching (the pipeline). Without prefetching (`runtime.depth=1`) a step's stages run one after the other.
-On this machine, the rungs are alternating runs with cpu and a second device over several rounds. On the
-published machine they are simulated (`hyrt_perfmodel.simulation`), with the built-in platform's assumed rates
-and 5 % noise. The published factors are the maxima over its workloads.
+prefetching (the pipeline). Without prefetching (`runtime.max_in_flight_steps=1`), the stages of a step run
+one after the other. On this machine, the rungs are alternating runs with cpu and a second device over several
+rounds. On the published machine they are simulated (`hyrt_perfmodel.simulation`), with the built-in
+platform's assumed rates and 5 % noise. The published factors are the maxima over its workloads.
 
     python tools/bench/ablation.py --second opencl:0 --table benchmarks/DATE-ablation.md
 """
@@ -40,7 +40,7 @@ def measured_rungs(options: argparse.Namespace) -> list[str]:
 
     graph = open_graph(options.source)
     both = ["cpu:0", options.second]
-    in_turn, managed = {"runtime": {"depth": 1}}, {"balance": {"policy": "model"}}
+    in_turn, managed = {"runtime": {"max_in_flight_steps": 1}}, {"balance": {"policy": "model"}}
     rungs = (
         {"devices": [options.second], **in_turn},
         {"devices": both, **in_turn},

@@ -2,7 +2,7 @@
 
     python tools/distributed/bench.py --data parts --rates 200mbit,1gbit --epochs 3 \\
         --set model.hidden=16,sampler.fanout=10+10,data.batch_size=4096 \\
-        --runs "home;model-centric;home,distributed.cache=20%;home,distributed.wire=float16"
+        --runs "home;model-centric;home,distributed.cache=20%;home,distributed.comm_dtype=float16"
 
 Every run is `hyrt run` with one node per part of DATA. A run of `--runs` is a strategy with additional
 settings, applied after `--set`; `+` replaces the commas of a list. Epoch times are the medians of all epochs

@@ -3,7 +3,7 @@
     hyrt data convert synthetic:products-s products-s
     hyrt partition --data products-s --parts 2 -o parts2
     python tools/distributed/rank_overhead.py --data products-s --parts parts2 --rounds 2 \\
-        --runs "home;home,distributed.share_rows=false" \\
+        --runs "home;home,distributed.shared_memory_features=false" \\
         --set model.hidden=256,sampler.fanout=25+10,data.batch_size=1024
 
 Each run is a complete `hyrt run`: one process with all cores, or one rank per part under torchrun, with fewer
@@ -14,7 +14,7 @@ alternate.
 
 Large files of both datasets are first dropped from the page cache, so that all runs read them from disk into
 large pages: otherwise, rows may be up to 1.7 times slower to read. By default, ranks on one machine read each
-other's rows from shared memory; "home,distributed.share_rows=false" sends rows instead.
+other's rows from shared memory; "home,distributed.shared_memory_features=false" sends rows instead.
 """
 
 from __future__ import annotations

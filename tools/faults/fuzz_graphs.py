@@ -116,7 +116,7 @@ def graph_calls() -> list[Call]:
             {
                 "source": any_graph(),
                 "destination": Kind(lambda: "a.npz"),
-                "rows": words_of(("float16", "int8"), optional=True),
+                "feature_dtype": words_of(("float16", "int8"), optional=True),
                 "normalize": words_of(("none", "row"), optional=True),
                 "order": words_of(("degree",), optional=True),
                 "reverse": Kind(lambda: False, wrong=[("'no'", lambda: "no")], optional=True),

@@ -138,8 +138,8 @@ def _draw_mini_batches(options: _Options) -> None:
         first = options.draw.randrange(1, unit)
         options.set(split=f"[{first},{unit - first}]")
     options.sometimes("runtime.fuse_load", ("false",))
-    options.sometimes("data.rows", ("float16", "bfloat16", "int8", "int8-columns"))
-    if "data.rows" in options.settings:
+    options.sometimes("data.feature_dtype", ("float16", "bfloat16", "int8", "int8-columns"))
+    if "data.feature_dtype" in options.settings:
         options.sometimes("data.rounding", ("stochastic",), 2)
     if "opencl" in devices:
         options.sometimes("data.cache", ("20%",))
@@ -358,4 +358,8 @@ def _draw_threads(draw: random.Random, counts: Sequence[int], *, overlaps: bool)
     if not overlaps:
         return tuple(stages)
     pipelined = draw.choice(("true", "true", "false"))
-    return (*stages, f"runtime.pipelined={pipelined}", f"runtime.depth={draw.choice((4, 1, 2, 3))}")
+    return (
+        *stages,
+        f"runtime.pipelined={pipelined}",
+        f"runtime.max_in_flight_steps={draw.choice((4, 1, 2, 3))}",
+    )

@@ -51,7 +51,10 @@ def random_plan(draw: random.Random) -> Plan:
             f"evaluate.every={draw.choice((0, 1, 2))}",
         ),
         f"evaluate.mode={draw.choice(('full', 'sampled'))}",
-        *(f"runtime.depth={draw.choice((1, 2, 4))}", f"runtime.sample_threads={draw.choice((1, 2))}"),
+        *(
+            f"runtime.max_in_flight_steps={draw.choice((1, 2, 4))}",
+            f"runtime.sample_threads={draw.choice((1, 2))}",
+        ),
         *(
             "balance.policy=static",
             "balance.predict=false",

@@ -63,8 +63,10 @@ class WireFormat:
         rounded = torch.from_numpy(rows).to(self.values)
         if self.values == torch.float16 and bool(rounded.isinf().any()):
             raise DataError(
-                f"a feature is {rows[np.isinf(rounded.numpy())][0]:g}, and distributed.wire=float16 holds at "
-                f"most {_MAX_FLOAT16:,}: give distributed.wire=bfloat16 or float32, or scale the features "
+                f"a feature is {rows[np.isinf(rounded.numpy())][0]:g}, and "
+                "distributed.comm_dtype=float16 holds at "
+                f"most {_MAX_FLOAT16:,}: give distributed.comm_dtype=bfloat16 or float32, or "
+                "scale the features "
                 "with data.normalize"
             )
         packed: NDArray[Any] = rounded.view(torch.float16).numpy()

@@ -34,7 +34,7 @@ def build_global_graph(
     Parameters
     ----------
     config
-        All settings; `distributed.wire` is the wire format of the rows.
+        All settings; `distributed.comm_dtype` is the wire format of the rows.
     graph
         Topology, labels and splits.
     local_rows
@@ -49,14 +49,15 @@ def build_global_graph(
     """
     rows: PrefetchedRowSource
     if isinstance(local_rows.rows, SparseFeatures):
-        if config.distributed.wire != "float32":
+        if config.distributed.comm_dtype != "float32":
             raise ConfigError(
-                f"distributed.wire={config.distributed.wire} rounds dense rows, and {config.data.source} has "
-                "sparse rows, which are sent unchanged: remove distributed.wire"
+                f"distributed.comm_dtype={config.distributed.comm_dtype} rounds dense rows, and "
+                f"{config.data.source} has "
+                "sparse rows, which are sent unchanged: remove distributed.comm_dtype"
             )
         rows = DistributedSparseRows(local_rows.rows, local_rows.local_ids, local_rows.owners, ranks.rows)
     else:
-        wire = config.distributed.wire
+        wire = config.distributed.comm_dtype
         rows = DistributedRows(
             local_rows.rows,
             local_rows.local_ids,

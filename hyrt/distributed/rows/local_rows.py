@@ -61,7 +61,8 @@ class SameHostRows:
             return ()
         named = "; ".join(join_names([str(rank) for rank in group]) for group in groups)
         return (
-            f"ranks on one machine share their rows ({named}): set distributed.share_rows=false to send rows "
+            f"ranks on one machine share their rows ({named}): set "
+            "distributed.shared_memory_features=false to send rows "
             "as between machines",
         )
 

@@ -197,7 +197,7 @@ def set_up_run(
     )
     time_steps = speeds = None
     steps_per_epoch, overlapped = prepared.sampler.steps_per_epoch(), config.runtime.pipelined
-    ahead = config.runtime.depth if overlapped else 1
+    ahead = config.runtime.max_in_flight_steps if overlapped else 1
     if config.distributed.strategy == "hopgnn":
         time_steps = TimeSteps(
             ranks.control, steps_per_epoch, steps_ahead=ahead, fixed=config.distributed.time_steps
@@ -258,8 +258,8 @@ def set_up_run(
     )
     hooks: list[Hook] = [hook for hook in (time_steps, speeds) if hook is not None]
     are_rows_sent = len(local_rows.same_host_rows) < ranks.size - 1
-    if config.distributed.wire != "float32" and are_rows_sent:
-        hooks.append(WireRoundingNotice(config.distributed.wire))
+    if config.distributed.comm_dtype != "float32" and are_rows_sent:
+        hooks.append(WireRoundingNotice(config.distributed.comm_dtype))
     if config.distributed.cache is not None and are_rows_sent:
         hooks.append(fill_cache(config, graph, local_rows, ranks, prepared, placed.strategy(0)))
     return RankSetup(trained, shared, reduction, time_steps, speeds, hooks)
@@ -322,7 +322,7 @@ def set_up_hetero(
         If a setting applies to partitioned graphs only.
     """
     settings = config.distributed
-    for name in ("strategy", "shares", "cache", "wire", "share_rows"):
+    for name in ("strategy", "shares", "cache", "comm_dtype", "shared_memory_features"):
         value = getattr(settings, name)
         is_default = value == DistributedConfig.model_fields[name].default
         if not is_default and (name != "strategy" or value not in _STRATEGIES):

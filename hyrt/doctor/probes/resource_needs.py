@@ -68,7 +68,9 @@ def estimate_needs(
     if training.resident:
         batches += sum(_full_graph_bytes(workload, training) for workload in host_workloads)
     else:
-        batches += config.runtime.depth * sum(mini_batch_bytes(workload) for workload in workloads)
+        batches += config.runtime.max_in_flight_steps * sum(
+            mini_batch_bytes(workload) for workload in workloads
+        )
         batches += sum(activations_bytes(workload) for workload in host_workloads)
     hidden = sizes.degrees.num_vertices * config.model.hidden * _FLOAT_BYTES
     layers = min(2, config.model.layers - 1)

@@ -54,7 +54,7 @@ class Conversion:
     """Any source of `open_graph`: a name, a path, or a graph of hyrt, PyG or DGL."""
     destination: Path
     """A `.npz` file, or a folder if the name does not end in .npz."""
-    rows: str | None = None
+    feature_dtype: str | None = None
     """Format of dense features, one of `ROW_FORMATS`; None keeps the source's format."""
     rounding: str = "nearest"
     """`nearest` or `stochastic`, for int8."""
@@ -91,12 +91,14 @@ def convert(job: Conversion, report: Callable[[str], None] = lambda line: None) 
         or a value does not fit the dtype.
     """
     destination = job.destination.absolute()
-    if job.rows is not None and job.rows not in ROW_FORMATS:
-        raise DataError(f"--rows {job.rows}: give {join_names(ROW_FORMATS, 'or')}")
+    if job.feature_dtype is not None and job.feature_dtype not in ROW_FORMATS:
+        raise DataError(f"--feature-dtype {job.feature_dtype}: give {join_names(ROW_FORMATS, 'or')}")
     if job.rounding not in ROUNDINGS:
         raise DataError(f"--rounding {job.rounding}: give {join_names(ROUNDINGS, 'or')}")
-    if job.rounding == "stochastic" and not (job.rows or "").startswith("int8"):
-        raise DataError("--rounding stochastic is for codes: give --rows int8 or int8-columns, or omit it")
+    if job.rounding == "stochastic" and not (job.feature_dtype or "").startswith("int8"):
+        raise DataError(
+            "--rounding stochastic is for codes: give --feature-dtype int8 or int8-columns, or omit it"
+        )
     if job.seed is not None and job.rounding != "stochastic":
         raise DataError("--seed is for --rounding stochastic: give both, or omit it")
     if job.normalize not in NORMALIZERS:
@@ -118,8 +120,8 @@ def convert(job: Conversion, report: Callable[[str], None] = lambda line: None) 
             data = reorder_vertices(data, find_order(data, job.order), scratch)
         data = check_on_read(normalize_features(check_on_read(data), job.normalize))
         seed = (job.seed or 0) if job.rounding == "stochastic" else None
-        if job.rows is not None and not any(table.rows for table in feature_tables(data).values()):
-            raise DataError(f"{data.name}: the values of sparse features stay float32: omit --rows")
+        if job.feature_dtype is not None and not any(table.rows for table in feature_tables(data).values()):
+            raise DataError(f"{data.name}: the values of sparse features stay float32: omit --feature-dtype")
         data = data.with_features(lambda table: _in_format(table, formats[table.name], seed))
         write_dataset(data, destination, result)
         save_names(data.names, data.scalings, result, scratch)
@@ -140,8 +142,8 @@ def _reversing_bytes(data: Dataset) -> int:
 def _row_format(table: Dataset, job: Conversion) -> RowFormat | None:
     """Return the requested format of dense features, or else the format in which they are stored."""
     quantized = None if table.rows is None else table.rows.quantized
-    if job.rows is not None:
-        return ROW_FORMATS[job.rows]
+    if job.feature_dtype is not None:
+        return ROW_FORMATS[job.feature_dtype]
     return None if quantized is None else quantized.format
 
 

@@ -124,7 +124,7 @@ def write_parts(job: PartitionJob, report: Callable[[str], None] = lambda line: 
             raise DataError(f"--imbalance {job.imbalance}: give {MIN_IMBALANCE} to 1")
     if job.max_vertices is not None and not method.bounds_vertices:
         raise DataError(
-            f"--most-vertices: --method {job.method} bounds what parts weigh, not their vertices; volume "
+            f"--max-vertices: --method {job.method} bounds what parts weigh, not their vertices; volume "
             "does both, and parts by random and block are of equal sizes"
         )
     _check_destination(destination, force=job.force)
@@ -147,7 +147,7 @@ def write_parts(job: PartitionJob, report: Callable[[str], None] = lambda line: 
             )
         if job.max_vertices is not None and job.max_vertices * job.num_parts < count:
             raise DataError(
-                f"--most-vertices {job.max_vertices}: {pluralize(job.num_parts, 'part')} of this size cannot "
+                f"--max-vertices {job.max_vertices}: {pluralize(job.num_parts, 'part')} of this size cannot "
                 f"hold the {pluralize(count, 'vertex', 'vertices')} of {data.name}: give at least "
                 f"{-(-count // job.num_parts)}"
             )

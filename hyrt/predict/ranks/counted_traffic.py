@@ -45,14 +45,14 @@ from hyrt.sampling.settings.neighbor_settings import NeighborSettings
 
 
 def read_partition_map(file: Path, num_vertices: int) -> NDArray[Any]:
-    """Read the file given by `--homes`: [V] integers of at least 0.
+    """Read the file given by `--partition-map`: [V] integers of at least 0.
 
     Raises
     ------
     ConfigError
         If the file is not such an array, or does not match the number of vertices.
     """
-    usage = f"--homes {file}: give a .npy file of the part of each vertex, integers [{num_vertices}]"
+    usage = f"--partition-map {file}: give a .npy file of the part of each vertex, integers [{num_vertices}]"
     try:
         with file.open("rb") as opened:
             homes = np.lib.format.read_array(opened, allow_pickle=False)
@@ -356,7 +356,8 @@ def load_counted_steps(
     homes = read_partition_map(file, graph.num_vertices)
     if homes.max() >= num_ranks:
         raise ConfigError(
-            f"--homes {file} has the homes {homes.min()} to {homes.max()}, and {num_ranks} ranks are 0 to "
+            f"--partition-map {file} has the homes {homes.min()} to {homes.max()}, and "
+            f"{num_ranks} ranks are 0 to "
             f"{num_ranks - 1}: give another file or --ranks"
         )
     sampler = None
@@ -412,9 +413,9 @@ def configured_steps(
 
 
 def wire_fraction(config: Config, graph: Graph) -> float:
-    """Return the bytes of a transferred row relative to memory: `distributed.wire` rounds dense float32
+    """Return the bytes of a transferred row relative to memory: `distributed.comm_dtype` rounds dense float32
     rows.
     """
     features = graph.features
-    rounds = config.distributed.wire != "float32" and not isinstance(features, SparseSource)
+    rounds = config.distributed.comm_dtype != "float32" and not isinstance(features, SparseSource)
     return 2 / features.value_bytes if rounds else 1.0

@@ -54,7 +54,9 @@ class RankPredictionRequest:
 
     def __post_init__(self) -> None:
         if self.homes is not None and self.locality is not None:
-            raise ConfigError("--homes says where every row is, so the locality is counted: omit --locality")
+            raise ConfigError(
+                "--partition-map says where every row is, so the locality is counted: omit --locality"
+            )
         try:
             WorkDistribution(ranks=self.ranks, locality=self._locality)
             find_network(self.network_name)
@@ -153,10 +155,10 @@ def predict_on_ranks(
     counted_steps, is_split = None, config is not None and _is_split(config)
     if request.homes is not None:
         if config is None:
-            raise ConfigError("--homes counts on a graph: give --data instead of --workload")
+            raise ConfigError("--partition-map counts on a graph: give --data instead of --workload")
         if config.train.predicts_links:
             raise ConfigError(
-                "--homes counts the homes of targets, but train.objective=links trains links: give "
+                "--partition-map counts the homes of targets, but train.objective=links trains links: give "
                 "--locality instead"
             )
         counted_steps = load_counted_steps(config, request.homes, request.ranks, edges_are_split=is_split)
@@ -213,7 +215,8 @@ def _predict_replicated(
     name = "model-centric"
     if question.strategy_name not in (None, "home", name) or question.homes or question.locality is not None:
         raise ConfigError(
-            "every rank has all of a typed graph: omit --strategy, --locality and --homes, which are for "
+            "every rank has all of a typed graph: omit --strategy, --locality and "
+            "--partition-map, which are for "
             "graphs in parts"
         )
     traffic = StepTraffic(
@@ -286,8 +289,8 @@ def _uncounted_settings(config: Config | None, question: RankPredictionRequest) 
         return []
     settings = config.distributed
     uncounted = [f"distributed.cache={settings.cache}"] * (settings.cache is not None)
-    uncounted += [f"distributed.wire={settings.wire}"] * (settings.wire != "float32")
-    return [f"{setting} is not in what travels: give parts or --homes" for setting in uncounted]
+    uncounted += [f"distributed.comm_dtype={settings.comm_dtype}"] * (settings.comm_dtype != "float32")
+    return [f"{setting} is not in what travels: give parts or --partition-map" for setting in uncounted]
 
 
 def _spread_sentence(question: RankPredictionRequest) -> str:

@@ -96,7 +96,7 @@ def write_export(trained: TrainedRun, destination: Path) -> list[str]:
     schema = trained.schema
     facts = {
         "model": arguments,
-        "features": _features(schema, config.data.rows),
+        "features": _features(schema, config.data.feature_dtype),
         "classes": schema.classes,
         "labels": "links" if schema.predicts_links else schema.labels,
         "trained_on": trained.graph.name,

@@ -449,8 +449,8 @@ def _changes(
     if sample.sparse is None and sample.edge_bytes is None and not training.resident:
         width = sample.features[0]
         for description, row_bytes in (
-            ("features in 16 bits (data.rows=float16)", 2.0 * width),
-            ("features in 8 bits (data.rows=int8)", width + _SCALE_BYTES),
+            ("features in 16 bits (data.feature_dtype=float16)", 2.0 * width),
+            ("features in 8 bits (data.feature_dtype=int8)", width + _SCALE_BYTES),
         ):
             if row_bytes < sample.dense_row_bytes:
                 yield description, platform, training.with_row_bytes(row_bytes)

@@ -20,7 +20,7 @@ from hyrt.runtime.shutdown import StopSignals
         ("train.lr=0.5", True),
         ("distributed.shares=2,1", True),
         # Ranks that look ahead differently would divide the same step into other time steps.
-        ("runtime.depth=2", True),
+        ("runtime.max_in_flight_steps=2", True),
         ("runtime.pipelined=false", True),
         ("runtime.train_threads=3", False),
         ("devices=cpu:0,cpu:1", False),
@@ -37,12 +37,14 @@ def test_a_full_graph_refuses_what_is_said_of_rows_that_are_sent() -> None:
         raise AssertionError("the ranks are not joined")
 
     session = RankSession(
-        config=new_config(None, ["sampler.kind=full", "distributed.share_rows=false"]),
+        config=new_config(None, ["sampler.kind=full", "distributed.shared_memory_features=false"]),
         launch=LaunchInfo(0, 2),
         signals=StopSignals(),
         progress=nobody,
         folder=nobody,
     )
-    with pytest.raises(ConfigError, match=r"distributed\.share_rows=False is for mini-batches") as told:
+    with pytest.raises(
+        ConfigError, match=r"distributed\.shared_memory_features=False is for mini-batches"
+    ) as told:
         session.run()
     assert told.value.peers_wait

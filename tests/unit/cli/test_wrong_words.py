@@ -18,7 +18,8 @@ from typer.main import get_command
 
 import hyrt.cli
 from hyrt.cli.commands import _check_current_folder, _end, _run_command, app
-from hyrt.errors import ConfigError, DataWriteError, HyrtError, Interrupted, StageError
+from hyrt.cli.options import _RENAMED_OPTIONS
+from hyrt.errors import ConfigError, DataWriteError, HyrtError, Interrupted, SettingWarning, StageError
 
 
 def _error(*words: str) -> str:
@@ -372,3 +373,23 @@ def test_a_folder_that_may_not_be_entered_is_named(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("hyrt.cli.commands.os.stat", refuses)
     with pytest.raises(ConfigError, match=r"the current folder may not be entered .*: change to another$"):
         _check_current_folder()
+
+
+def test_former_names_of_options_still_work_and_warn_once() -> None:
+    for words in (
+        "partition --data cora --parts 2 -o {} --most-vertices 1",
+        "predict --ranks 2 --homes={}",
+        "data convert cora {} --rows int4",
+        "infer {} -o s.npy --what classes",
+    ):
+        old = next(
+            word.partition("=")[0] for word in words.split() if word.partition("=")[0] in _RENAMED_OPTIONS
+        )
+        new = _RENAMED_OPTIONS[old]
+        absent = "/absent/place"
+        with pytest.warns(SettingWarning, match=f"^{old} is now {new}: write {new}$") as warned:
+            message = _error(*words.format(absent).split())
+        assert len(warned) == 1
+        assert message == _error(*words.replace(old, new).format(absent).split())
+        assert "is not an option" not in message
+    assert set(_RENAMED_OPTIONS) == {"--most-vertices", "--homes", "--rows", "--what"}

@@ -31,7 +31,7 @@ from hyrt.config.command_line import (
 )
 from hyrt.config.commented_yaml import commented_yaml
 from hyrt.config.load import flatten_settings
-from hyrt.config.validation import known_keys
+from hyrt.config.validation import RENAMED_SETTINGS, known_keys
 from hyrt.config.validation import to_plain_values as plain_settings
 from hyrt.errors import ConfigError, SettingWarning
 from hyrt.sampling.settings.saint_settings import SaintSettings
@@ -109,6 +109,33 @@ def test_a_text_that_looks_like_a_number_stays_a_text(tmp_path: Path) -> None:
     config = build_config({"data": {"source": "1E0"}, "train": {"optimizer": "2e-3"}})
     (tmp_path / "config.yaml").write_text(to_yaml(config))
     assert build_config(load_settings(tmp_path / "config.yaml")) == config
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED_SETTINGS.items())
+def test_former_names_of_settings_stay_readable(tmp_path: Path, old: str, new: str) -> None:
+    (section, old_key), new_key = old.split("."), new.split(".")[1]
+    value = {"feature_dtype": "int8", "comm_dtype": "float16", "shared_memory_features": False}.get(
+        new_key, 2
+    )
+    expected = build_config({section: {new_key: value}})
+    assert expected != build_config({})
+    text = to_yaml(expected).replace(f" {new_key}:", f" {old_key}:")
+    (tmp_path / "old.yaml").write_text(text)
+    # A file of an earlier version loads without a word; warnings are errors in these tests.
+    assert new_config(tmp_path / "old.yaml", []) == expected
+    assert build_config({section: {old_key: value}}, lenient=True) == expected
+    assert build_config({section: {old_key: value, new_key: value}}) == expected
+    with pytest.raises(ConfigError, match=f"{old} is the former name of {new}, and both are given"):
+        build_config({section: {old_key: value, new_key: 3}})
+    entry = f"{old}={str(value).lower()}"
+    with pytest.warns(SettingWarning, match=f"{old} is now {new}: write {new}=") as warned:
+        file, overrides = split_arguments([entry])
+    assert (file, overrides, len(warned)) == (None, [f"{new}={str(value).lower()}"], 1)
+    assert new_config(None, overrides) == new_config(None, [entry]) == expected
+    # An override replaces the value of a file, whichever name either of them uses.
+    default = to_yaml(build_config({})).replace(f" {new_key}:", f" {old_key}:")
+    (tmp_path / "default.yaml").write_text(default)
+    assert new_config(tmp_path / "default.yaml", overrides) == expected
 
 
 def test_empty_settings_are_the_defaults(tmp_path: Path) -> None:
@@ -659,7 +686,7 @@ def test_a_resumed_run_may_be_told_again_what_it_has() -> None:
 @pytest.mark.parametrize(
     "started",
     [
-        {"runtime": {"depth": 2}},
+        {"runtime": {"max_in_flight_steps": 2}},
         {"runtime": {"pipelined": False}},
         {"sampler": {"kind": "full", "fanout": [5, 5]}},
     ],
@@ -675,8 +702,8 @@ def test_a_run_of_an_earlier_version_goes_on_with_what_new_runs_may_not_have(sta
     assert (found.runtime, found.sampler) == (config.runtime, config.sampler)
     with pytest.raises(ConfigError, match=r"train\.lr cannot change"):
         resumed_config(config, None, ["train.lr=0.5"])
-    with pytest.raises(ConfigError, match=r"runtime\.depth=2 has no effect with"):
-        resumed_config(build_config(whole), None, ["runtime.depth=2"])
+    with pytest.raises(ConfigError, match=r"runtime\.max_in_flight_steps=2 has no effect with"):
+        resumed_config(build_config(whole), None, ["runtime.max_in_flight_steps=2"])
 
 
 def test_a_key_with_a_point_in_a_file_is_told_to_be_a_section(tmp_path: Path) -> None:

@@ -65,8 +65,9 @@ def test_what_is_given_and_not_read_is_told() -> None:
     assert said(1, distributed={"cache": "20%"}) == [
         "distributed.cache=0.2 has no effect in one process: start several with torchrun, or omit it"
     ]
-    assert said(1, distributed={"wire": "float16", "timeout_s": 5}) == [
-        "distributed.wire=float16 and distributed.timeout_s=5.0 have no effect in one process: start several "
+    assert said(1, distributed={"comm_dtype": "float16", "timeout_s": 5}) == [
+        "distributed.comm_dtype=float16 and distributed.timeout_s=5.0 have no effect in "
+        "one process: start several "
         "with torchrun, or omit them"
     ]
     assert said(2, distributed={"cache": "20%"}) == []

@@ -122,7 +122,8 @@ def test_rounded_rows_change_training_a_bit_and_the_run_says_so() -> None:
     homes = (np.arange(graph.num_vertices) % 2).astype(np.uint8)
     epochs = {"epochs": 2, "lr": 0.01, "weight_decay": 0.0}
     given = [
-        settings("graphsage", train=epochs, distributed={"wire": wire}) for wire in ("float32", "float16")
+        settings("graphsage", train=epochs, distributed={"comm_dtype": wire})
+        for wire in ("float32", "float16")
     ]
 
     def trained(ranks: DistributedContext, given: dict[str, Any]) -> tuple[torch.Tensor, int, list[str]]:
@@ -157,7 +158,7 @@ def test_rows_that_are_read_where_they_lie_are_not_kept() -> None:
 def test_only_rows_that_are_sent_are_cached_and_rounded(machines: tuple[int, ...]) -> None:
     graph = random_graph(seed=1)
     homes = (np.arange(graph.num_vertices) % 3).astype(np.uint8)
-    given = settings("graphsage", distributed={"wire": "float16", "cache": "1MiB"})
+    given = settings("graphsage", distributed={"comm_dtype": "float16", "cache": "1MiB"})
 
     def trained(ranks: DistributedContext) -> tuple[dict[str, int], Any, bool]:
         result, heard = trained_on(ranks, graph, homes, given, machines=machines)
@@ -177,10 +178,10 @@ def test_only_rows_that_are_sent_are_cached_and_rounded(machines: tuple[int, ...
 def test_what_does_not_travel_is_not_rounded() -> None:
     graph = random_graph(seed=1, sparse=True)
     homes = (np.arange(graph.num_vertices) % 2).astype(np.uint8)
-    given = settings("graphsage", distributed={"wire": "float16"})
-    with pytest.raises(ConfigError, match=r"distributed\.wire=float16 rounds dense rows"):
+    given = settings("graphsage", distributed={"comm_dtype": "float16"})
+    with pytest.raises(ConfigError, match=r"distributed\.comm_dtype=float16 rounds dense rows"):
         results_of(2, lambda ranks: trained_on(ranks, graph, homes, given))
-    for setting in ("cache=20%", "wire=bfloat16"):
+    for setting in ("cache=20%", "comm_dtype=bfloat16"):
         name, _, value = setting.partition("=")
         with pytest.raises(ConfigError, match=rf"distributed\.{name} is for strategies that fetch rows.*p3"):
             build_config({"distributed": {"strategy": "p3", name: value}})

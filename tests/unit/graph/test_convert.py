@@ -42,17 +42,19 @@ def _left(folder):
 def test_dtype(tmp_path):
     arrays = make_arrays(1)
     source = str(save(arrays, tmp_path / "a.npz"))
-    convert(Conversion(source, tmp_path / "half", rows="float16"))
+    convert(Conversion(source, tmp_path / "half", feature_dtype="float16"))
     assert_holds(open_graph(tmp_path / "half"), arrays | {"features": arrays["features"].astype(np.float16)})
     arrays["features"][4, 2] = 1e6
     source = str(save(arrays, tmp_path / "big.npz"))
     with pytest.raises(DataError, match=r"value 1000000.0 at row 4, column 2 is beyond float16's 65,504"):
-        convert(Conversion(source, tmp_path / "b", rows="float16"))
+        convert(Conversion(source, tmp_path / "b", feature_dtype="float16"))
     source = str(save(make_arrays(1, sparse=True), tmp_path / "sparse.npz"))
     with pytest.raises(DataError, match="sparse features stay float32"):
-        convert(Conversion(source, tmp_path / "b", rows="float16"))
-    with pytest.raises(DataError, match="--rows int4: give float32, float16, bfloat16, int8 or int8-columns"):
-        convert(Conversion(source, tmp_path / "b", rows="int4"))
+        convert(Conversion(source, tmp_path / "b", feature_dtype="float16"))
+    with pytest.raises(
+        DataError, match="--feature-dtype int4: give float32, float16, bfloat16, int8 or int8-columns"
+    ):
+        convert(Conversion(source, tmp_path / "b", feature_dtype="int4"))
     assert _left(tmp_path) == ["a.npz", "big.npz", "half", "sparse.npz"]
 
 
@@ -130,7 +132,7 @@ def test_damaged_source(tmp_path):
 def test_source_may_be_the_destination(tmp_path):
     arrays = make_arrays(4)
     save(arrays, tmp_path / "a")
-    convert(Conversion(str(tmp_path / "a"), tmp_path / "a", rows="float16", force=True))
+    convert(Conversion(str(tmp_path / "a"), tmp_path / "a", feature_dtype="float16", force=True))
     assert_holds(
         open_graph(tmp_path / "a", check=True), arrays | {"features": arrays["features"].astype(np.float16)}
     )
@@ -168,7 +170,7 @@ def test_memory_stays_below_the_printed_bound(tmp_path):
         (str(tmp_path / "b.npz"), "c"),
     ]:
         tracemalloc.start()
-        convert(Conversion(source, tmp_path / destination, rows="float16"))
+        convert(Conversion(source, tmp_path / destination, feature_dtype="float16"))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < memory_bound(source)
@@ -268,12 +270,14 @@ def test_commands(tmp_path):
     result = run.invoke(data_app, ["generate", "tiny,seed=4", folder])
     assert result.exit_code == 0, result.output
     assert result.output.startswith("memory: at most")
-    result = run.invoke(data_app, ["convert", folder, file, "--rows", "float16", "--normalize", "standard"])
+    result = run.invoke(
+        data_app, ["convert", folder, file, "--feature-dtype", "float16", "--normalize", "standard"]
+    )
     assert result.exit_code == 0, result.output
     assert run.invoke(data_app, ["info", "--check", folder]).exit_code == 0
     assert open_graph(file).features.values.dtype == np.float16
     for option, value, choices in (
-        ("--rows", "int4", "float32, float16, bfloat16, int8 or int8-columns"),
+        ("--feature-dtype", "int4", "float32, float16, bfloat16, int8 or int8-columns"),
         ("--normalize", "foo", f"{', '.join(NORMALIZERS[:-1])} or {NORMALIZERS[-1]}"),
     ):
         wrong = run.invoke(data_app, ["convert", folder, str(tmp_path / "b"), option, value])

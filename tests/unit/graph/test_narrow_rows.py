@@ -165,7 +165,7 @@ def rows_of(graph: Graph) -> np.ndarray:
 def test_files_keep_codes_and_scales(name: str, tmp_path: Path) -> None:
     graph = random_graph(vertices=60, features=5)
     whole, folder, back = tmp_path / "a.npz", tmp_path / "b", tmp_path / "c.npz"
-    convert(Conversion(stored(graph, tmp_path), whole, rows=name))
+    convert(Conversion(stored(graph, tmp_path), whole, feature_dtype=name))
     convert(Conversion(str(whole), folder))
     convert(Conversion(str(folder), back))
     assert whole.read_bytes() == back.read_bytes()
@@ -176,7 +176,7 @@ def test_files_keep_codes_and_scales(name: str, tmp_path: Path) -> None:
         assert opened.features.row_format.name == name
         assert (rows_of(opened) == wanted).all()
     # In another format again: the numbers are those that were kept.
-    convert(Conversion(str(folder), tmp_path / "d.npz", rows="float32"))
+    convert(Conversion(str(folder), tmp_path / "d.npz", feature_dtype="float32"))
     assert (open_graph(tmp_path / "d.npz").features.values == wanted).all()
 
 
@@ -185,17 +185,17 @@ def test_a_file_has_the_codes_of_its_seed(tmp_path: Path) -> None:
     source = stored(graph, tmp_path)
     for seed in (0, 8):
         path = tmp_path / f"{seed}.npz"
-        convert(Conversion(source, path, rows="int8", rounding="stochastic", seed=seed))
+        convert(Conversion(source, path, feature_dtype="int8", rounding="stochastic", seed=seed))
         wanted = quantize_graph(graph, "int8", seed).features.all_rows.codes  # type: ignore[attr-defined]
         assert (open_graph(path).features.all_rows.codes == wanted).all()  # type: ignore[attr-defined]
     with pytest.raises(DataError, match="--seed is for --rounding stochastic"):
-        convert(Conversion(source, tmp_path / "c.npz", rows="int8", seed=3))
+        convert(Conversion(source, tmp_path / "c.npz", feature_dtype="int8", seed=3))
 
 
 @pytest.mark.parametrize("name", NARROW)
 def test_an_order_of_vertices_keeps_the_format(name: str, tmp_path: Path) -> None:
     graph = random_graph(vertices=60, features=5)
-    convert(Conversion(stored(graph, tmp_path), tmp_path / "a.npz", rows=name))
+    convert(Conversion(stored(graph, tmp_path), tmp_path / "a.npz", feature_dtype=name))
     convert(Conversion(str(tmp_path / "a.npz"), tmp_path / "b.npz", order="degree"))
     opened = open_graph(tmp_path / "b.npz")
     assert opened.features.row_format.name == name
@@ -206,7 +206,7 @@ def test_an_order_of_vertices_keeps_the_format(name: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", CODES)
 def test_features_are_scaled_before_they_are_rounded(name: str, tmp_path: Path) -> None:
     graph = random_graph(vertices=60, features=5)
-    convert(Conversion(stored(graph, tmp_path), tmp_path / "a.npz", rows=name, normalize="length"))
+    convert(Conversion(stored(graph, tmp_path), tmp_path / "a.npz", feature_dtype=name, normalize="length"))
     rows = rows_of(open_graph(tmp_path / "a.npz"))
     assert np.allclose((rows**2).sum(1), 1, atol=0.03)
 
@@ -247,7 +247,9 @@ def test_rows_in_files_are_rounded_on_the_way_to_the_same(tmp_path: Path) -> Non
 )
 def test_wrong_scales_are_named(arrays: dict[str, np.ndarray], message: str, tmp_path: Path) -> None:
     convert(
-        Conversion(stored(random_graph(vertices=60, features=5), tmp_path), tmp_path / "a.npz", rows="int8")
+        Conversion(
+            stored(random_graph(vertices=60, features=5), tmp_path), tmp_path / "a.npz", feature_dtype="int8"
+        )
     )
     with np.load(tmp_path / "a.npz") as held:
         kept = {key: held[key] for key in held if key != "row_scales"}

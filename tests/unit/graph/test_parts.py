@@ -420,7 +420,7 @@ def test_parts_have_no_more_vertices_than_they_may(tmp_path):
     arrays |= {"indptr": np.array([0, *[119] * 120]), "indices": np.arange(1, 120, dtype=np.int32)}
     source = save(arrays, tmp_path / "hub.npz")
     words = ["partition", "--data", str(source), "--parts", "2", "--method", "volume"]
-    words += ["--most-vertices", "70", "-o", str(tmp_path / "parts")]
+    words += ["--max-vertices", "70", "-o", str(tmp_path / "parts")]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     assert "more non-zeros than the 5.0% over the mean that are allowed: parts have at most 70" in " ".join(

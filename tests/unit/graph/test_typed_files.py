@@ -358,7 +358,7 @@ def test_dense_features_of_each_type_get_the_format_and_the_scale(tmp_path):
     arrays = make_typed(4) | {"features:field": np.ones((1, 2), np.float32)}
     arrays["features:field"] = np.ones((int(np.diff(arrays["type_starts"])[2]), 2), np.float32)
     source = save(arrays, tmp_path / "a.npz")
-    convert(Conversion(str(source), tmp_path / "b", rows="int8", normalize="length"))
+    convert(Conversion(str(source), tmp_path / "b", feature_dtype="int8", normalize="length"))
     graph = open_graph(tmp_path / "b")
     facts = {each["name"]: each["features"] for each in summarize_graph(graph)["vertex_types"]}
     assert facts["paper"]["dtype"] == facts["field"]["dtype"] == "int8"

@@ -123,7 +123,7 @@ def test_tables_of_infer(shop: Path) -> None:
     assert [float(row[2]) for row in rows[1:]] == pytest.approx(np.load(shop / "s.npy").tolist())
     assert "no such file" in refused("infer", "runs/links", "--links", "q.csv", "-o", "t.csv", cwd=shop)
     run_here("run", *given, "--name", "items", cwd=shop)
-    run_here("infer", "runs/items", "-o", "classes.csv", "--what", "classes", cwd=shop)
+    run_here("infer", "runs/items", "-o", "classes.csv", "--output-kind", "classes", cwd=shop)
     rows = list(csv.reader((shop / "classes.csv").read_text().splitlines()))
     shutil.copytree(shop / "d", shop / "unsplit")
     np.save(shop / "unsplit" / "val_mask.npy", np.zeros(CUSTOMERS + ITEMS, np.bool_))

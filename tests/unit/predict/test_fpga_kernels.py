@@ -119,8 +119,8 @@ def test_kernels_of_a_design_are_advised_to_take_fewer_bits_but_not_to_keep_rows
         )
         steps = replace(work(), hit_rate=lambda part: min(1.0, 5 * part))
         changes = [each.change for each in advise(machine, steps, predict(machine, steps), max_changes=99)]
-        assert "features in 16 bits (data.rows=float16)" in changes
-        assert "features in 8 bits (data.rows=int8)" in changes
+        assert "features in 16 bits (data.feature_dtype=float16)" in changes
+        assert "features in 8 bits (data.feature_dtype=int8)" in changes
         assert any("data.cache" in change for change in changes) == (design is None)
         assert "links twice as fast" in changes
 

@@ -33,7 +33,7 @@ WORK = Workload(vertices=(1000, 200, 50), edges=(2000, 500), features=(10, 20, 5
 
 def configured(rows: str) -> TrainingWorkload:
     config = build_config(
-        {"data": {"source": "synthetic:products-s", "rows": rows}, "model": {"kind": "graphsage"}}
+        {"data": {"source": "synthetic:products-s", "feature_dtype": rows}, "model": {"kind": "graphsage"}}
     )
     return expected_workload(config, generated_sizes("synthetic:products-s"))
 
@@ -73,7 +73,7 @@ def test_where_the_link_bounds_int8_moves_the_split_and_the_epoch_back() -> None
     assert sum(narrow.assignment.split[1:]) > 1.3 * sum(wide.assignment.split[1:])
     assert narrow.epoch_s < 0.8 * wide.epoch_s
     changes = [each.change for each in advise(platform, configured("stored"), wide, max_changes=9)]
-    assert "features in 8 bits (data.rows=int8)" in changes
+    assert "features in 8 bits (data.feature_dtype=int8)" in changes
     found = [each.change for each in advise(platform, configured("int8"), narrow, max_changes=9)]
     assert not any("bits" in change for change in found)
 
@@ -88,12 +88,12 @@ def test_kernels_of_a_known_design_are_sent_codes_unless_columns_have_scales() -
 
 
 def test_auto_takes_the_least_rounding_that_is_about_as_fast_as_any() -> None:
-    config = build_config({"data": {"source": "synthetic:products-s", "rows": "auto"}})
+    config = build_config({"data": {"source": "synthetic:products-s", "feature_dtype": "auto"}})
     stored = configured("stored")
     choice = choose_rows(config, slow_links(), stored)
     assert choice.rows == "int8"
     assert choice.training.at(5).dense_row_bytes == 104
-    assert choice.reason.startswith("data.rows=auto takes int8: ")
+    assert choice.reason.startswith("data.feature_dtype=auto takes int8: ")
     for wide, half, byte, rows in (
         (10, 9.8, 9.75, "stored"),
         (10, 7, 6.9, "float16"),
@@ -111,13 +111,14 @@ def test_auto_takes_the_least_rounding_that_is_about_as_fast_as_any() -> None:
 
 def test_auto_leaves_rows_alone_where_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hyrt.predict.calibrate.store.usable_calibration", lambda: (None, ""))
-    config = build_config({"data": {"rows": "auto"}, "devices": ["cpu"]})
+    config = build_config({"data": {"feature_dtype": "auto"}, "devices": ["cpu"]})
     prepared = PreparedRun(config, random_graph(vertices=60, features=6))
     resolved, same, said = resolve_rows(config, prepared)
-    assert resolved.data.rows == "stored"
+    assert resolved.data.feature_dtype == "stored"
     assert same is prepared
     assert said == (
-        "data.rows=auto leaves the rows as they are: this machine is not calibrated: run `hyrt calibrate`"
+        "data.feature_dtype=auto leaves the rows as they are: this machine is not "
+        "calibrated: run `hyrt calibrate`"
     )
 
 
@@ -129,8 +130,8 @@ def test_advice_says_which_part_of_the_bytes_is_left() -> None:
         each.change: each.moved_ratio
         for each in advise(platform, work, predict(platform, work), max_changes=99)
     }
-    assert moved["features in 8 bits (data.rows=int8)"] == pytest.approx(0.26)
-    assert moved["features in 16 bits (data.rows=float16)"] == pytest.approx(0.5)
+    assert moved["features in 8 bits (data.feature_dtype=int8)"] == pytest.approx(0.26)
+    assert moved["features in 16 bits (data.feature_dtype=float16)"] == pytest.approx(0.5)
     assert moved["links twice as fast"] == 1
     assert work.hit_rate is not None
     assert moved["30% of the rows kept on each accelerator (data.cache=30%)"] == pytest.approx(
@@ -168,7 +169,7 @@ def test_sizes_of_open_graphs_and_of_files_agree(tmp_path: Path) -> None:
         found = graph_sizes(quantize_graph(graph, rows), targets)
         assert (found.row_bytes, found.value_bytes) == (row_bytes, 4)
         assert with_row_format(graph_sizes(graph, targets), rows).row_bytes == row_bytes
-        convert(Conversion(str(tmp_path / "a.npz"), tmp_path / rows, rows=rows))
+        convert(Conversion(str(tmp_path / "a.npz"), tmp_path / rows, feature_dtype=rows))
         stored = read_dataset_sizes(str(tmp_path / rows), 0, "none")
         more = 4 * 6 / 60 if rows == "int8-columns" else 0
         assert stored.row_bytes == pytest.approx(row_bytes + more)

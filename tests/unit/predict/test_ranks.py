@@ -90,7 +90,7 @@ def test_cached_rows_do_not_travel_and_rounded_ones_take_half() -> None:
 
 @pytest.mark.parametrize(("wire", "part"), [("float32", 1.0), ("bfloat16", 0.5)])
 def test_the_wire_rounds_dense_rows(wire: str, part: float) -> None:
-    config = build_config({"distributed": {"wire": wire}})
+    config = build_config({"distributed": {"comm_dtype": wire}})
     assert wire_fraction(config, GRAPH) == part
     assert wire_fraction(config, graph_of_sparse(sparse=True)) == 1.0
 

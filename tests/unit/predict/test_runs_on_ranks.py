@@ -162,7 +162,7 @@ def test_less_of_the_rows_travels_where_they_are_kept_or_rounded(
 ) -> None:
     plain, rounded, kept = (
         predicted(run_of(parts, distributed=given)).stages_s["load"]
-        for given in ({}, {"wire": "float16"}, {"cache": "100%"})
+        for given in ({}, {"comm_dtype": "float16"}, {"cache": "100%"})
     )
     assert rounded == pytest.approx(plain / 2, rel=0.02)
     assert kept < 0.02 * plain

@@ -139,7 +139,7 @@ def expected(data: Path, *settings: str) -> RunPrediction:
         ["devices=[opencl, cpu]", "split=[1000, 24]"],
         ["devices=[cpu, opencl]", "balance.predict=false"],
         ["runtime.sample_threads=1", "runtime.load_threads=1", "runtime.train_threads=1"],
-        ["runtime.depth=1"],
+        ["runtime.max_in_flight_steps=1"],
         ["sampler.kind=saint", "sampler.roots=50", "model.kind=gin"],
         ["sampler.kind=saint", "sampler.roots=50", "sampler.units=5", "devices=[opencl, cpu]"],
     ],

@@ -208,7 +208,10 @@ def test_a_whole_typed_graph_has_one_step_of_all_of_it() -> None:
     ("sections", "words"),
     [
         ({"sampler": {"kind": "labor"}}, "sampler.kind=labor does not know the relations"),
-        ({"data": {"source": SOURCE, "rows": "float16"}}, "data.rows=float16: the rows of a typed graph are"),
+        (
+            {"data": {"source": SOURCE, "feature_dtype": "float16"}},
+            "data.feature_dtype=float16: the rows of a typed graph are",
+        ),
     ],
 )
 def test_settings_for_other_graphs_are_refused(sections: dict[str, Any], words: str) -> None:
@@ -230,7 +233,7 @@ def test_predictions_of_typed_graphs_are_printed(tmp_path: Path, capsys: pytest.
     assert facts["epoch_s"] > 0
     assert facts["iterations"] == -(-629_571 // 1024)
     assert "ogbn-mag has log-normal degrees" in " ".join(facts["assumptions"])
-    assert not any("data.rows" in line["change"] for line in facts["advice"])
+    assert not any("data.feature_dtype" in line["change"] for line in facts["advice"])
     for words, given in (
         ("does not tell apart: choose a kind for typed graphs, such as rgcn", ("ogbn-mag", "gcn")),
         ("model.kind=rgcn is for typed graphs, and ogbn-arxiv has vertices", ("ogbn-arxiv", "rgcn")),

@@ -285,7 +285,9 @@ def test_classes_keep_their_names_and_numbers(tmp_path: Path, capsys: pytest.Cap
     found = accuracy(run, folder, other, capsys)
     assert found["test"]["accuracy"] == pytest.approx(right[test & (labels != 0)].mean())
     for name, what in (("one.csv", data), ("two.csv", other)):
-        run_here("infer", folder, "-o", tmp_path / name, "--data", what, "--what", "classes", cwd=tmp_path)
+        run_here(
+            "infer", folder, "-o", tmp_path / name, "--data", what, "--output-kind", "classes", cwd=tmp_path
+        )
     assert (tmp_path / "one.csv").read_text() == (tmp_path / "two.csv").read_text()
     # The same classes in another order.
     turned = write(renamed, tmp_path / "c", classes=["bee", "cat", "ant"])
@@ -356,7 +358,7 @@ def test_one_vertex_is_scored(tmp_path: Path, kind: str) -> None:
 def test_rounded_features_keep_the_scales_of_the_training(tmp_path: Path, rows: str) -> None:
     data = write(ARRAYS, tmp_path / "a")
     folder = tmp_path / "run"
-    wanted = train(data, folder, data={"normalize": "standard", "rows": rows}).scores()
+    wanted = train(data, folder, data={"normalize": "standard", "feature_dtype": rows}).scores()
     other = larger(ARRAYS)
     other["features"][V:] = 3 * other["features"][:40]
     found = hyrt.load_run(folder, graph=write(other, tmp_path / "b")).scores()

@@ -201,8 +201,12 @@ def test_what_does_not_go_together_is_refused() -> None:
     featured = replace(GRAPH, topology=replace(GRAPH.topology, edge_features=rows))
     with pytest.raises(DataError, match=r"'edge_features': no layer .* your own that read edge\.data, or"):
         run(featured)
-    rounded = build_config({"data": {"source": "synthetic:typed,vertices=400,edges=2000", "rows": "float16"}})
-    with pytest.raises(ConfigError, match=r"data\.rows=float16: the rows of a typed graph are read as they"):
+    rounded = build_config(
+        {"data": {"source": "synthetic:typed,vertices=400,edges=2000", "feature_dtype": "float16"}}
+    )
+    with pytest.raises(
+        ConfigError, match=r"data\.feature_dtype=float16: the rows of a typed graph are read as they"
+    ):
         opened_graph(rounded)
     with pytest.raises(
         UnsupportedModelError, match="null:0 takes rows of one type of vertices, and small has 3"

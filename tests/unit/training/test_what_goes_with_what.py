@@ -439,12 +439,14 @@ def typed_checkpoints(found: Cell) -> None:
     command(found, "run", "--resume", "runs/r", "train.epochs=2", "--quiet")
 
 
-@cell("typed", "`data.rows` other than `stored`", ON)
+@cell("typed", "`data.feature_dtype` other than `stored`", ON)
 def typed_rows(found: Cell) -> None:
     source = "synthetic:typed,vertices=400,edges=2000"
     for rows in ("float16", "bfloat16", "int8"):
-        with pytest.raises(HyrtError, match=f"data.rows={rows}: the rows of a typed graph are read as they"):
-            opened_graph(build_config({"data": {"source": source, "rows": rows}}))
+        with pytest.raises(
+            HyrtError, match=f"data.feature_dtype={rows}: the rows of a typed graph are read as they"
+        ):
+            opened_graph(build_config({"data": {"source": source, "feature_dtype": rows}}))
         found.refusals += 1
 
 
