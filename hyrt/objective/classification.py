@@ -25,20 +25,15 @@ from hyrt.objective.validation import check_labels, check_scores
 class Classification(Objective):
     """Softmax cross entropy; the class with the highest score is the prediction.
 
-    Parameters
-    ----------
-    class_weights
-        `balanced` weights a class by the inverse of its share of the training targets. A list has one weight
-        per class, scaled to mean 1 over the training targets.
-    label_smoothing
-        Fraction e of each label that is distributed over all C classes: the loss is (1 - e) times the cross
-        entropy of the label plus e / C times the cross entropy of every class (Szegedy et al., CVPR 2016). A
-        class weight multiplies the whole loss of its targets.
+    `class_weights`: `balanced` weights a class by the inverse of its share of the training targets; a list
+    has one weight per class and is scaled to mean 1 over the training targets. A class weight multiplies the
+    whole loss of its targets.
 
-    Raises
-    ------
-    ValueError
-        If the class weights are invalid, or the label smoothing is not in [0, 1).
+    `label_smoothing`: the fraction e of each label that is distributed over all C classes. The loss is (1 -
+    e) times the cross entropy of the label plus e / C times the cross entropy of every class (Szegedy et al.,
+    CVPR 2016).
+
+    Raises ValueError for invalid class weights, or if the label smoothing is not in [0, 1).
     """
 
     name = "classification"

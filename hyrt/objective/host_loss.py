@@ -1,5 +1,5 @@
-"""Loss and gradient of an objective, computed on the host for devices that only have the scores; and the
-trial of an objective before training.
+"""Loss and gradient on the host, for devices that only compute scores; and the trial of an objective before
+training.
 """
 
 from __future__ import annotations
@@ -22,12 +22,10 @@ from hyrt.objective.validation import check_loss, check_names, check_numbers, ob
 
 @dataclass(frozen=True, slots=True)
 class HostLoss:
-    """Loss sum, counts and gradient of a mini-batch's targets."""
+    """Weighted loss sum, counts and gradient of a mini-batch's targets."""
 
     loss_sum: float
-    """Sum of the weighted losses."""
     counts: dict[str, float]
-    """Counts, with the keys `Objective.counts`."""
     gradient: NDArray[np.float32]
     """[n, C] float32 gradient of the loss sum with respect to the scores."""
 
@@ -42,7 +40,7 @@ def compute_host_loss(
     Parameters
     ----------
     objective
-        The objective of the run.
+        Objective of the run.
     scores
         [n, C] float32.
     labels
@@ -64,10 +62,7 @@ def compute_host_loss(
 def compute_host_counts(objective: Objective, scores: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
     """Return the counts of an objective as Python numbers.
 
-    Raises
-    ------
-    ConfigError
-        If the objective fails or returns other values than numbers; with the objective.
+    Raises ConfigError, naming the objective, if it fails or returns other values than numbers.
     """
     with OBJECTIVES.wrap_errors(objective.name, "count"):
         counts = objective.count(scores, labels)
@@ -83,26 +78,15 @@ def counts_to_numbers(counts: Mapping[str, int | torch.Tensor]) -> dict[str, flo
 
 # Relative tolerance: a mean instead of a sum differs by a factor of two, rounding by much less.
 _TOLERANCE = 1e-3
-# Limit on half of the targets; the scores need targets x classes memory several times over.
+# Limit on half of the placeholder targets: memory is several times targets x classes.
 _MAX_HALF_TARGETS = 1024
 
 
 def check_objective(objective: Objective, metric: str, num_outputs: int) -> None:
     """Compute the loss, counts and metrics of an objective on a few placeholder targets.
 
-    Parameters
-    ----------
-    objective
-        The objective under test.
-    metric
-        Name of the metric that selects the best epoch.
-    num_outputs
-        Number of classes, flags or regression values of the dataset.
-
-    Raises
-    ------
-    ConfigError
-        With the objective, the distribution that declares it, and the problem.
+    `num_outputs` is the number of classes, flags or regression values of the dataset; `metric` selects the
+    best epoch. Raises ConfigError with the objective, the distribution that declares it, and the problem.
     """
     name = objective.name
     check_names(objective)

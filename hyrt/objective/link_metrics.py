@@ -1,6 +1,4 @@
-"""Evaluation of link prediction: queries with candidates, ranks, ROC AUC, average precision, MRR, Hits@k and
-cross entropy.
-"""
+"""Evaluation of link prediction: ranks, ROC AUC, average precision, MRR, Hits@k and cross entropy."""
 
 from __future__ import annotations
 
@@ -20,26 +18,29 @@ from hyrt.objective.metrics import average_precision, binary_cross_entropy, roc_
 
 @dataclass(frozen=True, slots=True)
 class LinkQueries:
-    """Positive and negative pairs of an evaluation, as row numbers of the embeddings."""
+    """Positive and negative pairs of an evaluation, as row numbers of the embeddings.
+
+    If all rows are candidates (`candidates` is None), `known_edges` and `ends` are set.
+    """
 
     links: NDArray[np.int64]
-    """[m, 2] rows of the sources and the destinations of links."""
+    """[m, 2] rows of the sources and destinations of the links."""
     negatives: NDArray[np.int64]
     """[n, 2] rows of negative pairs."""
     candidates: NDArray[np.int64] | None
-    """[m, 2, K] rows that replace the source or the destination, -1 for none. None: rank against all rows of
-    `ends` that do not make a known edge.
+    """[m, 2, K] rows that replace the source or the destination, -1 for unused entries. None ranks each link
+    against all rows of `ends` that do not form a known edge.
     """
     known_edges: Topology | None = None
-    """Known edges, with all rows as vertices in the same order; set if all rows are candidates."""
+    """Known edges; the vertices are the rows, in the same order."""
     ends: LinkEndpoints | None = None
-    """Vertices that are candidates; set if all are."""
+    """Ranges of the rows that may be a source or a destination."""
 
     __repr__ = short_repr
 
 
 Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""See `hyrt.objective.link_prediction.Decoder.score`."""
+"""Score function of pairs; see `hyrt.objective.link_prediction.Decoder.score`."""
 
 # Maximum number of elements in one batch of gathered rows or scores.
 _MAX_ELEMENTS = 1 << 23
@@ -58,26 +59,11 @@ def score_pairs(rows: torch.Tensor, pairs: NDArray[np.int64], score: Score) -> N
 def rank_links(
     rows: torch.Tensor, queries: LinkQueries, link_scores: NDArray[np.float32], score: Score
 ) -> NDArray[np.float64]:
-    """Return the rank of each link among other sources, and among other destinations.
+    """Return the rank of each link among other sources and among other destinations, [m, 2] float64.
 
-    The rank is 1 plus the number of candidates with a higher score; equal scores count half, so that a
-    constant score gets the mean rank instead of the best. It is NaN if the score of the link or of a
-    candidate is NaN.
-
-    Parameters
-    ----------
-    rows
-        [V, C] float32.
-    queries
-        The links and their candidates.
-    link_scores
-        [m] scores of the links.
-    score
-        Score function of pairs of rows.
-
-    Returns
-    -------
-    [m, 2] float64.
+    The rank is 1 plus the number of candidates with a higher score. Equal scores count half, so that a
+    constant score gets the mean rank instead of the best. A rank is NaN if the score of the link or of a
+    candidate is NaN. `rows` is [V, C] float32; `link_scores` is [m].
     """
     ranks = np.empty((len(queries.links), 2))
     row_elements = (
@@ -115,7 +101,9 @@ def _candidate_scores(fixed: torch.Tensor, candidates: torch.Tensor, end: int, s
 
 
 def _known_neighbors(known: Topology, links: NDArray[np.int64], end: int, num: int) -> NDArray[np.bool_]:
-    """Return [b, V]: vertices that form a known edge in place of end `end`, and both ends themselves."""
+    """Return the [b, V] mask of vertices that form a known edge in place of end `end`, and of both ends
+    themselves.
+    """
     edges = known.transposed if end else known
     out = np.zeros((len(links), num), np.bool_)
     for i, fixed in enumerate(links[:, 1 - end]):
@@ -130,22 +118,11 @@ HITS = (1, 10, 50)
 
 
 def link_metrics(rows: NDArray[Any], queries: LinkQueries, score: Score) -> dict[str, float]:
-    """Return all metrics of a split.
+    """Return all metrics of a split from [V, C] float32 rows.
 
-    Parameters
-    ----------
-    rows
-        [V, C] float32.
-    queries
-        Positive and negative pairs, as indices of `rows`.
-    score
-        Score function of pairs of rows.
-
-    Returns
-    -------
-    `roc_auc` and `average_precision` of links against negative pairs; `mrr` (mean of 1 / rank) and `hits@k`
-    (fraction of ranks up to k), over both ends of each link; `loss`, the mean binary cross entropy of links
-    and negative pairs. A metric is NaN if a score is NaN, or if it has no pairs to compare links with.
+    `roc_auc` and `average_precision` compare links with negative pairs. `mrr` (mean of 1 / rank) and `hits@k`
+    (fraction of ranks up to k) cover both ends of each link. `loss` is the mean binary cross entropy of links
+    and negative pairs. A metric is NaN if a score is NaN, or if there are no pairs to compare links with.
     """
     values = torch.from_numpy(np.asarray(rows, np.float32))
     with torch.no_grad():

@@ -1,6 +1,8 @@
-"""Link prediction objective: binary cross entropy or a ranking loss over vertex pairs, which a decoder scores
-from one row per vertex. Terms that depend on one vertex only are already in its row
-(`hyrt.nn.link_gnn`), so a decoder has no weights and costs little per pair.
+"""Link prediction objective: binary cross entropy or a ranking loss over pairs of vertices, which a decoder
+scores.
+
+Terms that depend on one vertex only are already in its row (`hyrt.nn.link_gnn`), so a decoder has no weights
+and costs little per pair.
 """
 
 from __future__ import annotations
@@ -20,10 +22,7 @@ from hyrt.objective.objective import Objective
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """Score function of vertex pairs.
-
-    D is the width of an embedding, C the width of the decoder's input rows.
-    """
+    """Score function of vertex pairs, for embeddings of width D and decoder input rows of width C."""
 
     columns: Callable[[int], int]
     """Return C for a given D."""
@@ -74,23 +73,15 @@ _LOSSES = ("bce", "ranking")
 
 
 class LinkPrediction(Objective):
-    """Each target is a link with K negative pairs; a decoder scores pairs of the model's output rows.
+    """Link prediction: each target is a link with K negative pairs; a decoder scores pairs of the model's
+    output rows.
 
     The labels of a mini-batch are [n, 1 + K, 2] int64: per link, the rows of its source and destination,
     followed by the rows of K negative pairs. The scores are [vertices, C] rows.
 
-    Parameters
-    ----------
-    decoder
-        Name of a decoder in `hyrt.objective.link_prediction.DECODERS`.
-    loss
-        `bce`: mean binary cross entropy of a link and its K negative pairs. `ranking`: mean of log(1 +
-        exp(negative - link)) over its K negative pairs (Rendle et al., UAI 2009).
-
-    Raises
-    ------
-    ValueError
-        If the decoder or the loss is unknown.
+    `decoder` is a name in `DECODERS`. `loss` is `bce`, the mean binary cross entropy of a link and its K
+    negative pairs, or `ranking`, the mean of log(1 + exp(negative - link)) over its K negative pairs (Rendle
+    et al., UAI 2009). Raises ValueError if the decoder or the loss is unknown.
     """
 
     name = "links"
@@ -105,7 +96,6 @@ class LinkPrediction(Objective):
         if loss not in _LOSSES:
             raise ValueError(f"loss is {loss!r}: give bce or ranking")
         self.decoder = DECODERS[decoder]
-        """Score function of pairs."""
         self._loss = loss
 
     def loss_sum(
@@ -136,7 +126,6 @@ class LinkPrediction(Objective):
 
     def _scores(self, rows: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the [n, 1 + K] scores of pairs of rows."""
-        # The gradient of an embedding lookup is summed in a fixed order on every device; that of indexing is
-        # not.
+        # On every device, embedding sums gradients in a fixed order; indexing does not.
         look_up = torch.nn.functional.embedding
         return self.decoder.score(look_up(labels[..., 0], rows), look_up(labels[..., 1], rows))

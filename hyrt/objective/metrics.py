@@ -23,7 +23,7 @@ _ROWS_AT_ONCE = 16384
 
 
 def accuracy(scores: Array, labels: Array) -> float:
-    """Return the fraction of rows whose highest score is at the label; the first one wins a tie."""
+    """Return the fraction of rows whose highest score is at the label; the first of equal scores counts."""
     check_scores(scores, labels, "classes")
     if not len(labels) or np.isnan(scores).any():
         return float("nan")
@@ -49,12 +49,7 @@ def macro_f1(scores: Array, labels: Array) -> float:
 def confusion_matrix(scores: Array, labels: Array) -> NDArray[np.int64]:
     """Return [C, C] counts: entry (i, j) is the number of rows with label i and their highest score at j.
 
-    Parameters
-    ----------
-    scores
-        [n, C]; the first of equal scores counts.
-    labels
-        [n] integers in 0..C-1, or -1 for unknown. Rows with an unknown label or a NaN score are not counted.
+    The first of equal scores counts. Rows with an unknown label (-1) or a NaN score are not counted.
     """
     classes = scores.shape[1]
     known = (labels >= 0) & ~np.isnan(scores).any(1)
@@ -83,19 +78,8 @@ def log_odds(scores: Array) -> NDArray[np.float64]:
 def roc_auc(scores: Array, labels: Array) -> float:
     """Return the probability that a row of class 1 scores above a row of class 0; ties count half.
 
-    Exact: the area under the ROC curve from the Mann-Whitney statistic, counted in integers.
-
-    Parameters
-    ----------
-    scores
-        [n] float, higher for class 1. The result is NaN if any score is NaN.
-    labels
-        [n] integer; both 0 and 1 must occur.
-
-    Raises
-    ------
-    ValueError
-        If the labels are not exactly the classes 0 and 1.
+    Computed exactly as the area under the ROC curve, from the Mann-Whitney statistic in integers. NaN if any
+    of the [n] scores is NaN. Raises ValueError unless the [n] integer labels are exactly the classes 0 and 1.
     """
     classes = np.unique(labels)
     if not np.array_equal(classes, (0, 1)):
@@ -142,12 +126,8 @@ def classification_metrics(scores: Array, labels: Array) -> dict[str, float]:
 
 
 def check_weights(weights: Any) -> None:
-    """Check that class weights are `none`, `balanced`, or non-negative numbers that are not all 0.
-
-    Raises
-    ------
-    ValueError
-        If the weights are invalid.
+    """Raise ValueError unless class weights are `none`, `balanced`, or non-negative numbers that are not all
+    0.
     """
     if isinstance(weights, str):
         if weights not in ("none", "balanced"):
@@ -166,14 +146,9 @@ def check_weights(weights: Any) -> None:
 
 
 def scale_class_weights(weights: Array, labels: Array) -> NDArray[np.float32]:
-    """Return the [C] float32 class weights of the loss: the given weights, scaled to mean 1 over the targets.
+    """Scale class weights [C] to mean 1 over the targets, so that the loss of all targets is a weighted mean.
 
-    With this scale, the loss of all targets is a weighted mean.
-
-    Raises
-    ------
-    ConfigError
-        If every target has weight 0.
+    Returns float32. Raises ConfigError if every target has weight 0.
     """
     mean = float(np.mean(weights[labels])) if len(labels) else 1.0
     if not mean:
@@ -199,9 +174,7 @@ def f1_from_counts(hits: float, wrong: float, missed: float) -> float:
 
 
 def micro_f1(counts: Mapping[str, float]) -> float:
-    """Return the F1 over all labels of all targets, from the counts `hits`, `wrong` and
-    `missed`.
-    """
+    """Return the F1 over all labels of all targets, from the counts `hits`, `wrong` and `missed`."""
     return f1_from_counts(counts.get("hits", 0), counts.get("wrong", 0), counts.get("missed", 0))
 
 
@@ -226,12 +199,7 @@ def f1_scores(scores: Array, labels: Array) -> tuple[float, float]:
 def average_precision(scores: Array, labels: Array) -> float:
     """Return the sum of precision times recall gain over all distinct scores, in descending order.
 
-    Parameters
-    ----------
-    scores
-        [n] float. The result is NaN if any score is NaN.
-    labels
-        [n] integer, 0 or 1. The result is NaN if no label is 1.
+    NaN if any of the [n] scores is NaN, or if no label is 1.
     """
     positives = int(np.count_nonzero(labels == 1))
     if not positives or np.isnan(scores).any():
@@ -245,7 +213,7 @@ def average_precision(scores: Array, labels: Array) -> float:
 
 
 def binary_cross_entropy(scores: Array, labels: Array) -> float:
-    """Return the mean over known labels of -log(probability of the label, from the sigmoid), in nats.
+    """Return the mean of -log(sigmoid probability of the label) over known labels, in nats.
 
     An infinite score has loss 0 if it is right, and infinite loss if it is wrong.
     """
@@ -285,8 +253,7 @@ def multilabel_metrics(scores: Array, labels: Array) -> dict[str, float]:
 def r2_score(scores: Array, labels: Array) -> float:
     """Return R2 of one column, [n] float64: 1 - (sum of squared errors) / (sum of squared deviations).
 
-    NaN for fewer than two rows. If all labels are equal, the result is 1 if all scores equal them, otherwise
-    0.
+    NaN for fewer than two rows. If all labels are equal, R2 is 1 if all scores equal them, otherwise 0.
     """
     if len(labels) < 2:
         return float("nan")

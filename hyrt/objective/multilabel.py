@@ -23,16 +23,9 @@ class MultiLabel(Objective):
     A target's loss is the sum over its known labels, divided by the mean number of known labels per training
     target. Averaged over all targets, this is the mean over all known labels.
 
-    Parameters
-    ----------
-    class_weights
-        Weight of the loss where a label is 1: `balanced` is the number of negative training targets divided
-        by the number of positive ones; a list has one weight per label.
-
-    Raises
-    ------
-    ValueError
-        If the class weights are invalid.
+    `class_weights` weight the loss where a label is 1: `balanced` is the number of negative training targets
+    divided by the number of positive ones; a list has one weight per label. Raises ValueError if they are
+    invalid.
     """
 
     name = "multilabel"

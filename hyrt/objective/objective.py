@@ -1,6 +1,4 @@
-"""Objective protocol: loss and counts of a mini-batch, and metrics; and the registry of the objectives in the
-entry-point group `hyrt.objectives`.
-"""
+"""Base class of training objectives, and the registry of the entry-point group `hyrt.objectives`."""
 
 from __future__ import annotations
 
@@ -35,18 +33,15 @@ class Objective(ABC):
     """
 
     name: ClassVar[str]
-    """The name in the entry-point group."""
+    """Name in the entry-point group."""
     labels: ClassVar[TargetKind] = "classes"
     """Kind of the labels: `classes` ([n] int64), `flags` ([n, K] int8 of 0 and 1, -1 for unknown) or
-    `numbers` ([n, K] float32, NaN for unknown). `links` is reserved for `hyrt.objective`, which
-    does not use labels.
+    `numbers` ([n, K] float32, NaN for unknown). `links` is reserved for `hyrt.objective`.
     """
     counts: ClassVar[tuple[str, ...]] = ("targets",)
-    """Keys of the result of `count`. `targets`, the number of targets, is always one of the keys."""
+    """Keys of the result of `count`; they include `targets`, the number of targets."""
     metrics: ClassVar[tuple[str, ...]]
-    """Names of the metrics from `evaluate` that may select the best epoch (`train.metric`); `auto`
-    uses the first.
-    """
+    """Metrics from `evaluate` that may select the best epoch (`train.metric`); `auto` uses the first."""
     lowest_is_best: ClassVar[tuple[str, ...]] = ()
     """Metrics whose lowest value is best; for all other `metrics`, the highest is best."""
 
@@ -63,7 +58,7 @@ class Objective(ABC):
         scores
             [n, C] float32, the model output for the targets.
         labels
-            Labels of the targets; see the class attribute `labels`.
+            Labels of the targets, as the class attribute `labels` says.
         weights
             [n] float32; None if each weight is 1.
 
@@ -81,12 +76,12 @@ class Objective(ABC):
         scores
             [n, C] float32, without gradient.
         labels
-            Labels of the targets; see the class attribute `labels`.
+            Labels of the targets.
 
         Returns
         -------
-        Numbers, or scalar tensors on the device of `scores` (which avoid waiting for the device). Integers
-        are transferred exactly up to 2^31 - 1.
+        Numbers, or scalar tensors on the device of `scores` (to avoid waiting for the device). Integers are
+        transferred exactly up to 2^31 - 1.
         """
 
     @abstractmethod
@@ -102,7 +97,7 @@ class Objective(ABC):
         scores
             [n, C] float32.
         labels
-            Labels of the vertices; see the class attribute `labels`.
+            Labels of the vertices, as the class attribute `labels` says.
         """
 
     def fit_to_targets(self, labels: NDArray[Any], num_outputs: int) -> Self:
@@ -115,7 +110,7 @@ class Objective(ABC):
         Parameters
         ----------
         labels
-            Labels of all training targets; see the class attribute `labels`.
+            Labels of all training targets.
         num_outputs
             Number of classes, flags or regression values.
         """
@@ -138,7 +133,7 @@ class Objective(ABC):
 
     @property
     def is_plain_classification(self) -> bool:
-        """Return whether loss and counts are the built-in softmax cross entropy that kernel devices
+        """Return whether loss and counts are the softmax cross entropy that devices with own kernels
         implement.
         """
         return False
@@ -149,9 +144,9 @@ class Objective(ABC):
         Parameters
         ----------
         metric
-            Name of one of the `metrics`.
+            One of the `metrics`.
         labels
-            Labels of the validation vertices (see the class attribute `labels`); may be empty.
+            Labels of the validation vertices; may be empty.
         num_classes
             Number of classes of the dataset.
         """
@@ -197,7 +192,7 @@ DEFAULT_OBJECTIVES: dict[LabelKind, str] = {
 
 def find_objective(name: str) -> type[Objective]:
     """Load the objective class of a name; raises the errors of `EntryPointGroup.load_class`."""
-    # This import loads numpy, which reading settings must not do.
+    # Deferred, because reading settings must not import numpy.
     from hyrt.graph.labels import LABEL_SHAPES
 
     kind = OBJECTIVES.load_class(name, Objective)  # type: ignore[type-abstract]
@@ -218,21 +213,11 @@ def find_objective(name: str) -> type[Objective]:
 
 
 def build_objective(name: str, options: Mapping[str, Any], labels: NDArray[Any] | None = None) -> Objective:
-    """Build an objective with its options.
+    """Build an objective by its declared name, or by the kind of labels if the name is `auto`.
 
-    Parameters
-    ----------
-    name
-        The declared name, or `auto` to select by the labels.
-    options
-        Keyword arguments of the objective.
-    labels
-        Labels of the dataset; None if there is no dataset yet, in which case `auto` is `classification`.
-
-    Raises
-    ------
-    ConfigError, PluginConflictError
-        If the objective cannot be found, rejects its options, or trains for another kind of labels.
+    `options` are keyword arguments of its constructor. Without a dataset, `labels` is None and `auto` is
+    `classification`. Raises ConfigError or PluginConflictError if the objective cannot be found, rejects its
+    options, or trains for another kind of labels.
     """
     from hyrt.graph.labels import LABEL_SHAPES, get_label_kind
 
@@ -266,12 +251,8 @@ def _accepts_keyword(kind: type[Objective], option: str) -> bool:
 def check_metric(name: str, metric: str) -> None:
     """Check that an objective exists and has the metric that selects the best epoch (or `auto`).
 
-    For objective `auto`, any of the possible objectives may have the metric.
-
-    Raises
-    ------
-    ConfigError, PluginConflictError
-        If the objective cannot be found, or lacks the metric; with the nearest name.
+    For objective `auto`, any of the possible objectives may have the metric. Raises ConfigError or
+    PluginConflictError if the objective cannot be found or lacks the metric.
     """
     if name == AUTO_OBJECTIVE:
         kinds = [

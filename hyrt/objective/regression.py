@@ -17,20 +17,11 @@ from hyrt.objective.validation import check_labels, check_scores
 
 
 class Regression(Objective):
-    """Mean squared or mean absolute error; the scores are the predictions.
+    """Mean squared (`loss="mse"`) or mean absolute error (`"mae"`); the scores are the predictions.
 
     A target's loss is the sum over its known values, divided by the mean number of known values per training
-    target. Averaged over all targets, this is the mean over all known values.
-
-    Parameters
-    ----------
-    loss
-        `mse` for the squared error, `mae` for the absolute error.
-
-    Raises
-    ------
-    ValueError
-        If the loss has another name.
+    target. Averaged over all targets, this is the mean over all known values. Raises ValueError for another
+    `loss`.
     """
 
     name = "regression"

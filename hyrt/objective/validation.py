@@ -1,6 +1,4 @@
-"""Checks of scores and labels (tensors in training, arrays in evaluations), and of the return values of
-third-party objectives.
-"""
+"""Checks of scores, labels and the return values of third-party objectives."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ _LABELS: dict[str, tuple[int, str, str]] = {
 
 
 def _kind(value: Any) -> str:
-    """Return numpy's kind letter for a tensor or array; "" for any other value."""
+    """Return the letter of numpy's dtype kind for a tensor or array; "" for any other value."""
     if isinstance(value, torch.Tensor):
         if value.is_floating_point():
             return "f"
@@ -54,23 +52,9 @@ def check_labels(labels: Any, kind: LabelKind) -> None:
 
 
 def check_scores(scores: Any, labels: Any, kind: LabelKind, weights: Any = None) -> None:
-    """Check that scores, labels and weights of targets fit together.
+    """Raise ArgumentError unless scores [n, C], labels of kind `kind` and weights ([n] or None) fit together.
 
-    Parameters
-    ----------
-    scores
-        [n, C] floats, as a tensor or an array.
-    labels
-        Labels of kind `kind`; a tensor if the scores are one.
-    kind
-        Kind of the labels.
-    weights
-        [n] floats, or None.
-
-    Raises
-    ------
-    ArgumentError
-        If one of them is invalid.
+    Scores and labels must both be tensors or both be arrays.
     """
     check_labels(labels, kind)
     if _kind(scores) != "f" or isinstance(scores, torch.Tensor) != isinstance(labels, torch.Tensor):
@@ -102,18 +86,12 @@ def check_scores(scores: Any, labels: Any, kind: LabelKind, weights: Any = None)
 
 
 def objective_error(name: str, problem: str) -> ConfigError:
-    """Return an error about an objective, with the distribution that declares it."""
+    """Return a ConfigError that names the objective and the distribution that declares it."""
     return ConfigError(f"{OBJECTIVES.describe(name)}: {problem}")
 
 
 def check_names(objective: Objective) -> None:
-    """Check that `counts`, `metrics` and `lowest_is_best` are tuples or lists of names.
-
-    Raises
-    ------
-    ConfigError
-        With the objective and the attribute.
-    """
+    """Raise ConfigError unless `counts`, `metrics` and `lowest_is_best` are tuples or lists of names."""
     for attribute in ("counts", "metrics", "lowest_is_best"):
         names = getattr(objective, attribute)
         if not isinstance(names, tuple | list) or not all(isinstance(name, str) for name in names):
@@ -123,13 +101,7 @@ def check_names(objective: Objective) -> None:
 
 
 def check_loss(objective: Objective, loss: Any) -> torch.Tensor:
-    """Return the loss sum as a differentiable scalar.
-
-    Raises
-    ------
-    ConfigError
-        With the objective and the returned value.
-    """
+    """Return the loss sum if it is a differentiable scalar; otherwise raise ConfigError."""
     remedy = "return one number of float32 as a tensor, computed from the scores"
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.is_floating_point():
         raise objective_error(objective.name, f"loss_sum returns {show(loss)}, not a scalar tensor: {remedy}")
@@ -141,12 +113,8 @@ def check_loss(objective: Objective, loss: Any) -> torch.Tensor:
 
 
 def check_numbers(name: str, method: str, values: Any) -> dict[str, float]:
-    """Return the values as Python numbers by name.
-
-    Raises
-    ------
-    ConfigError
-        With the objective, the method and the returned value.
+    """Return the values that a method returned, as Python numbers by name; raise ConfigError for other
+    values.
     """
     if not isinstance(values, Mapping):
         raise objective_error(name, f"{method} returns {show(values)}: return a dict of numbers by name")
@@ -165,13 +133,7 @@ def check_numbers(name: str, method: str, values: Any) -> dict[str, float]:
 
 
 def check_class_weights(name: str, weights: Any, num_classes: int) -> NDArray[np.float32] | None:
-    """Return the class weights as contiguous float32, or None.
-
-    Raises
-    ------
-    ConfigError
-        With the objective and the returned value.
-    """
+    """Return the class weights as contiguous float32, or None; raise ConfigError if they are invalid."""
     if weights is None:
         return None
     is_array = isinstance(weights, np.ndarray) and weights.dtype.kind in "iuf"
