@@ -1,4 +1,4 @@
-"""Quantized feature rows in a dataset: codes and scales by schema key, read and written."""
+"""Reading and writing of quantized feature rows in a dataset: codes and scales by schema key."""
 
 from __future__ import annotations
 
@@ -30,12 +30,8 @@ def is_quantized_dtype(dtype: np.dtype[Any]) -> bool:
 
 
 def _check_bfloat16(source: str, codes: Array) -> None:
-    """Refuse counts and the like, which are almost 0 as the bits of bfloat16.
-
-    Raises
-    ------
-    DataError
-        If most of the first values other than 0 are below 1e-30.
+    """Raise DataError if most of the first non-zero values are below 1e-30: counts are almost 0 as bits of
+    bfloat16.
     """
     first = codes[:_CHECKED_ROWS].view(np.int16)
     values = np.abs(to_numpy_dtype(first)[first & 0x7FFF != 0])
@@ -50,21 +46,10 @@ def _check_bfloat16(source: str, codes: Array) -> None:
 
 
 def read_quantized_rows(source: str, codes: Array, arrays: dict[str, Array]) -> FeatureRows:
-    """Read the quantized feature rows of a dataset: int8 with scales, or the bits of bfloat16.
+    """Read feature codes [V, F] of a dataset: int8 with scales, or uint16 bits of bfloat16.
 
-    Parameters
-    ----------
-    source
-        The dataset's name for messages.
-    codes
-        [V, F] int8 or uint16.
-    arrays
-        The arrays of the dataset by key, of which the scales are taken out.
-
-    Raises
-    ------
-    DataError
-        If scales are missing, or are not one positive number for each row or column.
+    Removes the scales from `arrays`. Raises DataError if scales are missing, or are not one positive number
+    per row or column.
     """
     by_row, by_column = (arrays.pop(key, None) for key in SCALE_KEYS)
     if codes.dtype != np.int8:
@@ -94,13 +79,7 @@ def read_quantized_rows(source: str, codes: Array, arrays: dict[str, Array]) -> 
 
 
 def check_no_scales(source: str, dtype: np.dtype[Any], arrays: dict[str, Any]) -> None:
-    """Check that there are no scales for features that need none.
-
-    Raises
-    ------
-    DataError
-        Naming the key.
-    """
+    """Raise DataError if there are scales for features that need none."""
     for key in SCALE_KEYS:
         if arrays.get(key) is not None:
             raise check.reject(source, key, f"is for features of int8, and these are {dtype.name}: omit it")
@@ -108,14 +87,13 @@ def check_no_scales(source: str, dtype: np.dtype[Any], arrays: dict[str, Any]) -
 
 @dataclass(slots=True)
 class QuantizedRowWriter:
-    """Feature rows as dataset arrays, block by block; scales are complete after the last block."""
+    """Blocks of feature rows as dataset arrays; scales are complete after the last block."""
 
     dtype: np.dtype[Any]
-    """dtype of `features`."""
+    """dtype of the array `features`."""
     blocks: Iterator[Array]
     """Blocks of rows, which can be iterated once."""
     scales: dict[str, Array]
-    """Scales by key, complete once all blocks were read."""
 
     __repr__ = short_repr
 

@@ -22,7 +22,7 @@ from hyrt.runtime.workers import Workers, current_workers
 
 @dataclass(frozen=True, slots=True)
 class QuantizedFeatures:
-    """Quantized feature rows, in memory or memory-mapped."""
+    """Row source of quantized rows in memory or memory-mapped."""
 
     stored: QuantizedRows
     """Rows of all vertices."""
@@ -66,9 +66,10 @@ class QuantizedFeatures:
 
 @dataclass(frozen=True, slots=True)
 class OnTheFlyQuantized:
-    """Feature rows of another source that are quantized whenever they are read.
+    """Row source that quantizes the rows of another source whenever they are read.
 
-    `rows` returns the dequantized values, so that results do not depend on which form a reader requests.
+    `rows` returns the dequantized values, so that results do not depend on which of the two methods a reader
+    calls.
     """
 
     source: RowSource
@@ -124,28 +125,15 @@ STORED = "stored"
 def quantize_graph(
     graph: Graph, format_name: str, seed: int | None = None, scales: NDArray[np.float32] | None = None
 ) -> Graph:
-    """Return the graph with feature rows in a format.
+    """Return the graph with feature rows in a format; the format `stored` returns the graph unchanged.
 
     Rows in memory are quantized once. Rows in files, which may exceed memory, are quantized whenever they are
     read.
 
-    Parameters
-    ----------
-    graph
-        The graph.
-    format_name
-        The name of a format, or `stored` for the graph as it is.
-    seed
-        The seed of stochastic rounding to int8; None rounds to the nearest.
-    scales
-        [F] the scales of the columns of the graph that a model was trained on, for a format that has some;
-        None to find those of this one. Values that their codes do not reach are not cut: all rows are then
-        the same multiples of the scales, as float32.
-
-    Raises
-    ------
-    DataError
-        If the features are sparse, or a value cannot be written so.
+    `seed` selects stochastic rounding to int8; None rounds to nearest. `scales` [F] are the column scales
+    that a model was trained with; None computes them from this graph. If given scales do not cover all
+    values, values are not clipped: all rows become float32 multiples of the scales. Raises DataError if the
+    features are sparse, or a value cannot be represented.
     """
     features = graph.features
     if format_name == STORED:

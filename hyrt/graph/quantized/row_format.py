@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 MAX_CODE = 127
-"""Largest int8 code. The smallest is its negative, so that codes are symmetric and zero is exact."""
+"""Largest int8 code. The smallest is -127, so that codes are symmetric and zero is exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class RowFormat:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether a value takes fewer bytes than float32."""
+        """Return whether a value takes fewer bytes than float32."""
         return self.dtype.itemsize < 4
 
     def row_bytes(self, width: int) -> int:

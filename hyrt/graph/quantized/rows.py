@@ -21,27 +21,27 @@ _GRAIN = 512
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizedRows:
-    """Quantized feature rows, of all vertices or of a mini-batch."""
+    """Quantized feature rows of all vertices or of a mini-batch."""
 
     format: RowFormat
     codes: NDArray[Any]
     """[n, F] of the format's dtype, C-contiguous."""
     row_scales: NDArray[np.float32] | None = None
-    """[n] scale of each row, or None."""
+    """[n], one scale per row."""
     column_scales: NDArray[np.float32] | None = None
-    """[F] scale of each column, or None."""
+    """[F], one scale per column."""
 
     __repr__ = short_repr
 
     @property
     def nbytes(self) -> int:
-        """Bytes of codes and scales."""
+        """Return the number of bytes of codes and scales."""
         scales = (self.row_scales, self.column_scales)
         return self.codes.nbytes + sum(each.nbytes for each in scales if each is not None)
 
     @property
     def matrix(self) -> NDArray[Any] | None:
-        """[n, F] the codes, if the format has no scales; otherwise None."""
+        """Return the codes [n, F], or None if the format has scales."""
         return None if self.format.scales else self.codes
 
     @classmethod
@@ -87,8 +87,8 @@ class QuantizedRows:
 
 
 def to_numpy_dtype(matrix: NDArray[Any]) -> NDArray[Any]:
-    """View rows of `RowSource.matrix` in a numpy float dtype; copy only if numpy has no such dtype
-    (bfloat16).
+    """View rows of `RowSource.matrix` in a numpy float dtype; bfloat16, unknown to numpy, is copied to
+    float32.
     """
     if matrix.dtype == np.uint16:
         return matrix.view(np.float16)
@@ -111,32 +111,17 @@ class Quantizer:
 
     format: RowFormat
     seed: int | None = None
-    """The seed of stochastic rounding, which is for int8; None rounds to the nearest."""
+    """Seed of stochastic rounding to int8; None rounds to nearest."""
     column_scales: NDArray[np.float32] | None = None
-    """[F] the scales of columns, for a format that has them: see `compute_column_scales`."""
+    """[F] column scales from `compute_column_scales`, if the format has them."""
 
     __repr__ = short_repr
 
     def write(self, rows: Array, vertices: Array, out: QuantizedRows, name: str, workers: Workers) -> None:
-        """Quantize rows.
+        """Quantize rows [n, F] float32 or float16 into `out`, with n rows and the quantizer's column scales.
 
-        Parameters
-        ----------
-        rows
-            [n, F] float32 or float16.
-        vertices
-            [n] integers, the vertex of each row: a row is rounded alike wherever it is rounded.
-        out
-            Receives the n rows, with the column scales of this rounding.
-        name
-            The source of the rows, for messages.
-        workers
-            The threads that share the work.
-
-        Raises
-        ------
-        DataError
-            If a value cannot be written so: names vertex and column.
+        `vertices` [n] are the ids of the rows; stochastic rounding depends on them, so a row is always
+        rounded alike. Raises DataError with the vertex and column of a value that cannot be represented.
         """
         if not self.format.scales:
             out.codes[:] = _bits(rows, self.format)
@@ -173,27 +158,10 @@ class Quantizer:
 def compute_column_scales(
     blocks: Iterable[Array], width: int, name: str, on_block: Callable[[int], None] = lambda rows: None
 ) -> NDArray[np.float32]:
-    """Compute the column scales that map the largest value of each column to the largest code.
+    """Compute float32 scales [F] that map the largest absolute value of each column to the largest code.
 
-    Parameters
-    ----------
-    blocks
-        All rows, [n, F] at a time.
-    width
-        The number of columns.
-    name
-        The source of the rows, for messages.
-    on_block
-        Called with the number of rows of each block, after it was read.
-
-    Returns
-    -------
-    [F] float32.
-
-    Raises
-    ------
-    DataError
-        If a value is not finite: names vertex and column.
+    `blocks` yields all rows, [n, F] at a time; `on_block` is called with the number of rows of each block.
+    Raises DataError with the vertex and column of a value that is not finite.
     """
     largest = np.zeros(width, np.float32)
     at = 0
