@@ -21,7 +21,7 @@ from hyrt.graph.synthetic.spec import SyntheticSpec
 Floats = NDArray[np.float64]
 
 _WEIGHTS = 80
-# Three-point Gauss-Hermite quadrature of the degrees of a class around their mean.
+# Three-point Gauss-Hermite quadrature for the degrees of a weight class around their mean.
 _SCATTER = (-math.sqrt(3.0), 0.0, math.sqrt(3.0))
 _SCATTER_SHARES = (1 / 6, 2 / 3, 1 / 6)
 
@@ -32,12 +32,8 @@ def compute_degree_distribution(spec: SyntheticSpec) -> DegreeDistribution:
     A vertex has weight min(x^(-3/4), sqrt(V)) for uniform x. An edge samples its first endpoint by weight,
     and the second by weight from the class of the first or from all vertices. Pairs that are sampled twice
     count once, so the expected number of edges between two vertices is 1 - exp(-draws). Half of a vertex's
-    edges are fixed by its weight, the other half are Poisson distributed, which determines the variance of
+    edges are fixed by its weight; the other half are Poisson distributed, which determines the variance of
     the degrees.
-
-    Returns
-    -------
-    The distribution; its `source` is `assumed: the generator's law`.
     """
     weights, counts = build_weight_classes(spec.vertices)
     table = _edges_between(spec, weights, counts)
@@ -62,11 +58,11 @@ def compute_degree_distribution(spec: SyntheticSpec) -> DegreeDistribution:
 
 
 def build_weight_classes(num_vertices: int) -> tuple[Floats, Floats]:
-    """Return mean weight and number of vertices per weight class, [W] each; classes are finer towards large
+    """Return mean weight and number of vertices per weight class, [W] each; classes are finer for large
     weights.
     """
     cap = float(max(4, math.isqrt(num_vertices)))
-    # Boundaries of x between 0 and 1: all weights in the heaviest class are at the cap.
+    # Boundaries of x between 0 and 1; all weights of the heaviest class are at the cap.
     edges = np.append(0.0, np.geomspace(cap ** (-4 / 3), 1.0, _WEIGHTS))
     shares = np.diff(edges)
     weights = 4.0 * np.diff(edges**0.25) / shares
@@ -99,8 +95,8 @@ def _edges_between(spec: SyntheticSpec, weights: Floats, counts: Floats) -> NDAr
 def compute_hetero_degrees(spec: SyntheticSpec) -> HeteroDegrees:
     """Compute the expected degrees per relation of the heterogeneous graph of `spec`.
 
-    A sampled relation connects sources with destinations, both sampled by weight, the destination from the
-    class paired with the source's class or from all vertices. Pairs that are sampled twice count once. A
+    A sampled relation connects sources with destinations, both sampled by weight: the destination either from
+    the class paired with the source's class, or from all vertices. Pairs that are sampled twice count once. A
     reverse relation has the same edges as its original.
     """
     counts = spec.type_counts
@@ -144,8 +140,7 @@ def _expected_relation_edges(
         return np.zeros_like(pairs)
     shares = 1.0 / np.sqrt(np.arange(1, spec.classes + 1))
     shares /= shares.sum()
-    # Fraction of all pairs in which the destination's class is the one paired with the source's class, per
-    # class.
+    # Per class: fraction of all pairs whose destination has the class that is paired with the source's class.
     joined = np.roll(shares, offset) * shares
     odds = np.outer(first, second) / (float(first @ first_counts) * float(second @ second_counts))
     draws = float(edges)

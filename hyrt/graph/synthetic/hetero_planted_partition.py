@@ -50,7 +50,7 @@ RELATIONS = (
 RELATION_SHARES = (0.3, 0.25, 0.1)
 """Fraction of all edges in each sampled relation. A reverse relation has as many edges as its original."""
 CLASS_OFFSETS = (0, 1, 2)
-"""A relation connects source class c with destination class c + offset."""
+"""Each relation connects source class c with destination class c + offset."""
 REVERSE_RELATIONS = (None, 3, 4)
 """Index of the reverse relation of each sampled relation, or None."""
 _PIECE_EDGES = 1 << 20
@@ -60,17 +60,9 @@ _SAMPLED_EDGES = 1 << 17
 def generate_hetero(spec: SyntheticSpec, scratch: Path | None = None) -> Dataset:
     """Generate a heterogeneous graph; features are computed when they are read.
 
-    Parameters
-    ----------
-    spec
-        The graph to generate. The number of edges is within 1 % of the requested one.
-    scratch
-        A folder for the edges; None keeps them in memory. The graph is the same.
-
-    Raises
-    ------
-    DataError
-        If the requested number of edges is not possible without duplicates.
+    The number of edges is within 1 % of the requested one. `scratch` is a folder for the edges; None keeps
+    them in memory, with the same result. Raises DataError if so many edges are not possible without
+    duplicates.
     """
     counts = spec.type_counts
     populations = {
@@ -111,9 +103,7 @@ def generate_hetero(spec: SyntheticSpec, scratch: Path | None = None) -> Dataset
 
 
 def _key(spec: SyntheticSpec, purpose: int, number: int) -> np.uint64:
-    """Return the random key of one type or relation; layer 1 is not used for any purpose of the homogeneous
-    graph.
-    """
+    """Return the random key of a type or relation, which differs from all keys of the homogeneous graph."""
     return stream_key(spec.seed, purpose, number, 1)
 
 
@@ -122,7 +112,7 @@ def _ends(populations: dict[str, Population], number: int) -> tuple[Population, 
 
 
 def _draws_needed(spec: SyntheticSpec, populations: dict[str, Population], number: int) -> int:
-    """Estimate from a sample how many draws give about as many distinct edges as the relation shall have."""
+    """Estimate from a sample how many draws give about the requested number of distinct edges."""
     num_edges = int(spec.edges * RELATION_SHARES[number])
     if num_edges == 0:
         return 0
@@ -169,7 +159,7 @@ def _edge_pieces(
     cuts = np.unique(np.searchsorted(cumulative, np.arange(0, int(cumulative[-1]) + step, step)))
     cuts = cuts.clip(0, len(first.labels))
     edge_key, place_key = _key(spec, EDGE, number), _key(spec, PLACE, number)
-    # Class of the neighbours of each position.
+    # Class of the destination that is paired with the source at each position.
     class_at = (first.labels[first.order] + CLASS_OFFSETS[number]) % second.num_classes
 
     def draw(ends: tuple[int, int]) -> tuple[Array, Array]:

@@ -1,5 +1,6 @@
-"""Compiled loops of the graph generator. They use only operations whose rounding is fixed by IEEE 754, so the
-result is the same on every machine.
+"""Compiled loops of the graph generator.
+
+They use only operations whose rounding is fixed by IEEE 754, so the result is the same on every machine.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def draw_vertices(label_key, weight_key, shares, cap, scale, first, labels, weig
 
 @_compile
 def fill_guide(cumulative, shift, guide):  # type: ignore[no-untyped-def]
-    """Set guide[b] to the first position whose weight interval reaches bucket b (values with the high bits
+    """Set guide[b] to the first position whose weight interval reaches bucket b (values whose high bits are
     b).
     """
     position = 0
@@ -58,10 +59,10 @@ def draw_pairs(  # type: ignore[no-untyped-def]
     """Sample edges between the vertices of two populations and return their number.
 
     First endpoints are at positions first..last-1 (positions are vertices sorted by class). A position of
-    weight w is the first endpoint of ratio * w edges. The second endpoint is sampled by weight, using
-    `cumulative_b` and the other arrays of the second population: from class `class_at` if the 53 random bits
-    of `place_key` are below `inside`, otherwise from all vertices. If `loopless` is set, self loops are
-    skipped.
+    weight w is the first endpoint of ratio * w edges. The second endpoint is sampled by weight from the
+    second population: from class `class_at` if the 53 random bits of `place_key` are below `inside`,
+    otherwise from all vertices. `cumulative_b` and the other arrays of the second population are as in
+    `Population`. If `loopless` is set, self loops are skipped.
     """
     num_edges = 0
     total = np.float64(cumulative_b[len(cumulative_b) - 1])

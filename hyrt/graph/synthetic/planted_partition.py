@@ -1,8 +1,8 @@
 """Degree-corrected planted partition with power-law weights and features around class means.
 
 Karrer and Newman, "Stochastic blockmodels and community structure in networks", Physical Review E 83, 2011.
-Every random number is a pure function of (seed, purpose, counter), so the graph does not depend on the number
-of threads, on the piece that is computed, or on whether it is built in memory or written to a folder.
+Every random number is a pure function of (seed, purpose, counter), so the graph depends neither on the number
+of threads nor on whether it is built in memory or in a folder.
 """
 
 from __future__ import annotations
@@ -40,18 +40,17 @@ class Population:
     """Vertices of one type (26 bytes each), from which edge endpoints can be sampled by weight."""
 
     labels: NDArray[np.int16]
-    """[n] the class of each vertex."""
+    """[n] class of each vertex."""
     order: NDArray[np.int32]
-    """[n] the vertices sorted by class: position p is vertex `order[p]`."""
+    """[n] vertices sorted by class: position p is vertex `order[p]`."""
     cumulative: NDArray[np.int64]
     """[n+1] sum of the weights before each position."""
     class_start: NDArray[np.int64]
-    """[C+1] the first position of each class."""
+    """[C+1] first position of each class."""
     shift: int
-    """Number of bits by which a value of `cumulative` is shifted right to get its index in `guide`."""
+    """A value of `cumulative`, shifted right by this number of bits, is its index in `guide`."""
     guide: NDArray[np.int32]
-    """First position whose weight interval reaches each bucket; the starting point of a search in
-    `cumulative`."""
+    """First position whose weight interval reaches each bucket: the start of a search in `cumulative`."""
 
     __repr__ = short_repr
 
@@ -63,14 +62,7 @@ class Population:
 def draw_population(label_key: np.uint64, weight_key: np.uint64, count: int, classes: int) -> Population:
     """Sample the classes and weights of vertices.
 
-    Parameters
-    ----------
-    label_key, weight_key
-        Keys of the random streams.
-    count
-        Number of vertices.
-    classes
-        Number of classes. Class sizes fall as 1 / sqrt(rank), and each class has at least one vertex.
+    Class sizes fall as 1 / sqrt(rank), and each class has at least one vertex.
     """
     # The largest weight is the structural cut-off of simple graphs, about the square root of V.
     cap = float(max(4, math.isqrt(count)))
@@ -108,20 +100,11 @@ def generate_class_features(
     dtype: np.dtype[Any],
     keys: tuple[np.uint64, np.uint64],
 ) -> FeatureRows:
-    """Generate feature rows around the mean of each vertex's class, computed lazily when they are read.
+    """Generate feature rows around the mean of each vertex's class, computed when they are read.
 
-    Parameters
-    ----------
-    labels
-        [n] the class of each vertex.
-    shape
-        (C, F): number of classes and row width.
-    signal
-        Standard deviation of the class means; the noise around them has standard deviation 1.
-    dtype
-        float32 or float16.
-    keys
-        Keys of the random streams of the means and of the noise.
+    `labels` [n] are the classes; `shape` is (C, F), the number of classes and the row width. `signal` is the
+    standard deviation of the class means; the noise around them has standard deviation 1. `dtype` is float32
+    or float16; `keys` are the random keys of the means and of the noise.
     """
     mean_key, key = keys
     means = np.zeros(shape, np.float32)
@@ -144,8 +127,8 @@ def generate_class_features(
 
 
 def draw_masks(key: np.uint64, count: int, sizes: dict[str, int]) -> dict[str, Array]:
-    """Sample disjoint random splits and return `train_mask`, `val_mask` and `test_mask`; `sizes` has the
-    number of vertices of each split.
+    """Sample disjoint random splits with `sizes` vertices and return `train_mask`, `val_mask` and
+    `test_mask`.
     """
     ranks = np.empty(count, np.uint64)
     kernels.draw_ranks(key, ranks)
@@ -160,7 +143,7 @@ def draw_masks(key: np.uint64, count: int, sizes: dict[str, int]) -> dict[str, A
     return masks
 
 
-# Stream purposes of the generator, distinct from the purposes used in training.
+# Purposes of the generator's random streams, distinct from those of training.
 LABEL, WEIGHT, EDGE, PLACE, FEATURE, MEAN, SPLIT, DROP = range(101, 109)
 
 _PIECE_EDGES = 1 << 20
@@ -181,22 +164,9 @@ class _Model:
 def generate(spec: SyntheticSpec, scratch: Path | None = None) -> Dataset:
     """Generate a graph; features are computed when they are read.
 
-    Parameters
-    ----------
-    spec
-        The graph to generate.
-    scratch
-        Folder for the edges, which bounds memory by about 80 bytes per vertex plus 1.1 GB. None keeps the
-        edges in memory. The graph is the same in both cases.
-
-    Returns
-    -------
-    A dataset that satisfies every check: symmetric, sorted, without duplicates and self loops.
-
-    Raises
-    ------
-    DataError
-        If the requested number of edges is not possible without duplicates.
+    The dataset passes all checks: it is symmetric and sorted, without duplicates and self loops. `scratch` is
+    a folder for the edges, which bounds memory by about 80 bytes per vertex plus 1.1 GB; None keeps them in
+    memory, with the same result. Raises DataError if so many edges are not possible without duplicates.
     """
     model = _draw_model(spec)
     indptr, indices = _draw_topology(model, scratch)
@@ -248,10 +218,7 @@ def _draw_topology(model: _Model, scratch: Path | None) -> tuple[NDArray[np.int6
 def _draws_needed(model: _Model, num_edges: int) -> int:
     """Estimate from a sample how many draws give slightly more than `num_edges` distinct edges.
 
-    Raises
-    ------
-    DataError
-        If that many distinct edges are not possible.
+    Raises DataError if so many distinct edges are not possible.
     """
     if num_edges == 0:
         return 0

@@ -19,42 +19,34 @@ class SyntheticSpec:
     name: str
     """The text that was parsed."""
     vertices: int
-    """The number of vertices."""
     edges: int
-    """Number of stored (directed) edges: twice the number of undirected ones. Must be even."""
+    """Number of stored (directed) edges, twice the number of undirected ones; even."""
     features: int
-    """Width of the feature rows."""
     classes: int
-    """C, the number of classes. Class sizes fall as 1 / sqrt(rank)."""
+    """Number of classes; class sizes fall as 1 / sqrt(rank)."""
     train: int
     val: int
     test: int
-    """`train`, `val` and `test`: number of vertices of each split. The splits are disjoint."""
+    """Number of vertices of the splits `train`, `val` and `test`, which are disjoint."""
     homophily: float
-    """Fraction of edges, 0..1, whose second endpoint is sampled from the class of the first. The second
-    endpoint of the other edges is sampled from all vertices, including this class."""
+    """Fraction 0..1 of edges that sample their second endpoint from the class of the first, not from all."""
     signal: float
     """Standard deviation of the class means; the noise around them has standard deviation 1."""
     dtype: str = "float32"
-    """The dtype of the features: `float32` or `float16`."""
+    """`float32` or `float16`, the dtype of the features."""
     seed: int = 0
-    """Seed of all random choices."""
     is_hetero: bool = False
-    """The graph is heterogeneous, with papers, authors and fields
-    (`hyrt.graph.synthetic.hetero_planted_partition`):
-    `vertices` and `edges` count all types and relations, while `features` and the splits refer to papers."""
+    """Whether to generate papers, authors and fields; `features` and the splits then refer to papers only."""
 
     @property
     def type_counts(self) -> dict[str, int]:
-        """Return the number of vertices of each type of a heterogeneous graph: half are papers, a tenth are
-        fields.
-        """
+        """Return the vertices per type of a heterogeneous graph: half are papers, a tenth are fields."""
         papers, fields = self.vertices // 2, self.vertices // 10
         return {"paper": papers, "author": self.vertices - papers - fields, "field": fields}
 
     @property
     def type_widths(self) -> dict[str, int]:
-        """Return the feature width of each type of a heterogeneous graph, 0 for types without features."""
+        """Return the feature width per type of a heterogeneous graph, 0 for types without features."""
         return {"paper": self.features, "author": max(1, self.features // 2), "field": 0}
 
     def __post_init__(self) -> None:
@@ -123,18 +115,9 @@ KEYS = tuple(field.name for field in fields(SyntheticSpec) if field.name not in 
 def parse_spec(text: str) -> SyntheticSpec:
     """Parse `synthetic:PRESET` or `synthetic:PRESET,key=value,...`.
 
-    Counts may have the suffix k, M or G (`vertices=20M`). If `vertices` is given, those of `edges`, `train`,
-    `val` and `test` that are not given are scaled in proportion.
-
-    Parameters
-    ----------
-    text
-        The specification; without a preset, the values of `community` are the defaults.
-
-    Raises
-    ------
-    DataError
-        If a preset or key is unknown, or a value is out of range.
+    Counts may have the suffix k, M or G (`vertices=20M`). If `vertices` is given, the missing counts of
+    `edges`, `train`, `val` and `test` are scaled in proportion. Without a preset, `community` gives the
+    defaults. Raises DataError if a preset or key is unknown, or a value is out of range.
     """
     parts = [part.strip() for part in text.removeprefix(PREFIX).split(",")]
     preset = "community" if not parts[0] or "=" in parts[0] else parts.pop(0)
@@ -178,8 +161,7 @@ def parse_spec(text: str) -> SyntheticSpec:
 
 def _value(text: str, key: str, value: str) -> int | float | str:
     if key in _COUNTS:
-        # At most 20 characters, enough for every valid value; longer digit strings are refused before
-        # conversion.
+        # At most 20 characters are enough for every valid value; converting long digit strings is slow.
         match = re.fullmatch(r"([0-9]+(?:_[0-9]+)*)(\.[0-9]+)?([kMG]?)", value) if len(value) < 21 else None
         number = float(match[1] + (match[2] or "")) * _SUFFIXES[match[3]] if match else 0.5
         if match and match[2] is None:
