@@ -8,26 +8,15 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
 from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
+from typer.main import get_command
 
 from hyrt import __version__
-from hyrt.cli.calibrate import calibrate
-from hyrt.cli.data import data_app
-from hyrt.cli.devices import devices
-from hyrt.cli.doctor import doctor
-from hyrt.cli.eval_infer import evaluate, infer
-from hyrt.cli.export import export
-from hyrt.cli.fpga import fpga_app
-from hyrt.cli.init import init
 from hyrt.cli.options import Command, Group, RankCommand
-from hyrt.cli.partition import partition
-from hyrt.cli.plot import plot
-from hyrt.cli.predict import predict
-from hyrt.cli.report import report
-from hyrt.cli.run import run
 from hyrt.distributed.launch import rank_prefix
 from hyrt.errors import (
     ConfigError,
@@ -76,11 +65,71 @@ def _report_interruption() -> Iterator[None]:
         )
 
 
+# Function or group below hyrt.cli, and summary, of each command. `hyrt --help` prints the summaries without
+# importing the commands, which would take longer than the rest of its work.
+_COMMANDS = {
+    "run": ("run.run", "Train a model."),
+    "init": ("init.init", "Write a settings file for your data, which you can then edit."),
+    "eval": ("eval_infer.evaluate", "Evaluate the weights of a run."),
+    "infer": ("eval_infer.infer", "Compute scores, classes or embeddings of vertices or links."),
+    "export": ("export.export", "Write a trained model as a plain PyTorch module."),
+    "partition": ("partition.partition", "Cut a graph into parts, one for each rank of a run."),
+    "devices": ("devices.devices", "Show the devices that can train, and why others cannot."),
+    "doctor": ("doctor.doctor", "Check that this machine has what a run needs."),
+    "calibrate": ("calibrate.calibrate", "Measure how fast this machine is."),
+    "predict": ("predict.predict", "Predict how long training takes."),
+    "report": ("report.report", "Write the report of a run, or compare several runs."),
+    "plot": ("plot.plot", "Plot charts of a run, or of several runs in one chart each."),
+    "data": ("data.data_app", "Inspect, import, convert and generate datasets."),
+    "fpga": ("fpga.fpga_app", "Choose a trainer for an FPGA card and write its build files."),
+}
+
+
+class _LazyCommands(MutableMapping[str, Any]):
+    """Commands by name, each imported and built when it is first looked up."""
+
+    def __init__(self) -> None:
+        self._built: dict[str, Any] = dict.fromkeys(_COMMANDS)
+
+    def __getitem__(self, name: str) -> Any:
+        if self._built[name] is None:
+            module, _, attribute = _COMMANDS[name][0].partition(".")
+            definition = getattr(import_module(f"hyrt.cli.{module}"), attribute)
+            if not isinstance(definition, typer.Typer):
+                function, definition = definition, typer.Typer(add_completion=False, rich_markup_mode=None)
+                definition.command(name, cls=RankCommand if name == "run" else Command)(function)
+            definition.pretty_exceptions_enable = False
+            self._built[name] = get_command(definition)
+            self._built[name].name = name
+        return self._built[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._built[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._built)
+
+    def __len__(self) -> int:
+        return len(self._built)
+
+
 class _Commands(Group):
-    """Root command group, which replaces Click's handling of Ctrl-C.
+    """Root command group, which imports commands lazily and replaces Click's handling of Ctrl-C.
 
     Click would exit without a message.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.commands = _LazyCommands()
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the names and summaries of all commands, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
 
     def invoke(self, ctx: Any) -> Any:
         with _report_interruption():
@@ -109,12 +158,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-_COMMANDS = (run, init, evaluate, infer, export, partition, devices, doctor, calibrate, predict, report, plot)
-for command in _COMMANDS:
-    kind = RankCommand if command is run else Command
-    app.command("eval" if command is evaluate else None, cls=kind)(command)
-app.add_typer(data_app, name="data")
-app.add_typer(fpga_app, name="fpga")
 
 
 def _print_version(is_requested: bool) -> None:

@@ -31,7 +31,7 @@ def devices(
         bool, typer.Option("--measure", help="Measure the devices' rates first, and store them.")
     ] = False,
 ) -> None:
-    """Show the devices that can train, and what is missing for the others.
+    """Show the devices that can train, and why others cannot.
 
     \b
     Examples:

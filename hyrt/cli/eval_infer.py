@@ -130,7 +130,7 @@ def infer(
     checkpoint: _Checkpoint = "best",
     force: Force = False,
 ) -> None:
-    """Compute scores, classes or embeddings of vertices, or scores of links.
+    """Compute scores, classes or embeddings of vertices or links.
 
     They are computed from all neighbours and written to a .npy file or a .csv table. If the dataset was
     imported with ids of vertices and names of classes, the table has these.

@@ -25,7 +25,7 @@ def export(
     ] = "best",
     force: Force = False,
 ) -> None:
-    """Write a trained model as a plain PyTorch module with its weights.
+    """Write a trained model as a plain PyTorch module.
 
     The folder gets weights.safetensors, arguments.json and model.py, which needs torch and safetensors alone.
 

@@ -66,7 +66,7 @@ def partition(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Cut a graph into parts, so that each rank of a run on several machines reads its own.
+    """Cut a graph into parts, one for each rank of a run.
 
     The data is streamed; an upper bound on memory is printed first.
 

@@ -17,7 +17,7 @@ from in_process import refused, run_here
 from typer.main import get_command
 
 import hyrt.cli
-from hyrt.cli.commands import _check_current_folder, _end, _run_command, app
+from hyrt.cli.commands import _COMMANDS, _check_current_folder, _end, _run_command, app
 from hyrt.cli.options import _RENAMED_OPTIONS
 from hyrt.errors import ConfigError, DataWriteError, HyrtError, Interrupted, SettingWarning, StageError
 
@@ -393,3 +393,20 @@ def test_former_names_of_options_still_work_and_warn_once() -> None:
         assert message == _error(*words.replace(old, new).format(absent).split())
         assert "is not an option" not in message
     assert set(_RENAMED_OPTIONS) == {"--most-vertices", "--homes", "--rows", "--what"}
+
+
+def test_the_list_of_commands_has_the_first_sentence_of_each_and_imports_none() -> None:
+    root = get_command(app)
+    for name, command in root.commands.items():
+        assert command.name == name
+        assert (command.help or "").split("\n\n")[0].replace("\n", " ").strip("\b ") == _COMMANDS[name][1]
+    code = (
+        "import sys; sys.argv = ['hyrt', '--help']\n"
+        "from hyrt.cli import main\n"
+        "try: main()\n"
+        "finally: assert not {'hyrt.cli.run', 'hyrt.cli.data', 'numpy', 'pydantic'} & sys.modules.keys()\n"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert shown.returncode == 0, shown.stderr
+    for name, (_, summary) in _COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(summary)}$", shown.stdout, re.MULTILINE)
