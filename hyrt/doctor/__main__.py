@@ -1,4 +1,4 @@
-"""Entry point `python -m hyrt.doctor`: runs even if `hyrt` does not start, because it needs only Python."""
+"""Entry point `python -m hyrt.doctor`, which runs even if `hyrt` does not start: it needs only Python."""
 
 from __future__ import annotations
 

@@ -23,13 +23,13 @@ class ProbedBackends:
     declared: Mapping[str, Sequence[EntryPoint]]
     """Entry points by kind; several entry points of one kind are a conflict."""
     answers: Mapping[str, Answer]
-    """Answers of the probed kinds, by kind."""
+    """Answers of the probed backends, by kind."""
     problem: str = ""
-    """Why the entry points cannot be read; then `declared` is empty."""
+    """Why the entry points cannot be read, with `declared` empty; "" without a problem."""
 
     @property
     def devices(self) -> list[Mapping[str, Any]]:
-        """Return all detected devices, as reported by `hyrt.doctor.probes.backends`."""
+        """Return all detected devices, in the form that `hyrt.doctor.probes.backends` reports."""
         return [
             info for answer in self.answers.values() for found in answer.values("found") for info in found
         ]
@@ -59,16 +59,10 @@ def probe_backends(children: IsolatedWorker, limit_s: float, threads: int) -> Pr
 def evaluate_backends(
     probed: ProbedBackends, requested: Sequence[str], causes: Sequence[DoctorFinding] = ()
 ) -> list[DoctorFinding]:
-    """Return findings: failing backends and devices are broken if the settings name them, otherwise warnings.
+    """Return the findings on all backends and devices.
 
-    Parameters
-    ----------
-    probed
-        Results of the probes.
-    requested
-        Names of the devices of the run (`kind` or `kind:index`), or `auto`.
-    causes
-        Findings on packages and kernels; a backend that fails because of one refers to it.
+    Failures of requested devices (`kind`, `kind:index` or `auto`) are broken, others are warnings. A failure
+    that is due to one of `causes` (findings on packages and kernels) refers to it.
     """
     if probed.problem:
         found = f"the entry points of the installed distributions cannot be read: {probed.problem}"
@@ -117,7 +111,7 @@ def _backend_findings(kind: str, backends: ProbedBackends, requested: Sequence[s
 
 
 def _refer_to_cause(finding: DoctorFinding, causes: Sequence[DoctorFinding]) -> DoctorFinding:
-    """Refer to the cause if a finding repeats its problem, or if kernels are damaged."""
+    """Refer to the cause if a finding repeats its problem, or if cached kernels are damaged."""
     bad = [cause for cause in causes if finding.remedy and cause.state == "broken"]
     repeated = [each for each in bad if finding.found.endswith(each.figures.get("problem") or "\0")]
     for cause in [*repeated, *(each for each in bad if each.figures.get("damaged"))]:
@@ -126,7 +120,7 @@ def _refer_to_cause(finding: DoctorFinding, causes: Sequence[DoctorFinding]) -> 
 
 
 def _device_findings(info: Mapping[str, Any], answer: Answer, named: bool, auto: bool) -> list[DoctorFinding]:
-    """Return findings for one device; empty if it was not tried because it shares another device's cores."""
+    """Return the findings on one device; empty if it is untested because it shares cores with another."""
     name = info["name"]
     events = [event for event in answer.messages if event.get("device") == name]
     if not events:

@@ -1,6 +1,4 @@
-"""All checks of `hyrt doctor`, in the order of the output, and the printing of their findings; shared by
-`hyrt doctor` and `python -m hyrt.doctor`.
-"""
+"""All checks of `hyrt doctor` and `python -m hyrt.doctor`, and the printing of their findings."""
 
 from __future__ import annotations
 
@@ -49,10 +47,9 @@ TIME_LIMIT_S = 60.0
 def run_checks(
     request: DoctorRequest, output: Path, limit_s: float = TIME_LIMIT_S
 ) -> Iterator[DoctorFinding]:
-    """Run every check and yield its findings as soon as they are made.
+    """Run every check and yield its findings at once; the parameters are those of `diagnose`.
 
-    The packages under test are not imported into this process. The parameters are documented in
-    `hyrt.doctor.diagnose.diagnose`.
+    The packages under test are not imported into this process.
     """
     from hyrt.runtime.hardware import shared_cores
 
@@ -92,7 +89,7 @@ def _host(settings: Answer | None, backends: ProbedBackends, output: Path) -> It
 
 
 def _guarded(name: str, check: Callable[[], list[DoctorFinding]]) -> list[DoctorFinding]:
-    """Run one check; if it raises, return a finding about that, so that the other checks still run."""
+    """Run one check; if it raises, return a finding on the error, so that the other checks still run."""
     try:
         return check()
     except Exception as error:
@@ -106,26 +103,16 @@ def _guarded(name: str, check: Callable[[], list[DoctorFinding]]) -> list[Doctor
 
 
 def diagnose(request: DoctorRequest, output: Path, *, limit_s: float, as_json: bool) -> int:
-    """Print each finding as soon as it is made, or one JSON object at the end; return the exit code.
+    """Print each finding at once, or one JSON object at the end; return the exit code.
 
-    The JSON object has `hyrt`, `python`, `seconds`, `exit_code`, `counts` (by state) and `findings`. A broken
+    The JSON object has `hyrt`, `python`, `seconds`, `exit_code`, `counts` (by state) and `findings`. `output`
+    is the parent of the run folders; `limit_s` applies to each package, backend and measurement. A broken
     output pipe does not change the exit code.
-
-    Parameters
-    ----------
-    request
-        Settings of the run, as given by the user.
-    output
-        Folder that will hold the run folders.
-    limit_s
-        Time limit of the worker process per package, backend or measurement, in seconds.
-    as_json
-        Whether to print the JSON object.
     """
     started = time.monotonic()
     findings: list[DoctorFinding] = []
     is_terminal = sys.stdout.isatty()
-    # Wrap the lines even if the output is a pipe: a person reads it there as well; programs use --json.
+    # Wrap the lines even in a pipe, which often ends at a person; programs use --json.
     width = shutil.get_terminal_size().columns
     coloured = is_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     for finding in run_checks(request, output, limit_s):

@@ -1,6 +1,4 @@
-"""Findings of `hyrt doctor`: their states, and their text output with the state as a word, so that colour is
-optional.
-"""
+"""Findings of `hyrt doctor` and their text output, which names the state so that colour is optional."""
 
 from __future__ import annotations
 
@@ -18,24 +16,16 @@ STATES: tuple[State, ...] = ("ok", "note", "warning", "broken")
 
 @dataclass(frozen=True, slots=True)
 class DoctorFinding:
-    """Result of one check.
-
-    Raises
-    ------
-    ValueError
-        If a finding with state `warning` or `broken` has no remedy.
-    """
+    """Result of one check. Raises ValueError if a warning or a broken check has no remedy."""
 
     check: str
     """Name of the check; several findings may share it."""
     state: State
-    """`broken`: a run needs this and would fail; `warning`: a run is slower, or some other run would fail;
-    `note`: information only.
-    """
+    """`broken`: the run would fail; `warning`: it is slower, or others would fail; `note`: information."""
     found: str
-    """State or problem found, in one line."""
+    """State or problem, in one line."""
     remedy: str = ""
-    """Suggested action; required for warnings and broken checks."""
+    """Suggested action; required for `warning` and `broken`."""
     figures: Mapping[str, Any] = field(default_factory=dict)
     """Measured or read values, with units in the keys."""
 
@@ -58,26 +48,26 @@ _NO_FIGURES: Mapping[str, Any] = {}
 
 
 def ok(check: str, found: str, figures: Mapping[str, Any] = _NO_FIGURES) -> list[DoctorFinding]:
-    """Return a single finding: no problem."""
+    """Return a single finding without a problem."""
     return [DoctorFinding(check, "ok", found, figures=figures)]
 
 
 def note(check: str, found: str, figures: Mapping[str, Any] = _NO_FIGURES) -> list[DoctorFinding]:
-    """Return a single finding: information only."""
+    """Return a single finding that is information only."""
     return [DoctorFinding(check, "note", found, figures=figures)]
 
 
 def warning(
     check: str, found: str, remedy: str, figures: Mapping[str, Any] = _NO_FIGURES
 ) -> list[DoctorFinding]:
-    """Return a single finding: a run is slower, or some other run would fail."""
+    """Return a single finding on a slower run, or on a failure of other runs."""
     return [DoctorFinding(check, "warning", found, remedy, figures)]
 
 
 def broken(
     check: str, found: str, remedy: str, figures: Mapping[str, Any] = _NO_FIGURES
 ) -> list[DoctorFinding]:
-    """Return a single finding: a run fails."""
+    """Return a single finding on a run that would fail."""
     return [DoctorFinding(check, "broken", found, remedy, figures)]
 
 

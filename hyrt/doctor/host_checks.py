@@ -29,10 +29,9 @@ def first_existing_ancestor(path: Path) -> Path:
 
 
 def find_write_problem(folder: Path) -> str:
-    """Write a file in the folder or in its first existing ancestor; return the problem, or "" if there is
-    none.
+    """Try to write a file in a folder or its first existing ancestor; return the problem, or "".
 
-    The file is unnamed if the system supports that, and is always removed.
+    The file is always removed, and has no name if the system supports unnamed files.
     """
     parent = first_existing_ancestor(folder)
     if not parent.is_dir():
@@ -52,14 +51,8 @@ def check_cpus(
 ) -> list[DoctorFinding]:
     """Report the CPUs of the machine, of this process and of its cgroup.
 
-    Parameters
-    ----------
-    root
-        Folder that contains `proc` and `sys`.
-    affinity
-        Number of CPUs in the process's affinity mask; read from the system by default.
-    host
-        Number of CPUs of the machine; read from the system by default.
+    `root` contains `proc` and `sys`. By default, the numbers of CPUs in the affinity mask (`affinity`) and of
+    the machine (`host`) are read from the system.
     """
     host = (os.cpu_count() or 1) if host is None else host
     affinity = _affinity_size(host) if affinity is None else affinity
@@ -118,7 +111,7 @@ class HostMemory:
     """Memory that is currently available on the machine."""
     limit: int | None
     left: int | None
-    """`limit`: memory limit of the cgroup; `left`: its unused part. None without a limit."""
+    """Unused part of `limit`, the memory limit of the cgroup; both are None without a limit."""
 
     @property
     def max_bytes(self) -> int | None:
@@ -127,7 +120,7 @@ class HostMemory:
 
     @property
     def available_bytes(self) -> int | None:
-        """Return the memory that a process can use at present."""
+        """Return the memory that a process can use now."""
         return min((limit for limit in (self.available, self.left) if limit is not None), default=None)
 
 
@@ -154,7 +147,7 @@ def host_memory(root: Path = Path("/")) -> HostMemory:
 def check_memory(memory: HostMemory, need: Mapping[str, Any] | None) -> list[DoctorFinding]:
     """Report the available memory, and whether the run fits.
 
-    `need` has `total_bytes` and bytes by purpose; None if unknown.
+    `need`: `total_bytes` and bytes by purpose, or None if unknown.
     """
     figures = {
         "total_bytes": memory.total,
@@ -209,7 +202,7 @@ _SHARED_MEMORY_REMEDY = "docker run --shm-size=1g (or --ipc=host), or mount -o r
 def check_shared_memory(folder: Path = Path("/dev/shm")) -> list[DoctorFinding]:
     """Check the size of /dev/shm.
 
-    hyrt's stages are threads and do not need it. Processes that share data (torch's DataLoader, NCCL) do, and
+    hyrt's stages are threads and do not need it, but processes that share data (torch's DataLoader, NCCL)
     crash with a bus error if it is too small.
     """
     if not folder.is_dir():
@@ -246,18 +239,10 @@ def check_locked_memory(
     limits: tuple[int, int] | None = None,
     status: Path = Path("/proc/self/status"),
 ) -> list[DoctorFinding]:
-    """Compare the limit with the data that devices with separate memory receive per step.
+    """Compare the limit on locked memory with `need_bytes`, the mini-batches in flight to `devices`.
 
-    Parameters
-    ----------
-    devices
-        Names of the devices with separate memory.
-    need_bytes
-        Size of their mini-batches in flight; None if unknown.
-    limits
-        Soft and hard limit; read from the system by default.
-    status
-        File with the process status, including its capabilities.
+    Only devices with separate memory count. `need_bytes` is None if unknown. By default, `limits` (soft,
+    hard) is read from the system; `status` lists the capabilities of the process.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK) if limits is None else limits
     exempt = _may_lock_all(status)
@@ -310,9 +295,9 @@ _DISK_REMEDY = "free space, or choose another folder: hyrt run --output FOLDER"
 
 
 def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[DoctorFinding]:
-    """Check the folder that will hold the run folders; it need not exist yet.
+    """Check the future parent of the run folders, which need not exist yet.
 
-    `need` has `total_bytes`, `least_bytes` (a run fails without it), and bytes by purpose; None if unknown.
+    `need`: `total_bytes`, `least_bytes` (a run fails without it) and bytes by purpose, or None if unknown.
     """
     problem = find_write_problem(output)
     if problem:
@@ -365,9 +350,9 @@ _MIN_CALIBRATED_FRACTION = 0.4
 def check_bandwidth(
     children: IsolatedWorker, limit_s: float, threads: int, available_bytes: int | None
 ) -> list[DoctorFinding]:
-    """Measure copy and gather bandwidth with `threads` threads while no other check runs.
+    """Measure copy and gather bandwidth, in at most an eighth of `available_bytes`.
 
-    Uses at most an eighth of `available_bytes`, the available memory in bytes.
+    No other check may run at the same time.
     """
     max_bytes = (
         _MAX_SOURCE_BYTES if available_bytes is None else min(_MAX_SOURCE_BYTES, available_bytes // 16)
@@ -383,7 +368,7 @@ def check_bandwidth(
 
 
 def evaluate_bandwidth(answer: Answer, threads: int) -> list[DoctorFinding]:
-    """Return findings for the measured bandwidth."""
+    """Return the findings on the measured bandwidth."""
     copy, gather, calibrated = (
         answer.first_value(key) for key in ("copy_gb_s", "gather_gb_s", "calibrated_gb_s")
     )

@@ -18,7 +18,7 @@ _DEFAULT_DEVICES = ("cpu",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorRequest:
-    """Settings of a run, as given by the user."""
+    """Settings of a run, as the user gives them."""
 
     words: tuple[str, ...] = ()
     """Settings file and overrides, as command-line arguments."""
@@ -27,14 +27,14 @@ class DoctorRequest:
 
     @property
     def has_settings(self) -> bool:
-        """Return whether any setting of a run is given; otherwise only the machine is checked."""
+        """Return whether there are settings of a run; otherwise only the machine is checked."""
         return bool(self.words) or any(value is not None for value in self.options.values())
 
 
 def probe_settings(
     children: IsolatedWorker, request: DoctorRequest, devices: Sequence[Mapping[str, Any]], limit_s: float
 ) -> Answer | None:
-    """Read the settings in the worker process; return None if none are given."""
+    """Read the settings in the worker process; return None without settings."""
     if not request.has_settings:
         return None
     return children.query(
@@ -60,7 +60,7 @@ def requested_kinds(answer: Answer | None) -> Mapping[str, str]:
 
 
 def evaluate_settings(answer: Answer | None, usable_cpus: int) -> list[DoctorFinding]:
-    """Return findings about settings, dataset, threads and device memory; empty without settings."""
+    """Return the findings on settings, dataset, threads and device memory; empty without settings."""
     if answer is None:
         return []
     problems = [event for event in answer.messages if "wrong" in event]

@@ -1,6 +1,4 @@
-"""Checks of installed software: Python, required packages, plug-ins, numba's kernel cache, and the stored
-calibration.
-"""
+"""Checks of installed software: Python, packages, plug-ins, numba's kernel cache, and stored calibrations."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ _MODULES = {"pyyaml": "yaml"}
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A package that hyrt requires, with its minimum version (empty for any)."""
+    """A package that hyrt requires, with its minimum version ("" for any version)."""
 
     package: str
     minimum: str
@@ -87,7 +85,7 @@ def check_packages(children: IsolatedWorker, limit_s: float) -> list[DoctorFindi
 
 
 def evaluate_packages(required: Sequence[Requirement], answers: dict[str, Answer]) -> list[DoctorFinding]:
-    """Return findings for the imports; all intact packages share one finding."""
+    """Return the findings on the imports; all intact packages share one finding."""
     versions: dict[str, str | None] = {"hyrt": __version__}
     problems = []
     for requirement in required:
@@ -126,7 +124,7 @@ def _package_findings(requirement: Requirement, version: str | None, answer: Ans
 
 
 def _installed_version(package: str) -> str | None:
-    """Return the installed version; None if there is none, as in a damaged installation."""
+    """Return the installed version; None if there is none, as after a damaged installation."""
     try:
         version: str | None = metadata.version(package)
     except (metadata.PackageNotFoundError, KeyError):
@@ -157,14 +155,9 @@ DEFAULT_KINDS = {"sampler": "neighbor", "model": "graphsage", "objective": AUTO_
 
 
 def check_plug_ins(kinds: Mapping[str, str]) -> list[DoctorFinding]:
-    """Report kinds that two distributions declare: a run that uses such a kind fails.
+    """Report kinds that two distributions declare, because a run of such a kind fails.
 
-    Devices are checked with their backends.
-
-    Parameters
-    ----------
-    kinds
-        The `sampler`, `model` and `objective` of the run.
+    `kinds` names the `sampler`, `model` and `objective` of the run. Devices are checked with their backends.
     """
     findings = []
     for noun, group in _GROUPS.items():
@@ -178,8 +171,7 @@ def check_plug_ins(kinds: Mapping[str, str]) -> list[DoctorFinding]:
     return findings
 
 
-# Prefix of the temporary folder that `hyrt.runtime.process_setup` makes if no other folder is
-# writable.
+# Prefix of the folder that `hyrt.runtime.process_setup` makes if no other folder is writable.
 _TEMPORARY = "hyrt-kernels-"
 _WRITABLE_REMEDY = "set NUMBA_CACHE_DIR to a writable folder that persists"
 _FIRST_REMEDY = "first follow the lines on the packages above"
@@ -189,8 +181,7 @@ _MAX_SHOWN = 3
 def check_kernel_cache(children: IsolatedWorker, limit_s: float) -> list[DoctorFinding]:
     """Read every cached kernel in the worker process, and write to its folder.
 
-    If the first pass does not finish, a second pass checks the files' structure only. Each pass may take
-    `limit_s` seconds.
+    If the first pass fails, a second pass checks only the files' structure. `limit_s` applies to each pass.
     """
     answers = children.query("hyrt.doctor.probes.software:probe_kernel_cache", ["used"], limit_s=limit_s)
     if answers["used"].problem:
@@ -201,14 +192,9 @@ def check_kernel_cache(children: IsolatedWorker, limit_s: float) -> list[DoctorF
 
 
 def evaluate_kernel_cache(answers: dict[str, Answer], configured: str | None) -> list[DoctorFinding]:
-    """Return findings for the answers of the two passes.
+    """Return the findings on the answers of `used`, and of `structure` if `used` has a problem.
 
-    Parameters
-    ----------
-    answers
-        Answers of item `used`, and of item `structure` if `used` has a problem.
-    configured
-        Value of NUMBA_CACHE_DIR.
+    `configured`: value of NUMBA_CACHE_DIR.
     """
     used, structure = answers["used"], answers.get("structure", Answer())
     folders = {entry["folder"]: entry["problem"] for entry in used.messages if "folder" in entry}
@@ -276,13 +262,13 @@ _CALIBRATE_HINT = "after `hyrt calibrate`, runs start from a prediction"
 
 
 def check_calibration(children: IsolatedWorker, limit_s: float) -> list[DoctorFinding]:
-    """Check whether measurements can be stored, and which are stored."""
+    """Check which measurements are stored, and whether new ones can be stored."""
     answers = children.query("hyrt.doctor.probes.software:probe_calibration", ["rates"], limit_s=limit_s)
     return evaluate_calibration(answers["rates"], user_cache_dir() / "hyrt")
 
 
 def evaluate_calibration(answer: Answer, folder: Path) -> list[DoctorFinding]:
-    """Return a finding for the folder's measurements."""
+    """Return a finding on the measurements in a folder."""
     devices, reason = answer.first_value("devices") or [], answer.first_value("why") or ""
     calibrated = bool(answer.first_value("calibrated"))
     figures = {"folder": str(folder), "calibrated": calibrated, "devices": devices}

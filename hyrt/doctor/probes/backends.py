@@ -1,4 +1,4 @@
-"""Probe of one declared backend: its devices, and a small training step on each device."""
+"""Probe of a backend: its devices, and a small training step on each device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEARNING_RATE = 1e-3
 
 
 def answer(item: str, report: Callable[..., None], *, threads: int, **arguments: Any) -> None:
-    """Report `found` (device descriptions) or `missing`, and per device an event `trained` or `failed`."""
+    """Report `found` (device descriptions) or `missing`, and for each device `trained` or `failed`."""
     backend, found, missing = probed(BACKENDS.find_entry(item))
     if missing:
         report(missing=missing)
@@ -49,13 +49,7 @@ def _select_devices(found: Sequence[DeviceInfo]) -> list[DeviceInfo]:
 
 
 def _train(backend: type[Device], info: DeviceInfo, threads: int) -> dict[str, Any]:
-    """Train two steps with an update between; compare the sums with a dense float64 computation.
-
-    Raises
-    ------
-    HyrtError, Failed
-        If the device rejects the work, or its sums are wrong.
-    """
+    """Train two steps with an update between them, and compare the sums with a dense float64 computation."""
     import torch
 
     from hyrt.testing import cases
@@ -81,8 +75,7 @@ def _train(backend: type[Device], info: DeviceInfo, threads: int) -> dict[str, A
             if computes:
                 check_agreement(result, compute_reference(model, batch, trial.graph(model=model)))
             losses.append(result.loss_sum)
-            # No torch.optim: importing an optimizer also imports torch's compiler, which takes as long as
-            # torch itself.
+            # No torch.optim: importing it also imports torch's compiler, which takes as long as torch itself.
             with torch.no_grad():
                 for parameter, gradient in zip(parameters, result.gradients, strict=True):
                     parameter -= _LEARNING_RATE * gradient / result.normalizer

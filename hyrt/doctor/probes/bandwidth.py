@@ -1,4 +1,4 @@
-"""Probe of host memory bandwidth: copying, and gathering feature rows with the kernel of the load stage."""
+"""Probe of host memory bandwidth: copies, and gathers of feature rows with the kernel of the load stage."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _GRAIN_BYTES = 1 << 20
 
 
 def answer(item: str, report: Callable[..., None], *, threads: int, num_bytes: int, **arguments: Any) -> None:
-    """Report `copy_gb_s` (read and written), `gather_gb_s` (rows read), and `calibrated_gb_s` if calibrated.
+    """Report `copy_gb_s` (bytes read and written), `gather_gb_s` (bytes read) and any `calibrated_gb_s`.
 
-    All threads share the work. `num_bytes`: size of the source, which should exceed the caches.
+    All threads share the work. The source has `num_bytes`, which should exceed the caches.
     """
     from hyrt.graph.row_kernels import gather_rows
     from hyrt.runtime.workers import Workers
@@ -48,7 +48,7 @@ def answer(item: str, report: Callable[..., None], *, threads: int, num_bytes: i
 
 
 def _median_seconds(work: Callable[[], None]) -> float:
-    """Return the median time of some repetitions, without the first (page faults, loading the kernel)."""
+    """Return the median time of several calls after one warm-up (page faults, loading of the kernel)."""
     seconds = []
     for _ in range(_REPETITIONS + 1):
         started = time.perf_counter()
@@ -58,7 +58,7 @@ def _median_seconds(work: Callable[[], None]) -> float:
 
 
 def _calibrated_gb_s() -> float | None:
-    """Return the gather bandwidth measured by `hyrt calibrate`; None if this machine is not calibrated."""
+    """Return the gather bandwidth of `hyrt calibrate`; None if this machine is not calibrated."""
     from hyrt_perfmodel.platforms.platform_file import CalibrationError, calibration_file, read_calibration
 
     if not os.path.exists(calibration_file()):

@@ -1,6 +1,4 @@
-"""Size of a run's dataset from file headers, names, partition.json and published sizes; rows and edges are
-not read.
-"""
+"""Size of a dataset from file headers, names, partition.json and published sizes, without reading it."""
 
 from __future__ import annotations
 
@@ -33,20 +31,9 @@ from hyrt.predict.dataset_sizes import DatasetSizes, generated_sizes, published_
 
 
 def read_partition_sizes(path: Path, source: str, split: int, normalize: str) -> DatasetSizes:
-    """Return the sizes of a partitioned dataset as opened by one process; each of several ranks needs less.
+    """Return the sizes of a partitioned dataset that one process opens; each of several ranks needs less.
 
-    Parameters
-    ----------
-    path, source
-        The folder, and its name in messages.
-    split, normalize
-        The settings `data.split` and `data.normalize`.
-
-    Raises
-    ------
-    DataError
-        If a file is missing, has the wrong length or belongs to another partition, or the split does not
-        exist.
+    Raises DataError if the files are incomplete or inconsistent, or the split does not exist.
     """
     files = PartFiles.open(path, source)
     manifest, stored_bytes = files.manifest, dict.fromkeys(("features", "edges"), 0)
@@ -91,23 +78,14 @@ _HETERO_REASON = "the sizes of a graph with types of vertices are known once it 
 
 
 class SizesUnknownError(Exception):
-    """The size of a dataset cannot be determined before it is opened."""
+    """Raised if the size of a dataset is known only after the dataset is opened."""
 
 
 def read_dataset_sizes(source: str, split: int, normalize: str) -> DatasetSizes:
-    """Return the sizes of a dataset.
+    """Return the sizes of a dataset; `split` and `normalize` are settings of the group `data`.
 
-    Parameters
-    ----------
-    source, split, normalize
-        The settings `data.source`, `data.split` and `data.normalize`.
-
-    Raises
-    ------
-    DataError
-        If the dataset does not exist or cannot be downloaded, or if a file that was read is damaged.
-    SizesUnknownError
-        If the sizes are known only after the dataset is opened.
+    Raises DataError if the dataset does not exist, cannot be downloaded or is damaged, and SizesUnknownError
+    if its sizes are known only after it is opened.
     """
     if source.startswith(SYNTHETIC):
         if parse_spec(source).is_hetero:
@@ -153,9 +131,7 @@ def _published_sizes(source: str, path: Path) -> DatasetSizes:
 
 
 def _stored_sizes(path: Path, source: str, split: int, normalize: str) -> DatasetSizes:
-    """Read the sizes of a .npz file or a folder of .npy files: headers, and as arrays only the labels and a
-    mask.
-    """
+    """Read the sizes of a .npz file or a folder of .npy files from headers, labels and one mask."""
     is_folder = path.is_dir()
     names = (
         sorted(file.stem for file in path.glob("*.npy")) if is_folder else list(member_sizes(path, source))
@@ -231,7 +207,7 @@ def _count_targets(path: Path, source: str, split: int) -> int:
 
 
 def sizes_to_json(sizes: DatasetSizes) -> Mapping[str, Any]:
-    """Return the sizes as JSON values for the finding's figures."""
+    """Convert the sizes to the figures of a finding."""
     assert sizes.degrees is not None
     return {
         "vertices": round(sizes.degrees.num_vertices),

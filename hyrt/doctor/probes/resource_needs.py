@@ -38,22 +38,10 @@ def estimate_needs(
 ) -> dict[str, Any]:
     """Estimate host memory, device memory and disk space, in bytes.
 
-    Parameters
-    ----------
-    config
-        All settings.
-    sizes
-        Sizes of the dataset.
-    devices
-        Devices of this machine, as reported by `hyrt.doctor.probes.backends`.
-
-    Returns
-    -------
-    `host` and `disk` (bytes by purpose, and `total_bytes`; `disk` also has `least_bytes`, for the first
-    checkpoint), `devices` (name to `need_bytes` and `have_bytes`; only devices with separate memory),
-    and
-    `staged_bytes` (the largest mini-batches in flight to one device). Devices receive dense rows; in host
-    memory sparse rows stay sparse.
+    `host` and `disk` map purposes to bytes and have `total_bytes`; `disk` also has `least_bytes`, the size of
+    the first checkpoint. `devices` maps devices with separate memory to `need_bytes` and `have_bytes`.
+    `staged_bytes` is the size of the largest mini-batches in flight to one device. Sparse rows stay sparse in
+    host memory, but devices receive dense rows.
     """
     assert sizes.degrees is not None
     training = training_workload(config, sizes, lambda units: expected_block_sizes(config, sizes, units))
@@ -81,8 +69,8 @@ def estimate_needs(
         "process_bytes": _PROCESS_BYTES,
         "dataset_bytes": round(sizes.feature_bytes + sizes.graph_bytes),
         "mini_batches_bytes": round(batches),
-        # Master weights, the current and the previous gradient, the optimizer state with two temporaries, and
-        # the best weights; each host trainer has a replica and gradients; each device trainer only returns
+        # Master weights, current and previous gradient, optimizer state with two temporaries, and best
+        # weights. Each host trainer adds a replica and its gradients, each device trainer only the returned
         # gradients.
         "weights_bytes": (6 + moments + 2 * len(host_workloads) + len(device_workloads)) * weights,
         # Serialization holds three copies: the cloned tensors, their bytes, and the joined bytes.
@@ -116,14 +104,14 @@ def estimate_needs(
 
 
 def _full_graph_bytes(workload: Workload, training: TrainingWorkload) -> float:
-    """Return the memory of full-graph training in addition to the dataset and the weights."""
+    """Return the memory of full-graph training, without dataset and weights."""
     counted = ("topology", "features", "parameters, gradients, optimizer")
     arrays = full_graph_arrays(workload, training)
     return sum(num_bytes for name, num_bytes in arrays.items() if name not in counted)
 
 
 def _staged_bytes(workload: Workload, training: TrainingWorkload) -> float:
-    """Return the size of the mini-batches on a device at one time: one for a full graph, otherwise two."""
+    """Return the size of the mini-batches in flight to a device: one for a full graph, otherwise two."""
     return (1 if training.resident else 2) * mini_batch_bytes(workload)
 
 

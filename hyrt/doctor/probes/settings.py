@@ -18,11 +18,9 @@ def answer(
     found: Sequence[Mapping[str, Any]],
     **arguments: Any,
 ) -> None:
-    """Report `config`, `data` and `estimate_needs`; or `wrong` (`settings` or `data`) with the
-    reason, or `unknown` with it.
+    """Report `kinds`, `config`, `data`, `sizes` and `needs`, or why some of these are `unknown` or `wrong`.
 
-    The parameters are documented in `probe_settings`: arguments of `hyrt run`, overrides by key with `__` for
-    a dot, and the devices of the machine.
+    `words` and `options` are those of `DoctorRequest`; `found` lists the devices of the machine.
     """
     from hyrt.config.command_line import new_config, option_overrides, split_arguments
 

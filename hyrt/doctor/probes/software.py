@@ -1,6 +1,4 @@
-"""Probes of installed software: package imports, numba's kernel cache, and stored measurements of this
-machine.
-"""
+"""Probes of installed software: imports of packages, numba's kernel cache, and stored calibrations."""
 
 from __future__ import annotations
 
@@ -36,12 +34,10 @@ _CACHED_MARK = "cache=True"
 
 
 def probe_kernel_cache(item: str, report: Callable[..., None], **arguments: Any) -> None:
-    """Report each `folder` (with the `problem` of writing there), `files`, `bytes`, and `damaged` files with
-    reasons.
+    """Report each `folder` (with any write `problem`), `files`, `bytes`, and `damaged` files with reasons.
 
-    Item `used` reads the cache through numba. Importing the kernels may crash on a damaged file; item
-    `structure` then finds truncated files without importing kernels (including stale files that no run would
-    read), and reports their folders as `places`.
+    Item `used` reads the cache through numba, which may crash on a damaged file. Item `structure` then finds
+    truncated files (stale ones included) without importing kernels, and reports their folders as `places`.
     """
     # Cache indexes contain numba types: if numba itself fails to import, the files are not at fault.
     import_module("numba.core.caching")
@@ -61,7 +57,7 @@ def probe_kernel_cache(item: str, report: Callable[..., None], **arguments: Any)
 
 
 def _cached_functions() -> Iterator[Any]:
-    """Iterate over all compiled functions of hyrt with cached kernels."""
+    """Iterate over the compiled functions of hyrt that have cached kernels."""
     package = Path(errors.__file__).parent
     for source in sorted(package.rglob("*.py")):
         if source == Path(__file__) or _CACHED_MARK not in source.read_text(encoding="utf-8"):
@@ -103,7 +99,7 @@ def _kernel_files() -> list[Path]:
 
 
 def _structure_problem(file: Path) -> str:
-    """Check a file's pickle structure only (loading it would import kernels); return the problem, or ""."""
+    """Check a file's pickle structure without loading it, which imports kernels; return the problem or ""."""
     try:
         with file.open("rb") as stream:
             # An index consists of two pickles: the numba version and the index itself.
