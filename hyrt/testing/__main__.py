@@ -1,4 +1,4 @@
-"""`python -m hyrt.testing KIND[:INDEX]` runs the conformance suite on an installed backend."""
+"""Entry point `python -m hyrt.testing KIND[:INDEX]`: runs the conformance suite on an installed backend."""
 
 from __future__ import annotations
 
@@ -12,13 +12,7 @@ from hyrt.runtime.shutdown import exit_cleanly
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the suite; return 0 if the device conforms to the protocol, 1 if not, 2 if it is not available.
-
-    Parameters
-    ----------
-    arguments
-        Command-line arguments; default: those of the process.
-    """
+    """Run the suite; return 0 if the device conforms to the protocol, 1 if not, 2 if it is not available."""
     parser = argparse.ArgumentParser(
         prog="python -m hyrt.testing", description="Check that a device follows hyrt's device protocol."
     )
@@ -61,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
             on_verdict=print_verdict,
         )
     except ConformanceError as error:
-        # Each failure has already been printed.
+        # The failures have already been printed.
         print(str(error).splitlines()[0].rstrip(":"), file=sys.stderr)
         return error.exit_code
     except HyrtError as error:

@@ -43,12 +43,10 @@ SINGLE_WORKER = Workers(1, "hyrt.testing")
 
 @dataclass(frozen=True, slots=True)
 class ModelCase:
-    """A model of `hyrt.nn`."""
-
     name: str
-    """Name of the case in messages."""
+    """Name in messages."""
     settings: dict[str, Any] = field(hash=False)
-    """Arguments of its `Architecture`."""
+    """Arguments of the model's `Architecture`."""
 
     def build(self) -> GNN:
         """Build the model, with the same non-zero parameters each time."""
@@ -57,7 +55,7 @@ class ModelCase:
 
 
 def randomize_parameters(model: Any, seed: int = 0) -> Any:
-    """Set random parameters of a module, the same ones each time."""
+    """Set the parameters of a module to random values that are the same each time."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -112,7 +110,7 @@ def model_cases() -> list[ModelCase]:
 
 
 class EdgeListModule(torch.nn.Module):
-    """A user's module that reads blocks only through their edge lists; one of its parameters is unused."""
+    """A user's module that reads blocks only through edge lists, and does not use one of its parameters."""
 
     def __init__(self, in_features: int = 13, num_classes: int = 2) -> None:
         super().__init__()
@@ -143,10 +141,9 @@ class StatisticsModule(torch.nn.Module):
 
 
 def make_graph(features: int, classes: int, *, sparse: bool = False, row_format: str = "float32") -> Graph:
-    """Build a directed graph with a hub, repeated edges, self loops and isolated vertices; the same one each
-    time.
+    """Build a directed graph with a hub, repeated edges, self loops and isolated vertices; always the same.
 
-    Its feature rows are `sparse`, or dense in the format named `row_format`.
+    Features are `sparse`, or dense rows in the format `row_format`.
     """
     rng = np.random.default_rng(11)
     degrees = rng.poisson(6, VERTICES)
@@ -189,10 +186,10 @@ def dense_rows(graph: Graph, vertices: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def input_plan(model: torch.nn.Module, form: InputForm) -> InputPlan | None:
-    """Return the input plan of a model for an input form; None if the model does not support the form."""
+    """Return a model's input plan for an input form; None if the model does not support the form."""
     takes = get_model_inputs(model)
     if form == "typed":
-        # Only for heterogeneous graphs; the graphs of the cases are homogeneous.
+        # The form is for heterogeneous graphs only.
         return None
     if form == "aggregated":
         return None if takes.aggregation is None else InputPlan(form, takes.aggregation)
@@ -218,9 +215,9 @@ def sampled_batch(
     hops: HopSampler | None = None,
     step: int = STEP,
 ) -> MiniBatch:
-    """Return a loaded mini-batch of sampled neighbours, with its input in the form of a plan.
+    """Return a loaded mini-batch of sampled neighbours, with input as `plan` says.
 
-    With `class_weights`, losses are weighted by class; `hops` samples in place of the host.
+    With `class_weights`, losses are weighted by class. `hops` replaces the sampler of the host.
     """
     weights = np.linspace(0.25, 2.5, graph.num_classes, dtype=np.float32) if class_weights else None
     all_vertices = np.arange(graph.num_vertices)
@@ -233,10 +230,9 @@ def sampled_batch(
 
 
 def cache_some_rows(device: Device, graph: Graph) -> InputPlan:
-    """Cache every third row of a graph on a device; return the input plan for mini-batches that send only the
-    others.
+    """Cache every third row on a device; return the input plan of mini-batches that send only the other rows.
 
-    Quantized rows are cached and sent quantized if the device supports it.
+    The rows are quantized if the device supports that.
     """
     assert isinstance(device, FeatureCacheDevice)
     vertices = np.arange(0, graph.num_vertices, 3)[::-1]
@@ -244,7 +240,7 @@ def cache_some_rows(device: Device, graph: Graph) -> InputPlan:
     is_quantized = isinstance(source, QuantizedFeatures) and "narrow" in device.info.forms
 
     def pieces() -> Iterator[Rows]:
-        # Reuses one buffer for all pieces, as a device must expect.
+        # Reuse one buffer for all pieces: devices must copy it.
         half = -(-len(vertices) // 2)
         wide = np.empty((half, source.width), np.float32)
         for ids in (vertices[:half], vertices[half:]):
@@ -271,9 +267,7 @@ def add_edge_weights(graph: Graph) -> Graph:
 
 
 def saint_batch(graph: Graph, layers: int, plan: InputPlan) -> MiniBatch:
-    """Return a loaded mini-batch of two GraphSAINT subgraphs: edge and target weights, and a normalizer of
-    2.
-    """
+    """Return a loaded mini-batch of two GraphSAINT subgraphs, edge and target weights, and normalizer 2."""
     sampler = SaintSampler(graph, graph.split("train"), layers, 6, 3, 2, SEED, coverage=5)
     batch = sampler.sample(0, sampler.units(0), SINGLE_WORKER, in_place=plan.in_place)
     Loader(graph.features).load(batch, plan, SINGLE_WORKER)
@@ -289,7 +283,7 @@ def full_graph_batches(
     steps: Sequence[int] = (STEP,),
     class_weights: bool = False,
 ) -> list[MiniBatch]:
-    """Return loaded full-graph mini-batches for some targets, one per step, which share all their arrays."""
+    """Return loaded full-graph mini-batches for some targets, one per step, that share all arrays."""
     weights = np.linspace(0.25, 2.5, graph.num_classes, dtype=np.float32) if class_weights else None
     sampler = FullSampler(graph, targets, layers, SEED, weights)
     loader = Loader(graph.features)
@@ -304,7 +298,7 @@ def full_graph_batches(
 def square_blocks(
     ids: NDArray[Any], indptr: NDArray[Any], columns: NDArray[Any], degrees: NDArray[Any], layers: int
 ) -> list[Block]:
-    """Return blocks with the same edges in every layer, between the same vertices."""
+    """Return blocks with the same vertices and edges in every layer."""
     return [
         Block(
             indptr=indptr,
@@ -323,7 +317,7 @@ def square_blocks(
 
 
 def edgeless_batch(rows: int, features: int, layers: int) -> MiniBatch:
-    """Return a mini-batch of any size at low cost: `rows` targets without neighbours."""
+    """Return a mini-batch of `rows` targets without neighbours, which is cheap for any size."""
     ids = np.arange(rows, dtype=np.int32)
     zeros = np.zeros(rows, np.int32)
     blocks = square_blocks(ids, np.zeros(rows + 1, np.int32), zeros[:0], zeros, layers)

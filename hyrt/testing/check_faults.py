@@ -38,7 +38,7 @@ _LARGEST_BYTES = 1 << 28
 
 
 def _stays_faulted(trial: Trial, device: Device, staged: Any, first: DeviceFaultError) -> None:
-    """Check that every call after a fault raises the fault again, and that closing works."""
+    """Check that every call after a fault raises the fault again, and that close works."""
     calls: dict[str, Callable[[], Any]] = {
         "transfer after a fault": lambda: device.transfer(trial.batch()),
         "propagate after a fault": lambda: device.propagate(staged),
@@ -65,9 +65,7 @@ def _name_is_in(device: Device, error: HyrtError) -> None:
 
 
 def propagating_a_foreign_object_is_a_fault(trial: Trial) -> None:
-    """Check that propagating a foreign object is a terminal fault: later calls raise it again, close
-    works.
-    """
+    """Check that a foreign object is a terminal fault: later calls raise the fault again, and close works."""
     for foreign in (object(), None):
         device = trial.open_loaded()
         staged = device.transfer(trial.batch())
@@ -95,12 +93,10 @@ def another_devices_mini_batch_is_a_fault(trial: Trial) -> None:
 
 
 def an_unfit_mini_batch_is_a_fault(trial: Trial) -> None:
-    """Check that a mini-batch of another model (too few blocks, other widths) is a DeviceFaultError, not a
-    library's error.
-    """
+    """Check that a mini-batch of another model (fewer blocks, other widths) is a DeviceFaultError."""
     skip_unless(trial.computes, "it computes nothing")
 
-    # Both are consistent in themselves: `transfer` may refuse other mini-batches without a fault.
+    # `transfer` may refuse inconsistent mini-batches without a fault; these two are consistent.
     def drop_block(batch: MiniBatch) -> None:
         batch.blocks = batch.blocks[1:]
         batch.inputs = batch.inputs[: batch.blocks[0].num_src].contiguous()
@@ -133,7 +129,7 @@ def a_broken_device_faults_for_good(trial: Trial) -> None:
 
 
 def closing_is_idempotent(trial: Trial) -> None:
-    """Check that closing twice works: right after opening, after loading, and with mini-batches in flight."""
+    """Check that close works twice: after opening, after loading, and with mini-batches in flight."""
     fresh, loaded, busy = trial.open(), trial.open_loaded(), trial.open_loaded()
     for _ in range(3):
         busy.transfer(trial.batch())
@@ -156,9 +152,7 @@ def use_after_close_is_a_fault(trial: Trial) -> None:
 
 
 def out_of_memory_is_recoverable(trial: Trial) -> None:
-    """Check that a mini-batch that does not fit raises DeviceOutOfMemoryError, leaks nothing, and does not
-    affect others.
-    """
+    """Check that a mini-batch that does not fit raises DeviceOutOfMemoryError and has no other effect."""
     skip_unless(trial.computes, "it computes nothing")
     model: Any = trial.model()
     layers, features = model.architecture.layers, model.architecture.in_features
@@ -171,7 +165,7 @@ def out_of_memory_is_recoverable(trial: Trial) -> None:
     reference = compute_reference(model, small, trial.graph())
     before = copy_result(run_step(device, small))
     check_agreement(before, reference, "before memory was short")
-    # Rows of four times the memory limit, whatever else the device stores.
+    # Four times the memory limit exceeds the free memory in any case.
     large = cases.edgeless_batch(4 * limit // (4 * features), features, layers)
     if _fits(device, large):
         info = device.info
@@ -199,7 +193,7 @@ def out_of_memory_is_recoverable(trial: Trial) -> None:
 
 
 def _open_with_limit(trial: Trial, model: Any, limit: int) -> Device | None:
-    """Open a device with a memory limit; None if the model and a small mini-batch do not fit."""
+    """Open a device with a memory limit; return None if the model and a small mini-batch do not fit."""
     device = trial.open(memory_bytes=limit)
     try:
         load_model(device, model)
@@ -209,7 +203,7 @@ def _open_with_limit(trial: Trial, model: Any, limit: int) -> Device | None:
         device.propagate(first)
         device.propagate(second)
     except (DeviceOutOfMemoryError, DeviceFaultError):
-        # Closed now, because the limit may apply to the whole process.
+        # Close now, because the limit may apply to the whole process.
         device.close()
         return None
     return device
@@ -225,9 +219,9 @@ def _fits(device: Device, batch: MiniBatch) -> bool:
 
 
 _PATIENCE_S = 3.0
-# Pools and caches of libraries fill up in the first cycles.
+# Pools and caches of libraries grow during the first cycles.
 _WARM_UP = 20
-# Size of one mini-batch in flight that is not freed: about 400 kB.
+# Leak per cycle, about 400 kB, if a mini-batch in flight is not freed.
 _ROW_BYTES = 400_000
 _GROWTH_PER_CYCLE_BYTES = 60_000
 _NOISE_BYTES = 8 << 20
@@ -271,9 +265,7 @@ def _remaining_threads(before: set[threading.Thread]) -> list[str]:
 
 
 def opening_and_closing_leaks_nothing(trial: Trial) -> None:
-    """Check that no threads, file descriptors or memory leak over many cycles with unpropagated mini-
-    batches.
-    """
+    """Check that many cycles with mini-batches in flight leak no threads, file descriptors or memory."""
     model = trial.supported_case(layers=1).build()
     a = model.architecture
     small = trial.batch(cases.sample_targets(8), model=model)
@@ -310,7 +302,7 @@ def opening_and_closing_leaks_nothing(trial: Trial) -> None:
         ("file descriptors", before.files, after.files),
     ):
         require(new <= old, f"as many {resource} after {trial.cycles} cycles", f"there were {old}, now {new}")
-    # A cache that fills up once does not grow in both halves.
+    # A cache that is filled once cannot grow in both halves.
     grown = min(middle.resident_bytes - before.resident_bytes, after.resident_bytes - middle.resident_bytes)
     require(
         grown <= max(_NOISE_BYTES, _GROWTH_PER_CYCLE_BYTES * trial.cycles),

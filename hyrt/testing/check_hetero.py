@@ -42,10 +42,10 @@ KINDS = ("rgcn", "rsage")
 
 
 def hetero_checks_graph(*, weights: bool) -> Graph:
-    """Build a graph of papers and authors with features of different widths, and fields without features.
+    """Build a graph of papers and authors with features of different widths, and of fields without features.
 
-    The graph is the same each time. With `weights`, edges of two relations have weights; the other edges have
-    weight 1.
+    The graph is always the same. With `weights`, the edges of two relations are weighted; others have weight
+    1.
     """
     draw = np.random.default_rng(17)
     tables: dict[str, Any] = {
@@ -71,7 +71,7 @@ def hetero_checks_graph(*, weights: bool) -> Graph:
 
 
 def hetero_checks_model(graph: Graph, kind: str) -> HeteroGNN:
-    """Build a model of two layers, with the same non-zero parameters each time."""
+    """Build a two-layer model with non-zero parameters that are the same each time."""
     shape = get_graph_metadata(graph)
     model = HeteroGNN(
         Architecture(kind=kind, in_features=HIDDEN, hidden=HIDDEN, num_classes=CLASSES, shape=shape)
@@ -97,24 +97,23 @@ def hetero_batch(graph: Graph, targets: Sequence[int]) -> MiniBatch:
 
 @dataclass(frozen=True, slots=True)
 class HeteroReference:
-    """Expected result of a device for a heterogeneous mini-batch, in float64."""
+    """Expected float64 result of a heterogeneous mini-batch."""
 
     loss_sum: float
-    """Sum of the losses."""
     gradients: list[Tensor]
-    """One tensor per parameter."""
+    """One per parameter."""
     names: list[str]
     """Names of the parameters."""
     table: Tensor
-    """[rows, hidden] gradient of the embedding table."""
+    """Gradient of the embedding table, [rows, hidden]."""
 
 
 def hetero_reference_step(model: HeteroGNN, graph: Graph, batch: MiniBatch) -> HeteroReference:
-    """Compute one step of a model of one of `KINDS`, by the formulas of its kind.
+    """Compute one step of a model of one of `KINDS`, as its paper defines the model.
 
     R-GCN (Schlichtkrull et al., 2018) adds W_r times the mean of each relation's rows and W_0 times the
-    vertex's own row; R-GraphSAGE has one matrix per vertex type in place of W_0. If k of d edges were
-    sampled, with weights w whose sum over all d edges is D, each edge has the factor d / k times w / D.
+    vertex's row; R-GraphSAGE has one matrix per vertex type in place of W_0. If k of d edges were sampled,
+    with weights w and total weight D of all d edges, each edge has the factor d / k times w / D.
     """
     twin = copy.deepcopy(model).double()
     p: dict[str, Tensor] = dict(twin.named_parameters())
@@ -146,9 +145,7 @@ def _types(vertices: NDArray[Any]) -> list[int]:
 
 
 def _input_rows(p: dict[str, Tensor], learned: Tensor, batch: MiniBatch) -> Tensor:
-    """Return each source's input row, from its type's projection or from the embedding table, [num_src,
-    hidden].
-    """
+    """Return the input row of each source, [num_src, hidden], from a projection or the embedding table."""
     inputs, sources = batch.inputs, batch.blocks[0].sources
     assert isinstance(inputs, HeteroInput)
     assert sources is not None
@@ -192,7 +189,7 @@ _TARGETS = tuple(range(0, 60, 3))
 
 
 def _opened(trial: Trial) -> Device:
-    """Open a device that accepts heterogeneous mini-batches; skip the check for other devices."""
+    """Open a device that supports heterogeneous mini-batches; skip the check for other devices."""
     device = trial.open()
     refusal = "it does not support heterogeneous graphs"
     skip_unless("typed" in device.info.forms, refusal)

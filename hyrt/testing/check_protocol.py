@@ -1,4 +1,4 @@
-"""Checks of a device's description, methods, results and concurrent use."""
+"""Checks of a device's description, methods, results and use by several threads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _demand(holds: bool, expected: str, actual: object) -> None:
 
 
 def info_describes_the_device(trial: Trial) -> None:
-    """Check that the info has values of the right types and ranges."""
+    """Check the types and ranges of the values in the device's info."""
     info = trial.open().info
     _demand(isinstance(info, DeviceInfo), "info to be a DeviceInfo", type(info))
     _check_info(info)
@@ -92,7 +92,9 @@ def every_protocol_method_is_implemented(trial: Trial) -> None:
 
 
 def a_device_that_takes_ids_gathers_rows(trial: Trial) -> None:
-    """Check that a device with the form `ids` declares GathersRows; otherwise no mini-batch has that form."""
+    """Check that a device with the form `ids` declares GathersRows, because mini-batches otherwise lack that
+    form.
+    """
     device = trial.open()
     gathers = isinstance(device, GathersRows)
     _demand(
@@ -101,9 +103,7 @@ def a_device_that_takes_ids_gathers_rows(trial: Trial) -> None:
 
 
 def probe_finds_devices_of_its_kind(trial: Trial) -> None:
-    """Check that probing twice returns the same devices without raising, or none if the hardware is
-    absent.
-    """
+    """Check that probing twice finds the same devices, or raises nothing and finds none without hardware."""
     device = trial.open()
     devices = device.probe()
     _demand(isinstance(devices, list), "probe to return a list", type(devices))
@@ -202,7 +202,7 @@ def a_result_stays_as_it_is(trial: Trial) -> None:
 
 
 def host_buffers_are_not_written(trial: Trial) -> None:
-    """Check that the mini-batch is not modified, and not read any more after the step."""
+    """Check that a step does not modify the mini-batch, and does not read it after the step."""
     device = trial.open_loaded()
     reference: StepResult | None = None
     for _ in range(2):
@@ -317,9 +317,7 @@ def transfer_and_propagate_run_on_two_threads(trial: Trial) -> None:
 
 
 def calls_may_use_different_threads(trial: Trial) -> None:
-    """Check that no call is bound to the thread that opened the device; a repeated step runs on another
-    thread.
-    """
+    """Check that no call is bound to the thread that opened the device."""
     model = trial.model()
     references = _one_by_one(trial, trial.open_loaded(model))
     device = run_in_thread(trial.open)
@@ -352,7 +350,7 @@ def two_open_devices_share_nothing(trial: Trial) -> None:
 
 
 def the_process_keeps_its_settings(trial: Trial) -> None:
-    """Check that torch's global settings are unchanged, because user modules depend on them."""
+    """Check that torch's global settings, which affect modules of the user, do not change."""
     before = _settings()
     device = trial.open_loaded()
     run_step(device, trial.batch())

@@ -36,7 +36,7 @@ def _sampler(device: Device, graph: Graph) -> HopSampler:
 
 
 def sample_hop_on_host(graph: Graph, vertices: NDArray[Any], fanout: int, key: np.uint64) -> Hop:
-    """Return the hop that the host samples."""
+    """Return the hop as sampled by the host."""
     count = len(vertices)
     degrees, counts = np.empty(count, np.int32), np.empty(count, np.int32)
     count_neighbors(graph.topology.indptr, vertices, fanout, 0, count, degrees, counts)
@@ -69,9 +69,7 @@ def _compare(actual: Hop, expected: Hop, where: str, *, relabelled: bool) -> Non
 
 
 def sampler_matches_the_host(trial: Trial) -> None:
-    """Check the sampled edges for fan-outs on both sides of every method, isolated vertices, and empty
-    input.
-    """
+    """Check sampled edges for fan-outs on both sides of every method, isolated vertices, and empty input."""
     device = trial.open_loaded()
     graph = trial.graph()
     sampler = _sampler(device, graph)
@@ -95,9 +93,7 @@ def sampler_matches_the_host(trial: Trial) -> None:
 
 
 def mini_batches_it_sampled_are_trained(trial: Trial) -> None:
-    """Check that mini-batches sampled by the device (which may cache them) train like the host's mini-
-    batches.
-    """
+    """Check training with mini-batches that the device samples, and may cache."""
     model: Any = trial.model()
     device = trial.open_loaded(model)
     graph, layers = trial.graph(), model.architecture.layers
@@ -140,7 +136,7 @@ def sampler_draws_while_the_device_trains(trial: Trial) -> None:
 
 
 def the_sampler_may_outlive_the_device(trial: Trial) -> None:
-    """Check that a sampler may be closed before its device, after it, or not at all."""
+    """Check that a sampler can be closed before its device, after it, or not at all."""
     for order in ("before", "after", "never"):
         device = trial.open_loaded()
         sampler = _sampler(device, trial.graph())

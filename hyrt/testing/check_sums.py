@@ -42,9 +42,7 @@ from hyrt.testing.trial import (
 
 
 def sums_agree_with_float64(trial: Trial, case: ModelCase) -> None:
-    """Check loss sum, correct count and gradient sums, with and without class weights, factors and edge
-    weights.
-    """
+    """Check loss sum, correct count and gradient sums, with and without class, target and edge weights."""
     model = build_or_skip(case)
     device = load_or_skip(trial, model)
     graph, layers = trial.graph(model=model), model.architecture.layers
@@ -67,9 +65,7 @@ def sums_agree_with_float64(trial: Trial, case: ModelCase) -> None:
 
 
 def a_user_module_is_trained_or_refused(trial: Trial) -> None:
-    """Check a module that reads blocks through edge lists; the gradient of its unused parameter must be
-    zero.
-    """
+    """Check a module that reads blocks through edge lists; its unused parameter must have a zero gradient."""
     model = cases.randomize_parameters(cases.EdgeListModule())
     device = load_or_skip(trial, model)
     graph = cases.make_graph(13, 2)
@@ -99,7 +95,7 @@ def statistics_over_a_mini_batch_are_refused(trial: Trial) -> None:
 
 
 def a_full_graph_is_a_step(trial: Trial) -> None:
-    """Check full-graph steps; arrays shared by steps may be cached on the device, but not their dropout."""
+    """Check full-graph steps: a device may cache their arrays, but dropout must change with the step."""
     device = trial.open()
     skip_unless(device.info.whole_graphs, "it does not train full graphs")
     for case in (trial.supported_case(2), trial.supported_case(3), *_with_dropout(trial)):
@@ -134,9 +130,7 @@ def a_full_graph_is_a_step(trial: Trial) -> None:
 
 
 def a_full_graph_in_chunks_is_a_step(trial: Trial) -> None:
-    """Check full-graph steps in chunks for several chunk numbers, both orders, and features as rows or in
-    place.
-    """
+    """Check full-graph steps in several numbers of chunks, both orders, and features as rows or in place."""
     device = trial.open()
     skip_unless(isinstance(device, RunsChunks), "it does not train in chunks")
     assert isinstance(device, RunsChunks)
@@ -170,7 +164,7 @@ def a_full_graph_in_chunks_is_a_step(trial: Trial) -> None:
 
 
 def a_budget_of_host_memory_changes_no_bit(trial: Trial) -> None:
-    """Check that storing matrices in files changes no bits."""
+    """Check that matrices in files give the same bits."""
     device = trial.open()
     skip_unless(isinstance(device, KeepsHostBudget), "it does not store matrices in files")
     assert isinstance(device, KeepsHostBudget)
@@ -191,7 +185,7 @@ def a_budget_of_host_memory_changes_no_bit(trial: Trial) -> None:
 
 
 def _with_dropout(trial: Trial) -> list[ModelCase]:
-    """Return the first supported model with dropout, or none."""
+    """Return the first supported model with dropout; empty if there is none."""
     for case in cases.model_cases():
         if "dropout" in case.settings:
             with suppress(UnsupportedModelError, PluginConflictError):
@@ -201,9 +195,7 @@ def _with_dropout(trial: Trial) -> list[ModelCase]:
 
 
 def one_target_and_isolated_vertices(trial: Trial) -> None:
-    """Check mini-batches of one vertex with neighbours, one isolated vertex, and several isolated
-    vertices.
-    """
+    """Check mini-batches of one vertex with neighbours, and of one and several isolated vertices."""
     model = trial.model()
     device = trial.open_loaded(model)
     isolated = list(cases.ISOLATED)
@@ -232,9 +224,7 @@ def repeated_edges_count_each_time(trial: Trial) -> None:
 
 
 def vertices_may_be_64_bits_wide(trial: Trial) -> None:
-    """Check 64-bit vertex ids, for graphs with more than 2^31 vertices; columns of a relabelled block stay
-    int32.
-    """
+    """Check 64-bit ids, for graphs with more than 2^31 vertices; relabelled blocks keep int32 columns."""
     model = trial.model()
     device = trial.open_loaded(model)
     batch32 = trial.batch()
@@ -264,7 +254,7 @@ def large_scores_do_not_overflow(trial: Trial) -> None:
 
 
 def weights_that_are_not_numbers_show(trial: Trial) -> None:
-    """Check that divergence is visible: with NaN weights, the loss or a gradient must not be finite."""
+    """Check that divergence is visible: with NaN weights, the loss or a gradient is not finite."""
     model = trial.model()
     device = trial.open_loaded(model)
     device.update([torch.full_like(parameter, math.nan) for parameter in trainable_parameters(model)])
@@ -396,6 +386,6 @@ def _formats(form: InputForm, number: int) -> list[str]:
     if form == "narrow":
         return [quantized]
     if form == "cached":
-        # Every second model: int8 codes with a scale per row, cached and sent with the rows.
+        # Every second model caches and sends int8 codes with one scale per row.
         return ["float32", "int8"] if number % 2 else [quantized]
     return ["float32", quantized if form == "aggregated" else "float16"]

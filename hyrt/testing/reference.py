@@ -1,8 +1,8 @@
-"""Reference step in float64 with dense matrices, following the papers' formulas; independent of `hyrt.nn`.
+"""Float64 reference step with dense matrices and the formulas of the papers; independent of `hyrt.nn`.
 
-The formulas are those of GraphSAGE (Hamilton et al., 2017), GCN (Kipf and Welling, 2017), GIN (Xu et al.,
-2019) and GAT (Velickovic et al., 2018). If k of a destination's d in-neighbours were sampled, GCN's and
-GIN's sums are multiplied by d / k; a block's edge factors replace this factor. Edge weights multiply both.
+Papers: GraphSAGE (Hamilton et al., 2017), GCN (Kipf and Welling, 2017), GIN (Xu et al., 2019) and GAT
+(Velickovic et al., 2018). If k of d in-neighbours were sampled, d / k (or a block's edge factor) multiplies
+the sums of GCN and GIN. Edge weights are a further factor.
 """
 
 from __future__ import annotations
@@ -28,35 +28,25 @@ _DROPOUT_PURPOSE, _ATTENTION_PURPOSE = 2, 6
 
 @dataclass(frozen=True, slots=True)
 class ReferenceResult:
-    """Expected result of a device for a mini-batch."""
+    """Expected float64 result of a mini-batch."""
 
     loss_sum: float
-    """Sum of the losses."""
     loss_magnitude: float
-    """Sum of absolute losses plus the largest absolute score; rounding errors are relative to it."""
+    """Sum of absolute losses plus the largest absolute score; the scale of rounding errors."""
     correct: tuple[int, int]
-    """Minimum and maximum number of correct targets, because scores may be equal up to rounding."""
+    """Minimum and maximum number of correct targets; they differ if scores are equal up to rounding."""
     gradients: list[Tensor]
-    """One float64 tensor per parameter."""
+    """One per parameter."""
     names: list[str]
-    """Names of the parameters."""
 
 
 def reference_step(
     model: torch.nn.Module, parameters: Sequence[Tensor], batch: MiniBatch, rows: NDArray[np.float64]
 ) -> ReferenceResult:
-    """Compute one step.
+    """Compute one step of a `GNN`, or of any other module in float64.
 
-    Parameters
-    ----------
-    model
-        A `GNN`; any other module is run in float64.
-    parameters
-        Values of its trainable parameters, in order.
-    batch
-        Mini-batch with relabelled blocks; its `inputs` are ignored.
-    rows
-        [num_src, f] float64, source rows of the first block.
+    `parameters` are the trainable ones, in order. `rows` [num_src, f] float64 are the source rows of the
+    first block and replace the inputs of `batch`, whose blocks must be relabelled.
     """
     twin = copy.deepcopy(model).double().train()
     named = {name: p for name, p in twin.named_parameters() if p.requires_grad}
@@ -158,9 +148,7 @@ def _rows_of_edges(block: Block) -> NDArray[np.int64]:
 
 
 def _edges(block: Block, *, weighted: bool) -> Tensor:
-    """Return [num_dst, num_src]: number of edges, or total edge weight, from each source to each
-    destination.
-    """
+    """Return the number or total weight of edges between each pair of vertices, [num_dst, num_src]."""
     out = np.zeros((block.num_dst, block.num_src))
     amounts = np.ones(block.num_edges)
     for factors in (block.weights, block.edge_weights) if weighted else ():
@@ -201,8 +189,7 @@ def _attention(block: Block, z: Tensor, to_source: Tensor, to_destination: Tenso
     times = _edges(block, weighted=False) + torch.eye(block.num_dst, block.num_src, dtype=torch.float64)
     score = (z @ to_source)[None, :] + (z[: block.num_dst] @ to_destination)[:, None]
     score = torch.where(score > 0, score, 0.2 * score)
-    # The logarithm of edge counts gives repeated edges their weight in the softmax, and excludes absent
-    # edges.
+    # Adding the logarithm of the edge count repeats an edge in the softmax, or excludes an absent edge.
     return ((score + times.log()).softmax(1) * mask) @ z
 
 
@@ -214,19 +201,10 @@ def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def dropout_mask(vertices: NDArray[Any], width: int, rate: float, seed: int, step: int, layer: int) -> Tensor:
-    """Return the factors of `operators.dropout`, [n, width] float64: 16 bits per column of a random word
-    keyed by vertex.
+    """Return the dropout factors of `vertices`, [n, width] float64, as `operators.dropout` computes them.
 
-    Parameters
-    ----------
-    vertices
-        [n] vertex of each row.
-    width
-        Number of columns.
-    rate
-        Dropout rate, to 1/65536.
-    seed, step, layer
-        Remaining parts of the key; layer 0 is the input.
+    Each column uses 16 bits of a random word, keyed by seed, step, layer (0: input) and vertex; `rate` is
+    rounded to 1/65536.
     """
     columns = np.arange(width, dtype=np.uint64)
     streams = _streams(_DROPOUT_PURPOSE, seed, step, layer, vertices)[:, None]
@@ -234,17 +212,9 @@ def dropout_mask(vertices: NDArray[Any], width: int, rate: float, seed: int, ste
 
 
 def attention_masks(block: Block, heads: int, rate: float) -> Tensor:
-    """Return factors on attention weights, [heads, num_dst, num_src] float64: 16 bits per head, keyed by both
-    ends.
+    """Return dropout factors of attention weights, [heads, num_dst, num_src] float64.
 
-    Parameters
-    ----------
-    block
-        Block with the vertices, and the seed, step and layer of the key.
-    heads
-        Number of heads.
-    rate
-        Dropout rate, to 1/65536.
+    Each head uses 16 bits of a random word, keyed by both ends of the edge; `rate` is rounded to 1/65536.
     """
     sources = np.arange(block.num_src) if block.sources is None else block.sources
     streams = _streams(_ATTENTION_PURPOSE, block.seed, block.step, block.layer, block.destinations)
@@ -266,9 +236,7 @@ def _streams(purpose: int, seed: int, step: int, layer: int, vertices: NDArray[A
 def _factors(
     streams: NDArray[np.uint64], words: NDArray[np.uint64], lanes: NDArray[np.uint64], rate: float
 ) -> Tensor:
-    """Return 0 for dropped elements (16 bits of a stream's word below the threshold), and the scale
-    otherwise.
-    """
+    """Return 0 for dropped elements (their 16 bits are below the threshold), and the scale for others."""
     with np.errstate(over="ignore"):
         random_words = _mix(streams + (words + np.uint64(1)) * np.uint64(_GOLDEN))
     bits = (random_words >> (np.uint64(16) * lanes)) & np.uint64(0xFFFF)

@@ -1,4 +1,4 @@
-"""Conformance suite, which runs all checks in order."""
+"""Conformance suite of the device protocol."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def check_device(
 
 
 def _first_info(trial: Trial, limit_s: float) -> DeviceInfo:
-    """Return the info of an opened device. Whether the device closes correctly is checked elsewhere."""
+    """Return the info of a device. Whether the device closes correctly is checked elsewhere."""
     device = call_device("the device", "open", trial.open, timeout_s=limit_s, fault=DeviceUnavailableError)
     # A missing method is reported by its check.
     if not isinstance(getattr(device, "info", None), DeviceInfo):
@@ -129,13 +129,7 @@ def _first_info(trial: Trial, limit_s: float) -> DeviceInfo:
 
 
 def all_checks(*, computes: bool) -> list[Check]:
-    """Return the checks, in order.
-
-    Parameters
-    ----------
-    computes
-        Whether to check the device's sums.
-    """
+    """Return the checks in order; without `computes`, those of sums are left out."""
     agreement = [
         Check(f"sums agree with float64: {case.name}", partial(check_sums.sums_agree_with_float64, case=case))
         for case in cases.model_cases()
@@ -145,7 +139,7 @@ def all_checks(*, computes: bool) -> list[Check]:
             f"input form {name} gives the same sums", partial(check_sums.input_form_gives_the_same, form=name)
         )
         for name in get_args(InputForm)
-        # Heterogeneous mini-batches have separate checks.
+        # Rows are used by all other checks; heterogeneous mini-batches have separate checks.
         if name not in ("rows", "typed")
     ]
     sums = (
@@ -157,7 +151,7 @@ def all_checks(*, computes: bool) -> list[Check]:
 
 
 def _checks_of(module: ModuleType) -> list[Check]:
-    """Return all public functions of a module whose only parameter is a trial, in source order."""
+    """Return the public functions of a module whose only parameter is a trial, in source order."""
     return [
         Check(name.replace("_", " "), value)
         for name, value in vars(module).items()
@@ -196,7 +190,7 @@ def _run(check: Check, trial: Trial, limit_s: float) -> Verdict:
 def _outcome(check: Check, trial: Trial) -> tuple[Outcome, str]:
     outcome = _result(check.run, trial)
     closing = _result(Trial.close_all, trial)
-    # The first failure is the one that the author needs to see.
+    # The first failure is the one to fix.
     return closing if closing[0] == "failed" and outcome[0] != "failed" else outcome
 
 
@@ -222,7 +216,7 @@ def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
 
 
 def _source_line(frames: Sequence[tuple[FrameType, int]], trial: Trial) -> str:
-    """Return the backend's innermost source line, or the innermost line of all if there is none."""
+    """Return the backend's innermost source line, or the innermost line of all if the backend has none."""
     packages = {name.partition(".")[0] for name in trial.modules}
     backend_frames = [
         entry for entry in frames if entry[0].f_globals.get("__name__", "").partition(".")[0] in packages

@@ -1,4 +1,4 @@
-"""A device under test: opens it, compares its results with references, and reports verdicts."""
+"""The device under test with references for its results, and the verdicts of checks."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ _OVERALL_TOLERANCE = 5e-6
 
 @dataclass(slots=True)
 class Trial:
-    """State that the checks share."""
+    """Device under test: state that the checks share."""
 
     open_fn: OpenFn
     """Opens a new device."""
@@ -150,7 +150,7 @@ class Trial:
             raise errors[0]
 
     def open_loaded(self, model: torch.nn.Module | None = None, **options: Any) -> Device:
-        """Open a new device and load a model, by default a supported one."""
+        """Open a device and load a model, by default a supported one."""
         device = self.open(**options)
         load_model(device, self.model() if model is None else model)
         return device
@@ -194,7 +194,7 @@ class Trial:
 
 
 def load_model(device: Device, model: torch.nn.Module) -> list[torch.Tensor]:
-    """Load a model with its own trainable parameters and return the parameters."""
+    """Load a model with its trainable parameters, and return these."""
     parameters = trainable_parameters(model)
     device.load(model, parameters)
     return parameters
@@ -206,9 +206,7 @@ def trainable_parameters(model: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def build_or_skip(case: ModelCase) -> GNN:
-    """Build a case's model; skip the check if another package declares its kind, which is not the device's
-    fault.
-    """
+    """Build a case's model; skip the check if two packages declare the model's kind."""
     try:
         return case.build()
     except PluginConflictError as conflict:
@@ -216,7 +214,7 @@ def build_or_skip(case: ModelCase) -> GNN:
 
 
 def load_or_skip(trial: Trial, model: torch.nn.Module) -> Device:
-    """Open a device with the model; skip the check if the device refuses the model with a proper message."""
+    """Open a device with the model; skip the check if the device refuses the model as the protocol says."""
     device = trial.open()
     try:
         load_model(device, model)
@@ -268,10 +266,7 @@ def compute_reference(model: Any, batch: MiniBatch, graph: Graph) -> ReferenceRe
 def check_agreement(result: StepResult, reference: ReferenceResult, where: str = "") -> None:
     """Check loss sum, correct count and gradient sums against the reference.
 
-    Raises
-    ------
-    Failed
-        Naming the wrong quantity and its deviation.
+    Raises CheckFailedError with the wrong quantity and its deviation.
     """
     suffix = f" ({where})" if where else ""
     deviation = abs(result.loss_sum - reference.loss_sum)
@@ -296,7 +291,7 @@ def check_agreement(result: StepResult, reference: ReferenceResult, where: str =
         label = f"gradient {number} {shape} of {reference.names[number]}"
         require(gradient.shape == exact.shape, label, f"its shape is {tuple(gradient.shape)}{suffix}")
         bound = _TENSOR_TOLERANCE * float(exact.abs().max()) + _OVERALL_TOLERANCE * max(overall, 1.0)
-        # A NaN difference counts as infinite.
+        # NaN counts as an infinite difference.
         difference = (gradient.double() - exact).abs().nan_to_num(torch.inf)
         worst = int(difference.argmax())
         position = [int(i) for i in np.unravel_index(worst, shape)]
@@ -310,25 +305,13 @@ def check_agreement(result: StepResult, reference: ReferenceResult, where: str =
 
 
 def require(holds: bool, expected: str, actual: object) -> None:
-    """Raise an error unless `holds` is true.
-
-    Raises
-    ------
-    Failed
-        With the expected and the actual behaviour.
-    """
+    """Raise CheckFailedError with the expected and the actual behaviour unless `holds`."""
     if not holds:
         raise CheckFailedError(f"expected {expected}; {actual}")
 
 
 def check_same_bits(result: StepResult, reference: StepResult, where: str) -> None:
-    """Check that two results are bit-equal.
-
-    Raises
-    ------
-    Failed
-        Naming the difference.
-    """
+    """Check that two results are bit-equal; raise CheckFailedError with the difference."""
     for attribute in ("loss_sum", "counts", "normalizer"):
         actual, expected = getattr(result, attribute), getattr(reference, attribute)
         require(
@@ -349,13 +332,7 @@ def copy_result(result: StepResult) -> StepResult:
 
 
 def require_fault(doing: str, call: Callable[[], Any]) -> DeviceFaultError:
-    """Check that a call raises a DeviceFaultError, and return the fault.
-
-    Raises
-    ------
-    Failed
-        Describing what happened instead.
-    """
+    """Check that a call raises a DeviceFaultError, and return the error."""
     try:
         call()
     except DeviceFaultError as fault:
@@ -385,7 +362,7 @@ def run_in_thread(call: Callable[[], T]) -> T:
 
 
 def run_concurrently(*calls: Callable[[], T]) -> list[T]:
-    """Run calls concurrently and return their results; raise the first call's error when all have ended."""
+    """Run calls concurrently and return their results; after all have ended, raise the first call's error."""
     results: dict[int, T] = {}
     errors: dict[int, BaseException] = {}
 
