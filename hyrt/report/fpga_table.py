@@ -1,4 +1,4 @@
-"""Text output of an FPGA design exploration: Pareto front, the paper's design, and assumptions."""
+"""Text output of an FPGA design exploration: the Pareto front, the paper's design, and the assumptions."""
 
 from __future__ import annotations
 
@@ -19,24 +19,21 @@ _HEAD = "  n   m = rows x cols  arena words  tasks   DSP   LUT  BRAM  URAM   ms/
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplorationResult:
-    """Result of an exploration."""
+    """Result of exploring the designs for the FPGA `part`."""
 
     part: FpgaPart
     work: TrainingWorkload
-    """`part` and `work`: the explored FPGA part and workload."""
     front: Sequence[Candidate]
     """Pareto front, the cheapest design first."""
     paper: Candidate | str
-    """Design of the paper's Table IV, or the reason why it does not fit."""
+    """Design of the paper's Table IV, or why it does not fit."""
     base: FpgaDesign
     """Design parameters that were not varied."""
     build: Build | None
     built: Candidate | str | None
-    """`build` and `built`: the build whose reports were read, if any, and its design, or the reason
-    why it cannot be estimated.
-    """
+    """Design of the build in `build`, or why it cannot be estimated; None without a build."""
     assumptions: Sequence[str]
-    """Assumptions about the workload."""
+    """Assumptions on the workload."""
 
 
 def exploration_lines(result: ExplorationResult) -> list[str]:
@@ -177,7 +174,7 @@ def _entry_or_reason(candidate: Candidate | str, part: FpgaPart, work: TrainingW
 
 
 def _cycles(candidate: Candidate, work: TrainingWorkload) -> dict[str, Any]:
-    """Return the cycles of a task by phase, and the total if aggregation and update overlapped."""
+    """Return the cycles of a task by phase, and the total if aggregation and update overlap."""
     shape = TaskShape.from_workload(work.at(work.batch_size / candidate.tasks))
     cycles = task_cycles(shape, candidate.design)
     return {

@@ -1,4 +1,4 @@
-"""Plots of trained models: two-dimensional projections of embeddings, confusion matrices and ROC curves."""
+"""Plots of trained models: projections of embeddings to two dimensions, confusion matrices and ROC curves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hyrt.report.run_plots import save_plot
 
 Array = NDArray[Any]
 
-# UMAP's default.
+# Default of UMAP.
 _NUM_NEIGHBOURS = 15
 
 
@@ -27,7 +27,7 @@ class Projection2D:
     """Two-dimensional projection of rows."""
 
     positions: NDArray[np.float64]
-    """[n, 2] projected positions."""
+    """Positions, [n, 2]."""
     axes: tuple[str, str]
     """Descriptions of the two axes."""
 
@@ -35,18 +35,10 @@ class Projection2D:
 
 
 def principal_components(rows: Array) -> tuple[NDArray[np.float64], tuple[float, float]]:
-    """Project rows on their two principal components (principal component analysis; Pearson, 1901).
+    """Project rows [n, width] on their first two principal components (Pearson, 1901).
 
-    Parameters
-    ----------
-    rows
-        [n, width] numbers.
-
-    Returns
-    -------
-    Positions, [n, 2] float64, and the fractions of the variance along both axes. The sign of an axis makes
-    its
-    component with the largest weight positive. For a single column, the second axis is zero.
+    Returns positions [n, 2] float64 and both fractions of the variance. The sign of an axis makes the largest
+    weight of its component positive. If `width` is 1, the second axis is zero.
     """
     centred = rows.astype(np.float64) - rows.mean(0, dtype=np.float64)
     variances, axes = np.linalg.eigh(centred.T @ centred)
@@ -60,21 +52,15 @@ def principal_components(rows: Array) -> tuple[NDArray[np.float64], tuple[float,
 
 
 def project_pca(rows: Array) -> Projection2D:
-    """Project rows [n, width] on their principal components, with axis descriptions."""
+    """Project rows [n, width] on their principal components, and describe the axes."""
     positions, parts = principal_components(rows)
     first, second = (f"component {axis}, {part:.0%} of the variance" for axis, part in enumerate(parts, 1))
     return Projection2D(positions, (first, second))
 
 
 def check_umap() -> None:
-    """Check that UMAP is installed, before anything is computed.
-
-    Raises
-    ------
-    ConfigError
-        If UMAP is not installed.
-    """
-    # Check the distribution: another package has the same module name, and importing UMAP compiles for
+    """Raise ConfigError if UMAP is not installed, before anything is computed."""
+    # Look for the distribution: another package has the same module name, and importing UMAP compiles for
     # seconds.
     try:
         distribution("umap-learn")
@@ -83,19 +69,9 @@ def check_umap() -> None:
 
 
 def project_umap(rows: Array, seed: int) -> Projection2D:
-    """Project rows with UMAP, which preserves neighbourhoods (McInnes, Healy and Melville, 2018).
+    """Project rows [n, width] with UMAP, which preserves neighbourhoods (McInnes, Healy and Melville, 2018).
 
-    Parameters
-    ----------
-    rows
-        [n, width] numbers, with n greater than the 15 neighbours used per row.
-    seed
-        Seed of the projection; equal seeds give equal positions.
-
-    Raises
-    ------
-    ConfigError
-        If there are too few rows.
+    Equal seeds give equal positions. Raises ConfigError unless n exceeds the 15 neighbours per row.
     """
     if len(rows) <= _NUM_NEIGHBOURS:
         raise ConfigError(
@@ -105,36 +81,25 @@ def project_umap(rows: Array, seed: int) -> Projection2D:
     from umap import UMAP
 
     with warnings.catch_warnings():
-        # Users cannot fix what UMAP warns about.
+        # Users cannot avoid UMAP's warnings.
         warnings.simplefilter("ignore")
-        # With a seed, UMAP always uses one thread.
+        # UMAP with a seed always uses one thread.
         positions = UMAP(n_neighbors=_NUM_NEIGHBOURS, random_state=seed % 2**32, n_jobs=1).fit_transform(rows)
     return Projection2D(np.asarray(positions, np.float64), ("UMAP 1", "UMAP 2"))
 
 
-# In inches: a column of most papers.
+# Column width of most papers, in inches.
 _WIDTH = 3.4
 _FONT_POINTS = 8
-# More colours cannot be distinguished, and more numbers cannot be read.
+# More colours are indistinguishable, and more numbers are illegible.
 _MAX_COLOURS, _MAX_NUMBERED_CLASSES = 20, 12
 
 
 def plot_embeddings(projection: Projection2D, labels: Array | None, path: Path) -> None:
-    """Plot a two-dimensional projection of rows, coloured by class.
+    """Plot a projection of n rows, coloured by class.
 
-    Parameters
-    ----------
-    projection
-        Projection of the n rows.
-    labels
-        [n] classes, -1 if unknown; None without classes.
-    path
-        Output file; its suffix determines the format.
-
-    Raises
-    ------
-    DataWriteError
-        If the file cannot be written.
+    `labels` [n] has -1 for unknown classes, or is None. The suffix of `path` selects the format. Raises
+    DataWriteError if the file cannot be written.
     """
     from matplotlib import colormaps, rc_context
     from matplotlib.figure import Figure
@@ -156,7 +121,7 @@ def plot_embeddings(projection: Projection2D, labels: Array | None, path: Path) 
                 linewidths=0,
                 color="0.8" if is_unknown else colours(number % colours.N),
                 label="not known" if is_unknown else f"class {label}",
-                # Rasterized: a hundred thousand vector circles would make a large file.
+                # As vectors, a hundred thousand circles would make a large file.
                 rasterized=True,
                 zorder=1 if is_unknown else 2,
             )
@@ -169,21 +134,10 @@ def plot_embeddings(projection: Projection2D, labels: Array | None, path: Path) 
 
 
 def plot_confusion(counts: Array, split: str, path: Path) -> None:
-    """Plot a confusion matrix with rows normalized by class size.
+    """Plot a confusion matrix, normalized by row; the title names `split`.
 
-    Parameters
-    ----------
-    counts
-        [C, C] number of vertices of class i that were predicted as class j.
-    split
-        Name of the split, for the title.
-    path
-        Output file; its suffix determines the format.
-
-    Raises
-    ------
-    DataWriteError
-        If the file cannot be written.
+    `counts[i, j]`: number of vertices of class i that were predicted as class j. Raises DataWriteError if the
+    file cannot be written.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -208,7 +162,7 @@ def plot_confusion(counts: Array, split: str, path: Path) -> None:
         save_plot(figure, path)
 
 
-# More curves cannot be distinguished, and more points are not visible.
+# More curves are indistinguishable, and more points are not visible.
 _MAX_CURVES, _MAX_POINTS = 10, 1000
 
 
@@ -218,14 +172,11 @@ class RocCurve:
 
     name: str
     num_positive: int
-    """Number of positive rows."""
     area: float
-    """Area under the curve, in 0..1."""
+    """Area under the curve, 0 to 1."""
     false_positive_rates: NDArray[np.float64]
     true_positive_rates: NDArray[np.float64]
-    """[p] rates in 0..1, both increasing from 0 to 1: for each threshold, the false positive rate and the
-    true positive rate.
-    """
+    """False and true positive rate for each threshold, [p] each, increasing from 0 to 1."""
 
     __repr__ = short_repr
 
@@ -233,12 +184,7 @@ class RocCurve:
 def roc_points(scores: Array, positive: NDArray[np.bool_]) -> tuple[Array, Array]:
     """Compute false and true positive rates at each distinct score, from (0, 0) and the highest score on.
 
-    Parameters
-    ----------
-    scores
-        [n] float, without nan.
-    positive
-        [n], with at least one true and one false entry.
+    `scores` [n] has no NaN; `positive` [n] has true and false entries.
     """
     order = np.argsort(-scores, kind="stable")
     ranked = scores[order]
@@ -251,16 +197,10 @@ def roc_points(scores: Array, positive: NDArray[np.bool_]) -> tuple[Array, Array
 
 
 def roc_curves(scores: Array, labels: Array) -> list[RocCurve]:
-    """Compute one curve for two classes, one per class for several, or one per binary label for K labels.
+    """Compute one curve for two classes, one per class for several, or one per binary label.
 
-    A class or label without both positive and negative rows has no curve.
-
-    Parameters
-    ----------
-    scores
-        [n, C] float scores of a model.
-    labels
-        [n] integer classes, or [n, K] of 0 and 1; -1 if unknown.
+    `scores` are [n, C]; `labels` are [n] classes or [n, K] of 0 and 1, with -1 for unknown. A class or label
+    without positive or without negative rows has no curve.
     """
     if labels.ndim == 2:
         columns = [(f"label {index}", scores[:, index], labels[:, index]) for index in range(labels.shape[1])]
@@ -286,21 +226,9 @@ def roc_curves(scores: Array, labels: Array) -> list[RocCurve]:
 
 
 def plot_roc(curves: list[RocCurve], split: str, path: Path) -> None:
-    """Plot curves; of many curves, those with the most positive rows.
+    """Plot ROC curves, or those with the most positive rows if there are many.
 
-    Parameters
-    ----------
-    curves
-        At least one curve.
-    split
-        Name of the split, for the title.
-    path
-        Output file; its suffix determines the format.
-
-    Raises
-    ------
-    DataWriteError
-        If the file cannot be written.
+    `curves` must not be empty. Raises DataWriteError if the file cannot be written.
     """
     from matplotlib import colormaps, rc_context
     from matplotlib.figure import Figure
@@ -335,7 +263,7 @@ def plot_roc(curves: list[RocCurve], split: str, path: Path) -> None:
 
 
 def _visible_points(curve: RocCurve) -> NDArray[np.int64]:
-    """Select all points, or about as many as are visible, evenly along the curve."""
+    """Select all points, or evenly spaced ones if more points would not be visible."""
     if len(curve.false_positive_rates) <= _MAX_POINTS:
         return np.arange(len(curve.false_positive_rates))
     indices = np.searchsorted(

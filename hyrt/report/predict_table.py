@@ -1,4 +1,4 @@
-"""Text output of a prediction: stages, epoch, assignment, memory, advice and accuracy."""
+"""Text output of `hyrt predict`: stages, epoch, assignment, memory, advice and accuracy."""
 
 from __future__ import annotations
 
@@ -16,16 +16,8 @@ def prediction_lines(
 ) -> list[str]:
     """Return the output of `hyrt predict` for one prediction as lines.
 
-    Parameters
-    ----------
-    now
-        The prediction.
-    advice
-        Changes that would make the run faster, the best first.
-    platform
-        Platform of the prediction.
-    assumptions
-        Assumptions about the workload, in addition to the platform's `source`.
+    `advice` lists changes that would make the run faster, the best first. `assumptions` on the workload are
+    printed together with the platform's `source`.
     """
     low, high = (now.epoch_s * (1 + sign * now.relative_error) for sign in (-1, 1))
     steps = f"{now.iterations:,} step{'' if now.iterations == 1 else 's'}"
@@ -58,7 +50,7 @@ def _moved_text(line: Advice) -> str:
 
 
 def scaling_lines(scaling: Sequence[tuple[int, Prediction]]) -> list[str]:
-    """Format the table over numbers of accelerators: epoch, speed-up, bottleneck."""
+    """Format the table of epoch time, speed-up and bottleneck by number of accelerators."""
     if not scaling:
         return []
     first = scaling[0][1].epoch_s
@@ -91,7 +83,7 @@ def _stage_lines(now: Prediction, platform: Platform) -> list[str]:
 
 
 def _reason(now: Prediction, platform: Platform) -> str:
-    """Explain the bottleneck, in brackets; empty if there is nothing to add."""
+    """Explain the bottleneck in brackets; "" if there is nothing to add."""
     if now.bottleneck == "load" and not platform.host.loading:
         return f" (host memory {platform.host.memory_gb_s:.3g} GB/s effective)"
     times = {
@@ -106,7 +98,7 @@ def _reason(now: Prediction, platform: Platform) -> str:
     if now.bottleneck == "propagate":
         if now.stages.synchronize_s > times[slowest]:
             return " (mostly synchronization)"
-        # Name the kind: devices of one kind are equally slow.
+        # Name the kind, because all devices of a kind are equally slow.
         return f" ({_kind(now.trainers[slowest])} is the slowest trainer)"
     name = _kind(now.trainers[slowest])
     links = [kind.link_gb_s for kind in platform.accelerators if kind.kind == name]
@@ -114,7 +106,7 @@ def _reason(now: Prediction, platform: Platform) -> str:
 
 
 def _memory_array_lines(now: Prediction) -> list[str]:
-    """List the arrays that full-graph training keeps, one per line."""
+    """List the arrays that full-graph training keeps in memory."""
     if not now.arrays:
         return []
     width = max(map(len, now.arrays))
@@ -139,7 +131,7 @@ def _split(now: Prediction) -> str:
 def _threads(now: Prediction, platform: Platform) -> str:
     threads = now.assignment.threads
     if threads.sample == threads.load == threads.train == platform.host.cores:
-        # In the paper's form of the model, stages do not compete for cores.
+        # The paper's model does not let stages compete for cores.
         return f"all {pluralize(threads.sample, 'core')} for each stage"
     return f"threads sample {threads.sample}, load {threads.load}, train {threads.train}"
 
@@ -163,7 +155,7 @@ def _memory(memory: Mapping[str, MemoryNeed]) -> str:
 
 
 def _group_by_kind(names: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
-    """Group devices by kind, in order; return the kinds with the indices of their devices."""
+    """Group devices by kind, in order; yield the kinds with the indices of their devices."""
     indices: dict[str, list[int]] = {}
     for i, name in enumerate(names):
         indices.setdefault(_kind(name), []).append(i)

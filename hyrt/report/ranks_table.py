@@ -1,6 +1,4 @@
-"""Text output of predictions on several ranks: time and traffic of each strategy, and full-graph
-algorithms.
-"""
+"""Text output of predictions on several ranks: time and traffic by strategy, and full-graph algorithms."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from hyrt.predict.ranks.strategies import RanksComparison
 
 
 def full_graph_lines(comparison: FullGraphComparison) -> list[str]:
-    """Return the output of `hyrt predict --full-graph --ranks` as lines; tables fit into 80 columns."""
+    """Return the output of `hyrt predict --full-graph --ranks`; tables fit into 80 columns."""
     network = comparison.network
     lines = [
         f"{pluralize(comparison.ranks, 'rank')} like {comparison.machine} · {network.name}: "
@@ -50,13 +48,7 @@ def _has(count: int) -> str:
 
 
 def ranks_lines(comparison: RanksComparison) -> list[str]:
-    """Return the output of `hyrt predict --ranks` as lines.
-
-    Parameters
-    ----------
-    comparison
-        The prediction, for one strategy or for several.
-    """
+    """Return the output of `hyrt predict --ranks`, for one or several strategies."""
     network = comparison.network
     lines = [
         f"{pluralize(comparison.ranks, 'rank')} like {comparison.machine} · {network.name}: "
@@ -80,7 +72,7 @@ def ranks_lines(comparison: RanksComparison) -> list[str]:
 
 
 def _strategy_lines(prediction: DistributedPrediction) -> list[str]:
-    """Format a rank's stages and its traffic."""
+    """Format the stages and the traffic of a rank."""
     stages = " · ".join(
         f"{name} {format_milliseconds(time_s)}" for name, time_s in prediction.stages_s.items()
     )

@@ -1,4 +1,4 @@
-"""Plots for papers, drawn with matplotlib: output files, scaling of predictions, and charts of runs."""
+"""Plots for papers: output files, scaling of predictions, and charts of runs."""
 
 from __future__ import annotations
 
@@ -17,24 +17,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# matplotlib supports more formats, but some reject metadata, require TeX or are not images.
+# matplotlib has more formats, but some reject metadata, require TeX or are not images.
 _KINDS = (".png", ".svg", ".pdf", ".eps")
 
 
 def check_plot(path: Path, option: str = "--plot") -> None:
-    """Check that a plot can be written, before anything is computed.
+    """Raise ConfigError if matplotlib is missing or the suffix is not supported, before anything is computed.
 
-    Parameters
-    ----------
-    path
-        Output file; its suffix determines the format.
-    option
-        Option that names the file, for messages.
-
-    Raises
-    ------
-    ConfigError
-        If matplotlib is missing, or the format is not supported.
+    `option` is the option that names the file.
     """
     try:
         import matplotlib.backends.backend_agg  # noqa: F401
@@ -47,18 +37,12 @@ def check_plot(path: Path, option: str = "--plot") -> None:
 
 
 def save_plot(figure: Figure, path: Path) -> None:
-    """Write a figure atomically.
-
-    Raises
-    ------
-    DataWriteError
-        If the file cannot be written.
-    """
+    """Write a figure atomically; raise DataWriteError if that fails."""
     from matplotlib import rc_context
 
     try:
         with (
-            # Keep text as text, for papers and search: in SVG, and as TrueType in PDF.
+            # Keep text as text for papers and searches: as such in SVG, as TrueType in PDF.
             rc_context({"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "hyrt"}),
             atomic_file(path) as file,
         ):
@@ -70,24 +54,15 @@ def save_plot(figure: Figure, path: Path) -> None:
 
 
 def _no_date(path: Path) -> dict[str, None]:
-    """Return metadata that omits the date, so that equal plots are equal files."""
+    """Return metadata without the date, so that equal plots are equal files."""
     return {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower(), {})
 
 
 def plot_scaling(scaling: Sequence[tuple[int, Prediction]], path: Path) -> None:
     """Plot speed-ups relative to the first row, linear speed-up, and each row's bottleneck.
 
-    Parameters
-    ----------
-    scaling
-        Numbers of accelerators and their predictions; at least two.
-    path
-        Output file; its suffix determines the format.
-
-    Raises
-    ------
-    DataWriteError
-        If the file cannot be written.
+    `scaling` has at least two (number of accelerators, prediction). Raises DataWriteError if the file cannot
+    be written.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -114,26 +89,16 @@ def plot_scaling(scaling: Sequence[tuple[int, Prediction]], path: Path) -> None:
     save_plot(figure, path)
 
 
-# In inches: a column of most papers, and a height at which eight ticks are readable.
+# Column width of most papers, and a height with room for eight ticks; in inches.
 _WIDTH, _HEIGHT = 3.4, 2.3
 _FONT_POINTS = 8
 _DEFAULT_KEYS = ("loss", "metrics")
 
 
 def select_charts(charts: Sequence[Chart], keys: Sequence[str] | None) -> list[Chart]:
-    """Select charts by key, in the order of the keys; several charts may have the same key.
+    """Select charts by key (None: loss and metrics), in order of the keys; charts may share a key.
 
-    Parameters
-    ----------
-    charts
-        All available charts.
-    keys
-        Keys of the charts; None for loss and metrics, if available.
-
-    Raises
-    ------
-    ConfigError
-        If there is no chart with a key (names the available keys), or no chart at all.
+    Raises ConfigError with the available keys if a key or any chart is missing.
     """
     available = list(dict.fromkeys(chart.key for chart in charts))
     if not available:
@@ -148,19 +113,9 @@ def select_charts(charts: Sequence[Chart], keys: Sequence[str] | None) -> list[C
 
 
 def plot_charts(charts: Sequence[Chart], path: Path) -> None:
-    """Plot charts below each other, each as wide as a column of a paper.
+    """Plot charts with all their points below each other, each as wide as a column of a paper.
 
-    Parameters
-    ----------
-    charts
-        At least one chart, with all its points.
-    path
-        Output file; its suffix determines the format.
-
-    Raises
-    ------
-    DataWriteError
-        If the file cannot be written.
+    Raises DataWriteError if the file cannot be written.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""Text summary of steps: channels and threads of the pipeline stages, and chunked full-graph steps."""
+"""Text summary of steps: channels and threads of pipeline stages, and full-graph steps in chunks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hyrt.fullgraph.chunks.chunk_stats import describe_chunks
 CHANNELS = {"sample": "sampled", "load": "loaded", "transfer": "staged", "propagate": "done"}
 """Output channel of each stage."""
 THREADS = {"sample": "sample", "load": "load", "propagate": "train"}
-"""Host threads of each stage."""
+"""Name of the host threads of each stage."""
 
 
 def fill_and_depth(
@@ -20,26 +20,26 @@ def fill_and_depth(
 ) -> tuple[float, int]:
     """Return the number of mini-batches in a channel and its capacity.
 
-    `loaded` sums over all trainers, `loaded.cpu:0` is the channel of one trainer.
+    `loaded` is the sum over all trainers, `loaded.cpu:0` the channel of one trainer.
     """
     names = [name for name in queue_depth if f"{name}.".startswith(f"{channel}.")]
     return sum(queued.get(name, 0.0) for name in names), sum(queue_depth[name] for name in names)
 
 
-# Minimum busy fraction of a step for a device to be its bottleneck.
+# Minimum busy fraction of a step of a device that is the bottleneck.
 _MIN_BOTTLENECK_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSummary:
-    """Lines about one trainer for a display or page; a line is empty if its data are missing."""
+    """Text on one trainer, for a display or a page; a line is empty if its data are missing."""
 
     cut: str
-    """Partitioning into chunks, with the amounts of copied and swapped data."""
+    """Partitioning into chunks, and the amounts of copied and swapped data."""
     filtered: str
-    """Number of chunks with filtered rows, and the savings."""
+    """Number of chunks with filtered rows, and what that saves."""
     devices: Mapping[str, str]
-    """Compute and copy time of each device, and the hidden fraction of copying."""
+    """Compute and copy time by device, and the fraction of copying that is hidden."""
     bound: str
     """Bottleneck of the step."""
 
@@ -47,16 +47,9 @@ class ChunkSummary:
     def from_stats(
         cls, trainer: str, figures: Mapping[str, Any], label: Callable[[str], str] = str
     ) -> ChunkSummary:
-        """Create the summary of a step.
+        """Create the summary of a step; `label` formats device names.
 
-        Parameters
-        ----------
-        trainer
-            Name of the trainer.
-        figures
-            Statistics from `hyrt.fullgraph.chunks.chunk_stats.ChunkedStep`, possibly of an earlier version.
-        label
-            Formats a device name for display.
+        `figures`: statistics from `hyrt.fullgraph.chunks.chunk_stats.ChunkedStep`, also of earlier versions.
         """
         works = device_stats(trainer, figures)
         texts = {
@@ -71,13 +64,13 @@ class ChunkSummary:
 
 
 def device_stats(trainer: str, figures: Mapping[str, Any]) -> Mapping[str, Mapping[str, float]]:
-    """Return `ChunkStats` statistics by device; earlier versions recorded them for a single device."""
+    """Return `ChunkStats` statistics by device; earlier versions record a single device."""
     works: Mapping[str, Mapping[str, float]] = figures.get("by_device") or {trainer: figures}
     return works
 
 
 def filter_text(figures: Mapping[str, Any]) -> str:
-    """Describe the filtering of rows: number of chunks and savings. Empty if no rows are copied."""
+    """Describe the filtering of rows: number of chunks, and savings. Empty if no rows are copied."""
     reads, filtered = int(figures.get("reads") or 0), int(figures.get("filtered") or 0)
     if not filtered:
         if not reads or not figures["in_bytes"]:
@@ -92,14 +85,10 @@ def filter_text(figures: Mapping[str, Any]) -> str:
 
 
 def device_text(work: Mapping[str, float], *, is_only_device: bool) -> str:
-    """Describe a device's compute and copy time; empty if it does not measure times.
+    """Describe a device's compute and copy time; empty if the device does not measure times.
 
-    Parameters
-    ----------
-    work
-        Statistics from `hyrt.fullgraph.chunks.chunk_stats.ChunkStats`.
-    is_only_device
-        Whether it is the only device; the amounts of copied data are then shown elsewhere.
+    `work` has statistics from `hyrt.fullgraph.chunks.chunk_stats.ChunkStats`. For an only device, the amounts
+    of copied data are shown elsewhere.
     """
     copy_s, compute_s = work["copy_s"], work["compute_s"]
     if not work["in_bytes"] and compute_s:
@@ -122,16 +111,9 @@ def device_text(work: Mapping[str, float], *, is_only_device: bool) -> str:
 def bound_text(
     works: Mapping[str, Mapping[str, float]], step_s: float, label: Callable[[str], str] = str
 ) -> str:
-    """Describe the bottleneck of a step; empty if it was not measured.
+    """Describe the bottleneck of a step of `step_s` seconds; empty if it was not measured.
 
-    Parameters
-    ----------
-    works
-        `ChunkStats` statistics by device.
-    step_s
-        Duration of the whole step in seconds.
-    label
-        Formats a device name for display.
+    `works` has `ChunkStats` statistics by device; `label` formats device names.
     """
     busy = {name: work["compute_s"] + work["copy_s"] - work["hidden_s"] for name, work in works.items()}
     if not step_s or not any(busy.values()):

@@ -12,20 +12,10 @@ from torch import Tensor, nn
 class PlainFeatures(nn.Module):
     """Scales and rounds feature rows as in training.
 
-    Parameters
-    ----------
-    width
-        Number of columns.
-    columns
-        Column names, in order; None if the training data had no names.
-    scaling
-        The scalings, first to last: `row`, `length`, or `standard` with a mean and a deviation for each
-        column, null for a constant column.
-    rows
-        Format to which rows were rounded: `float16`, `bfloat16`, `int8`, `int8-columns`, or
-        `stored`.
-    column_scales
-        Scales for `int8-columns`.
+    `scaling` lists the scalings in order: `row`, `length`, or `standard` with the mean and deviation of each
+    column (null for a constant column). `rows` is the format to which rows are rounded: `float16`,
+    `bfloat16`, `int8`, `int8-columns` (with `column_scales`) or `stored`. `columns` is None for training data
+    without names.
     """
 
     def __init__(
@@ -50,16 +40,13 @@ class PlainFeatures(nn.Module):
             self._register("column_scales", column_scales)
 
     def _register(self, name: str, values: Sequence[float]) -> None:
-        # Scale in float64, as in training. Not persistent: weights.safetensors contains only parameters.
+        # Scale in float64 as in training. Not persistent: weights.safetensors contains parameters only.
         self.register_buffer(name, torch.tensor(values, dtype=torch.float64), persistent=False)
 
     def ordered(self, x: Tensor, columns: Sequence[str]) -> Tensor:
         """Select the model's columns, in the model's order, from rows with the given column names.
 
-        Raises
-        ------
-        ValueError
-            If a column of the model is missing, or the model's columns have no names.
+        Raises ValueError if one is missing, or if the model's columns have no names.
         """
         if self.columns is None:
             raise ValueError("the columns of the training had no names: give them in the same order")
@@ -70,7 +57,7 @@ class PlainFeatures(nn.Module):
         return x[:, [names.index(name) for name in self.columns]]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform raw rows to the input of the first layer, [n, width]."""
+        """Transform raw rows into the input of the first layer, [n, width]."""
         if x.shape[1] != self.width:
             raise ValueError(f"x has {x.shape[1]} columns, and the model was trained with {self.width}")
         for number, kind in enumerate(self.kinds):

@@ -24,13 +24,13 @@ from hyrt.report.export.plain_features import PlainFeatures
 
 
 def in_degrees(edge_index: Tensor, x: Tensor, edge_weight: Tensor | None) -> Tensor:
-    """Compute the in-degrees, or the sums of edge weights, as a [V, 1] tensor with the dtype of x."""
+    """Compute in-degrees, or sums of edge weights, [V, 1] with the dtype of x."""
     weights = x.new_ones(edge_index.shape[1]) if edge_weight is None else edge_weight.to(x.dtype)
     return x.new_zeros(x.shape[0]).index_add(0, edge_index[1], weights)[:, None]
 
 
 def sum_neighbors(x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:
-    """Sum the source rows of the edges into each vertex, optionally weighted, [V, f]."""
+    """Sum the (weighted) source rows of the edges of each vertex, [V, f]."""
     rows = x[edge_index[0]]
     if edge_weight is not None:
         rows = rows * edge_weight.to(x.dtype)[:, None]
@@ -38,16 +38,16 @@ def sum_neighbors(x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> 
 
 
 def normalize_and_sum(x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:
-    """Compute GCN's sum of neighbours and the vertex itself, scaled by degrees, [V, f].
+    """Compute GCN's degree-scaled sum over the neighbours and the vertex itself, [V, f].
 
-    Each vertex has one self-loop, with the weight of its self-loop in the data, or else with weight 1.
+    Each vertex has one self-loop, with the weight of its self-loop in the data, otherwise with weight 1.
     """
     num = x.shape[0]
     source, end = edge_index[0], edge_index[1]
     is_loop = source == end
     weights = x.new_ones(edge_index.shape[1]) if edge_weight is None else edge_weight.to(x.dtype)
     loop_weights = x.new_ones(num + 1).scatter(0, torch.where(is_loop, end, num), weights)[:num, None]
-    # An additional row takes the self-loops of the data: a mask would make arrays of data-dependent sizes.
+    # An additional row collects the self-loops of the data: a mask would give arrays of data-dependent sizes.
     end = torch.where(is_loop, num, end)
     degrees = x.new_zeros(num + 1).index_add(0, end, weights)[:num, None] + loop_weights
     scale = degrees.rsqrt()
@@ -61,13 +61,8 @@ def normalize_and_sum(x: Tensor, edge_index: Tensor, edge_weight: Tensor | None)
 class Convolution(nn.Module):
     """Convolution that aggregates neighbours, then multiplies: GraphSAGE, GCN, and the first half of GIN.
 
-    Parameters
-    ----------
-    in_features, out_features
-        Widths of input and output rows.
-    combine
-        `mean`, `sum` or `max` of the neighbours, concatenated to the vertex's row; `gcn`, the sum weighted by
-        degrees with a self-loop; or `gin`, the sum plus the vertex's row.
+    `combine`: `mean`, `sum` or `max` of the neighbours, concatenated to the vertex's row; `gcn`, the
+    degree-scaled sum with a self-loop; or `gin`, the sum plus the vertex's row.
     """
 
     def __init__(self, in_features: int, out_features: int, combine: str) -> None:
@@ -101,15 +96,7 @@ class Convolution(nn.Module):
 
 
 class Isomorphism(nn.Module):
-    """GIN layer: the sum of neighbours and the vertex's row, followed by an MLP with optional LayerNorm.
-
-    Parameters
-    ----------
-    in_features, hidden, out_features
-        Widths of input rows, of rows between the two products, and of output rows.
-    norm
-        Whether there is a LayerNorm between the products.
-    """
+    """GIN layer: the sum of neighbours and the vertex's row, then an MLP with optional LayerNorm."""
 
     def __init__(self, in_features: int, hidden: int, out_features: int, *, norm: bool) -> None:
         super().__init__()
@@ -126,19 +113,7 @@ class Isomorphism(nn.Module):
 
 
 class Attention(nn.Module):
-    """GAT layer with one self-loop per vertex, whatever the data has; heads are concatenated or averaged.
-
-    Parameters
-    ----------
-    in_features
-        Width of input rows.
-    head_features
-        Output width of a head.
-    heads
-        Number of heads.
-    average
-        Whether heads are averaged.
-    """
+    """GAT layer with exactly one self-loop per vertex; heads are concatenated or averaged."""
 
     def __init__(self, in_features: int, head_features: int, heads: int, *, average: bool) -> None:
         super().__init__()
@@ -174,10 +149,8 @@ class PlainGNN(nn.Module):
     ----------
     kind
         `graphsage`, `gcn`, `gin` or `gat`.
-    in_features, hidden, num_classes
-        Widths of the features, of hidden layers (for GAT, of all heads together) and of the scores.
-    layers
-        Number of layers.
+    hidden
+        Width of hidden layers; for GAT, of all heads together.
     aggregate
         Aggregation of GraphSAGE: `mean`, `sum` or `max`.
     heads
@@ -221,22 +194,18 @@ class PlainGNN(nn.Module):
         )
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
-        """Compute the scores of all vertices.
+        """Compute the scores of all vertices, [V, num_classes], with columns in the order of `model.classes`.
 
         Parameters
         ----------
         x
-            [V, in_features] unscaled feature rows; the model scales them. For rows with a different column
+            [V, in_features] unscaled feature rows; the model scales them. If the columns have a different
             order, pass `model.features.ordered(x, names)`.
         edge_index
             [2, E] int64, source and destination of each edge. GCN and GAT count one self-loop per vertex,
             with or without self-loops here; GraphSAGE and GIN take self-loops as edges.
         edge_weight
             [E] edge weights, if the model was trained with weights; attention and maximum ignore them.
-
-        Returns
-        -------
-        [V, num_classes], one column per entry of `model.classes` if these have names.
         """
         x = self.features(x)
         for i, layer in enumerate(self.layers):

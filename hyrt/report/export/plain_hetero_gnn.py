@@ -26,9 +26,7 @@ from torch import Tensor, nn
 from hyrt.report.export.plain_features import PlainFeatures
 
 Edges = Sequence[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]
-"""Sources, destinations, weights (None for 1) and features of each relation's edges, with vertices ordered by
-type.
-"""
+"""Sources, destinations, weights (None for 1) and features of each relation's edges; rows sorted by type."""
 
 
 def sum_at(rows: Tensor, ends: Tensor, count: int) -> Tensor:
@@ -48,7 +46,7 @@ def edge_softmax(scores: Tensor, ends: Tensor, count: int) -> Tensor:
 def transform_by_type(
     rows: Tensor, sizes: Sequence[int], weights: Tensor, bias: Tensor | None = None
 ) -> Tensor:
-    """Multiply rows, which are ordered by type, with the matrix of their type."""
+    """Multiply rows, which are ordered by type, by the matrix of their type."""
     parts = [part @ weights[t].T for t, part in enumerate(torch.split(rows, list(sizes)))]
     if bias is not None:
         parts = [part + bias[t] for t, part in enumerate(parts)]
@@ -58,16 +56,8 @@ def transform_by_type(
 class RelationMeans(nn.Module):
     """R-GCN and R-GraphSAGE layer: transformed neighbour means per relation, plus the vertex's row.
 
-    Parameters
-    ----------
-    into, out
-        Widths of input and output rows.
-    types, relations
-        Number of vertex types and of relations.
-    self_by_type
-        Whether each vertex type has a separate matrix for the vertex's row.
-    bases, blocks
-        Number of basis matrices, or of diagonal blocks, that form the relations' matrices; 0 for none.
+    With `self_by_type`, each vertex type has a separate matrix for the vertex's row. `bases` or `blocks`:
+    number of basis matrices, or of diagonal blocks, that form a relation's matrix; 0 for none.
     """
 
     def __init__(
@@ -116,18 +106,7 @@ class RelationMeans(nn.Module):
 class RelationAttention(nn.Module):
     """R-GAT layer: attention within each relation; heads are concatenated or averaged.
 
-    Parameters
-    ----------
-    into
-        Width of input rows.
-    head_features
-        Output width of a head.
-    heads, relations
-        Number of heads and of relations.
-    average
-        Whether heads are averaged.
-    edge_features
-        Number of edge feature columns used by attention; 0 for none.
+    `edge_features`: number of edge feature columns in the attention; 0 for none.
     """
 
     def __init__(
@@ -171,12 +150,7 @@ class RelationAttention(nn.Module):
 class HeteroTransformer(nn.Module):
     """HGT layer: projections per type, matrices per relation and head, and one softmax per vertex.
 
-    Parameters
-    ----------
-    into, hidden, out
-        Widths of input rows, of keys, queries and values, and of output rows.
-    heads, types, relations
-        Number of heads, vertex types and relations.
+    `hidden`: width of keys, queries and values.
     """
 
     def __init__(self, into: int, hidden: int, out: int, heads: int, types: int, relations: int) -> None:
@@ -227,13 +201,8 @@ class PlainEmbedding(nn.Module):
 class PlainInputProjections(nn.Module):
     """Input projections of all vertex types to one width.
 
-    Parameters
-    ----------
-    types
-        Name, number of vertices in training and number of feature columns (None without features) of each
-        type.
-    width
-        Width of the result.
+    `types` has the name of each type, its number of vertices in training, and its number of feature columns
+    (None without features).
     """
 
     def __init__(self, types: Sequence[tuple[str, int, int | None]], width: int) -> None:
@@ -273,10 +242,6 @@ class PlainHeteroGNN(nn.Module):
         The vertex types, as for `PlainInputProjections`.
     relations
         Source type, name and destination type of each relation.
-    hidden, num_classes
-        Widths of hidden layers and of the scores.
-    layers
-        Number of layers.
     heads
         Number of attention heads of R-GAT and HGT.
     norm
@@ -339,7 +304,7 @@ class PlainHeteroGNN(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(layers - 1 if norm == "layer" else 0))
 
     def features_of(self, name: str) -> nn.Module:
-        """Return the module that scales the rows of a type; the identity if there is none."""
+        """Return the module that scales the rows of a type, or the identity."""
         number = str(self.input.names.index(name)) if name in self.input.names else ""
         return self.features[number] if number in self.features else nn.Identity()
 
@@ -350,26 +315,24 @@ class PlainHeteroGNN(nn.Module):
         edge_weight: Mapping[tuple[str, str, str], Tensor] | None = None,
         edge_attr: Mapping[tuple[str, str, str], Tensor] | None = None,
     ) -> dict[str, Tensor]:
-        """Compute the scores of all vertices.
+        """Compute the scores of all vertices, [n, num_classes] per type.
+
+        Only types that had labels have meaningful scores.
 
         Parameters
         ----------
         x
-            [n, F] unscaled feature rows of each type that had features in training; the model scales them.
-            Other types have the vertices and embeddings of training. For rows with a different column order,
-            pass `model.features_of(name).ordered(x, names)`.
+            [n, F] unscaled feature rows of each type with features in training; the model scales them. Other
+            types have the vertices and embeddings of training. If the columns have a different order, pass
+            `model.features_of(name).ordered(x, names)`.
         edge_index
             [2, E] int64, source and destination of each edge, numbered within their types, by (source type,
             name, destination type). A missing relation has no edges.
         edge_weight
             [E] edge weights of some relations, if the model was trained with weights; attention ignores them.
         edge_attr
-            [E, d] edge features of each relation, if the model has `edge_features`; if it was trained on
-            weights only, the weights as one column.
-
-        Returns
-        -------
-        [n, num_classes] for each type; only types that had labels have meaningful scores.
+            [E, d] edge features of each relation, if the model has `edge_features`. After training on weights
+            only, pass the weights as one column.
         """
         x = {name: self.features_of(name)(rows) for name, rows in x.items()}
         parts = self.input(x)
@@ -410,7 +373,7 @@ def load(folder: str | Path) -> PlainHeteroGNN:
     arguments: dict[str, Any] = json.loads((Path(folder) / "arguments.json").read_text(encoding="utf-8"))
     model = PlainHeteroGNN(**arguments["model"])
     for name, feature_arguments in arguments["features"].items():
-        # Type names may contain characters that module names must not contain.
+        # Unlike type names, module names cannot contain arbitrary characters.
         model.features[str(model.input.names.index(name))] = PlainFeatures(**feature_arguments)
     model.classes = arguments["classes"]
     model.load_state_dict(load_file(Path(folder) / "weights.safetensors"))

@@ -24,12 +24,9 @@ _HETERO_KINDS = ("hgt", "rgat", "rgcn", "rsage")
 
 
 def export_arguments(architecture: Architecture) -> dict[str, Any]:
-    """Return the arguments of `PlainGNN` (or `PlainHeteroGNN`) for a model with the same parameters.
+    """Return the arguments of the plain module with the same parameters as a model.
 
-    Raises
-    ------
-    UnsupportedModelError
-        If there is no plain module for the kind of model.
+    Raises UnsupportedModelError if there is no plain module of that kind.
     """
     arch = architecture
     if arch.kind not in (*_KINDS, *_HETERO_KINDS):
@@ -65,25 +62,10 @@ def export_arguments(architecture: Architecture) -> dict[str, Any]:
 
 
 def write_export(trained: TrainedRun, destination: Path) -> list[str]:
-    """Write `weights.safetensors`, `arguments.json` and `model.py` to a new folder.
+    """Write `weights.safetensors`, `arguments.json` and `model.py`; replace `destination` only on success.
 
-    Parameters
-    ----------
-    trained
-        The run with its weights.
-    destination
-        Absolute path; existing content is replaced after everything has been written.
-
-    Returns
-    -------
-    Notes for the user about numerical differences, one per line.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If there is no plain module for the model.
-    DataWriteError
-        If the folder cannot be written.
+    Returns notes on numerical differences, one per line. Raises UnsupportedModelError if the model has no
+    plain module, and DataWriteError if the folder cannot be written. `destination` must be absolute.
     """
     model, config = trained.model, trained.config
     assert isinstance(model, GNN)

@@ -1,4 +1,4 @@
-"""Line charts as inline SVG, and the rendering of pages from templates."""
+"""Line charts as inline SVG, and pages from templates."""
 
 from __future__ import annotations
 
@@ -19,18 +19,12 @@ from hyrt.runtime.files import write_atomically
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill in a template; all values except `Markup` are escaped."""
+    """Fill in a template; all values but `Markup` are escaped."""
     return _environment().get_template(template).render(**values)
 
 
 def write_page(path: Path, page: str, remedy: str = "Give another file with --output") -> None:
-    """Write a page atomically.
-
-    Raises
-    ------
-    HyrtError
-        If the file cannot be written; names the file and a remedy.
-    """
+    """Write a page atomically; raise HyrtError with the file and `remedy` if that fails."""
     with explain_write_errors(path, remedy):
         write_atomically(path, escape_undecodable(page).encode("utf-8", "replace"))
 
@@ -57,7 +51,7 @@ def _environment() -> Environment:
             "script": ("uplot.min.js", "charts.js"),
         }.items()
     }
-    # uPlot's licence must be included in every copy.
+    # The licence of uPlot must be in every copy.
     texts["script"] = f"/*\nuPlot: {_template('uplot.LICENSE')}*/\n{texts['script']}"
     environment.globals |= {"Markup": Markup, **{name: Markup(text) for name, text in texts.items()}}
     return environment
@@ -69,14 +63,14 @@ def _template(name: str) -> str:
 
 WIDTH, HEIGHT = 520, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 20, 10, 32
-# More points are not visible; each bucket keeps its minimum and maximum.
+# More points are not visible. The minimum and maximum of each bucket are kept.
 MAX_POINTS = 400
-# Fewer points for the page's script, or the page of a long run would be too large.
+# Limit for the page's script, or the page of a long run would be too large.
 MAX_LIVE_POINTS = 240
 MAX_ROWS = 60
 COLOURS = 8
 _MIN_TICK = 1e-300
-# With fewer values, outliers are not cut off.
+# Outliers among fewer values are not cut off.
 _MIN_CUT_VALUES = 20
 
 Number = float | int
@@ -91,9 +85,9 @@ class Series:
     """Name in the legend."""
     x: Sequence[Number]
     y: Sequence[Number]
-    """`x` and `y`: the points; NaN for missing values."""
+    """The points (`x`, `y`); NaN for missing values."""
     colour: int = 0
-    """Index of the page's colour, from 0."""
+    """Index of the colour on the page, from 0."""
     dashed: bool = False
     """Whether the line is dashed, as for predictions."""
 
@@ -103,29 +97,27 @@ class Chart:
     """Chart of several lines."""
 
     key: str
-    """Key by which the chart can be selected."""
+    """Key for selecting the chart."""
     title: str
     """Title with the unit."""
     series: Sequence[Series]
-    """Lines of the chart."""
     x_name: str = "step"
-    """Name of the x axis."""
     value: Format = "{:.3g}".format
     """Formats a y value."""
     unit: str = ""
-    """Unit of y values for the page's script: `s`, `%` or `GiB`; empty without a unit."""
+    """Unit of y values for the page's script: `s`, `%`, `GiB`, or ""."""
     marks: Sequence[tuple[float, str]] = ()
-    """x values of events, with their descriptions."""
+    """Events as (x, description)."""
     step: bool = False
     """Whether values hold until the next point."""
     bands: Sequence[tuple[float, float, int, str]] = ()
     """(from x, to x, colour, name) below the lower edge."""
     clips_outliers: bool = False
-    """Whether outliers above the other values are cut off, such as steps that compile or wait."""
+    """Whether outliers, such as steps that compile or wait, are cut off at the top."""
 
     @property
     def note(self) -> str:
-        """Description of what the image omits; empty if it shows everything."""
+        """Description of what the image omits, or ""."""
         points = [y for series in self.series for _, y in _finite(series)]
         top = self.top
         beyond = sum(y > top for y in points)
@@ -144,13 +136,13 @@ class Chart:
 
     @property
     def numbers(self) -> str:
-        """Title of the table, with its number of rows."""
+        """Title of the table, with the number of rows."""
         num_rows = len({float(x) for series in self.series for x in series.x})
         return "Numbers" if num_rows <= MAX_ROWS else f"Numbers, {MAX_ROWS} of {num_rows:,} rows"
 
     @property
     def top(self) -> float:
-        """Highest value that is not cut off; infinite without outliers."""
+        """Highest value that is not cut off; infinite if none is."""
         points = sorted(y for series in self.series for _, y in _finite(series))
         if not self.clips_outliers or len(points) < _MIN_CUT_VALUES:
             return math.inf
@@ -163,7 +155,7 @@ class Chart:
 
     @property
     def svg(self) -> str:
-        """The image, with escaped texts."""
+        """Image with escaped texts."""
         return render(
             "chart.svg",
             chart=self,
@@ -179,9 +171,9 @@ class Chart:
 
     @property
     def points(self) -> str:
-        """Data for the page's script, as JSON that is safe inside HTML elements.
+        """JSON data for the page's script, safe inside HTML elements.
 
-        x values are differences from the previous value, y values have four digits.
+        Each x value is the difference from the previous one; y values have four digits.
         """
         lines = []
         for series in self.series:
@@ -210,7 +202,7 @@ class Chart:
 
     @property
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Header and rows of the table; long tables contain evenly spaced rows and the last row."""
+        """Header and rows of the table; a long table has evenly spaced rows and the last row."""
         xs = sorted({float(x) for series in self.series for x in series.x})
         if len(xs) > MAX_ROWS:
             spacing = (len(xs) - 1) / (MAX_ROWS - 1)
@@ -226,7 +218,7 @@ class Chart:
 
 
 class _Frame:
-    """Mapping from chart values to image coordinates, from the left and from the top."""
+    """Mapping from chart values to image coordinates, with the origin at the top left."""
 
     def __init__(self, chart: Chart) -> None:
         self._step = chart.step
@@ -237,7 +229,7 @@ class _Frame:
         if self.x[0] == self.x[1]:
             self.x = (self.x[0] - 0.5, self.x[0] + 0.5)
         low, high = (min(0.0, min(ys)), max(ys)) if ys else (0.0, 1.0)
-        # Do not start at zero if all values are far from zero, such as accuracies or memory.
+        # Zero is not on the axis if all values are far from zero, such as accuracies or memory.
         if ys and min(ys) > 0 and min(ys) > 0.6 * high:
             low = min(ys) - 0.25 * (high - min(ys) or high)
         self.ticks = ticks(low, high)
@@ -273,16 +265,14 @@ def ticks(low: float, high: float) -> list[float]:
     if not size or not math.isfinite(size) or size < _MIN_TICK:
         return [low, high]
     first, last = math.floor(low / size + 1e-9), math.ceil(high / size - 1e-9)
-    # Round: 0.3 instead of 0.30000000000000004.
+    # Print 0.3 instead of 0.30000000000000004.
     values = [float(f"{i * size:.12g}") for i in range(first, last + 1)]
     # Far from zero, twelve digits may not distinguish the numbers.
     return values if len(set(values)) == len(values) > 1 else [low, high]
 
 
 def downsample(points: Sequence[tuple[float, float]], max_points: int) -> list[tuple[float, float]]:
-    """Reduce points to about `max_points`: the minimum and maximum of each bucket, and the first and last
-    point.
-    """
+    """Reduce points to about `max_points`: the minimum and maximum of each bucket, and both end points."""
     if len(points) <= max_points:
         return list(points)
     selected = [points[0]]

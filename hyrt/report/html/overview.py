@@ -1,6 +1,4 @@
-"""Overview tables of a run: its bottleneck, stages, channels and trainers, its confusion matrix, and its
-ranks.
-"""
+"""Overview tables of a run: bottleneck, stages, channels, trainers, confusion matrix, and ranks."""
 
 from __future__ import annotations
 
@@ -14,32 +12,30 @@ from hyrt.formatting import format_bytes, format_duration, pluralize, short_repr
 from hyrt.report.records.run_record import Line, RunRecord, median, weighted_median
 from hyrt.report.step_summary import CHANNELS, THREADS, fill_and_depth
 
-# Minimum fraction of a step for a displayed wait; shorter waits are mere hand-overs.
+# Waits for a smaller fraction of a step are mere hand-overs, and are not displayed.
 _MIN_WAIT_FRACTION = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRow:
-    """One stage, with median times over the run's steps as text."""
+    """A stage with its median times over the steps, as text."""
 
     name: str
     threads: str
-    """`name` and `threads`: `threads` is empty if the stage has no separate threads."""
+    """Number of threads; empty if the stage has no separate threads."""
     share: float
-    """Work relative to the slowest stage, 0 to 1."""
+    """Work relative to that of the slowest stage, 0 to 1."""
     work: str
-    """Time per step."""
+    """Working time per step."""
     bounds: str
-    """Fraction of the steps in which it was the slowest stage; empty for `synchronize`."""
+    """Fraction of steps in which the stage was the slowest; empty for `synchronize`."""
     waits: str
-    """Waiting times for input, and for space for output."""
+    """Waiting times for input, and for space in the output channel."""
     queue_share: float
     queue: str
-    """`queue_share` and `queue`: fill of its output channel, 0 to 1, and as items and capacity; empty without
-    a channel.
-    """
+    """Fill of the output channel as items and capacity (`queue_share`: as a fraction); empty without one."""
     is_bottleneck: bool
-    """Whether it is the bottleneck of most steps."""
+    """Whether the stage is the bottleneck of most steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,21 +43,21 @@ class TrainerRow:
     """One trainer."""
 
     name: str
-    """Device name, labelled if it is simulated."""
+    """Name, with a label if the device is simulated."""
     units: str
-    """Number of units in the last step."""
+    """Number of units in the newest step."""
     share: float
     """Fraction of the step's units, 0 to 1."""
     busy: str
     """Propagation time per step."""
     busy_share: float
-    """Fraction of the step's time in which it propagates, 0 to 1."""
+    """Fraction of the step that the trainer spends in propagation, 0 to 1."""
     queues: str
-    """Fill of its channels."""
+    """Fill of the trainer's channels."""
 
 
 def stage_rows(run: RunRecord) -> list[StageRow]:
-    """Return one row per stage, in order; empty for a run without steps."""
+    """Return one row per stage, in order; empty without steps."""
     lines = run.select("steps")
     if not lines:
         return []
@@ -95,7 +91,7 @@ def stage_rows(run: RunRecord) -> list[StageRow]:
 
 
 def trainer_rows(run: RunRecord) -> list[TrainerRow]:
-    """Return one row per trainer, in device order; empty for a run without steps."""
+    """Return one row per trainer, in order of the devices; empty without steps."""
     lines = run.select("steps")
     if not lines:
         return []
@@ -122,7 +118,7 @@ def trainer_rows(run: RunRecord) -> list[TrainerRow]:
 
 
 def bottleneck_text(run: RunRecord) -> str:
-    """Describe the bottleneck of the steps in a few sentences; empty for a run without steps."""
+    """Describe the bottleneck of the steps in a few sentences; empty without steps."""
     lines = run.select("steps")
     if not lines:
         return ""
@@ -152,7 +148,7 @@ def bottleneck_text(run: RunRecord) -> str:
 
 
 def _bottleneck_fractions(lines: Sequence[Line]) -> tuple[dict[str, float], str]:
-    """Return each stage's fraction of steps as the bottleneck, and the most frequent bottleneck."""
+    """Return the fraction of steps in which each stage was the bottleneck, and the most frequent one."""
     steps = dict.fromkeys(STAGES, 0)
     for line in lines:
         steps[str(line["bottleneck"])] += len(line["losses"])
@@ -177,17 +173,16 @@ class ConfusionRow:
     """Test vertices of one class."""
 
     number: int
-    """Number of the class."""
     cells: Sequence[tuple[str, int]]
-    """For each predicted class: number of vertices as text, and percentage of the class."""
+    """For each predicted class: number of vertices as text, and percentage of the true class."""
     right: str
-    """Fraction that is predicted correctly; empty if the class has no vertices."""
+    """Fraction of correct predictions; empty if the class has no vertices."""
 
     __repr__ = short_repr
 
 
 def confusion_rows(run: RunRecord) -> list[ConfusionRow]:
-    """Return one row per class for the best evaluation; empty if no confusion matrix was recorded."""
+    """Return one row per class for the best evaluation; empty without a confusion matrix."""
     best = [
         line["confusion"] for line in run.select("evaluated") if line["is_best"] and line.get("confusion")
     ]
@@ -209,22 +204,22 @@ class RankRow:
     """Statistics of one rank."""
 
     name: str
-    """Name such as `rank 0`."""
+    """Name, such as `rank 0`."""
     location: str
-    """Host and devices of the rank."""
+    """Host and devices."""
     stages: Sequence[str]
     """Time per step of each stage in `STAGES`."""
     longest: int
-    """Index of the slowest stage, without the synchronization."""
+    """Index of the slowest stage, except `synchronize`."""
     memory: str
     """Peak resident memory."""
     sent: str
     received: str
-    """`sent` and `received`: bytes of the whole run."""
+    """Bytes that the rank has received in the whole run, like `sent`."""
 
 
 def rank_rows(run: RunRecord) -> list[RankRow]:
-    """Return one row per rank; empty for a run with one process, and before the run has ended."""
+    """Return one row per rank; empty with one process, or before the end of the run."""
     rows = []
     for rank, record in enumerate(_rank_records(run)):
         if record is None:
@@ -247,7 +242,7 @@ def rank_rows(run: RunRecord) -> list[RankRow]:
 
 
 def _missing_row(rank: int) -> RankRow:
-    """Create the row of a rank whose statistics are missing because the run failed."""
+    """Create the row of a rank that has no statistics because the run failed."""
     return RankRow(
         name=f"rank {rank}",
         location="lost, or no statistics received",
@@ -260,7 +255,7 @@ def _missing_row(rank: int) -> RankRow:
 
 
 def purpose_rows(run: RunRecord) -> list[tuple[str, list[str], str]]:
-    """Return the bytes sent by purpose: name, bytes of each rank, and total."""
+    """Return the bytes sent by purpose, as (name, bytes of each rank, total)."""
     sent = [{} if record is None else record["bytes_sent"] for record in _rank_records(run)]
     purposes = dict.fromkeys(purpose for counts in sent for purpose in counts)
     rows = [(purpose, [counts.get(purpose, 0) for counts in sent]) for purpose in purposes]
@@ -273,7 +268,7 @@ def purpose_rows(run: RunRecord) -> list[tuple[str, list[str], str]]:
 
 
 def ranks_text(run: RunRecord) -> str:
-    """Describe the number of ranks, their strategy, and the bottleneck."""
+    """Describe the ranks: number, strategy, and bottleneck."""
     figures = run.summary.get("distributed") or {}
     if not figures:
         return ""
@@ -286,6 +281,6 @@ def ranks_text(run: RunRecord) -> str:
 
 
 def _rank_records(run: RunRecord) -> Sequence[Mapping[str, Any] | None]:
-    # Empty for runs of one process; entries may be missing in failed runs.
+    # Empty with one process; some entries are missing after a failure.
     records: Sequence[Mapping[str, Any] | None] = (run.summary.get("distributed") or {}).get("by_rank") or []
     return records

@@ -1,4 +1,4 @@
-"""Self-contained page report.html of one run, or a comparison of several runs."""
+"""Self-contained page report.html of a run, and comparisons of several runs."""
 
 from __future__ import annotations
 
@@ -27,20 +27,12 @@ from hyrt.report.step_summary import ChunkSummary
 from hyrt.report.terminal.printed_lines import quote_path
 
 REPORT = "report.html"
-# Numbers of listed decisions and notices in long runs.
+# Numbers of decisions and notices that a long run lists.
 _MAX_FIRST_LINES, _MAX_LAST_LINES = 50, 150
 
 
 def run_page(run: RunRecord, folder: Path | None = None) -> str:
-    """Render the page of one run.
-
-    Parameters
-    ----------
-    run
-        Record of the run.
-    folder
-        Folder of the page, for links to the run's files; default: the run folder.
-    """
+    """Render the page of one run, with links relative to `folder`, by default the run folder."""
     stages = stage_rows(run)
     decisions, num_omitted_decisions = _abbreviate(run.select("balanced"))
     notices, notices_left_out = _abbreviate(run.select("notice"))
@@ -72,7 +64,7 @@ def run_page(run: RunRecord, folder: Path | None = None) -> str:
 
 
 def comparison_page(runs: Sequence[RunRecord]) -> str:
-    """Render the page that compares runs, with one column per run."""
+    """Render the page that compares runs, one per column."""
     names = unique_names(runs)
     columns = [dict([*facts(run), *key_figures(run), *_stage_facts(run)]) for run in runs]
     rows = list(dict.fromkeys(name for column in columns for name in column))
@@ -93,7 +85,7 @@ def comparison_page(runs: Sequence[RunRecord]) -> str:
 
 
 def unique_names(runs: Sequence[RunRecord]) -> list[str]:
-    """Return unique names of the runs: folder names, or paths if two names are equal."""
+    """Return unique names: the folder names, or paths for equal folder names."""
     names = [run.name for run in runs]
     return [name if names.count(name) == 1 else str(run.path) for name, run in zip(names, runs, strict=True)]
 
@@ -139,7 +131,7 @@ def environment_rows(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def facts(run: RunRecord) -> list[tuple[str, str]]:
-    """Return the main results and settings of a run, from summary.json."""
+    """Return the main results and settings from summary.json."""
     summary = run.summary
     rows = [("status", run.status + (", simulated" if summary.get("simulated") else ""))]
     if summary.get("error"):
@@ -196,7 +188,7 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
         rows.append(("resource manager", f"{balance.get('policy')}, {count} decision{'s' * (count != 1)}"))
     steps = run.select("steps")
     if steps and "steps" not in summary:
-        # The run failed, was killed, or is still running: only the metrics lines are available.
+        # Without a summary (the run failed, was killed, or is still running), use the metrics.
         last = steps[-1]
         rows += [
             ("steps", f"{last['step']}, as far as metrics.jsonl goes"),
@@ -216,7 +208,7 @@ def newest_chunks(run: RunRecord) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _chunk_bottleneck_text(run: RunRecord) -> str:
-    """Describe the bottleneck of the slowest trainer's newest chunked step; empty without one."""
+    """Describe the bottleneck of the slowest trainer in the newest step in chunks; empty without chunks."""
     chunks = newest_chunks(run)
     if not chunks:
         return ""
@@ -253,12 +245,12 @@ def _abbreviate(lines: Sequence[Line]) -> tuple[Sequence[Line], int]:
 
 
 def predicted_rows(run: RunRecord) -> list[tuple[str, str, str, str]]:
-    """Compare predicted and median times of stages, step and epoch; empty without a prediction."""
+    """Compare predicted with median times of stages, step and epoch; empty without a prediction."""
     expected = run.summary.get("predicted") or {}
     if not expected:
         return []
     predicted_s_by_stage, steps = expected.get("stages_s") or {}, run.select("steps")
-    # Use medians, since the first steps of a process also compile.
+    # Medians, because the first steps also compile.
     rows = [
         (stage, predicted_s_by_stage.get(stage), median(steps, "stage_s", stage) if steps else None)
         for stage in STAGES

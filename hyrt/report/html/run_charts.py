@@ -27,7 +27,7 @@ def run_charts(run: RunRecord) -> list[Chart]:
     """Create the charts of a run: loss, metrics, times, split, threads, waiting, utilization and memory."""
     groups = run.select("steps")
     decisions = [(line["acts_from"], line["reason"]) for line in run.select("balanced")]
-    # More marks would be a grey area; they are listed in the table below the charts.
+    # More marks would merge into a grey area; the table below the charts lists all decisions.
     marks = decisions if len(decisions) <= _MAX_MARKS else []
     times = [_line("measured", groups, "step_s"), *_predicted(run, groups)]
     busy = [
@@ -71,7 +71,7 @@ def run_charts(run: RunRecord) -> list[Chart]:
                 step=True,
             )
             for title, key in (("Split: targets per step", "split"), ("CPU threads of the stages", "threads"))
-            # In full-graph training, the split never changes.
+            # The split of full-graph training never changes.
             if not (run.is_full_graph and key == "split")
         ),
         Chart(
@@ -143,7 +143,7 @@ def _group_by_device(lines: Sequence[Line], trainer: str) -> dict[str, list[Line
 
 
 def comparison_charts(runs: Sequence[RunRecord], names: Sequence[str]) -> list[Chart]:
-    """Create charts of loss, step time, validation metric and more, with one line per run."""
+    """Create charts of loss, step time, validation metric and others, with one line per run."""
     metric = next((str(run.summary["chosen_by"]) for run in runs if run.summary.get("chosen_by")), "accuracy")
     no_points = Series(name="", x=(), y=())
 
@@ -185,7 +185,7 @@ def comparison_charts(runs: Sequence[RunRecord], names: Sequence[str]) -> list[C
 
 
 def _notable_lines(lines: Sequence[Series]) -> list[Series]:
-    """Keep lines whose 90 % quantile exceeds one hundredth of the highest quantile."""
+    """Keep the lines whose 90 % quantile exceeds a hundredth of the highest such quantile."""
     finite = [sorted(y for y in line.y if math.isfinite(y)) or [0.0] for line in lines]
     usual = [values[int(0.9 * (len(values) - 1))] for values in finite]
     return [line for line, value in zip(lines, usual, strict=True) if value > _MIN_WAIT_SHARE * max(usual)]
@@ -233,7 +233,7 @@ def _metrics(run: RunRecord) -> list[str]:
         name for line in run.select("evaluated") for part in line["metrics"].values() for name in part
     ]
     names = list(dict.fromkeys(name for name in all_names if name != "loss"))
-    # The metric that selects the best epoch is first.
+    # The metric that selects the best epoch comes first.
     return sorted(names, key=lambda name: name != chosen)
 
 
@@ -260,7 +260,7 @@ def _predicted(run: RunRecord, groups: Sequence[Line]) -> list[Series]:
 
 
 def _bottlenecks(groups: Sequence[Line]) -> list[tuple[float, float, int, str]]:
-    """Create bands of the bottleneck stage; in long runs, of the most frequent bottleneck."""
+    """Create bands of the bottleneck stage; in a long run, each shows the most frequent one."""
     size = -(-len(groups) // _MAX_BANDS)
     parts = [groups[start_index : start_index + size] for start_index in range(0, len(groups), size or 1)]
     dominant = [

@@ -1,5 +1,6 @@
-"""Experiment loggers: their protocol and registry, the metrics that they receive, and the loggers of one run,
-each on a separate thread so that it cannot block or end the run.
+"""Experiment loggers: their protocol and registry, and the loggers of a run.
+
+Each logger has a separate thread, so that it cannot block or end the run.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ class LoggedRun:
     folder: Path
     """Folder of the run, in which a logger may create files."""
     settings: Mapping[str, Any]
-    """Values by path, such as `train.lr`."""
+    """Values by key, such as `train.lr`."""
 
 
 class Logger(Protocol):
-    """Logger of a run. All calls are made by one thread, and an error disables only this logger."""
+    """Logger of a run. All calls come from one thread, and an error disables only this logger."""
 
     def start(self, run: LoggedRun, previous_id: str | None) -> str | None:
         """Start or resume a run.
@@ -51,17 +52,17 @@ class Logger(Protocol):
         Parameters
         ----------
         run
-            The run.
+            The new or resumed run.
         previous_id
             Result of `start` for the original run if it is resumed, otherwise None.
 
         Returns
         -------
-        The logger's identifier of the run, with which the run is resumed; None if no identifier is needed.
+        Identifier with which the logger can resume the run; None if it needs no identifier.
         """
 
     def log(self, metrics: Mapping[str, float], step: int, epoch: int | None) -> None:
-        """Log metrics, named with their group and a slash (`val/accuracy`).
+        """Log metrics, whose names have their group as a prefix (`val/accuracy`).
 
         Parameters
         ----------
@@ -70,7 +71,7 @@ class Logger(Protocol):
         step
             Number of completed steps of the run.
         epoch
-            The epoch, from 1; None if the metrics do not belong to an epoch.
+            Number of the epoch, from 1; None for metrics that do not belong to an epoch.
         """
 
     def end(self, status: str) -> None:
@@ -86,13 +87,7 @@ _LOGGERS = {
 
 
 def check_loggers(names: Collection[str]) -> None:
-    """Check that the packages of some loggers are installed.
-
-    Raises
-    ------
-    ConfigError
-        Names the first logger whose package is missing, and how to install it.
-    """
+    """Raise ConfigError, with the command to install it, if the package of a logger is missing."""
     for name in names:
         package = _LOGGERS[name][0]
         try:
@@ -104,14 +99,14 @@ def check_loggers(names: Collection[str]) -> None:
 
 
 def create_logger(name: str) -> Logger:
-    """Create a logger by name; errors of its package propagate."""
+    """Create a logger by name; errors of its package are passed on."""
     module, _, kind = _LOGGERS[name][1].partition(":")
     logger: Logger = getattr(importlib.import_module(f"hyrt.report.loggers.{module}"), kind)()
     return logger
 
 
 def event_metrics(event: Event) -> Iterator[tuple[str, float]]:
-    """Yield names and values of an event's metrics; loggers group metrics by the prefix before the slash."""
+    """Yield names and values of an event's metrics, named `group/metric`."""
     match event:
         case StepMetrics():
             yield "train/loss", event.loss
@@ -130,7 +125,7 @@ def event_metrics(event: Event) -> Iterator[tuple[str, float]]:
                 ("threads", event.threads),
             ):
                 for name, value in values.items():
-                    # Not all loggers accept a colon in a name.
+                    # Some loggers do not accept a colon in a name.
                     yield f"{group}/{name.replace(':', '_')}", float(value)
         case EvaluationFinished():
             for split, metrics in event.metrics.items():
@@ -146,7 +141,7 @@ def event_metrics(event: Event) -> Iterator[tuple[str, float]]:
 
 
 RUN_IDS_FILE = "loggers.json"
-"""File of a run folder with each logger's identifier of the run."""
+"""File in the run folder with each logger's identifier of the run."""
 _CLOSE_TIMEOUT_S = 60.0
 _MAX_MESSAGE_LENGTH = 200
 
@@ -154,16 +149,7 @@ _MAX_MESSAGE_LENGTH = 200
 class RunLoggers:
     """Forwards the events of a run to loggers; a context manager.
 
-    Parameters
-    ----------
-    names
-        Names of the loggers.
-    run
-        Description of the run.
-    warn
-        Called with a message if a logger fails, on the caller's thread.
-    create
-        Creates a logger by name.
+    `warn` is called on the caller's thread if a logger fails.
     """
 
     def __init__(
@@ -202,7 +188,7 @@ class RunLoggers:
     def close(self, status: str | None = None, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
         """Finish the run in all loggers, and wait for them at most `timeout_s` seconds; idempotent.
 
-        A run without a recorded status has failed.
+        Without a status, the run has failed.
         """
         workers, self._workers = self._workers, []
         if not self._has_started:
@@ -232,7 +218,7 @@ class RunLoggers:
 
 
 class _RunIds:
-    """File with the loggers' identifiers of the run."""
+    """File with the identifiers by logger."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -11,7 +11,7 @@ FOLDER = "tensorboard"
 
 
 class TensorboardLogger:
-    """Writes scalars over steps to event files."""
+    """Logger of metrics as TensorBoard scalars by step."""
 
     _writer: Any
 
@@ -20,7 +20,8 @@ class TensorboardLogger:
         from tensorboardX import SummaryWriter
 
         folder = run.folder / FOLDER
-        # Event files are named after the current second; without a suffix, a file could be overwritten.
+        # The name of an event file is the current second; without a suffix, another file could be
+        # overwritten.
         num_files = len(list(folder.iterdir())) if folder.exists() else 0
         self._writer = SummaryWriter(str(folder), filename_suffix=f".{num_files}")
 

@@ -9,11 +9,11 @@ from typing import Any
 from hyrt.report.loggers.logger import LoggedRun
 
 PROJECT = "hyrt"
-"""Default project if WANDB_PROJECT is not set."""
+"""Project if WANDB_PROJECT is not set."""
 
 
 class WandbLogger:
-    """Logs settings as the configuration, and metrics over steps."""
+    """Logger of settings as the configuration of a wandb run, and of metrics by step."""
 
     _run: Any
 

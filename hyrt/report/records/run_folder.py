@@ -57,20 +57,19 @@ _EVENT_NAMES = {
 }
 
 SERIES = "series.json"
-"""File that distinguishes the folder of a run series from a run folder."""
+"""File that marks the folder of a run series."""
 
-# File systems allow 255 bytes, and temporary names need some of the bytes.
+# File systems allow 255 bytes; temporary names are longer than the final name.
 _MAX_NAME_BYTES = 200
 
-# Temporary file names of `write_atomically`.
+# Names of the temporary files of `write_atomically`.
 _TEMPORARY_FILE = re.compile(r"\..+\.\d+\.partial")
 
 
 class RunFolder:
-    """Folder of one run, and the writer of its records.
+    """Folder of a run, and writer of its records; must be closed, or used as a context manager.
 
-    Use `create` for a new run and `open` for an existing run; `handle` records the run's events. Must be
-    closed, or used as a context manager.
+    Use `create` for a new run and `open` for an existing run; `handle` records the run's events.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -82,7 +81,7 @@ class RunFolder:
 
     @staticmethod
     def remove_incomplete(path: Path) -> None:
-        """Remove a run folder if its process was killed while creating it; keep any other folder."""
+        """Remove a run folder whose process was killed while creating it; keep any other folder."""
         if not path.is_dir():
             return
         run = RunFolder(path)
@@ -100,27 +99,13 @@ class RunFolder:
     def create(cls, root: Path, name: str | None, config: Config) -> RunFolder:
         """Create the folder of a new run, with config.yaml and env.json.
 
-        Parameters
-        ----------
-        root
-            Parent of the run folders; created if missing.
-        name
-            Name of the new folder; default: local time, model and dataset
-            (2026-11-21-101502-graphsage-community). If it exists, a number is appended. Safe for concurrent
-            processes.
-        config
-            The resolved settings.
-
-        Raises
-        ------
-        ConfigError
-            If the name is not a plain file name, or the root is not a folder.
-        HyrtError
-            If the folder cannot be written.
+        The default name has the local time, model and dataset: 2026-11-21-101502-graphsage-community. A
+        number is appended if the folder exists, also in concurrent processes. Raises ConfigError if `name` is
+        not a plain file name or `root` is not a folder, and HyrtError if the folder cannot be written.
         """
         name = default_name(config, datetime.now()) if name is None else name
         if not name or name != Path(name).name or name.startswith(".") or not name.isprintable():
-            # Show line breaks as `\n` and invalid UTF-8 bytes as `\xff`.
+            # Show line breaks as `\n` and bytes that are not UTF-8 as `\xff`.
             shown = repr(escape_undecodable(name)).replace("\\\\", "\\")
             raise ConfigError(
                 f"run name {shown}: give a name in UTF-8, without '/' and line breaks, "
@@ -147,19 +132,9 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path, *, for_reading: bool = False) -> RunFolder:
-        """Open the folder of an existing run.
+        """Open the folder of an existing run; `for_reading` permits missing checkpoints.
 
-        Parameters
-        ----------
-        path
-            The folder.
-        for_reading
-            Whether only the records are needed; the checkpoints may then be missing.
-
-        Raises
-        ------
-        CheckpointError
-            If it is not a run folder; names the missing part.
+        Raises CheckpointError with the missing part if it is not a run folder.
         """
         if is_path_too_long(path):
             raise CheckpointError(
@@ -195,15 +170,12 @@ class RunFolder:
     def config(self) -> Config:
         """Read the settings with which the run was started.
 
-        Raises
-        ------
-        ConfigError
-            If they cannot be read, or a plug-in that they name is no longer installed.
+        Raises ConfigError if they cannot be read, or name a plug-in that is no longer installed.
         """
         path = self.path / "config.yaml"
         settings = load_settings(path)
         if not settings:
-            # Runs store all of their settings. With an empty file, the defaults would describe a different
+            # Runs store all settings. An empty file would mean the defaults, which are those of a different
             # run.
             raise ConfigError(f"{path}: has no settings: restore an intact copy, or start a new run")
         for section, key, group in (
@@ -225,13 +197,7 @@ class RunFolder:
 
     @contextmanager
     def explain_moved_dataset(self, config: Config) -> Iterator[None]:
-        """Extend errors in the block if the run's dataset has been moved: explain how to give its new path.
-
-        Raises
-        ------
-        DataError
-            Names the folder, the dataset and the option.
-        """
+        """Replace a DataError in the block by advice on the new path if the run's dataset has been moved."""
         try:
             yield
         except DataError as error:
@@ -243,7 +209,7 @@ class RunFolder:
             ) from error
 
     def set_config(self, config: Config) -> None:
-        """Replace the settings if a resumed run has changed them."""
+        """Replace the settings by those of a resumed run."""
         if config != self.config():
             path = self.path / "config.yaml"
             with explain_write_errors(path):
@@ -255,24 +221,15 @@ class RunFolder:
         return self.path / LINKS
 
     def store_links(self, split: LinkSplit) -> None:
-        """Write the link split unless the file exists; later commands read it from there.
-
-        Raises
-        ------
-        HyrtError
-            If the file cannot be written.
-        """
+        """Write the link split for later commands, unless the file exists; raise HyrtError if that fails."""
         if not self.links_path.is_file():
             with explain_write_errors(self.links_path):
                 write_links(self.links_path, split)
 
     def is_finished(self, epochs: int | None) -> bool:
-        """Return whether the run stopped early or has completed at least `epochs` epochs (None: any number).
+        """Return whether the run stopped early or has completed `epochs` epochs (None: any number).
 
-        Raises
-        ------
-        DataError
-            If summary.json is damaged.
+        Raises DataError if summary.json is damaged.
         """
         path = self.path / "summary.json"
         try:
@@ -287,22 +244,10 @@ class RunFolder:
             raise DataError(f"{path}: damaged ({error}): delete it to resume the run") from None
 
     def truncate_metrics(self, step: int) -> None:
-        """Drop records after `step` and an incomplete last line from metrics.jsonl, before a run is
-        resumed.
+        """Prepare metrics.jsonl for resuming a run: drop records after `step`, and an incomplete last line.
 
-        The file then continues as if the run had not been interrupted; `time_s` continues from the last line.
-
-        Parameters
-        ----------
-        step
-            Number of completed steps in the checkpoint.
-
-        Raises
-        ------
-        DataError
-            If a line other than the last is damaged.
-        HyrtError
-            If the file cannot be written.
+        `time_s` continues from the last line that is kept. Raises DataError if another line is damaged, and
+        HyrtError if the file cannot be written.
         """
         self.close()
         end, last_s = 0, 0.0
@@ -319,13 +264,8 @@ class RunFolder:
         """Record an event as a line of metrics.jsonl, or as summary.json at the end of the run.
 
         Every line has `event` (started, predicted, balanced, steps, evaluated, epoch_ended, checkpointed,
-        notice), `time_s` (seconds since the start of the run) and the fields of the event. Non-finite numbers
-        are null.
-
-        Raises
-        ------
-        HyrtError
-            If the file cannot be written, was removed or was moved; names the file and the reason.
+        notice), `time_s` (seconds since the start of the run) and the fields of the event; non-finite numbers
+        are null. Raises HyrtError if the file cannot be written, was removed or was moved.
         """
         if isinstance(event, RunStarted) and not event.simulated:
             return
@@ -361,7 +301,7 @@ class RunFolder:
             self._check_not_moved(self._file)
 
     def _check_not_moved(self, file: BinaryIO) -> None:
-        """Raise HyrtError if the file was removed or moved, since further lines would be lost."""
+        """Raise HyrtError if the file was removed or moved, because further lines would be lost."""
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), os.stat(self.metrics_path)):
                 return
@@ -371,12 +311,9 @@ class RunFolder:
         )
 
     def remove_leftovers(self) -> None:
-        """Delete temporary files of a killed process; the caller must hold the folder's lock.
+        """Delete the temporary files of a killed process; the caller must hold the folder's lock.
 
-        Raises
-        ------
-        HyrtError
-            If the folder cannot be written.
+        Raises HyrtError if the folder cannot be written.
         """
         with explain_write_errors(self.path):
             for path in self.path.iterdir():
@@ -384,11 +321,11 @@ class RunFolder:
                     path.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Remove the folder, and its parent if that was created for it and is empty."""
+        """Remove the folder, and its parent if that was created with it and is empty."""
         self.close()
         shutil.rmtree(self.path)
         if self._has_created_root:
-            # Another run may have been created in the parent meanwhile.
+            # Another process may have created a run in the parent.
             with suppress(OSError):
                 self.path.parent.rmdir()
 
@@ -406,18 +343,15 @@ class RunFolder:
         try:
             self.close()
         except HyrtError:
-            # If the disk is full, the first error is the relevant one.
+            # If the disk is full, the first error is the one to report.
             if kind is None:
                 raise
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read a metrics.jsonl file, without an incomplete last line.
+    """Read a metrics.jsonl file without an incomplete last line.
 
-    Raises
-    ------
-    DataError
-        If the file cannot be read or a line is damaged; names the file.
+    Raises DataError if the file cannot be read or another line is damaged.
     """
     try:
         return [line for line, _ in _read_lines(path)]
@@ -426,12 +360,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def default_name(config: Config, moment: datetime) -> str:
-    """Return a run name from time, model and dataset: 2026-11-21-101502-graphsage-community."""
+    """Return a run name with time, model and dataset: 2026-11-21-101502-graphsage-community."""
     return f"{moment:%Y-%m-%d-%H%M%S}-{config.model.kind}-{short_name(config.data.source)}"
 
 
 def short_name(source: str) -> str:
-    """Shorten a dataset's name or path to a distinctive part that is safe in file names."""
+    """Shorten a dataset's name or path to a distinctive part that file names may contain."""
     kind, colon, parameters = source.partition(":")
     if colon and re.fullmatch(r"[A-Za-z][\w-]*", kind):
         first = re.split(r"[,?:=/]", parameters)[0]
@@ -464,7 +398,7 @@ def _make_new_folder(root: Path, name: str) -> Path:
 
 
 def _read_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yield each record of a metrics file with the byte offset after its line."""
+    """Yield each record of a metrics file with the offset after its line, in bytes."""
     end = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -476,7 +410,7 @@ def _read_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
                 if not isinstance(record, dict) or not {"event", "time_s"} <= record.keys():
                     raise ValueError("not a record")
             except ValueError as error:
-                # A power loss can leave the last block of a file as zeros, with or without a newline.
+                # A power loss can leave zeros in the last block of a file, with or without a newline.
                 if not file.read(1):
                     return
                 raise DataError(
@@ -498,5 +432,5 @@ def _to_json(value: Any) -> Any:
 
 def _to_json_bytes(value: Mapping[str, Any]) -> bytes:
     text = json.dumps(_to_json(value), allow_nan=False, indent=2, ensure_ascii=False) + "\n"
-    # Undecodable bytes of a command line are lone surrogates; escaped as \udcXX they are valid JSON.
+    # Undecodable bytes of a command line are lone surrogates; as \udcXX they are valid JSON.
     return text.encode("utf-8", "backslashreplace")

@@ -1,4 +1,4 @@
-"""Process that writes a run folder: its environment, its lock, and user-facing errors of failed writes."""
+"""Process that writes a run folder: its environment, its lock, and its errors when writing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hyrt.runtime.hardware import cgroup_limits, processor_name
 def explain_write_errors(
     path: Path, hint: str = "Free space, or choose a writable folder."
 ) -> Iterator[None]:
-    """Convert an OSError in the block to a HyrtError with the file and a remedy."""
+    """Convert an OSError in the block to a HyrtError with the file and `hint`."""
     try:
         yield
     except OSError as error:
@@ -37,17 +37,12 @@ _VARIABLES = ("OMP_", "MKL_", "OPENBLAS_", "NUMBA_", "KMP_", "GOMP_", "CUDA_VISI
 
 
 def describe_environment() -> dict[str, Any]:
-    """Describe machine and software as JSON values.
+    """Describe machine and software as JSON values, without host and user name; unknown values are None.
 
-    Unknown values are None. Contains neither host name nor user name. Does not import the packages whose
-    versions it reports.
-
-    Returns
-    -------
-    `date` (UTC, ISO 8601), `command` (list), `versions`, `platform`, `cpu` (`model`, `physical_cores`,
-    `logical_cores`, `affinity`: the CPUs that this process may use), `memory_bytes`, `cgroup` (`cpus`,
-    `memory_bytes`: the limits, None without a limit) and `variables` (environment variables that affect how
-    libraries use threads).
+    `date` (UTC, ISO 8601), `command` (list), `versions` (the packages are not imported), `platform`, `cpu`
+    (`model`, `physical_cores`, `logical_cores`, `affinity`: usable CPUs), `memory_bytes`, `cgroup` (limits
+    `cpus` and `memory_bytes`, None without a limit) and `variables` (environment, as far as it affects
+    threads).
     """
     import psutil
 
@@ -78,10 +73,9 @@ def _version(package: str) -> str | None:
 
 
 def changed_versions(run: Path) -> str:
-    """List packages whose version has changed since a run was started: `hyrt 0.1.0 (now 0.2.0)`.
+    """List packages with a different version than at the start of a run: `hyrt 0.1.0 (now 0.2.0)`.
 
-    Considers the packages that affect the bits of a step. Empty if there are no changes or the versions are
-    unknown.
+    Only packages that affect the bits of a step count. Empty without changes, or if versions are unknown.
     """
     try:
         versions = json.loads((run / "env.json").read_bytes())["versions"]
@@ -98,15 +92,10 @@ _NAME = ".lock"
 
 @contextmanager
 def lock_run(folder: Path) -> Iterator[str]:
-    """Lock a run folder for this process; the operating system releases the lock when the process ends.
+    """Lock a run folder until the block ends; the operating system releases the lock of a killed process.
 
-    Yields a holder name, which is in the lock file until the block ends. If the name is still there although
-    the folder is not locked, the holder was killed.
-
-    Raises
-    ------
-    HyrtError
-        If another process holds the lock, or the folder cannot be written.
+    Yields a holder name, which is in the lock file until the block ends: a name in the file of an unlocked
+    folder is that of a killed process. Raises HyrtError if the folder is locked or not writable.
     """
     path = folder / _NAME
     try:
@@ -121,7 +110,7 @@ def lock_run(folder: Path) -> Iterator[str]:
                 f"{folder}: another process is training this run: wait until it ends, or stop it"
             ) from None
         holder = f"{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}"
-        # Ignore a full disk: the run itself does not need the name.
+        # A full disk does not matter: the run itself does not need the name.
         with suppress(OSError):
             file.truncate(0)
             file.write(holder.encode())
@@ -133,25 +122,19 @@ def lock_run(folder: Path) -> Iterator[str]:
 
 
 def take_over(folder: Path, holder: str) -> ExitStack | None:
-    """Lock the run folder of a killed process; close the result to release the lock.
+    """Lock the run folder of a killed process, and return the lock; close it to release it.
 
-    Returns None if the folder is unreachable, is locked, or was released regularly by its holder.
-
-    Parameters
-    ----------
-    folder
-        Path of the run folder, as used by its holder.
-    holder
-        Holder name from `lock_run`.
+    Returns None if the folder is unreachable or locked, or if `holder` (see `lock_run`) has released it.
+    `folder` is its path as used by the holder.
     """
     with ExitStack() as stack:
         try:
             file = stack.enter_context((folder / _NAME).open("rb+", buffering=0))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # On another machine, the same path may be the folder of another run.
+            # The same path on another machine may be the folder of another run.
             if file.read() != holder.encode():
                 return None
-            # Clear the name so that only one process takes over.
+            # Clear the name, so that only one process takes over.
             file.truncate(0)
         except OSError:
             return None

@@ -1,4 +1,4 @@
-"""Records of a run, as read from its folder, diagnosis of damaged records, and export of metrics to CSV."""
+"""Records of a run as read from its folder, diagnosis of damaged records, and CSV export of metrics."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """Contents of a run folder; parts that the run did not reach are empty."""
+    """Contents of a run folder; empty where the run has written nothing."""
 
     path: Path
-    """Folder of the run."""
     config: str
     """Text of config.yaml."""
     settings: Mapping[str, Any]
-    """Settings as nested mappings; not validated, so that reports do not require the run's plug-ins."""
+    """Settings as nested mappings; not validated, so that a report does not need the run's plug-ins."""
     environment: Mapping[str, Any]
     summary: Mapping[str, Any]
-    """`environment` and `summary`: contents of env.json and summary.json."""
+    """Contents of summary.json; `environment` has those of env.json."""
     lines: Sequence[Line]
     """Lines of metrics.jsonl, in order."""
 
@@ -40,23 +39,23 @@ class RunRecord:
 
     @property
     def status(self) -> str:
-        """One of `finished`, `early-stopped`, `interrupted`, `failed`, or `not ended` without a summary."""
+        """`finished`, `early-stopped`, `interrupted` or `failed`; `not ended` without a summary."""
         return str(self.summary.get("status", "not ended"))
 
     @property
     def is_full_graph(self) -> bool:
-        """Whether each step trained on the full graph."""
+        """Whether the run trained on the full graph in each step."""
         return bool(self.settings.get("sampler", {}).get("kind") == "full")
 
     @property
     def traces(self) -> list[Path]:
-        """Traces of the run: from its start, and from each time it was resumed."""
+        """Trace files: one from the start of the run, and one from each time it was resumed."""
         return sorted(self.path.glob("trace*.json.gz"), key=_first_step)
 
     def label_device(self, name: str) -> str:
-        """Return a device name, with a label such as `fpga-csim:0 (simulated)` if its times are simulated.
+        """Return a device name with a label if its times are simulated: `fpga-csim:0 (simulated)`.
 
-        Also labels devices as written in settings, such as `fpga-csim` and `fpga-csim:0=3`.
+        Also accepts devices as written in settings, such as `fpga-csim:0=3`.
         """
         kind, _, index = name.partition("=")[0].partition(":")
         simulated = [line["simulated"] for line in self.select("started")]
@@ -73,16 +72,11 @@ class RunRecord:
 def read_run(path: Path) -> RunRecord:
     """Read a run folder.
 
-    Raises
-    ------
-    CheckpointError
-        If it is not a run folder.
-    DataError
-        If one of its files is damaged; names the file.
+    Raises CheckpointError if it is not a run folder, and DataError if a file is damaged.
     """
     folder = RunFolder.open(path, for_reading=True)
     lines = read_metrics(folder.metrics_path) if folder.metrics_path.exists() else []
-    # Read first: its errors describe the problem with the file.
+    # Read the settings first: errors on this file are the most helpful.
     settings = load_settings(path / "config.yaml")
     return RunRecord(
         path=path,
@@ -95,7 +89,7 @@ def read_run(path: Path) -> RunRecord:
 
 
 def get_number(line: Line, *keys: str) -> float:
-    """Return a number of a line under nested keys; NaN if it is missing or not finite."""
+    """Return a number of a line under nested keys; NaN if it is missing or infinite."""
     value: Any = line
     for key in keys:
         value = value.get(key, {})
@@ -103,7 +97,7 @@ def get_number(line: Line, *keys: str) -> float:
 
 
 def median(lines: Sequence[Line], *keys: str) -> float:
-    """Return the median of a number over steps; a line counts once per step that it covers. 0 if missing."""
+    """Return the median of a number over steps (a line counts once for each of its steps); 0 if missing."""
     return weighted_median(lines, [get_number(line, *keys) for line in lines])
 
 
@@ -145,7 +139,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 Result = TypeVar("Result")
 
-# Errors caused by unexpected JSON types, for example text instead of a number.
+# Errors due to unexpected JSON types, for example text instead of a number.
 _RECORD_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError)
 _FILES: Mapping[str, dict[str, Any]] = {
     "summary.json": {"summary": {}},
@@ -158,13 +152,7 @@ _FILES: Mapping[str, dict[str, Any]] = {
 def diagnose_damage(
     runs: Sequence[RunRecord], make_report: Callable[[Sequence[RunRecord]], Result]
 ) -> Result:
-    """Return `tell(runs)`.
-
-    Raises
-    ------
-    DataError
-        If the records are damaged; names the file without which `make_report` succeeds.
-    """
+    """Return `make_report(runs)`; if it fails because of a damaged file, raise DataError with that file."""
     try:
         return make_report(runs)
     except _RECORD_ERRORS as error:
@@ -193,24 +181,12 @@ _LEADING_COLUMNS = ("run", "epoch", "step", "seconds", "loss", "lr", "mteps", "i
 
 
 def metrics_csv(runs: Sequence[RunRecord], names: Sequence[str]) -> str:
-    """Format the metrics of runs as CSV text with a header.
+    """Format the metrics of runs as CSV text with a header and one row per completed epoch.
 
-    Parameters
-    ----------
-    runs
-        Records of the runs. Each completed epoch has a row.
-    names
-        Names of the runs, for the column `run`.
-
-    Returns
-    -------
-    CSV text with the columns `run`, `epoch` (from 1), `step` (completed steps of the run), `seconds` (of
-    training),
-    `loss` (mean over the targets), `lr` (of the last step), `mteps` and `is_best` (1 if the evaluation was
-    better than
-    all previous ones, otherwise 0), followed by `val_<metric>` and `test_<metric>` for all metrics. Unknown
-    values are
-    empty.
+    The columns are `run` (from `names`), `epoch` (from 1), `step` (completed steps), `seconds` (of training),
+    `loss` (mean over the targets), `lr` (of the last step), `mteps`, `is_best` (1 if the evaluation was
+    better than all previous ones, otherwise 0), and `val_<metric>` and `test_<metric>` for all metrics.
+    Unknown values are empty.
     """
     rows = [row for run, name in zip(runs, names, strict=True) for row in _epoch_rows(run, name)]
     columns = dict.fromkeys((*_LEADING_COLUMNS, *(column for row in rows for column in row)))

@@ -25,11 +25,11 @@ _COMPLETE = ("finished", "early-stopped")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSeries:
-    """Folder of a run series, with a run folder `split-<split>-seed-<seed>` for each run."""
+    """Folder of a run series, with a run folder `split-<split>-seed-<seed>` per run."""
 
     path: Path
     config: Config
-    """Settings of all runs; its seed is the first seed."""
+    """Settings of all runs, with the first seed."""
     seeds: tuple[int, ...]
     splits: tuple[int, ...]
 
@@ -37,21 +37,10 @@ class RunSeries:
     def create(
         cls, root: Path, name: str | None, config: Config, seeds: int | None, splits: Sequence[int]
     ) -> RunSeries:
-        """Create the folder of a new series.
+        """Create the folder of a new series, as `RunFolder.create` does.
 
-        Parameters
-        ----------
-        root, name, config
-            Folder, name and settings, as for `RunFolder.create`.
-        seeds
-            Number of seeds, starting from the seed of the settings; None for only that seed.
-        splits
-            Numbers of the dataset's splits.
-
-        Raises
-        ------
-        HyrtError
-            As for `RunFolder.create`.
+        `seeds`: number of seeds, counting up from the seed of the settings (None: only that seed). `splits`:
+        numbers of the dataset's splits.
         """
         if config.seed + (seeds or 1) > 2**63:
             raise ConfigError(
@@ -67,23 +56,10 @@ class RunSeries:
 
     @classmethod
     def open(cls, path: Path, settings_file: Path | None = None, overrides: Sequence[str] = ()) -> RunSeries:
-        """Open the folder of a series, with changed settings for a resumed run.
+        """Open the folder of a series, with changed settings if it is resumed; nothing is written.
 
-        Nothing is written until `store_settings` is called.
-
-        Parameters
-        ----------
-        path
-            The folder.
-        settings_file, overrides
-            A settings file, which is rejected, and changed settings.
-
-        Raises
-        ------
-        DataError
-            If series.json is damaged.
-        ConfigError
-            If a setting may not change.
+        A `settings_file` is rejected. Raises DataError if series.json is damaged, and ConfigError if one of
+        `overrides` may not change.
         """
         file = path / SERIES
         try:
@@ -95,12 +71,12 @@ class RunSeries:
         return cls(path=path, config=config, seeds=seeds, splits=splits)
 
     def store_settings(self) -> None:
-        """Store changed settings, such as a longer training; the caller must hold the lock of the series."""
+        """Store changed settings, such as more epochs; the caller must hold the lock of the series."""
         RunFolder(self.path).set_config(self.config)
 
     @property
     def runs(self) -> list[tuple[Path, Config]]:
-        """Folder and settings of each run, ordered by split."""
+        """Folder and settings of each run, in order of the splits."""
         return [
             (
                 self.path / f"split-{split}-seed-{seed}",
@@ -116,7 +92,7 @@ class RunSeries:
         ]
 
     def open_or_create_run(self, path: Path, config: Config) -> tuple[RunFolder, bool]:
-        """Open or create the folder of one run; return it and whether it was created."""
+        """Open or create the folder of one run; return the folder, and whether it was created."""
         if (path / "config.yaml").is_file():
             return RunFolder.open(path), False
         # Remove the incomplete folder of a killed process.
@@ -127,9 +103,8 @@ class RunSeries:
         """Write summary.json and return its contents.
 
         `status` is `finished` if all runs are complete, otherwise `unfinished`. `runs` has the folder, seed,
-        split and metrics of each complete run. `metrics`, by `val` and `test` and name, has the `mean`, the
-        `deviation` (sample standard deviation with n - 1; None for one run), `lowest` and `highest` value and
-        the number of `runs`.
+        split and metrics of each complete run. `metrics[split][name]` has the `mean`, the sample `deviation`
+        (n - 1; None for one run), the `lowest` and `highest` value and the number of `runs`.
         """
         done = []
         for path, config in self.runs:
@@ -149,11 +124,11 @@ class RunSeries:
         return summary
 
     def summarize_failure(self) -> None:
-        """Write the summary after a failed run; remove the folder if the first run could not start."""
+        """Write the summary after a failed run; remove the folder if not even the first run could start."""
         if not any(path.exists() for path, _ in self.runs):
             shutil.rmtree(self.path)
             return
-        # If the disk is full, the first error is the relevant one.
+        # If the disk is full, the first error is the one to report.
         with suppress(HyrtError):
             self.summarize()
 
@@ -182,12 +157,9 @@ def _aggregate_metrics(
 
 
 def parse_splits(text: str | None, config: Config, graph: Graph) -> list[int]:
-    """Parse `--splits`: `all`, or comma-separated numbers; default: the split of the settings.
+    """Parse `--splits`: `all`, or numbers separated by commas; default: the split of the settings.
 
-    Raises
-    ------
-    ConfigError
-        If the value is neither, or the dataset has no such split.
+    Raises ConfigError if the value is neither, or a split does not exist.
     """
     if text is None:
         return [config.data.split]

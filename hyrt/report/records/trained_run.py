@@ -38,17 +38,16 @@ class TrainedRun:
     """Trained model of a run, with its graph and metrics."""
 
     model: torch.nn.Module
-    """Model in evaluation mode, with the requested weights."""
+    """Model in evaluation mode."""
     config: Config
-    """Settings of the run."""
     metrics: Mapping[str, Mapping[str, float]]
-    """Metrics of the best evaluation, by split; empty before the first evaluation."""
+    """Metrics of the best evaluation by split; empty without an evaluation."""
     graph: Graph
-    """Dataset of the run, or other data converted to the schema of the run."""
+    """Dataset of the run, or other data in the schema of the run."""
     weights: str
-    """Description of the origin of the weights."""
+    """Description of where the weights come from."""
     schema: RunSchema
-    """Data-dependent results of training besides the weights: class names, feature columns and scaling."""
+    """Data-dependent results of training other than weights: class names, feature columns and scaling."""
     scratch: Path | None
     """Folder for temporary files: the run folder, or None if it is not writable."""
 
@@ -62,7 +61,7 @@ class TrainedRun:
 
         Returns
         -------
-        [n, outputs] float32: a column per class, label or regression target of the run, in the order of
+        [n, outputs] float32: one column per class, label or regression target, in the order of
         `schema.classes` if the classes have names. Embeddings if the run predicts links.
 
         Raises
@@ -95,34 +94,17 @@ def open_trained_run(
 ) -> TrainedRun:
     """Open a run's graph and build its model with the trained weights.
 
-    Parameters
-    ----------
-    run
-        Folder of the run, or of the checkpoints of a training from Python.
-    overrides
-        Settings that differ from those of the run, `key.path=value`.
-    checkpoint
-        `best`: weights of the best evaluation (newest weights without an evaluation); `newest`; or a file.
-    warn
-        Called with warnings: skipped damaged checkpoints, a changed dataset, unused parts of other data.
-    graph
-        Replaces the configured dataset: a graph, or any argument of `hyrt.load`.
-    module
-        Replaces the configured model; the weights are loaded into it.
-    labels_count
-        Whether labels and splits of other data will be used; links are then held out.
+    `run` is a run folder, or the folder of the checkpoints of `hyrt.train`. `checkpoint` is `best` (`newest`
+    if nothing was evaluated), `newest` or a file. `warn` is called about skipped damaged checkpoints, a
+    changed dataset, and unused parts of other data. `graph` (a graph, or any argument of `hyrt.load`)
+    replaces the run's dataset; with `labels_count`, its labels and splits are used and its links held out.
+    `module` replaces the configured model.
 
-    Raises
-    ------
-    CheckpointError
-        If there are no such weights, or they do not match the graph's features and classes.
-    ConfigError
-        If the folder has no settings that name its dataset, and no graph is given.
-    DataError, UnsupportedModelError
-        If graph and model have different edge types.
+    Raises CheckpointError if there are no such weights or they do not match the graph, ConfigError if no
+    dataset is named, and DataError or UnsupportedModelError if graph and model have different edge types.
     """
     checkpoints = run / "checkpoints"
-    # `hyrt.train` writes only checkpoints, with the settings except the dataset.
+    # `hyrt.train` writes only checkpoints, which have all settings but the dataset.
     is_python_training = (
         not (run / "config.yaml").is_file() and checkpoints.is_dir() and has_checkpoint(checkpoints)
     )
@@ -131,7 +113,7 @@ def open_trained_run(
         and graph is None
         and not any(entry.startswith("data.source=") for entry in overrides)
     ):
-        # A folder of `hyrt run` has more than checkpoints: its settings were lost.
+        # A folder of `hyrt run` with other files has lost its settings.
         reason = "was trained from Python and does not name its dataset: give it"
         if RunFolder(run).metrics_path.exists() or (run / "summary.json").exists():
             reason = (
@@ -153,7 +135,7 @@ def open_trained_run(
         weights, description = best["weights"], f"best validation, epoch {best['epoch']}"
     else:
         weights, description = loaded.state["model"], f"step {loaded.step}"
-    # The run's dataset, with the data settings of training.
+    # Whether the run's dataset is used: with unchanged data settings, or with any.
     has_run_data = graph is None and not any(entry.startswith("data.") for entry in overrides)
     has_run_dataset = graph is None and not any(entry.startswith("data.source=") for entry in overrides)
     schema = _saved_schema(loaded, settings, run, has_run_dataset=has_run_dataset)
@@ -180,7 +162,7 @@ def open_trained_run(
         )
     if schema is None:
         schema = build_run_schema(graph)
-        # Other data may have different class names.
+        # Class names of other data may differ.
         schema = schema if has_run_dataset else replace(schema, classes=None)
     for number, rows in find_embedding_rows(graph, schema).items():
         key = f"input.learned.{number}.values"
@@ -216,7 +198,7 @@ def open_trained_run(
 def _saved_schema(
     checkpoint: Checkpoint, settings: Config, run: Path, *, has_run_dataset: bool
 ) -> RunSchema | None:
-    """Return the schema in a checkpoint, or derive it from the run's dataset for older checkpoints."""
+    """Return the schema of a checkpoint; for older checkpoints, derive it from the run's dataset."""
     saved = checkpoint.state.get("schema")
     if saved is not None:
         return RunSchema.from_dict(saved)
@@ -232,13 +214,7 @@ def _saved_schema(
 def _check_scaling(
     checkpoint: Checkpoint, config: Config, run: Path, source: Any, *, has_run_dataset: bool
 ) -> None:
-    """Reject data on which the model was not trained if their features would be scaled differently.
-
-    Raises
-    ------
-    CheckpointError
-        If the features would be scaled with other numbers than in training.
-    """
+    """Raise CheckpointError if features of other data would be scaled with other numbers than in training."""
     if has_run_dataset or config.data.normalize != "standard":
         return
     if isinstance(source, Graph) and source.checksum == checkpoint.state.get("graph"):
@@ -251,7 +227,7 @@ def _check_scaling(
 
 
 def _has_split(graph: Graph, checkpoint: Checkpoint, file: Path) -> bool:
-    """Return whether a graph is the one whose link split is in a run's file."""
+    """Return whether a graph is the one to which a run's link split in `file` belongs."""
     if not file.is_file():
         return False
     with np.load(file) as arrays:

@@ -21,8 +21,7 @@ _ASCII_REPLACEMENTS = str.maketrans(
 def print_wrapped(lines: Sequence[str], *, also_in_pipes: bool = False) -> None:
     """Print lines, wrapped at blanks to the terminal width.
 
-    Output to files and pipes is not wrapped unless `also_in_pipes` is set; then the width is COLUMNS, or 80
-    columns.
+    Files and pipes get unwrapped lines unless `also_in_pipes` is set; then the width is COLUMNS, or 80.
     """
     is_wrapped = also_in_pipes or sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_wrapped else None
@@ -31,15 +30,7 @@ def print_wrapped(lines: Sequence[str], *, also_in_pipes: bool = False) -> None:
 
 
 def wrap_lines(lines: Sequence[str], width: int | None) -> list[str]:
-    """Wrap lines at blanks, with indented continuation lines.
-
-    Parameters
-    ----------
-    lines
-        Lines of text without line breaks.
-    width
-        Terminal width in columns; None to leave the lines unchanged.
-    """
+    """Wrap lines at blanks, with indented continuation lines; `width` None keeps them as they are."""
     if width is None:
         return list(lines)
     return [
@@ -53,15 +44,9 @@ def wrap_lines(lines: Sequence[str], width: int | None) -> list[str]:
 
 
 def to_encodable(text: str, encoding: str | None) -> str:
-    """Replace characters that an output encoding does not support.
+    """Replace characters that an output encoding (None: UTF-8) does not support.
 
-    Parameters
-    ----------
-    text
-        Text that may contain unprintable characters, such as undecodable bytes of a file name; these are
-        replaced as in `escape_undecodable`.
-    encoding
-        Output encoding; None is treated as UTF-8.
+    Unprintable characters, such as undecodable bytes of a file name, are replaced as in `escape_undecodable`.
     """
     encoding, text = encoding or "utf-8", escape_undecodable(text)
     if encoding.lower().startswith("utf"):
@@ -70,16 +55,16 @@ def to_encodable(text: str, encoding: str | None) -> str:
 
 
 def install_encoding_fallback() -> None:
-    """Replace unsupported characters in all printed text, for any output encoding: see `to_encodable`."""
+    """Replace unsupported characters in all printed text as `to_encodable` does, for any output encoding."""
     codecs.register_error("hyrt.plain", _replace_unencodable)
-    # Replacements of standard output in tests and notebooks may not have this method.
+    # Substitutes of standard output in tests and notebooks may lack this method.
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="hyrt.plain")
 
 
 def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
-    """Handle encoding errors: return the replacement text and the position at which to continue."""
+    """Handle an encoding error: return the replacement, and the position at which to continue."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return to_encodable(error.object[error.start : error.end], "ascii"), error.end

@@ -39,40 +39,24 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 _REDRAW_S = 0.1
-# While a window is resized, tmux rewraps lines at once but reports the new width up to 0.25 s later.
+# After a resize, tmux rewraps lines at once but reports the new width up to 0.25 s later.
 _STABLE_S = 0.3
 # Number of recent lines that can be redrawn after a resize.
 _MAX_REDRAWN_LINES = 200
-# Approximate number of displayed epochs in a run of many short epochs; metrics.jsonl has all epochs.
+# Approximate number of displayed epochs if a run has many; metrics.jsonl has all epochs.
 _MAX_SHOWN_EPOCHS = 40
 
 
 class Progress:
     """Displays a run's events; a context manager.
 
-    On a terminal, the newest steps are one line that is redrawn below the permanent lines: one line per
-    notice and per epoch and evaluation (only for some of them in a run of many epochs). Otherwise all lines
-    are plain, with occasional lines of steps in long epochs.
+    A terminal shows the newest steps as one line that is redrawn below the permanent lines, which are one per
+    notice, epoch and evaluation (in a run of many epochs, of some of them). `with_dashboard` redraws the
+    whole pipeline instead. Otherwise, or with `plain`, all lines are plain, and a long epoch has a line at
+    most every `interval_s` seconds. `quiet` prints only the last lines, and warnings to standard error.
 
-    If the display cannot be written any more (closed pipe, full disk), it is disabled and the run continues;
-    `write_error` then holds the error. Without a stream (closed standard output), it is disabled at once.
-
-    Parameters
-    ----------
-    stream
-        Output stream; default: standard output.
-    plain
-        Whether to print plain lines even on a terminal.
-    with_dashboard
-        Whether to redraw the whole pipeline instead of one line; only on a terminal.
-    quiet
-        Whether to print only the last lines of the run; warnings are printed to standard error.
-    interval_s
-        Minimum time between plain lines of steps, in seconds.
-    clock
-        Monotonic clock in seconds.
-    console
-        Rich console to use instead of a new console for the stream.
+    If the display cannot be written any more (closed pipe, full disk), it is disabled, `write_error` holds
+    the error, and the run continues. Without standard output, it is disabled at once.
     """
 
     def __init__(
@@ -87,7 +71,7 @@ class Progress:
         console: Console | None = None,
     ) -> None:
         self.write_error: OSError | None = None
-        # None if the process was started without standard output.
+        # None if the process has no standard output.
         self._stream: TextIO | None = sys.stdout if stream is None else stream
         self._quiet = quiet
         self._dashboard = with_dashboard
@@ -99,20 +83,20 @@ class Progress:
         self._live: Live | None = None
         # Terminal size when the live display was drawn, and the width of each of its lines.
         self._drawn_size: tuple[tuple[int, int], list[int]] = ((0, 0), [])
-        # Last seen terminal size, and the time since when it has been unchanged.
+        # Newest terminal size, and the time since when it is unchanged.
         self._last_size: tuple[tuple[int, int] | None, float] = (self._size, -math.inf)
-        # Lines that are delayed until the size is stable; the flag ends the live display first.
+        # Lines that wait until the size is stable; the flag ends the live display first.
         self._delayed: list[tuple[str, int, bool]] = []
         # Recent permanent lines, and the terminal size at which rows of the live display scrolled out of
         # view.
         self._recent_lines: deque[tuple[str, int]] = deque(maxlen=_MAX_REDRAWN_LINES)
         self._scrolled_at: tuple[int, int] | None = None
         self._epochs = 0
-        # Epochs of the last displayed lines of each kind.
+        # Epochs of the newest epoch line and evaluation line.
         self._epoch_line = self._evaluation_line = 0
-        # Whether the last evaluation line reported that there is nothing to evaluate; it is shown once.
+        # Whether a line has reported that nothing can be evaluated; it is printed once.
         self._has_reported_no_scores = False
-        # Best evaluation if it has not been displayed.
+        # Best evaluation that has not been displayed.
         self._pending_best: EvaluationFinished | None = None
         self._shown_s = clock()
         self._stages = _StageMeans()
@@ -150,7 +134,7 @@ class Progress:
                 line = epoch_line(
                     event, self._epochs, stages.means(), stages.bottleneck(), stages.memory_bytes, self._width
                 )
-                # Keep the dashboard during evaluation; the epoch line is printed above it.
+                # Keep the dashboard during evaluation, and print the epoch line above it.
                 self._print(line, ends_live=not self._dashboard)
                 self._stages = _StageMeans()
                 self._shown_s = self._clock()
@@ -170,19 +154,19 @@ class Progress:
             case Notice():
                 self._print(event.text, indent=2)
             case RunEnded():
-                # The last line refers to the best epoch, so its evaluation must be displayed.
+                # The last line names the best epoch, so its evaluation must be displayed.
                 if best := self._pending_best:
                     self._print(f"{f'epoch {best.epoch}':<10}{evaluation_line(best)}", indent=12)
                 self.print_line(self._last_line(event))
 
     def print_line(self, text: str) -> None:
-        """Print a line, even in quiet mode."""
+        """Print a line, even with `quiet`."""
         self._print_delayed()
         self._write(self._end_live)
         self._print(text, indent=2, final=True)
 
     def _is_due(self, epoch: int, last: int) -> bool:
-        """Return whether an epoch is displayed, given the last displayed epoch."""
+        """Return whether an epoch is displayed after the displayed epoch `last`."""
         return epoch in (1, self._epochs) or epoch - last >= math.ceil(self._epochs / _MAX_SHOWN_EPOCHS)
 
     @property
@@ -202,7 +186,7 @@ class Progress:
         if self._quiet:
             return
         if self._console is None:
-            # The epoch's own line follows immediately with the same information.
+            # The line of the epoch follows at once and has the same information.
             is_last = group.steps_done >= group.steps_per_epoch
             is_repeated = is_last and self._is_due(group.epoch, self._epoch_line)
             if now - self._shown_s >= self._interval_s and not is_repeated:
@@ -214,13 +198,13 @@ class Progress:
             self._write(lambda: self._redraw(self._render(group)))
 
     def _is_size_stable(self, now: float) -> bool:
-        """Return whether the terminal size is stable; drawing during a resize may be too wide."""
+        """Return whether the terminal size is stable: during a resize, a drawing may be too wide."""
         if self._size != self._last_size[0]:
             self._last_size = self._size, now
         return now - self._last_size[1] >= _STABLE_S
 
     def _last_line(self, ended: RunEnded) -> str:
-        """Return the best epoch's test score and the time per epoch, if the summary has them."""
+        """Return the best epoch's test score and the time per epoch, as far as known."""
         parts = [] if ended.status == "finished" else [ended.status]
         summary = ended.summary
         if summary.get("metrics"):
@@ -238,7 +222,7 @@ class Progress:
         if not self._quiet:
             self._print(text, indent=2)
         elif sys.stderr is not None:
-            # As for standard output, a closed pipe must not end the run.
+            # A closed pipe must not end the run, as for standard output.
             with contextlib.suppress(OSError):
                 print(to_encodable(text, sys.stderr.encoding), file=sys.stderr, flush=True)
 
@@ -297,7 +281,7 @@ class Progress:
 
         assert self._console is not None
         self._end_if_resized()
-        # On a low terminal, only the first lines are drawn: the newest steps are at the top.
+        # A low terminal gets only the first lines, which show the newest steps.
         lines = self._console.render_lines(picture, pad=False)[: self._console.height]
         size = self._console.size.width, self._console.size.height
         self._drawn_size = size, [Segment.get_line_length(line) for line in lines]
@@ -316,13 +300,13 @@ class Progress:
     def _end_live(self) -> None:
         if self._live is not None:
             live, self._live = self._live, None
-            # When stopped, rich draws all rows again, including rows that do not fit.
+            # On stop, rich draws all rows again, even those that do not fit.
             live.update("")
             live.stop()
             self._erase_wrapped()
 
     def _end_if_resized(self) -> None:
-        """End the live display if the size has changed: rich would erase the wrong number of rows."""
+        """End the live display if the size has changed, because rich would erase a wrong number of rows."""
         if self._console is not None and self._size != self._drawn_size[0]:
             self._end_live()
             self._redraw_lines(self._console)
@@ -341,13 +325,13 @@ class Progress:
             erased = [(ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)] * added_rows
             self._console.control(Control(*erased))
         if len(columns) + added_rows > height:
-            # Rows that scrolled out of the top cannot be erased, and reappear if the terminal grows.
+            # Rows above the top of the terminal cannot be erased, and reappear if the terminal grows.
             self._scrolled_at = current_width, height
 
     def _redraw_lines(self, console: Console) -> None:
         """Redraw the permanent lines if the terminal has grown and rows of the live display may reappear.
 
-        Erases row by row, since terminals may move rows that are erased at once to their scrollback.
+        Rows are erased one by one: terminals may move rows that are erased at once to their scrollback.
         """
         from rich.control import Control
         from rich.segment import ControlType
@@ -404,7 +388,7 @@ class _StageMeans:
         return {name: total / self._steps for name, total in self._total_s.items()}
 
     def bottleneck(self) -> str:
-        """Return the stage that was the bottleneck of most steps."""
+        """Return the most frequent bottleneck of the steps."""
         return max(self._bottlenecks, key=self._bottlenecks.__getitem__, default="")
 
 
@@ -417,7 +401,7 @@ def _best_text(metrics: Mapping[str, Mapping[str, float]], chosen_by: str, epoch
 
 
 def _wrap_line(text: str, indent: int, width: int) -> list[str]:
-    """Wrap a line to the terminal width. Paths are not broken, so that they can be copied."""
+    """Wrap a line to the terminal width. Paths are not broken, so that users can copy them."""
     return textwrap.wrap(
         text,
         max(width, indent + 20),
@@ -438,18 +422,18 @@ def _can_redraw(stream: TextIO) -> bool:
 
 
 def _is_notebook() -> bool:
-    """Return whether a cell of a notebook has started the process (`!hyrt run`).
+    """Return whether a notebook cell has started the process (`!hyrt run`).
 
-    Its output is a terminal, but notebook pages do not support moving the cursor up.
+    Its output is a terminal, but notebooks cannot move the cursor up.
     """
     variables = os.environ
-    # The kernel sets these variables for pagers and colours on its pages.
+    # The kernel sets these variables for pagers and colours in notebooks.
     is_kernel = variables.get("TERM") == "xterm-color" and variables.get("GIT_PAGER") == "cat"
     return "JPY_PARENT_PID" in variables or is_kernel
 
 
 def _rewraps_on_resize() -> bool:
-    """Return whether the terminal rewraps lines when it becomes narrower; a few old terminals do not."""
+    """Return whether the terminal rewraps lines when it becomes narrower, which some old terminals do not."""
     kind = os.environ.get("TERM", "")
     if "XTERM_VERSION" in os.environ or kind.startswith(("linux", "rxvt", "vt")):
         return False
@@ -461,14 +445,14 @@ def _make_console(stream: TextIO) -> Console:
 
     class _Console(Console):
         def on_broken_pipe(self) -> None:
-            # Rich would end the process here; disable the display instead.
+            # Disable the display; rich would end the process.
             raise
 
     return _Console(file=stream, highlight=False)
 
 
 def _discard(stream: TextIO) -> None:
-    """Redirect pending output to the null device, or the interpreter fails to flush it at exit."""
+    """Redirect pending output to the null device; otherwise the interpreter fails to flush it at exit."""
     try:
         descriptor = stream.fileno()
     except (OSError, ValueError):

@@ -1,6 +1,4 @@
-"""Text of the progress display: lines for a given width, the live dashboard, and the results of
-run series.
-"""
+"""Text of the progress display: lines for a given width, the dashboard, and results of run series."""
 
 from __future__ import annotations
 
@@ -38,24 +36,15 @@ _METRIC_NAMES = {
     "mae": "MAE",
     "r2": "R2",
 }
-# Errors have the unit of the labels, or its square: no fixed number of decimals is suitable.
+# Errors have the unit of the labels or its square, so no fixed number of decimals is suitable.
 _UNBOUNDED_METRICS = ("mse", "mae")
 
 
 def step_line(group: StepMetrics, epochs: int, width: int | None) -> str:
-    """Format the position of the run, its speed and its bottleneck as one line.
+    """Format the newest steps as one line: position, speed and bottleneck of the run.
 
-    If the line is too long, these parts are omitted in this order: the bar, memory, stages under 2 % of the
-    longest stage, all stages except the bottleneck, all stages, speed.
-
-    Parameters
-    ----------
-    group
-        The newest steps.
-    epochs
-        Number of epochs of the run.
-    width
-        Available columns; None for no limit and no bar.
+    Parts that do not fit into `width` columns are omitted in this order: the bar, memory, stages under 2 % of
+    the longest, all stages but the bottleneck, all stages, speed. Without `width`, only the bar is.
     """
     stages, memory = stages_text(group.stage_s, group.bottleneck), process_text(group)
     if width is not None and (line := format_with_bar(group, epochs, [stages, memory], width)):
@@ -64,13 +53,13 @@ def step_line(group: StepMetrics, epochs: int, width: int | None) -> str:
 
 
 def position_parts(group: StepMetrics, epochs: int) -> list[str]:
-    """Return the position of the run, its loss and its speed."""
+    """Return the position, the loss and the speed of the run."""
     position = [f"epoch {group.epoch}/{epochs}", f"{group.steps_done}/{group.steps_per_epoch}"]
     return [*position, f"loss {format_sig3(group.loss)}", f"{format_sig3(group.mteps)} MTEPS"]
 
 
 def format_with_bar(group: StepMetrics, epochs: int, more: Sequence[str], width: int) -> str:
-    """Format the position of the run with a bar of the epoch's steps; empty if the bar does not fit."""
+    """Format the position with a bar of the epoch's steps; empty if the bar does not fit."""
     epoch, count, *rates = position_parts(group, epochs)
     columns = min(24, width - len("  ".join([epoch, count, *rates, *more])))
     if columns < 8:
@@ -87,9 +76,9 @@ def epoch_line(
     memory_bytes: int,
     width: int | None,
 ) -> str:
-    """Format an epoch's time, loss, speed, and mean stage times per step as one line.
+    """Format an epoch's time, loss, speed and mean stage times per step as one line.
 
-    If the line is too long, parts are omitted as in `step_line`.
+    Parts that do not fit are omitted as in `step_line`.
     """
     parts = [
         f"epoch {ended.epoch}/{epochs}",
@@ -120,11 +109,11 @@ def _fit_line(
 
 
 def evaluation_line(evaluated: EvaluationFinished) -> str:
-    """Format the metric that selects the best epoch, for every split."""
+    """Format the metric that selects the best epoch, for each split."""
     scores = scores_text(evaluated.metrics, evaluated.chosen_by)
     if not scores:
         return "nothing to evaluate: the data has no validation and no test vertices"
-    # Without validation targets, the last evaluation always counts as the best.
+    # Without validation targets, the newest evaluation always counts as the best.
     is_best = evaluated.is_best and "val" in evaluated.metrics
     return f"{scores}{'  best so far' if is_best else ''}  ({format_brief_duration(evaluated.seconds)})"
 
@@ -158,7 +147,7 @@ def scores_text(metrics: Mapping[str, Mapping[str, float]], metric: str) -> str:
 
 
 def stages_text(stage_s: Mapping[str, float], bottleneck: str) -> str:
-    """Format stage times: `sample 6.1 ms  load 9.0  propagate 41 ◀`; the bottleneck is marked."""
+    """Format stage times, with the bottleneck marked: `sample 6.1 ms load 9.0 propagate 41 ◀`."""
     parts: list[str] = []
     for name, time_s in stage_s.items():
         unit = "" if parts else " ms"
@@ -172,7 +161,7 @@ def memory_text(memory_bytes: int) -> str:
 
 
 def process_text(group: StepMetrics) -> str:
-    """Format memory: `mem 700 MiB`; with several ranks also `rank 2 of 0 to 3 is slowest`."""
+    """Format memory as `mem 700 MiB`; with several ranks, add `rank 2 of 0 to 3 is slowest`."""
     memory = memory_text(group.memory_bytes)
     if group.slowest_rank is None:
         return memory
@@ -195,19 +184,10 @@ _QUEUE_BARS_WIDTH = 72
 
 
 def dashboard(group: StepMetrics, *, epochs: int, predicted_s: float | None, width: int) -> Group:
-    """Render the dashboard of the newest steps.
+    """Render the dashboard of the newest steps for a terminal of `width` columns.
 
-    Parameters
-    ----------
-    group
-        The steps.
-    epochs
-        Number of epochs of the run.
-    predicted_s
-        Predicted time per step in seconds; None without a prediction.
-    width
-        Terminal width in columns. Below 92 columns there is one row per stage, below 60 without waiting
-        times.
+    Below 92 columns each stage has a row, and below 60 waiting times are omitted. `predicted_s`: predicted
+    time per step in seconds, or None.
     """
     from rich.console import Group
     from rich.text import Text
@@ -236,10 +216,7 @@ def dashboard(group: StepMetrics, *, epochs: int, predicted_s: float | None, wid
 
 
 def _chunks(group: StepMetrics, width: int) -> list[Text]:
-    """Render the chunk summary of each trainer that trains the full graph in chunks.
-
-    Of several ranks, only the trainers of the slowest rank are shown.
-    """
+    """Render the chunk summary of each trainer; of several ranks, only of the slowest one's trainers."""
     from rich.text import Text
 
     lines: list[str] = []
@@ -275,8 +252,8 @@ def _caches(group: StepMetrics) -> list[Text]:
 def _pipeline(group: StepMetrics, width: int) -> Table:
     """Render the stages in one row, with the channels between them.
 
-    A stage shows its threads, its time as a bar relative to the slowest stage and in milliseconds, and its
-    waiting times. A channel shows its mean fill as a bar and as `items/capacity`.
+    A stage has its threads, its time in milliseconds and as a bar relative to the slowest stage, and its
+    waiting times. A channel has its mean fill as a bar and as `items/capacity`.
     """
     from rich.table import Table
     from rich.text import Text
@@ -300,7 +277,7 @@ def _pipeline(group: StepMetrics, width: int) -> Table:
 
 
 def _stage_rows(group: StepMetrics, width: int) -> Table:
-    """Render one row per stage, with its output channel and waiting times."""
+    """Render each stage as a row with its output channel and waiting times."""
     from rich.table import Table
     from rich.text import Text
 
@@ -319,7 +296,7 @@ def _stage_rows(group: StepMetrics, width: int) -> Table:
 
 
 def _cells(group: StepMetrics, stage: str, length: int) -> tuple[str, str, str]:
-    """Return a stage's name with its threads, its bar, and its time in milliseconds."""
+    """Return a stage's name and threads, its bar, and its time in milliseconds."""
     stage_s = group.stage_s.get(stage, 0.0)
     slowest = max(group.stage_s.values(), default=0.0)
     threads = group.threads.get(THREADS.get(stage, ""))
@@ -331,7 +308,7 @@ def _cells(group: StepMetrics, stage: str, length: int) -> tuple[str, str, str]:
 
 
 def _waits(group: StepMetrics, stage: str) -> list[str]:
-    """Return a stage's waiting times for input and for output, without negligible times."""
+    """Return a stage's waiting times for input and output, except negligible ones."""
     waits = [
         f"{format_brief_milliseconds(wait_s)} {label}"
         for label, end in (("in", "input"), ("out", "output"))
@@ -377,7 +354,7 @@ def _trainers(group: StepMetrics, width: int) -> Table:
             Text(f"{units:,}", justify="right"),
             Text(bar(units / total, min(20, width // 4)), style="cyan"),
             Text(f"{busy:.0%} busy"),
-            # For a single trainer, the pipeline already shows its channels.
+            # The pipeline already shows the channels of a single trainer.
             Text(
                 "  ".join(queues) if len(group.split) > 1 and width >= _SINGLE_ROW_WIDTH else "", style="cyan"
             ),
@@ -386,15 +363,7 @@ def _trainers(group: StepMetrics, width: int) -> Table:
 
 
 def series_lines(summary: Mapping[str, Any], total: int) -> list[str]:
-    """Return the final output of `hyrt run --seeds` as lines.
-
-    Parameters
-    ----------
-    summary
-        Result of `RunSeries.summarize`.
-    total
-        Number of runs, complete or not.
-    """
+    """Return the final output of `hyrt run --seeds` for `RunSeries.summarize` and the number of all runs."""
     done = len(summary["runs"])
     seeds, splits = _numbers("seed", summary["seeds"]), _numbers("split", summary["splits"])
     lines = [f"{done} of {total} runs · {seeds} · {splits}"]
