@@ -1,1 +1,1 @@
-"""Dataset formats: `.npz` files, folders of `.npy` files, OGB's folder layout, and PyG and DGL objects."""
+"""Dataset formats: `.npz` files, folders of `.npy` files, OGB folders, and PyG and DGL objects."""

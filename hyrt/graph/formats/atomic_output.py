@@ -1,4 +1,4 @@
-"""Atomic creation of an output file or folder: it appears complete or not at all, also on Ctrl-C."""
+"""Atomic creation of output files and folders: complete or absent, even after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -13,26 +13,11 @@ from hyrt.errors import DataWriteError
 
 @contextlib.contextmanager
 def atomic_output(destination: Path, kind: str) -> Iterator[tuple[Path, Path]]:
-    """Create a file or folder atomically: yield a path to write to, and a scratch folder.
+    """Create a file or folder atomically: yield a path to write to, and an empty scratch folder.
 
-    Both are next to the destination, on the same file system. If the block succeeds, its output replaces the
-    destination; otherwise the destination is unchanged.
-
-    Parameters
-    ----------
-    destination
-        An absolute path.
-    kind
-        Kind of the output, such as "dataset", for messages.
-
-    Yields
-    ------
-    Path to write to, which does not exist yet, and an empty scratch folder.
-
-    Raises
-    ------
-    DataWriteError
-        If the disk is full or cannot be written.
+    Both are next to the destination, an absolute path, on the same file system. If the block succeeds, its
+    output replaces the destination; otherwise the destination is unchanged. `kind` names the output in
+    messages, such as "dataset". Raises DataWriteError if the disk is full or cannot be written.
     """
     work = destination.with_name(f".{destination.name}.{os.getpid()}.partial")
     try:
@@ -54,9 +39,9 @@ def atomic_output(destination: Path, kind: str) -> Iterator[tuple[Path, Path]]:
 
 
 def _publish(work: Path, destination: Path, kind: str) -> None:
-    """Move the result to the destination; if that fails, restore the previous state."""
-    # The working folder is always deleted, so the old destination may be moved into it only after the new one
-    # is in place.
+    """Move the output to the destination; if that fails, restore the previous state."""
+    # The working folder is always deleted, so move the old destination into it only after the new one is in
+    # place.
     replaced = destination.with_name(f".{destination.name}.{os.getpid()}.old")
     try:
         if destination.exists():

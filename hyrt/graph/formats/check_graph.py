@@ -1,4 +1,4 @@
-"""Check of a graph that was built from arrays in memory, with the same rules as for a graph in a file."""
+"""Check of a graph that was built from arrays in memory."""
 
 from __future__ import annotations
 
@@ -17,12 +17,9 @@ _REMEDY = "make graphs by hyrt.load, or by hyrt.Graph.from_arrays of numpy array
 
 
 def check_graph(graph: Graph) -> Graph:
-    """Check that the arrays of a graph are consistent and return the graph; dense features are not read.
+    """Check that the arrays of a graph are consistent, and return the graph; dense features are not read.
 
-    Raises
-    ------
-    DataError, ArgumentError
-        If an array is invalid. The message names its first bad position.
+    Raises DataError or ArgumentError with the first bad position.
     """
     if "was_checked" in graph.__dict__:
         return graph

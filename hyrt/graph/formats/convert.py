@@ -51,7 +51,7 @@ class Conversion:
     """Parameters of a dataset conversion."""
 
     source: Any
-    """Any source of `open_graph`: a name, a path, or a graph of hyrt, PyG or DGL."""
+    """Any source of `open_graph`."""
     destination: Path
     """A `.npz` file, or a folder if the name does not end in .npz."""
     feature_dtype: str | None = None
@@ -63,32 +63,22 @@ class Conversion:
     normalize: str = "none"
     """Normalization, as in `open_graph`."""
     force: bool = False
-    """Replace an existing dataset at the destination."""
+    """Whether to replace an existing dataset at the destination."""
     reverse: bool = False
-    """Add a reverse relation for each relation of a heterogeneous graph; see
-    `hyrt.graph.hetero.dataset.add_reverse_relations`."""
+    """Whether to add reverse relations; see `hyrt.graph.hetero.dataset.add_reverse_relations`."""
     sort: bool = False
     unique: bool = False
-    """`sort` and `unique`: as in `hyrt.graph.formats.reorder.order_rows`."""
+    """`sort` and `unique` repair rows; see `hyrt.graph.formats.reorder.order_rows`."""
     order: str | None = None
-    """Vertex order, as in `hyrt.graph.formats.reorder.find_order`; None keeps the source's order."""
+    """Vertex order of `hyrt.graph.formats.reorder.find_order`; None keeps the source's order."""
 
 
 def convert(job: Conversion, report: Callable[[str], None] = lambda line: None) -> None:
     """Convert a source to a dataset; the destination appears complete or not at all, also on Ctrl-C.
 
-    Parameters
-    ----------
-    job
-        The conversion to make.
-    report
-        Called with one line about the required memory before the work starts.
-
-    Raises
-    ------
-    DataError
-        If the input is invalid, the destination exists (with `force`: is not a dataset) or cannot be written,
-        or a value does not fit the dtype.
+    `report` is called with one line about the required memory before the work starts. Raises DataError if the
+    input is invalid, the destination exists (with `force`: is not a dataset) or cannot be written, or a value
+    does not fit the dtype.
     """
     destination = job.destination.absolute()
     if job.feature_dtype is not None and job.feature_dtype not in ROW_FORMATS:
@@ -134,13 +124,13 @@ def _folder(scratch: Path, name: str) -> Path:
 
 
 def _reversing_bytes(data: Dataset) -> int:
-    """Return an upper bound of the memory needed to reverse relations, in bytes."""
+    """Return an upper bound of the memory for reversing relations, in bytes."""
     entries = build_bytes(2 * len(data.arrays["indices"]), weighted=EDGE_WEIGHT in data.arrays)
     return 40 * len(data.arrays["indptr"]) + entries + _BLOCKS_BYTES
 
 
 def _row_format(table: Dataset, job: Conversion) -> RowFormat | None:
-    """Return the requested format of dense features, or else the format in which they are stored."""
+    """Return the requested format of dense features, or by default their stored format."""
     quantized = None if table.rows is None else table.rows.quantized
     if job.feature_dtype is not None:
         return ROW_FORMATS[job.feature_dtype]
@@ -157,12 +147,8 @@ def write_dataset(data: Dataset, destination: Path, result: Path) -> None:
 
 
 def check_destination(destination: Path, force: bool) -> None:
-    """Check that a dataset may be written to an absolute path; with `force`, a dataset there may be replaced.
-
-    Raises
-    ------
-    DataError
-        If the destination is not allowed.
+    """Raise DataError if no dataset may be written to an absolute path; `force` permits replacing a
+    dataset there.
     """
     if destination.name == "-":
         raise DataError("-: nothing is written to the standard output: give the name of a file or a folder")
@@ -195,16 +181,9 @@ def memory_bound(source: Any, *, reorder: bool = False) -> int | None:
     """Return an upper bound of the memory for converting a source, in bytes, without the interpreter's own
     memory.
 
-    Returns None for sources that must be downloaded first, that are not datasets, and that are graphs in
-    memory.
-
-    Mapped files do not count, because the operating system can evict their pages at any time. With `reorder`,
-    the rows of a file or a folder are sorted or deduplicated.
-
-    Raises
-    ------
-    DataError
-        If the source is an invalid specification, a damaged .npz, or an OGB folder without its size.
+    The result is None for sources that must be downloaded first, are not datasets, or are graphs in memory.
+    Mapped files do not count, because the operating system can evict their pages. With `reorder`, the rows of
+    a file or folder are sorted or deduplicated. Raises DataError for an invalid source.
     """
     if not isinstance(source, str | Path):
         return None
@@ -218,7 +197,7 @@ def memory_bound(source: Any, *, reorder: bool = False) -> int | None:
         return 80 * spec.vertices + 4 * min(2 * spec.edges, CSR_ENTRIES) + _BLOCKS_BYTES + (64 << 20)
     path = resolve_source(source)
     if is_dgl_file(path):
-        # The file's tensors, and the arrays that are built from them.
+        # Count the file's tensors and the arrays that are built from them.
         return 4 * path.stat().st_size + _BLOCKS_BYTES
     if path.is_file():
         sizes = member_sizes(path, source)
@@ -251,7 +230,7 @@ def _reordering_bytes(pointers: list[Array]) -> int:
 
 
 def check_on_read(data: Dataset) -> Dataset:
-    """Return the dataset with dense features that are checked to be finite each time they are read."""
+    """Return the dataset with dense features that are checked to be finite on each read."""
     if data.tables is not None:
         return data.with_features(check_on_read)
     rows = data.rows
@@ -262,7 +241,7 @@ def check_on_read(data: Dataset) -> Dataset:
 
 
 def _in_format(data: Dataset, row_format: RowFormat | None, seed: int | None) -> Dataset:
-    """Convert the dense features of one table to a format; sparse features stay float32."""
+    """Convert one table's dense features to a format; sparse features stay float32."""
     rows = data.rows
     if rows is None or row_format is None:
         return data

@@ -46,25 +46,11 @@ FORMAT = 1
 
 
 def read_folder(path: Path, source: str, *, check: bool = False) -> Dataset:
-    """Map a folder of .npy files and compare them with the checksums in meta.json, if it exists.
+    """Map a folder of .npy files and verify them against the checksums in meta.json, if it exists.
 
-    The arrays are private, writable views: writing to them changes this process's copy of the page, never the
-    file.
-
-    Parameters
-    ----------
-    path
-        The folder.
-    source
-        The name of the dataset, for messages.
-    check
-        Also verify features larger than `LARGE_BYTES`, which are otherwise not read.
-
-    Raises
-    ------
-    DataError
-        If a key is missing, or a file is damaged or differs from meta.json. The message names the key and the
-        rows of the first chunk that differs.
+    The arrays are private, writable views: writing to them never changes the file. With `check`, features
+    larger than `LARGE_BYTES` are also verified; otherwise they are not read. Raises DataError if a key is
+    missing or a file is damaged, with the rows of the first chunk that differs.
     """
     files = sorted(path.glob("*.npy"))
     if not files:
@@ -118,17 +104,13 @@ class _Meta(BaseModel):
     format: int
     crc32_chunk_bytes: int | None = None
     symmetric: bool | None = None
-    """Whether the edges are their own transpose; None if the folder was written by an older version."""
+    """Whether the edges are their own transpose; None in folders of older versions."""
     keys: dict[str, NpyChecksums]
 
 
 def _read_meta(path: Path) -> _Meta | None:
-    """Read meta.json; return None if it does not exist.
-
-    Raises
-    ------
-    DataError
-        If the file is unreadable or has an unknown format.
+    """Read meta.json; return None if it does not exist. Raises DataError if it is damaged or of an unknown
+    format.
     """
     file = path / META
     if not file.exists():
@@ -150,7 +132,7 @@ def _read_meta(path: Path) -> _Meta | None:
 
 
 def write_folder(data: Dataset, path: Path) -> None:
-    """Write a checked dataset into an empty folder, features block by block. The caller makes it atomic."""
+    """Write a checked dataset into an empty folder, features block by block, not atomically."""
     entries = {key: write_npy(path / f"{key}.npy", array) for key, array in data.arrays.items()}
     for suffix, table in feature_tables(data).items():
         arrays = dict(table.arrays) if suffix else {}

@@ -42,11 +42,10 @@ class NpyHeader:
     """Header of a .npy file."""
 
     dtype: np.dtype[np.generic]
-    """Element type, little-endian and of fixed size."""
+    """Little-endian element type of fixed size."""
     shape: tuple[int, ...]
-    """Lengths of the dimensions."""
     fortran: bool
-    """Whether the array is stored by columns instead of rows."""
+    """Whether the array is stored by columns."""
     offset: int
     """Number of bytes before the first element."""
 
@@ -56,22 +55,10 @@ class NpyHeader:
 
 
 def read_header(file: IO[bytes], location: str, *, is_text: bool = False) -> NpyHeader:
-    """Read the header of a .npy stream and leave the stream at the first element.
+    """Read the header of a .npy stream, and leave the stream at the first element.
 
-    Parameters
-    ----------
-    file
-        The stream.
-    location
-        Name of the stream, for messages.
-    is_text
-        Expect strings of a fixed length instead of numbers.
-
-    Raises
-    ------
-    DataError
-        If the stream is not .npy data, or has objects, records, big-endian numbers, or strings instead of
-        numbers (or vice versa).
+    With `is_text`, strings of a fixed length are expected instead of numbers. Raises DataError for other
+    data, such as objects, records or big-endian numbers.
     """
     start = file.read(8)
     if len(start) < 8 or start[:6] != _MAGIC:
@@ -109,7 +96,7 @@ def read_header(file: IO[bytes], location: str, *, is_text: bool = False) -> Npy
     if not is_text and (byte_order == ">" or kind not in "biuf" or not size):
         instead = "array.astype('float32')"
         if kind in "US":
-            # Class names, for example.
+            # Strings are usually class names.
             instead = "numpy.unique(array, return_inverse=True)[1], which numbers equal texts alike"
         raise DataError(
             f"{location}: dtype {byte_order}{kind}{size} is not a little-endian number or bool: convert it, "
@@ -131,7 +118,7 @@ def read_header(file: IO[bytes], location: str, *, is_text: bool = False) -> Npy
 
 
 def header_bytes(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> bytes:
-    """Return the header of a row-major array, padded to 128 bytes so that the shape can be updated later."""
+    """Return a row-major array's header, padded to 128 bytes so that the shape can be updated later."""
     descr = dtype.str if dtype.itemsize == 1 else dtype.newbyteorder("<").str
     text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape!r}, }}"
     padded = text.ljust(_FIXED_HEADER - 11) + "\n"
@@ -139,7 +126,7 @@ def header_bytes(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> bytes:
 
 
 class NpyWriter:
-    """New .npy file that grows by rows. The number of rows is written into the header on closing."""
+    """Writer of a .npy file that grows by rows; closing updates the number of rows in the header."""
 
     def __init__(self, path: Path, dtype: np.dtype[np.generic], row_shape: tuple[int, ...] = ()) -> None:
         self.dtype = np.dtype(dtype)
@@ -199,7 +186,7 @@ def rows_per_chunk(row_shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> i
 
 _MAP_NORESERVE = (
     0x4000 if hasattr(mmap, "MAP_POPULATE") else 0
-)  # Linux; the mmap module names it from 3.13 on
+)  # Linux; a constant of the mmap module since Python 3.13
 
 # Large pages do not pay off for smaller files.
 _LARGE_BYTES = 32 << 20
@@ -207,7 +194,7 @@ _PARTS_OF_MEMORY = 8
 
 
 class NpyChecksums(BaseModel):
-    """Record of a .npy file's dtype, shape and checksums, taken when it was written."""
+    """Record of a .npy file's dtype, shape and checksums."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -218,27 +205,12 @@ class NpyChecksums(BaseModel):
 
     @classmethod
     def from_writer(cls, writer: NpyWriter) -> NpyChecksums:
-        """Return the record of a file that was written and closed."""
+        """Return the record of a closed file."""
         return cls(dtype=writer.dtype.name, shape=writer.shape, crc32=writer.checksums)
 
     def check_header(self, header: NpyHeader, location: str, record_file: str, hint: str = "") -> None:
-        """Check that a file has the dtype and the shape of the record.
-
-        Parameters
-        ----------
-        header
-            Header of the file.
-        location
-            Name of the file, for the message.
-        record_file
-            Name of the file that contains this record, for the message.
-        hint
-            Another possible cause or remedy, appended to the message.
-
-        Raises
-        ------
-        DataError
-            If dtype or shape differ.
+        """Raise DataError if a file's dtype or shape differs from the record; the other arguments are for
+        the message.
         """
         if self.dtype != header.dtype.name or self.shape != header.shape:
             raise DataError(
@@ -248,19 +220,8 @@ class NpyChecksums(BaseModel):
             )
 
     def verify(self, array: Array, location: str, record_file: str, hint: str = "") -> None:
-        """Compare the content of a file with the checksums, which reads the whole file.
-
-        Parameters
-        ----------
-        array
-            Content of the file, with the record's dtype and shape.
-        location, record_file, hint
-            Names of both files and a hint, for the message.
-
-        Raises
-        ------
-        DataError
-            If the content differs. The message names the rows of the first chunk that differs.
+        """Compare a whole file with the checksums; raise DataError with the rows of the first chunk that
+        differs.
         """
         data = array.reshape(-1).view(np.uint8)
         if len(self.crc32) != -(-len(data) // CHUNK_BYTES):
@@ -281,7 +242,6 @@ class NpyChecksums(BaseModel):
 
 
 def write_npy(file: Path, array: Array) -> NpyChecksums:
-    """Write an array to a file in pieces."""
     row_shape = array.shape[1:]
     return write_blocks(
         file, array.dtype, row_shape, iter_row_blocks(array, rows_per_chunk(row_shape, array.dtype))
@@ -302,7 +262,7 @@ def write_blocks(
 def evict_from_page_cache(file: Path) -> None:
     """Evict a large file from the page cache after writing, so that the next mapping gets large pages.
 
-    Data that is written in pieces is cached in small pages, which are not merged later.
+    Data that is written in pieces is cached in small pages, which are never merged.
     """
     num_bytes = file.stat().st_size
     if num_bytes < _LARGE_BYTES or not _may_stay(num_bytes) or not hasattr(os, "posix_fadvise"):
@@ -315,20 +275,12 @@ def evict_from_page_cache(file: Path) -> None:
 
 
 def map_npy(file: Path) -> Array:
-    """Map one .npy file [n, ...] as a private, writable view.
-
-    Raises
-    ------
-    DataError
-        If the file is damaged or cannot be read.
-    """
+    """Map one .npy file as a private, writable view. Raises DataError if it is damaged or cannot be read."""
     return map_with_header(file, str(file))[0]
 
 
 def map_with_header(file: Path, location: str, *, is_text: bool = False) -> tuple[Array, NpyHeader]:
-    """Map one .npy file like `map_npy`; `location` is its name for messages, `is_text` as in
-    `read_header`.
-    """
+    """Map one .npy file like `map_npy`; `is_text` is as in `read_header`."""
     try:
         with file.open("rb") as stream:
             header = read_header(stream, location, is_text=is_text)
@@ -367,7 +319,7 @@ def map_with_header(file: Path, location: str, *, is_text: bool = False) -> tupl
 def _prefer_large_pages(mapping: mmap.mmap) -> None:
     """Request 2 MiB pages for a mapped file, for fewer TLB misses when rows are gathered.
 
-    Skipped if the file may not stay in memory, because then each access would load a whole large page again.
+    Skipped if the file may not stay in memory, because each access would then load a whole large page again.
     """
     advice = getattr(mmap, "MADV_HUGEPAGE", None)
     if advice is not None and _may_stay(len(mapping)):
@@ -376,16 +328,14 @@ def _prefer_large_pages(mapping: mmap.mmap) -> None:
 
 
 def _may_stay(num_bytes: int) -> bool:
-    """Return whether a file of this size fits into the memory available to this process, next to everything
-    else.
-    """
+    """Return whether a file of this size fits well into the memory available to this process."""
     limit = cgroup_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))["memory_bytes"]
     total = psutil.virtual_memory().total
     return num_bytes * _PARTS_OF_MEMORY <= (total if limit is None else min(total, limit))
 
 
 def read_npy_shape(file: Path) -> tuple[int, ...] | None:
-    """Return the shape of the array in a .npy file; None if its header cannot be read."""
+    """Return the shape of the array in a .npy file; None if the header is unreadable."""
     try:
         with file.open("rb") as stream:
             return read_header(stream, str(file)).shape

@@ -1,4 +1,4 @@
-"""Dataset in one .npz file: strict reading, and writing that gives equal bytes for equal graphs."""
+"""Dataset in one .npz file: strict reading, and reproducible writing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from hyrt.runtime.files import ARCHIVE_ERRORS
 
 Array = NDArray[Any]
 
-# Deflate cannot expand data by more. A header that claims a larger size is damaged; it is refused before
+# Maximum expansion of deflate. A header that claims a larger size is damaged; it is refused before
 # memory is allocated.
 _MAX_EXPANSION = 1032
 _READ_BYTES = 8 << 20
@@ -62,13 +62,9 @@ def _damage_named(where: str) -> Iterator[None]:
 class NpzMember:
     """Array inside a .npz file, read as a whole or in pieces.
 
-    Opening reads only the header. The sizes in archive, header and file are compared before memory is
-    allocated. `source` is the name of the file for messages.
-
-    Raises
-    ------
-    DataError
-        If the array is damaged or contains pickles, also from the reading methods.
+    Opening reads only the header; the sizes in archive, header and file are compared before memory is
+    allocated. All methods raise DataError if the array is damaged or contains pickles. `source` is the file's
+    name in messages.
     """
 
     def __init__(self, path: Path, key: str, source: str) -> None:
@@ -137,7 +133,7 @@ class NpzMember:
         return np.ascontiguousarray(values.T) if header.fortran else values
 
     def pieces(self, count: int) -> Iterator[Array]:
-        """Yield the elements in stored order, [count] at a time."""
+        """Yield the elements in stored order, `count` at a time."""
         with self._open() as (file, header):
             total = math.prod(header.shape)
             for start in range(0, total, count):
@@ -149,11 +145,8 @@ class NpzMember:
     def rows(self, scratch: Path | None = None) -> FeatureRows:
         """Return a matrix as feature rows that stay in the file until they are read.
 
-        Parameters
-        ----------
-        scratch
-            Folder into which a matrix stored by columns is unpacked, so that it can be read by rows without
-            being in memory. None reads the whole matrix in each pass.
+        A matrix stored by columns is unpacked into `scratch`, so that it can be read by rows without being in
+        memory; without `scratch`, each pass reads the whole matrix.
         """
         header = self.header
         shape = (header.shape[0], header.shape[1])
@@ -192,12 +185,7 @@ def _expanded(compressed: int) -> int:
 def read_npz(path: Path, source: str, scratch: Path | None = None) -> Dataset:
     """Read a dataset from one .npz file; dense features stay in the file until they are read.
 
-    `source` is the name of the dataset for messages, `scratch` is for `NpzMember.rows`.
-
-    Raises
-    ------
-    DataError
-        If the file is not a .npz file, is damaged, contains pickles, or lacks a key.
+    `scratch` is for `NpzMember.rows`. Raises DataError if the file is invalid or damaged, or lacks a key.
     """
     _check_kind(path, source)
     with _damage_named(source), zipfile.ZipFile(path) as archive:
@@ -230,7 +218,7 @@ def read_npz(path: Path, source: str, scratch: Path | None = None) -> Dataset:
 
 
 def _check_kind(path: Path, source: str) -> None:
-    """Refuse a file that is not a .npz file at all. Damaged archives pass and are detected later."""
+    """Refuse a file that is not a .npz file; damaged archives are detected later."""
     with _damage_named(source), path.open("rb") as file:
         start = file.read(len(_NPY))
     if not start:
@@ -253,25 +241,19 @@ def _shape(path: Path, key: str, source: str) -> tuple[int, ...] | None:
     try:
         return NpzMember(path, key, source).header.shape
     except DataError:
-        return None  # Only used to check unused keys; used keys are opened again and raise the error.
+        return None  # Only for the check of unused keys; opening a used key raises the error.
 
 
 def member_sizes(path: Path, source: str) -> dict[str, int]:
-    """Return the size in bytes of each array of a .npz file, by key, from the archive's directory.
-
-    Raises
-    ------
-    DataError
-        If the archive's directory is damaged.
+    """Return the bytes of each array by key, from the archive's directory. Raises DataError if it is
+    damaged.
     """
     with _damage_named(source), zipfile.ZipFile(path) as archive:
         return {info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()}
 
 
 def write_npz(data: Dataset, path: Path) -> None:
-    """Write a checked dataset as one compressed .npz file, features block by block. The caller makes it
-    atomic.
-    """
+    """Write a checked dataset as one compressed .npz file, features block by block, not atomically."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for key, array in data.arrays.items():
             _write_array(archive, key, array)
@@ -299,7 +281,7 @@ def _write_member(
     shape: tuple[int, ...],
     blocks: Iterator[Array],
 ) -> None:
-    # A fixed date, so that equal graphs give equal files.
+    # A fixed date makes the files of equal graphs equal.
     info = zipfile.ZipInfo(f"{key}.npy", date_time=(1980, 1, 1, 0, 0, 0))
     info.compress_type = zipfile.ZIP_DEFLATED
     info.external_attr = 0o644 << 16

@@ -1,6 +1,7 @@
-"""Datasets in the ogb package's folder layout: ogbn-* (CSV and binary) and MAG240M, homogeneous or
-heterogeneous. The ogb package only downloads: its preprocessing holds everything in memory, and its pickles
-are not needed. Hu et al., "Open Graph Benchmark", NeurIPS 2020; Hu et al., "OGB-LSC", 2021.
+"""Datasets in the ogb package's folder layout: ogbn-* (CSV and binary) and MAG240M.
+
+The ogb package only downloads: its preprocessing holds everything in memory, and its pickles are not needed.
+Hu et al., "Open Graph Benchmark", NeurIPS 2020; Hu et al., "OGB-LSC", 2021.
 """
 
 from __future__ import annotations
@@ -40,30 +41,17 @@ Array = NDArray[Any]
 Splits = dict[str, NDArray[np.int64]]
 
 HETERO_SUFFIX = ":typed"
-"""Suffix of the name of MAG240M that selects the heterogeneous graph instead of the papers only."""
+"""Suffix of MAG240M's name that selects the heterogeneous graph instead of papers only."""
 _SEPARATOR = "___"
 MAG240M_TYPES = ("paper", "author", "institution")
 _PIECE = 1 << 22
 
 
 def read_hetero_ogb(name: str, folder: Path, scratch: Path | None) -> Dataset:
-    """Read a heterogeneous dataset. Edges stay directed, and equal edges of a relation are merged.
+    """Read a heterogeneous dataset; edges stay directed, and equal edges of a relation are merged.
 
-    Vertices without a label get -1 and are removed from the splits.
-
-    Parameters
-    ----------
-    name
-        Name of the dataset, for messages.
-    folder
-        Folder of the dataset.
-    scratch
-        Folder for sorting the edges; None sorts them in memory.
-
-    Raises
-    ------
-    DataError
-        If a file is missing or damaged, or the folder is not a heterogeneous dataset.
+    Unlabelled vertices get -1 and are removed from the splits. Edges are sorted in `scratch`, or in memory if
+    it is None. Raises DataError if a file is missing or damaged, or the dataset is homogeneous.
     """
     if (folder / "processed" / "paper").is_dir():
         data, left_out = assemble_dataset(name, _mag240m(name, folder, scratch), scratch)
@@ -80,12 +68,8 @@ def read_hetero_ogb(name: str, folder: Path, scratch: Path | None) -> Dataset:
 
 
 def count_types(folder: Path) -> dict[str, int]:
-    """Return the number of vertices per type of a CSV dataset.
-
-    Raises
-    ------
-    DataError
-        If the file with the counts is damaged or missing.
+    """Return the number of vertices per type of a CSV dataset. Raises DataError if the file is damaged or
+    missing.
     """
     file = folder / "raw" / "num-node-dict.csv.gz"
     lines = _csv_texts(file)
@@ -154,7 +138,7 @@ def _csv_parts(name: str, folder: Path, scratch: Path | None) -> HeteroDatasetPa
 
 
 def _csv_edges(file: Path, scratch: Path | None) -> tuple[Array, Array]:
-    """Read the endpoints of the edges of one relation; memory-mapped if there is a scratch folder."""
+    """Read the endpoints of one relation's edges; memory-mapped if there is a scratch folder."""
     if scratch is not None:
         scratch.mkdir()
     stores = [ArrayBuilder(np.dtype(np.int64), scratch and scratch / f"{end}.npy") for end in ("from", "to")]
@@ -227,12 +211,8 @@ def _mag240m(name: str, folder: Path, scratch: Path | None) -> HeteroDatasetPart
 
 
 def read_mag240m_splits(folder: Path) -> Splits:
-    """Read the papers of `train`, `val` and `test`.
-
-    Raises
-    ------
-    DataError
-        If the split file is damaged or missing.
+    """Read the papers of `train`, `val` and `test`. Raises DataError if the split file is damaged or
+    missing.
     """
     split = load_tensors(folder / "split_dict.pt")
     try:
@@ -253,13 +233,7 @@ def _masks(splits: Splits, labels: Array, count: int, folder: Path) -> dict[str,
 
 
 def build_mask(vertices: NDArray[np.int64], count: int, location: str) -> NDArray[np.bool_]:
-    """Return a mask [count] of the listed vertices.
-
-    Raises
-    ------
-    DataError
-        If a number is not a vertex.
-    """
+    """Return a mask [count] of the listed vertices. Raises DataError if a number is not a vertex."""
     outside = (vertices < 0) | (vertices >= count)
     if outside.any():
         index = int(outside.argmax())
@@ -282,22 +256,14 @@ def _pieces(ends: list[tuple[Array, Array]]) -> RelationEdgeStream:
 def read_ogb(name: str, scratch: Path | None) -> Dataset:
     """Read an OGB node-classification dataset, and download it first if necessary.
 
-    Heterogeneous graphs (ogbn-mag, and mag240m if its name ends in `:typed`) keep their edge directions.
-    Other graphs are symmetrized, as is usual for them; of equal edges, one is stored. Vertices without a
-    label get -1 and are removed from the splits: mag240m publishes no test labels, so its test split may be
-    empty (compare on `val`).
+    `name` is `ogbn-NAME` or `mag240m`, located by `find_ogb_folder`, or a dataset folder. Heterogeneous
+    graphs (ogbn-mag, and mag240m if the name ends in `:typed`) keep their edge directions; others are
+    symmetrized, as is usual, and equal edges are merged. Unlabelled vertices get -1 and are removed from the
+    splits: mag240m publishes no test labels, so its test split may be empty (compare on `val`).
 
-    Parameters
-    ----------
-    name
-        `ogbn-NAME` or `mag240m`, located by `find_ogb_folder`, or a folder with one of these datasets.
-    scratch
-        Folder for sorting the edges and for transposing features stored by columns; None does both in memory.
-
-    Raises
-    ------
-    DataError
-        If the ogb package is required but missing, the dataset is multi-label, or a file is damaged.
+    Edges are sorted, and features stored by columns are transposed, in `scratch`, or in memory if it is None.
+    Raises DataError if the ogb package is required but missing, the dataset is multi-label, or a file is
+    damaged.
     """
     plain = name.removesuffix(HETERO_SUFFIX)
     folder = find_ogb_folder(plain)
@@ -330,13 +296,9 @@ def read_ogb(name: str, scratch: Path | None) -> Dataset:
 
 
 def count_vertices(folder: Path, *, all_types: bool = False) -> int:
-    """Return the number of vertices of a downloaded dataset; with `typed`, of all types of MAG240M
-    instead of papers only.
+    """Return the number of vertices of a downloaded dataset: only papers of MAG240M unless `all_types`.
 
-    Raises
-    ------
-    DataError
-        If the file with the counts is damaged or missing.
+    Raises DataError if the file with the counts is damaged or missing.
     """
     data, count_file, meta_file = (
         folder / "raw" / "data.npz",
@@ -363,7 +325,7 @@ def count_vertices(folder: Path, *, all_types: bool = False) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """Contents of an OGB dataset's files."""
+    """Contents of an OGB dataset."""
 
     folder: Path
     num_vertices: int
@@ -441,7 +403,7 @@ def _read_binary(folder: Path, scratch: Path | None) -> _Parts:
     if len(shape) != 2 or shape[0] != 2 or member.header.dtype.kind not in "iu" or member.header.fortran:
         raise DataError(f"{data}: key 'edge_index': shape {list(shape)}, expected row-major integers [2, E]")
     if scratch is None and shape[1] > MAX_EDGES_IN_MEMORY:
-        # Check this before hours of decompression; `_assemble` checks it for mapped sources.
+        # Check before hours of decompression; `_assemble` checks mapped sources.
         raise DataError(f"{folder}: the {shape[1]:,} edges must be sorted on disk, once: hyrt data convert")
     if member_sizes(data, str(data)).get("edge_feat"):
         raise DataError(
@@ -497,7 +459,7 @@ class _EdgeStore:
             (self._sources, sources, self.num_edges),
             (self._targets, targets, self._num_targets),
         ):
-            # Check before the conversion to int32, in which invalid values could wrap around.
+            # Check before conversion to int32, because invalid values could wrap around.
             outside = (part < 0) | (part >= self._count)
             if outside.any():
                 i = int(outside.argmax())

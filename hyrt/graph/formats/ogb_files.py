@@ -1,5 +1,5 @@
 """Location, download and file formats of the ogb package's datasets: gzipped CSV tables, splits and torch
-files of plain arrays.
+files.
 """
 
 from __future__ import annotations
@@ -23,17 +23,13 @@ from hyrt.errors import DataError, one_line
 from hyrt.graph.check import convert_classes, convert_targets
 
 OGB_ROOT = Path("dataset")
-"""Folder, relative to the current one, into which ogb itself downloads datasets."""
+"""Folder, relative to the current one, to which ogb downloads datasets."""
 
 
 def find_ogb_folder(name: str) -> Path:
-    """Return the folder of a dataset, or the folder into which it will be downloaded.
+    """Return a dataset's folder, or the folder to which it will be downloaded; `name` is a name or a folder.
 
-    Parameters
-    ----------
-    name
-        A folder, or the name of a dataset. `dataset/` in the current folder, which ogb uses, has precedence;
-        otherwise the dataset is in the user's cache, which can be found from any folder.
+    `dataset/` in the current folder, which ogb uses, has precedence over the user's cache.
     """
     folder = Path(os.path.expanduser(name))
     if folder.is_dir():
@@ -44,13 +40,10 @@ def find_ogb_folder(name: str) -> Path:
 
 
 def download_ogb(name: str, folder: Path) -> None:
-    """Download a dataset into a folder by the ogb package.
+    """Download a dataset into a folder with the ogb package.
 
-    Raises
-    ------
-    DataError
-        If the package is missing, does not know the dataset, or cannot download it, or if the dataset is
-        multi-label.
+    Raises DataError if the package is missing, does not know the dataset, or fails to download it, or if the
+    dataset is multi-label.
     """
     try:
         from ogb.utils.url import decide_download, download_url, extract_zip
@@ -89,7 +82,7 @@ def download_ogb(name: str, folder: Path) -> None:
 
 
 def _origin(name: str) -> tuple[str, str]:
-    """Return the URL of a dataset and the folder name inside its archive, as defined by the installed ogb."""
+    """Return a dataset's URL and the folder name in its archive, as defined by the installed ogb."""
     if name == "mag240m":
         from ogb.lsc import MAG240MDataset
 
@@ -117,26 +110,16 @@ _LINES = 1 << 16
 
 
 def convert_labels(values: Array, folder: Path) -> Array:
-    """Convert labels to hyrt's form; `folder` is the dataset's folder, for messages."""
+    """Convert labels to hyrt's dtypes; `folder` is for messages."""
     if values.ndim == 2 and values.shape[1] > 1:
         return convert_targets(values, str(folder), "node label")
     return convert_classes(values.reshape(-1), str(folder), "node label")
 
 
 def read_csv_splits(folder: Path, vertex_type: str = "") -> dict[str, NDArray[np.int64]]:
-    """Read the vertices of `train`, `val` and `test`.
+    """Read the vertices of `train`, `val` and `test`; `vertex_type` is for heterogeneous datasets.
 
-    Parameters
-    ----------
-    folder
-        Folder of the dataset.
-    vertex_type
-        Vertex type, in a heterogeneous dataset.
-
-    Raises
-    ------
-    DataError
-        If there is not exactly one split scheme, or a file is damaged.
+    Raises DataError if there is not exactly one split scheme, or a file is damaged.
     """
     schemes = sorted(path for path in (folder / "split").glob("*") if path.is_dir())
     if len(schemes) != 1:
@@ -156,10 +139,7 @@ def read_csv_splits(folder: Path, vertex_type: str = "") -> dict[str, NDArray[np
 def iter_csv_blocks(file: Path, dtype: type[np.generic]) -> Iterator[Array]:
     """Yield tables [n, columns] of consecutive lines of a gzipped CSV file without header.
 
-    Raises
-    ------
-    DataError
-        If the file is missing or damaged. The message names the line.
+    Raises DataError with the line if the file is missing or damaged.
     """
     line = 0
     try:
@@ -177,18 +157,14 @@ def iter_csv_blocks(file: Path, dtype: type[np.generic]) -> Iterator[Array]:
 
 
 def read_csv_table(file: Path, dtype: type[np.generic]) -> Array:
-    """Read the whole table [n, columns] of a gzipped CSV file without header."""
+    """Read a whole gzipped CSV file without header as a table [n, columns]."""
     blocks = list(iter_csv_blocks(file, dtype))
     return np.concatenate(blocks) if blocks else np.empty((0, 1), dtype)
 
 
 def load_tensors(file: Path) -> Any:
-    """Load a torch file of numbers and arrays; all other contents of a pickle are refused.
-
-    Raises
-    ------
-    DataError
-        If the file is missing, damaged, or has other contents.
+    """Load a torch file of numbers and arrays; raise DataError if it has other contents, is damaged or
+    missing.
     """
     from _codecs import encode
 
@@ -197,7 +173,7 @@ def load_tensors(file: Path) -> Any:
     reconstruct: Any = np.empty(0).__reduce__()[0]
     scalar: Any = np.int64(0).__reduce__()[0]
     allowed: list[Any] = [np.ndarray, np.dtype, encode, type(np.dtype(np.int64)), type(np.dtype(np.int32))]
-    # numpy moved these functions; files contain the module name of the numpy version that wrote them.
+    # numpy moved these functions; a file contains the module name of the numpy version that wrote it.
     for module in ("numpy.core.multiarray", "numpy._core.multiarray"):
         allowed += [(reconstruct, f"{module}._reconstruct"), (scalar, f"{module}.scalar")]
     try:

@@ -1,4 +1,4 @@
-"""Reordering of a dataset: sorted rows without duplicates, and vertex orders that improve memory locality."""
+"""Sorting and deduplication of a dataset's rows, and vertex orders that improve memory locality."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from hyrt.runtime.workers import Workers, use_workers
 Array = NDArray[Any]
 
 RANGE_ENTRIES = 1 << 21
-"""Number of entries that are sorted at once; a longer row is processed as one piece."""
+"""Number of entries that are sorted at once; a longer row is one piece."""
 ENTRY_BYTES = 64
 """Upper bound of the memory per entry, in bytes."""
 _MATRICES = (("indptr", "indices", EDGE_VALUE_KEYS), ("feat_indptr", "feat_indices", ("feat_values",)))
@@ -49,25 +49,12 @@ POINTERS = tuple(pointer for pointer, _, _ in _MATRICES)
 def order_rows(data: Dataset, scratch: Path, *, sort: bool, unique: bool) -> Dataset:
     """Return the dataset with sorted or deduplicated rows in the topology and in sparse features.
 
-    In a heterogeneous graph, rows are sorted by relation first, and only edges of one relation can be
-    duplicates.
+    `sort` sorts each row stably, in a heterogeneous graph by relation first. `unique` keeps one of the equal
+    neighbours (of one relation) in a row: edge weights and values of sparse features are summed in order, and
+    the earliest time is kept. The new arrays are memory-mapped files in `scratch`.
 
-    Parameters
-    ----------
-    data
-        A dataset that is valid except for the order of its rows. It is read in pieces and not changed.
-    scratch
-        Folder for the new arrays, which are memory-mapped.
-    sort
-        Sort each row. The sort is stable.
-    unique
-        Keep one of the equal neighbours in a row. Edge weights and values of sparse features are summed in
-        order, and the earliest time is kept.
-
-    Raises
-    ------
-    DataError
-        If edges to be merged have types or features.
+    The dataset must be valid except for the order of its rows. Raises DataError if edges to be merged have
+    types or features.
     """
     arrays = dict(data.arrays)
     is_hetero = data.tables is not None
@@ -118,12 +105,12 @@ def order_rows(data: Dataset, scratch: Path, *, sort: bool, unique: bool) -> Dat
             name: order_rows(table, _folder(scratch, number), sort=sort, unique=unique)
             for number, (name, table) in enumerate(tables.items())
         }
-    # The symmetry of unsorted rows was not determined correctly; compute it again when needed.
+    # The symmetry of unsorted rows was not determined correctly, so clear it.
     return replace(data, arrays=arrays, symmetric=None, tables=tables)
 
 
 def _folder(scratch: Path, number: int) -> Path:
-    """Create a folder for the feature files of one vertex type."""
+    """Create a folder for one vertex type's feature files."""
     folder = scratch / f"ordered-{number}"
     folder.mkdir()
     return folder
@@ -155,9 +142,9 @@ def _merge_values(
 
 
 ENTRIES = 1 << 24
-"""Number of row entries that are renumbered at once; a longer row is processed as one piece."""
+"""Number of row entries that are renumbered at once; a longer row is one piece."""
 _WITH_VALUES = 1 << 21
-"""The same if edge values are reordered with the entries, which needs several arrays."""
+"""Smaller `ENTRIES` for edges with values, which need several arrays."""
 _ROWS = 1 << 12
 
 
@@ -185,19 +172,13 @@ ORDERS: dict[str, tuple[Callable[[Topology], Array], str | None, int]] = {
     "degree": (_by_degree, None, 0),
     "rcm": (_by_rcm, "scipy", 24),
 }
-"""Per order: the function that computes it, the package it needs, and an upper bound of its memory per edge,
-in bytes."""
+"""For each order: the function that computes it, the package it needs, and the maximum bytes of memory per
+edge."""
 _DISTRIBUTIONS = {"sknetwork": "scikit-network"}
 
 
 def check_order(order_name: str) -> None:
-    """Check that an order is known and that its package is installed.
-
-    Raises
-    ------
-    DataError
-        If the order is unknown or its package is missing.
-    """
+    """Raise DataError if an order is unknown or its package is not installed."""
     if order_name not in ORDERS:
         raise DataError(f"--order {order_name}: give {join_names(tuple(ORDERS), 'or')}")
     package = ORDERS[order_name][1]
@@ -215,28 +196,14 @@ def order_bytes(data: Dataset, order_name: str) -> int:
 
 
 def find_order(data: Dataset, order_name: str) -> Array:
-    """Compute a vertex order in which rows that are gathered together are close together.
+    """Compute a deterministic vertex order [V] in which rows that are gathered together are close together.
 
-    In a heterogeneous graph, vertices are moved only within their types.
+    `degree` sorts by decreasing out-degree, i.e. by how often a row is gathered; `community` by community
+    (Louvain's method), then by degree; `rcm` is reverse Cuthill-McKee, which keeps the numbers of neighbours
+    close. In a heterogeneous graph, vertices are reordered only within their types.
 
-    Parameters
-    ----------
-    data
-        A checked dataset.
-    order_name
-        `degree`: by decreasing out-degree, i.e. by how often a row is gathered. `community`: by community
-        (Louvain's method), and by degree within a community. `rcm`: reverse Cuthill-McKee, which keeps the
-        numbers of neighbours close.
-
-    Returns
-    -------
-    [V] int32 (int64 for 2^31 or more vertices), the vertices in their new order. The result is
-    deterministic.
-
-    Raises
-    ------
-    DataError
-        If the order is unknown, its package is not installed, or the graph has too many edges for it.
+    The dtype is int32 (int64 if V >= 2^31). Raises DataError if the order is unknown, its package is not
+    installed, or the graph has too many edges for it.
     """
     check_order(order_name)
     topology = Topology(data.arrays["indptr"], data.arrays["indices"])
@@ -257,17 +224,10 @@ def find_order(data: Dataset, order_name: str) -> Array:
 
 
 def reorder_vertices(data: Dataset, order: Array, scratch: Path) -> Dataset:
-    """Return the dataset with renumbered vertices; `vertex_ids` has their original numbers.
+    """Return a dataset with vertices in the given order [V]; `vertex_ids` has their original numbers.
 
-    Parameters
-    ----------
-    data
-        A checked dataset, which is not changed.
-    order
-        [V] the vertices in their new order.
-    scratch
-        Folder for the new edges and sparse features, and for dense features that are not mapped yet. All of
-        these files are memory-mapped.
+    The new edges, sparse features, and dense features that are not yet mapped are memory-mapped files in
+    `scratch`.
     """
     arrays = dict(data.arrays)
     places = np.empty_like(order)
@@ -298,7 +258,7 @@ def reorder_vertices(data: Dataset, order: Array, scratch: Path) -> Dataset:
 
 
 def _features_taken(data: Dataset, order: Array, scratch: Path, workers: Workers) -> Dataset:
-    """Return a dataset with only the features of another dataset, in another order."""
+    """Return a dataset with only the features, in another order."""
     if data.rows is not None:
         return replace(data, arrays={}, rows=_taken(data.rows, order, scratch))
     taken = _sparse_taken(data.arrays, order, scratch, workers)
@@ -307,7 +267,7 @@ def _features_taken(data: Dataset, order: Array, scratch: Path, workers: Workers
 
 
 def _num_gathered(topology: Topology) -> NDArray[np.int64]:
-    """Return the out-degree of each vertex, [V]: the number of times its row is gathered."""
+    """Return each vertex's out-degree, [V]: the number of times its row is gathered."""
     counts = np.zeros(topology.num_vertices, np.int64)
     # Count in pieces, because bincount converts its input to int64.
     for start in range(0, topology.num_edges, ENTRIES):

@@ -1,8 +1,7 @@
-"""Dataset schema: the keys with their dtypes and shapes, their checks, and the conversion to and from a
-Graph.
+"""Dataset schema: keys with dtypes and shapes, their checks, and the conversion to and from a Graph.
 
-Labels, masks and topology of a dataset are plain arrays by key; dense features are `FeatureRows`, which need
-not be in memory.
+A dataset's labels, masks and topology are arrays by key; dense features are `FeatureRows` and need not be in
+memory.
 """
 
 from __future__ import annotations
@@ -62,8 +61,7 @@ EDGE_VALUE_KEYS = (EDGE_TYPE, EDGE_WEIGHT, EDGE_FEATURES, EDGE_TIME)
 """Keys other than `indices` with one entry per edge."""
 BASE_KEYS = ("indptr", "indices", "labels", "train_mask", "val_mask", "test_mask")
 LARGE_BYTES = 1 << 30
-"""Size above which memory-mapped features are read only on request, because reading them dominates the disk
-traffic."""
+"""Size above which mapped features are read only on request, because reading them dominates disk traffic."""
 
 _LAYOUT: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     VERTEX_TYPES: (("text",), (1,)),
@@ -99,23 +97,23 @@ class FeatureRows:
     dtype: np.dtype[np.generic]
     """float32 or float16."""
     blocks: Callable[[], Iterator[Array]]
-    """Start a new pass over the rows: yields consecutive blocks [n, F], each valid until the next one is
+    """Start a pass over the rows: yields consecutive blocks [n, F], each valid until the next one is
     requested."""
     whole: Callable[[], Array]
     """Return the full matrix."""
     mapped: bool = False
-    """Whether `whole` is a view of a file instead of memory."""
+    """Whether `whole` returns a view of a file."""
     source: RowSource | None = None
-    """Reader of single rows that are stored in several files or as quantized codes; None if rows can only be
-    read by `whole`."""
+    """Reader of single rows that are stored in several files or as quantized codes; None if only `whole`
+    reads rows."""
     rounding: Quantizer | None = None
-    """Quantization applied on writing; None writes the values unchanged."""
+    """Quantization on writing; None writes the values unchanged."""
 
     __repr__ = short_repr
 
     @property
     def is_file_backed(self) -> bool:
-        """Return whether single rows can be read without having all rows in memory."""
+        """Whether single rows can be read without having all rows in memory."""
         return self.mapped or self.source is not None
 
     @property
@@ -126,12 +124,12 @@ class FeatureRows:
 
     @property
     def quantized(self) -> QuantizedRows | None:
-        """Return the codes of rows that are stored quantized, or None."""
+        """Codes of rows that are stored quantized, or None."""
         return self.source.stored if isinstance(self.source, QuantizedFeatures) else None
 
     @staticmethod
     def from_array(values: Array, *, mapped: bool = False) -> FeatureRows:
-        """Return feature rows of an existing matrix."""
+        """Return feature rows of a matrix."""
         shape = (int(values.shape[0]), int(values.shape[1]))
         return FeatureRows(shape, values.dtype, lambda: check.iter_row_blocks(values), lambda: values, mapped)
 
@@ -139,7 +137,7 @@ class FeatureRows:
     def from_blocks(
         shape: tuple[int, int], dtype: np.dtype[np.generic], blocks: Callable[[], Iterator[Array]]
     ) -> FeatureRows:
-        """Return feature rows that are computed again in each pass over `blocks`."""
+        """Return feature rows that each pass over `blocks` computes again."""
 
         def whole() -> Array:
             matrix = empty_aligned(shape, dtype)
@@ -153,7 +151,7 @@ class FeatureRows:
 
     @staticmethod
     def from_source(source: RowSource, num_rows: int) -> FeatureRows:
-        """Return feature rows that are read from their source in each pass."""
+        """Return feature rows that each pass reads from their source."""
         shape = (num_rows, source.width)
         halves = source.value_bytes == 2 and not isinstance(source, QuantizedFeatures)
         dtype = np.dtype(np.float16 if halves else np.float32)
@@ -172,39 +170,39 @@ class FeatureRows:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A dataset before its conversion to a Graph: arrays by schema key, and dense features."""
+    """Dataset before its conversion to a Graph: arrays by schema key, and dense features."""
 
     name: str
-    """The source as the user specified it, for messages."""
+    """Source as the user specified it, for messages."""
     arrays: dict[str, Array]
     """All keys except `features`."""
     rows: FeatureRows | None
-    """Dense features; None if `arrays` has the four sparse keys, or if there are `tables`."""
+    """Dense features; None if features are sparse (in `arrays`), or if there are `tables`."""
     symmetric: bool | None = None
     """`hyrt.graph.topology.Topology.is_symmetric` of the edges; None if unknown."""
     scaling: tuple[Scaling, ...] = ()
-    """Scalings that were applied to the features, in order of application, as far as known."""
+    """Known scalings that were applied to the features, in order of application."""
     names: DataNames = NO_NAMES
     """Names of classes, columns, edge types and vertex ids."""
     tables: dict[str, Dataset] | None = None
-    """In a heterogeneous graph: per vertex type with features, a dataset that has only these features."""
+    """In a heterogeneous graph: a feature-only dataset per vertex type with features."""
 
     __repr__ = short_repr
 
     @property
     def normalization(self) -> str:
-        """Return the kind of the last scaling that was applied to the features; `none` without scalings."""
+        """Kind of the last scaling that was applied to the features; `none` without scalings."""
         return self.scaling[-1].kind if self.scaling else "none"
 
     @property
     def scalings(self) -> Scalings:
-        """Return the scalings of all features, by vertex type."""
+        """Scalings of all features by vertex type."""
         if self.tables is None:
             return {"": self.scaling}
         return {name: table.scaling for name, table in self.tables.items()}
 
     def with_metadata_of(self, source: Path) -> Dataset:
-        """Return the same data with the names and scalings that are stored with a dataset."""
+        """Return the same data with the names and scalings stored in `source`."""
         steps = read_scalings(source)
         named = replace(self, names=read_data_names(source))
         if named.tables is None:
@@ -213,8 +211,8 @@ class Dataset:
         return replace(named, tables=tables)
 
     def with_features(self, change: Callable[[Dataset], Dataset]) -> Dataset:
-        """Return the same data with changed features; in a heterogeneous graph, each type's features are
-        changed separately.
+        """Return the same data with changed features; `change` is called per vertex type in a
+        heterogeneous graph.
         """
         if self.tables is None:
             return change(self)
@@ -239,24 +237,14 @@ def assemble_hetero_dataset(
     arrays: dict[str, Array],
     make_rows: Callable[[str, str, dict[str, Array]], FeatureRows | None],
 ) -> Dataset:
-    """Build the dataset of a heterogeneous graph from stored arrays.
+    """Build the dataset of a heterogeneous graph from stored arrays; removes arrays of a single type from
+    `arrays`.
 
-    Parameters
-    ----------
-    source
-        The dataset's name for messages.
-    keys
-        All keys of the dataset.
-    arrays
-        The arrays by key. Arrays of a single vertex type are removed from it.
-    make_rows
-        Function of a feature key, a name for messages, and the arrays of the key's vertex type, from which it
-        removes the scales. It returns the dense features, or None if the key does not exist.
+    `keys` are all keys of the dataset. `make_rows` takes a feature key, a name for messages, and the arrays
+    of the key's vertex type, from which it removes the scales; it returns the dense features, or None if the
+    key does not exist.
 
-    Raises
-    ------
-    DataError
-        If a type name is invalid, or features belong to an unknown type.
+    Raises DataError if a type name is invalid, or features belong to an unknown type.
     """
     tables: dict[str, Dataset] = {}
     names = check_type_names(source, arrays[VERTEX_TYPES])
@@ -288,12 +276,9 @@ def mask_suffixes(keys: Iterable[str]) -> list[str]:
 
 
 def select_keys(source: str, keys: Iterable[str]) -> list[str]:
-    """Return the schema keys of a dataset, in the order in which they are checked.
+    """Return a dataset's schema keys in the order in which they are checked.
 
-    Raises
-    ------
-    DataError
-        If a required key is missing, or both dense and sparse features exist.
+    Raises DataError if a required key is missing, or both dense and sparse features exist.
     """
     present = list(keys)
     type_keys = [key for key in TYPE_KEYS if key in present]
@@ -357,21 +342,9 @@ def with_labels(data: Dataset) -> Dataset:
 def check_unused_keys(
     source: str, shapes: Mapping[str, tuple[int, ...] | None], used_keys: Collection[str]
 ) -> None:
-    """Refuse unused keys that seem to be edge weights or features, and warn about all other unused keys.
+    """Warn about unused keys, and raise DataError with a remedy if one seems to be edge weights or features.
 
-    Parameters
-    ----------
-    source
-        The dataset's name for messages.
-    shapes
-        The shapes of all keys; None for entries that are not plain arrays.
-    used_keys
-        The keys that are read, as returned by `select_keys`.
-
-    Raises
-    ------
-    DataError
-        If a key seems to belong to edges. The message has the remedy.
+    `shapes` has the shapes of all keys (None if not a plain array), and `used_keys` comes from `select_keys`.
     """
     edges = shapes["indices"]
     for key in sorted(shapes.keys() - set(used_keys)):
@@ -390,18 +363,12 @@ def check_unused_keys(
 
 
 def is_edge_key(key: str) -> bool:
-    """Return whether a key seems to belong to edges, judging by the names that PyG, DGL and OGB use."""
+    """Return whether a key seems to belong to edges, by the names that PyG, DGL and OGB use."""
     return key.lower().startswith(("edge", "weight")) or key.lower().endswith(("weight", "weights"))
 
 
 def check_header(source: str, key: str, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> None:
-    """Check dtype and number of dimensions of one key against the schema.
-
-    Raises
-    ------
-    DataError
-        If they differ.
-    """
+    """Raise DataError if dtype or number of dimensions of a key differ from the schema."""
     if key == "labels" and len(shape) == 2:
         layout = "flags"
     else:
@@ -420,7 +387,7 @@ def check_header(source: str, key: str, dtype: np.dtype[np.generic], shape: tupl
 
 
 FeatureCheck = Literal["none", "small", "all"]
-"""Which dense features are read to be checked: none, all except large ones that stay in files, or all."""
+"""Which dense features are checked to be finite: none, all except large ones in files, or all."""
 
 
 def is_large(data: Dataset) -> bool:
@@ -430,21 +397,9 @@ def is_large(data: Dataset) -> bool:
 
 
 def check_dataset(data: Dataset, *, features: FeatureCheck = "all", ordered: bool = True) -> None:
-    """Check a whole dataset and raise an error for the first violation.
+    """Check a dataset, and raise DataError for the first violation with source, key and position.
 
-    Parameters
-    ----------
-    data
-        The dataset.
-    features
-        Which dense features are read to check that they are finite.
-    ordered
-        Also require that rows are strictly increasing.
-
-    Raises
-    ------
-    DataError
-        For the first violation, with source, key and position.
+    With `ordered`, rows must be strictly increasing.
     """
     name, arrays = data.name, data.arrays
     for key, array in arrays.items():
@@ -496,7 +451,9 @@ def check_dataset(data: Dataset, *, features: FeatureCheck = "all", ordered: boo
 
 
 def _check_features(data: Dataset, count: int, features: FeatureCheck, source: str, *, ordered: bool) -> None:
-    """Check the features of `count` vertices; `source` is the dataset name suggested for conversion."""
+    """Check the features of `count` vertices; `source` is the dataset name in the suggested convert
+    command.
+    """
     rows, name = data.rows, data.name
     if rows is None:
         for key in SPARSE_KEYS:
@@ -557,7 +514,7 @@ def to_graph(data: Dataset) -> Graph:
 
 
 def make_row_source(data: Dataset) -> RowSource:
-    """Return the row source of the features of a homogeneous dataset or of one vertex type."""
+    """Return the row source of a homogeneous dataset or of one vertex type."""
     if data.rows is not None:
         return data.rows.source or DenseFeatures(data.rows.whole())
     indptr, columns, values, shape = (data.arrays[key] for key in SPARSE_KEYS)
@@ -591,15 +548,15 @@ def build_graph(name: str, arrays: Mapping[str, Array], features: RowSource, sym
     types = types_from_arrays(arrays)
     if types is not None:
         graph = replace(graph, types=types)
-    # Mark the arrays as checked, so that they are not read again by the check of graphs in memory.
+    # Mark the arrays as checked, so that the check of graphs in memory does not read them again.
     graph.__dict__["was_checked"], graph.topology.__dict__["checked"] = True, graph.topology
     if symmetric is not None:
-        graph.topology.__dict__["is_symmetric"] = symmetric  # Already known; saves its computation.
+        graph.topology.__dict__["is_symmetric"] = symmetric  # Known from the dataset; skip the computation.
     return graph
 
 
 def from_graph(graph: Graph) -> Dataset:
-    """Return the arrays of a graph by schema key, without copying."""
+    """Return a graph's arrays by schema key, without copying."""
     arrays: dict[str, Array] = {
         "indptr": graph.topology.indptr,
         "indices": graph.topology.indices,

@@ -1,4 +1,4 @@
-"""DGL graphs, homogeneous and heterogeneous, read by their attributes without importing dgl."""
+"""Homogeneous and heterogeneous DGL graphs, read by attribute without importing dgl."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ from hyrt.graph.topology import Topology
 Array = NDArray[Any]
 
 _READ = ("feat", "label", *(f"{split}_mask" for split in SPLITS))
-# Keys that DGL adds to subgraphs: vertex and edge numbers in the parent graph.
+# Keys that DGL adds to subgraphs: vertex and edge ids in the parent graph.
 _SUBGRAPH_KEYS = ("_ID", "_TYPE")
 WEIGHT_NAMES = ("weight", "w", "edge_weight")
-"""Common names of edge weights."""
 _FEATURES = "feat"
 
 
@@ -42,17 +41,7 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
     `feat` are the edge features, and `edge_time` (or `time`, or `timestamp`) is the edge time. Edges stay
     directed. Equal edges are merged: their weights are summed, and the earliest time is kept.
 
-    Parameters
-    ----------
-    graph
-        The graph.
-    name
-        Name of the graph in messages.
-
-    Raises
-    ------
-    DataError
-        If something is missing or malformed, or if other edge values would be ignored.
+    Raises DataError if something is missing or malformed, or if other edge values would be ignored.
     """
     counts: dict[str, int] = {}
     features: dict[str, Array] = {}
@@ -88,7 +77,7 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
             (key for key in data if key not in (*_SUBGRAPH_KEYS, *time)),
             key=lambda key: key not in WEIGHT_NAMES,
         )
-        # Only the first weight is read; further weights would be dropped.
+        # Only the first weight is read; other weights would be dropped.
         read = [key for i, key in enumerate(of_edges) if key == _FEATURES or (not i and key in WEIGHT_NAMES)]
         dropped = [key for key in of_edges if key not in read]
         if dropped:
@@ -136,20 +125,12 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
     """Build a dataset from a DGL graph with `feat`, `label` and the three masks in `ndata`.
 
     In `edata`, `weight` (or `w`, or `edge_weight`) is the edge weight, and `feat` [E, d] are the edge
-    features; with one of these, no two edges may be equal. `edge_time` (or `time`, or `timestamp`) is the
+    features; with one of these, duplicate edges are an error. `edge_time` (or `time`, or `timestamp`) is the
     edge time; of equal edges, the earliest time is kept.
 
-    Graphs with several vertex or edge types are read by `read_heterograph`. `name` is the name of the graph
-    in messages.
-
-    Edges stay directed; of equal edges, one is stored. Labels are classes, multi-label flags of 0 and 1, or
-    numbers, as converted by `convert_targets`; NaN means no label. Features other than float16 become
-    float32.
-
-    Raises
-    ------
-    DataError
-        If something is missing or malformed, or if other edge values would be ignored.
+    Edges stay directed, and equal edges are merged. Labels are converted by `convert_targets`, features other
+    than float16 to float32. Graphs with several vertex or edge types are read by `read_heterograph`. Raises
+    DataError if something is missing or malformed, or if other edge values would be ignored.
     """
     if getattr(graph, "is_block", False):
         raise DataError(f"{name}: a block of a mini-batch: give the whole graph; hyrt samples it itself")

@@ -44,19 +44,9 @@ def is_dgl_file(path: Path) -> bool:
 
 
 def read_dgl_file(path: Path, source: str) -> Any:
-    """Read the graph of a file with a single graph, as an object with the DGL attributes that hyrt uses.
+    """Read a file's single graph, as an object with the DGL attributes that hyrt uses.
 
-    Parameters
-    ----------
-    path
-        The file.
-    source
-        Name of the dataset, for messages.
-
-    Raises
-    ------
-    DataError
-        If the file is damaged or cannot be read, has several graphs, or is of an older DGL.
+    Raises DataError if the file is damaged or unreadable, has several graphs, or is of an older DGL.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -66,9 +56,7 @@ def read_dgl_file(path: Path, source: str) -> Any:
 
 
 class _SavedBytes:
-    """Reader of numbers, strings and tensors that are stored consecutively; it never reads beyond the end of
-    the file.
-    """
+    """Reader of consecutive numbers, strings and tensors that never reads beyond the end of the file."""
 
     def __init__(self, data: mmap.mmap | bytes, source: str) -> None:
         self._data = data
@@ -107,7 +95,7 @@ class _SavedBytes:
             raise self.damaged("a name is not text") from error
 
     def several(self, one: Callable[[], Any]) -> list[Any]:
-        """Read a count and call `one` that many times; a count larger than the file is refused."""
+        """Read a count and call `one` that many times; raise DataError if the count exceeds the file."""
         count = self.number()
         if count > len(self._data):
             raise self.damaged(f"{count:,} entries were announced")
@@ -115,7 +103,7 @@ class _SavedBytes:
 
     def tensor(self) -> Array:
         self.expect(_TENSOR, "tensor")
-        self.raw(8 + 8)  # Reserved bytes, and the device, which is the CPU.
+        self.raw(8 + 8)  # Skip reserved bytes and the device, always the CPU.
         ndim = self.number(4)
         kind, bits, lanes = self.number(1), self.number(1), self.number(2)
         if ndim > _MAX_DIMENSIONS or kind not in _KINDS or bits not in (8, 16, 32, 64) or lanes != 1:
@@ -180,7 +168,7 @@ def _meta_graph(saved: _SavedBytes) -> tuple[list[int], list[int]]:
 
 
 def _csr(saved: _SavedBytes) -> tuple[Array, Array, Array]:
-    """Read a CSR matrix and return row, column and edge number of each entry."""
+    """Read a CSR matrix; return the row, column and edge number of each entry."""
     saved.expect(_CSR, "CSR matrix")
     saved.raw(16)
     indptr, columns, numbers = saved.tensor(), saved.tensor(), saved.tensor()
@@ -192,7 +180,7 @@ def _csr(saved: _SavedBytes) -> tuple[Array, Array, Array]:
 
 
 def _relation(saved: _SavedBytes) -> tuple[Array, Array]:
-    """Read the sources and destinations of a relation, ordered by edge number."""
+    """Read a relation's sources and destinations, ordered by edge number."""
     saved.expect(_RELATION, "relation")
     code, _ = saved.number(), saved.number()
     form = _FORMATS.get((code >> 32, code & 0xFFFFFFFF))
@@ -217,7 +205,7 @@ def _relation(saved: _SavedBytes) -> tuple[Array, Array]:
 
 
 class _Edges:
-    """Replacement of `g.edges`: a call returns the endpoints, and indexing the tensors."""
+    """Stand-in for `g.edges`: a call returns the endpoints, indexing returns the tensors."""
 
     def __init__(self, ends: dict[Any, tuple[Array, Array]], data: dict[Any, dict[str, Array]]) -> None:
         self._ends = ends

@@ -1,4 +1,4 @@
-"""Common part of reading heterogeneous graphs of PyG and DGL from memory."""
+"""Shared code for reading heterogeneous PyG and DGL graphs from memory."""
 
 from __future__ import annotations
 
@@ -47,39 +47,33 @@ class HeteroParts:
     counts: Mapping[str, int]
     """Number of vertices per type."""
     features: Mapping[str, Array]
-    """Feature rows [n, F] of each type that has features."""
+    """[n, F] feature rows of each type with features."""
     labels: Mapping[str, Array]
-    """Labels of each type that has labels, in the library's form."""
+    """Labels of each type with labels, unconverted."""
     masks: Mapping[str, Mapping[str, Array]]
-    """Masks of each type, by the name of the split."""
+    """Masks of each type, by split name."""
     edges: Mapping[Triple, tuple[Array, Array]]
     """Sources and destinations per relation, numbered within their types."""
     weights: Mapping[Triple, Array]
-    """Edge weights [e] float32 of each relation that has weights."""
+    """[e] float32 edge weights of each relation with weights."""
     edge_features: Mapping[Triple, Array]
-    """Edge features [e, d] float32 of each relation that has features."""
+    """[e, d] float32 edge features of each relation with features."""
     labels_location: str
     """The user's expression for labels, with `{}` for the type, for messages."""
     mask_location: str
     """The user's expression for a mask, with `{}` for the type and the split, for messages."""
     times: Mapping[Triple, Array]
-    """Edge times [e] int64 or float64 of each relation that has times."""
+    """[e] int64 or float64 edge times of each relation with times."""
 
     __repr__ = short_repr
 
 
 def build_hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dataset:
-    """Build the dataset of a heterogeneous graph. Equal edges of a relation are merged, and self loops are
+    """Build the dataset of a heterogeneous graph; equal edges of a relation are merged, and self loops are
     kept.
 
-    Labels and masks must belong to one vertex type. Labels are classes, multi-label flags of 0 and 1, or
-    numbers, as converted by `convert_targets`; NaN means no label. Features other than float16 become
-    float32.
-
-    Raises
-    ------
-    DataError
-        If something is missing or malformed.
+    Labels and masks must belong to one vertex type. Labels are converted by `convert_targets`, features other
+    than float16 to float32. Raises DataError if something is missing or malformed.
     """
     name = parts.name
     for vertex_type in parts.counts:
@@ -143,7 +137,7 @@ def build_hetero_dataset(parts: HeteroParts, scratch: Path | None = None) -> Dat
 
 
 def _times_of_edges(parts: HeteroParts, types: GraphTypes, arrays: Mapping[str, Array]) -> Array:
-    """Return the times of all edges in the edge order of the dataset; unknown for relations without times."""
+    """Return all edge times in the dataset's edge order; unknown for relations without times."""
     listed_edges = []
     for number, (triple, ends) in enumerate(parts.edges.items()):
         if triple in parts.times:
@@ -155,13 +149,9 @@ def _times_of_edges(parts: HeteroParts, types: GraphTypes, arrays: Mapping[str, 
 
 
 def _features_of_edges(parts: HeteroParts, types: GraphTypes, left_out: int) -> Array:
-    """Return the features of all edges, [E, d], in the edge order of the dataset; 0 for relations without
-    features.
+    """Return all edge features [E, d] in the dataset's edge order; 0 for relations without features.
 
-    Raises
-    ------
-    DataError
-        If features differ in width between relations, or some edges are equal.
+    Raises DataError if widths differ between relations, or some edges are equal.
     """
     edge_features = parts.edge_features
     widths = {" ".join(triple): rows.shape[1] for triple, rows in edge_features.items()}
@@ -186,7 +176,7 @@ def _features_of_edges(parts: HeteroParts, types: GraphTypes, left_out: int) -> 
         rows.append(
             edge_features[triple] if triple in edge_features else np.zeros((count, width), np.float32)
         )
-    # The order of edges in rows: by destination, relation and source.
+    # Row order: by destination, relation and source.
     order = np.lexsort(np.concatenate(keys, 1))
     ordered: Array = np.concatenate(rows)[order]
     return ordered
@@ -196,7 +186,7 @@ def _target(parts: HeteroParts) -> str:
     """Return the vertex type that has labels."""
     labelled = list(parts.labels)
     if not labelled and not any(parts.masks.values()):
-        # Without labels, only links can be predicted, and any type can be the target.
+        # Without labels, only links can be predicted, so any type can be the target.
         return next(iter(parts.counts))
     if not labelled:
         example = parts.labels_location.format(next(iter(parts.counts), "TYPE"))

@@ -1,4 +1,4 @@
-"""PyG `Data` and `HeteroData` objects, read by their attributes without importing torch_geometric."""
+"""PyG `Data` and `HeteroData` objects, read by attribute without importing torch_geometric."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ Array = NDArray[Any]
 NAME = "PyG HeteroData"
 _VERTEX_KEYS = ("x", "y", "num_nodes", *(f"{split}_mask" for split in SPLITS))
 _EDGE_KEYS = (EDGE_WEIGHT, "edge_attr")
-"""Names of edge weights and edge features."""
 
 
 def read_hetero_data(data: Any) -> Dataset:
@@ -49,10 +48,7 @@ def read_hetero_data(data: Any) -> Dataset:
     column and there is no `edge_weight`. Edges stay directed. Equal edges are merged: their weights are
     summed, and the earliest time is kept.
 
-    Raises
-    ------
-    DataError
-        If something is missing or malformed, or if other edge values would be ignored.
+    Raises DataError if something is missing or malformed, or if other edge values would be ignored.
     """
     counts: dict[str, int] = {}
     features: dict[str, Array] = {}
@@ -161,30 +157,24 @@ def _edges(
 _ATTRIBUTES = "edge_attr"
 _EDGE_ATTRIBUTES = (EDGE_TYPE, EDGE_WEIGHT, _ATTRIBUTES)
 _LINK_ATTRIBUTES = ("edge_label", "edge_label_index")
-"""Attributes that RandomLinkSplit adds. They are ignored: hyrt splits links itself, or reads
-`links.split`."""
+"""Attributes of RandomLinkSplit, which are ignored: hyrt splits links itself, or reads `links.split`."""
 
 
 def read_pyg(data: Any) -> Dataset:
     """Build a dataset from a PyG `Data` with x, edge_index, y and the three masks, or from a `HeteroData`.
 
-    A `HeteroData` is read by `read_hetero_data`. For a `Data`:
+    A `HeteroData` is read by `read_hetero_data`. In a `Data` without masks, x and y are optional (for link
+    prediction); the default feature of a vertex is the logarithm of its degree. `adj_t` replaces a missing
+    `edge_index`.
 
-    Without masks, x and y are optional (for link prediction); the default feature of a vertex is the
-    logarithm of its degree. `adj_t` is read if there is no `edge_index`.
+    Edges go from row 0 to row 1 of `edge_index` and stay directed; equal edges are merged. Labels are
+    converted by `convert_targets`, features other than float16 to float32. Optional edge attributes are
+    `edge_type`, `edge_weight`, and `edge_attr`, which are the edge features, or the edge weight if it has one
+    column and there is no `edge_weight`; with one of these, duplicate edges are an error. `edge_time` is the
+    time of each edge, as is `time` or `timestamp` if its length is the number of edges and not the number of
+    vertices; of equal edges, the earliest time is kept.
 
-    Edges go from row 0 to row 1 of `edge_index` and stay directed; of equal edges, one is stored. Labels are
-    classes, multi-label flags of 0 and 1, or numbers, as converted by `convert_targets`; NaN means no label.
-    Features other than float16 become float32. Optional edge attributes are `edge_type`, `edge_weight`, and
-    `edge_attr`, which are the edge features, or the edge weight if it has one column and there is no
-    `edge_weight`; with one of these, no two edges may be equal. `edge_time` is the time of each edge, as is
-    `time` or `timestamp` if its length is the number of edges and not the number of vertices; of equal edges,
-    the earliest time is kept.
-
-    Raises
-    ------
-    DataError
-        If an attribute is missing or malformed, or if other edge values would be ignored.
+    Raises DataError if an attribute is missing or malformed, or if other edge values would be ignored.
     """
     kind = type(data).__name__
     name = f"PyG {kind}"
@@ -279,7 +269,7 @@ def read_pyg(data: Any) -> Dataset:
 
 
 def _time_of_edges(attributes: dict[str, Any], arrays: dict[str, Array]) -> str | None:
-    """Return the name of the attribute with edge times; None if there is none."""
+    """Return the name of the attribute with edge times, if any."""
     num_edges = arrays["edge_index"].shape[-1]
     num_vertices = len(arrays["x"]) if "x" in arrays else attributes.get("num_nodes")
     for key in TIME_NAMES:

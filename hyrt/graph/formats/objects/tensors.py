@@ -15,24 +15,14 @@ from hyrt.graph.csr import ArrayBuilder, build_csr
 Array = NDArray[Any]
 
 _LOW_PRECISION = ("bfloat16", "float8")
-"""Floating-point types that numpy does not have. They are converted to float32, which represents all of their
-values."""
+"""Floating-point types without a numpy equivalent, which are converted to float32 exactly."""
 
 
 def as_array(value: Any, location: str) -> Array:
-    """Convert a tensor to a numpy array; quantized tensors are dequantized.
+    """Convert a torch tensor or array-like to a numpy array; quantized tensors are dequantized.
 
-    Parameters
-    ----------
-    value
-        A torch tensor, or anything that numpy converts to an array.
-    location
-        The user's expression for the value, for messages.
-
-    Raises
-    ------
-    DataError
-        If the value is sparse, complex, or not an array of numbers.
+    `location` is the user's expression for the value, for messages. Raises DataError if the value is sparse,
+    complex, or not an array of numbers.
     """
     if getattr(value, "layout", None) is not None and "strided" not in str(value.layout):
         raise DataError(f"{location} is sparse: make it dense with .to_dense()")
@@ -65,13 +55,7 @@ def as_array(value: Any, location: str) -> Array:
 
 
 def as_mask(values: Array, location: str) -> Array:
-    """Convert a mask of bools, or of the numbers 0 and 1, to bool.
-
-    Raises
-    ------
-    DataError
-        If there are other numbers, such as vertex numbers.
-    """
+    """Convert a mask of bools, or of the numbers 0 and 1, to bool. Raises DataError for other numbers."""
     if values.dtype == np.bool_:
         return np.ascontiguousarray(values)
     if not ((values == 0) | (values == 1)).all():
@@ -85,14 +69,8 @@ def as_mask(values: Array, location: str) -> Array:
 def read_adjacency(matrix: Any, location: str) -> tuple[Array, Array]:
     """Return the edges of an `adj_t` as built by `ToSparseTensor`, with one row per destination.
 
-    Returns
-    -------
-    Sources and destinations [2, E], and values [E] in the same order.
-
-    Raises
-    ------
-    DataError
-        If the value is not a sparse matrix.
+    Returns sources and destinations [2, E], and values [E]. Raises DataError if the value is not a sparse
+    matrix.
     """
     if hasattr(matrix, "coo"):  # torch_sparse.SparseTensor
         rows, columns, values = matrix.coo()
@@ -108,25 +86,10 @@ def read_adjacency(matrix: Any, location: str) -> tuple[Array, Array]:
 def build_csr_of_pairs(
     sources: Array, destinations: Array, num_vertices: int, name: str
 ) -> tuple[Array, Array]:
-    """Build the CSR matrix of directed edges by destination, without duplicates.
+    """Build the CSR matrix of directed edges [E] by destination, without duplicates.
 
-    Parameters
-    ----------
-    sources, destinations
-        [E] integers, the endpoints of each edge.
-    num_vertices
-        Number of vertices.
-    name
-        Name of the dataset, for messages.
-
-    Returns
-    -------
-    `indptr`, [V+1] int64, and `indices`, int32 or int64, sorted within each row.
-
-    Raises
-    ------
-    DataError
-        If an endpoint is not a vertex.
+    Returns indptr [V+1] int64 and indices int32 or int64, sorted within each row. Raises DataError if an
+    endpoint is not a vertex.
     """
     indices = ArrayBuilder(np.dtype(np.int32 if num_vertices < 2**31 else np.int64))
     pairs = (np.ascontiguousarray(sources), np.ascontiguousarray(destinations))
@@ -144,24 +107,10 @@ def build_csr_of_pairs(
 def find_csr_order(
     sources: Array, destinations: Array, num_edges: int, name: str, key: str, remedy: str
 ) -> NDArray[np.int64]:
-    """Return which input edge each entry of `build_csr_of_pairs` is, [E], to bring edge values into row
-    order.
+    """Return the input position of each entry of `build_csr_of_pairs`, to put edge values into row order.
 
-    Parameters
-    ----------
-    sources, destinations
-        [E] integers, the endpoints of each edge.
-    num_edges
-        Number of entries in the CSR matrix.
-    name, key
-        Names of the dataset and of the edge values, for messages.
-    remedy
-        How a user merges parallel edges, for messages.
-
-    Raises
-    ------
-    DataError
-        If there are parallel edges, because only one of their values could be kept.
+    Raises DataError if there are parallel edges, because only one of their values could be kept; `key` names
+    the values, and `remedy` is how a user merges parallel edges.
     """
     if len(sources) != num_edges:
         raise reject(
@@ -177,21 +126,8 @@ def find_csr_order(
 def as_weights(values: Array, num_edges: int, location: str, remedy: str) -> Array:
     """Convert values [e] or [e, 1] to float32 edge weights [e].
 
-    Parameters
-    ----------
-    values
-        The library's values.
-    num_edges
-        e, the number of edges, of one relation in a heterogeneous graph.
-    location
-        The user's expression for the values, for messages.
-    remedy
-        How a user removes the values, for messages.
-
-    Raises
-    ------
-    DataError
-        If the values are not one finite number above 0 per edge.
+    `location` is the user's expression for the values, and `remedy` is how a user removes them. Raises
+    DataError if they are not one finite number above 0 per edge.
     """
     flat = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if flat.shape != (num_edges,) or values.dtype.kind not in "iuf":
@@ -212,17 +148,9 @@ def as_weights(values: Array, num_edges: int, location: str, remedy: str) -> Arr
 
 
 def as_edge_features(values: Array, num_edges: int, location: str, remedy: str) -> Array:
-    """Convert values [e, d] or [e] to float32 edge features [e, d].
+    """Convert values [e, d] or [e] to float32 edge features [e, d], like `as_weights`.
 
-    Parameters
-    ----------
-    values, num_edges, location, remedy
-        The same as for `as_weights`.
-
-    Raises
-    ------
-    DataError
-        If the values are not a row of finite numbers per edge.
+    Raises DataError if the values are not a row of finite numbers per edge.
     """
     rows = values[:, None] if values.ndim == 1 else values
     if rows.ndim != 2 or len(rows) != num_edges or not rows.shape[1] or values.dtype.kind not in "biuf":
