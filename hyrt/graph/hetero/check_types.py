@@ -1,6 +1,5 @@
-"""Checks of vertex types, relations and typed edges.
-
-Errors name the key and the position of the first violation.
+"""Checks of vertex types, relations and heterogeneous edges. Errors name the key and the position of the
+first violation.
 """
 
 from __future__ import annotations
@@ -29,19 +28,15 @@ from hyrt.graph.labels import is_labelled
 Array = NDArray[Any]
 
 _ROWS = 1 << 16
-# Type names are used in file names and keys.
+# Type names are part of file names and keys.
 _FORBIDDEN = "/:\\"
 
 _STARTS = "give where each type's vertices start, and the number of all vertices"
 
 
 def check_types(source: str, arrays: Mapping[str, Array]) -> GraphTypes:
-    """Check the vertex types and relations of a dataset, and return them.
-
-    Raises
-    ------
-    DataError
-        Naming the key and the first bad position.
+    """Check the vertex types and relations of a dataset, and return them; raise DataError for the first
+    violation.
     """
     starts, relations = arrays[TYPE_STARTS], arrays[RELATIONS]
     known = check_type_names(source, arrays[VERTEX_TYPES])
@@ -100,13 +95,7 @@ def check_types(source: str, arrays: Mapping[str, Array]) -> GraphTypes:
 
 
 def check_type_names(source: str, names: Array) -> list[str]:
-    """Return the names of the vertex types after checking them.
-
-    Raises
-    ------
-    DataError
-        If there are no names, or a name is invalid or duplicated.
-    """
+    """Return the names of the vertex types; raise DataError if a name is missing, invalid or duplicated."""
     if len(names) == 0:
         raise reject(source, VERTEX_TYPES, "is empty: name each type of vertices")
     known: list[str] = names.tolist()
@@ -119,7 +108,7 @@ def check_type_names(source: str, names: Array) -> list[str]:
 
 
 def find_name_problem(name: str) -> str:
-    """Return why a string is not a valid vertex type name; empty if it is valid."""
+    """Return why a vertex type name is invalid; empty if it is valid."""
     if not name or not name.isprintable() or name != name.strip():
         return "must be of printable letters, without spaces at its ends"
     bad = [letter for letter in _FORBIDDEN if letter in name]
@@ -129,13 +118,8 @@ def find_name_problem(name: str) -> str:
 def check_relation_edges(
     source: str, arrays: Mapping[str, Array], types: GraphTypes, *, ordered: bool = True
 ) -> None:
-    """Check that every edge has a relation and endpoints of its types and, if `ordered`, that rows are
-    sorted.
-
-    Raises
-    ------
-    DataError
-        Names the key and the position of the first invalid edge.
+    """Raise DataError unless all edges fit their relation and, if `ordered`, rows are sorted by relation,
+    then source.
     """
     indptr, indices, numbers = arrays["indptr"], arrays["indices"], arrays["edge_type"]
     if len(numbers) != len(indices):
@@ -198,13 +182,7 @@ def _wrong_edge(
 
 
 def check_target_labels(source: str, labels: Array, types: GraphTypes) -> None:
-    """Check that only vertices of the target type have labels.
-
-    Raises
-    ------
-    DataError
-        Names the first labelled vertex of another type.
-    """
+    """Raise DataError if a vertex that is not of the target type has a label."""
     low, high = types.interval(types.target)
     for first, last in ((0, low), (high, types.num_vertices)):
         for start in range(first, last, check.CHUNK):
@@ -225,13 +203,7 @@ def _labelled(source: str, types: GraphTypes, vertex: int) -> DataError:
 
 
 def check_ids_in_types(source: str, key: str, numbers: Array, types: GraphTypes) -> None:
-    """Check that vertices were renumbered within their types.
-
-    Raises
-    ------
-    DataError
-        Names the first vertex whose original index belongs to another type.
-    """
+    """Raise DataError if a vertex's original index belongs to another type."""
 
     def moved(a: int, b: int) -> NDArray[np.bool_]:
         changed: NDArray[np.bool_] = types.vertex_type_indices(numbers[a:b]) != types.vertex_type_indices(

@@ -1,4 +1,4 @@
-"""Construction and renumbering of the CSR matrix of a heterogeneous graph, in bounded memory.
+"""Construction and renumbering of a heterogeneous graph's CSR matrix, in bounded memory.
 
 Rows are sorted by relation, then by source.
 """
@@ -29,11 +29,11 @@ class RelationEdges(NamedTuple):
     relation: int
     """Relation index."""
     sources: Array
-    """[n] source vertices, numbered within their type."""
+    """[n] sources, numbered within their type."""
     targets: Array
-    """[n] destination vertices, numbered within their type."""
+    """[n] destinations, numbered within their type."""
     weights: Array | None = None
-    """[n] float32; None if the relation has no weights (they are 1 if other relations have weights)."""
+    """[n] float32; None if the relation has no weights (1 if other relations have weights)."""
 
 
 RelationEdgeStream = Callable[[], Iterator[RelationEdges]]
@@ -49,7 +49,7 @@ def bytes_per_entry(weighted: bool) -> int:
 
 
 def choose_relation_dtype(num_relations: int) -> np.dtype[Any]:
-    """Return the smallest of int8, int16 and int32 that holds all relation indices."""
+    """Return the smallest of int8, int16 and int32 for relation indices."""
     for dtype in (np.int8, np.int16):
         if num_relations - 1 <= np.iinfo(dtype).max:
             return np.dtype(dtype)
@@ -66,41 +66,19 @@ def build_hetero_csr(
     range_entries: int = 1 << 62,
     threads: int | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Build CSR over incoming edges with rows sorted by relation, then by source; duplicate edges are merged.
+    """Build CSR over incoming edges with rows sorted by relation, then by source.
 
-    The stream is read once to count, and once more for each range of vertices whose rows fit the bound
-    together. Loops from a vertex to itself are kept.
+    Duplicate edges are merged, and their weights are summed if `weighted`; self loops are kept. The stream is
+    read once to count, and once more for each range of vertices whose rows fit the bound.
 
-    Parameters
-    ----------
-    edges
-        The edges of all relations, in any order.
-    types
-        What the numbers of vertices and relations stand for.
-    emit
-        Takes consecutive parts of the sources [n] int32 (int64 where V >= 2^31), numbered through all types,
-        of the numbers of their relations [n], and of their weights [n] float32, or None.
-    source
-        Name for messages.
-    weighted
-        Whether edges have weights; those of equal edges are added up.
-    range_entries
-        Bound on the entries built at once (a single longer row is still built). Memory is `bytes_per_entry`
-        for each of them, 24 bytes a vertex, and one piece of the stream.
-    threads
-        Threads that count, place and sort; all available CPUs by default. The result does not depend on it.
+    `emit` is called with consecutive parts of the sources [n] int32 (int64 if V >= 2^31), numbered across
+    all types, the relation indices [n], and the weights [n] float32 or None. At most `range_entries` entries
+    are built at once (a single longer row is still built); memory is `bytes_per_entry` for each of them, 24
+    bytes per vertex, and one piece of the stream. The result does not depend on `threads`, by default all
+    available CPUs.
 
-    Returns
-    -------
-    indptr
-        [V+1] int64.
-    edge_counts
-        [R] int64, number of edges of each relation in the stream, including duplicates.
-
-    Raises
-    ------
-    DataError
-        If an edge has an end that is no vertex of its type: names relation, edge and the end.
+    Returns indptr [V+1] int64, and the number of edges of each relation in the stream [R] int64, with
+    duplicates. Raises DataError with relation, edge and endpoint if an endpoint is not a vertex of its type.
     """
     count = types.num_vertices
     from_types, to_types = types.relation_sources, types.relation_destinations
@@ -242,24 +220,11 @@ def renumber_hetero_edges(
     scratch: Path,
     workers: Workers,
 ) -> dict[str, Array]:
-    """Return the sources and relations of all edges in the new order, sorted by relation and source.
+    """Return the `indices` and `edge_type` arrays in a new vertex order, sorted by relation and source.
 
-    Parameters
-    ----------
-    arrays
-        A checked typed dataset by key of the schema, whose edges have no weights or features.
-    order
-        [V] the vertices in their new order.
-    starts
-        [V+1] where the rows start in it.
-    scratch
-        A folder for the new arrays, which are mapped.
-    workers
-        The threads that share the work.
-
-    Returns
-    -------
-    `indices` and `edge_type`.
+    `arrays` is a checked heterogeneous dataset without edge weights or features. `order` [V] has the vertices
+    in their new order, and `starts` [V+1] their row pointers. The new arrays are memory-mapped files in
+    `scratch`.
     """
     places = np.empty_like(order)
     places[order] = np.arange(len(order), dtype=order.dtype)

@@ -44,7 +44,7 @@ _PREFIX = "rev_"
 
 
 def reverse_relation(relation: Relation) -> Relation:
-    """Return the reverse relation, named `rev_` plus the name."""
+    """Return the reverse relation, with `rev_` before its name."""
     return Relation(relation.destination, f"{_PREFIX}{relation.name}", relation.source)
 
 
@@ -72,14 +72,9 @@ def _is_reverse(relation: Relation, known: set[Relation]) -> bool:
 
 
 def add_reverse_edges(edges: RelationEdgeStream, types: GraphTypes, wider: GraphTypes) -> RelationEdgeStream:
-    """Add the reverse of each edge, with its weight, to a stream of edges; self loops are not duplicated.
+    """Add the reverse of each edge, with its weight, to a stream; self loops are not duplicated.
 
-    Parameters
-    ----------
-    edges
-        The edges as they are.
-    types, wider
-        Their relations, and those `add_reverse_relations`.
+    `wider` is the result of `add_reverse_relations` for `types`.
     """
     reverse_numbers = find_reverse_relations(types, wider)
 
@@ -96,12 +91,9 @@ def add_reverse_edges(edges: RelationEdgeStream, types: GraphTypes, wider: Graph
 
 
 def find_reverse_relations(types: GraphTypes, wider: GraphTypes) -> list[int | None]:
-    """Return the number of the relation that takes each relation's reversed edges, or None if none does.
+    """Return the index of the relation that gets each relation's reversed edges, or None.
 
-    Parameters
-    ----------
-    types, wider
-        The relations, and those `add_reverse_relations`.
+    `wider` is the result of `add_reverse_relations` for `types`.
     """
     places = {relation: number for number, relation in enumerate(wider.relations)}
     added = set(wider.relations[len(types.relations) :])
@@ -137,45 +129,28 @@ def build_bytes(num_entries: int, *, weighted: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class HeteroDatasetParts:
-    """Parts of a heterogeneous dataset."""
+    """Parts of a heterogeneous dataset, unchecked except for the lengths of the tables."""
 
     types: GraphTypes
-    """Vertex types and relations."""
     edges: RelationEdgeStream
-    """Stream of the edges of all relations."""
+    """Edges of all relations."""
     tables: Mapping[str, Dataset]
     """Feature-only datasets of the types that have features."""
     labels: Array
     """[n] or [n, K] labels of the target type."""
     masks: Mapping[str, Array]
-    """`train_mask`, `val_mask` and `test_mask`, and further ones: bool [n] or [n, K], of the same."""
+    """`train_mask`, `val_mask`, `test_mask` and additional masks: bool [n] or [n, K] of the target type."""
     weighted: bool = False
-    """Whether edges of some relation have weights; those of the others then have 1."""
+    """Whether some relation has edge weights; edges of the other relations then get weight 1."""
 
     __repr__ = short_repr
 
 
 def assemble_dataset(name: str, parts: HeteroDatasetParts, scratch: Path | None) -> tuple[Dataset, int]:
-    """Assemble a heterogeneous dataset.
+    """Assemble a heterogeneous dataset, and return it with the number of merged duplicate edges.
 
-    Parameters
-    ----------
-    name
-        The dataset's, for messages.
-    parts
-        What it is made of, which need not be checked but for the lengths of its tables.
-    scratch
-        A folder for the edges, where they should not be in memory.
-
-    Returns
-    -------
-    The dataset, and how many of the edges were left out because they equal others of their relation.
-
-    Raises
-    ------
-    DataError
-        If an edge has an end that is no vertex of its type, or labels or masks are not one for each vertex of
-        the target type.
+    The edges are stored in `scratch`, or in memory if it is None. Raises DataError if an endpoint is not a
+    vertex of its type, or the number of labels or masks differs from the number of target-type vertices.
     """
     types = parts.types
     low, high = types.interval(types.target)
@@ -221,7 +196,7 @@ def _topology(
 
 
 def labels_of_all(labels: Array, types: GraphTypes) -> Array:
-    """Labels [n] or [n, K] of the target type as those of all vertices: elsewhere nothing is known."""
+    """Expand labels [n] or [n, K] of the target type to all vertices; other vertices are unlabelled."""
     if len(types.vertex_types) == 1:
         return labels
     low, high = types.interval(types.target)
@@ -233,7 +208,7 @@ def labels_of_all(labels: Array, types: GraphTypes) -> Array:
 
 
 def expand_mask(mask: Array, types: GraphTypes) -> Array:
-    """Expand a mask [n] or [n, K] of the target type to all vertices, with False elsewhere."""
+    """Expand a mask [n] or [n, K] of the target type to all vertices; it is False elsewhere."""
     if len(types.vertex_types) == 1:
         return mask
     low, high = types.interval(types.target)
@@ -243,7 +218,7 @@ def expand_mask(mask: Array, types: GraphTypes) -> Array:
 
 
 def stream_relation_edges(arrays: Mapping[str, Array], types: GraphTypes) -> RelationEdgeStream:
-    """Stream the edges of a dataset by relation, with their weights."""
+    """Stream a dataset's edges by relation, with their weights."""
     first_sources = types.starts[types.relation_sources].tolist()
     first_targets = types.starts[types.relation_destinations].tolist()
     weights = arrays.get(EDGE_WEIGHT)
@@ -265,19 +240,10 @@ def stream_relation_edges(arrays: Mapping[str, Array], types: GraphTypes) -> Rel
 
 
 def add_reverse_to_dataset(data: Dataset, scratch: Path) -> Dataset:
-    """Add reverse relations to a heterogeneous dataset; see `add_reverse_relations`.
+    """Add reverse relations to a checked heterogeneous dataset; see `add_reverse_relations`.
 
-    Parameters
-    ----------
-    data
-        A checked dataset, which is not changed.
-    scratch
-        A folder for the new edges, which are mapped.
-
-    Raises
-    ------
-    DataError
-        If the dataset has no types, or its edges have features.
+    The new edges are memory-mapped files in `scratch`. Raises DataError if the dataset is homogeneous or has
+    edge features.
     """
     types = types_from_arrays(data.arrays)
     if types is None:
@@ -304,7 +270,7 @@ def _times_with_reverse(
     reversed_arrays: Mapping[str, Array],
     scratch: Path,
 ) -> Array:
-    """Return the edge times after adding reverse edges, which have the times of their originals."""
+    """Return the edge times after adding reverse edges, which get the times of their originals."""
     times, numbers = arrays[EDGE_TIME], arrays[EDGE_TYPE]
     reverse_numbers = find_reverse_relations(types, wider)
 
@@ -338,27 +304,27 @@ def build_hetero_graph(
     Parameters
     ----------
     name
-        The graph's name, for messages.
+        Name of the graph, for messages.
     tables
-        For each type of vertices, in the order that vertices are numbered in: its rows [n, F], float32 or
-        float16 or sparse; or the number of its vertices, where it has no features.
+        For each vertex type, in numbering order: feature rows [n, F], float32, float16 or sparse; or the
+        number of vertices if the type has no features.
     relations
-        (type of sources, name, type of destinations) → sources [e] and destinations [e], both numbered within
-        their types, in any order.
+        (source type, name, destination type) → sources [e] and destinations [e], numbered within their types,
+        in any order.
     labels
         [n] or [n, K] labels of the target type's vertices.
     masks
         `train`, `val` and `test`: bool [n] or [n, K] of the target type's vertices.
     target
-        The type whose vertices have labels.
+        Vertex type that has labels.
     weights
-        [e] the weights of the edges of some relations, above 0, or of none; edges of the others have 1 then.
-        Those of equal edges are added up.
+        [e] edge weights above 0 of some relations; edges of the others get weight 1. Weights of duplicate
+        edges are summed.
 
     Raises
     ------
     DataError
-        Naming what does not fit.
+        If the parts do not fit together.
     """
     for split in SPLITS:
         if split not in masks:
@@ -397,10 +363,8 @@ def stream_edge_lists(
 ) -> RelationEdgeStream:
     """Stream edges in memory by relation, in the order of `types`, with optional weights.
 
-    Raises
-    ------
-    DataError
-        If a relation has not as many sources as destinations, or weights; or there is none that has weights.
+    Raises DataError if a relation's sources, destinations and weights differ in number, or if weights are
+    given for an unknown relation.
     """
     for triple in weights:
         if triple not in relations:
@@ -461,7 +425,7 @@ def get_edge_lists(graph: Graph) -> dict[Relation, tuple[Array, Array]]:
 
 
 def describe_skipped(name: str, num_skipped: int, *, weighted: bool = False) -> str:
-    """Format the warning about merged duplicate edges."""
+    """Return the warning about merged duplicate edges."""
     edges = "1 edge is" if num_skipped == 1 else f"{num_skipped:,} edges are"
     added = ", to whose weights theirs are added" if weighted else ""
     return f"{name}: {edges} left out: equal to others of the same relation{added}"

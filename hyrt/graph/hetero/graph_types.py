@@ -1,4 +1,4 @@
-"""Vertex types and relations of a heterogeneous graph, and the keys that store them in a dataset."""
+"""Vertex types and relations of a heterogeneous graph, and the keys that store them."""
 
 from __future__ import annotations
 
@@ -16,25 +16,23 @@ from hyrt.graph.check import suggest_name
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """Relation (edge type): source vertex type, name and destination vertex type."""
+    """Relation (edge type) between two vertex types."""
 
     source: str
-    """Vertex type of the edge sources."""
     name: str
-    """Name, which need not be unique: relations between other types may have the same name."""
+    """Name; not unique, because relations between other types may have the same name."""
     destination: str
-    """Vertex type of the edge destinations."""
 
     def __str__(self) -> str:
         return f"{self.source} {self.name} {self.destination}"
 
     @property
     def full_name(self) -> str:
-        """Unique name in settings: `author/writes/paper`."""
+        """Unique name in settings, as in `author/writes/paper`."""
         return f"{self.source}/{self.name}/{self.destination}"
 
     def matches_name(self, name: str) -> bool:
-        """Return whether a name is the short or the full name of the relation."""
+        """Return whether a name is the relation's short or full name."""
         return name in (self.name, self.full_name)
 
 
@@ -42,9 +40,9 @@ class Relation:
 class GraphTypes:
     """Vertex types and relations of a heterogeneous graph.
 
-    Vertices are numbered consecutively, type after type. The edges of all relations are in one `Topology`,
-    whose `edge_types` are relation indices, and whose rows are sorted by relation, then by source. The edges
-    of one relation into a vertex are therefore consecutive.
+    Vertices are numbered consecutively, type after type. All edges are in one `Topology`, whose `edge_types`
+    are relation indices. Its rows are sorted by relation, then by source, so the edges of one relation into a
+    vertex are consecutive.
     """
 
     vertex_types: tuple[str, ...]
@@ -60,16 +58,11 @@ class GraphTypes:
 
     @property
     def num_vertices(self) -> int:
-        """Number of vertices of all types, V."""
         return int(self.starts[-1])
 
     def type_index(self, vertex_type: str) -> int:
-        """Return the index of a vertex type, 0..T-1.
-
-        Raises
-        ------
-        DataError
-            If there is no such type; suggests a similar name.
+        """Return the index of a vertex type, 0..T-1. Raises DataError with a similar name for an unknown
+        type.
         """
         if vertex_type not in self.vertex_types:
             raise DataError(
@@ -79,12 +72,8 @@ class GraphTypes:
         return self.vertex_types.index(vertex_type)
 
     def relation_index(self, relation: Relation) -> int:
-        """Return the index of a relation, 0..R-1.
-
-        Raises
-        ------
-        DataError
-            If there is no such relation; suggests a similar name.
+        """Return the index of a relation, 0..R-1. Raises DataError with a similar name for an unknown
+        relation.
         """
         if relation not in self.relations:
             names = [str(known) for known in self.relations]
@@ -94,17 +83,16 @@ class GraphTypes:
         return self.relations.index(relation)
 
     def interval(self, vertex_type: str) -> tuple[int, int]:
-        """Return the vertex range of a type: first index, and last index + 1."""
+        """Return a type's vertex range: first index, and last index + 1."""
         number = self.type_index(vertex_type)
         return int(self.starts[number]), int(self.starts[number + 1])
 
     def count(self, vertex_type: str) -> int:
-        """Return the number of vertices of a type."""
         low, high = self.interval(vertex_type)
         return high - low
 
     def vertex_type_indices(self, vertices: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the vertex type index [n] of each of [n] vertices."""
+        """Return the type index [n] of each of [n] vertices."""
         return np.searchsorted(self.starts, vertices, side="right") - 1
 
     @property
@@ -118,14 +106,14 @@ class GraphTypes:
         return np.array([self.type_index(relation.destination) for relation in self.relations], np.int64)
 
     def relations_into(self, vertex_type: str) -> tuple[int, ...]:
-        """Return the indices of the relations whose destination is a type, in increasing order."""
+        """Return the indices of the relations into a vertex type, in increasing order."""
         self.type_index(vertex_type)
         return tuple(
             number for number, relation in enumerate(self.relations) if relation.destination == vertex_type
         )
 
     def relations_from(self, vertex_type: str) -> tuple[int, ...]:
-        """Return the indices of the relations whose source is a type, in increasing order."""
+        """Return the indices of the relations from a vertex type, in increasing order."""
         self.type_index(vertex_type)
         return tuple(
             number for number, relation in enumerate(self.relations) if relation.source == vertex_type
@@ -144,7 +132,7 @@ TEXT_KEYS = (VERTEX_TYPES, RELATIONS, TARGET_TYPE)
 
 
 def type_key(base: str, vertex_type: str) -> str:
-    """Return the key of one type: `features:paper`."""
+    """Return a key with a type, as in `features:paper`."""
     return f"{base}:{vertex_type}"
 
 
@@ -154,7 +142,7 @@ def strip_type(key: str) -> str:
 
 
 def get_type(key: str) -> str:
-    """Return the type of a key; empty if it has no type."""
+    """Return a key's type; empty if it has none."""
     return key.partition(":")[2]
 
 
@@ -170,7 +158,7 @@ def types_to_arrays(types: GraphTypes) -> dict[str, Array]:
 
 
 def types_from_arrays(arrays: Mapping[str, Array]) -> GraphTypes | None:
-    """Read the types from checked arrays by key; None if the dataset has no types."""
+    """Return the types of checked arrays by key; None in a homogeneous dataset."""
     if VERTEX_TYPES not in arrays:
         return None
     return GraphTypes(

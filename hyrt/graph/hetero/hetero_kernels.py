@@ -1,7 +1,7 @@
 """Compiled loops that place the edges of all relations into the rows of one CSR matrix.
 
 An edge is encoded as relation * V + source until its row is sorted. All loops release the GIL and write only
-the range that they are given.
+their given range.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
@@ -27,7 +27,9 @@ def find_out_of_range(ids, bound):
 
 @_compile
 def count_targets(targets, shift, low, high, counts):
-    """Count the edges into the vertices low..high-1 into counts [V]; targets are offset by `shift`."""
+    """Add the number of edges into each vertex in low..high-1 to counts [V]; targets are offset by
+    `shift`.
+    """
     for i in range(len(targets)):
         v = np.int64(targets[i]) + shift
         if low <= v < high:
@@ -36,10 +38,7 @@ def count_targets(targets, shift, low, high, counts):
 
 @_compile
 def scatter_keys(sources, targets, code, shift, low, high, first, cursor, entries):
-    """Write the edges into the vertices low..high-1 at cursor[v - first] of vertex v.
-
-    An edge is encoded as its source plus `code`.
-    """
+    """Write the edges into vertices low..high-1, as source + `code`, at cursor[v - first] of vertex v."""
     for i in range(len(targets)):
         v = np.int64(targets[i]) + shift
         if low <= v < high:
@@ -50,7 +49,7 @@ def scatter_keys(sources, targets, code, shift, low, high, first, cursor, entrie
 
 @_compile
 def scatter_weighted(sources, targets, values, code, shift, low, high, first, cursor, entries, weights):
-    """Write edges as `scatter_keys` does, and their weights `values` to the same positions of `weights`."""
+    """Write edges like `scatter_keys`, and their weights `values` to the same positions of `weights`."""
     for i in range(len(targets)):
         v = np.int64(targets[i]) + shift
         if low <= v < high:
@@ -61,9 +60,8 @@ def scatter_weighted(sources, targets, values, code, shift, low, high, first, cu
 
 @_compile
 def merge_duplicates(starts, first, last, entries, weights, counts):
-    """Merge duplicate entries in the sorted rows first..last-1, and add up their weights.
-
-    The remaining length of each row is written to counts.
+    """Merge duplicates in the sorted rows first..last-1, sum their weights, and write the new row lengths
+    to counts.
     """
     for r in range(first, last):
         end = i = starts[r]
@@ -90,9 +88,8 @@ def decode(entries, num_vertices, start, stop, sources, relations):
 
 @_compile
 def renumber_keys(indptr, indices, numbers, order, places, num_vertices, starts, first, last, keys):
-    """Write row order[r] as sorted row r with sources renumbered by places, for r in first..last-1.
-
-    An edge is encoded as relation * V + source.
+    """Write row order[r] as sorted row r, with sources renumbered by places and encoded, for r in
+    first..last-1.
     """
     for r in range(first, last):
         at = starts[r]
@@ -104,7 +101,7 @@ def renumber_keys(indptr, indices, numbers, order, places, num_vertices, starts,
 
 @_compile
 def count_relation_edges(indptr, numbers, edges, longest, reached):
-    """Count the edges [R], the maximum in-degree [R] and the reached destinations [R] of each relation."""
+    """Count each relation's edges [R], maximum in-degree [R] and destinations with edges [R]."""
     for row in range(len(indptr) - 1):
         run = 0
         for e in range(indptr[row], indptr[row + 1]):
@@ -121,10 +118,9 @@ NO_RELATION, WRONG_DESTINATION, WRONG_SOURCE, DISORDER = 1, 2, 3, 4
 
 @_compile
 def find_invalid_edge(indptr, indices, numbers, starts, from_types, to_types, low, high, ordered):
-    """Return the first invalid edge into the vertices low..high-1, its row and the error code, or (-1, -1,
-    0).
+    """Return the first invalid edge into vertices low..high-1, its row and the error code, or (-1, -1, 0).
 
-    `ordered`: rows are also strictly increasing by relation, then source.
+    If `ordered`, rows must also be strictly increasing by relation, then source.
     """
     for row in range(low, high):
         for e in range(indptr[row], indptr[row + 1]):

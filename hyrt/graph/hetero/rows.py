@@ -1,4 +1,4 @@
-"""Feature rows of a heterogeneous graph: one table per vertex type that has features."""
+"""Feature rows of a heterogeneous graph: one table per vertex type with features."""
 
 from __future__ import annotations
 
@@ -17,21 +17,17 @@ from hyrt.runtime.workers import Workers
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeteroRows:
-    """One row source per vertex type, each with its own width.
-
-    Rows are read per type, because the tables are not padded to a common matrix.
-    """
+    """One row source per vertex type. Widths differ, so rows are read per type and not padded."""
 
     types: GraphTypes
-    """The types of the vertices."""
     tables: tuple[RowSource | None, ...]
-    """[T] row sources, indexed within each type; None if a type has no features, so that a model learns
-    an embedding for each of its vertices."""
+    """[T] row sources, indexed within each type; None if a type has no features and a model learns
+    embeddings."""
 
     __repr__ = short_repr
 
     def table(self, vertex_type: str) -> RowSource | None:
-        """Return the row source of a type; None if it has no features."""
+        """Return a type's row source; None if it has no features."""
         return self.tables[self.types.type_index(vertex_type)]
 
     def table_width(self, vertex_type: str) -> int:
@@ -42,23 +38,9 @@ class HeteroRows:
     def table_rows(
         self, vertex_type: str, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers
     ) -> None:
-        """Write the feature rows of some vertices of one type.
+        """Write the features of vertices [n] of one type, by their ids in the graph, to `out` [n, F] float32.
 
-        Parameters
-        ----------
-        vertex_type
-            The name of the type.
-        ids
-            [n] vertices of this type, by their numbers in the graph.
-        out
-            [n, F] float32 with the type's own width, overwritten.
-        workers
-            The threads that share the work.
-
-        Raises
-        ------
-        DataError
-            If the type has no features.
+        Raises DataError if the type has no features.
         """
         number = self.types.type_index(vertex_type)
         table = self.tables[number]
@@ -70,7 +52,7 @@ class HeteroRows:
 
     @property
     def width(self) -> int:
-        """Number of columns of the widest table; 0 if no type has features."""
+        """Maximum number of columns; 0 if no type has features."""
         return max((table.width for table in self.tables if table is not None), default=0)
 
     @property
@@ -80,7 +62,6 @@ class HeteroRows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tables."""
         return sum(table.nbytes for table in self.tables if table is not None)
 
     @property
@@ -88,13 +69,7 @@ class HeteroRows:
         return None
 
     def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
-        """Raise an error, because there is no single feature matrix [V, F].
-
-        Raises
-        ------
-        DataError
-            Always: names what to do instead.
-        """
+        """Raise DataError with a remedy: there is no single feature matrix [V, F]."""
         raise DataError(
             "a typed graph has a table of features for each type of vertices, and no single matrix of rows: "
             "train a model for typed graphs, or ask for the rows of each type by itself (HeteroRows.rows_of)"

@@ -66,7 +66,7 @@ def _int_below(bits, bound):
 
 @_compile
 def _insert_once(values, num, value):
-    """Insert a value into `num` increasing values unless it is present; return the new count."""
+    """Insert a value into `num` increasing values unless it is present; return the new number of values."""
     at = _lower_bound(values, 0, num, value)
     if at < num and values[at] == value:
         return num
@@ -78,7 +78,7 @@ def _insert_once(values, num, value):
 
 @_compile
 def _nth_free(excluded, num, n):
-    """Return the n-th number from 0 that is not one of `num` increasing excluded numbers."""
+    """Return the n-th integer from 0 that is not one of `num` increasing excluded values."""
     start, stop = 0, num
     while start < stop:
         middle = (start + stop) >> 1
@@ -91,25 +91,15 @@ def _nth_free(excluded, num, n):
 
 @_compile
 def sample_endpoints(indptr, indices, links, end, low, high, key, first, excluded, drawn_by, out):
-    """Sample distinct vertices for one endpoint of each link that form no known edge with the other endpoint.
+    """Sample distinct replacements in low..high-1 for endpoint `end` (0 or 1) of each link [m, 2], without
+    known edges.
 
-    Floyd's algorithm (Bentley and Floyd, CACM 1987) over the vertices that are left: each set of them is
-    equally likely, and one random number is used for each vertex.
+    Floyd's algorithm (Bentley and Floyd, CACM 1987) over the remaining vertices: each set is equally likely,
+    and one random number is used per vertex. The random streams start at counter `first` of `key`.
 
-    Parameters
-    ----------
-    indptr, indices
-        The vertices that make a known edge in the end's place, by the other end; rising, may repeat.
-    links, end
-        [m, 2], and which of its columns is replaced.
-    low, high
-        The vertices that may be drawn: low..high-1.
-    key, first
-        The key of the links' streams, and their first counter.
-    excluded, drawn_by
-        Scratch memory: at least the longest row and 2, and [high - low] of -1.
-    out
-        [m, num], filled up with -1.
+    Row v of the CSR (indptr, indices) has the vertices with a known edge to the other endpoint v, sorted,
+    possibly with duplicates. `out` [m, num] is padded with -1. Scratch arrays: `excluded` has at least the
+    length of the longest row plus 2, and `drawn_by` [high - low] is -1 initially.
     """
     num = out.shape[1]
     for i in range(len(links)):

@@ -15,26 +15,16 @@ from hyrt.graph.links.edge_kernels import find_edges, find_relation_edges
 from hyrt.graph.topology import Topology
 
 Pairs = NDArray[np.int64]
-"""[n, 2] int64, a source and a destination in each row."""
+"""[n, 2] int64, sources and destinations."""
 
 
 def find_edges_of_pairs(
     topology: Topology, pairs: NDArray[Any], relation: int | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Find the edges of vertex pairs.
+    """Return the first edge position [n] int64 and the number of edges [n] int32 of pairs [n, 2].
 
-    Parameters
-    ----------
-    topology
-        The edges, sorted within a row; those of a typed graph by relation first.
-    pairs
-        [n, 2] integers, sources and destinations.
-    relation
-        The relation of a typed graph whose edges are meant; None where rows are not sorted by relations.
-
-    Returns
-    -------
-    [n] int64, the position of the first edge of each pair, and [n] int32, how many edges it has.
+    Rows must be sorted, in a heterogeneous graph by relation first; `relation` is then the relation to
+    search.
     """
     firsts, counts = np.empty(len(pairs), np.int64), np.empty(len(pairs), np.int32)
     queries = np.ascontiguousarray(pairs, np.int64)
@@ -53,15 +43,7 @@ def mark_edge_pairs(topology: Topology, pairs: NDArray[Any]) -> NDArray[np.bool_
 
 
 def mark_edges(topology: Topology, joined: Iterable[tuple[NDArray[Any], int | None]]) -> NDArray[np.bool_]:
-    """Mark the edges of pairs, [E], equal edges of a pair included.
-
-    Parameters
-    ----------
-    topology
-        The edges, as `find_edges_of_pairs` takes them.
-    joined
-        Pairs [n, 2] with a relation each, or None.
-    """
+    """Mark all edges [E] of pairs [n, 2], duplicates included; `joined` has pairs with a relation or None."""
     marked = np.zeros(topology.num_edges, np.bool_)
     for pairs, relation in joined:
         firsts, counts = find_edges_of_pairs(topology, pairs, relation)
@@ -72,7 +54,7 @@ def mark_edges(topology: Topology, joined: Iterable[tuple[NDArray[Any], int | No
 
 
 def encode_pairs(topology: Topology, pairs: NDArray[Any], *, undirected: bool = False) -> NDArray[np.int64]:
-    """Return one number for each of [n, 2] pairs, the same for a pair and its reverse if `undirected`."""
+    """Return one number per pair [n, 2]; if `undirected`, a pair and its reverse have the same number."""
     ends = np.asarray(pairs, np.int64).reshape(-1, 2)
     if undirected:
         ends = np.sort(ends, axis=1)
@@ -85,14 +67,10 @@ _EDGES_AT_ONCE = 1 << 24
 
 
 def list_links(topology: Topology) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """List the links of a topology: its edges without self loops and duplicates.
+    """Return the links of a topology [M, 2], in edge order, and the first edge position of each [M] int64.
 
-    In a symmetric topology, an edge and its reverse are one link, whose source is the smaller vertex.
-
-    Returns
-    -------
-    [M, 2] sources and destinations, int32 where the vertices fit, in the order of the edges; and [M] int64,
-    the position of the first edge of each.
+    Links are edges without self loops and duplicates. In a symmetric topology, an edge and its reverse are
+    one link, whose source is the smaller vertex. Links are int32 if vertex ids fit.
     """
     ids = np.int32 if topology.num_vertices < 2**31 else np.int64
     indptr, symmetric = topology.indptr, topology.is_symmetric
@@ -117,23 +95,18 @@ def list_links(topology: Topology) -> tuple[NDArray[Any], NDArray[np.int64]]:
 
 
 def remove_links(topology: Topology, *links: NDArray[Any]) -> Topology:
-    """Return the topology without the edges of links and without their reverse edges.
-
-    Parameters
-    ----------
-    topology
-        The edges, sorted within a row.
-    links
-        [n, 2] sources and destinations; pairs that are not edges change nothing.
+    """Remove the edges of links [n, 2] and their reverse edges from a sorted topology; pairs without edges
+    are ignored.
     """
     both = [(pairs, None) for each in links for pairs in (each, each[:, ::-1])]
     return select_edges(topology, ~mark_edges(topology, both))
 
 
 def add_links(topology: Topology, *links: NDArray[Any]) -> Topology:
-    """Return the edges of a topology, without types or values, and [n, 2] links that are not among them.
+    """Return the topology, without types or values, with additional edges for links [n, 2] that are not edges
+    yet.
 
-    In a symmetric topology, their reverse edges are added as well, so that it stays symmetric.
+    A symmetric topology also gets their reverse edges, so it stays symmetric.
     """
     pairs = np.concatenate([np.empty((0, 2), np.int64), *(np.asarray(each, np.int64) for each in links)])
     if topology.is_symmetric:
@@ -169,23 +142,23 @@ TIME_NAMES = ("edge_time", "time", "timestamp")
 
 
 class TimedEdges(NamedTuple):
-    """Some edges with their times, in any order; they may repeat."""
+    """Edges with times, in any order, possibly with duplicates."""
 
     pairs: NDArray[Any]
-    """[n, 2] sources and destinations, numbered through all types."""
+    """[n, 2] sources and destinations, numbered across all types."""
     times: NDArray[Any]
     """[n] int64 or float64."""
     relation: int | None = None
-    """The relation of a typed graph; None if rows are not sorted by relations."""
+    """Relation in a heterogeneous graph; None if rows are not sorted by relation."""
 
 
 def unknown_time(dtype: np.dtype[Any]) -> Any:
-    """Return the marker of an unknown time: nan, or the smallest integer."""
+    """Return the marker of an unknown time: NaN, or the smallest integer."""
     return np.nan if dtype.kind == "f" else np.iinfo(dtype).min
 
 
 def is_known_time(times: NDArray[Any]) -> NDArray[np.bool_]:
-    """Mark the times that are known."""
+    """Return whether each time is known."""
     known: NDArray[np.bool_] = (
         ~np.isnan(times) if times.dtype.kind == "f" else times != unknown_time(times.dtype)
     )
@@ -195,18 +168,9 @@ def is_known_time(times: NDArray[Any]) -> NDArray[np.bool_]:
 def order_edge_times(
     topology: Topology, edges: Iterable[TimedEdges], dtype: np.dtype[Any], file: Path | None = None
 ) -> NDArray[Any]:
-    """Return [E] the time of each edge: the earliest of those that its pair has; unknown if it has none.
+    """Return each edge's time [E] of `dtype` (int64 or float64): the earliest time of its pair, or unknown.
 
-    Parameters
-    ----------
-    topology
-        The edges; pairs that are not among them are left out.
-    edges
-        The times.
-    dtype
-        int64 or float64, of the times.
-    file
-        Keeps them, mapped; in memory by default.
+    Pairs that are not edges are ignored. The result is mapped to `file`, or in memory if it is None.
     """
     latest = np.inf if dtype.kind == "f" else np.iinfo(dtype).max
     shape = (topology.num_edges,)
@@ -225,21 +189,10 @@ def order_edge_times(
 
 
 def convert_times(values: NDArray[Any], num_edges: int, location: str, remedy: str) -> NDArray[Any]:
-    """Return [e] int64 or float64 times of edges, as PyG and DGL graphs have them.
+    """Convert edge times [e] or [e, 1] of PyG and DGL graphs to int64 or float64 [e].
 
-    Parameters
-    ----------
-    values
-        [e] or [e, 1] numbers.
-    num_edges
-        How many edges there are.
-    location, remedy
-        What messages call them, and how to leave them out.
-
-    Raises
-    ------
-    DataError
-        If they are not a number for each edge.
+    Raises DataError with `location` and `remedy` (how to leave the times out) unless there is one number per
+    edge.
     """
     flat = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if flat.shape != (num_edges,) or values.dtype.kind not in "iuf":

@@ -1,4 +1,4 @@
-"""Link split in a .npz file."""
+"""Reading and writing of a link split in a .npz file."""
 
 from __future__ import annotations
 
@@ -16,19 +16,13 @@ from hyrt.graph.links.negative_sampling import check_negatives, sample_negatives
 from hyrt.graph.topology import Topology
 from hyrt.runtime.files import ARCHIVE_ERRORS, write_atomically
 
-# What zipfile and numpy raise of files that are damaged, or no archive of arrays.
+# Exceptions of zipfile and numpy for files that are damaged or not archives of arrays.
 _UNREADABLE = (*ARCHIVE_ERRORS, OSError, MemoryError, LookupError)
 _KEYS = ("train", "train_neg", "val", "val_neg", "test", "test_neg")
 
 
 def write_links(path: Path, split: LinkSplit) -> None:
-    """Write a split as `read_links` reads it; the file appears whole or not at all.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written.
-    """
+    """Write a split for `read_links`, atomically. Raises OSError if the file cannot be written."""
     buffer = io.BytesIO()
     arrays: dict[str, Any] = {**split.arrays, "without_messages": np.array(split.without_messages)}
     np.savez(buffer, **arrays)
@@ -38,28 +32,15 @@ def write_links(path: Path, split: LinkSplit) -> None:
 def read_links(
     path: Path, topology: Topology, seed: int, ends: LinkEndpoints, positions: NDArray[Any] | None = None
 ) -> LinkSplit:
-    """Read a split of links.
+    """Read a link split from a .npz file of [n, 2] integers, sources and destinations.
 
-    Parameters
-    ----------
-    path
-        A .npz file of [n, 2] integers, sources and destinations: `train`, `val` and `test`, and pairs that
-        are no links, `train_neg`, `val_neg` and `test_neg`. Without `train`, all other edges train. Without
-        `val_neg` or `test_neg`, as many pairs as there are links are drawn. With `without_messages`, true,
-        the links that train carry no messages.
-    topology
-        All edges of the graph, or of the relation whose links these are.
-    seed
-        The seed of pairs that are drawn.
-    ends
-        The vertices that links are between.
-    positions
-        [V] where the vertex of each number is now, where the graph was put in another order.
+    The keys are `train`, `val` and `test`, and the negative pairs `train_neg`, `val_neg` and `test_neg`.
+    Without `train`, all other edges are trained on. Without `val_neg` or `test_neg`, as many negative pairs
+    as links are sampled with `seed`. If `without_messages` is true, training links carry no messages.
 
-    Raises
-    ------
-    DataError
-        Naming the file, the key and the first bad position.
+    `topology` has all edges of the graph or of the predicted relation. If vertices were reordered,
+    `positions` [V] maps their original to current ids. Raises DataError with the file, the key and the first
+    bad position.
     """
     arrays = _read(path)
     for key, pairs in arrays.items():
@@ -122,12 +103,9 @@ def check_pairs(
     ends: LinkEndpoints,
     positions: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """Check vertex pairs of a file, and convert them to current vertex indices.
+    """Check vertex pairs of a file, and map them to current vertex ids.
 
-    Raises
-    ------
-    DataError
-        Naming `location` and the first bad position.
+    Raises DataError with `location` and the first bad position.
     """
     if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
         raise DataError(f"{location}: {pairs.dtype.name} {list(pairs.shape)}: give integers [n, 2]")
@@ -153,7 +131,7 @@ def check_pairs(
 def _read(path: Path) -> dict[str, NDArray[Any]]:
     expected = f"{path}: give a .npz file of links with some of {', '.join(_KEYS)}"
     try:
-        # Opened here: of a damaged archive, numpy leaves it open.
+        # numpy leaves a damaged archive open, so open and close the file here.
         with path.open("rb") as opened:
             file = np.load(opened, allow_pickle=False)
             if isinstance(file, np.ndarray):

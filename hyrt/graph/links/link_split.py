@@ -28,18 +28,18 @@ class LinkEndpoints:
     destinations: tuple[int, int]
     """Destination range."""
     names: tuple[str, str] | None = None
-    """Vertex types of sources and destinations, in a heterogeneous graph."""
+    """Source and destination vertex types, in a heterogeneous graph."""
 
     __repr__ = short_repr
 
     @staticmethod
     def all_vertices(num_vertices: int) -> LinkEndpoints:
-        """Allow every vertex for both endpoints."""
+        """Return the endpoints of links between all vertices."""
         return LinkEndpoints((0, num_vertices), (0, num_vertices))
 
     @staticmethod
     def from_relation(types: GraphTypes, relation: Relation) -> LinkEndpoints:
-        """Use the vertex types of a relation."""
+        """Return the endpoints of a relation's links."""
         return LinkEndpoints(
             types.interval(relation.source),
             types.interval(relation.destination),
@@ -54,25 +54,15 @@ class LinkEndpoints:
         return (high - low) * (last - first) - both
 
     def all_pairs(self) -> NDArray[np.int64]:
-        """Return [n, 2] all pairs, a vertex with itself included."""
+        """Return all pairs [n, 2], including pairs of a vertex with itself."""
         sources, destinations = np.arange(*self.sources), np.arange(*self.destinations)
         grid = np.meshgrid(sources, destinations, indexing="ij")
         return np.stack([each.ravel() for each in grid], axis=1)
 
     def sample(self, bits: NDArray[np.uint64], ends: NDArray[Any]) -> NDArray[np.int64]:
-        """Map 64 uniform bits per endpoint to uniformly distributed vertices.
+        """Map 64 uniform bits per endpoint, [...] uint64, to uniformly distributed vertices, [...] int64.
 
-        Parameters
-        ----------
-        bits
-            [...] uint64.
-        ends
-            [...] integers, 0 for a source and 1 for a destination; of a shape that `bits` can be put
-            into.
-
-        Returns
-        -------
-        [...] int64.
+        `ends`, 0 for a source and 1 for a destination, is broadcast to the shape of `bits`.
         """
         found = np.empty(bits.shape, np.int64)
         ends = np.broadcast_to(ends, bits.shape)
@@ -82,7 +72,7 @@ class LinkEndpoints:
         return found
 
     def find_invalid(self, pairs: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return [n, 2] which endpoints of [n, 2] pairs are outside the allowed ranges."""
+        """Return [n, 2] whether each endpoint of [n, 2] pairs is outside its range."""
         low, high = np.array([self.sources, self.destinations]).T
         found: NDArray[np.bool_] = (pairs < low) | (pairs >= high)
         return found
@@ -90,49 +80,37 @@ class LinkEndpoints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkRelation:
-    """Relation of a heterogeneous graph whose edges are predicted."""
+    """Relation of a heterogeneous graph that is predicted."""
 
     number: int
-    """The relation."""
+    """Relation index."""
     same_direction: tuple[int, ...]
-    """The relations from the type of a link's source to that of its destination, with `number`."""
+    """All relations with the same source and destination types, including `number`."""
     reverse_direction: tuple[int, ...]
-    """The relations that lead back; within one type, these are the same ones."""
+    """All relations with source and destination types swapped; equal to `same_direction` within one type."""
     edges: Topology
-    """The edges of the relation alone, between the vertices of all types."""
+    """Edges of this relation, over the vertices of all types."""
     positions: NDArray[np.int64]
-    """[e] where these are among the edges of the graph."""
+    """[e] positions of these edges in the graph."""
     ends: LinkEndpoints
-    """The vertices that links are between."""
+    """Vertex ranges of the links."""
 
     __repr__ = short_repr
 
     def edges_between(self, pairs: NDArray[Any]) -> list[tuple[NDArray[Any], int]]:
-        """Return [n, 2] pairs with each relation that may join them, reversed if the relation leads back.
+        """Return pairs [n, 2] with each relation that may connect them, reversed for the reverse direction.
 
-        A relation that only repeats the links, or leads back, would give held-out ones away under any name,
-        also if it lacks some of the edges or has more. So no relation is left out.
+        A relation that duplicates or reverses the links, even partly, would reveal held-out links, so all
+        relations between the two types are included.
         """
         found = [(pairs, relation) for relation in self.same_direction]
         return found + [(pairs[:, ::-1], relation) for relation in self.reverse_direction]
 
 
 def select_link_relation(graph: str, types: GraphTypes, topology: Topology, name: str | None) -> LinkRelation:
-    """Select the relation to predict.
+    """Return the relation called `name`, or the only one if it is None, for link prediction.
 
-    Parameters
-    ----------
-    graph
-        Its name, for messages.
-    types, topology
-        Its types, and the edges of all relations.
-    name
-        What the relation is called, whose edges are links; None where there is only one.
-
-    Raises
-    ------
-    ConfigError
-        If no relation, or more than one, is called so.
+    Raises ConfigError if not exactly one relation matches.
     """
     meant = [number for number, each in enumerate(types.relations) if name is None or each.matches_name(name)]
     if len(meant) != 1:
@@ -168,12 +146,12 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Held-out links and the negative pairs that they are compared with."""
+    """Held-out links, and the negative pairs to compare them with."""
 
     links: NDArray[Any]
     """[m, 2] sources and destinations."""
     negatives: NDArray[Any]
-    """[n, 2] negative pairs."""
+    """[n, 2] sources and destinations."""
 
     __repr__ = short_repr
 
@@ -183,13 +161,13 @@ class LinkSplit:
     """Training, validation and test links of a graph."""
 
     train: NDArray[Any]
-    """[M, 2] sources and destinations of the links that are trained on."""
+    """[M, 2] sources and destinations of the training links."""
     held_out: Mapping[str, HeldOut]
-    """Links of `val` and `test`, if there are any."""
+    """Links of `val` and `test`, if any."""
     train_negatives: NDArray[Any] | None = None
     """[n, 2] negative pairs for training; None to sample them."""
     without_messages: bool = False
-    """Whether links that are trained on carry no messages."""
+    """Whether training links carry no messages."""
     notes: tuple[str, ...] = ()
     """Notes for the user about how the split was made."""
 
@@ -207,7 +185,7 @@ class LinkSplit:
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """All pairs, by the keys of a file of links."""
+        """All pairs, by the keys of a link file."""
         arrays = {"train": self.train}
         if self.train_negatives is not None:
             arrays["train_neg"] = self.train_negatives
@@ -222,50 +200,50 @@ class LinkGraph:
 
     split: LinkSplit
     width: int
-    """Columns of a vertex's embedding."""
+    """Number of embedding columns per vertex."""
     known_edges: Topology
-    """All edges and all links of a split file, held-out ones too: no negative pair and no candidate is one of
-    them. In a typed graph, those of the relation that is predicted."""
+    """All edges (in a heterogeneous graph, of the predicted relation) and all links of a split file,
+    including held-out links. They are never sampled as negative pairs or candidates."""
     train_edges: Topology
-    """Edges and links that may be used in training: all except held-out ones."""
+    """Edges and links for training: all except held-out ones."""
     ends: LinkEndpoints
-    """The vertices that links are between."""
+    """Vertex ranges of the links."""
     relation: LinkRelation | None = None
-    """The relation of a typed graph that is predicted."""
+    """Predicted relation of a heterogeneous graph."""
     notes: tuple[str, ...] = ()
-    """What the user should know of the split, in lines."""
+    """Notes for the user about the split."""
 
     __repr__ = short_repr
 
     def edges_between(self, pairs: NDArray[Any]) -> list[tuple[NDArray[Any], int | None]]:
-        """Return [n, 2] pairs as edges may join them: under any relation, in either direction."""
+        """Return pairs [n, 2] with each relation that may connect them, in both directions."""
         if self.relation is None:
             return [(pairs, None), (pairs[:, ::-1], None)]
         return [*self.relation.edges_between(pairs)]
 
     def visible_edges(self, topology: Topology, *links: NDArray[Any]) -> NDArray[np.bool_]:
-        """Mark the edges, [E], that give links [n, 2] away: those that join their ends."""
+        """Mark the edges [E] that reveal links [n, 2] because they connect the same vertices."""
         return mark_edges(topology, [each for pairs in links for each in self.edges_between(pairs)])
 
     @property
     def held_out(self) -> list[NDArray[Any]]:
-        """The links of validation and test, [n, 2] each."""
+        """Validation and test links, [n, 2] each."""
         return [part.links for part in self.split.held_out.values()]
 
 
 def message_topology(topology: Topology, links: LinkGraph) -> Topology:
-    """Return the edges that carry messages: none joins the ends of a held-out link, or of a silent one."""
+    """Return the edges that carry messages: all except edges between the endpoints of held-out links and,
+    if the split is `without_messages`, of training links.
+    """
     silent = [links.split.train] if links.split.without_messages else []
     return select_edges(topology, ~links.visible_edges(topology, *links.held_out, *silent))
 
 
 def check_held_out(name: str, topology: Topology, links: LinkGraph) -> None:
-    """Check that no held-out link is visible in what is trained, under any relation in either direction.
+    """Raise DataError if a held-out link is trained on, or an edge that carries messages connects its
+    endpoints.
 
-    Raises
-    ------
-    DataError
-        If an edge that carries messages joins the ends of a held-out link, or such a link is trained on.
+    Any relation in either direction counts.
     """
     visible = int(np.count_nonzero(links.visible_edges(topology, *links.held_out)))
     trained = _mark_held_out(topology, links.split.train, links.held_out)
@@ -284,7 +262,9 @@ def check_held_out(name: str, topology: Topology, links: LinkGraph) -> None:
 def drop_held_out(
     topology: Topology, train: NDArray[Any], held_out: Mapping[str, HeldOut]
 ) -> tuple[NDArray[Any], int]:
-    """Return the links to train on that no held-out link equals, nor reverses, and how many were left out."""
+    """Return the training links that neither equal nor reverse a held-out link, and the number of dropped
+    links.
+    """
     is_held_out = _mark_held_out(topology, train, [part.links for part in held_out.values()])
     return (train[~is_held_out], int(is_held_out.sum())) if is_held_out.any() else (train, 0)
 

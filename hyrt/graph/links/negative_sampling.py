@@ -1,4 +1,4 @@
-"""Negative pairs and ranking candidates for the evaluation of link prediction."""
+"""Negative pairs and ranking candidates for link prediction."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hyrt.graph.topology import Topology
 from hyrt.runtime.rng import LINKS, random_bits_array, stream_key, vertex_streams
 
 _NEGATIVES, _LISTED = 3, 4
-# If at least this share of all pairs are wanted or excluded, they are listed instead of drawn.
+# If at least this share of all pairs is requested or excluded, list all pairs instead of sampling.
 _LISTED_SHARE = 0.5
-# The test pairs come first, so that another number of validation links leaves them as they are.
+# Test pairs come first, so that they do not depend on the number of validation links.
 _ORDER = ("test", "val")
 
 
@@ -30,34 +30,13 @@ def sample_negatives(
     ends: LinkEndpoints,
     excluded: Pairs | None = None,
 ) -> tuple[dict[str, Pairs], list[str]]:
-    """Draw pairs of different vertices that are not known links, uniformly and without repetition.
+    """Sample distinct, uniformly distributed pairs of different vertices that are not known links.
 
-    No pair occurs in two parts. In an undirected graph, no pair is the reverse of another one either.
+    `counts` has the number of pairs for `val` and `test`. No pair is in two parts, in `excluded` [n, 2] or,
+    in an undirected graph, the reverse of another pair. `known` has all training, validation and test edges.
 
-    Parameters
-    ----------
-    name
-        The name of the graph, for messages.
-    known
-        The edges that no pair may be: those of training, validation and test.
-    seed
-        The seed of the draws.
-    counts
-        Number of pairs to sample for `val` and `test`.
-    ends
-        The vertices that links are between.
-    excluded
-        [n, 2] further pairs that may not be drawn.
-
-    Returns
-    -------
-    [n, 2] pairs of each part, fewer than requested if there are not enough, and in this case a line with the
-    numbers.
-
-    Raises
-    ------
-    DataError
-        If there is no pair for some part.
+    Returns the pairs [n, 2] of each part, and a line for each part that has fewer pairs than requested,
+    because the graph has no more. Raises DataError if a part would be empty.
     """
     counts = {part: counts[part] for part in _ORDER if counts.get(part)}
     total = sum(counts.values())
@@ -81,7 +60,7 @@ def sample_negatives(
     lines: list[str] = []
     left, needed = len(found), total
     for part, number in counts.items():
-        # Each part gets its share of what there is, and at least one pair.
+        # Distribute the available pairs in proportion, at least one per part.
         share = min(max(1, round(left * number / needed)), left - (len(counts) - len(parts) - 1))
         share = min(number, share)
         start = len(found) - left
@@ -133,12 +112,9 @@ def _listed(
 def check_negatives(
     location: str, known: Topology, negatives: Mapping[str, NDArray[Any]], *, undirected: bool
 ) -> list[str]:
-    """Return a line for pairs of a file that occur more than once, in one part or in both.
+    """Return a note if pairs of a file occur more than once, in one or both parts.
 
-    Raises
-    ------
-    DataError
-        If a pair is a known link.
+    Raises DataError if a pair is a known link.
     """
     for part, pairs in negatives.items():
         if (links := np.flatnonzero(mark_edge_pairs(known, pairs))).size:
@@ -161,27 +137,11 @@ _KEYS = {"val": 5, "test": 6}
 def sample_candidates(
     known: Topology, links: NDArray[Any], seed: int, part: str, num: int, ends: LinkEndpoints
 ) -> NDArray[np.int64]:
-    """Sample distinct candidates for each endpoint of each link, none of which forms a known edge.
+    """Sample at most `num` distinct candidates for each endpoint of links [m, 2], without known edges.
 
-    Parameters
-    ----------
-    known
-        All edges.
-    links
-        [m, 2] sources and destinations.
-    seed
-        The seed of the draws, which depend on it, the part and the number of the link alone.
-    part
-        `val` or `test`.
-    num
-        How many for each end. If no more than these are possible, they are all that are possible.
-    ends
-        The vertices that may be drawn.
-
-    Returns
-    -------
-    [m, 2, K] int64 in place of the sources and of the destinations, with K at most `num` and at most the
-    number of vertices; -1 fills up.
+    Returns replacements for sources and destinations, [m, 2, K] int64, padded with -1; K is at most `num` and
+    the number of vertices. If at most `num` candidates exist, all are returned. They depend only on the seed,
+    `part` (`val` or `test`) and the index of the link.
     """
     intervals = (ends.sources, ends.destinations)
     max_candidates = max(high - low for low, high in intervals)

@@ -1,4 +1,4 @@
-"""Link split that is drawn at random or by time."""
+"""Link split at random or by time."""
 
 from __future__ import annotations
 
@@ -31,32 +31,15 @@ def random_link_split(
 ) -> LinkSplit:
     """Split the links into training, validation and test links.
 
-    At random, a link and its reverse go to the same part: the draw depends on the seed and the two vertices
-    alone. By time, the latest links are the test links, and the latest of the others the validation links; a
-    link is as old as its first edge, in either direction if the graph is undirected. No link to train on is
-    the reverse of a held-out one.
+    `val` and `test` are the shares of held-out links. At random, a link and its reverse are in the same part,
+    which depends only on the seed and the two vertices. By time (if `times` [E] is given), the latest links
+    are the test links, and the latest remaining links the validation links; a link's time is that of its
+    earliest edge, in either direction if the graph is undirected. Training links that reverse a held-out link
+    are dropped.
 
-    Parameters
-    ----------
-    name
-        The name of the graph, for messages.
-    topology
-        All edges.
-    seed
-        The seed of all draws.
-    val, test
-        The parts of the links that are held out.
-    ends
-        The vertices that links are between.
-    supervision
-        The part of the other links that are trained on and carry no messages; 0 for all, which carry them.
-    times
-        [E] the time of each edge, in the order of the edges; None for a random split.
-
-    Raises
-    ------
-    DataError
-        If nothing is left to train on, or a part that should have links has none.
+    `supervision` is the share of the other links that are trained on and carry no messages; if it is 0, all
+    are trained on and carry messages. Raises DataError if there are no training links, or a requested part is
+    empty.
     """
     links, _ = list_links(topology)
     first_times = None if times is None else _first_times(topology, links, times)
@@ -97,7 +80,7 @@ def random_link_split(
 
 
 def _note_ties(times: NDArray[Any], in_val: NDArray[np.bool_], in_test: NDArray[np.bool_]) -> Iterator[str]:
-    """Yield how many links have the same time as held-out ones, if a split by time cuts through them."""
+    """Yield a note for each part if a link outside the part has the same time as the earliest link in it."""
     for part, later, earlier in (("test", in_test, ~in_test), ("validation", in_val, ~(in_test | in_val))):
         ties = int((times[earlier] == times[later].min()).sum()) if later.any() else 0
         if ties:
@@ -108,7 +91,7 @@ def _note_ties(times: NDArray[Any], in_val: NDArray[np.bool_], in_test: NDArray[
 
 
 def _first_times(topology: Topology, links: NDArray[Any], times: NDArray[Any]) -> NDArray[Any]:
-    """Return [n] the earliest time of each link's edges, with the reverse ones of an undirected graph."""
+    """Return the earliest time [n] of each link's edges, including reverse edges in an undirected graph."""
     found = None
     for pairs in (links, links[:, ::-1]) if topology.is_symmetric else (links,):
         firsts, counts = find_edges_of_pairs(topology, pairs)
@@ -121,20 +104,20 @@ def _first_times(topology: Topology, links: NDArray[Any], times: NDArray[Any]) -
 
 
 def _draws(num_vertices: int, links: NDArray[Any], seed: int, purpose: int) -> NDArray[np.uint64]:
-    """Return [n] uniform random bits of links, equal for a link and its reverse."""
+    """Return uniform random bits [n] of links, equal for a link and its reverse."""
     low, high = links.min(axis=1).astype(np.uint64), links.max(axis=1).astype(np.uint64)
     return vertex_streams(stream_key(seed, LINKS, 0, purpose), low * np.uint64(num_vertices) + high)
 
 
 def _ranks(times: NDArray[Any]) -> NDArray[np.int64]:
-    """Return [n] time ranks, 0 for the earliest; ties are in edge order."""
+    """Return time ranks [n], 0 for the earliest; ties are in edge order."""
     ranks = np.empty(len(times), np.int64)
     ranks[np.argsort(times, kind="stable")] = np.arange(len(times))
     return ranks
 
 
 def _mark_smallest(order: NDArray[Any], num: int) -> NDArray[np.bool_]:
-    """Mark [n] the `num` smallest values, including all ties with the largest of them."""
+    """Mark the `num` smallest values of [n], including all ties with the largest of them."""
     if not num:
         return np.zeros(len(order), np.bool_)
     limit = np.partition(order, num - 1)[num - 1]
