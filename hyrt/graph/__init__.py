@@ -1,4 +1,4 @@
-"""The graph store: formats, checks, generators. Names load on first use, so that importing this is cheap."""
+"""Graph storage: formats, checks and generators. Names are imported on first use, so this import is cheap."""
 
 from __future__ import annotations
 

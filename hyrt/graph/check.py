@@ -1,6 +1,5 @@
-"""Checks of dataset arrays, chunk by chunk, and conversion of other libraries' labels.
-
-Errors name the key and the position of the first violation.
+"""Checks of dataset arrays in chunks, and conversion of other libraries' labels. Errors name the key and the
+position of the first violation.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ _INDPTR = "make it by numpy.concatenate([[0], numpy.cumsum(lengths)]), of the le
 
 
 def reject(source: str, key: str, problem: str) -> DataError:
-    """Build the error for one key of a dataset; a problem that starts with "has" or "is" follows the key
-    directly.
+    """Return the error for one key of a dataset. A problem that starts with "has" or "is" follows the key
+    without a colon.
     """
     colon = "" if problem.startswith(("has ", "is ")) else ":"
     return DataError(f"{source}: key '{key}'{colon} {problem}")
 
 
 def find_first_violation(bad: Callable[[int, int], BoolArray], count: int) -> int | None:
-    """Return the first position at which `bad(start, stop)` is true."""
+    """Return the first position at which `bad(start, stop)` is true, or None."""
     for start in range(0, count, CHUNK):
         hits = bad(start, min(start + CHUNK, count))
         if hits.any():
@@ -82,7 +81,7 @@ def check_columns(
 ) -> None:
     """Check that CSR entries are in 0..bound-1 and, if `ordered`, strictly increasing within a row.
 
-    `dataset` is the path in the suggested convert command (default: the source).
+    `dataset` is the path in the suggested convert command; it defaults to `source`.
     """
 
     def outside(a: int, b: int) -> BoolArray:
@@ -161,7 +160,7 @@ def check_edge_features(source: str, key: str, rows: Array, num_edges: int) -> N
 
 
 def check_edge_times(source: str, key: str, times: Array, num_edges: int) -> None:
-    """Check that there is one time per edge; nan is an unknown time."""
+    """Check that there is one time per edge; NaN is an unknown time."""
     if len(times) != num_edges:
         raise reject(source, key, f"has {len(times):,} entries for {num_edges:,} edges: give one for each")
 
@@ -246,7 +245,7 @@ def check_finite(source: str, key: str, blocks: Iterable[Array]) -> None:
 
 
 def iter_finite_blocks(source: str, key: str, blocks: Iterable[Array]) -> Iterator[Array]:
-    """Yield the same blocks of consecutive rows after checking that each is finite."""
+    """Yield blocks of consecutive rows unchanged after checking that each is finite."""
     row = 0
     for block in blocks:
         finite = np.isfinite(block)
@@ -278,7 +277,9 @@ MAX_CLASSES = 1 << 20
 
 
 def check_labels(source: str, labels: Array) -> None:
-    """Check that labels are classes from 0 or -1; flags 0, 1 or -1; or numbers or nan."""
+    """Check that labels are classes or flags of 0 and 1, with -1 if unknown, or numbers, with NaN if
+    unknown.
+    """
     kind = get_label_kind(labels)
     if labels.ndim == 2 and labels.shape[1] == 0:
         raise reject(source, "labels", f"shape {list(labels.shape)} has no label: give at least one column")
@@ -331,13 +332,8 @@ def _check_classes(source: str, labels: Array) -> None:
 
 
 def check_all_classes(source: str, labels: Array) -> None:
-    """Check that every class up to the highest has a vertex, as training requires; other labels are not
-    checked.
-
-    Raises
-    ------
-    DataError
-        Naming the first class without a vertex.
+    """Raise DataError if a class below the highest one has no vertex, because training requires all classes.
+    Other kinds of labels are not checked.
     """
     if get_label_kind(labels) != "classes" or not len(labels):
         return
@@ -362,15 +358,10 @@ def check_all_classes(source: str, labels: Array) -> None:
 
 
 def convert_targets(values: Array, source: str, key: str) -> Array:
-    """Convert labels of another library, of any dtype, to the dtype that hyrt uses for their kind.
+    """Convert another library's labels to hyrt's dtype for their kind.
 
     [V] integers are classes; [V, K] of 0, 1 and nan (or -1) are labels of 0 and 1; other floats are numbers,
-    even if they are whole, as in files.
-
-    Raises
-    ------
-    DataError
-        If there are integers [V, K] other than these.
+    even if they are whole. Raises DataError for other integers [V, K].
     """
     is_float = values.dtype.kind == "f"
     known = values[~np.isnan(values)] if is_float else values
@@ -388,12 +379,8 @@ def convert_targets(values: Array, source: str, key: str) -> Array:
 
 
 def convert_classes(values: Array, source: str, key: str) -> Array:
-    """Convert classes to the smallest sufficient dtype of int16, int32 and int64; NaN becomes -1.
-
-    Raises
-    ------
-    DataError
-        If a value is not a whole number.
+    """Convert classes to the smallest sufficient dtype of int16, int32 and int64; NaN becomes -1. Raises
+    DataError if a value is not a whole number.
     """
     if values.dtype.kind == "f":
         missing = np.isnan(values)

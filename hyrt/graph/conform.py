@@ -28,16 +28,15 @@ from hyrt.runtime.workers import Workers
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScaledRows:
-    """Row source that selects and scales columns of another row source on read, without copying it."""
+    """Row source that selects and scales the columns of another row source on read, without copying it."""
 
     source: RowSource
-    """Rows as stored."""
     columns: NDArray[np.int64] | None
     """[F] columns to select, in order; None selects all columns."""
     steps: Sequence[Scaling]
     """Scalings in the order of application."""
     dtype: np.dtype[Any]
-    """Dtype of the rows in memory; each scaling rounds to this dtype."""
+    """Dtype to which each scaling rounds."""
 
     __repr__ = short_repr
 
@@ -73,7 +72,7 @@ _SHOWN = 5
 
 
 def _ignore(line: str) -> None:
-    """Ignore a report line (default callback)."""
+    """No-op report callback."""
 
 
 def conform(
@@ -81,25 +80,12 @@ def conform(
 ) -> Graph:
     """Convert a graph into the form that a run was trained on.
 
-    Feature columns and edge columns are put into the run's order by name, features are scaled with the run's
-    fitted numbers, and classes and edge types are numbered as in the run. The run's training graph is
-    converted into exactly the form that it had in training.
+    Feature and edge columns are put into the run's order by name, features are scaled with the run's fitted
+    statistics, and classes and edge types are numbered as in the run. Converting the training graph itself
+    restores exactly its form in training.
 
-    Parameters
-    ----------
-    graph
-        The graph, with features as stored in its dataset; it may have no labels, or other classes.
-    schema
-        Schema of the run.
-    report
-        Receives one line for each item that is left out.
-    uses_labels
-        Whether the labels will be used; if true, labels that are left out are reported.
-
-    Raises
-    ------
-    DataError
-        If the graph lacks data that the model reads; names the differences.
+    `report` receives one line for each item that is left out; if `uses_labels`, this includes labels. Raises
+    DataError with the differences if the graph lacks data that the model reads.
     """
     graph = _with_types(graph, schema, report)
     topology = _conformed_edges(graph, schema, report)
@@ -123,21 +109,17 @@ def conform(
         made = to_graph(changed[""])
     else:
         made = to_graph(replace(data, tables={**data.tables, **changed}))
-    # Keep the values that topology and vertices have cached.
+    # Keep the cached properties of topology and vertices.
     features = made.vertices.features
     return replace(graph.with_features(features), scalings=made.scalings)
 
 
 def find_embedding_rows(graph: Graph, schema: RunSchema) -> dict[int, NDArray[np.int64]]:
-    """Return, by the index of each type without features, the learned row index of each vertex of a graph.
+    """Return the learned row index of each vertex, as an array per index of a type without features.
 
     Vertices are matched by id, or by number if they have no ids. If neither the run nor the graph has ids,
-    the vertices are assumed to be the training vertices in the same order.
-
-    Raises
-    ------
-    DataError
-        If a vertex did not exist in training, so that no row was learned for it.
+    the vertices are assumed to be the training vertices in the same order. Raises DataError for a vertex that
+    was not in the training graph.
     """
     found: dict[int, NDArray[np.int64]] = {}
     if graph.types is None:
@@ -172,7 +154,7 @@ def find_embedding_rows(graph: Graph, schema: RunSchema) -> dict[int, NDArray[np
 
 
 def _with_types(graph: Graph, schema: RunSchema, say: ReportLine) -> Graph:
-    """Return the graph with types and relations in the run's order; a missing relation gets no edges."""
+    """Put types and relations into the run's order; a missing relation gets no edges."""
     types = graph.types
     if (types is not None) != schema.is_hetero:
         has, had = ("types", "one type") if types is not None else ("one type", "types")
@@ -208,7 +190,7 @@ def _with_types(graph: Graph, schema: RunSchema, say: ReportLine) -> Graph:
 
 
 def _in_type_order(graph: Graph, types: GraphTypes, type_order: list[str], known: list[Relation]) -> Graph:
-    """Return the graph with types and relations reordered; vertices keep their original numbers."""
+    """Reorder types and relations; vertices keep their original numbers."""
     if graph.topology.edge_features is not None or graph.topology.edge_times is not None:
         raise DataError(
             f"{graph.name}: its edges have features or times, and its types or relations are not in the "
@@ -242,7 +224,7 @@ def _in_type_order(graph: Graph, types: GraphTypes, type_order: list[str], known
 
 
 def _conformed_edges(graph: Graph, schema: RunSchema, say: ReportLine) -> Topology:
-    """Return the edges with only the weights, types and features that the run was trained on."""
+    """Keep only the edge weights, types and features that the run was trained on."""
     topology, name = graph.topology, graph.name
     weights, features, types = topology.edge_weights, topology.edge_features, topology.edge_types
     if schema.has_edge_weights and weights is None:
@@ -306,7 +288,7 @@ def _conformed_edge_types(graph: Graph, schema: RunSchema, say: ReportLine) -> A
 def _conformed_rows(
     data: Dataset, table: TableSchema, names: Sequence[str] | None, where: str, say: ReportLine
 ) -> Dataset:
-    """Return the feature rows of one type, with the run's columns and the run's scaling."""
+    """Return one type's features with the run's columns and scaling."""
     assert table.width is not None
     width = data.rows.shape[1] if data.rows is not None else int(data.arrays["feat_shape"][1])
     order = _column_order(table.columns, names, table.width, width, where, say)
@@ -373,7 +355,7 @@ def _column_order(
 
 
 def _with_columns(data: Dataset, order: NDArray[np.int64], where: str) -> Dataset:
-    """Return the features of one table with some of the columns, in another order."""
+    """Select and reorder the feature columns of one table."""
     scaling = tuple(step.take(order) for step in data.scaling)
     rows = data.rows
     if rows is not None:
@@ -399,8 +381,8 @@ def _with_columns(data: Dataset, order: NDArray[np.int64], where: str) -> Datase
 
 
 def _relabelled(graph: Graph, schema: RunSchema, say: ReportLine) -> Graph:
-    """Return the graph with labels converted to the run's numbering; values that the run cannot predict get
-    no label.
+    """Convert labels to the run's numbering; vertices with values that the run cannot predict become
+    unlabelled.
     """
     if schema.predicts_links:
         return graph
@@ -441,7 +423,9 @@ def _no_labels(count: int, schema: RunSchema) -> Array:
 
 
 def _renumbered(graph: Graph, schema: RunSchema, say: ReportLine) -> Array:
-    """Return the class labels with the run's numbers, matched by class name, or by number without names."""
+    """Return the class labels with the run's numbers, matched by class name, or by number if there are no
+    names.
+    """
     labels, names = graph.labels, graph.names.classes
     highest = int(labels.max())
     known = tuple(schema.class_name(number) for number in range(schema.outputs))
@@ -449,7 +433,7 @@ def _renumbered(graph: Graph, schema: RunSchema, say: ReportLine) -> Array:
     if names is None and schema.classes is not None:
         used = [class_names[number] for number in np.unique(labels[labels >= 0]).tolist()]
         if not set(used) <= set(known):
-            # The class names are not numbers.
+            # The run's class names are not numbers, so match by number.
             known = tuple(map(str, range(schema.outputs)))
         read_as = [f"{number} as {schema.classes[at]}" for at, number in enumerate(known)]
         say(f"{graph.name}: its classes have no names: {_some(read_as)}")
@@ -486,7 +470,7 @@ def _with_label_columns(graph: Graph, schema: RunSchema, say: ReportLine) -> Arr
 
 
 def _differences(known: Sequence[str], names: Sequence[str]) -> str:
-    """Describe which of the known names are missing, and which names are additional."""
+    """List missing and additional names."""
     missing = [name for name in known if name not in names]
     more = [name for name in names if name not in known]
     parts = [f"missing: {_some(missing)}"] * bool(missing) + [f"new: {_some(more)}"] * bool(more)

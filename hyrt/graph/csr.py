@@ -30,21 +30,13 @@ EdgeStream = Callable[[], Iterator[tuple[Array, Array]]]
 """Edges in consecutive pieces (sources [n], targets [n]); each call restarts from the first edge."""
 
 RANGE_ENTRIES = 210_000_000
-"""Number of entries that are built at once if they are written to a file: 840 MB."""
+"""Number of entries that are built at once if they are written to a file (840 MB)."""
 _RANGE = 1 << 24
 
 
 class ArrayBuilder:
-    """Array that grows by rows, in memory or in a .npy file that is mapped once it is complete.
-
-    Parameters
-    ----------
-    dtype
-        dtype of the values.
-    file
-        Output file; the array is in memory by default.
-    row
-        Shape of a row; a single number by default.
+    """Array that grows by rows of shape `row`, in memory, or in a .npy file that is mapped once it is
+    complete.
     """
 
     def __init__(
@@ -58,7 +50,7 @@ class ArrayBuilder:
 
     @property
     def range_entries(self) -> int:
-        """Number of entries to build at once for this array."""
+        """Number of entries to build at once."""
         return 1 << 62 if self._file is None else RANGE_ENTRIES
 
     def append(self, part: Array) -> None:
@@ -68,7 +60,7 @@ class ArrayBuilder:
             self._writer.append(part)
 
     def close(self) -> None:
-        """Close the file, whether it is complete or not; idempotent."""
+        """Close the file, complete or not; idempotent."""
         if self._writer is not None:
             self._writer.close()
 
@@ -85,9 +77,7 @@ class ArrayBuilder:
 def map_in_order(
     pool: ThreadPoolExecutor, function: Callable[[Item], Result], items: Iterable[Item], max_pending: int
 ) -> Iterator[Result]:
-    """Yield the results of `function` in the order of the items, with at most `max_pending` computed in
-    advance.
-    """
+    """Yield `function(item)` in the order of the items, computing at most `max_pending` results ahead."""
     pending: deque[Future[Result]] = deque()
     for item in items:
         pending.append(pool.submit(function, item))
@@ -108,36 +98,14 @@ def build_csr(
     range_entries: int = 1 << 62,
     threads: int | None = None,
 ) -> NDArray[np.int64]:
-    """Build CSR over incoming edges without duplicates.
+    """Build CSR over incoming edges without duplicates, and return indptr [V+1] int64.
 
-    Parameters
-    ----------
-    edges
-        Stream of edges source → target.
-    num_vertices
-        Number of vertices, V.
-    symmetric
-        Also store the reverse of every edge.
-    self_loops
-        Whether edges from a vertex to itself are stored.
-    emit
-        Called with the indices [n] int32 (int64 if V >= 2^31) of consecutive ranges of rows.
-    source
-        Name of the source, for messages.
-    range_entries
-        Maximum number of entries built at once (a single longer row is still built). Memory is 4 to 8 bytes
-        per entry, 24 bytes per vertex, and one piece of the stream.
-    threads
-        Number of threads that sort rows; all available CPUs by default. The result does not depend on it.
+    `emit` is called with the indices [n] int32 (int64 if V >= 2^31) of consecutive ranges of rows, each of at
+    most `range_entries` entries (a single longer row is still built). Memory is 4 to 8 bytes per entry of a
+    range, 24 bytes per vertex, and one piece of the stream. If `symmetric`, the reverse of every edge is also
+    stored. The result does not depend on `threads`, by default all available CPUs.
 
-    Returns
-    -------
-    indptr [V+1] int64.
-
-    Raises
-    ------
-    DataError
-        If an endpoint of an edge is outside 0..V-1.
+    Raises DataError if an endpoint is outside 0..V-1.
     """
     counts = np.zeros(num_vertices, np.int64)
     at = 0
@@ -178,7 +146,9 @@ def build_csr(
 
 
 def iter_ranges(upper: NDArray[np.int64], range_entries: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of at least one row with about `range_entries` entries, given the row pointers."""
+    """Yield (low, high) row ranges of about `range_entries` entries, at least one row each; `upper` is the
+    indptr.
+    """
     low, last = 0, len(upper) - 1
     while low < last:
         high = int(np.searchsorted(upper, upper[low] + range_entries, side="right")) - 1
@@ -199,23 +169,11 @@ def iter_row_ranges(
 def drop_edges(
     indptr: NDArray[np.int64], indices: Array, excess: int, key: int, emit: Callable[[Array], None]
 ) -> NDArray[np.int64]:
-    """Remove `excess` random undirected edges from a symmetric CSR: the edges with the lowest hashes under
-    `key`.
+    """Remove the `excess` undirected edges with the lowest hashes under `key` from a symmetric CSR without
+    self loops.
 
-    Parameters
-    ----------
-    indptr, indices
-        A symmetric CSR without self loops.
-    excess
-        Number of undirected edges to remove.
-    key
-        Key of the random hashes.
-    emit
-        Called with the remaining indices of consecutive ranges of rows.
-
-    Returns
-    -------
-    The remaining indptr [V+1].
+    Calls `emit` with the remaining indices of consecutive ranges of rows, and returns the remaining indptr
+    [V+1].
     """
     total = int(indptr[-1]) // 2
     bound = _rank_of(indptr, indices, excess, total, key)
@@ -231,7 +189,7 @@ def drop_edges(
 
 
 def _rank_of(indptr: NDArray[np.int64], indices: Array, excess: int, total: int, key: int) -> np.uint64:
-    """Return the edge hash below which there are exactly `excess` undirected edges."""
+    """Return the hash that is greater than those of exactly `excess` undirected edges."""
     if excess == 0:
         return np.uint64(0)
     share = excess / total

@@ -1,4 +1,4 @@
-"""Feature cache of a device: the index of cached vertices, and mini-batch rows that are partly cached."""
+"""Feature cache of a device: the index of cached vertices, and partly cached mini-batch rows."""
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
@@ -21,10 +21,10 @@ Rows = NDArray[np.float32] | QuantizedRows
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CachedRows:
-    """Feature rows of a mini-batch: cache slots, and the rows that must be transferred."""
+    """Feature rows of a mini-batch: cache slots, and the rows to transfer."""
 
     slots: NDArray[np.int32]
-    """[n] location of each row: its slot in the device's cache, or -1 - k for row k of `sent`."""
+    """[n] slot of each row in the device's cache, or -1 - k for row k of `missing_rows`."""
     missing_rows: Rows
     """[m, F] rows that are not cached, in the format of the cache."""
 
@@ -36,22 +36,7 @@ class CachedRows:
         return self.slots.nbytes + self.missing_rows.nbytes
 
     def check(self, count: int, num_cached: int, width: int) -> None:
-        """Check slots and shapes.
-
-        Parameters
-        ----------
-        count
-            Expected number of rows.
-        num_cached
-            Number of cached rows.
-        width
-            Number of columns.
-
-        Raises
-        ------
-        ValueError
-            If a slot is out of range, or the number of columns differs.
-        """
+        """Raise ValueError unless there are `count` slots in range, and rows of `width` columns."""
         values = (
             self.missing_rows.codes if isinstance(self.missing_rows, QuantizedRows) else self.missing_rows
         )
@@ -70,7 +55,7 @@ _NOWHERE = np.iinfo(np.int32).max
 
 
 def invert_ranking(vertices: NDArray[Any], num_vertices: int) -> NDArray[np.int32]:
-    """Return [V] int32 ranks of all vertices from a ranking [n]; missing vertices get the largest int32."""
+    """Return [V] int32 ranks of all vertices from a ranking [n]; unranked vertices get the largest int32."""
     ranks = np.full(num_vertices, _NOWHERE, np.int32)
     ranks[vertices] = np.arange(len(vertices), dtype=np.int32)
     return ranks
@@ -79,12 +64,8 @@ def invert_ranking(vertices: NDArray[Any], num_vertices: int) -> NDArray[np.int3
 class CacheIndex:
     """Index and hit counters of one device's feature cache.
 
-    Parameters
-    ----------
-    ranks
-        Result of `invert_ranking`, shared by all devices.
-    count
-        Number of cached rows: vertices of rank 0 to count - 1, in slots equal to their ranks.
+    `ranks` is the result of `invert_ranking` and is shared by all devices. The `count` cached rows are the
+    vertices of rank 0 to count - 1, in slots equal to their ranks.
     """
 
     def __init__(self, ranks: NDArray[np.int32], count: int) -> None:
@@ -94,21 +75,10 @@ class CacheIndex:
         self._hits = self._lookups = 0
 
     def find(self, ids: NDArray[Any], slots: NDArray[np.int32], missing: NDArray[Any]) -> int:
-        """Look up the rows of vertices.
+        """Look up vertices [n] and return the number of cache misses.
 
-        Parameters
-        ----------
-        ids
-            [n] the vertices.
-        slots
-            [n] int32, overwritten as `CachedRows.places`.
-        missing
-            [n] of the dtype of ids; the first entries are overwritten with the vertices that are not cached,
-            in order.
-
-        Returns
-        -------
-        The number of vertices that are not cached.
+        Overwrites `slots` [n] with the slot of each vertex, or -1 - k for the k-th miss, and the first
+        entries of `missing` [n] with the missed vertices in order.
         """
         sent = int(_find(self._ranks, self.count, ids, slots, missing))
         with self._lock:
@@ -118,18 +88,16 @@ class CacheIndex:
 
     @property
     def hits(self) -> int:
-        """Number of cache hits so far."""
         return self._hits
 
     @property
     def lookups(self) -> int:
-        """Number of lookups so far."""
         return self._lookups
 
 
 @nb.njit(nogil=True, cache=True, error_model="numpy")
 def _find(ranks, count, ids, places, missing):
-    """Look up slots in one thread: a lookup takes nanoseconds, gathering a row about 100 ns."""
+    """Look up slots in one thread: a lookup takes nanoseconds, gathering a row takes about 100 ns."""
     sent = 0
     for i in range(len(ids)):
         place = ranks[ids[i]]

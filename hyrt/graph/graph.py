@@ -1,4 +1,4 @@
-"""The graph that every part of hyrt works on: a topology and a table of its vertices."""
+"""Graph: a topology and a table of its vertices."""
 
 from __future__ import annotations
 
@@ -31,31 +31,28 @@ class VertexTable:
     """Features, labels and splits of all vertices."""
 
     features: RowSource
-    """Feature rows of the vertices."""
     labels: NDArray[Any]
     """Classes, flags or numbers; see `hyrt.graph.labels.LabelKind`."""
     masks: dict[str, NDArray[np.bool_]]
     """`train`, `val`, `test`: bool [V] or [V, K] with K alternative splits."""
     vertex_ids: NDArray[Any] | None = None
-    """[V] integers, original index of each vertex before the dataset was reordered; None if it was not."""
+    """[V] integers, original index of each vertex if the dataset was reordered; otherwise None."""
     outputs: int | None = None
-    """Number of outputs per vertex, if a run has fixed it; None to infer it from the labels."""
+    """Number of outputs per vertex that a run has fixed; None to infer it from the labels."""
 
     __repr__ = short_repr
 
     @property
     def label_kind(self) -> LabelKind:
-        """Kind of the labels."""
         return get_label_kind(self.labels)
 
     @cached_property
     def num_outputs(self) -> int:
-        """Number of model outputs per vertex."""
         return count_outputs(self.labels) if self.outputs is None else self.outputs
 
     @property
     def label_description(self) -> str:
-        """Description of the labels: `7 classes`, `112 labels of 0 and 1`, `1 number`."""
+        """Description such as `7 classes`, `112 labels of 0 and 1` or `1 number`."""
         return describe_labels(self.label_kind, self.num_outputs)
 
     @property
@@ -64,12 +61,12 @@ class VertexTable:
         return 0 if self.label_kind == "numbers" else self.num_outputs
 
     def select_labels(self, vertices: NDArray[Any]) -> NDArray[Any]:
-        """Return labels of vertices in mini-batch form; see `convert_for_training`."""
+        """Return labels of vertices in mini-batch form (see `convert_for_training`)."""
         return convert_for_training(self.labels[vertices])
 
     @cached_property
     def positions(self) -> NDArray[Any] | None:
-        """[V] integers, current index of each original vertex; None if the vertices were not reordered."""
+        """[V] integers, current index of each original vertex; None if the dataset was not reordered."""
         if self.vertex_ids is None:
             return None
         positions = np.empty_like(self.vertex_ids)
@@ -80,8 +77,8 @@ class VertexTable:
     def checksum(self) -> int:
         """CRC-32 of the labels and the training mask, which identifies a dataset.
 
-        The checksum does not depend on the storage (file, folder or partition) or on integer dtypes. Features
-        are not included, because a rank has only a part of them.
+        It does not depend on the storage (file, folder or partition) or on integer dtypes. Features are not
+        included, because a rank has only some of the rows.
         """
         found = 0
         for array in (self.labels, self.masks["train"]):
@@ -92,30 +89,15 @@ class VertexTable:
 
     @property
     def num_splits(self) -> int:
-        """Number of alternative train/val/test splits of the dataset."""
+        """Number of alternative train/val/test splits."""
         mask = self.masks["train"]
         return 1 if mask.ndim == 1 else int(mask.shape[1])
 
     def split(self, name: str, column: int, source: str) -> NDArray[np.int64]:
-        """Return the vertices of one split, sorted.
+        """Return the sorted vertex ids [n] int64 of one split, using its mask column `column` if there are
+        alternative splits.
 
-        Parameters
-        ----------
-        name
-            `train`, `val` or `test`, or the name of a further mask.
-        column
-            Index of one of the K alternative splits.
-        source
-            The graph's name, for the error.
-
-        Returns
-        -------
-        [n] int64 vertex ids.
-
-        Raises
-        ------
-        DataError
-            If there is no such split or column.
+        Raises DataError if there is no such split or column; `source` is the graph's name for the message.
         """
         check_int("the number of a split", column, -(2**63))
         if not isinstance(name, str) or name not in self.masks:
@@ -130,7 +112,7 @@ class VertexTable:
         return np.flatnonzero(mask if mask.ndim == 1 else mask[:, column])
 
 
-# Number of vertices whose feature rows are compared to distinguish datasets.
+# Number of feature rows that are compared to distinguish datasets.
 _NUM_COMPARED = 16
 
 
@@ -144,21 +126,19 @@ class Graph:
     name: str
     """Source of the graph, for messages and reports."""
     topology: Topology
-    """The edges."""
     vertices: VertexTable
-    """Features, labels and splits of the vertices."""
     links: LinkGraph | None = None
-    """Links that are predicted; None if vertices are predicted."""
+    """Edges and split for link prediction; None if vertices are predicted."""
     types: GraphTypes | None = None
     """Vertex types and relations of a heterogeneous graph, otherwise None. In a heterogeneous graph,
     `features` is a `HeteroRows`, only vertices of the target type have labels, and the `edge_types` of the
     topology are relation indices."""
     names: DataNames = NO_NAMES
-    """Names of classes, feature columns and edge types in the dataset."""
+    """Names of classes, feature columns and edge types."""
     scalings: Scalings = field(default_factory=dict)
-    """Scalings that were applied to the features, by vertex type ('' if there is one type)."""
+    """Scalings that were applied to the features."""
     num_loops_left_out: int = 0
-    """How many self loops of its data are not among the edges, because a model adds self loops of its own."""
+    """Number of self loops removed from the edges because the model adds a self loop to each vertex."""
 
     def __repr__(self) -> str:
         if self.types is not None:
@@ -194,7 +174,7 @@ class Graph:
         return cls(name, topology, VertexTable(features, labels, masks, vertex_ids))
 
     def with_features(self, features: RowSource) -> Graph:
-        """Return the graph with other feature rows."""
+        """Return a copy of the graph with other feature rows."""
         return replace(self, vertices=replace(self.vertices, features=features))
 
     @property
@@ -228,12 +208,12 @@ class Graph:
 
     @property
     def num_outputs(self) -> int:
-        """Number of outputs per vertex: classes, binary labels, numbers, or columns of an embedding."""
+        """Number of model outputs per vertex: classes, binary labels, numbers, or embedding columns."""
         return self.vertices.num_outputs if self.links is None else self.links.width
 
     @property
     def checksum(self) -> int:
-        """CRC-32 of labels and training vertices (`VertexTable.checksum`), and of the links to predict."""
+        """CRC-32 of labels, training vertices (`VertexTable.checksum`) and links to predict."""
         return (
             self.vertices.checksum
             if self.links is None
@@ -242,10 +222,9 @@ class Graph:
 
     @cached_property
     def row_sums(self) -> NDArray[np.float64]:
-        """[n, 2] float64: weighted sum and weighted absolute sum of the feature rows of a few vertices.
+        """[n, 2] float64: weighted sum and weighted absolute sum of a few feature rows per vertex type.
 
-        In a heterogeneous graph, a few vertices of each type that has features are used. The sums
-        distinguish feature rows, which `checksum` does not cover. All rows must be in this process.
+        They distinguish feature rows, which `checksum` does not cover. All rows must be in this process.
         """
         if not isinstance(self.features, HeteroRows):
             return self._sums_of(self.features, self.num_vertices)
@@ -267,9 +246,13 @@ class Graph:
 
     @property
     def num_splits(self) -> int:
-        """Number of alternative train/val/test splits of the dataset."""
+        """Number of alternative train/val/test splits."""
         return self.vertices.num_splits
 
     def split(self, name: str, column: int = 0) -> NDArray[np.int64]:
-        """Return the sorted vertices of one split; see `VertexTable.split`."""
+        """Return the sorted vertex ids [n] int64 of one split: `train`, `val` or `test`.
+
+        `column` selects one of several alternative splits. Raises DataError if there is no such split or
+        column.
+        """
         return self.vertices.split(name, column, self.name)

@@ -25,19 +25,11 @@ def summarize_types(
     rows: HeteroRows,
     rows_in_numbers: Callable[[RowSource], dict[str, Any]],
 ) -> dict[str, Any]:
-    """Return statistics per vertex type and relation as JSON data.
+    """Return statistics per vertex type and relation as JSON data, with the keys `vertex_types`, `relations`
+    and `target_type`.
 
-    Parameters
-    ----------
-    types, topology, rows
-        Those of a typed graph.
-    rows_in_numbers
-        What to say of one table.
-
-    Returns
-    -------
-    `vertex_types`, `relations` and `target_type`. The degree of a relation is that of the vertices that its
-    edges go to: `mean` over all of that type, `max`, and how many have `none`.
+    A relation's degree is the in-degree of all vertices of its destination type: `mean`, `max`, and `none`,
+    the number of vertices without edges. `rows_in_numbers` describes one feature table.
     """
     edges, longest, reached = (np.zeros(len(types.relations), np.int64) for _ in range(3))
     assert topology.edge_types is not None
@@ -99,10 +91,8 @@ _EDGES = 1 << 24
 def summarize_graph(graph: Graph) -> dict[str, Any]:
     """Return counts, degrees, features, classes, splits and memory of a graph as JSON data.
 
-    Returns
-    -------
-    Plain numbers, strings, lists and dicts. `bytes` counts the arrays, mapped or in memory. For a
-    heterogeneous graph, `features` is None and the result of `summarize_types` is included.
+    `bytes` counts all arrays, in memory or mapped. For a heterogeneous graph, `features` is None and the
+    result of `summarize_types` is included.
     """
     degrees = graph.topology.in_degrees
     labels = graph.labels
@@ -148,7 +138,7 @@ def _num_isolated(topology: Topology) -> int:
     """Count the vertices without incoming and outgoing edges."""
     alone = topology.in_degrees == 0
     if alone.any():
-        # Process ranges of edges, because the edges of a dataset folder may exceed memory.
+        # Process ranges of edges, because mapped edges may exceed memory.
         for start in range(0, topology.num_edges, _EDGES):
             alone[topology.indices[start : start + _EDGES]] = False
     return int(alone.sum())

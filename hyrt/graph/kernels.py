@@ -1,6 +1,5 @@
-"""Compiled loops over edges, CSR rows and their transpose.
-
-All release the GIL and write only the range that they are given.
+"""Compiled loops over edges, CSR rows and their transpose. All release the GIL and write only their given
+range.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ def find_invalid_edge(sources, targets, bound):  # type: ignore[no-untyped-def]
 
 @_compile
 def count_edges(sources, targets, symmetric, self_loops, counts):  # type: ignore[no-untyped-def]
-    """Add to counts [V] each target's entries, or both ends' when symmetric; a self loop counts once, if at
-    all.
+    """Add each target's entries to counts [V], or both ends' entries if symmetric; a self loop counts at most
+    once.
     """
     for i in range(len(sources)):
         u, v = sources[i], targets[i]
@@ -121,7 +120,7 @@ def compact_rows(starts, counts, entries):  # type: ignore[no-untyped-def]
 
 @_compile
 def count_self_loops(indptr, indices, first, last, counts):  # type: ignore[no-untyped-def]
-    """Write to counts [V] how many edges of each of the rows first..last-1 come from the row's vertex."""
+    """Write the number of self loops of each of the rows first..last-1 to counts [V]."""
     for r in range(first, last):
         counts[r] = 0
         for i in range(indptr[r], indptr[r + 1]):
@@ -130,7 +129,7 @@ def count_self_loops(indptr, indices, first, last, counts):  # type: ignore[no-u
 
 @_compile
 def mark_self_loops(indptr, indices, first, last, marks):  # type: ignore[no-untyped-def]
-    """Write to marks [E] which edges of the rows first..last-1 come from the row's vertex."""
+    """Mark the self loops of the rows first..last-1 in marks [E]."""
     for r in range(first, last):
         for i in range(indptr[r], indptr[r + 1]):
             marks[i] = indices[i] == r
@@ -138,14 +137,14 @@ def mark_self_loops(indptr, indices, first, last, marks):  # type: ignore[no-unt
 
 @_compile
 def hash_edge(key, u, v):  # type: ignore[no-untyped-def]
-    """Return the random 64-bit hash of an undirected edge, which is the same in both directions."""
+    """Return the random 64-bit hash of an undirected edge, equal in both directions."""
     low, high = np.uint64(min(u, v)), np.uint64(max(u, v))
     return mix64(mix64(np.uint64(key) + (low + np.uint64(1)) * GOLDEN) + (high + np.uint64(1)) * GOLDEN)
 
 
 @_compile
 def collect_edge_ranks(starts, entries, first_vertex, key, bound, ranks):  # type: ignore[no-untyped-def]
-    """Write the hashes below bound of the edges (u, v), u < v, in these rows; return their number."""
+    """Write the hashes below bound of the edges (u, v), u < v, of these rows to ranks; return their count."""
     found = 0
     base = starts[0]
     for r in range(len(starts) - 1):
@@ -180,8 +179,8 @@ def drop_low_ranks(starts, entries, first_vertex, key, bound, out, counts):  # t
 def is_symmetric_csr(indptr, indices, low, high):  # type: ignore[no-untyped-def]
     """Return whether edges u -> v and v -> u match, for all u, v with low <= min(u, v) < high.
 
-    Each row c has a cursor into its edges from higher vertices, which must match the rows i > c in order.
-    Returns False if the rows low..high-1 are not sorted.
+    Each row c has a cursor into its edges from higher vertices, which must match the rows i > c in order. The
+    result is False if rows low..high-1 are not sorted.
     """
     at = np.empty(high - low, np.int64)
     for c in range(low, high):

@@ -15,19 +15,18 @@ Array = NDArray[Any]
 _MAX_CLASSES = 1000
 
 LabelKind = Literal["classes", "flags", "numbers"]
-"""`classes`: integers [V], one of several classes for each vertex, -1 for none. `flags`: [V, K] of 0 and 1,
-any number of K labels for each vertex, -1 where one is not known. `numbers`: floats [V] or [V, K], nan where
-one is not known."""
+"""`classes`: integers [V], -1 if unknown. `flags`: [V, K] of 0 and 1, any number of K labels per vertex, -1
+if unknown. `numbers`: floats [V] or [V, K], NaN if unknown."""
 
 TargetKind = LabelKind | Literal["links"]
-"""Kind of the training targets of a mini-batch: labels, or vertex pairs of links."""
+"""Kind of the training targets of a mini-batch: vertex labels, or vertex pairs of links."""
 
 LABEL_SHAPES: dict[LabelKind, str] = {
     "classes": "integers [V], a class for each vertex",
     "flags": "integers [V, K] of 0 and 1, K labels for each vertex",
     "numbers": "float32 [V] or [V, K], numbers for each vertex",
 }
-"""Description of the array of each kind."""
+"""Description of each kind's array."""
 
 
 def get_label_kind(labels: Array) -> LabelKind:
@@ -47,7 +46,7 @@ def count_outputs(labels: Array) -> int:
 
 
 def is_labelled(labels: Array) -> NDArray[np.bool_]:
-    """Return for each of n rows whether it has a known label."""
+    """Return for each of n rows whether its label is known."""
     known: NDArray[np.bool_] = ~np.isnan(labels) if labels.dtype.kind == "f" else labels >= 0
     return np.logical_or.reduce(known, axis=1) if known.ndim == 2 else known
 
@@ -76,7 +75,7 @@ def placeholder_labels(kind: TargetKind, num: int, outputs: int) -> Array:
 
 
 def describe_labels(kind: LabelKind, outputs: int) -> str:
-    """Describe labels: `7 classes`, `112 labels of 0 and 1`, `1 number`."""
+    """Describe labels, as in `7 classes`, `112 labels of 0 and 1` or `1 number`."""
     if kind == "classes":
         return pluralize(outputs, "class", "classes")
     if kind == "flags":
@@ -85,7 +84,7 @@ def describe_labels(kind: LabelKind, outputs: int) -> str:
 
 
 def label_warning(labels: Array) -> str:
-    """Return a warning, with a remedy, if labels are probably not intended; otherwise an empty string."""
+    """Return a warning with a remedy if the labels are probably not intended; otherwise an empty string."""
     kind = get_label_kind(labels)
     if not len(labels):
         return ""
@@ -112,7 +111,7 @@ def label_warning(labels: Array) -> str:
 
 
 def _are_consecutive(known: Array) -> bool:
-    """Return whether the distinct values are exactly 0, 1, ..., max, like class indices."""
+    """Return whether the distinct values are exactly 0, 1, ..., max, as for class indices."""
     if not len(known) or not (known == np.floor(known)).all():
         return False
     values = np.unique(known)

@@ -1,5 +1,5 @@
-"""Names of the classes, feature columns, vertex ids and edge types of a dataset, stored in small files next
-to its arrays.
+"""Names of a dataset's classes, feature columns, vertex ids and edge types, stored in small files next to its
+arrays.
 """
 
 from __future__ import annotations
@@ -39,28 +39,26 @@ ENDPOINT_COLUMN_NAMES = (
     ("von", "nach"),
     ("quelle", "ziel"),
 )
-"""Pairs of column names for the source and the target of an edge, in the form that `normalize_name` returns.
-"""
+"""Column names for source and target of an edge, as returned by `normalize_name`."""
 
 
 def normalize_name(name: str) -> str:
-    """Normalize a name: lower case, letters and digits only, so that `Source ID` becomes `sourceid`."""
+    """Normalize a name to lower-case letters and digits: `Source ID` becomes `sourceid`."""
     return "".join(letter for letter in name.casefold() if letter.isalnum())
 
 
 IDS = "ids.csv"
-"""The id of each vertex, by its number before the dataset was reordered; type and id in a heterogeneous
-graph."""
+"""Id of each vertex in the original order, or its type and id in a heterogeneous graph."""
 CLASSES = "classes.csv"
-"""The name of each class, or of each column of labels."""
+"""Name of each class or label column."""
 COLUMNS = "columns.csv"
-"""The vertex type ('' if there is one type) and the name of each feature column."""
+"""Vertex type ('' if there is one type) and name of each feature column."""
 EDGE_TYPES = "edge_types.csv"
-"""The name of each edge type."""
+"""Name of each edge type."""
 EDGE_COLUMNS = "edge_columns.csv"
-"""The name of each edge feature."""
+"""Name of each edge feature."""
 SCALING = "scaling.json"
-"""The scalings that were applied to features, with their parameters."""
+"""Scalings that were applied to features, with their parameters."""
 NAME_FILES = (IDS, CLASSES, COLUMNS, EDGE_TYPES, EDGE_COLUMNS, SCALING)
 
 
@@ -73,7 +71,7 @@ def write_names(path: Path, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 
 def add_names(dataset: Path, files: Mapping[str, Path]) -> None:
-    """Add name files to a dataset that was just written, a folder or a .npz file."""
+    """Add name files to a dataset folder or .npz file that was just written."""
     if dataset.is_dir():
         for name, file in files.items():
             shutil.copyfile(file, dataset / name)
@@ -88,7 +86,7 @@ def add_names(dataset: Path, files: Mapping[str, Path]) -> None:
 
 
 def copy_member(source: Path, name: str, target: Path) -> bool:
-    """Copy a name file out of a dataset. Return False if the dataset does not have it."""
+    """Copy a name file out of a dataset; return False if it is missing."""
     with read_member(source, name) as file:
         if file is None:
             return False
@@ -101,10 +99,7 @@ def copy_member(source: Path, name: str, target: Path) -> bool:
 def read_rows(source: Path, name: str) -> Iterator[Iterator[list[str]] | None]:
     """Open one of a dataset's name files and yield an iterator over its rows, or None if the file is missing.
 
-    Raises
-    ------
-    DataError
-        If the file is damaged.
+    Raises DataError if the file is damaged.
     """
     with read_member(source, name) as file:
         if file is None:
@@ -121,7 +116,7 @@ def read_rows(source: Path, name: str) -> Iterator[Iterator[list[str]] | None]:
 
 @contextmanager
 def read_names(source: Path, name: str) -> Iterator[Iterator[str] | None]:
-    """Open one of a dataset's name files like `read_rows`, with the fields of each row joined by spaces."""
+    """Open a name file like `read_rows`, with the fields of each row joined by spaces."""
     with read_rows(source, name) as rows:
         yield None if rows is None else (" ".join(row) for row in rows)
 
@@ -144,33 +139,28 @@ def read_member(source: Path, name: str) -> Iterator[IO[bytes] | None]:
 
 
 Scalings = Mapping[str, tuple[Scaling, ...]]
-"""Scalings that were applied to the features, in order of application, per vertex type ('' if there is one
-type)."""
+"""Scalings applied to the features, in order of application, by vertex type ('' if there is one type)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataNames:
-    """Names for the numbered items of a dataset. Items without a name are identified by their number."""
+    """Names of a dataset's numbered items; unnamed items are identified by their number."""
 
     classes: tuple[str, ...] | None = None
-    """The name of each class, or of each column of labels."""
+    """Name of each class or label column."""
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Names of the feature columns, per vertex type ('' if there is one type)."""
+    """Feature column names by vertex type ('' if there is one type)."""
     edge_types: tuple[str, ...] | None = None
-    """The name of each edge type."""
     edge_columns: tuple[str, ...] | None = None
-    """The name of each edge feature."""
     files: Path | None = None
-    """The dataset that may contain a file of vertex ids. The ids are not held in memory."""
+    """Dataset that may contain a file of vertex ids, which are not held in memory."""
 
     __repr__ = short_repr
 
     @contextmanager
     def read_ids(self) -> Iterator[Iterator[list[str]] | None]:
-        """Read the id of each vertex in the order of the original numbers; (type, id) in a heterogeneous
-        graph.
-
-        Yields None if the dataset has no ids.
+        """Read vertex ids in the original order, (type, id) in a heterogeneous graph; yield None if there are
+        none.
         """
         if self.files is None:
             yield None
@@ -180,17 +170,10 @@ class DataNames:
 
 
 NO_NAMES = DataNames()
-"""Names of data in which everything is identified by its number."""
 
 
 def read_data_names(source: Path) -> DataNames:
-    """Read the names stored in a dataset folder or .npz file.
-
-    Raises
-    ------
-    DataError
-        If a name file is damaged.
-    """
+    """Read the names stored in a dataset folder or .npz file. Raises DataError if a name file is damaged."""
     columns: dict[str, list[str]] = {}
     with read_rows(source, COLUMNS) as rows:
         for row in rows or ():
@@ -202,13 +185,7 @@ def read_data_names(source: Path) -> DataNames:
 
 
 def read_scalings(source: Path) -> Scalings:
-    """Read the scalings that were applied to the features when the dataset was written.
-
-    Raises
-    ------
-    DataError
-        If the file is damaged.
-    """
+    """Read the scalings stored in a dataset. Raises DataError if the file is damaged."""
     with read_member(source, SCALING) as file:
         if file is None:
             return {}

@@ -1,4 +1,4 @@
-"""Feature normalization: rows by their sum or length, columns by mean and standard deviation."""
+"""Feature normalization: rows by sum or length, columns by mean and standard deviation."""
 
 from __future__ import annotations
 
@@ -22,20 +22,12 @@ _ROWS = 1 << 14
 def normalize_features(data: Dataset, normalize: str) -> Dataset:
     """Return a dataset with scaled features; dense features are scaled block by block when they are read.
 
-    Parameters
-    ----------
-    data
-        A checked dataset.
-    normalize
-        `none`; `row` divides each row by its sum and `length` by its Euclidean length (a row where that
-        is 0 stays as it is); `standard` subtracts the column's mean and divides by its deviation (a constant
-        column becomes 0; dense features only); `auto` is `length` for bags of words and `none` for
-        others. A normalization that was already applied is not repeated.
+    `row` divides each row by its sum and `length` by its Euclidean length, unless that is 0; `standard`
+    subtracts the column's mean and divides by its deviation (a constant column becomes 0; dense features
+    only); `auto` is `length` for bags of words, otherwise `none`. A normalization is not applied twice in a
+    row.
 
-    Raises
-    ------
-    DataError
-        For an unknown name, or `standard` with sparse features.
+    Raises DataError for an unknown name, or for `standard` with sparse features.
     """
     if normalize not in NORMALIZERS:
         raise DataError(f"unknown normalize {normalize!r}: give one of {', '.join(NORMALIZERS)}")
@@ -50,7 +42,7 @@ def normalize_features(data: Dataset, normalize: str) -> Dataset:
 
 
 def apply_scaling(data: Dataset, steps: Sequence[Scaling]) -> Dataset:
-    """Return the features of one table scaled with numbers that are known, one step after the other."""
+    """Apply fitted scalings, in order, to the features of one table."""
     for step in steps:
         done = (*data.scaling, step)
         if data.rows is None:
@@ -78,9 +70,8 @@ def _mapped(rows: FeatureRows, change: Callable[[Array], Array]) -> FeatureRows:
 
 
 def are_bags_of_words(values: Array) -> bool:
-    """Return whether sparse features are binary bags of words: all values [nnz] are 1.
-
-    Other values are counts, or were scaled already.
+    """Return whether sparse features are binary bags of words: all values [nnz] are 1, neither counts nor
+    scaled.
     """
     return bool(np.all(values == 1))
 

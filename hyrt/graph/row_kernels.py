@@ -15,7 +15,7 @@ from hyrt.runtime.intrinsics import prefetch, prefetch_row, value
 from hyrt.runtime.numba_cache import nb
 from hyrt.runtime.rng import random_bits, vertex_stream
 
-# Prefetch distance in rows: enough to hide the memory latency, few enough to stay in the L2 cache.
+# Prefetch distance in rows: long enough to hide the memory latency, short enough for the L2 cache.
 _AHEAD = 32
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
@@ -81,16 +81,15 @@ def max_abs_rows(x, out, start, stop):
 
 @_compile
 def compute_scales(largest, out, start, stop):
-    """Compute the scales that map the largest values to the largest code."""
+    """Compute the scales that map the largest absolute values to the largest code."""
     for i in range(start, stop):
         out[i] = max(largest[i] / _MAX_CODE, _MIN_SCALE) if largest[i] == largest[i] else largest[i]
 
 
 @_compile
 def quantize_rows(x, row_scales, column_scales, key, vertices, codes, start, stop):
-    """Quantize rows to the nearest code, or with a key by unbiased stochastic rounding.
-
-    Row i uses the random stream of vertices[i].
+    """Quantize rows to the nearest code, or with a key by unbiased stochastic rounding with the stream of
+    vertices[i].
     """
     for i in range(start, stop):
         a, o = x[i], codes[i]

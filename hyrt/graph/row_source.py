@@ -1,6 +1,4 @@
-"""Row sources: the interface through which stages read feature rows, and dense and sparse features in
-memory.
-"""
+"""Row source protocols for reading feature rows, and dense and sparse features in memory."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ _GRAIN = 512
 
 
 class RowSource(Protocol):
-    """Interface to the feature rows of one vertex type: in memory, in a file, or on other ranks."""
+    """Feature rows of one vertex type: in memory, in a file, or on other ranks."""
 
     @property
     def width(self) -> int:
@@ -35,7 +33,7 @@ class RowSource(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows that this process stores in memory or files."""
+        """Bytes that this process stores in memory or files."""
         ...
 
     @property
@@ -47,16 +45,16 @@ class RowSource(Protocol):
         ...
 
     def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
-        """Write the rows of some vertices.
+        """Write the rows of vertices.
 
         Parameters
         ----------
         ids
-            [n] the vertices.
+            [n] vertices.
         out
             [n, width] float32, overwritten.
         workers
-            The threads that share the work.
+            Threads that share the work.
         """
         ...
 
@@ -66,7 +64,7 @@ class SparseSource(RowSource, Protocol):
     """Row source that can return sparse rows."""
 
     def take(self, ids: NDArray[Any], workers: Workers) -> SparseFeatures:
-        """Return the sparse rows of some vertices, in the given order."""
+        """Return the sparse rows of vertices, in the given order."""
         ...
 
 
@@ -81,25 +79,25 @@ class QuantizedRowSource(RowSource, Protocol):
 
     @property
     def column_scales(self) -> NDArray[np.float32] | None:
-        """[F] column scales, if the format has them; otherwise None."""
+        """[F] column scales; None if the format has none."""
         ...
 
     @property
     def all_rows(self) -> QuantizedRows | None:
-        """Quantized rows of all vertices, if they are in host memory; otherwise None."""
+        """Quantized rows of all vertices; None if they are not in host memory."""
         ...
 
     def quantized_rows(self, ids: NDArray[Any], out: QuantizedRows, workers: Workers) -> None:
-        """Write the quantized rows of some vertices.
+        """Write the quantized rows of vertices.
 
         Parameters
         ----------
         ids
-            [n] the vertices.
+            [n] vertices.
         out
             [n, width] rows in the storage format, overwritten.
         workers
-            The threads that share the work.
+            Threads that share the work.
         """
         ...
 
@@ -109,17 +107,17 @@ class PrefetchedRowSource(RowSource, Protocol):
     """Row source that prefetches all remote rows of a step in one exchange."""
 
     def fetch(self, step: int, ids: Sequence[NDArray[Any]], workers: Workers) -> None:
-        """Fetch the remote rows of a step; `rows` then serves this step.
+        """Fetch the remote rows of a step, which `rows` then serves.
 
         Parameters
         ----------
         step
-            Step of the run; negative if the step is not a training step.
+            Step of the run; negative if it is not a training step.
         ids
-            At least one array [n] per mini-batch of the step with the vertices that it reads, possibly with
-            duplicates. Ignored if the step was fetched before and not released: its rows are reused.
+            For each mini-batch, arrays [n] of vertices, possibly with duplicates. Ignored if the step was
+            already fetched and not released.
         workers
-            The threads that share the work.
+            Threads that share the work.
         """
         ...
 
@@ -179,7 +177,7 @@ class DenseFeatures:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseFeatures:
-    """Sparse feature rows as CSR, for bags of words that are too large as a dense matrix."""
+    """Sparse feature rows as CSR, such as bags of words."""
 
     indptr: NDArray[Any]
     """[V+1] int64."""
@@ -188,7 +186,6 @@ class SparseFeatures:
     values: NDArray[Any]
     """[nnz] float32."""
     width: int
-    """F, the number of columns."""
 
     __repr__ = short_repr
 
@@ -205,7 +202,6 @@ class SparseFeatures:
         return None
 
     def take(self, ids: NDArray[Any], workers: Workers) -> SparseFeatures:
-        """Return the sparse rows of some vertices, in the given order."""
         indptr = np.zeros(len(ids) + 1, np.int64)
         np.cumsum(self.indptr[ids + 1] - self.indptr[ids], out=indptr[1:])
         columns = np.empty(indptr[-1], np.int32)

@@ -1,6 +1,7 @@
-"""Run schema: in addition to the weights, everything that training fits to a graph and that a model needs to
-score other data. It is created once, when a run starts, is stored in checkpoints and exported models, and is
-applied by `hyrt.graph.conform`.
+"""Schema of a training run: everything that training fits to a graph and that a model needs to score other
+data.
+
+It is built when a run starts, and stored in checkpoints and exported models; `hyrt.graph.conform` applies it.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ class TableSchema:
     width: int | None
     """Number of columns; None if the model learned one row per vertex."""
     columns: tuple[str, ...] | None = None
-    """Column names, in order; None if the dataset had no names."""
+    """Column names; None if the dataset had none."""
     scaling: tuple[Scaling, ...] = ()
-    """Scalings of the rows in the order of application."""
+    """Scalings in order of application."""
     column_scales: NDArray[np.float32] | None = None
-    """[F] the scales of int8 columns; None for rows in other formats."""
+    """[F] scales of int8 columns; None for other formats."""
     count: int | None = None
     """Number of vertices, if the model learned one row per vertex."""
     ids: tuple[str, ...] | None = None
-    """Ids of the vertices with learned rows, in row order; None if the dataset had no ids."""
+    """Ids of the vertices in row order, if the model learned rows and the dataset had ids."""
 
     __repr__ = short_repr
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the schema as JSON data."""
+        """Return JSON data."""
         scales = self.column_scales
         return {
             "width": self.width,
@@ -68,50 +69,48 @@ class TableSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunSchema:
-    """Schema of the data that the model of a run takes."""
+    """Schema of the data that a run's model takes."""
 
     labels: LabelKind
     outputs: int
-    """`labels` and `outputs`: the kind of labels, and the number of classes, flags or numbers."""
+    """Number of classes, flags or numbers."""
     classes: tuple[str, ...] | None
-    """Name of each class, or of each label column; None if the dataset had no names."""
+    """Name of each class or label column; None if the dataset had none."""
     tables: Mapping[str, TableSchema]
-    """Table schemas by vertex type ('' if there is only one type), in the order of the types."""
+    """Table schemas by vertex type ('' if there is only one), in type order."""
     relations: tuple[tuple[str, str, str], ...] = ()
     """Source type, name and destination type of each relation of a heterogeneous graph."""
     target: str = ""
     """Vertex type with labels, in a heterogeneous graph."""
     edge_types: tuple[str, ...] | None = None
-    """Name of each edge type in a homogeneous graph; None if types are numbers, or there are no types."""
+    """Edge type names of a homogeneous graph; None if it has no types, or no names for them."""
     predicts_links: bool = False
     """Whether the run predicts links, which need no labels."""
     has_edge_types: bool = False
     has_edge_weights: bool = False
-    """`has_edge_types` and `has_edge_weights`: whether edges of a homogeneous graph had types, and weights.
-    """
+    """Whether edges of a homogeneous graph had weights."""
     edge_width: int = 0
     """Number of edge feature columns."""
     edge_columns: tuple[str, ...] | None = None
-    """Names of the edge feature columns, in order."""
 
     __repr__ = short_repr
 
     @property
     def is_hetero(self) -> bool:
-        """Return whether the training graph was heterogeneous."""
+        """Whether the training graph was heterogeneous."""
         return bool(self.relations) or "" not in self.tables
 
     @property
     def label_description(self) -> str:
-        """Describe the outputs: `7 classes`, `112 labels of 0 and 1`, `1 number`."""
+        """Description such as `7 classes`, `112 labels of 0 and 1` or `1 number`."""
         return describe_labels(self.labels, self.outputs)
 
     def class_name(self, number: int) -> str:
-        """Return the name of a class, or its number if there is no name."""
+        """Return the name of a class, or its number if it has no name."""
         return str(number) if self.classes is None else self.classes[number]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the schema as JSON data."""
+        """Return JSON data."""
         return {
             "labels": self.labels,
             "outputs": self.outputs,
@@ -147,18 +146,12 @@ class RunSchema:
 
 
 def build_run_schema(graph: Graph) -> RunSchema:
-    """Return the schema of a run that is trained on a graph.
-
-    Parameters
-    ----------
-    graph
-        The graph, with features scaled and rounded as in training.
-    """
+    """Return the schema of a run on a graph whose features are scaled and rounded as in training."""
     names, topology, types = graph.names, graph.topology, graph.types
     labels, outputs = graph.vertices.label_kind, graph.vertices.num_outputs
     classes = names.classes
     if classes is not None and len(classes) != outputs:
-        # Extra names at the end belong to classes without vertices; other mismatches are not class names of
+        # Extra class names at the end belong to classes without vertices; other mismatches are not names of
         # the labels.
         classes = classes[:outputs] if labels == "classes" and len(classes) > outputs else None
     edges: dict[str, Any] = {
@@ -194,12 +187,9 @@ def _table_schema(graph: Graph, name: str, rows: RowSource | None) -> TableSchem
 
 
 def read_type_ids(graph: Graph, vertex_type: str) -> tuple[str, ...] | None:
-    """Return the id of each vertex of a type, in the graph's order; None if the dataset has no ids.
+    """Return the ids of a type's vertices in the graph's order; None if the dataset has no ids.
 
-    Raises
-    ------
-    DataError
-        If ids are duplicated, or their number differs from the number of vertices.
+    Raises DataError if ids are duplicated or their number is wrong.
     """
     assert graph.types is not None
     with graph.names.read_ids() as rows:

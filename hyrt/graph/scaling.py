@@ -15,17 +15,16 @@ from hyrt.formatting import short_repr
 Array = NDArray[Any]
 ScalingKind = Literal["row", "length", "standard"]
 
-# Relative tolerance between two scalings: sums of the same rows in another order differ by rounding.
+# Relative tolerance: sums of the same rows in another order differ by rounding.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scaling:
-    """One scaling step of feature rows; later rows are scaled with the same fitted statistics."""
+    """One scaling step of feature rows, with statistics that also apply to later data."""
 
     kind: ScalingKind
-    """`row` divides by the row sum, `length` by the Euclidean length of the row, `standard` scales
-    columns.
+    """`row` divides by the row sum, `length` by the Euclidean length of the row; `standard` scales columns.
     """
     mean: NDArray[np.float64] | None = None
     """[F] values that `standard` subtracts from the columns."""
@@ -36,16 +35,16 @@ class Scaling:
 
     @property
     def is_known(self) -> bool:
-        """Return whether rows can be scaled: earlier versions did not store the statistics of `standard`."""
+        """Whether rows can be scaled: earlier versions did not store the statistics of `standard`."""
         return self.kind != "standard" or self.mean is not None
 
     @property
     def squared(self) -> bool:
-        """Return whether rows are divided by the root of a sum of squares."""
+        """Whether rows are divided by the root of a sum of squares."""
         return self.kind == "length"
 
     def apply(self, block: Array) -> Array:
-        """Scale dense rows [n, F]; the result has the same dtype."""
+        """Scale dense rows [n, F], keeping their dtype."""
         assert self.is_known, "the numbers of the scaling are not known"
         if self.mean is not None and self.deviation is not None:
             scaled: Array = (block - self.mean) / self.deviation
@@ -56,13 +55,13 @@ class Scaling:
         return scaled.astype(block.dtype)
 
     def take(self, columns: NDArray[np.int64]) -> Self:
-        """Return the scaling of some of the columns, in the given order."""
+        """Return the scaling of some columns, in the given order."""
         if self.mean is None or self.deviation is None:
             return self
         return type(self)(self.kind, self.mean[columns], self.deviation[columns])
 
     def equals(self, other: Scaling) -> bool:
-        """Return whether another scaling is the same up to rounding of its statistics."""
+        """Return whether two scalings agree up to rounding of their statistics."""
         if self.kind != other.kind or (self.mean is None) != (other.mean is None):
             return False
         if self.mean is None or other.mean is None:
@@ -77,7 +76,7 @@ class Scaling:
         return not moved.any() and bool(same.all())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the scaling as JSON data; an infinite deviation becomes null."""
+        """Return JSON data; an infinite deviation becomes null."""
         if self.mean is None or self.deviation is None:
             return {"kind": self.kind}
         deviation = [value if math.isfinite(value) else None for value in self.deviation.tolist()]
@@ -85,7 +84,6 @@ class Scaling:
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:
-        """Create a scaling from the result of `to_dict`."""
         if "mean" not in saved:
             return cls(saved["kind"])
         deviation = [math.inf if value is None else value for value in saved["deviation"]]
@@ -93,15 +91,13 @@ class Scaling:
 
 
 def divisors(sums: Array, *, squared: bool) -> Array:
-    """Return the divisor of each row: the sum of its values, or the root of its sum of squares; 1 instead of
-    0.
-    """
+    """Return each row's divisor: its sum, or the root of its sum of squares; 1 instead of 0."""
     found = np.sqrt(sums) if squared else sums
     return np.where(found == 0, 1.0, found)
 
 
 def remaining_steps(applied: Sequence[Scaling], required: Sequence[Scaling]) -> tuple[Scaling, ...] | None:
-    """Return the scalings that remain to be applied; None if different scalings were already applied."""
+    """Return the scalings still to be applied; None if different scalings were already applied."""
     if len(applied) > len(required):
         return None
     if not all(done.equals(step) for done, step in zip(applied, required, strict=False)):

@@ -1,5 +1,5 @@
-"""Opening of a graph from a file, a folder, a generator, an OGB name or an object, and a warning about
-suspicious feature columns.
+"""Opening of a graph from a file, folder, generator, OGB name or object, and a warning about suspicious
+columns.
 """
 
 from __future__ import annotations
@@ -51,14 +51,9 @@ _MAX_VALUES = 1 << 22
 
 
 def warn_suspicious_features(data: Dataset) -> None:
-    """Warn about feature columns that are probably not features.
+    """Warn about feature columns of an unscaled dataset that are probably not features.
 
-    Table imports check all rows. For features that were not imported from tables, a sample is checked.
-
-    Parameters
-    ----------
-    data
-        A checked dataset whose features are not scaled yet.
+    Table imports check all rows; here, features from other sources are sampled.
     """
     labels, ids = data.arrays["labels"], data.arrays.get(VERTEX_IDS)
     types = types_from_arrays(data.arrays)
@@ -83,14 +78,7 @@ def warn_suspicious_features(data: Dataset) -> None:
 def _suspicious_columns(features: RowSource, labels: Array, numbers: Array) -> dict[int, str]:
     """Return the reason for each suspicious column, by column index.
 
-    Parameters
-    ----------
-    features
-        The rows of n vertices.
-    labels
-        [n, ...] labels.
-    numbers
-        [n] original row numbers, before vertices were reordered.
+    `labels` has n rows; `numbers` [n] are the row numbers before vertices were reordered.
     """
     count = len(numbers)
     if (_BLOCKS * _BLOCK_ROWS + _MAX_LABELLED) * features.width > _MAX_VALUES or not count:
@@ -135,35 +123,33 @@ def open_graph(
 ) -> Graph:
     """Open a graph and check it.
 
-    Topology, labels, masks and sparse features are always checked through. Dense features are checked to be
-    finite unless they are memory-mapped and larger than 1 GiB: those only with `check`. What is checked
-    through of a folder that hyrt wrote is also compared with the checksums in its meta.json.
+    Topology, labels, masks and sparse features are always checked; dense features are checked to be finite
+    unless they are memory-mapped and larger than 1 GiB. In a folder that hyrt wrote, everything that is read
+    is also verified against the checksums in meta.json.
 
     Parameters
     ----------
     source
-        A `.npz` file or a folder of `.npy` files (memory-mapped) in the dataset schema; a folder of parts
-        that `hyrt partition` wrote, which opens as the one graph that they were; `cora`, which comes with
-        hyrt; `synthetic:PRESET` with `,key=value` parameters; `ogbn-*` or `mag240m` through the ogb package,
-        or a folder it downloaded; a PyG `Data`; a graph of DGL; or a Graph, which is returned as it is unless
-        it is to be scaled.
+        A `.npz` file or a folder of `.npy` files (memory-mapped) in the dataset schema; a folder written by
+        `hyrt partition`, which opens as one graph; `cora`, which comes with hyrt; `synthetic:PRESET` with
+        `,key=value` parameters; `ogbn-*` or `mag240m` through the ogb package, or a folder it downloaded; a
+        PyG `Data`; a DGL graph; or a Graph, which is returned unchanged unless it must be scaled.
     normalize
-        `row` divides each feature row by its sum, `length` by its Euclidean length; `standard` scales
-        columns to mean 0 and deviation 1; `auto` is `length` for sparse features whose values are all 1
-        (bags of words), and `none` for others.
+        `row` divides each feature row by its sum, `length` by its Euclidean length; `standard` scales columns
+        to mean 0 and deviation 1; `auto` is `length` for bags of words, and `none` for others.
     check
-        Read everything: also large memory-mapped features.
+        Also read and check large memory-mapped features.
 
     Returns
     -------
-    The graph: indptr int64, indices int32 where V < 2^31.
+    The graph, with int32 indices if V < 2^31.
 
     Raises
     ------
     ArgumentError
-        If `normalize` is not one of these words.
+        If `normalize` is unknown.
     DataError
-        Names source, key and the first bad position, or the remedy.
+        If the source is invalid; names the key and the first bad position, or the remedy.
     """
     check_choice("normalize", normalize, get_args(Normalize))
     if isinstance(source, Graph):
@@ -199,24 +185,11 @@ def _in_memory(table: Dataset, name: str, normalize: str) -> Dataset:
 def open_dataset(
     source: str | Path | Graph | Any, scratch: Path, *, sort: bool = False, unique: bool = False
 ) -> Dataset:
-    """Open a source for a single block-by-block read.
+    """Open any source of `open_graph` for one block-by-block read, using `scratch` to sort edges and
+    features.
 
-    Dense features are neither loaded nor checked to be finite. Folders that hyrt wrote are verified
-    completely against their checksums, because all of it will be read.
-
-    Parameters
-    ----------
-    source
-        The source of the dataset, as for `open_graph`.
-    scratch
-        Folder for edges and features that must be sorted.
-    sort, unique
-        Repairs of the rows of a file or folder; see `hyrt.graph.formats.reorder.order_rows`.
-
-    Raises
-    ------
-    DataError
-        As for `open_graph`.
+    Dense features are neither loaded nor checked to be finite. Folders that hyrt wrote are fully verified
+    against their checksums. `sort` and `unique` repair rows; see `hyrt.graph.formats.reorder.order_rows`.
     """
     data, trusted = _read(source, True, scratch)
     if not trusted:
@@ -236,7 +209,7 @@ def _has_bags(graph: Graph) -> bool:
 
 
 def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -> tuple[Dataset, bool]:
-    """Read the dataset of a source; also return whether it needs no check."""
+    """Read the dataset of a source, and return it with whether it needs no check."""
     if isinstance(source, Graph):
         return from_graph(check_graph(source)), True
     if not isinstance(source, str | Path):
@@ -273,18 +246,7 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
 
 
 def check_source_name(name: str) -> None:
-    """Raise the error of `open_graph` if a name is not a dataset, without opening it.
-
-    Parameters
-    ----------
-    name
-        A source of `open_graph` that is a name or a path.
-
-    Raises
-    ------
-    DataError
-        If it is empty, an address, or neither a file, a folder nor a known name.
-    """
+    """Raise the DataError of `open_graph` for a name or path that is not a dataset, without opening it."""
     if not name:
         raise DataError(f"the name of the dataset is empty: give {KINDS}")
     if "://" in name:

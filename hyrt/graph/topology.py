@@ -16,7 +16,7 @@ from hyrt.graph import check, kernels
 from hyrt.graph.kernels import count_columns, is_symmetric_csr, transpose_edge_ids, transpose_rows
 from hyrt.runtime.workers import current_workers
 
-# The transpose makes one pass over all edges per range of columns. Few passes, because each reads all edges.
+# The transpose reads all edges once per range of columns, so it uses few ranges.
 _PASSES = 4
 _MIN_COLUMNS = 1 << 12
 _ROWS_AT_ONCE = 1 << 14
@@ -31,14 +31,14 @@ class Topology:
     indices: NDArray[Any]
     """[E] int32 or int64, sources of the edges into each vertex, sorted within a row."""
     edge_types: NDArray[Any] | None = field(default=None, repr=False)
-    """[E] integers from 0, type of each edge; None if edges have no types."""
+    """[E] integers from 0, type of each edge, or None."""
     edge_weights: NDArray[np.float32] | None = field(default=None, repr=False)
-    """[E] float32 above 0, weight of each edge, or None. Layers multiply by the weights, and neighbour
-    sampling may use them as probabilities."""
+    """[E] float32 above 0, or None. Layers multiply by the weights; neighbour sampling may use them as
+    probabilities."""
     edge_features: NDArray[np.float32] | None = field(default=None, repr=False)
-    """[E, d] float32, feature row of each edge; None if edges have no features."""
+    """[E, d] float32 feature row of each edge, or None."""
     edge_times: NDArray[Any] | None = field(default=None, repr=False)
-    """[E] numbers, time of each edge, or None. Link splits by time use the times."""
+    """[E] time of each edge, or None. Link splits by time use it."""
 
     __repr__ = short_repr
 
@@ -65,16 +65,13 @@ class Topology:
 
     @property
     def edge_rows(self) -> NDArray[np.float32] | None:
-        """[E, d] edge data that layers read: the features, otherwise the weights as one column, otherwise
-        None.
-        """
+        """[E, d] edge data for layers: the features, otherwise the weights as one column, otherwise None."""
         if self.edge_features is not None or self.edge_weights is None:
             return self.edge_features
         return self.edge_weights[:, None]
 
     @property
     def edge_width(self) -> int:
-        """Number of columns of `edge_rows`; 0 if it is None."""
         rows = self.edge_rows
         return 0 if rows is None else int(rows.shape[1])
 
@@ -82,7 +79,7 @@ class Topology:
     def checked(self) -> Topology:
         """The topology itself, after its arrays are checked, because kernels do not check bounds.
 
-        Rows need not be sorted, and may repeat an edge.
+        Rows may be unsorted and have duplicate edges.
         """
         expected = {"indptr": (np.int64,), "indices": (np.int32, np.int64)}
         for key, dtypes in expected.items():
@@ -119,23 +116,23 @@ class Topology:
     def weighted_degrees(self) -> NDArray[np.float32]:
         """[V] float32, sum of the weights of each vertex's incoming edges, computed in float64.
 
-        Equal to the in-degrees if edges have no weights.
+        Without weights, equal to the in-degrees.
         """
         if self.edge_weights is None:
             return self.in_degrees.astype(np.float32)
         sums = np.zeros(self.num_vertices, np.float32)
         some = np.flatnonzero(self.in_degrees)
         if len(some):
-            # reduceat has no empty segments, so vertices without edges are left out.
+            # reduceat does not support empty segments, so skip vertices without edges.
             sums[some] = np.add.reduceat(self.edge_weights, self.indptr[some], dtype=np.float64)
         return sums
 
     @cached_property
     def relation_weights(self) -> NDArray[np.float32]:
-        """[E] float32, sum of the weights of all edges of the same type into the same vertex as each edge.
+        """[E] float32, for each edge the sum of the weights of edges of the same type into the same vertex.
 
-        Sums are computed in float64. Rows must be sorted by type, as in a heterogeneous graph, and edges must
-        have weights.
+        Sums are computed in float64. Rows must be sorted by type, as in a heterogeneous graph, and have
+        weights.
         """
         types, weights = self.edge_types, self.edge_weights
         assert types is not None
@@ -151,7 +148,7 @@ class Topology:
 
     @cached_property
     def gcn_scale(self) -> NDArray[np.float32]:
-        """[V] float32, 1 / sqrt(d + 1) with the weighted in-degree d: factor of each endpoint in GCN
+        """[V] float32, 1 / sqrt(d + 1) with weighted in-degree d: factor of each endpoint in GCN
         normalization with self loops.
         """
         scale: NDArray[np.float32] = 1 / np.sqrt(self.weighted_degrees + np.float32(1))
@@ -159,12 +156,11 @@ class Topology:
 
     @cached_property
     def num_self_loops(self) -> int:
-        """The number of edges from a vertex to itself."""
         return int(self._self_loops_of_rows().sum())
 
     @property
     def is_self_loop(self) -> NDArray[np.bool_]:
-        """[E], whether each edge goes from a vertex to itself."""
+        """[E] bool, whether each edge is a self loop."""
         marks = np.empty(self.num_edges, np.bool_)
 
         def mark(first: int, last: int) -> None:
@@ -175,7 +171,7 @@ class Topology:
 
     @cached_property
     def without_self_loops(self) -> Topology:
-        """The edges between different vertices, with all their values; itself if there are no others."""
+        """Topology with all edges except self loops; itself if there are none."""
         if not self.num_self_loops:
             return self
         removed = np.zeros(self.num_vertices + 1, np.int64)
@@ -192,7 +188,7 @@ class Topology:
         return found
 
     def _self_loops_of_rows(self) -> NDArray[np.int64]:
-        """[V] how many edges each vertex has from itself."""
+        """Return the number of self loops of each vertex, [V]."""
         counts = np.empty(self.num_vertices, np.int64)
 
         def count(first: int, last: int) -> None:
@@ -205,8 +201,8 @@ class Topology:
     def is_symmetric(self) -> bool:
         """Whether the graph is symmetric: as many edges u -> v as v -> u, for all u and v.
 
-        Computed once, by the worker team of the calling thread. Types, weights and features are ignored and
-        may differ between the two directions. A topology with unsorted rows is treated as directed.
+        Computed once, by the worker team of the calling thread. Edge data is ignored and may differ between
+        both directions. A topology with unsorted rows counts as directed.
         """
         differs: list[int] = []
 
@@ -221,9 +217,8 @@ class Topology:
     def transposed(self) -> Topology:
         """Transpose: CSR over outgoing edges, sorted within a row; the topology itself if it is symmetric.
 
-        Edge types, weights and features are read through `transposed_edges`.
-
-        A symmetric graph needs no additional memory (GraphPy 6.1), a directed graph |V| + |E| integers.
+        Edge data is read through `transposed_edges`. A symmetric graph needs no additional memory (GraphPy
+        6.1), a directed graph |V| + |E| integers.
         """
         if self.is_symmetric:
             return self
@@ -243,8 +238,8 @@ class Topology:
     def transposed_edges(self) -> NDArray[Any]:
         """[E] int32 (int64 from 2^31 edges), index in this topology of each edge of `transposed`.
 
-        With it, edge tensors are read in place for the transpose (GraphPy 6.1). It takes |E| integers, and is
-        computed only if edge tensors are used.
+        With these indices, the transpose reads edge tensors in place (GraphPy 6.1). They are computed only if
+        edge tensors are used.
         """
         edges = np.empty(self.num_edges, np.int32 if self.num_edges < 2**31 else np.int64)
         starts = self.transposed.indptr
@@ -254,6 +249,6 @@ class Topology:
         return edges
 
     def _by_columns(self, work: Callable[[int, int], None]) -> None:
-        """Run `work` on ranges of columns in the worker team of the calling thread."""
+        """Run `work` on ranges of columns in the calling thread's worker team."""
         columns = max(_MIN_COLUMNS, -(-self.num_vertices // _PASSES))
         current_workers().run(work, self.num_vertices, columns)
