@@ -1,1 +1,1 @@
-"""Partitions of a graph: assignment of vertices to parts, and writing and opening parts on disk."""
+"""Partitioning of graphs: assignment of vertices to parts, and writing and opening of parts on disk."""

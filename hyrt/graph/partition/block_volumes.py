@@ -1,4 +1,4 @@
-"""Numbers of rows and edges that a full-graph product exchanges between blocks of vertices."""
+"""Numbers of rows and edges that blocks of vertices exchange in a full-graph product."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
 
@@ -19,17 +19,7 @@ Array = NDArray[Any]
 
 
 def count_block_volumes(indptr: Array, indices: Array, blocks: Array, num_blocks: int) -> BlockVolumes:
-    """Count the exact communication volumes of a partition.
-
-    Parameters
-    ----------
-    indptr, indices
-        Edges as CSR by destination.
-    blocks
-        [V] integers, block index of each vertex.
-    num_blocks
-        Number of blocks.
-    """
+    """Count the rows and edges that blocks exchange, from CSR edges by destination and block indices [V]."""
     _ = Topology(indptr, indices).checked
     check_int("num_blocks", num_blocks, 1, 2**31 - 1)
     check_array("blocks", blocks, "iu", (len(indptr) - 1,), "a number for each vertex")
@@ -46,22 +36,14 @@ def count_block_volumes(indptr: Array, indices: Array, blocks: Array, num_blocks
 
 
 def merge_parts(part_ids: Array, num_parts: int, num_blocks: int) -> Array:
-    """Return the block index of each vertex, [V] int64, if neighbouring parts are merged into blocks.
-
-    Parameters
-    ----------
-    part_ids
-        [V] integers, part index of each vertex.
-    num_parts, num_blocks
-        Number of parts, and number of blocks.
-    """
+    """Return the block index [V] int64 of each vertex if neighbouring parts are merged into blocks."""
     found: Array = part_ids.astype(np.int64) * num_blocks // num_parts
     return found
 
 
 @nb.njit(nogil=True, cache=True, boundscheck=False)
 def _count(indptr, indices, blocks, members, block, last, needed, edges):
-    """Count the distinct sources and the edges of the members of a block, by the block of the source."""
+    """Count the distinct sources and the edges of a block's members, by the block of the source."""
     for v in members:
         for e in range(indptr[v], indptr[v + 1]):
             u = indices[e]

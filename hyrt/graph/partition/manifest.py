@@ -19,7 +19,7 @@ from hyrt.graph.formats.npy import CHUNK_BYTES, NpyChecksums
 MANIFEST = "partition.json"
 FORMAT = 1
 GRAPH = "graph"
-"""Name of the folder with the files that every rank reads."""
+"""Folder with the files that every rank reads."""
 MAX_PARTS = 1024
 
 EdgeLayout = Literal["replicated", "split"]
@@ -38,10 +38,9 @@ class PartSizes(BaseModel):
     cut: int
     """Number of in-edges from vertices of other parts."""
     sends: int | None = None
-    """Number of rows to send: each row once to each part that has an edge from its vertex; None if unknown.
-    """
+    """Number of rows to send, counted once per part that needs the row; None if unknown."""
     receives: int | None = None
-    """Number of rows to receive from other parts; None if not counted."""
+    """Number of rows to receive from other parts; None if unknown."""
 
 
 class FeatureFormat(BaseModel):
@@ -57,7 +56,7 @@ class FeatureFormat(BaseModel):
 
 
 class PartitionManifest(BaseModel):
-    """Manifest of a partition: source, method, sizes of the parts, and checksums of the files."""
+    """Content of partition.json: source, method, sizes of the parts, and checksums of the files."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -65,7 +64,7 @@ class PartitionManifest(BaseModel):
     id: str = ""
     """Hash of all other fields: equal partitions have equal ids."""
     source: str
-    """Dataset source, as specified by the user."""
+    """Dataset source, as the user specified it."""
     normalize: str
     """Normalization that was applied to the features."""
     method: str
@@ -84,7 +83,7 @@ class PartitionManifest(BaseModel):
     """Fraction of edges that are not cut; 1 if there are no edges."""
     crc32_chunk_bytes: int = CHUNK_BYTES
     files: dict[str, NpyChecksums]
-    """Checksums of each file, by path in the folder."""
+    """Checksums by file path within the folder."""
 
     @property
     def num_parts(self) -> int:
@@ -111,7 +110,7 @@ def is_partition(folder: Path) -> bool:
 
 
 def write_manifest(manifest: PartitionManifest, folder: Path) -> None:
-    """Write partition.json. Call this last: a partition without a manifest cannot be opened."""
+    """Write partition.json. Call this last, because a partition without it cannot be opened."""
     text = manifest.model_dump_json(indent=1)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
@@ -119,10 +118,7 @@ def write_manifest(manifest: PartitionManifest, folder: Path) -> None:
 def read_manifest(folder: Path) -> PartitionManifest:
     """Read partition.json.
 
-    Raises
-    ------
-    DataError
-        If the file is missing, damaged, edited, or in a newer format.
+    Raises DataError if the file is missing, damaged, edited, or in a newer format.
     """
     file = folder / MANIFEST
     remedy = "copy it again from where the parts were written, or partition again"
@@ -168,18 +164,9 @@ def count_part_sizes(
 ) -> list[PartSizes]:
     """Count the vertices, edges and communication volumes of each part.
 
-    Parameters
-    ----------
-    indptr, indices
-        All edges as CSR over incoming edges.
-    training
-        [V], whether each vertex is a training vertex.
-    part_ids
-        [V], part index of each vertex.
-    num_parts
-        Number of parts.
-    range_entries
-        Maximum number of edges to process at once; a longer row is processed whole.
+    `indptr` and `indices` are the edges as CSR by destination; `training` [V] marks training vertices;
+    `part_ids` [V] are part indices. At most `range_entries` edges are processed at once; a longer row is
+    processed whole.
     """
     from hyrt.graph.csr import iter_row_ranges
     from hyrt.graph.partition.block_volumes import count_block_volumes
@@ -206,10 +193,7 @@ _SHOWN_PARTS = 16
 
 
 def partition_metrics(manifest: PartitionManifest) -> dict[str, Any]:
-    """Return the manifest without its files, and the imbalance of the parts, as JSON data.
-
-    An imbalance is the largest part's share over the mean, minus 1; it is 0 if all parts are equal.
-    """
+    """Return the manifest without its files, and the imbalance of the parts, as JSON data."""
     figures = manifest.model_dump(mode="json", exclude={"files", "crc32_chunk_bytes"})
     columns = {
         key: [getattr(part, key) for part in manifest.parts] for key in ("vertices", "edges", "training")

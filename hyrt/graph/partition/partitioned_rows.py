@@ -19,28 +19,13 @@ from hyrt.runtime.workers import Workers
 Array = NDArray[Any]
 
 ENTRIES = 1 << 21
-"""Number of CSR entries to move at once; a longer row is moved whole."""
+"""Number of CSR entries to copy at once; a longer row is copied whole."""
 ENTRY_BYTES = 48
-"""Maximum memory per moved entry."""
+"""Maximum memory per copied entry."""
 
 
 def group_by_part(part_ids: Array, num_parts: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Group the vertices by part.
-
-    Parameters
-    ----------
-    part_ids
-        [V], part index of each vertex.
-    num_parts
-        Number of parts, P.
-
-    Returns
-    -------
-    order
-        [V], the vertices sorted by part, then by id.
-    starts
-        [P+1], offset of each part in `order`.
-    """
+    """Return the vertices [V] sorted by part, then by id, and the offset of each part among them [P+1]."""
     starts = np.zeros(num_parts + 1, np.int64)
     np.cumsum(np.bincount(part_ids, minlength=num_parts), out=starts[1:])
     return np.argsort(part_ids, kind="stable"), starts
@@ -56,25 +41,16 @@ def compute_local_ids(part_ids: Array, num_parts: int) -> Array:
 
 
 def build_indptr(lengths: Array) -> NDArray[np.int64]:
-    """Return the row pointers [n+1] of rows of the given lengths."""
+    """Return the row pointers [n+1] of rows with the given lengths [n]."""
     starts = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=starts[1:])
     return starts
 
 
 def iter_row_entries(indptr: Array, vertices: Array) -> Iterator[tuple[slice, Array]]:
-    """Yield the positions of the entries of some rows, in pieces.
+    """Yield the positions of the entries of rows `vertices` [n] in pieces; `indptr` [V+1] has all rows.
 
-    Parameters
-    ----------
-    indptr
-        [V+1], row pointers of all rows.
-    vertices
-        [n], the requested rows.
-
-    Yields
-    ------
-    The slice of the piece in the entries of the requested rows, and each entry's position among all entries.
+    A piece is a slice of the requested rows' entries, and the position of each of them among all entries.
     """
     lengths = indptr[vertices + 1] - indptr[vertices]
     starts = build_indptr(lengths)
@@ -89,21 +65,9 @@ def merge_csr_rows(
 ) -> tuple[NDArray[np.int64], list[Array]]:
     """Merge the CSR rows of all parts in vertex order, in memory.
 
-    Parameters
-    ----------
-    pointers
-        Row pointers of each part.
-    entries
-        Entries of the rows: one sequence per kind (such as columns and values), with one array per part.
-    part_ids
-        [V], part index of each vertex.
-
-    Returns
-    -------
-    indptr
-        [V+1], row pointers of all rows.
-    joined
-        One array per kind.
+    `pointers` has the row pointers of each part; `entries` has a sequence per kind of entry (such as columns
+    and values) with one array per part. Returns the row pointers [V+1] of all rows, and the merged array of
+    each kind.
     """
     order, bounds = group_by_part(part_ids, len(pointers))
     lengths = np.empty(len(part_ids), np.int64)
@@ -121,22 +85,10 @@ def merge_csr_rows(
 def iter_part_rows(
     blocks: Iterator[Array], part_ids: Array, num_parts: int, selected_parts: range
 ) -> Iterator[tuple[int, Array]]:
-    """Distribute consecutive rows of all vertices to parts.
+    """Yield pairs of a part index and the next rows of this part, from consecutive blocks of all vertices'
+    rows.
 
-    Parameters
-    ----------
-    blocks
-        Consecutive blocks of rows.
-    part_ids
-        [V], part index of each vertex.
-    num_parts
-        Number of parts.
-    selected_parts
-        The parts whose rows are yielded; rows of other parts are skipped.
-
-    Yields
-    ------
-    A part index, and the next rows of this part.
+    Rows of parts that are not in `selected_parts` are skipped.
     """
     at = 0
     for block in blocks:
@@ -199,10 +151,7 @@ class PartitionedFeatures:
     def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
         """Write the rows of some vertices; see `RowSource.rows`.
 
-        Raises
-        ------
-        DataError
-            If the part of a requested vertex is not open here.
+        Raises DataError if the part of a requested vertex is not open here.
         """
         homes = self.part_ids[ids]
         counts = np.bincount(homes)

@@ -48,11 +48,9 @@ class PartFiles:
     """Memory-mapped files of one partition."""
 
     folder: Path
-    """Folder with partition.json."""
     name: str
     """Name of the folder in messages."""
     manifest: PartitionManifest
-    """Content of partition.json."""
 
     @classmethod
     def open(cls, folder: Path, name: str) -> PartFiles:
@@ -60,19 +58,10 @@ class PartFiles:
         return cls(folder, name, read_manifest(folder))
 
     def array(self, file: str, *, verify: bool = True) -> Array:
-        """Memory-map one file.
+        """Memory-map a file, given its path in the folder without `.npy`.
 
-        Parameters
-        ----------
-        file
-            Path in the folder, without `.npy`.
-        verify
-            Whether to verify all checksums of the file; if false, verify only its dtype, shape and length.
-
-        Raises
-        ------
-        DataError
-            If the file is missing, damaged, or belongs to another partition.
+        Without `verify`, only dtype, shape and length are verified, not the checksums. Raises DataError if
+        the file is missing, damaged, or belongs to another partition.
         """
         path, where = f"{file}.npy", f"{self.name}: {file}.npy"
         record = self.manifest.files.get(path)
@@ -85,7 +74,7 @@ class PartFiles:
         return array
 
     def shared_arrays(self) -> dict[str, Array]:
-        """Return the arrays that every rank reads, by schema key, and `home`."""
+        """Return the arrays that every rank reads by schema key, and the part indices as `home`."""
         keys = [
             file[len(GRAPH) + 1 : -len(".npy")]
             for file in self.manifest.files
@@ -98,7 +87,7 @@ class PartFiles:
         return read_data_names(self.folder / GRAPH)
 
     def scaling(self) -> tuple[Scaling, ...]:
-        """Return the applied scalings; earlier versions did not store the statistics of `standard`."""
+        """Return the applied scalings; old partitions have no statistics of `standard`."""
         steps = read_scalings(self.folder / GRAPH).get("", ())
         kind = self.manifest.normalize
         if steps or kind == "none":
@@ -128,23 +117,22 @@ class OpenPart:
     """One part of a partition, opened for a rank."""
 
     manifest: PartitionManifest
-    """Content of partition.json; ranks with the same `id` have parts of the same partition."""
+    """Content of partition.json; equal ids mean parts of the same partition."""
     number: int
-    """Index of the open part, or of the open block of parts."""
+    """Index of the part, or of the block of parts."""
     graph: Graph
-    """The graph, with the feature rows of only this part; its features are a `PartitionedFeatures`.
+    """Graph whose features are a `PartitionedFeatures` with the rows of only this part.
 
-    It has all edges, or, in a split topology, only the in-edges of this part's vertices; other vertices then
-    have no in-edges.
+    It has all edges, or, in a split topology, only the in-edges of this part's vertices.
     """
     part_ids: Array
-    """[V] integers, part index of each vertex, or index of its block of parts."""
+    """[V] integers, index of each vertex's part or block of parts."""
     local_ids: Array
     """[V] int32 or int64, row of each vertex within its part."""
     vertices: Array
     """[n] int32 or int64, vertices of this part, sorted."""
     rows: DenseFeatures | SparseFeatures
-    """[n] feature rows of `vertices`, in the same order."""
+    """Feature rows of `vertices`, in the same order."""
 
     __repr__ = short_repr
 
@@ -155,26 +143,25 @@ def open_part(
     """Open one part: its feature rows and the files that every rank reads. Other parts may be missing.
 
     If there are fewer blocks than parts, neighbouring parts are merged into one block and opened as one part.
-
     All files are verified with their checksums, which reads each file once.
 
     Parameters
     ----------
     folder
-        A folder that `hyrt partition` wrote.
+        Folder that `hyrt partition` wrote.
     number
         Index of the part or block, from 0.
     normalize
-        Feature scaling, as for `open_graph`. A rank can scale sparse rows by `row`, `length` and
-        `auto`; any other scaling must be applied when the parts are written.
+        Feature scaling, as for `open_graph`. A rank can scale sparse rows by `row`, `length` and `auto`; any
+        other scaling must be applied when the parts are written.
     num_blocks
         Number of blocks, a divisor of the number of parts. By default, each part is one block.
 
     Raises
     ------
     DataError
-        If the part does not exist; if a file is missing, damaged, or belongs to another partition (names the
-        file); or if the features cannot be scaled here.
+        If the part does not exist; if a file is missing, damaged, or belongs to another partition; or if the
+        features cannot be scaled here.
     """
     name = str(folder)
     files = PartFiles.open(Path(folder).expanduser(), name)
@@ -260,21 +247,8 @@ def read_parts(folder: Path, name: str, *, check: bool = False) -> Dataset:
     """Open a partition folder as one dataset, in the source's vertex order.
 
     Dense rows are read from the files of the parts. Sparse rows, and the edges of a split topology, are
-    merged in memory.
-
-    Parameters
-    ----------
-    folder
-        The partition folder.
-    name
-        Name of the dataset in messages.
-    check
-        Whether to verify the checksums of features even if all parts together exceed `LARGE_BYTES`.
-
-    Raises
-    ------
-    DataError
-        If any file is missing, damaged, or belongs to another partition; names the file.
+    merged in memory. `check` verifies the checksums of features even if all parts together exceed
+    `LARGE_BYTES`. Raises DataError if any file is missing, damaged, or belongs to another partition.
     """
     files = PartFiles.open(folder, name)
     manifest = files.manifest

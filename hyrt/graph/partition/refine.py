@@ -4,9 +4,9 @@ direction.
 Acer, Selvitopi and Aykanat, "Improving performance of sparse matrix dense matrix multiplication on
 large-scale parallel systems", Parallel Computing 59 (2016), have the same objective: total and largest send
 volume together, under a bound on the balance of non-zeros. The search algorithm is different. Received rows
-count like sent rows, because an exchange waits for the direction that carries more, and gradients are sent
-the opposite way. Each part has two directions: in [2P] arrays (`traffic`, `prices`), the rows that parts send
-come first, then the rows that parts receive.
+count like sent rows, because an exchange waits for the direction with more rows, and gradients are sent the
+opposite way. Each part has two directions: [2P] arrays (`traffic`, `prices`) contain first the rows that
+parts send, then the rows that parts receive.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
@@ -25,18 +25,10 @@ _jit = nb.njit(nogil=True, cache=True, error_model="numpy")
 
 
 class NeighborPartCounts:
-    """Numbers of out-neighbours of each vertex in each part.
+    """Numbers of out-neighbours of each vertex in each part, from edges as CSR by destination and part
+    indices [V] int32.
 
     A vertex has one slot per out-neighbour, but at most one per part: at most 6 bytes per edge in total.
-
-    Parameters
-    ----------
-    indptr, indices
-        Edges as CSR by destination.
-    homes
-        [V] int32, part index of each vertex.
-    num_parts
-        Number of parts.
     """
 
     def __init__(
@@ -48,7 +40,7 @@ class NeighborPartCounts:
         self.parts = np.empty(self.starts[-1], np.int16)
         self.counts = np.empty(self.starts[-1], np.int32)
         self.used = np.zeros(len(homes), np.int32)
-        """[V] number of used slots of each vertex."""
+        """[V] number of used slots."""
         _fill(indptr, indices, homes, self.starts, self.parts, self.counts, self.used)
 
 
@@ -103,17 +95,17 @@ def count_traffic(starts, parts, used, homes, num_parts):
 
 
 _GAIN = 1e-9
-# Limits of one search: number of moves, and number of neighbours of a moved vertex that are examined.
+# Limits of one search: number of moves, and number of examined neighbours per moved vertex.
 _LONGEST = 64
 _WIDEST = 8
-# After _TRIAL edges, searching stops if there was less than one success per _WORTH_EDGES edges.
+# After _TRIAL edges, the search pass ends if it had less than one success per _WORTH_EDGES edges.
 _TRIAL = 1 << 22
 _WORTH_EDGES = 1 << 19
 
 
 @_jit
 def _price(rows, scale, power):
-    """Return the marginal cost of a row in a direction: 1 plus a price that grows with its rows."""
+    """Return the marginal cost of a row in a direction: 1 plus a price that grows with its traffic."""
     if power == 0:
         return 1.0
     return 1.0 + power * (rows / scale) ** (power - 1)
@@ -121,7 +113,7 @@ def _price(rows, scale, power):
 
 @_jit
 def _cost(rows, scale, power):
-    """Return the total cost of a direction: the sum of the prices of all of its rows."""
+    """Return the total cost of a direction: the sum of the prices of all its rows."""
     if power == 0:
         return float(rows)
     return rows + scale * (rows / scale) ** power
@@ -131,9 +123,9 @@ def _cost(rows, scale, power):
 def _prices(traffic, power):
     """Return the scale of prices, and the marginal cost of a row in each direction.
 
-    The scale is the midpoint between the mean and the largest traffic. Relative to the mean, a row of the
-    busiest directions would cost many times as much as other rows, and total traffic would grow; relative to
-    the largest, only few directions would lose rows.
+    The scale is the midpoint between the mean and the largest traffic. With the mean as the scale, rows of
+    the busiest directions would cost many times as much as other rows, and total traffic would grow; with the
+    largest traffic, only few directions would lose rows.
     """
     scale = max((traffic.mean() + traffic.max()) / 2, 1.0)
     prices = np.empty(len(traffic))
@@ -156,11 +148,11 @@ def _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch):
     a, num_parts = homes[v], len(loads)
     min_load, max_load, max_vertices = bounds
     if loads[a] - weights[v] < min_load or sizes[a] < 2:
-        # Never empty a part; do not dissolve a part even if the others could take its vertices.
+        # Never empty a part, not even if the others could take its vertices.
         return -1, np.inf
     num_candidates = 0
     if loads[a] > max_load or sizes[a] > max_vertices:
-        # Perhaps only a part without neighbours of v has room.
+        # Only a part without neighbours of v may have room.
         lightest = _find_lightest_available(loads, sizes, max_vertices)
         if lightest >= 0:
             is_candidate[lightest] = True
@@ -227,7 +219,7 @@ def _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch):
 
 @_jit
 def _find_lightest_available(loads, sizes, max_vertices):
-    """Return the lightest part that may have another vertex; -1 if no part may."""
+    """Return the lightest part that may receive another vertex; -1 if there is none."""
     lightest = -1
     for p in range(len(loads)):
         if sizes[p] < max_vertices and (lightest < 0 or loads[p] < loads[lightest]):
@@ -246,7 +238,7 @@ def _sent_from(starts, parts, used, v, part):
 
 @_jit
 def _add_rows(direction, rows, traffic, changed):
-    """Change the number of rows of a direction, and keep the previous number."""
+    """Change the number of rows of a direction, and store the previous number in `changed`."""
     before, is_changed, directions, num = changed
     if not is_changed[direction]:
         is_changed[direction] = True
@@ -309,7 +301,7 @@ def _scratch(num_parts):
 
 @_jit
 def _greedy_pass(graph, homes, near, held, weights, bounds, traffic, power, order, is_due):
-    """Move each vertex that is due to its cheapest part, in one pass; return the number of moves."""
+    """Move each due vertex to its cheapest part, in one pass; return the number of moves."""
     indptr, indices = graph
     scale, prices = _prices(traffic, power)
     pricing = (scale, power, prices)
@@ -329,7 +321,7 @@ def _greedy_pass(graph, homes, near, held, weights, bounds, traffic, power, orde
             continue
         added = _move(v, best, graph, homes, near, held, weights, traffic, pricing, changed)
         if added > max(cost, 0.0) + _GAIN:
-            # Prices rose during the move so much that it does not pay off; revert it.
+            # Prices rose so much during the move that it costs more than it saves; revert it.
             _move(v, a, graph, homes, near, held, weights, traffic, pricing, changed)
             continue
         for e in range(indptr[v], indptr[v + 1]):
@@ -343,8 +335,8 @@ def _greedy_pass(graph, homes, near, held, weights, bounds, traffic, power, orde
 def _balancing_pass(graph, homes, near, held, weights, bounds, traffic, power, counts_vertices):
     """Move vertices out of parts that are too heavy, at any price, in ascending order of cost per weight.
 
-    If `counts_vertices` is true, move vertices out of parts with too many vertices, in ascending order of
-    cost.
+    If `counts_vertices` is true, move vertices out of parts with too many vertices instead, in ascending
+    order of cost.
     """
     scale, prices = _prices(traffic, power)
     pricing = (scale, power, prices)
@@ -438,14 +430,14 @@ def _search_pass(graph, homes, near, held, weights, bounds, traffic, power, orde
     return found
 
 
-# Phases: exponent of the price of the busiest directions, and additional tolerance of the weight bound.
-# Looser phases let vertices with many edges find room; heavy parts give vertices away in later phases.
+# Phases: exponent of the prices, and additional tolerance of the weight bound.
+# Phases with more tolerance let vertices with many edges move; later phases restore the bound.
 _PHASES = (
     (0, 0.2), (4, 0.1), (8, 0.05), (12, 0.02), (16, 0), (24, 0.02), (24, 0), (32, 0.02), (32, 0), (48, 0.02),
     (48, 0), (64, 0),
 )  # fmt: skip
-# Large graphs use fewer phases, but at least three: about _LOOKS edges are examined, twice per phase. Graphs
-# with up to _SMALL edges run all phases _ROUNDS times, with different vertex orders.
+# Large graphs use fewer phases, at least three, so that about _LOOKS edges are examined (twice per phase).
+# Graphs with up to _SMALL edges run all phases _ROUNDS times, with different vertex orders.
 _LOOKS = 300e6
 _SMALL = 1 << 20
 _ROUNDS = 3
@@ -475,23 +467,11 @@ def refine_parts(
     The busiest direction never has more rows than in the given partition, if that partition is within the
     bounds.
 
-    Parameters
-    ----------
-    indptr, indices
-        Edges as CSR by destination, without duplicates and self-loops.
-    part_ids
-        [V] integers, initial part index of each vertex.
-    weights
-        [V] float64, weight of each vertex.
-    num_parts
-        Number of parts, at most 1,024.
-    max_over_mean
-        Maximum weight of a part over the mean. Parts that start above it give vertices away at any price.
-    seed
-        Seed of the order in which vertices are examined.
-    max_vertices
-        Maximum number of vertices per part, at least V over the number of parts; None disables the bound. It
-        takes precedence over weight and traffic.
+    Edges are CSR by destination, without duplicates and self-loops. `part_ids` [V] are the initial part
+    indices, below 1,024. `weights` [V] are float64. `max_over_mean` bounds the weight of a part over the
+    mean; parts that start above it give vertices away at any price. `max_vertices`, at least V / num_parts,
+    bounds the vertices of a part and takes precedence over weight and traffic; None disables it. `seed`
+    determines the order of vertices.
     """
     part_ids = part_ids.astype(np.int32)
     counted = NeighborPartCounts(indptr, indices, part_ids, num_parts)
@@ -513,7 +493,7 @@ def refine_parts(
         bounded = max(sizes.max(), max_vertices), max(loads.max(), allowed), max(busiest, busiest_at_first)
         return *bounded, 2 * busiest + traffic.mean()
 
-    # Moves may exceed a tight bound that the given partition satisfies, and never return below it.
+    # Keep the best partition: moves may exceed a tight bound and never return below it.
     best, best_figures = part_ids.copy(), figures()
     for power, looser in _phases(len(indices)):
         bounds = (

@@ -51,11 +51,11 @@ from hyrt.runtime.workers import Workers, use_workers
 
 Array = NDArray[Any]
 
-# Maximum number of files to write at once: many systems limit a process to 1024 open files.
+# Maximum number of files to write at once, because many systems limit a process to 1024 open files.
 _OPEN_FILES = 256
 # METIS expects the imbalance in thousandths.
 MIN_IMBALANCE = 0.001
-# Memory per vertex: the partition, its sorted order, positions and local indices, and counts.
+# Memory per vertex for the part indices, their sorted order, local indices, and counts.
 _VERTEX_BYTES = 64
 
 
@@ -66,23 +66,17 @@ class PartitionJob:
     source: str
     """Dataset source, as for `open_graph`."""
     destination: Path
-    """The folder to write."""
     num_parts: int
     """Number of parts, 1 to 1024."""
     method: str = "metis"
     """Name of a partition method."""
     seed: int = 0
-    """Seed of the method's random decisions."""
     topology: EdgeLayout = "replicated"
-    """`replicated`: all edges are written once, for every rank; `split`: each part has the in-edges of its
-    vertices.
-    """
+    """`replicated` writes all edges once, for every rank; `split` writes each part's in-edges."""
     normalize: str = "none"
     """Normalization, as for `open_graph`."""
     imbalance: float | None = None
-    """Maximum excess of a part's weight over the mean, as a share of the mean; None uses the method's
-    default.
-    """
+    """Maximum excess of a part's weight over the mean, as a fraction of it; None: the method's default."""
     max_vertices: int | None = None
     """Maximum number of vertices per part; None disables the bound."""
     force: bool = False
@@ -90,24 +84,11 @@ class PartitionJob:
 
 
 def write_parts(job: PartitionJob, report: Callable[[str], None] = lambda line: None) -> PartitionManifest:
-    """Partition a graph and write its parts. The folder appears complete or not at all, also after Ctrl-C.
+    """Partition a graph and write its parts. The folder appears complete or not at all, even after Ctrl-C.
 
-    Parameters
-    ----------
-    job
-        The partitioning job.
-    report
-        Receives lines about the memory that will be allocated, and about the results of the method.
-
-    Returns
-    -------
-    The written manifest.
-
-    Raises
-    ------
-    DataError
-        If the input is invalid; if there are more parts than vertices; if the destination exists (with
-        `force`: exists but is not a partition) or cannot be written; or if the method fails.
+    `report` receives lines about memory and about the results of the method. Raises DataError if the input is
+    invalid, if there are more parts than vertices, if the destination exists (with `force`: exists but is not
+    a partition) or cannot be written, or if the method fails.
     """
     destination = job.destination.absolute()
     if not 1 <= job.num_parts <= MAX_PARTS:
@@ -176,7 +157,7 @@ def _check_destination(destination: Path, *, force: bool) -> None:
         return
     if not force:
         raise DataError(f"{destination}: already exists: give another name, or --force to replace it")
-    # Replacing deletes the old folder: make sure that it is a partition.
+    # Replacing deletes the old folder, so verify that it is a partition.
     ours = {MANIFEST, GRAPH, *map(part_folder_name, range(MAX_PARTS))}
     if not is_partition(destination) or any(file.name not in ours for file in destination.iterdir()):
         raise DataError(

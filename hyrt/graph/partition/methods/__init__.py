@@ -1,1 +1,1 @@
-"""Partition methods, which assign vertices to parts; one file per method."""
+"""Partition methods, which assign vertices to parts; one method per file."""

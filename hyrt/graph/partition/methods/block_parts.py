@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hyrt.graph.partition.methods.method import DEFAULT_BOUNDS, PartBounds, ReportLine, check_partition_args
 from hyrt.graph.topology import Topology
 
-# Memory per vertex: vertex numbers and their multiples.
+# Memory per vertex for temporary arrays of vertex numbers.
 _VERTEX_BYTES = 24
 
 
@@ -21,7 +21,7 @@ class BlockParts:
     bounds_vertices = True
 
     def check_installed(self) -> None:
-        """Return without checks: there are no dependencies."""
+        """Return without checks, because there are no dependencies."""
 
     def memory_bytes(self, num_vertices: int, num_edges: int) -> int:
         return _VERTEX_BYTES * num_vertices

@@ -20,26 +20,18 @@ class PartBounds:
     """Upper bounds on the size of a part."""
 
     imbalance: float | None = None
-    """Maximum excess of a part's weight over the mean, as a share of the mean; None uses the method's
-    default.
-    """
+    """Maximum excess of a part's weight over the mean, as a fraction of it; None: the method's default."""
     vertices: int | None = None
     """Maximum number of vertices; None disables the bound."""
 
 
 DEFAULT_BOUNDS = PartBounds()
-"""Default bounds: the method's default weight bound, and no bound on the number of vertices."""
 
 
 def check_partition_args(topology: Any, training: Any, num_parts: Any, seed: Any) -> None:
     """Check the arguments of `PartitionMethod.homes`.
 
-    Raises
-    ------
-    ArgumentError
-        Names the invalid argument.
-    DataError
-        If the topology's arrays are inconsistent.
+    Raises ArgumentError for an invalid argument, and DataError if the topology's arrays are inconsistent.
     """
     edges = check_type("topology", topology, Topology, "give the topology of a graph").checked
     check_array("training", training, "b", (edges.num_vertices,), "True for the vertices to train on")
@@ -48,23 +40,15 @@ def check_partition_args(topology: Any, training: Any, num_parts: Any, seed: Any
 
 
 class PartitionMethod(Protocol):
-    """Interface of a partition method, which assigns each vertex to a part (its home)."""
+    """Method that assigns each vertex to a part (its home)."""
 
     imbalance: float | None
-    """Default maximum excess of a part's weight over the mean, as a share of the mean; None if parts have no
-    weight.
-    """
+    """Default maximum excess of a part's weight over the mean, as a fraction of it; None without weights."""
     bounds_vertices: bool
     """Whether the method enforces a bound on the number of vertices."""
 
     def check_installed(self) -> None:
-        """Check that the packages that the method needs are installed.
-
-        Raises
-        ------
-        DataError
-            If a package is missing; names the package to install.
-        """
+        """Raise DataError if a package that the method needs is missing, with the name of the package."""
         ...
 
     def memory_bytes(self, num_vertices: int, num_edges: int) -> int:
@@ -87,16 +71,16 @@ class PartitionMethod(Protocol):
         topology
             All edges.
         training
-            [V], whether each vertex is a training vertex; training vertices are balanced between parts.
+            [V] mask of the training vertices, which are balanced between parts.
         num_parts
             Number of parts, P, at most V.
         seed
-            Seed of random decisions: equal seeds give equal results.
+            Seed of random decisions; equal seeds give equal results.
         bounds
-            Upper bounds on each part. A bound on the number of vertices is at least V / P, and is passed only
-            to methods that enforce it.
+            Bounds on each part. A bound on the number of vertices is at least V / P, and is passed only to
+            methods that enforce it.
         announce
-            Receives lines about the results of the method.
+            Receives lines about the result.
 
         Returns
         -------

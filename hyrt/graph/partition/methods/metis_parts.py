@@ -21,19 +21,19 @@ from hyrt.graph.topology import Topology
 from hyrt.runtime.hardware import available_cores
 from hyrt.runtime.workers import Workers, use_workers
 
-# Estimated memory of METIS, which keeps the graph and all coarsened graphs with 64-bit numbers.
+# Estimated memory of METIS, which stores the graph and all coarsened graphs in 64-bit integers.
 _EDGE_BYTES = 160
 _VERTEX_BYTES = 400
 _PIECE = 1 << 22
 # Number of undirected edges to build at once.
 _RANGE = 1 << 26
-# Average vertex weight from edges.
+# Mean vertex weight, without the weight for training vertices.
 _WEIGHT = 1 << 10
 _ITERATIONS = 10
-# Total weight of training vertices relative to edges; the next, smaller value is tried if parts are uneven.
+# Total weight of training vertices relative to edges. If parts are uneven, the next value is tried.
 _TRAINING_SHARES = (1.0, 1 / 4, 1 / 16, 0.0)
-# Maximum excess of a part's edges or training vertices, as a share of the mean, before the next value is
-# tried. The unavoidable excess does not count.
+# Parts are uneven if one exceeds the mean number of edges or training vertices by more than this fraction;
+# unavoidable excess does not count.
 _UNEVEN = 0.5
 
 
@@ -91,17 +91,7 @@ class MetisParts:
 
 
 def fill_empty_parts(part_ids: NDArray[Any], weights: NDArray[Any], num_parts: int) -> NDArray[Any]:
-    """Assign to each part that METIS left empty about half of the part that is currently the heaviest.
-
-    Parameters
-    ----------
-    part_ids
-        [V] integers, part index of each vertex.
-    weights
-        [V], weight of each vertex.
-    num_parts
-        Number of parts, at most V.
-    """
+    """Assign to each part that METIS left empty about half of the part that is currently the heaviest."""
     sizes = np.bincount(part_ids, minlength=num_parts)
     if sizes.all():
         return part_ids
@@ -130,9 +120,10 @@ def _weights(
 
 
 def _needlessly_over(homes: NDArray[Any], amounts: NDArray[Any], num_parts: int) -> float:
-    """Return the avoidable excess of the largest part's sum of [V] integer amounts, as a share of the mean.
+    """Return the avoidable excess of the largest part's sum of [V] integer amounts, as a fraction of the
+    mean.
 
-    The sum of the largest part has a lower bound in any partition, because a vertex is in one part only.
+    Some excess is unavoidable, because a vertex cannot be divided between parts.
     """
     total = amounts.sum()
     lower_bound = max(amounts.max(), np.ceil(total / num_parts))

@@ -1,8 +1,8 @@
-"""Isolated child process for METIS.
+"""Child process that runs METIS.
 
 METIS uses SIGTERM internally to signal a failure, and may then return a wrong partition without an error; it
 also ignores Ctrl-C. In a child process that blocks SIGTERM, failures can be detected, and the parent can kill
-the child at any time.
+METIS at any time.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 
-# Block SIGTERM before other threads exist, which would receive it. On Linux, prctl(PR_SET_PDEATHSIG) ends the
-# child if the parent is killed.
+# Block SIGTERM before other threads exist, because they could receive it. On Linux, prctl(PR_SET_PDEATHSIG)
+# ends the child if the parent is killed.
 _START = (
     "import ctypes, json, signal, sys\n"
     "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n"
@@ -32,7 +32,7 @@ _START = (
     "run_metis_child()\n"
 )
 _PIECE = 1 << 20
-# Number of trailing characters of METIS's output to show.
+# Number of characters that an error shows from the end of METIS's output.
 _SHOWN = 300
 
 
@@ -43,27 +43,12 @@ def run_metis(
     num_parts: int,
     **options: int,
 ) -> NDArray[np.int32]:
-    """Partition a graph into parts with few edges between parts.
+    """Partition a graph with METIS in a child process; return [V] int32 part indices, where parts may be
+    empty.
 
-    Parameters
-    ----------
-    pointers, neighbors
-        [V + 1] and [E], the edges in both directions, without duplicates and self-loops.
-    weights
-        [V], weight of each vertex.
-    num_parts
-        Number of parts, at least 2.
-    options
-        METIS options.
-
-    Returns
-    -------
-    [V] int32 in 0..num_parts-1; parts may be empty.
-
-    Raises
-    ------
-    DataError
-        If METIS fails, or its process is terminated.
+    `pointers` [V + 1] and `neighbors` [E] are the edges in both directions, without duplicates and
+    self-loops. `num_parts` is at least 2; `options` are METIS options. Raises DataError if METIS fails, or
+    its process is terminated.
     """
     count = len(weights)
     header = {"parts": num_parts, "vertices": count, "entries": len(neighbors), "options": options}
@@ -110,12 +95,10 @@ def run_metis(
 
 
 def run_metis_child() -> None:
-    """Read a graph from stdin, partition it, and write the parts to stdout (entry point of the child
-    process).
-    """
+    """Partition the graph from stdin and write the part indices to stdout, as the child's main function."""
     import pymetis
 
-    # METIS prints to stdout: redirect its output to stderr.
+    # METIS prints to stdout; redirect its output to stderr.
     output = os.dup(1)
     os.dup2(2, 1)
     stream = os.fdopen(0, "rb")

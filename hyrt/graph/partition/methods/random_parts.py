@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hyrt.graph.partition.methods.method import DEFAULT_BOUNDS, PartBounds, ReportLine, check_partition_args
 from hyrt.graph.topology import Topology
 
-# Memory per vertex: the part indices, in order and shuffled.
+# Memory per vertex for the part indices and their shuffled copy.
 _VERTEX_BYTES = 16
 
 
@@ -21,7 +21,7 @@ class RandomParts:
     bounds_vertices = True
 
     def check_installed(self) -> None:
-        """Return without checks: there are no dependencies."""
+        """Return without checks, because there are no dependencies."""
 
     def memory_bytes(self, num_vertices: int, num_edges: int) -> int:
         return _VERTEX_BYTES * num_vertices

@@ -16,16 +16,12 @@ from hyrt.graph.partition.methods.volume_parts import VolumeParts
 METHODS: Mapping[str, Callable[[], PartitionMethod]] = MappingProxyType(
     {"random": RandomParts, "block": BlockParts, "metis": MetisParts, "volume": VolumeParts}
 )
-"""Factories of the partition methods, by name."""
 
 
 def get_partition_method(name: str) -> PartitionMethod:
     """Return a partition method by name, after checking its dependencies.
 
-    Raises
-    ------
-    DataError
-        If the method does not exist, or one of its dependencies is missing.
+    Raises DataError if the method does not exist, or one of its dependencies is missing.
     """
     if not isinstance(name, str) or name not in METHODS:
         word = name if isinstance(name, str) and name.isprintable() else show(name)

@@ -16,22 +16,24 @@ from hyrt.graph.partition.methods.metis_parts import MetisParts, has_self_loops
 from hyrt.graph.partition.refine import refine_parts
 from hyrt.graph.topology import Topology
 
-# Memory per edge of `NeighborPartCounts`; memory per vertex of orders, marks and copies.
+# Memory of `NeighborPartCounts` per edge, and of all other arrays per vertex.
 _EDGE_BYTES = 6
 _VERTEX_BYTES = 64
 _ROUNDING = 1e-9
 
 
 class VolumeParts:
-    """METIS partition, refined by moving vertices to reduce the traffic of the busiest direction, and the
-    total.
+    """METIS partition that is refined by moving vertices, to reduce the traffic in total and in the busiest
+    direction.
 
     A part sends each of its rows once to every other part that has an edge from it, and receives the rows
-    that the others send it. The busiest direction is the largest number of rows that any part sends or
-    receives. Parts get equal shares of non-zeros, which are in-edges and the diagonal, within 5 % of the
-    mean; training vertices are not balanced. A bound on vertices comes before all of these. If METIS's parts
-    are less busy, but further from the mean, the search starts again with their imbalance as its bound,
-    unless a bound was requested. So the result is never busier than METIS's parts by default.
+    that the others send to it. The traffic of the busiest direction is the largest number of rows that any
+    part sends or receives. Parts get equal shares of non-zeros (in-edges and the diagonal) within 5 % of the
+    mean; training vertices are not balanced. A bound on vertices takes precedence.
+
+    If METIS's parts are less busy, but exceed the mean by more, the search is repeated with their imbalance
+    as the bound, unless the user set a bound. By default, the result is therefore never busier than METIS's
+    parts.
     """
 
     imbalance: float | None = 0.05
@@ -94,9 +96,9 @@ class _CountedParts:
     busiest: int
     """Number of rows in the busiest direction of any part."""
     mean: float
-    """Mean number of rows that a part sends, which equals the mean number of received rows."""
+    """Mean number of rows that a part sends, which equals the mean that a part receives."""
     imbalance: float
-    """The largest part's share of non-zeros over the mean, minus 1."""
+    """Largest number of non-zeros of a part over the mean, minus 1."""
 
     @classmethod
     def of(
@@ -115,7 +117,7 @@ class _CountedParts:
 
     @property
     def summary(self) -> str:
-        """Return the figures as a line."""
+        """Return the numbers as one line of text."""
         over = self.busiest / self.mean - 1 if self.mean else 0.0
         return (
             f"{pluralize(self.total, 'row')} sent · at most {self.busiest:,} sent or received by a part, "
