@@ -1,4 +1,4 @@
-"""Selection of columns by name patterns, and feature matrices built from several columns."""
+"""Selection of columns by name patterns, and feature matrices from several columns."""
 
 from __future__ import annotations
 
@@ -24,24 +24,11 @@ _ROW_INDEX = re.compile(r"__index_level_\d+__|Unnamed: \d+|")
 def match_columns(
     patterns: Sequence[str], columns: Sequence[str], name: str, taken: Collection[str] = ()
 ) -> list[str]:
-    """Return the columns that match names or patterns, in the order of the patterns, without duplicates.
+    """Return the columns that match names or patterns with `*`, in the order of the patterns, without
+    duplicates.
 
-    Parameters
-    ----------
-    patterns
-        Column names, or patterns with `*`. Patterns do not match the columns that pandas writes for the row
-        index.
-    columns
-        All columns.
-    name
-        Name of the file, for messages.
-    taken
-        Columns with another role, which patterns do not match.
-
-    Raises
-    ------
-    DataError
-        If a name or pattern matches no column.
+    Patterns match neither `taken` columns, which have another role, nor the row index of pandas. `name` is
+    the file's name in messages. Raises DataError if a name or pattern matches no column.
     """
     selected: dict[str, None] = {}
     for pattern in patterns:
@@ -67,16 +54,8 @@ def match_columns(
 class FeatureColumns:
     """Feature rows from columns of numbers, or of lists of numbers.
 
-    Parameters
-    ----------
-    columns
-        The names of the columns.
-    decimal
-        The decimal point of texts.
-    fill
-        Replacement of missing values; None reports missing values as errors.
-    fill_setting
-        Name of the setting for `fill`, for messages; empty if there is none.
+    `decimal` is the decimal point in strings. `fill` replaces missing values; None reports them as errors,
+    which name `fill_setting` as the remedy unless it is empty.
     """
 
     def __init__(self, columns: Sequence[str], decimal: str, fill: float | None, fill_setting: str) -> None:
@@ -86,17 +65,17 @@ class FeatureColumns:
         self._where = fill_setting
         self._widths: dict[str, int] = {}
         self.filled = 0
-        """Number of missing values that were filled."""
+        """Number of missing values that were replaced."""
 
     def rows(self, piece: TableBatch, bad: RowProblems) -> NDArray[np.float32]:
-        """Return the features [n, width] of a piece; the first piece determines the length of lists."""
+        """Return the features [n, width] of a batch; the first batch determines the length of lists."""
         parts = [self._column_values(piece, column, bad) for column in self._columns]
         # Values beyond float32 are reported as wrong values.
         with np.errstate(over="ignore"):
             return np.concatenate(parts, axis=1).astype(np.float32)
 
     def names(self) -> list[str]:
-        """Return a name for each column of the matrix, after rows were read."""
+        """Return a name for each column of the matrix; call this after reading rows."""
         lists = self._widths
         return [
             name if name not in lists else f"{name}[{at}]"

@@ -32,7 +32,7 @@ def count_rows(sources, targets, undirected, drop_loops, counts):  # type: ignor
 
 @_compile
 def scatter(sources, targets, undirected, drop_loops, low, high, cursor, entries):  # type: ignore[no-untyped-def]
-    """Write the edges into vertices low..high-1 to their rows at cursor [high-low], which is advanced."""
+    """Write the edges into vertices low..high-1 to their rows at cursor [high-low], which advances."""
     for i in range(len(sources)):
         u, v = sources[i], targets[i]
         if u < 0 or v < 0 or (u == v and drop_loops):
@@ -49,7 +49,7 @@ def scatter(sources, targets, undirected, drop_loops, low, high, cursor, entries
 def scatter_numbered(  # type: ignore[no-untyped-def]
     sources, targets, undirected, drop_loops, low, high, cursor, entries, first, numbers
 ):
-    """Like `scatter`, and write the edge numbers, starting at `first`, next to the entries."""
+    """Like `scatter`; also write the edge numbers, starting at `first`, to `numbers`."""
     for i in range(len(sources)):
         u, v = sources[i], targets[i]
         if u < 0 or v < 0 or (u == v and drop_loops):
@@ -66,9 +66,9 @@ def scatter_numbered(  # type: ignore[no-untyped-def]
 
 @_compile
 def merge_duplicates(starts, entries, numbers, weights, add_up, counts):  # type: ignore[no-untyped-def]
-    """Compact rows to the first of equal edges each; with `add_up`, sum the weights of equal edges.
+    """Keep the first of equal edges in each row; with `add_up`, it gets the sum of their weights.
 
-    counts [rows] is set to the remaining row lengths. Returns the remaining number of edges.
+    Sets counts [rows] to the remaining row lengths, and returns the remaining number of edges.
     """
     num_edges = 0
     for r in range(len(counts)):
@@ -92,7 +92,7 @@ def merge_duplicates(starts, entries, numbers, weights, add_up, counts):  # type
 
 @_compile
 def find_duplicates(starts, entries, out):  # type: ignore[no-untyped-def]
-    """Write the positions of entries that equal their predecessor to `out` until it is full; return their
+    """Write the positions of entries that equal their predecessor to `out`, as far as they fit; return their
     total number.
     """
     found = 0

@@ -1,4 +1,4 @@
-"""Edge tables: reading into files of edges, and building of CSR rows by target in bounded memory."""
+"""Reading of edge tables into files of edges, and building of CSR rows by target in bounded memory."""
 
 from __future__ import annotations
 
@@ -40,18 +40,10 @@ _GATHERED = 1 << 21
 
 
 class EdgeListBuilder:
-    """Edges in input order, with their weights, types, features and times, stored in files.
+    """Edges in input order, with their weights, types, features and times, stored in files in `scratch`.
 
-    Parameters
-    ----------
-    scratch
-        Folder for the files.
-    dtype
-        int32 or int64, the dtype of vertices.
-    extras
-        Schema keys of the edge values, with their shape per edge.
-    times
-        Dtype of times; None without times.
+    `dtype`, int32 or int64, is for vertices. `extras` has the shape per edge of each edge value, by schema
+    key. `times` is the dtype of times; None without times.
     """
 
     def __init__(
@@ -80,7 +72,7 @@ class EdgeListBuilder:
         }
 
     def append(self, sources: Array, targets: Array, extras: dict[str, Array]) -> None:
-        """Add edges. Edges with a vertex below 0 are dropped, but counted."""
+        """Append edges. Edges with a vertex below 0 are dropped later, but counted."""
         for key, part in {"sources": sources, "targets": targets, **extras}.items():
             self._writers[key].append(part)
         self.num += len(sources)
@@ -91,7 +83,7 @@ class EdgeListBuilder:
             writer.close()
 
     def pieces(self) -> Iterator[tuple[Array, Array]]:
-        """Yield sources and targets in pieces."""
+        """Yield sources and targets in blocks."""
         self.close()
         with self._files["sources"].open("rb") as first, self._files["targets"].open("rb") as second:
             for file in (first, second):
@@ -103,22 +95,16 @@ class EdgeListBuilder:
                 yield sources, targets
 
     def set_id_mappings(self, sources: IdMapping | None, targets: IdMapping | None) -> None:
-        """Set a mapping of vertex numbers that is applied from now on; None leaves an endpoint's numbers
-        unchanged.
-        """
+        """Set the mappings of vertex numbers that `pieces` applies from now on; None disables a mapping."""
         self._new_numbers = (sources, targets)
 
     def iter_timed(
         self, starts: tuple[int, int] = (0, 0), relation: int | None = None
     ) -> Iterator[TimedEdges]:
-        """Yield the edges with their times, in pieces.
+        """Yield the edges with their times, in blocks.
 
-        Parameters
-        ----------
-        starts
-            First vertex numbers of the source type and the target type.
-        relation
-            Number of the relation; None in a homogeneous graph.
+        `starts` are the first vertex numbers of the source type and the target type; `relation` is None in a
+        homogeneous graph.
         """
         times, first_edge = self.map_values(EDGE_TIME), 0
         for sources, targets in self.pieces():
@@ -129,7 +115,7 @@ class EdgeListBuilder:
             first_edge += len(sources)
 
     def map_values(self, key: str) -> Array:
-        """Memory-map the file of one key's edge values."""
+        """Memory-map the edge values of one key."""
         return map_with_header(self._files[key], key)[0]
 
     def renumber(self, key: str, numbers: Array) -> None:
@@ -144,7 +130,7 @@ class EdgeListBuilder:
 
 @dataclass(frozen=True, slots=True)
 class IdMapping:
-    """Mapping of vertex numbers: n becomes numbers[n - least]."""
+    """Mapping of vertex numbers: n becomes numbers[n - smallest]."""
 
     smallest: int
     numbers: Array
@@ -153,7 +139,7 @@ class IdMapping:
 
 
 def _renumbered(vertices: Array, mapping: IdMapping | None) -> Array:
-    """Return mapped vertex numbers; values below 0, endpoints of dropped edges, are unchanged."""
+    """Return mapped vertex numbers; numbers below 0 (of dropped edges) become -1."""
     if mapping is None:
         return vertices
     mapped: Array = mapping.numbers[(vertices - mapping.smallest).clip(0)].astype(vertices.dtype)
@@ -198,13 +184,9 @@ def build_csr_rows(
 ) -> CsrBuildResult:
     """Build CSR rows by target from an edge list; rows are sorted, and each source occurs once.
 
-    Memory is `RANGE_BYTES` and 32 bytes per vertex; a longer row is processed as one piece. The result does
-    not depend on the bound.
-
-    Raises
-    ------
-    DuplicateEdgesError
-        If duplicate edges are refused, or have types or features, which `merge` cannot sum.
+    Memory is `RANGE_BYTES` and 32 bytes per vertex; a longer row is processed whole. The result does not
+    depend on `RANGE_BYTES`. Raises DuplicateEdgesError if duplicate edges are refused, or have types or
+    features, which `merge` cannot sum.
     """
     undirected, drop = rules.undirected, rules.self_loops == "drop"
     counts = np.zeros(num_vertices, np.int64)
@@ -301,7 +283,7 @@ def _append_numbered(
 
 
 def _gather(values: Array, numbers: Array) -> Array:
-    """Gather values by edge numbers in pieces."""
+    """Gather values by edge numbers, in blocks."""
     out = np.empty(len(numbers), values.dtype)
     for start in range(0, len(numbers), _GATHERED):
         chosen = numbers[start : start + _GATHERED]
@@ -332,28 +314,11 @@ def read_edges(
     scratch: Path,
     dtype: np.dtype[Any],
 ) -> tuple[EdgeListBuilder, list[str], list[str]]:
-    """Read all edges of a table.
+    """Read all edges of a table into files in `scratch`.
 
-    Parameters
-    ----------
-    table
-        Schema of the table.
-    files
-        The files of the table.
-    source_ids, target_ids
-        Id mappings of both endpoints; may be the same object.
-    bad
-        Collector of errors.
-    notes
-        Collector of notes about values that are changed or count as missing.
-    scratch
-        Folder for the edge list.
-    dtype
-        int32 or int64, the dtype of vertices.
-
-    Returns
-    -------
-    The edge list, the names of the edge types unless they are numbers, and the names of the feature columns.
+    `source_ids` and `target_ids` may be the same object; `dtype` is the int32 or int64 of vertices. Errors
+    are collected in `bad`, and notes about changed or missing values in `notes`. Returns the edge list, the
+    names of the edge types (empty if they are numbers), and the names of the feature columns.
     """
     columns = (table.source, table.target, table.weight, table.type, table.time)
     taken = [column for column in columns if column is not None]

@@ -57,10 +57,7 @@ def import_hetero_tables(
 ) -> None:
     """Import a heterogeneous dataset from tables, like `hyrt.graph.tables.import_tables.import_tables`.
 
-    Raises
-    ------
-    DataError
-        If rows are wrong, or the destination cannot be written.
+    Raises DataError if rows are wrong, or the destination cannot be written.
     """
     destination = job.destination.absolute()
     check_destination(destination, job.force)
@@ -154,7 +151,7 @@ def _ids(schema: HeteroImportSchema, name: str, read: VertexTableData | None) ->
 def _close_gaps(
     schema: HeteroImportSchema, ids: dict[str, VertexIds], lists: list[EdgeListBuilder]
 ) -> list[str]:
-    """Assign numbers to the ids of vertex types that occur only in relations."""
+    """Assign numbers to the ids of types that occur only in relations; return lines about unused ids."""
     ends = [(table.relation[0], table.relation[2]) for table in schema.relations]
     for name, type_ids in ids.items():
         num_references = sum(edges.num * both.count(name) for edges, both in zip(lists, ends, strict=True))
@@ -241,7 +238,7 @@ def _summarize(
     merged: int,
     read: dict[str, VertexTableData],
 ) -> Iterator[str]:
-    """Yield a summary of the import, line by line."""
+    """Yield the lines of the import's summary."""
     for table, edges in zip(schema.relations, lists, strict=True):
         weights = f", weights {table.weight!r}" if table.weight is not None else ""
         times = f", times {table.time!r}" if table.time is not None else ""

@@ -26,17 +26,7 @@ class ImportNotes:
         self._lines: list[str] = []
 
     def add(self, table: str, piece: TableBatch, columns: Iterable[str] = ()) -> None:
-        """Count the removed padding of a piece, and the missing values of columns that may have gaps.
-
-        Parameters
-        ----------
-        table
-            The name of the table for messages.
-        piece
-            The piece.
-        columns
-            The columns.
-        """
+        """Count the removed padding of a batch, and the missing values in `columns`."""
         self._padded[table] += piece.padded
         self._rows[table] += piece.num_rows
         for column in columns:
@@ -52,23 +42,10 @@ class ImportNotes:
                 self._missing.setdefault((table, column), Counter()).update(counts)
 
     def add_unlabelled(self, table: str, column: str, count: int, remedy: str) -> None:
-        """Count labels of -1, which mean no label.
-
-        Parameters
-        ----------
-        table
-            The name of the table for messages.
-        column
-            The column of the labels.
-        count
-            Number of additional labels of -1.
-        remedy
-            Remedy if -1 is a class.
-        """
+        """Count labels of -1, which mean no label; `remedy` is for a -1 that is a class."""
         self._unlabelled[table, column, remedy] += count
 
     def add_line(self, line: str) -> None:
-        """Add another line."""
         self._lines.append(line)
 
     def add_lookalikes(self, kind: str, names: NameIndex) -> None:

@@ -54,12 +54,11 @@ ReportLine = Callable[[str], None]
 VERTEX_BYTES = 80
 """Memory per vertex for ids, order, labels, split, counts, row pointers and cursors."""
 NAMED_VERTEX_BYTES = VERTEX_BYTES + NAME_BYTES
-"""The same with string ids, in addition to three times their length."""
+"""Memory per vertex with string ids, without three times the length of an id."""
 DEGREE_COLUMN = "log(1 + in-degree)"
 """Name of the default feature of vertices without features."""
 _LARGE = 10.0
-"""Magnitude of feature values above which the first layer, with usual initial weights, starts far from a
-useful loss."""
+"""Feature values above this magnitude make training start at a useless loss, with usual initial weights."""
 LARGE_INPUT = 16 << 30
 """Smaller text files cannot contain 2^31 vertices unless most vertices have no edges."""
 
@@ -69,7 +68,7 @@ Schema = TypeVar("Schema")
 
 @dataclass(frozen=True, slots=True)
 class ImportJob(Generic[Schema]):
-    """Parameters of a table import."""
+    """Input, schema and destination of a table import."""
 
     files: Sequence[Path]
     """CSV or Parquet files, or folders of them."""
@@ -82,19 +81,10 @@ class ImportJob(Generic[Schema]):
 
 
 def import_tables(job: ImportJob[ImportSchema], report: ReportLine = lambda line: None) -> None:
-    """Import a dataset from tables; it appears complete or not at all, also on Ctrl-C.
+    """Import a dataset from tables; it appears complete or not at all, even after Ctrl-C.
 
-    Parameters
-    ----------
-    job
-        Parameters of the import.
-    report
-        Called with lines of text: a bound of the memory before the work starts, and a summary at the end.
-
-    Raises
-    ------
-    DataError
-        If rows are wrong, or the destination cannot be written.
+    `report` receives lines of text: a memory bound before the work starts, and a summary at the end. Raises
+    DataError if rows are wrong, or the destination cannot be written.
     """
     destination = job.destination.absolute()
     check_destination(destination, job.force)
@@ -149,17 +139,8 @@ def assign_files(
 ) -> dict[str, TableFiles]:
     """Return the files of each table.
 
-    Parameters
-    ----------
-    inputs
-        Input files and folders.
-    tables
-        Per table name in the schema: the names and patterns of its files, and their CSV dialect.
-
-    Raises
-    ------
-    DataError
-        If a file belongs to no table or to several, or a table has no file.
+    `tables` has the file names and patterns of each table in the schema, and their CSV dialect. Raises
+    DataError if a file belongs to no table or to several, or a table has no file.
     """
     paths_by_table: dict[str, list[Path]] = {name: [] for name in tables}
     for path in inputs:
@@ -187,8 +168,8 @@ def _is_one_of(path: Path, patterns: Sequence[str]) -> bool:
 
 
 def block_bytes() -> int:
-    """Return an upper bound of the memory for the rows that are read or written at once, in bytes."""
-    # Text and its values in Arrow and numpy, of the queued blocks and of those being parsed.
+    """Return an upper bound of the memory in bytes for the rows that are read or written at once."""
+    # Queued blocks and blocks in parsing, each with its text and its values in Arrow and numpy.
     return (2 * available_cores() + 2) * 8 * BLOCK_BYTES + 6 * CHUNK_BYTES
 
 
@@ -213,9 +194,7 @@ def _ids_of_edges(schema: ImportSchema, vertices: VertexTableData | None) -> Ver
 
 
 def integer_ids_without_table(first: int, count: int | None, decimal: str) -> IntegerIds:
-    """Return integer ids without a table of vertices; `count` is None if only ids that occur in edges are
-    vertices.
-    """
+    """Return integer ids without a vertex table; `count` None means that only ids in edges are vertices."""
     return IntegerIds(first, count, decimal, 2**31, from_table=False)
 
 
@@ -228,18 +207,10 @@ def _may_be_large(schema: ImportSchema, vertices: VertexTableData | None, files:
 def compact_ids(
     lists: Sequence[tuple[EdgeListBuilder, VertexIds, VertexIds]], ids: Mapping[str, VertexIds]
 ) -> list[str]:
-    """Assign numbers to the ids that occur in edges, if nothing else defines which ids exist.
+    """Assign numbers to the ids that occur in edges, unless a table or a count defines the ids.
 
-    Parameters
-    ----------
-    lists
-        Edge lists, with the id mappings of both endpoints.
-    ids
-        All id mappings by vertex type.
-
-    Returns
-    -------
-    Lines about unused ids.
+    `lists` has each edge list with the id mappings of its endpoints; `ids` has all id mappings by vertex
+    type. Returns lines about unused ids.
     """
     lines = []
     new: dict[int, IdMapping] = {}
@@ -270,13 +241,7 @@ def compact_ids(
 
 
 def check_consecutive(location: str, ids: VertexIds, num_references: int) -> None:
-    """Check that ids which should be consecutive numbers are not mostly unused.
-
-    Raises
-    ------
-    DataError
-        If most ids in the range are unused.
-    """
+    """Raise DataError if most ids are unused, although ids should be consecutive numbers."""
     count = ids.num_vertices
     if isinstance(ids, IntegerIds) and ids.count is None:
         count -= min(count, ids.smallest)
@@ -350,9 +315,7 @@ def _degree_rows(indptr: Array) -> FeatureRows:
 
 
 def draw_random_split(split: RandomSplit, labels: Array) -> tuple[Array, Array, Array]:
-    """Sample masks of the splits from all labelled vertices; a pure function of the seed and the vertex
-    numbers.
-    """
+    """Sample masks of the splits from all labelled vertices; depends only on the seed and vertex numbers."""
     labelled = np.flatnonzero(is_labelled(labels))
     streams = vertex_streams(stream_key(split.seed, SPLIT, 0, 0), labelled)
     labelled = labelled[np.argsort(streams, kind="stable")]
@@ -394,7 +357,7 @@ def _summarize(
     types: list[str],
     vertices: VertexTableData | None,
 ) -> Iterator[str]:
-    """Yield a summary of the import, line by line."""
+    """Yield the lines of the import's summary."""
     more = []
     rules = schema.edges
     if built.merged:

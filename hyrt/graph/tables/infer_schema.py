@@ -51,7 +51,7 @@ _MASKS = (
     ("test", "testmask"),
 )
 _INDEXES = ("index", "level0", "rownames", "rowname", "row", "rowid", "rownumber", "rownum", "")
-"""Names of row number columns that programs write into a table, in the form of `normalize_name`."""
+"""Names of row number columns that programs add to a table, in the form of `normalize_name`."""
 _WHOLE = ("whole", "code")
 _NUMBERS = (*_WHOLE, "number")
 _MANY = 8
@@ -60,24 +60,16 @@ _ITSELF = "say it in a schema, which `hyrt data import --print-schema FILES` beg
 
 @dataclass(frozen=True, slots=True)
 class InferredSchema:
-    """Inferred schema, and its description in words."""
+    """Inferred schema, and its description for the user."""
 
     schema: ImportSchema
     lines: list[str]
 
 
 def infer_schema(paths: Sequence[Path]) -> InferredSchema:
-    """Infer the role of each column in a set of files.
+    """Infer the role of each column in CSV or Parquet files, or folders of them.
 
-    Parameters
-    ----------
-    paths
-        CSV or Parquet files, or folders of them.
-
-    Raises
-    ------
-    DataError
-        If no file looks like a table of edges, or files of one kind have different columns.
+    Raises DataError if no file looks like a table of edges, or files of one kind have different columns.
     """
     samples = [read_sample(path) for path in paths]
     ends = [_ends(sample) for sample in samples]
@@ -134,22 +126,11 @@ def infer_schema(paths: Sequence[Path]) -> InferredSchema:
 
 
 def draft_schema(paths: Sequence[Path], problem: str) -> InferredSchema:
-    """Return a draft schema, to be edited, for files whose column roles cannot be inferred.
+    """Return a draft schema, to be edited, for files whose column roles cannot be inferred because of
+    `problem`.
 
-    The first file with two columns is used as the table of edges. The first of the other files, and those
-    with the same columns, are used as the table of vertices.
-
-    Parameters
-    ----------
-    paths
-        CSV or Parquet files, or folders of them.
-    problem
-        The reason why the inference failed.
-
-    Raises
-    ------
-    DataError
-        If no file has two columns.
+    The first file with two columns is the table of edges. The first of the other files, and those with the
+    same columns, are the table of vertices. Raises DataError if no file has two columns.
     """
     samples = [read_sample(path) for path in paths]
     edges = next((sample for sample in samples if _ends(sample)), None)
@@ -176,7 +157,7 @@ def draft_schema(paths: Sequence[Path], problem: str) -> InferredSchema:
 
 
 def _find_column(columns: Collection[str], names: Sequence[str]) -> str | None:
-    """Return the first column whose normalized name is in a list of names, in the order of the list."""
+    """Return the first column whose normalized name is in `names`, in the order of `names`."""
     by_plain = {normalize_name(column): column for column in reversed(list(columns))}
     return next((by_plain[name] for name in names if name in by_plain), None)
 
@@ -344,13 +325,7 @@ def _is_row_index(sample: TableSample, name: str) -> bool:
 
 
 def _check_split_columns(sample: TableSample) -> None:
-    """Refuse a column that has the name of a split but not its values, because it is not a feature either.
-
-    Raises
-    ------
-    DataError
-        If there is such a column.
-    """
+    """Raise DataError if a column has the name of a split but other values: it is not a feature either."""
     for column in sample.columns:
         if normalize_name(column) == "split":
             words = sorted({str(value) for value in sample.values(column) if value is not None})
@@ -381,7 +356,7 @@ def _is_split(sample: TableSample, column: str) -> bool:
 
 
 def _are_signs(sample: TableSample, label: str) -> bool:
-    """Return whether labels are -1 and 1, i.e. two classes, as opposed to class 1 and no label."""
+    """Return whether labels are -1 and 1, i.e. two classes, not class 1 and no label."""
     numbers, missing, bad = read_whole_numbers(sample.rows[label], _decimal(sample))
     return set(numbers[~(missing | bad)].tolist()) == {-1, 1}
 
@@ -391,9 +366,7 @@ def _decimal(sample: TableSample) -> str:
 
 
 def _find_id_column(sample: TableSample, edges: TableSample, source: str) -> str | None:
-    """Return the column of distinct values that contains most of the ids used by edges; None if there is
-    none.
-    """
+    """Return the column of distinct values with the most ids that edges use; None if there are too few."""
     used_ids = set(map(str, edges.values(source)))
     best, max_common = None, 0
     for number, (column, kind) in enumerate(sample.columns.items()):
@@ -420,7 +393,7 @@ def _first_id(samples: list[TableSample], table: VertexTableSchema) -> int | Non
         if has_codes(piece.columns[table.id], bad):
             return None
         if piece.bad or missing.any() or bad.any():
-            # The import reports these rows, together with all other wrong rows.
+            # The import reports these rows together with all other wrong rows.
             good = values[~(missing | bad)]
             return int(good.min()) if len(good) and int(good.min()) in (0, 1) else 0
         if len(values):
@@ -447,7 +420,7 @@ def _are_sparse(edges: list[TableSample], source: str, target: str) -> bool:
 def _first_of_edges(
     edges: list[TableSample], table: EdgeTableSchema, others: list[TableSample], rows: VertexTableSchema
 ) -> int:
-    """Return the first id, 0 or 1, judging by the ids of the edges if no table has ids."""
+    """Return the first id, 0 or 1, as the ids of the edges suggest if no table has ids."""
     if min(edges[0].min_value(column) for column in (table.source, table.target)) != 1:
         return 0
     files = TableFiles([path for sample in others for path in list_table_files(sample.path)], rows.text)
@@ -464,7 +437,7 @@ def _first_of_edges(
 
 
 def _patterns(features: list[str], columns: list[str]) -> list[str]:
-    """Return many columns as one pattern, if the pattern matches exactly these columns."""
+    """Replace many columns by one pattern, if the pattern matches exactly these columns."""
     prefix = commonprefix(features).rstrip("0123456789")  # noqa: RUF071
     if len(features) > _MANY and prefix and not set("*?[") & set(prefix):
         if match_columns([f"{prefix}*"], columns, "") == features:

@@ -1,4 +1,4 @@
-"""Compiled loops of a hash table that maps names, by their bytes, to numbers."""
+"""Compiled hash table that maps names, by their bytes, to numbers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ def hash_bytes(data, first, last):  # type: ignore[no-untyped-def]
 
 @_compile
 def find_slot(data, first, last, slots, name_bytes, ends):  # type: ignore[no-untyped-def]
-    """Return the slot with the number of a name, or the empty slot for it; the number of slots is a power of
-    two.
-    """
+    """Return the slot of a name, or the empty slot for it; the number of slots is a power of two."""
     mask = len(slots) - 1
     slot = np.int64(hash_bytes(data, first, last) & np.uint64(mask))
     while slots[slot] >= 0:
@@ -51,7 +49,7 @@ def find_names(data, offsets, missing, slots, name_bytes, ends, out):  # type: i
 
 @_compile
 def add_names(data, offsets, missing, slots, name_bytes, ends, num, out):  # type: ignore[no-untyped-def]
-    """Look up the number of each name and number new names from `num` on; return the new total number."""
+    """Look up the number of each name, number new names from `num` on, and return the new number of names."""
     for i in range(len(out)):
         out[i] = -1
         if missing[i]:

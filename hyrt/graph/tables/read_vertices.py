@@ -42,7 +42,7 @@ _LABELS = (
 
 @dataclass(frozen=True, slots=True)
 class VertexTableData:
-    """Contents of a vertex table."""
+    """Content of a vertex table."""
 
     count: int
     labels: Array
@@ -71,29 +71,11 @@ def read_vertices(
     notes: ImportNotes,
     scratch: Path,
 ) -> VertexTableData:
-    """Read all vertices of a table.
+    """Read all vertices of a table; features are written to a file in `scratch`.
 
-    Parameters
-    ----------
-    table
-        Schema of the table.
-    files
-        The files of the table.
-    named
-        Whether ids are strings.
-    first_id
-        The first id, if ids are integers.
-    bad
-        Collector of errors.
-    notes
-        Collector of notes about values that are changed or count as missing.
-    scratch
-        Folder for the features.
-
-    Raises
-    ------
-    DataError
-        If a column is missing, or bad rows were found.
+    `named` selects string ids; otherwise integer ids start at `first_id`. Errors are collected in `bad`, and
+    notes about changed or missing values in `notes`. Raises DataError if a column is missing, or there were
+    bad rows.
     """
     reader = _Reader(table, files, named, first_id, bad, notes, scratch)
     reader.read()
@@ -148,7 +130,7 @@ class _Reader:
     def read(self) -> None:
         kinds = self._kinds
         if not kinds:
-            # Read any column to count the rows.
+            # Counting the rows needs at least one column.
             kinds = {self._files.columns()[0]: "any"}
         may_be_missing = [*self._label, *self._table.masks, *filter(None, (self._table.split,))]
         try:
@@ -346,7 +328,7 @@ class _Reader:
         outside = (ids < self._first) | (numbers >= self._count)
         order = np.full(self._count, -1, np.int64)
         inside = np.flatnonzero(~outside)
-        # The last row of each id remains, so that earlier rows are found as duplicates.
+        # The last row of each id is kept, so earlier rows with the same id are duplicates.
         order[numbers[inside]] = inside
         duplicates = inside[order[numbers[inside]] != inside]
         last = self._first + self._count - 1

@@ -111,7 +111,7 @@ class EdgeTableSchema(Section):
 
 
 def check_ends(source: str, target: str) -> None:
-    """Refuse the same column for both endpoints, which would make every edge a self loop."""
+    """Raise ValueError if both endpoints have the same column, which would make every edge a self loop."""
     if source == target:
         raise ValueError(f"source and target are both column {source!r}: give the columns of both ends")
 
@@ -196,7 +196,7 @@ class ImportSchema(Section):
 
 
 def check_num_vertices(num_vertices: int | None, ids: str, *, has_table: bool) -> None:
-    """Refuse a number of vertices if it is already defined by a table or by vertex names."""
+    """Raise ValueError if the number of vertices is already defined by a table or by vertex names."""
     if num_vertices is not None and (has_table or ids == "names"):
         reason = (
             "the table of vertices has all of them" if has_table else "names are numbered as edges have them"
@@ -216,8 +216,8 @@ class VertexTypeSchema(Section):
     """The number of vertices, with `ids: positions` and without a table; `null` if only ids that occur in
     relations are vertices."""
     table: VertexTableSchema | None = None
-    """The table of its vertices; `null` where there is none, and relations alone name them. A type without
-    features learns a row for each vertex."""
+    """The table of the vertices; `null` if only relations contain their ids. A type without features learns a
+    row for each vertex."""
 
     @model_validator(mode="after")
     def _fits(self) -> VertexTypeSchema:

@@ -14,8 +14,7 @@ Array = NDArray[Any]
 _MIN_ROWS = 10
 """With fewer rows, a column may equal row numbers or labels by chance."""
 _MIN_PAIRED = 30
-"""Minimum number of rows with the same value as an earlier row of their class, so that it is not by
-chance."""
+"""Minimum number of rows that have the value of an earlier row of their class; fewer may be chance."""
 _MIN_OTHERS = 5
 """Minimum number of these rows with a value other than the most frequent one."""
 _MAX_LABELS = 256
@@ -28,13 +27,7 @@ FOLLOWS_LABEL = "is the same for all vertices of a class"
 
 
 class SuspiciousColumns:
-    """Detector of suspicious columns in the rows of a matrix, processed in pieces.
-
-    Parameters
-    ----------
-    width
-        The number of columns.
-    """
+    """Detector of suspicious columns in a matrix of `width` columns, whose rows are added in batches."""
 
     def __init__(self, width: int) -> None:
         self._rows = 0
@@ -42,21 +35,15 @@ class SuspiciousColumns:
         self._first = np.zeros(width)
         self._of_label: dict[float, Array] = {}
         self._counts: Counter[float] = Counter()
-        # Remaining candidates.
+        # Columns that still may be row numbers, copies of the label, or functions of the label.
         self._counting = self._like_label = self._paired = np.arange(width)
 
     def add(self, values: Array, labels: Array | None, numbers: Array | None = None) -> None:
-        """Examine further rows.
+        """Examine further rows [n, width], in which missing values are NaN.
 
-        Parameters
-        ----------
-        values
-            [n, width] feature values; missing values are NaN.
-        labels
-            [n] labels: numbers (NaN for no label) or class numbers (below 0 for no label). None without
-            labels, and for labels of several columns.
-        numbers
-            [n] row numbers; by default they continue those of the previous call.
+        `labels` [n] are numbers (NaN: no label) or class numbers (below 0: no label); None without labels, or
+        with several label columns. `numbers` [n] are row numbers; by default they continue those of the
+        previous call.
         """
         if not len(values):
             return
@@ -65,7 +52,7 @@ class SuspiciousColumns:
         counted = numbers.astype(np.float64)
         if not self._rows:
             self._first = values[0].astype(np.float64) - counted[0]
-        # Compare row numbers in the dtype of the values: float32 has no odd numbers beyond 2^24.
+        # Compare row numbers in the dtype of the values, because float32 has no odd numbers beyond 2^24.
         self._counting = _filter_columns(
             self._counting,
             values,
@@ -75,7 +62,7 @@ class SuspiciousColumns:
         self.add_labelled(values, labels)
 
     def add_labelled(self, values: Array, labels: Array | None) -> None:
-        """Compare further rows with their labels only; the arguments are as in `add`."""
+        """Compare further rows only with their labels; the arguments are as in `add`."""
         if labels is None or not len(values):
             return
         known = ~np.isnan(labels) if labels.dtype.kind == "f" else labels >= 0
@@ -102,7 +89,7 @@ class SuspiciousColumns:
         )
 
     def find_reasons(self) -> dict[int, str]:
-        """Return the reasons by column number."""
+        """Return the reason for each suspicious column, by column number."""
         reasons: dict[int, str] = {}
         several = len(self._of_label) > 1
         if self._labelled - len(self._of_label) >= _MIN_PAIRED and several:
@@ -127,7 +114,7 @@ def _filter_columns(
 ) -> NDArray[np.int64]:
     """Return the columns whose values equal the expected ones in all rows.
 
-    Most columns are dropped after a few rows, so few columns are compared for the remaining rows.
+    The first rows exclude most columns, so few columns are compared for the other rows.
     """
     for rows in (slice(0, 2), slice(2, 64), slice(64, None)):
         if len(columns) and len(values[rows]):
@@ -153,6 +140,6 @@ def encode_labels(labels: Sequence[Any]) -> Array:
 
 
 def format_reasons(reasons: Mapping[str, str] | Mapping[int, str]) -> str:
-    """Format the names or numbers of the first columns with the reasons."""
+    """Format the first columns, by name or number, with the reasons."""
     shown = ", ".join(f"{name!r} ({reason})" for name, reason in list(reasons.items())[:_SHOWN])
     return shown + (f" and {len(reasons) - _SHOWN:,} more" if len(reasons) > _SHOWN else "")

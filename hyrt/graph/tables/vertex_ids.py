@@ -17,7 +17,7 @@ from hyrt.graph.tables.reading.table_batch import RowProblems, TableBatch
 from hyrt.graph.tables.reading.values import get_string_buffers, read_strings, read_whole_numbers
 
 NAME_BYTES = 56
-"""Upper bound of the memory per name, in addition to three times its length in bytes."""
+"""Upper bound of the memory per name, without three times its length in bytes."""
 _MIN_NAMES = 1 << 12
 _PADDING = np.frombuffer(b" \t", np.uint8)
 
@@ -29,7 +29,7 @@ def _as_seen(name: str) -> str:
 
 
 class NameIndex:
-    """Mapping from names to numbers, in which new names get the next number."""
+    """Mapping from names to numbers; new names get the next number."""
 
     def __init__(self) -> None:
         self.num = 0
@@ -39,15 +39,7 @@ class NameIndex:
         self._bytes = np.empty(16 * _MIN_NAMES, np.uint8)
 
     def add(self, names: Any, missing: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Return the numbers of names; new names are added.
-
-        Parameters
-        ----------
-        names
-            An Arrow array of strings [n].
-        missing
-            [n] which names are missing; their number is -1.
-        """
+        """Add the new names of an Arrow array of strings [n]; return all their numbers, -1 if missing."""
         data, offsets = get_string_buffers(names)
         self._reserve(len(names), int(offsets[-1] - offsets[0]))
         out = np.empty(len(names), np.int64)
@@ -66,11 +58,10 @@ class NameIndex:
         return out
 
     def name(self, number: int) -> str:
-        """Return the name with a number."""
         return self._bytes[self._ends[number] : self._ends[number + 1]].tobytes().decode()
 
     def find_lookalikes(self, rows: int = 1 << 16) -> Iterator[tuple[str, str]]:
-        """Yield the names that look like another name, together with that name.
+        """Yield names that look like another name, together with that name.
 
         They differ by surrounding spaces, invisible characters, or decomposed accents.
         """
@@ -100,7 +91,7 @@ class NameIndex:
             yield [data[a:b].decode() for a, b in itertools.pairwise(bounds)]
 
     def _reserve(self, names: int, num_bytes: int) -> None:
-        """Grow the arrays for additional names with a total length in bytes."""
+        """Grow the arrays for additional names with a total length of `num_bytes`."""
         if self.num + names >= len(self._ends):
             grown = np.zeros(2 * (self.num + names) + 1, np.int64)
             grown[: self.num + 1] = self._ends[: self.num + 1]
@@ -111,7 +102,7 @@ class NameIndex:
             grown_bytes[:used] = self._bytes[:used]
             self._bytes = grown_bytes
         if 2 * (self.num + names) > len(self._slots):
-            # Free the old array first, to lower the peak memory.
+            # Free the old array first to lower peak memory.
             self._slots = np.empty(0, np.int64)
             self._slots = np.full(1 << int(2 * (self.num + names) - 1).bit_length(), -1, np.int64)
             name_kernels.fill_slots(self._bytes, self._ends, self.num, self._slots)
@@ -123,7 +114,7 @@ _MISSING = "Give every edge two ids; what counts as missing is named by text.nul
 NOT_INTEGER_REMEDY = "If ids are texts, or written like 007 or +1, give ids: names in the schema"
 """Remedy for an id that is not written as a whole number."""
 SPARSE_FACTOR = 8
-"""Ratio of the id range to the number of ids in use, above which ids do not look like consecutive numbers."""
+"""Ids look like consecutive numbers if their range is at most this multiple of the number of ids in use."""
 _INT64 = np.iinfo(np.int64)
 
 
@@ -131,9 +122,7 @@ class VertexIds(Protocol):
     """Mapping from vertex ids to vertex numbers."""
 
     def map_ids(self, piece: TableBatch, column: str, unknown: str, bad: RowProblems) -> Numbers:
-        """Return the numbers [n] of the ids in a column; -1 for wrong ids, and for unknown ids that are to be
-        dropped.
-        """
+        """Return the vertex numbers [n] of the ids in a column; -1 for wrong ids and dropped unknown ids."""
 
     @property
     def num_vertices(self) -> int:
@@ -145,10 +134,10 @@ class VertexIds(Protocol):
 
 @dataclass(slots=True)
 class IntegerIds:
-    """Integer ids, counted from the first.
+    """Integer ids, numbered from the first id on.
 
-    If the number of vertices is not known, only ids that occur in edges are vertices; `compact` numbers
-    them after all edges were read.
+    If the number of vertices is not known, only ids that occur in edges are vertices; `compact` numbers them
+    after all edges were read.
     """
 
     first: int
@@ -159,11 +148,11 @@ class IntegerIds:
     """Upper bound of the number of vertices."""
     largest: int = -1
     smallest: int = _INT64.max
-    """Like `largest`: extreme values of the ids so far, relative to the first id."""
+    """`smallest` and `largest` are the extreme ids so far, relative to the first id."""
     used_ids: NDArray[np.int64] | None = None
-    """The ids in use, sorted, if ids between them are unused."""
+    """Sorted ids in use, if there are unused ids between them."""
     from_table: bool = True
-    """Whether there is a table of vertices; for messages."""
+    """Whether there is a table of vertices; used in messages."""
 
     __repr__ = short_repr
 
@@ -194,16 +183,9 @@ class IntegerIds:
         return numbers
 
     def compact(self, pieces: Iterator[Numbers]) -> NDArray[np.int64]:
-        """Keep the ids that are in use, and number them in order.
+        """Keep the ids that are in use, and number them in order; `pieces` yields all results of `map_ids`.
 
-        Parameters
-        ----------
-        pieces
-            All results of `numbers`.
-
-        Returns
-        -------
-        [largest - least + 1] the new number of each old number, starting at the smallest one.
+        Returns the new number of each old number, [largest - smallest + 1], starting at the smallest one.
         """
         is_used = np.zeros(self.largest - self.smallest + 1, np.bool_)
         for numbers in pieces:
@@ -259,7 +241,7 @@ class StringIds:
 
     names: NameIndex
     grows: bool
-    """Whether an unknown id is a new vertex, i.e. there is no table of vertices."""
+    """Whether unknown ids are new vertices, i.e. there is no table of vertices."""
 
     @property
     def num_vertices(self) -> int:

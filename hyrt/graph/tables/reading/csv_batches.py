@@ -1,6 +1,4 @@
-"""Batches of CSV rows: a text file is cut into blocks of complete records, which are parsed by several
-threads.
-"""
+"""Batches of CSV rows: blocks of complete records are parsed by several threads."""
 
 from __future__ import annotations
 
@@ -42,18 +40,18 @@ class TextBlock:
     """Block of complete records."""
 
     raw: bytes
-    """Content in the file, converted to UTF-8."""
+    """Content of the file, converted to UTF-8."""
     first_line: int
     """Line number of the first line, from 1."""
     dialect: CsvDialect = field(repr=False)
 
     def stripped(self) -> tuple[bytes, int]:
-        """Return the block without spaces and tabs around values, and the number of values that had some."""
+        """Return the block without spaces and tabs around values, and the number of values that had any."""
         return _stripped(self.raw, self.dialect)
 
     @property
     def lines(self) -> NDArray[np.int64]:
-        """Return the line number in which each record begins; blank lines are not records."""
+        """Return the line number where each record begins; blank lines are not records."""
         return _records(self.stripped()[0], self.dialect, self.first_line)[0]
 
 
@@ -80,12 +78,11 @@ class TextFile:
 
     path: Path
     name: str
-    """Name of the file, for messages."""
     dialect: CsvDialect
 
     @contextmanager
     def _opened(self) -> Iterator[IO[bytes]]:
-        """Open the file, decompressed."""
+        """Open the file for reading decompressed bytes."""
         try:
             with _OPENERS.get(self.path.suffix.lower(), open)(self.path, "rb") as stream:
                 yield stream
@@ -97,17 +94,14 @@ class TextFile:
             raise DataError(f"{self.name} cannot be read: {system_error_text(error)}") from error
 
     def start(self, num_bytes: int) -> bytes:
-        """Return the first bytes, decompressed."""
+        """Return the first `num_bytes` decompressed bytes."""
         with self._opened() as stream:
             return stream.read(num_bytes)
 
     def columns(self) -> list[str]:
         """Return the column names in order.
 
-        Raises
-        ------
-        DataError
-            If the file is empty, is not text, or cannot be read.
+        Raises DataError if the file is empty, is not text, or cannot be read.
         """
         with self._opened() as stream:
             head = _Head(self, stream)
@@ -139,12 +133,9 @@ class TextFile:
         return {"delimiter": self.dialect.delimiter, "quotechar": quote or None, "quoting": quoting}
 
     def blocks(self, block_bytes: int | None = None) -> Iterator[TextBlock]:
-        """Yield all records in blocks of about `block_bytes` bytes; None means `BLOCK_BYTES`.
+        """Yield all records in blocks of about `block_bytes` bytes (default: `BLOCK_BYTES`).
 
-        Raises
-        ------
-        DataError
-            If the file cannot be read, or has a record without an end.
+        Raises DataError if the file cannot be read, or has a record without an end.
         """
         with self._opened() as stream:
             head = _Head(self, stream)
@@ -170,7 +161,7 @@ class TextFile:
                     line += block.count(b"\n")
 
     def _check_end(self, data: bytes, line: int) -> None:
-        """Refuse an open quote in the last record, which need not end with a newline."""
+        """Raise DataError if the last record, which need not end with a newline, has an open quote."""
         if self.dialect.quote and _last_end(data + b"\n", self.dialect) <= len(data):
             first = _records(data, self.dialect, line)[0][-1]
             raise DataError(
@@ -242,24 +233,11 @@ def read_csv_batches(
     block_bytes: int | None = None,
     max_blocks: int | None = None,
 ) -> Iterator[TableBatch]:
-    """Yield the rows of a file in pieces.
+    """Yield the rows of a file in batches of about `block_bytes` bytes, at most `max_blocks` batches.
 
-    Parameters
-    ----------
-    file
-        The file.
-    kinds
-        Expected kind of each requested column: `number`, `text` or `any`. If a piece has other values, its
-        column is returned as strings. Integers whose spelling matters, such as ids, are requested as `text`.
-    block_bytes
-        Approximate size of a piece in the file, in bytes; None for the default.
-    max_blocks
-        Maximum number of pieces; None for all.
-
-    Raises
-    ------
-    DataError
-        If a column is missing or not unique, or the file cannot be read.
+    `kinds` has the expected kind of each requested column: `number`, `text` or `any`. If a batch has other
+    values, its column is returned as strings. Integers whose spelling matters, such as ids, are requested as
+    `text`. Raises DataError if a column is missing or not unique, or the file cannot be read.
     """
     names = file.columns()
     for name in kinds:
@@ -298,9 +276,9 @@ def _parse(
 def _read_as_text(
     file: TextFile, block: TextBlock, names: list[str], selected: list[str], *, has_header: bool
 ) -> TableBatch:
-    """Parse a block into strings, without the rows whose number of values is not the number of columns.
+    """Parse a block into strings, without rows that have a wrong number of values.
 
-    If the block contains the header line again, it is dropped as well.
+    Also drops repetitions of the header line.
     """
     import pyarrow as pa
 
@@ -316,7 +294,7 @@ def _read_as_text(
     try:
         data.decode()
     except UnicodeDecodeError:
-        # Report each line, and replace the invalid bytes so that the rest of the block can be parsed.
+        # Report each line, and replace the invalid bytes so that the block can be parsed.
         for number, line in enumerate(data.split(b"\n"), block.first_line):
             try:
                 line.decode()
@@ -362,7 +340,7 @@ def _has_line(data: bytes, line: bytes) -> bool:
 
 
 def _are_header(table: Any, names: list[str]) -> NDArray[np.bool_]:
-    """Return which rows equal the header."""
+    """Return a mask of the rows that equal the header."""
     import pyarrow.compute as pc
 
     is_header = np.ones(table.num_rows, np.bool_)
@@ -396,9 +374,7 @@ def _read(file: TextFile, data: bytes, names: list[str], column_types: dict[str,
 
 
 def _without_nulls(table: Any, nulls: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the columns with null for missing strings, and the original of each string column with missing
-    values.
-    """
+    """Return the columns with null for missing strings, and the original of string columns that have any."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

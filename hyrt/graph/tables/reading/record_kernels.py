@@ -10,7 +10,7 @@ _LINE_START, _FIELD_START, _IN_FIELD, _IN_QUOTES = 0, 1, 2, 3
 
 @nb.njit(nogil=True, cache=True, boundscheck=False)
 def find_records(data, delimiter, quote, line, lines):  # type: ignore[no-untyped-def]
-    """Write the line number in which each record begins.
+    """Write the line number where each record begins.
 
     Returns the number of records, and the end of the last complete one. A quote is recognized only at the
     start of a value, after spaces or tabs; characters between the closing quote and the delimiter belong to

@@ -1,4 +1,4 @@
-"""Batch of consecutive table rows, and a collector of the errors found in them."""
+"""Batch of consecutive table rows, and a collector of errors in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hyrt.formatting import pluralize, short_repr
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRow:
-    """A line that is not a row of the table."""
+    """Line that is not a row of the table."""
 
     place: int
     """Line number, from 1."""
@@ -29,20 +29,20 @@ class TableBatch:
     """Consecutive rows of a file."""
 
     name: str
-    """Name of the file, for messages."""
+    """Name of the file in messages."""
     num_rows: int
     columns: Mapping[str, Any]
     """Arrow arrays [n] by column name: numbers, or strings as written in the file."""
     unit: str
     """Unit of `places`: `line` or `row`."""
     places: Callable[[], NDArray[np.int64]]
-    """Return [n] the line or row number of each row in its file, from 1."""
+    """Return the line or row number [n] of each row in its file, from 1."""
     bad: Sequence[UnreadableRow] = ()
     """Rows that were dropped because they cannot be parsed."""
     padded: int = 0
     """Number of values from which surrounding spaces or tabs were removed."""
     as_written: Mapping[str, Any] = field(default_factory=dict)
-    """Strings [n] before missing values became null, by column name; only for columns with missing values."""
+    """Original strings [n] of the columns with missing values, which are null in `columns`."""
 
     __repr__ = short_repr
 
@@ -56,7 +56,6 @@ class RowProblems:
 
     def __init__(self) -> None:
         self.total = 0
-        """Number of errors."""
         self._lines: list[str] = []
         self._remedies: dict[str, None] = {}
 
@@ -68,20 +67,9 @@ class RowProblems:
     def add(
         self, piece: TableBatch, column: str, wrong: NDArray[np.bool_], problem: str, remedy: str
     ) -> None:
-        """Add wrong values in a column of a piece.
+        """Add the values in a column of a batch where the mask `wrong` [n] is set.
 
-        Parameters
-        ----------
-        piece
-            The piece.
-        column
-            Name of the column.
-        wrong
-            [n] which rows are wrong.
-        problem
-            The problem with the value, such as `is no whole number`.
-        remedy
-            Remedy, as a sentence.
+        `problem` completes a sentence, such as `is not a whole number`; `remedy` is a sentence.
         """
         rows = np.flatnonzero(wrong)
         if not len(rows):
@@ -100,7 +88,7 @@ class RowProblems:
         self._remedies[remedy] = None
 
     def add_line(self, line: str, remedy: str) -> None:
-        """Add one error with a complete description."""
+        """Add one error by its complete description."""
         self._add(line)
         self._remedies[remedy] = None
 
@@ -110,13 +98,7 @@ class RowProblems:
             self._lines.append(line)
 
     def check(self) -> None:
-        """Raise an error if anything was wrong.
-
-        Raises
-        ------
-        DataError
-            With the first wrong rows, the total number, and the remedies.
-        """
+        """Raise DataError if there were errors: the first wrong rows, the total number, and the remedies."""
         if not self.total:
             return
         lines = [
@@ -132,7 +114,7 @@ class RowProblems:
 
 
 def escaped(value: object) -> str:
-    """Format a value as a literal, with escapes if it differs from its visible form."""
+    """Format a value as a literal, with ASCII escapes if it is a string with decomposed characters."""
     is_plain = not isinstance(value, str) or unicodedata.is_normalized("NFC", value)
     return repr(value) if is_plain else ascii(value)
 

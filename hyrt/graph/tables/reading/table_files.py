@@ -1,4 +1,4 @@
-"""Files of a table: CSV and Parquet files, and folders of them, read in batches."""
+"""CSV and Parquet files of a table, and folders of them, read in batches."""
 
 from __future__ import annotations
 
@@ -23,13 +23,7 @@ from hyrt.graph.tables.schema import CsvDialect
 
 
 def require_pyarrow() -> None:
-    """Check that pyarrow is installed.
-
-    Raises
-    ------
-    DataError
-        If it is missing. The message has the command that installs it.
-    """
+    """Raise DataError, with the install command, if pyarrow is missing."""
     if importlib.util.find_spec("pyarrow") is None:
         raise DataError('hyrt data import needs pyarrow: pip install "hyrt[import]"')
 
@@ -42,10 +36,7 @@ _CELLS = 1 << 22
 def open_parquet(path: Path, name: str) -> Iterator[Any]:
     """Open a Parquet file.
 
-    Raises
-    ------
-    DataError
-        If the file is not a Parquet file or is damaged, also while it is read.
+    Raises DataError, also within the context, if the file is damaged or not a Parquet file.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -68,7 +59,7 @@ def read_parquet_columns(path: Path, name: str) -> list[str]:
 
 
 def read_pandas_index(path: Path, name: str) -> list[str]:
-    """Return the columns that pandas wrote as the row index, not as a part of the table."""
+    """Return the columns that pandas wrote as the row index, which are not part of the table."""
     with open_parquet(path, name) as file:
         metadata = (file.schema_arrow.metadata or {}).get(b"pandas")
     try:
@@ -79,7 +70,7 @@ def read_pandas_index(path: Path, name: str) -> list[str]:
 
 
 def read_parquet_batches(path: Path, name: str, columns: Mapping[str, str]) -> Iterator[TableBatch]:
-    """Yield the rows of a file in pieces; see `read_csv_batches`."""
+    """Yield the rows of a file in batches; see `read_csv_batches`."""
     num_read = 0
     with open_parquet(path, name) as file:
         step = max(1, min(_ROWS, _CELLS // max(1, len(columns))))
@@ -113,22 +104,19 @@ def _column(column: Any, kind: str, where: str) -> Any:
 PARQUET = (".parquet", ".pq")
 _TEXT = (".csv", ".tsv", ".txt", ".tab", ".edges", ".edgelist")
 _PACKED = (".gz", ".bz2", ".xz")
-# A whole disk has more folders; searching it would take minutes.
+# Refuse to search a whole disk, which takes minutes and has more folders than this.
 _MAX_FOLDERS = 50_000
 
 
 def is_parquet(path: Path) -> bool:
-    """Return whether a file name is that of a Parquet file."""
+    """Return whether a file name has the extension of a Parquet file."""
     return path.suffix.lower() in PARQUET
 
 
 def list_table_files(root: Path) -> list[Path]:
     """Return a file, or the table files in a folder, sorted by name.
 
-    Raises
-    ------
-    DataError
-        If there is none, or the folder has more subfolders than any dataset.
+    Raises DataError if there are none, or the folder has more subfolders than any dataset.
     """
     name = escape_undecodable(str(root))
     if root.is_dir():
@@ -164,7 +152,7 @@ def _is_table(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:
-    """Rows of several files with the same columns, one file after the other."""
+    """Files with the same columns, read one after the other."""
 
     paths: Sequence[Path]
     text: CsvDialect
@@ -193,7 +181,7 @@ class TableFiles:
         return TextFile(path, escape_undecodable(str(path)), self.text).columns()
 
     def batches(self, kinds: Mapping[str, str]) -> Iterator[TableBatch]:
-        """Yield all rows in pieces; see `read_csv_batches`."""
+        """Yield all rows in batches; see `read_csv_batches`."""
         for path, name in zip(self.paths, self.names, strict=True):
             columns = self._columns(path)
             for column in kinds:
@@ -207,9 +195,7 @@ class TableFiles:
                 yield from read_csv_batches(TextFile(path, name, self.text), kinds)
 
     def locate_rows(self, rows: NDArray[np.int64]) -> list[str]:
-        """Return the locations of rows (`edges.csv, line 12`), given their increasing numbers over all files,
-        from 0.
-        """
+        """Return locations such as `edges.csv, line 12` for increasing row numbers that span all files."""
         locations: list[str] = []
         first_row = 0
         for path, name in zip(self.paths, self.names, strict=True):
@@ -230,7 +216,7 @@ class TableFiles:
         return locations
 
     def num_rows(self) -> int | None:
-        """Return the number of rows, if the file format stores it, otherwise None."""
+        """Return the number of rows if the file format stores it, otherwise None."""
         if not all(map(is_parquet, self.paths)):
             return None
         total = 0

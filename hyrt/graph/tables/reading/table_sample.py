@@ -1,4 +1,4 @@
-"""Sample of a table's first rows, the inferred CSV dialect, and the kinds of its columns."""
+"""Sample of a table's first rows, its inferred CSV dialect, and the kinds of its columns."""
 
 from __future__ import annotations
 
@@ -39,18 +39,11 @@ _COMMA_NUMBER = re.compile(r"\s*[-+]?\d*,\d+\s*")
 
 
 def sniff_dialect(start: bytes) -> CsvDialect:
-    """Infer the CSV dialect of a file.
+    """Infer the CSV dialect from the first bytes of a file, decompressed.
 
-    Parameters
-    ----------
-    start
-        The first bytes of the file, decompressed.
-
-    Returns
-    -------
-    The dialect. The delimiter is the one that splits most lines into equal numbers of values. The first line
-    is a header if it has no number, and if none of its names occurs below in a file without numbers. The
-    decimal point is a comma if numbers contain one.
+    The delimiter is the one that splits most lines into equal numbers of values. The first line is a header
+    if it has no number, and if none of its names occurs below in a file without numbers. The decimal point is
+    a comma if numbers contain one.
     """
     settings: dict[str, Any] = {}
     whole = start[: start.rfind(b"\n") + 1] or start
@@ -74,10 +67,10 @@ def sniff_dialect(start: bytes) -> CsvDialect:
     settings["quote"] = quote
     rows = _rows(lines, delimiter, quote)
     settings["header"] = bool(rows) and not any(_NUMBER.fullmatch(value) for value in rows[0])
-    # Concatenated files repeat the header.
+    # Ignore repetitions of the header, as in concatenated files.
     below = {value for row in rows[1:] if row != rows[0] for value in row}
     if below.intersection(rows[0] if rows else ()) - {""} and not any(map(_NUMBER.fullmatch, below)):
-        # A first line whose names occur below consists of vertex names.
+        # If names of the first line occur below, they are vertex names, not a header.
         settings["header"] = False
     if delimiter != "," and any(_COMMA_NUMBER.fullmatch(value) for row in rows for value in row):
         settings["decimal"] = ","
@@ -86,9 +79,7 @@ def sniff_dialect(start: bytes) -> CsvDialect:
 
 
 def _are_mostly_utf8(data: bytes) -> bool:
-    """Return whether most lines with non-ASCII characters are valid UTF-8, so that the others are damaged
-    UTF-8.
-    """
+    """Return whether most non-ASCII lines are valid UTF-8, in which case the others are damaged UTF-8."""
     lines = [line for line in data.split(b"\n") if not line.isascii()]
     good = 0
     for line in lines:
@@ -110,9 +101,7 @@ def _rows(lines: list[str], delimiter: str, quote: str = '"') -> list[list[str]]
 
 
 def _quote(lines: list[str], delimiter: str) -> str:
-    """Return a single quote if most strings are quoted by it and no double quote occurs, otherwise a double
-    quote.
-    """
+    """Return a single quote if it quotes most strings and no double quote occurs, or a double quote."""
     if any('"' in line for line in lines):
         return '"'
     values = [value.strip() for line in lines for value in line.split(delimiter)]
@@ -122,7 +111,7 @@ def _quote(lines: list[str], delimiter: str) -> str:
 
 
 def _regularity(lines: list[str], delimiter: str) -> tuple[float, int]:
-    """Return the fraction of lines with the most frequent number of values (above 1), and this number."""
+    """Return the fraction of lines with the most frequent number of values (above 1), and that number."""
     counts = Counter(map(len, _rows(lines, delimiter)))
     if not counts:
         return 0.0, 0
@@ -140,20 +129,20 @@ class TableSample:
     """The first rows of a file, or of the first non-empty file in a folder."""
 
     path: Path
-    """The file or folder."""
     dialect: CsvDialect | None
     """CSV dialect; None for Parquet."""
     columns: dict[str, str]
-    """Kind of each column: `whole`, `code` (whole numbers, some of them written like 007 or +1), `number`,
-    `text`, `list` (of numbers), or `none` if all values are missing or of another kind."""
+    """Kinds of the columns: `whole`, `code` (whole numbers, some spelled like 007 or +1), `number`, `text`,
+    `list` (of numbers), or `none` if all values are missing or of another kind.
+    """
     rows: dict[str, Any]
-    """The first values of each column, as Arrow arrays."""
+    """First values of each column, as Arrow arrays."""
     index: list[str]
-    """The columns that pandas wrote as the row index."""
+    """Columns that pandas wrote as the row index."""
     total_rows: float
     """Approximate number of rows of the table; infinite if unknown."""
     is_whole: bool
-    """Whether the sample is the whole table."""
+    """Whether the sample has all rows of the table."""
 
     @property
     def name(self) -> str:
@@ -170,7 +159,7 @@ class TableSample:
         return values
 
     def min_value(self, column: str) -> int:
-        """Return the smallest of the first whole numbers of a column; 0 if all are missing."""
+        """Return the minimum of the first whole numbers of a column; 0 if all are missing."""
         values, missing, _ = read_whole_numbers(
             self.rows[column], "." if self.dialect is None else self.dialect.decimal
         )
@@ -180,10 +169,7 @@ class TableSample:
 def read_sample(root: Path) -> TableSample:
     """Read the first rows of a file, or of the first non-empty file in a folder.
 
-    Raises
-    ------
-    DataError
-        If the file is missing, empty, damaged, or has duplicate column names.
+    Raises DataError if the file is missing, empty, damaged, or has duplicate column names.
     """
     paths = list_table_files(root)
     for path in paths:
@@ -250,11 +236,11 @@ def _kind(column: Any, decimal: str) -> str:
         return "none"
     try:
         column = decode_column(column)
-    except DataError:  # Binary values are not supported; an import that needs them raises the error.
+    except DataError:  # Binary values are not supported; an import raises the error if it needs them.
         return "none"
     is_text = pa.types.is_string(column.type)
     _, missing, bad = read_whole_numbers(column, decimal)
-    # A few other values among many numbers are mistakes, which the import reports.
+    # A few other values among many numbers are mistakes; the import reports them.
     max_wrong = _MAX_WRONG * (~missing).sum()
     if is_text and has_codes(column, bad) and read_real_numbers(column, decimal)[2].sum() <= max_wrong:
         return "code" if _are_whole(column, decimal) else "number"

@@ -1,4 +1,4 @@
-"""Conversion of Arrow columns to numpy, with flags for missing and invalid values."""
+"""Conversion of Arrow columns to numpy, with masks of missing and invalid values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 Flags = NDArray[np.bool_]
 
 _EXACT = 2.0**53
-"""From here on, float64 does not represent every whole number."""
+"""From this value on, float64 does not represent every whole number."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CODE = re.compile(r"\s*[-+]?(\d+|\d+[.,]?\d*[eE][-+]?\d+)\s*|0[xX][0-9a-fA-F]+")
 """Strings that a program may read as whole numbers."""
@@ -27,20 +27,12 @@ _OTHER_TEXTS = ("large_string", "string_view", "binary", "large_binary", "fixed_
 
 
 def read_whole_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.int64], Flags, Flags]:
-    """Convert a column to whole numbers, also if they are written as 3.0.
+    """Convert a column to int64 [n] (0 if missing or invalid), a mask of missing and a mask of invalid
+    values.
 
-    Strings must have the canonical spelling: 007, +1 and non-ASCII digits are not 7 and 1.
-
-    Parameters
-    ----------
-    column
-        An Arrow array [n] of numbers, bools, or strings.
-    decimal
-        Decimal point in strings.
-
-    Returns
-    -------
-    Values int64 [n], 0 if missing or invalid; flags of missing values; flags of invalid values.
+    Numbers may be written as 3.0. Strings must have the canonical spelling: 007, +1 and non-ASCII digits are
+    invalid, not 7 and 1. `column` is an Arrow array of numbers, bools or strings; `decimal` is the decimal
+    point in strings.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -59,7 +51,7 @@ def read_whole_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.int6
         data, offsets = get_string_buffers(column)
         read_whole(data, offsets, missing, ord(decimal), values, bad)
         return values, missing, bad
-    # In a floating-point column, programs write NaN for a missing whole number.
+    # Programs write missing whole numbers as NaN in a floating-point column.
     real, missing, bad = read_real_numbers(column, decimal)
     with np.errstate(invalid="ignore"):
         whole = (real == np.floor(real)) & (np.abs(real) < _EXACT)
@@ -68,17 +60,17 @@ def read_whole_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.int6
 
 
 def has_codes(column: Any, bad: Flags) -> bool:
-    """Return whether some strings that `read_whole_numbers` refuses are numbers in another form, such as 007
+    """Return whether strings that `read_whole_numbers` refuses include numbers in another form, such as 007
     or +1.
 
-    Ids and classes in this form are strings, because 007 and 7 would be the same number.
+    Ids and classes in this form must stay strings, because 007 and 7 would be the same number.
     """
     strings = decode_column(column).filter(_as_arrow(bad)).to_pylist()
     return any(isinstance(string, str) and _CODE.fullmatch(string) is not None for string in strings)
 
 
 def read_real_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.float64], Flags, Flags]:
-    """Convert a column to float64, NaN if missing or invalid; see `read_whole_numbers`.
+    """Convert a column to float64 [n], NaN if missing or invalid; see `read_whole_numbers`.
 
     Infinity is invalid, NaN is missing.
     """
@@ -117,8 +109,9 @@ def read_real_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.float
 
 
 def read_strings(column: Any) -> tuple[Any, Flags]:
-    """Convert a column to an Arrow array of strings, with flags of missing values. Whole numbers have no
-    decimal point.
+    """Convert a column to an Arrow array of strings, and a mask of missing values.
+
+    Whole numbers have no decimal point.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -135,7 +128,7 @@ def read_strings(column: Any) -> tuple[Any, Flags]:
 
 
 def count_nan(column: Any) -> int:
-    """Return the number of NaN values in a column; 0 for other than floating-point columns."""
+    """Return the number of NaN values in a column; 0 unless the column is floating-point."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -145,13 +138,7 @@ def count_nan(column: Any) -> int:
 
 
 def check_texts(column: Any) -> None:
-    """Check that `read_strings` supports the type of a column.
-
-    Raises
-    ------
-    DataError
-        If the type is not supported, such as lists.
-    """
+    """Raise DataError if `read_strings` does not support the type of a column, such as lists."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -170,8 +157,7 @@ def get_string_buffers(column: Any) -> tuple[NDArray[np.uint8], NDArray[np.int32
 
 
 def read_list_matrix(column: Any) -> tuple[Array, Flags, Flags] | None:
-    """Convert a column of lists of equal length to float64 [n, width], with flags of missing and invalid
-    rows.
+    """Convert a column of lists of equal length to float64 [n, width], and masks of missing and invalid rows.
 
     Returns None for other columns.
     """
@@ -195,13 +181,9 @@ def read_list_matrix(column: Any) -> tuple[Array, Flags, Flags] | None:
 
 
 def decode_column(column: Any) -> Any:
-    """Convert an Arrow array to the basic type for its values; all string types, also binary ones, become
-    strings.
+    """Convert an Arrow array to the basic type for its values; all string and binary types become strings.
 
-    Raises
-    ------
-    DataError
-        If binary values are not UTF-8 text.
+    Raises DataError if binary values are not UTF-8 text.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -247,15 +229,10 @@ def _number(text: str) -> float:
 
 
 class TimeColumn:
-    """Parser of a time column in pieces; the first piece determines the format of times.
+    """Parser of a time column in batches; the first batch determines the format of times.
 
-    Numbers become float64, which is exact for whole numbers below 2^53; larger whole numbers, such as
-    nanoseconds since 1970, and dates become int64.
-
-    Parameters
-    ----------
-    decimal
-        Decimal point in strings.
+    Numbers become float64, which is exact for whole numbers below 2^53. Larger whole numbers, such as
+    nanoseconds since 1970, and dates become int64. `decimal` is the decimal point in strings.
     """
 
     def __init__(self, decimal: str) -> None:
@@ -263,7 +240,7 @@ class TimeColumn:
         self._kind: str | None = None
 
     def values(self, column: Any) -> tuple[NDArray[Any], Flags]:
-        """Return times [n], and flags of values that are missing or not in the format of the first times."""
+        """Return times [n], and a mask of values that are missing or not in the format of the first times."""
         column = decode_column(column)
         if self._kind is None:
             self._kind = self._kind_of(column)
@@ -290,7 +267,7 @@ def are_times(column: Any, decimal: str = ".") -> bool:
 
 
 def _whole(column: Any) -> tuple[NDArray[np.int64], Flags]:
-    """Return int64 [n], exactly, and flags of missing or other values."""
+    """Return exact int64 [n], and a mask of missing or other values."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -318,8 +295,9 @@ def _is_temporal(column: Any) -> bool:
 
 
 def _dates(column: Any) -> tuple[NDArray[np.int64], Flags]:
-    """Return times int64 [n] in Arrow's unit, or in microseconds since 1970 for strings, and flags of invalid
-    values.
+    """Return times int64 [n] and a mask of invalid values.
+
+    Times are in Arrow's unit, or in microseconds since 1970 if they were strings.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
