@@ -1,5 +1,4 @@
-"""Link prediction objective: binary cross entropy or a ranking loss over pairs of vertices, which a decoder
-scores.
+"""Link prediction objective: binary cross entropy or a ranking loss over pairs, which a decoder scores.
 
 Terms that depend on one vertex only are already in its row (`hyrt.nn.link_gnn`), so a decoder has no weights
 and costs little per pair.

@@ -87,9 +87,7 @@ class QuantizedRows:
 
 
 def to_numpy_dtype(matrix: NDArray[Any]) -> NDArray[Any]:
-    """View rows of `RowSource.matrix` in a numpy float dtype; bfloat16, unknown to numpy, is copied to
-    float32.
-    """
+    """View rows of `RowSource.matrix` in a numpy float dtype; only bfloat16 is copied, to float32."""
     if matrix.dtype == np.uint16:
         return matrix.view(np.float16)
     if matrix.dtype == np.int16:
