@@ -52,8 +52,8 @@ def compute_scales(aggregation: Aggregation, block: Block, dtype: np.dtype[Any])
 
     If a block's edges have factors (GraphSAINT), the factors already correct for sampling: a mean divides by
     the full degree, and a sum is not scaled up for neighbours that were not sampled. Edge weights multiply
-    the factors, and sums of edge weights replace degrees in means and in GCN's normalisation. Sums, means and
-    GCN's sums are therefore unbiased in both cases, and exact if all neighbours are present.
+    the factors, and sums of edge weights replace degrees in means and in GCN's normalisation. In both cases
+    the sums, means and GCN sums are unbiased, and they are exact if all neighbours are present.
     """
     check_type("aggregation", aggregation, Aggregation, "give a hyrt.nn.architecture.Aggregation")
     if not isinstance(dtype, np.dtype) or dtype.kind != "f":
@@ -109,34 +109,13 @@ def aggregate_into(
     *,
     accumulate: bool = False,
 ) -> None:
-    """Aggregate rows of x over a block into `out`, without a gradient.
+    """Aggregate the source rows `x` of a block into `out`, without a gradient.
 
-    Parameters
-    ----------
-    aggregation
-        Aggregation to compute.
-    block
-        A block with columns into x: a relabelled block with the rows of its sources, or a block that is read
-        in place with the whole matrix.
-    x
-        [num_src, f] float32, float64, float16 bits as uint16, or bfloat16 bits as int16.
-    out
-        [num_dst, aggregation.width(f)] float32 or float64.
-    factors
-        Factors of the weighted sum; `scales(aggregation, block, out.dtype)` by default. If a block has only
-        part of its destinations' edges, the factors must be computed from all edges.
-    workers
-        Team of threads that runs the chunks; the calling thread's team by default.
-    winners
-        [num_dst, f] integers, for max: receives the argmax edge of each element.
-    accumulate
-        Add to `out` instead of replacing it, so that a sum can be computed in several calls.
-
-    Raises
-    ------
-    ValueError
-        If x does not have one row per source, `out` does not have the shape of the result, or a maximum is to
-        be accumulated.
+    `x` [num_src, f] is float32, float64, float16 bits as uint16, or bfloat16 bits as int16; if the block is
+    read in place, it is the whole matrix. `out` [num_dst, aggregation.width(f)] is float32 or float64. If the
+    block has only some of its destinations' edges, `factors` must be computed from all edges. For max,
+    `winners` [num_dst, f] integers receives the argmax edge of each element. `accumulate` adds sums to `out`.
+    Raises ValueError if a shape does not match or a maximum is to be accumulated.
     """
     check_type("aggregation", aggregation, Aggregation, "give a hyrt.nn.architecture.Aggregation")
     check_flag("accumulate", accumulate)
@@ -163,7 +142,7 @@ def aggregate_into(
 
     else:
         s = factors or compute_scales(aggregation, block, out.dtype)
-        # The kernel is specialized on this flag's type: None, or any other.
+        # Numba specializes the kernel on this flag's type: None or bool.
         onto = True if accumulate else None
 
         def work(start: int, stop: int) -> None:
@@ -269,17 +248,16 @@ def aggregate(
     Parameters
     ----------
     block
-        A relabelled block, or a block that is read in place with x the whole matrix; on a device, a tensor
-        block.
+        The block; on a device, a tensor block.
     x
-        [num_src, f] float32 or float64, one row per source, on the block's device. An array (which may also
-        hold float16 bits as uint16, or bfloat16 bits as int16) receives no gradient, and the result is
-        float32 unless the array is float64.
+        [num_src, f] float32 or float64 on the block's device; the whole matrix if the block is read in place.
+        An array may also hold float16 bits as uint16 or bfloat16 bits as int16. It receives no gradient, and
+        the result is float32 unless the array is float64.
     aggregation
         A full description, or the name of a reduction without a self path.
     accumulate_into
-        [num_dst, width] to which the result is added. It is overwritten if it is in host memory: use the
-        returned tensor.
+        [num_dst, width], to which the result is added. In host memory it is overwritten: use the returned
+        tensor.
 
     Returns
     -------
@@ -289,8 +267,7 @@ def aggregate(
     Raises
     ------
     ValueError
-        If x does not have one row per source or has another dtype, or if a maximum is to be added to
-        `accumulate_into`.
+        If a shape or dtype does not match, or a maximum is to be added to `accumulate_into`.
     """
     description = Aggregation(aggregation, "none") if isinstance(aggregation, str) else aggregation
     check_type(

@@ -1,9 +1,8 @@
-"""Graph attention over a block, reordered so that features are combined before they are multiplied.
+"""Graph attention over a block that multiplies only destinations by W, not the far more numerous sources.
 
-GAT (Velickovic et al., ICLR 2018) computes, per head, sum_j alpha_ij W x_j with alpha_ij the softmax over i's
-neighbours (and i itself) of LeakyReLU(a_src . W x_j + a_dst . W x_i). Both are linear in W: with u = W' a the
-scores are x . u, and the sum is W (sum_j alpha_ij x_j). Only destinations are multiplied by W, not the far
-more numerous sources. The values equal the usual order's up to rounding.
+Per head, GAT (Velickovic et al., ICLR 2018) computes sum_j alpha_ij W x_j with alpha_ij the softmax over i's
+neighbours and i itself of LeakyReLU(a_src . W x_j + a_dst . W x_i). With u = W' a, the scores are x . u and
+the result is W (sum_j alpha_ij x_j), equal up to rounding.
 """
 
 # mypy: disable-error-code="call-arg"
@@ -102,7 +101,7 @@ class _Attend(torch.autograd.Function):
 
 
 def _rows(x: torch.Tensor | NDArray[Any]) -> NDArray[Any]:
-    """View the rows as [n, S, f] for the kernels."""
+    """View the rows as [n, S, f] for the kernels, with S = 1 or one slice per head."""
     rows: NDArray[Any] = (
         x.detach().contiguous().numpy() if isinstance(x, torch.Tensor) else np.ascontiguousarray(x)
     )
@@ -150,30 +149,12 @@ def attend(
     negative_slope: float = 0.2,
     mask: AttentionMask | None = None,
 ) -> torch.Tensor:
-    """Sum source rows weighted by attention, including a self-loop.
+    """Sum the source rows of a block weighted by attention, with self-loops, as [H, num_dst, f].
 
-    Parameters
-    ----------
-    block
-        Relabelled, or read in place with x the whole feature matrix; on a device, a tensor block.
-    x
-        [num_src, f], or [num_src, H, f] with one slice per head. An array (float32, float64, or float16 bits
-        as uint16) receives no gradient.
-    u_src, u_dst
-        [H, f]: the score of edge j -> i under head h is LeakyReLU(x_j . u_src[h] + x_i . u_dst[h]).
-    negative_slope
-        The negative slope of the LeakyReLU.
-    mask
-        Drops attention weights after the softmax; None drops nothing.
-
-    Returns
-    -------
-    [H, num_dst, f], differentiable with respect to x, u_src and u_dst.
-
-    Raises
-    ------
-    ValueError
-        If x does not have one row per source, or its shape or dtype does not match u_src and u_dst.
+    `x` is [num_src, f], or [num_src, H, f] with one slice per head; if the block is read in place, it is the
+    whole matrix. An array (float32, float64, or float16 bits as uint16) receives no gradient. For `u_src` and
+    `u_dst` [H, f], the score of edge j -> i under head h is LeakyReLU(x_j . u_src[h] + x_i . u_dst[h]).
+    `mask` drops weights after the softmax. Raises ValueError if shapes or dtypes do not match.
     """
     _check(block, x, u_src, u_dst)
     if isinstance(block, TensorBlock):

@@ -1,6 +1,4 @@
-"""Dropout of attention weights, with masks that are a function of (seed, step, layer, destination, source,
-head).
-"""
+"""Dropout of attention weights; a mask depends on (seed, step, layer, destination, source, head) only."""
 
 from __future__ import annotations
 
@@ -25,28 +23,22 @@ HEADS_PER_DRAW = 4
 
 @dataclass(frozen=True, slots=True)
 class AttentionMask:
-    """Selection of the attention weights of one layer that one step drops."""
+    """Dropout mask of one layer's attention weights in one step."""
 
     key: np.uint64
     """Stream key from `hyrt.runtime.rng.stream_key`."""
     threshold: np.uint64
-    """Number of 65536 draws that are dropped."""
+    """A weight is dropped if its 16 random bits are below this number."""
     scale: float
     """Factor on the remaining weights, which preserves the expectation."""
     vertices: NDArray[Any] | None = None
-    """[V] integers, vertex ids for the generator; by default the indices in the topology."""
+    """[V] integers, vertex ids for the random number generator; None uses the indices in the topology."""
 
     __repr__ = short_repr
 
     @classmethod
     def from_rate(cls, rate: float, seed: int, step: int, layer: int) -> AttentionMask:
-        """Return the mask of a layer (1..L) in a step.
-
-        Raises
-        ------
-        ValueError
-            If the rate is not in [0, 1).
-        """
+        """Return the mask of a layer (1..L) in a step. Raises ValueError if the rate is not in [0, 1)."""
         if not 0 <= rate < 1:
             raise ValueError(f"attention dropout of layer {layer}: rate {rate} is not in [0, 1)")
         return cls(stream_key(seed, ATTENTION, step, layer), *dropout_threshold(rate))
@@ -54,7 +46,7 @@ class AttentionMask:
 
 @nb.njit(inline="always", nogil=True, cache=True)
 def mask_edge(stream, source, first, heads, all_heads, threshold, scale, out):  # type: ignore[no-untyped-def]
-    """Write to out[h] the factor of head first + h on an edge from `source`; `stream`: the destination's."""
+    """Write the factor of head first + h on an edge from `source` to out[h]; `stream`: the destination's."""
     groups = (all_heads + HEADS_PER_DRAW - 1) // HEADS_PER_DRAW
     bits = np.uint64(0)
     for h in range(heads):

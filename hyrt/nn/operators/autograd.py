@@ -1,6 +1,4 @@
-"""Support for autograd functions over compiled loops: backward passes that cannot be differentiated again,
-and output buffers from the pool of the calling thread's team.
-"""
+"""Decorator for backward passes that cannot be differentiated again, and pooled output buffers."""
 
 from __future__ import annotations
 
@@ -17,11 +15,11 @@ from hyrt.runtime.workers import current_workers
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a backward pass raise an error if its result is to be differentiated again.
+    """Make a backward pass raise an error if its result is differentiated again.
 
-    Without this decorator, `create_graph=True` would treat the gradient as a constant, and a second
-    derivative would silently be wrong. `torch.autograd.function.once_differentiable` does not detect this if
-    the gradient depends on saved tensors only.
+    Otherwise `create_graph=True` would treat the gradient as a constant, and second derivatives would
+    silently be wrong. `torch.autograd.function.once_differentiable` does not detect this if the gradient
+    depends on saved tensors only.
     """
 
     @wraps(backward)
@@ -36,7 +34,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-# The allocator returns no pages of smaller arrays to the system, and pooling takes longer than allocating.
+# Smaller arrays are not pooled: malloc keeps their pages anyway, and pooling takes longer than allocating.
 _MIN_POOLED = 1 << 12
 
 

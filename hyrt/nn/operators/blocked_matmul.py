@@ -1,6 +1,4 @@
-"""Matrix products of one chunk of rows, by the library that is fastest on this processor: MKL or oneDNN, with
-bias and ReLU in the same pass.
-"""
+"""Matrix products of chunks of rows by MKL or oneDNN, whichever is faster on this processor."""
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,misc,attr-defined,call-arg"
 
@@ -121,14 +119,10 @@ def _onednn_dtypes() -> Iterator[torch.dtype]:
 
 
 ONEDNN_DTYPES = frozenset(_onednn_dtypes())
-"""Precisions that oneDNN multiplies on this machine; MKL, or torch's replacement for it, multiplies all
-others.
-"""
+"""Precisions that oneDNN multiplies on this machine; MKL, or torch's replacement, multiplies all others."""
 
 MKL_MAX_WEIGHTS = (1 << 13) if torch.backends.mkl.is_available() else 0
-"""MKL multiplies in fp32 by all matrices with at most this many elements: their products are dominated by the
-cost of a call, which is higher for oneDNN.
-"""
+"""Largest fp32 matrix, in elements, that MKL multiplies by: oneDNN has a higher cost per call."""
 
 # oneDNN compiles and caches a kernel per shape: without padding, the last chunk of every step would add a
 # cache entry.
@@ -138,9 +132,8 @@ _PAD = 128
 def run_in_chunks(work: Chunk, count: int, grain: int) -> None:
     """Call `work(start, stop)` for chunks of `count` rows, shared by the calling thread's team.
 
-    Each chunk is multiplied by a single thread. MKL may sum in another order with more threads; the team's
-    threads use one torch thread each, but the calling thread may use several, so the result would depend on
-    the thread that computed it.
+    torch runs each chunk on one thread. With more threads, MKL may sum in another order, and only the calling
+    thread may have more: the result would depend on which thread computed it.
     """
     if 0 < count <= grain and torch.get_num_threads() == 1:
         # For a small product, the calls below would take longer than the product.
@@ -151,7 +144,7 @@ def run_in_chunks(work: Chunk, count: int, grain: int) -> None:
         use_one_torch_thread()
         work(start, stop)
 
-    # Traces name shared work by function name; `functools.wraps` would copy much more.
+    # Traces label work by its function's name; `functools.wraps` would copy much more.
     work_on_one_thread.__qualname__ = work.__qualname__
     with torch_threads(1):
         current_workers().run(work_on_one_thread, count, grain)
@@ -160,9 +153,9 @@ def run_in_chunks(work: Chunk, count: int, grain: int) -> None:
 def align(matrix: torch.Tensor) -> torch.Tensor:
     """Return the matrix, or a copy of it if it does not begin at a cache line.
 
-    MKL may round a product differently if an operand does not begin at a multiple of 16 bytes (rows, results)
-    or 64 bytes (transposed weights; measured on AMD Zen 3 and 4). Bits of aligned operands depend on
-    shapes alone.
+    MKL may round a product differently if rows or results do not begin at a multiple of 16 bytes, or
+    transposed weights at a multiple of 64 bytes (measured on AMD Zen 3 and 4). Bits of aligned operands
+    depend on shapes alone.
     """
     if matrix.data_ptr() % ALIGNMENT == 0:
         return matrix
@@ -181,24 +174,10 @@ def matmul(
     relu: bool = False,
     accumulate: bool = False,
 ) -> None:
-    """Write the product of rows and a matrix.
+    """Write the product of rows `a` [n, k] and `b` [k, m] to `out` [n, m], with an optional bias and ReLU.
 
-    Parameters
-    ----------
-    a
-        [n, k] rows.
-    b
-        [k, m] in `precision`; may be a transposed view.
-    out
-        [n, m], receives a b (+ bias) (then ReLU).
-    precision
-        The dtype to multiply in.
-    bias
-        [m] in `precision`, or None.
-    relu
-        Apply a ReLU to the result.
-    accumulate
-        Add the product to `out`; without a bias and a ReLU.
+    The product is computed in dtype `precision`, which `b` and `bias` [m] already have; `b` may be a
+    transposed view. `accumulate` adds the product to `out`; it excludes a bias and a ReLU.
     """
     if out.data_ptr() % ALIGNMENT:
         aligned = out.clone(memory_format=torch.contiguous_format) if accumulate else out.new_empty(out.shape)
@@ -220,8 +199,8 @@ def matmul(
     else:
         torch.mm(rows, b, out=out)
         if bias is not None:
-            # Torch would first copy the bias to all rows, which takes as long as the product of rows with few
-            # columns.
+            # torch.addmm would first copy the bias to all rows, which takes as long as the product itself if
+            # rows have few columns.
             add_bias(out.numpy(), bias.numpy(), relu)
         elif relu:
             out.relu_()
@@ -235,19 +214,7 @@ def _put(product: torch.Tensor, out: torch.Tensor, *, adds: bool) -> None:
 
 
 def matmul_transposed(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *, precision: torch.dtype) -> None:
-    """Write the product of transposed rows and rows.
-
-    Parameters
-    ----------
-    a
-        [n, k] rows.
-    b
-        [n, m] rows.
-    out
-        [m, k], receives b' a.
-    precision
-        The dtype to multiply in.
-    """
+    """Write the product of transposed `b` [n, m] and `a` [n, k] to `out` [m, k], computed in `precision`."""
     if _uses_onednn(precision, out.numel()):
         # Numpy has no bfloat16, which may be b's dtype.
         smaller, larger = (a, b) if b.dtype != a.dtype or a.shape[1] < b.shape[1] else (b, a)
@@ -263,7 +230,7 @@ def matmul_transposed(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *, pr
 
 
 def _uses_onednn(precision: torch.dtype, weights: int) -> bool:
-    """Return whether oneDNN multiplies by a weight of this many elements, or computes its gradient."""
+    """Return whether oneDNN computes products with a weight of this many elements, and their gradients."""
     return precision in ONEDNN_DTYPES and (precision != torch.float32 or weights > MKL_MAX_WEIGHTS)
 
 

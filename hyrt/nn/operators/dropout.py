@@ -1,4 +1,4 @@
-"""Dropout with masks that are a function of (seed, step, layer, vertex, column), not of the mini-batch."""
+"""Dropout with masks that depend on (seed, step, layer, vertex, column), not on the mini-batch."""
 
 from __future__ import annotations
 
@@ -53,23 +53,12 @@ def dropout(
     step: int,
     layer: int,
 ) -> torch.Tensor | SparseRows:
-    """Zero elements with probability `rate` (to 1/65536) and scale the others to keep the expectation.
+    """Zero elements of `x` [n, f] with probability `rate` and scale the others to keep the expectation.
 
-    Parameters
-    ----------
-    x
-        [n, f] rows, dense or sparse: equal rows get equal masks in both formats.
-    vertices
-        [n] the vertex of each row; a tensor if x is a tensor on a device.
-    rate
-        The rate of dropped elements, in [0, 1).
-    seed, step, layer
-        The key of the mask, together with vertex and column. Layer 0 is the input.
-
-    Raises
-    ------
-    ValueError
-        If the rate is not in [0, 1) or there is not one vertex per row.
+    The mask depends on `seed`, `step`, `layer` (0 for the input), vertex and column: equal rows get equal
+    masks, whether dense or sparse. The probability is exact to 1/65536. `vertices` [n] has the vertex of each
+    row, as a tensor if `x` is on a device. Raises ValueError if `rate` is not in [0, 1) or there is not one
+    vertex per row.
     """
     if not 0 <= rate < 1:
         raise ValueError(f"dropout of layer {layer}: rate {rate} is not in [0, 1)")

@@ -29,7 +29,7 @@ _compile = nb.njit(
 
 @_compile
 def prefetch_ahead(indptr, columns, self_rows, source_scale, flat, width, i, start, stop):
-    """Prefetch the rows of x that the destinations after i need, and their factors."""
+    """Prefetch the rows of x that the destinations after i need, and their source scales."""
     first = indptr[i] + _EDGES_AHEAD if i > start else indptr[i]
     for e in range(first, min(indptr[i + 1] + _EDGES_AHEAD, indptr[stop])):
         prefetch_row(flat, width, np.int64(columns[e]))
@@ -149,7 +149,7 @@ def aggregate_backward(
 
 @_compile
 def aggregate_max(indptr, columns, self_rows, x, out, winners, sum_at, self_at, start, stop):
-    """Compute the elementwise maximum of source rows, 0 without edges; `winners`: argmax edges or -1."""
+    """Compute elementwise maxima of source rows, 0 without edges; `winners` receives argmax edges or -1."""
     width = x.shape[1]
     flat = x.reshape(x.size)
     for i in range(start, stop):
@@ -284,7 +284,7 @@ def attend_backward_scores(
     indptr, columns, self_rows, x, grad, alpha, derivative, self_alpha, self_derivative, u_src_grad,
     u_dst_grad, d_score, self_d_score, d_offset, factor, self_factor, start, stop,
 ):  # fmt: skip
-    """Compute the gradients of `attend` by its scores, and this chunk's part of those by u_src and u_dst."""
+    """Compute the gradients of `attend` by its scores, and this chunk's share of those by u_src and u_dst."""
     heads, width = u_src_grad.shape
     slices = x.shape[1]
     flat = x.reshape(x.size)

@@ -1,5 +1,6 @@
-"""Linear layers over tall matrices, in chunks of rows that stay in cache, with their gradients: one weight
-for all rows, or one weight per group of rows.
+"""Linear layers over tall matrices, with one weight for all rows or one per group of rows.
+
+Rows are multiplied in chunks that fit into the cache.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
@@ -23,17 +24,7 @@ _ROWS = 32
 
 @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False, fastmath={"contract", "nsz"})
 def relu_backward(grad, result, out, sums):
-    """Write the gradient where a ReLU's result is positive, 0 elsewhere, and the sum of each column.
-
-    Parameters
-    ----------
-    grad, result
-        [n, k] the gradient of the result, and the result.
-    out
-        [n, k], overwritten.
-    sums
-        [k], overwritten with the sums of `out` over its rows.
-    """
+    """Write `grad` [n, k] masked by `result` > 0 to `out`, and the column sums of `out` to `sums` [k]."""
     rows, width = grad.shape
     partial = np.empty(width, grad.dtype)
     sums[:] = 0
@@ -69,17 +60,7 @@ def linear_forward(
     relu: bool = False,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Compute `linear` without autograd, on tensors that require no gradient.
-
-    Parameters
-    ----------
-    x, weight, bias, relu
-        The arguments of `linear`.
-    precision
-        The dtype to multiply in.
-    out
-        [n, out] receives the result and is returned; new memory by default.
-    """
+    """Compute `linear` in dtype `precision` without autograd, into `out` [n, out] or new memory."""
     # `len` of a tensor takes ten times as long.
     num = x.shape[0]
     out = empty((num, weight.shape[0]), x) if out is None else out
@@ -106,26 +87,11 @@ def linear_backward(
     needs_weight: bool = True,
     needs_bias: bool = True,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Compute the gradients of a product, on tensors that require no gradient.
+    """Compute the gradients of `linear_forward` for C-contiguous `grad` [n, out], without autograd.
 
-    Parameters
-    ----------
-    x, weight, precision
-        The arguments of `linear_forward`.
-    grad
-        [n, out] the gradient of its result, C-contiguous.
-    result
-        The result of `linear_forward` if a ReLU was applied, otherwise None.
-    x_grad
-        [n, in] receives the gradient of x; None if it is not needed.
-    accumulate
-        Add to `x_grad` instead of replacing it.
-    needs_weight, needs_bias
-        Whether to compute the gradients of the weight and of the bias.
-
-    Returns
-    -------
-    The gradients of the weight and of the bias; None for a gradient that is not needed.
+    `result` is the forward result if it had a ReLU, otherwise None. `x_grad` [n, in] receives the gradient of
+    x unless None; with `accumulate` it is added. Returns the gradients of the weight and of the bias, None if
+    not needed.
     """
     grain, num = _grain(*weight.shape), x.shape[0]
     chunks = -(-num // grain)
@@ -207,7 +173,7 @@ def linear(
     relu: bool = False,
     low_precision: bool = False,
 ) -> torch.Tensor:
-    """Multiply rows by a transposed weight and add a bias, optionally through a ReLU.
+    """Multiply rows by a transposed weight and add a bias, optionally followed by a ReLU; differentiable.
 
     Parameters
     ----------
@@ -220,8 +186,7 @@ def linear(
     relu
         Apply a ReLU to the result.
     low_precision
-        Multiply in bfloat16 (and accumulate in float32 within a product); weights, gradients and results keep
-        their dtype.
+        Multiply in bfloat16, and sum products in float32; weights, gradients and results keep their dtype.
 
     Returns
     -------
@@ -333,7 +298,7 @@ class _GroupedLinear(torch.autograd.Function):
 
 
 def _chunks(rows: Sequence[torch.Tensor]) -> list[tuple[int, int, int]]:
-    """Return part, start and stop of each chunk; they do not depend on the number of threads."""
+    """Return the part, start and stop of each chunk, independent of the number of threads."""
     return [
         (part, start, min(start + GRAIN, len(x)))
         for part, x in enumerate(rows)
@@ -342,18 +307,10 @@ def _chunks(rows: Sequence[torch.Tensor]) -> list[tuple[int, int, int]]:
 
 
 def grouped_linear(parts: Sequence[LinearGroup], *, low_precision: bool = False) -> torch.Tensor:
-    """Multiply each part's rows by its weight, and stack the results; parts may be empty.
+    """Multiply each part's rows by its weight, and stack the results as [sum of n, out]; differentiable.
 
-    Parameters
-    ----------
-    parts
-        At least one, all with results of the same width.
-    low_precision
-        Multiply in bfloat16.
-
-    Returns
-    -------
-    [sum of n, out]; differentiable.
+    Needs at least one part; a part may have no rows. All results have the same width. `low_precision`
+    multiplies in bfloat16.
     """
     if parts[0][0].device.type != "cpu":
         return torch.cat([linear(*part, low_precision=low_precision) for part in parts])

@@ -1,6 +1,4 @@
-"""Aggregation of quantized feature rows over a block: codes are read in place and dequantized in
-registers.
-"""
+"""Aggregation of quantized feature rows over a block, read in place and dequantized in registers."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
 
@@ -141,21 +139,7 @@ _GRAIN = 512
 def aggregate_quantized_into(
     aggregation: Aggregation, block: Block, x: QuantizedRows, out: NDArray[np.float32], workers: Workers
 ) -> None:
-    """Aggregate quantized rows, which are read in place; otherwise like `aggregate_into`.
-
-    Parameters
-    ----------
-    aggregation
-        Aggregation to compute.
-    block
-        A block that is read in place.
-    x
-        The rows of all vertices.
-    out
-        [num_dst, aggregation.width(f)] float32.
-    workers
-        Team of threads that runs the chunks.
-    """
+    """Aggregate quantized rows of all vertices, read in place, into `out` float32; see `aggregate_into`."""
     matrix = x.matrix
     if matrix is not None:
         aggregate_into(aggregation, block, matrix, out, workers=workers)

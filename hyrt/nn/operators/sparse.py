@@ -1,4 +1,4 @@
-"""Sparse feature rows as the input of a first layer: their product with a weight matrix, and its gradient."""
+"""Sparse feature rows as input of a first layer: their product with a weight matrix, and its gradient."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg,var-annotated,unreachable"
 
@@ -33,7 +33,7 @@ _AHEAD = 16
 
 @cache
 def _kernel(lanes: int) -> Any:
-    """Compile the loop for `lanes` columns."""
+    """Compile the loop of `weight_gradient_into` for `lanes` columns."""
 
     @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
     def add_rows(indptr, columns, values, grad, width, start, sums, stripe, at, used):
@@ -55,21 +55,11 @@ def _kernel(lanes: int) -> Any:
 def weight_gradient_into(
     indptr: Array, columns: Array, values: Array, grad: Array, out: Array, workers: Workers
 ) -> None:
-    """Write the product of transposed rows and sparse rows.
+    """Write the product of transposed rows `grad` [n, k] and CSR rows [n, f] to `out` [k, f].
 
     out[k, c] = sum of values[e] * grad[i, k] over the entries e of column c, in the order of their rows i.
-    The result has the same bits for any number of threads: each thread sums different rows of `out`.
-
-    Parameters
-    ----------
-    indptr, columns, values
-        [n + 1], [nnz] integers and [nnz] of grad's dtype: the sparse rows as CSR.
-    grad
-        [n, k] float32 or float64, C-contiguous.
-    out
-        [k, f], C-contiguous, of grad's dtype; overwritten.
-    workers
-        The team of threads.
+    Each thread sums different rows of `out`: the result has the same bits for any number of threads. `grad`
+    and `out` are C-contiguous, float32 or float64; `values` has the same dtype.
     """
     # One compiled loop serves all integer types.
     indptr = indptr.astype(np.int64, copy=False)
@@ -160,12 +150,9 @@ def _transposed(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def sparse_linear(rows: SparseRows, weight: torch.Tensor) -> torch.Tensor:
-    """Multiply sparse rows by a transposed weight [out, width]: [n, out], differentiable by the weight.
+    """Multiply sparse rows by the transpose of `weight` [out, width] as [n, out]; differentiable by `weight`.
 
-    Raises
-    ------
-    ValueError
-        If the weight is not [out, width of the rows].
+    Raises ValueError if the weight has another width.
     """
     if weight.ndim != 2 or weight.shape[1] != rows.width:
         raise ValueError(
