@@ -1,8 +1,8 @@
-"""C code generation for loops over edges (OpenCL C and CUDA C++), and the interface of devices that run them
-over tensors. Several threads share a row, and each writes its own columns. This needs no atomics, and sums
-have a fixed order. Each thread computes the values with one number per head; a sum over columns that other
-values read is reduced across the threads. Values that depend on such a sum form a later stage, since all
-columns must be added up first.
+"""C code generation for loops over edges (OpenCL C and CUDA C++), and the interface of devices that run them.
+
+Several threads share a row, each with its own columns: sums need no atomics and have a fixed order. Each
+thread computes all values with one number per head. A column sum that other values read is reduced across the
+threads, and the values that depend on it form a later stage.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ class LoopCall:
     has_scale: bool = False
     """Whether destinations have factors."""
     continues: bool = False
-    """Whether sums continue from the previous contents of the outputs. For attention, gathered rows are then
-    not yet divided by the sum of weights, which is stored together with the maximum score."""
+    """Whether sums continue from the outputs; attention then keeps undivided rows, weight sums and maxima."""
     keeps: bool = True
     """Whether the state for the backward pass is written."""
     real: Literal["float", "double"] = "float"
@@ -46,24 +45,20 @@ class LoopCall:
 
 @dataclass(frozen=True, slots=True)
 class CKernel:
-    """Generated loop."""
+    """Source of a generated kernel `edge_loop`, and the names of its arguments.
+
+    The arguments are, in order: `rows`, `starts`, `columns`, `numbers` (edge ids), `factors`, `scale`,
+    `winners`, the operands `x0`, ... that are read (edge rows in the order of `columns`), outputs `o0`, ...,
+    `num_rows`, and `first_source` if edges are identified by their sources. Arguments that the loop does not
+    need are omitted.
+    """
 
     source: str
     arguments: tuple[str, ...]
-    """Arguments of the kernel `edge_loop`, in order: `rows`, `starts`, `columns`, `numbers` (edge
-    ids), `factors`, `scale`, `winners`, the operands `x0`, ... that are read (rows of edges in the order of
-    `columns`), outputs `o0`, ..., `num_rows`, and `first_source` if edges are identified by their sources.
-    Arguments that the loop does not need are omitted."""
 
 
 def generate_kernel(loop: EdgeLoop, call: LoopCall, tiling: LoopTiling, dialect: Dialect) -> CKernel:
-    """Generate a loop in C.
-
-    Parameters
-    ----------
-    loop, call, tiling, dialect
-        The computation, the calling convention, the tiling and the language.
-    """
+    """Generate the kernel of a loop in C."""
     return _CPrinter(loop, call, tiling, dialect).printed()
 
 
@@ -172,7 +167,7 @@ class _CPrinter:
         return stages
 
     def _find_saved_rows(self) -> set[int]:
-        """Return the rows that are read in a later stage than they are computed in."""
+        """Return the rows that are read in a later stage than the one that computes them."""
         form, saved = self._form, set()
         for at, value in enumerate(form.values):
             stage = self._stages[at] - (value.op == "sum")
@@ -344,7 +339,7 @@ class _CPrinter:
         return " * ".join(terms)
 
     def _stage(self, stage: int) -> Iterator[str]:
-        """Generate the values of a stage, and the reductions in it."""
+        """Generate the values and reductions of a stage."""
         form, loop = self._form, self._loop
         rows: list[str] = []
         sums = []
@@ -512,7 +507,7 @@ class _CPrinter:
 
 
 def _mask_function(dialect: Dialect) -> list[str]:
-    """Return the C function of `EdgeExprBuilder.drawn`, with 64-bit types in both languages."""
+    """Return the C function of `EdgeExprBuilder.keep_mask`, with 64-bit types in both languages."""
     return [
         "#define GOLDEN ((bits_t)0x9E3779B97F4A7C15UL)",
         f"{dialect.inline}real_t drawn(bits_t bits, int head, int threshold)",
@@ -546,10 +541,10 @@ class TensorLoops(Protocol):
         Parameters
         ----------
         loop, call
-            The computation, and how it is called.
+            The computation and its calling convention.
         tensors
-            Contiguous tensors by the names in `CKernel.arguments`; [num_totals, width] for results that are
-            summed over all rows.
+            Contiguous tensors by the names in `CKernel`; [num_totals, width] for results that are summed over
+            all rows.
         num_rows
             Number of rows to compute.
         first

@@ -27,16 +27,9 @@ class LoopTiling:
 
 
 def choose_tiling(loop: EdgeLoop, *, lanes: int, vector: int, slots: int, grain: int) -> LoopTiling:
-    """Choose the tiling of a loop within the limits of a device.
+    """Choose the tiling of a loop from the maximum `lanes`, `vector` and `slots` of a device.
 
-    Parameters
-    ----------
-    loop
-        The loop.
-    lanes, vector, slots
-        Maximum of each; more slots are used if a head cannot be split.
-    grain
-        Number of rows per work item.
+    More slots are used if a head cannot be split. `grain` is the number of rows per work item.
     """
     width = loop.form.width
     while width % vector:
@@ -51,7 +44,7 @@ def choose_tiling(loop: EdgeLoop, *, lanes: int, vector: int, slots: int, grain:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Syntax of a language."""
+    """Syntax of a C dialect."""
 
     kernel: str
     """Start of a kernel definition."""

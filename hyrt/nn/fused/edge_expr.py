@@ -1,10 +1,9 @@
-"""Element-wise edge expressions as an intermediate representation, and their reverse-mode derivatives.
+"""Element-wise expressions on edges, and their reverse-mode derivatives.
 
 An expression has heads, each of `width` columns. A value is a row (`width` numbers per head) or a column (one
 number per head). Operations take values of one kind; `spread` broadcasts a column to a row, `sum` reduces a
 row to a column. This is enough for the layers that NeuGraph (section 3.3) fuses, and for their derivatives.
-Keys are 64-bit values of either end, from which dropout on edges computes the same mask wherever the edge is
-computed.
+Keys are 64-bit values of the two ends; from them, every loop computes the same dropout mask of an edge.
 """
 
 from __future__ import annotations
@@ -26,11 +25,10 @@ class Operand:
     """Input of an expression on an edge."""
 
     end: End
-    """Row space of the operand: sources, destinations, edges by id, one row that all edges share, or the
-    gathered rows, which may be a subset of the destinations."""
+    """Row space: sources, destinations, edges by id, one row for all edges, or the gathered destinations."""
     kind: Kind
     takes_gradient: bool = True
-    """Whether its gradient is ever needed."""
+    """Whether its gradient may be needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +36,12 @@ class Value:
     """One operation of an expression."""
 
     op: Op
-    """The operation. `where_positive` takes a condition and two values, and selects the first value if the
-    condition is above zero. `drawn` takes two keys: see `EdgeExprBuilder.drawn`."""
+    """`where_positive` selects the second argument if the first is above zero, otherwise the third."""
     kind: Kind
     arguments: tuple[int, ...] = ()
     """Positions of earlier values."""
     number: float = 0.0
-    """The number of a constant, the index of an operand, or the threshold of `drawn`."""
+    """Value of a constant, index of an operand, or threshold of `drawn` (see `EdgeExprBuilder.keep_mask`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +78,7 @@ _ZERO = Value("constant", "column", (), 0.0)
 
 
 class EdgeExprBuilder:
-    """Builder of expressions, with common subexpression elimination and algebraic simplification.
-
-    Parameters
-    ----------
-    heads, width
-        The size of the expression's values.
-    """
+    """Builder of expressions, with common subexpression elimination and algebraic simplification."""
 
     def __init__(self, heads: int, width: int) -> None:
         self.heads = heads
@@ -106,10 +97,7 @@ class EdgeExprBuilder:
         return builder
 
     def build(self, results: Sequence[int]) -> EdgeExpr:
-        """Build the expression of some results, without values that they do not need.
-
-        All operands are kept.
-        """
+        """Build the expression of some results, with all operands but only the values that results need."""
         needed = set(results)
         for at in reversed(range(len(self.values))):
             if at in needed:
@@ -241,20 +229,10 @@ class EdgeExprBuilder:
 
 
 def append_gradients(builder: EdgeExprBuilder, form: EdgeExpr, seeds: Mapping[int, int]) -> dict[int, int]:
-    """Append the gradients of an expression's operands to a builder.
+    """Append the gradients of an expression's operands to a builder from `EdgeExprBuilder.from_expr(form)`.
 
-    Parameters
-    ----------
-    builder
-        Builder from `EdgeExprBuilder.after(form)`.
-    form
-        The expression to differentiate.
-    seeds
-        Gradients of values of the expression, by their positions.
-
-    Returns
-    -------
-    Positions of the gradients by operand index; operands without a gradient are missing.
+    `seeds` has gradients of values by their positions. Returns the positions of the gradients by operand
+    index, without operands that have no gradient.
     """
     b = builder
     grads = dict(seeds)

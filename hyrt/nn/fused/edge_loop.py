@@ -1,9 +1,9 @@
 """Loops over edges, independent of the code generator, and the edges that they read.
 
-One loop type serves an expression and its derivatives. A row is near: its operands are read once, and the
-values of its edges are accumulated in registers. The other ends of its edges are far. In the forward pass
-destinations are near; the backward pass runs once with near destinations and once, over the transpose, with
-near sources.
+One loop type serves an expression and its derivatives. Each row of a loop is the near end of its edges: its
+operands are read once, and the values of its edges are accumulated in registers. The other ends are far. The
+forward pass has near destinations; the backward pass runs once with near destinations and once, over the
+transpose, with near sources.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ class Edges:
     rows: Array | None = None
     """[m] rows to compute; all by default."""
     positions: Array | None = None
-    """Index of each destination among the gathered rows, negative if it has not gathered; identity by
-    default."""
+    """[num_dst] index of each destination among the gathered rows, negative if absent; None: identity."""
     numbers: Array | None = None
     """[E] id of each edge in the order by destination; consecutive by default."""
     by_number: bool = False
@@ -61,10 +60,9 @@ class EdgeLoop:
 
     form: EdgeExpr
     near: Literal["source", "destination"]
-    """The end of the edges that the rows are."""
+    """End of the edges that belongs to a row."""
     combine: Combine
-    """Reduction of the results over a row's edges. For `attention`, the first result is a score and the
-    second the message that it weights."""
+    """Reduction of a row's edges. For `attention`, the results are a score and the message it weights."""
     has_loops: bool
     """Whether rows have a self-loop in addition to their edges."""
     masked: bool = False
@@ -72,8 +70,7 @@ class EdgeLoop:
     by_chunk: tuple[bool, ...] = ()
     """For each result, whether it is summed over all rows of a call instead of per row."""
     to_far: tuple[bool, ...] = ()
-    """For each result, whether it is added to the row of an edge's far end, shared with other rows. Only the
-    host runs such loops, with threads that divide the columns."""
+    """For each result, whether it is added to the rows of far ends; only the host runs such loops."""
 
     @cached_property
     def _hash(self) -> int:
@@ -115,7 +112,7 @@ class EdgeLoop:
         return bool(self.to_far) and self.to_far[k]
 
     def summand(self, k: int) -> int:
-        """Return the value that is accumulated for result k; for a sum over columns, the row."""
+        """Return the value that is accumulated for result k; for a sum over columns, the row that it sums."""
         at = self.form.results[k]
         value = self.form.values[at]
         return value.arguments[0] if value.op == "sum" else at

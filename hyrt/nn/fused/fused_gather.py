@@ -23,14 +23,8 @@ Array = NDArray[Any]
 class FusedGather:
     """Gather whose messages are an expression of both ends.
 
-    Parameters
-    ----------
-    form
-        Expression of the messages [heads * width], or for `attention` of the scores [heads] and the messages.
-    combine
-        Reduction of the messages; a mean is a sum with factors.
-    has_loops
-        Whether vertices have a self-loop in addition to their edges.
+    `form` has the messages [heads * width], for `attention` preceded by the scores [heads]. A mean is a sum
+    with factors. With `has_loops`, vertices have a self-loop in addition to their edges.
     """
 
     form: EdgeExpr
@@ -91,22 +85,11 @@ class FusedGather:
         saved: Array | None,
         workers: Workers | None,
     ) -> None:
-        """Gather at destinations.
+        """Gather over `edges` by destination into `out` [m, heads * width], one row per row of the edges.
 
-        Parameters
-        ----------
-        edges
-            Edges by destination.
-        operands
-            One C-contiguous matrix per operand of the expression, all float32 or all float64; rows of edges
-            by edge id.
-        out
-            [m, heads * width], one row per row of the edges; overwritten.
-        saved
-            State for backward: for `max` [m, heads * width] int32, the argmax edges; for `attention`
-            [m, heads], the logarithms of the softmax denominators; None to save nothing.
-        workers
-            Thread team; the calling thread's by default.
+        `operands` has one C-contiguous matrix per operand of the expression, all float32 or all float64, with
+        edge rows by edge id. `saved` receives the state for the backward pass: for `max` the argmax edges [m,
+        heads * width] int32, for `attention` the logarithms of the softmax denominators [m, heads].
         """
         outs: tuple[Array | None, ...] = (out,) if self.combine == "sum" else (out, saved)
         run_loop(self.forward_loop, edges, operands, outs, None, workers)
@@ -184,8 +167,8 @@ class FusedGather:
     def uses_both_loop(self, edges: Edges, workers: Workers | None) -> bool:
         """Return whether `backward_to_both_ends` is available, and faster than one loop per end.
 
-        It does half the work, but only as many threads as there are column passes can share it. The bits are
-        equal if the rows are in ascending order, which is their order in the edges by source.
+        It does half the work, but the number of column passes limits its threads. The bits are equal if the
+        rows are in ascending order, which is their order in the edges by source.
         """
         loop, rows = self.both_loop, edges.rows
         if loop is None or is_on_device() or (rows is not None and (rows[1:] <= rows[:-1]).any()):
@@ -195,7 +178,7 @@ class FusedGather:
     def output_gradient_products(
         self, grad: Array, out: Array, means: Array, workers: Workers | None
     ) -> None:
-        """Compute, for `attention`, the products [m, heads] of gathered rows and their gradient, per head."""
+        """Compute the dot products [m, heads] of gathered rows and their gradient, for `attention`."""
         shape = (len(grad), self.form.heads, self.form.width)
 
         def work(start: int, stop: int) -> None:
@@ -212,25 +195,11 @@ class FusedGather:
         winners: Array | None,
         workers: Workers | None,
     ) -> list[Array]:
-        """Compute the gradients of destination and shared operands.
+        """Compute the gradients of destination operands into `outs`, and return one row per shared operand.
 
-        Parameters
-        ----------
-        edges
-            Edges by destination.
-        operands
-            Operands of the expression; for `attention` followed by the two matrices [m, heads] of `forward`
-            and `means`; then the gradient [m, heads * width] of the gathered rows.
-        outs
-            One matrix per destination operand; computed rows are overwritten.
-        winners
-            The argmax edges that `forward` saved for `max`.
-        workers
-            Thread team; the calling thread's by default.
-
-        Returns
-        -------
-        Gradients of the shared operands, one row each.
+        `operands` are those of `forward`; for `attention` then the saved denominators and `means`, [m, heads]
+        each; then the gradient of the gathered rows [m, heads * width]. Only computed rows of `outs` are
+        overwritten. For `max`, `winners` has the argmax edges that `forward` saved.
         """
         loop = self.destination_loop
         return [] if loop is None else run_loop(loop, edges, operands, outs, winners, workers)
@@ -244,9 +213,7 @@ class FusedGather:
         winners: Array | None,
         workers: Workers | None,
     ) -> list[Array]:
-        """Compute `backward_to_destinations` and `backward_to_sources` in one loop over the edges by
-        destination.
-        """
+        """Compute the gradients of both ends' operands in one loop over the edges by destination."""
         assert self.both_loop is not None
         outs = [*destinations, *sources]
         return run_loop(self.both_loop, edges, operands, outs, winners, workers)

@@ -1,6 +1,6 @@
-"""Gathers of the built-in layers as loops over edges, for devices that run such loops and leave vertices to
-the host, over whole graphs and sampled blocks. On the host's own cores, the operators in `hyrt.nn.operators`
-are faster.
+"""Gathers of the built-in layers as loops over edges, for devices that run only such loops.
+
+Vertices are left to the host. On the host's own cores, the operators in `hyrt.nn.operators` are faster.
 """
 
 from __future__ import annotations
@@ -84,19 +84,10 @@ def max_loops(width: int) -> tuple[EdgeLoop, EdgeLoop]:
 
 @cache
 def attention_gather(heads: int, width: int, slope: float, dropout: tuple[int, float] | None) -> FusedGather:
-    """Return GAT's softmax-weighted sum, with a self-loop at each vertex.
+    """Return GAT's softmax-weighted sum with LeakyReLU slope `slope`, and a self-loop at each vertex.
 
-    Its operands are the rows [num_src, heads * width], the scores [num_src, heads] and [num_dst, heads]; with
-    dropout also the keys of both ends, from `edge_keys`.
-
-    Parameters
-    ----------
-    heads, width
-        Number of heads, and the number of columns per head.
-    slope
-        Slope of LeakyReLU below zero.
-    dropout
-        Threshold and scale of an `AttentionMask`; None for no dropout.
+    Its operands are the rows [num_src, heads * width], the scores [num_src, heads] and [num_dst, heads], and,
+    with `dropout` (threshold and scale of an `AttentionMask`), the keys of both ends from `edge_keys`.
     """
     builder = EdgeExprBuilder(heads, width)
     message = builder.operand("source", "row")
@@ -118,17 +109,7 @@ def masked_attention_gather(heads: int, width: int, slope: float, mask: Attentio
 
 
 def edge_keys(mask: AttentionMask, heads: int, sources: Array, destinations: Array) -> list[Array]:
-    """Compute the keys of both ends, [n, 1] uint64 each, from which loops compute the mask.
-
-    Parameters
-    ----------
-    mask
-        The mask.
-    heads
-        Number of heads.
-    sources, destinations
-        [n] integers, vertex ids of either end in the mask.
-    """
+    """Compute the keys [n, 1] uint64 of each end's vertex ids [n], from which loops compute the mask."""
     groups = np.uint64(-(-heads // HEADS_PER_DRAW))
     # Index of an edge's first random number. All arithmetic is modulo 2^64.
     first = sources.astype(np.uint64) * groups + np.uint64(1)
@@ -145,24 +126,11 @@ def run_attention_backward(
     outs: tuple[Array, Array, Array],
     workers: Workers | None,
 ) -> None:
-    """Backpropagate the gradient of the gathered rows to the rows and to both scores.
+    """Backpropagate `grad` [m, heads * width] through `gather` to the rows and to both scores.
 
-    Parameters
-    ----------
-    gather
-        `masked_attention_gather`.
-    edges, by_source
-        Edges by destination, and by source.
-    operands
-        Operands of `gather`.
-    saved
-        The state [m, heads] that `gather` saved, and the gathered rows [m, heads * width].
-    grad
-        Gradient of the gathered rows, [m, heads * width].
-    outs
-        Gradients of the rows, of the source scores and of the destination scores; overwritten.
-    workers
-        Thread team; the calling thread's by default.
+    `gather` is from `masked_attention_gather`. `saved` has its state [m, heads] and the gathered rows [m,
+    heads * width]. `outs` receives the gradients of the rows, of the source scores and of the destination
+    scores.
     """
     denominators, gathered = saved
     means = np.empty_like(denominators)

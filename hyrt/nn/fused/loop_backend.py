@@ -1,6 +1,4 @@
-"""Execution of loops over edges: by numba on the host's cores, or by the device that the calling thread
-selected.
-"""
+"""Execution of loops over edges, on the host by numba or on the device that the calling thread selected."""
 
 from __future__ import annotations
 
@@ -93,10 +91,10 @@ def run_on_host(
     workers: Workers | None,
     between: tuple[int, int] | None = None,
 ) -> list[Array]:
-    """Run a loop over ranges of rows with equal work; see `hyrt.nn.fused.loop_backend.LoopBackend`.
+    """Run a loop over ranges of rows with equal work; see `LoopBackend`.
 
     With `between` = (start, stop), only near rows start to stop - 1 are computed. If the loop adds to far
-    rows, threads divide the columns instead of the rows, so that each far row is summed in edge order.
+    rows, threads divide the columns instead of the rows: each far row is summed in edge order.
     """
     form = loop.form
     flat, dtype = [], operands[0].dtype
@@ -181,19 +179,19 @@ class LoopBackend(Protocol):
         edges
             Edges by the near end.
         operands
-            One C-contiguous matrix per operand of the expression, all float32 or all float64; rows of edges
-            by edge id.
+            One C-contiguous matrix per operand of the expression, all float32 or all float64; edge rows by
+            edge id.
         outs
             One matrix per result that is not a total; or the gathered rows and the state for backward, None
-            if no state is saved. Computed rows are overwritten.
+            to save no state. Computed rows are overwritten.
         winners
-            The argmax edges from the loop of `max`, in its backward loop.
+            In the backward loop of `max`, the argmax edges from its forward loop.
         workers
-            Thread team, if the host computes; the calling thread's by default.
+            Threads, if the host computes; by default those of the calling thread.
 
         Returns
         -------
-        Totals over all rows, one row per result that is a total.
+        One row per result that is a total over all rows.
         """
         ...
 

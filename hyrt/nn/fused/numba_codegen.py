@@ -1,6 +1,4 @@
-"""Numba code generation for loops over edges, with the SIMD functions of
-`hyrt.nn.full_graph.simd`.
-"""
+"""Numba code generation for loops over edges, with the SIMD functions of `hyrt.nn.full_graph.simd`."""
 
 from __future__ import annotations
 
@@ -39,15 +37,7 @@ class ColumnPass:
 
 
 def column_passes(form: EdgeExpr, *, whole: bool) -> list[ColumnPass]:
-    """Split the columns of an expression into passes over the edges.
-
-    Parameters
-    ----------
-    form
-        The expression.
-    whole
-        Whether heads must not be split.
-    """
+    """Split the columns of an expression into passes over the edges; `whole` keeps heads unsplit."""
     heads, width = form.heads, form.width
     held: list[Operand | Value] = [*form.operands, *(form.values[at] for at in form.results)]
     rows = sum(each.kind == "row" for each in held)
@@ -64,13 +54,7 @@ def column_passes(form: EdgeExpr, *, whole: bool) -> list[ColumnPass]:
 
 
 class NumbaCodegen:
-    """Code generator of a loop.
-
-    Parameters
-    ----------
-    loop
-        The loop.
-    """
+    """Code generator of a loop."""
 
     def __init__(self, loop: EdgeLoop) -> None:
         self._loop = loop

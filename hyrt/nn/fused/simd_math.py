@@ -1,8 +1,4 @@
-"""Math functions of SIMD vectors, for all floating-point inputs.
-
-They are built from the instructions in `hyrt.nn.full_graph.simd`, so that compiled loops stay
-vectorized.
-"""
+"""Math functions of SIMD vectors for all floating-point inputs, built from `hyrt.nn.full_graph.simd`."""
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,misc,attr-defined,call-arg"
 # mypy: disable-error-code="var-annotated,unreachable"
@@ -57,9 +53,7 @@ def number(typingctx, lanes, value):
 
 @intrinsic
 def drawn(typingctx, lanes, bits, head, threshold):
-    """Return the mask of the heads from `head` on, a vector like `lanes`; see
-    `EdgeExprBuilder.drawn`.
-    """
+    """Return the mask of the heads from `head` on, like `lanes`; see `EdgeExprBuilder.keep_mask`."""
 
     def generate(context, builder, signature, args):
         wide = ir.IntType(64)
