@@ -1,4 +1,4 @@
-"""Vertex types and relations of a heterogeneous graph, as a model needs them. Needs no torch."""
+"""Vertex types and relations of a heterogeneous graph, as models need them. Does not import torch."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class GraphMetadata:
-    """The vertex types and relations of a graph, by index."""
+    """Vertex types and relations of a graph, by index."""
 
     types: tuple[str, ...]
-    """The names of the vertex types."""
+    """Names of the vertex types."""
     counts: tuple[int, ...]
-    """The number of vertices per type; vertices are numbered through all types."""
+    """Number of vertices per type; vertex ids run through all types."""
     widths: tuple[int | None, ...]
-    """The number of feature columns per type; None for a type without features, which has embeddings."""
+    """Number of feature columns per type; None for a type without features, which has embeddings."""
     relations: tuple[tuple[int, str, int], ...]
     """Source type, name and destination type of each relation."""
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """[T + 1] int64, the first vertex of each type."""
+        """First vertex of each type, [T + 1] int64."""
         return np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int64)
 
     @property
     def learned_types(self) -> list[int]:
-        """The types with embeddings."""
+        """Types with embeddings."""
         return [number for number, width in enumerate(self.widths) if width is None]
 
     @property

@@ -40,15 +40,9 @@ def get_graph_metadata(graph: Graph) -> GraphMetadata | None:
 
 
 class HeteroGNN(GNN):
-    """A GNN whose layers receive rows of one width, projected from the rows of each type.
+    """GNN that projects the rows of each vertex type to `architecture.in_features` columns.
 
-    Parameters
-    ----------
-    architecture
-        Architecture of the model; `in_features` is the width to which rows of all types are projected, and
-        `shape` has the types.
-    layers
-        The layers; by default the layers of the model kind.
+    `architecture.shape` has the types. `layers` are those of the model kind by default.
     """
 
     def __init__(self, architecture: Architecture, layers: Sequence[Layer] | None = None) -> None:
@@ -59,7 +53,7 @@ class HeteroGNN(GNN):
 
     @property
     def shape(self) -> GraphMetadata:
-        """The vertex types and relations of the model's graph."""
+        """Vertex types and relations of the model's graph."""
         metadata = self.architecture.shape
         assert metadata is not None
         return metadata
@@ -101,8 +95,8 @@ def hetero_stack(graph: Graph, *layers: Layer, **between: Any) -> HeteroGNN:
     Parameters
     ----------
     graph
-        The heterogeneous graph, from `hyrt.load`: rows of each type are projected to the width of the first
-        layer's input, or are embeddings.
+        The graph, from `hyrt.load`. Rows of each type are projected to the input width of the first layer;
+        types without features have embeddings.
     *layers
         The layers, starting at the input. For a layer that reads `edge.type`, relations are edge types.
     **between

@@ -1,6 +1,4 @@
-"""Inputs of heterogeneous models: feature rows of several types and widths, and the linear projections to one
-width.
-"""
+"""Inputs of heterogeneous models: rows of several vertex types, and their projections to one width."""
 
 from __future__ import annotations
 
@@ -21,16 +19,16 @@ from hyrt.nn.operators.linear import grouped_linear, linear
 
 @dataclass(slots=True)
 class HeteroInput:
-    """The rows of a block's sources, as the load stage gathers them."""
+    """Rows of a block's sources, as the load stage gathers them."""
 
     order: TypeOrder | TensorOrder
     """The sources, sorted by type."""
     matrices: list[torch.Tensor | None]
     """Per type, [n, f] float32 rows of its sources, in their order; None for types with embeddings."""
     tables: list[NDArray[Any] | None]
-    """Per type, [n] its sources' rows of the embedding table; None for types with features."""
+    """Per type, [n] rows of its sources in the embedding table; None for types with features."""
     device: torch.device | None = None
-    """The device of the matrices; None is the host. Row ids of tables stay on the host."""
+    """Device of the matrices; None is the host. Row ids of tables stay on the host."""
 
     __repr__ = short_repr
 
@@ -41,7 +39,7 @@ class HeteroInput:
 
 @dataclass(slots=True)
 class HeteroInPlaceInput:
-    """The feature tables of all types in place, which a block's edges read by vertex id."""
+    """Feature tables of all types, which a block's edges read in place by vertex id."""
 
     order: TypeOrder
     """The destinations, sorted by type."""
@@ -52,24 +50,16 @@ class HeteroInPlaceInput:
     destination_rows: list[torch.Tensor | None]
     """Per type, [n, f] float32 rows of its destinations, in their order; None for types with embeddings."""
     tables: list[NDArray[Any] | None]
-    """Per type, [n] the distinct embedding rows that the block reads, its destinations' first; None for types
-    with features.
-    """
+    """Per type, [n] distinct embedding rows of a block, destinations first; None for types with features."""
 
     __repr__ = short_repr
 
 
 def append_sources(destinations: NDArray[Any], ids: NDArray[Any], start: int, stop: int) -> NDArray[Any]:
-    """Append the sources of a type to its destinations: [n] distinct vertices, the sources ascending.
+    """Append the distinct sources of a vertex type, ascending, to its distinct `destinations`.
 
-    Parameters
-    ----------
-    destinations
-        [m] distinct destinations, numbered within the type.
-    ids
-        [E] source ids of all types, numbered through all types, with repeats.
-    start, stop
-        The range of the type's vertices.
+    `ids` [E] are source ids of all types, with repeats; the type has the ids from `start` to `stop` - 1.
+    Destinations and result are numbered within the type.
     """
     of_type = np.unique(ids[(ids >= start) & (ids < stop)]) - ids.dtype.type(start)
     return np.concatenate([destinations, np.setdiff1d(of_type, destinations, assume_unique=True)])
@@ -77,21 +67,17 @@ def append_sources(destinations: NDArray[Any], ids: NDArray[Any], start: int, st
 
 @dataclass(slots=True)
 class TypeSources:
-    """The sources of one type, and the projection of their rows to the hidden width."""
+    """Sources of one type, and the projection of their rows to the hidden width."""
 
     rows: Any
-    """[n, f] feature rows, which have no gradient, as an array if all rows of the type are read in place; or
-    [n, hidden] embeddings, which may have a gradient.
-    """
+    """[n, f] features without gradient (an array if read in place), or [n, hidden] embeddings."""
     weight: torch.Tensor | None
-    """[hidden, f] the type's projection; None for embeddings, which have the hidden width already."""
+    """[hidden, f] projection of the type; None for embeddings, which have the hidden width already."""
     bias: torch.Tensor | None
-    """[hidden], or None."""
     destination_rows: torch.Tensor | None = None
     """[m, f] rows of the destinations, if they are not the first of `rows`."""
     positions: tuple[NDArray[Any], NDArray[Any]] | None = None
-    """For embeddings that edges read by vertex id: the vertices, ascending, and the index of each in `rows`.
-    """
+    """For embeddings that are read by vertex id: the vertices, ascending, and their indices in `rows`."""
 
     __repr__ = short_repr
 
@@ -118,14 +104,9 @@ class HeteroSources:
 
 
 class HeteroInputProjection(nn.Module):
-    """Compute W_t x + b_t for vertices of each type t with features; look up embeddings for other vertices.
+    """Projection W_t x + b_t of each vertex type t with features to `width` columns.
 
-    Parameters
-    ----------
-    shape
-        The vertex types.
-    width
-        Columns of the result.
+    Types without features have embeddings of this width.
     """
 
     def __init__(self, shape: GraphMetadata, width: int) -> None:
@@ -143,7 +124,7 @@ class HeteroInputProjection(nn.Module):
             self.maps[str(number)] = linear_layer
 
     def forward(self, x: HeteroInput) -> HeteroSources:
-        """Return the sources with the projections that apply to them; nothing is multiplied yet."""
+        """Return the sources with the projections to apply to them; nothing is multiplied yet."""
         parts = []
         for number, (matrix, rows) in enumerate(zip(x.matrices, x.tables, strict=True)):
             if rows is not None:
@@ -157,7 +138,7 @@ class HeteroInputProjection(nn.Module):
         return HeteroSources(x.order, parts)
 
     def forward_in_place(self, x: HeteroInPlaceInput) -> HeteroSources:
-        """Return the tables with the projections that apply to them; nothing is computed yet."""
+        """Return the tables with the projections to apply to them; nothing is computed yet."""
         parts = []
         for number, (matrix, destination_rows, rows) in enumerate(
             zip(x.matrices, x.destination_rows, x.tables, strict=True)
@@ -192,22 +173,10 @@ def hetero_linear(
     *,
     low_precision: bool,
 ) -> torch.Tensor:
-    """Multiply rows of several types by the matrices of their types.
+    """Multiply rows [n, in], sorted by type, by the matrices of their types, as [n, out].
 
-    Parameters
-    ----------
-    x
-        [n, in], sorted by type.
-    sizes
-        [T] number of rows per type.
-    weights, bias
-        [T, out, in] and [T, out].
-    low_precision
-        Multiply in bfloat16.
-
-    Returns
-    -------
-    [n, out] in the same order.
+    `sizes` [T] has the number of rows per type, `weights` is [T, out, in], and `bias` is [T, out] or None.
+    `low_precision` multiplies in bfloat16.
     """
     type_weights, type_biases = weights.unbind(), None if bias is None else bias.unbind()
     parts = [

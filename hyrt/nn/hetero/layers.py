@@ -37,23 +37,12 @@ from hyrt.sampling.relation_split import RelationSplit
 
 
 class RgcnLayer(Layer):
-    """sum_r W_r mean_r(x_j) + W_0 x_i + b, over the relations r into i (equation 2, with c_ir = |N_r(i)|).
+    """R-GCN layer (Schlichtkrull et al., ESWC 2018, equation 2).
 
-    The relations' matrices are free, linear combinations of `bases` shared matrices (equation 3), or
-    block-diagonal with `blocks` blocks (equation 4).
-
-    Parameters
-    ----------
-    in_features, out_features
-        Widths of source rows and of the result.
-    shape
-        The relations.
-    bases
-        Number of shared matrices; 0 for none.
-    blocks
-        Number of diagonal blocks, a divisor of both widths; 0 for none.
-    low_precision
-        Multiply in bfloat16.
+    It computes sum_r W_r mean_r(x_j) + W_0 x_i + b over the relations r into i, with c_ir = |N_r(i)|. The
+    relations' matrices are free, linear combinations of `bases` shared matrices (equation 3), or
+    block-diagonal with `blocks` blocks, a divisor of both widths (equation 4). `low_precision` multiplies in
+    bfloat16.
     """
 
     takes_relations = True
@@ -121,19 +110,10 @@ class RgcnLayer(Layer):
 
 
 class RsageLayer(Layer):
-    """sum_r W_r mean_r(x_j) + V_t x_i + b, over the relations r into i, whose type is t.
+    """R-GraphSAGE layer: sum_r W_r mean_r(x_j) + V_t x_i + b over the relations r into i, whose type is t.
 
     GraphSAGE has a matrix for the own row in addition to each W_r; the sum of these matrices over all
-    relations into a type is one matrix V_t.
-
-    Parameters
-    ----------
-    in_features, out_features
-        Widths of source rows and of the result.
-    shape
-        The types and relations.
-    low_precision
-        Multiply in bfloat16.
+    relations into a type is one matrix V_t. `low_precision` multiplies in bfloat16.
     """
 
     takes_relations = True
@@ -168,29 +148,12 @@ _SLOPE = 0.2
 
 
 class RgatLayer(Layer):
-    """sum_r (sum_j a_ij W_r x_j) + V x_i + b over the relations r into i, for each head.
+    """R-GAT layer: sum_r (sum_j a_ij W_r x_j) + V x_i + b over the relations r into i, for each head.
 
     The weights a_ij are the softmax over the neighbours j of i in relation r of LeakyReLU(s_r . W_r x_j + d_r
-    . W_r x_i + t_r . e_ij); the last term is present only if edges have features. Heads are concatenated, or
-    averaged in the last layer. Rows are combined before they are multiplied, as in
-    `hyrt.nn.operators.attention`.
-
-    Parameters
-    ----------
-    in_features
-        Width of source rows.
-    head_features
-        Width of one head's result.
-    heads
-        Number of heads.
-    shape
-        The relations.
-    edge_features
-        Width of the edge features; 0 if there are none.
-    average
-        Average the heads instead of concatenating them.
-    low_precision
-        Multiply in bfloat16.
+    . W_r x_i + t_r . e_ij), without the last term if edges have no features. Heads are concatenated, or
+    averaged if `average`. Rows are combined before they are multiplied, as in `hyrt.nn.operators.attention`.
+    `low_precision` multiplies in bfloat16.
     """
 
     takes_relations = True
@@ -274,7 +237,7 @@ class RgatLayer(Layer):
 def _edge_feature_scores(
     block: Block | TensorBlock, split: RelationSplit, weights: torch.Tensor
 ) -> torch.Tensor:
-    """Compute [E, H] scores of the edge features with the weights [R, H, d] of their relations."""
+    """Compute scores [E, H] of the edge features with the weights [R, H, d] of their relations."""
     rows = block.edge_rows
     if rows is None:
         raise UnsupportedModelError(
@@ -282,7 +245,7 @@ def _edge_feature_scores(
             "edge_features, a row for each edge"
         )
     features = rows if isinstance(rows, torch.Tensor) else torch.from_numpy(rows)
-    # Sorted like the edges of the relations.
+    # Sort the features by relation, like the edges of `split`.
     in_order = features.to(weights.dtype).index_select(0, _index(split.edges))
     products = [
         linear(in_order[start:stop], weights[relation])
@@ -298,26 +261,14 @@ def _index(rows: object) -> torch.Tensor:
 
 
 class HgtLayer(Layer):
-    """A_t gelu(sum_j a_ij M_r V_s x_j) and the own row, for a destination i of type t.
+    """HGT layer (Hu et al., WWW 2020, equations 3 to 5).
 
-    The weights a_ij are the softmax over all edges into i, of all relations, of p_r (K_s x_j) T_r (Q_t x_i) /
-    sqrt(d), for each head, of width d. K, Q, V and A are linear maps per type with biases; T_r and M_r are
-    matrices per relation and head, and p_r is a factor (equations 3 to 5). If the input and the result have
-    the same width, the own row has weight 1 - sigmoid(g_t) and the aggregate sigmoid(g_t); otherwise the own
-    row is omitted.
-
-    Parameters
-    ----------
-    in_features, out_features
-        Widths of source rows and of the result.
-    heads
-        Number of heads, a divisor of the hidden width.
-    shape
-        The types and relations.
-    hidden
-        Width of keys, queries and values; the width of the result by default.
-    low_precision
-        Multiply in bfloat16.
+    For a destination i of type t, it computes A_t gelu(sum_j a_ij M_r V_s x_j) and the own row. For each
+    head, of width d, the weights a_ij are the softmax over all edges into i, of all relations, of p_r (K_s
+    x_j) T_r (Q_t x_i) / sqrt(d). K, Q, V and A are linear maps per type with biases, T_r and M_r matrices per
+    relation and head, and p_r is a factor. If the input and the result have the same width, the own row has
+    weight 1 - sigmoid(g_t) and the aggregate sigmoid(g_t); otherwise the own row is omitted. `hidden` is the
+    width of keys, queries and values, by default that of the result. `low_precision` multiplies in bfloat16.
     """
 
     takes_relations = True

@@ -1,6 +1,4 @@
-"""Node embeddings of vertices without features: tables in host memory whose optimizer updates only the rows
-that a step has read.
-"""
+"""Node embeddings of vertices without features, and optimizers that update only the rows read in a step."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
 
@@ -39,7 +37,7 @@ class SparseGradient:
 
 
 def add_sparse_gradients(parts: Sequence[SparseGradient]) -> list[SparseGradient]:
-    """Sum gradients per table, with ascending rows, in the order of the parts."""
+    """Sum gradients per table, in the order of the parts, with ascending rows."""
     table_parts: dict[int, list[SparseGradient]] = {}
     for part in parts:
         table_parts.setdefault(part.table, []).append(part)
@@ -63,11 +61,6 @@ class NodeEmbedding(nn.Module):
     The table is a buffer, not a parameter: a step's gradient has only the rows that the step has read, and
     the optimizer updates only these rows. Copies of the module share the memory, so they see updates at once.
     A step reads rows when it propagates, after the previous step is complete.
-
-    Parameters
-    ----------
-    num_rows, width
-        The shape of the table.
     """
 
     values: torch.Tensor
@@ -96,15 +89,7 @@ class NodeEmbedding(nn.Module):
         return self
 
     def forward(self, rows: NDArray[Any], device: torch.device | None = None) -> torch.Tensor:
-        """Look up rows, [n, width]; with gradients during training.
-
-        Parameters
-        ----------
-        rows
-            [n] distinct rows.
-        device
-            Device of the result; the host by default.
-        """
+        """Look up distinct rows [n] as [n, width] on `device`; with gradients during training."""
         taken = take_rows(self.values, rows)
         if device is not None:
             taken = taken.to(device)
@@ -252,14 +237,9 @@ SPARSE_UPDATE_RULES: dict[str, Callable[..., SparseUpdateRule]] = {
 
 
 class EmbeddingOptimizer:
-    """Optimizer with one update rule per table, all of the same class.
+    """Optimizer of the tables from `find_embeddings`, with one update rule per table.
 
-    Parameters
-    ----------
-    tables
-        The model's tables, in the order of `find_embeddings`.
-    make_rule
-        Creates the update rule, given a table's values.
+    `make_rule` creates a rule, given a table's values.
     """
 
     def __init__(
@@ -269,19 +249,9 @@ class EmbeddingOptimizer:
         self._rules = [make_rule(table.values) for table in tables]
 
     def step(self, gradients: Sequence[SparseGradient], lr: float) -> None:
-        """Update the rows that have a gradient.
+        """Update the rows that have a gradient; `gradients` has at most one per table, with distinct rows.
 
-        Parameters
-        ----------
-        gradients
-            At most one per table, with distinct rows.
-        lr
-            The learning rate of the step.
-
-        Raises
-        ------
-        ValueError
-            If a gradient does not have one row of the table's width for each of its row ids.
+        Raises ValueError if a gradient does not have one row of the table's width for each of its row ids.
         """
         for gradient in gradients:
             table = self._tables[gradient.table]

@@ -1,7 +1,7 @@
-"""Mean of each relation's neighbours, multiplied by the relation's matrix and summed over relations.
+"""Sums over relations of each relation's neighbour mean times its matrix.
 
-For a destination i it is sum_r W_r mean_j x_j + V x_i + b over the relations r into i, with the mean over the
-neighbours j of i in r.
+The result at a destination i is sum_r W_r mean_j x_j + V x_i + b over the relations r into i, with the mean
+over the neighbours j of i in r.
 """
 
 from __future__ import annotations
@@ -74,12 +74,7 @@ def split_tensor_block(block: TensorBlock, num_relations: int) -> RelationSplit:
 def get_relation_split(block: Block | TensorBlock, num_relations: int) -> RelationSplit:
     """Return a block's edges by relation, cached and shared by all blocks with the same edges.
 
-    Parameters
-    ----------
-    block
-        Its edges are sorted by relation within a destination, and `edge_types` has their relations.
-    num_relations
-        Number of relations of the graph.
+    `block.edge_types` has the relations, by which the edges of each destination are sorted.
     """
     if isinstance(block, TensorBlock):
         if block.derived.relations is None:
@@ -107,28 +102,10 @@ def sum_over_relations(
     *,
     low_precision: bool = False,
 ) -> torch.Tensor:
-    """Sum the relations' means times their matrices, and add the product of the own row.
+    """Sum the relations' means times their matrices, and add the product of the own row, as [num_dst, out].
 
-    Parameters
-    ----------
-    block
-        A block of a heterogeneous graph.
-    x
-        Rows of its sources.
-    shape
-        Types and relations.
-    weights
-        [R, out, in] the matrices of the relations.
-    self_weight
-        [out, in] for all destinations, or [T, out, in] by their types.
-    bias
-        [out].
-    low_precision
-        Multiply in bfloat16.
-
-    Returns
-    -------
-    [num_dst, out].
+    `weights` [R, out, in] has the relations' matrices; `self_weight` is [out, in] for all destinations, or
+    [T, out, in] by their types. `low_precision` multiplies in bfloat16.
     """
     split = get_relation_split(block, shape.num_relations)
     if isinstance(x, HeteroSources):
@@ -149,7 +126,7 @@ def sum_over_relations(
 def _multiply_segments(
     split: RelationSplit, x: Any, weights: torch.Tensor, *, low_precision: bool
 ) -> torch.Tensor:
-    """Compute the mean of each segment times its relation's matrix, [P, out]."""
+    """Compute the mean of each segment times the matrix of its relation, [P, out]."""
     out, width = weights.shape[1:]
     matrices, present = weights.unbind(), split.present_relations
     first = [
@@ -184,7 +161,7 @@ def _multiply_unprojected_segments(
     *,
     low_precision: bool,
 ) -> torch.Tensor:
-    """Compute `_multiply_segments` over unprojected rows: the means are projected instead of the rows."""
+    """Compute `_multiply_segments` over unprojected rows, by projecting the means instead of the rows."""
     results, matrices = [], weights.unbind()
     for r in split.present_relations:
         source = shape.relations[r][0]
@@ -321,5 +298,5 @@ def init_uniform(*parameters: torch.nn.Parameter) -> None:
 
 
 def numbers_per_destination(width: int, out: int, num_relations: int) -> int:
-    """Count values per destination: a mean and its product per relation, the own row and its product."""
+    """Return the number of values per destination: means and products of all relations and of the own row."""
     return (num_relations + 1) * (width + 2 * out)

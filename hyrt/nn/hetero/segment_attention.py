@@ -1,6 +1,6 @@
-"""Scores, softmax and weighted sums along the edges of segments, with compiled loops and exact gradients.
+"""Scores, softmax and weighted sums over segments, with compiled loops and exact gradients.
 
-A segment is the edges of one relation into one destination.
+A segment has the edges of one relation into one destination.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
@@ -302,14 +302,9 @@ def _run_over_rows(kernel: Kernel, segments: tuple[NDArray[Any], ...], *arrays: 
 
 
 def dot_edges(split: RelationSplit, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """Compute [E, H] dot products of each edge's segment and source.
+    """Compute dot products [E, H] of each edge's segment row in `q` and source row in `k`.
 
-    Parameters
-    ----------
-    split
-        A block's edges by relation.
-    q, k
-        [P, H, d] rows of segments, and [num_src, H, d] rows of sources.
+    `q` is [P, H, d] and `k` [num_src, H, d].
     """
     runs = split.runs
     if isinstance(runs, TensorBlock):
@@ -320,14 +315,9 @@ def dot_edges(split: RelationSplit, q: torch.Tensor, k: torch.Tensor) -> torch.T
 def add_edge_scores(
     split: RelationSplit, segment_scores: torch.Tensor, source_scores: torch.Tensor
 ) -> torch.Tensor:
-    """Compute [E, H] sums of a score of each edge's segment and the source's score for the relation.
+    """Compute sums [E, H] of the score of each edge's segment and of its source in the segment's relation.
 
-    Parameters
-    ----------
-    split
-        A block's edges by relation.
-    segment_scores, source_scores
-        [P, H], and [num_src, R * H].
+    `segment_scores` is [P, H] and `source_scores` [num_src, R * H].
     """
     runs, heads = split.runs, segment_scores.shape[1]
     if isinstance(runs, TensorBlock):
@@ -343,7 +333,7 @@ def add_edge_scores(
 
 
 def softmax_per_segment(split: RelationSplit, scores: torch.Tensor) -> torch.Tensor:
-    """Compute the [E, H] softmax of scores over the edges of each segment."""
+    """Compute the softmax [E, H] of scores over the edges of each segment."""
     runs = split.runs
     if isinstance(runs, TensorBlock):
         return _softmax_tensors(scores, [runs])
@@ -352,7 +342,7 @@ def softmax_per_segment(split: RelationSplit, scores: torch.Tensor) -> torch.Ten
 
 
 def softmax_per_destination(split: RelationSplit, scores: torch.Tensor) -> torch.Tensor:
-    """Compute the [E, H] softmax of scores over all edges of each destination."""
+    """Compute the softmax [E, H] of scores over all edges of each destination."""
     runs, sums = split.runs, split.sums
     if isinstance(runs, TensorBlock):
         return _softmax_tensors(scores, [runs, sums])
@@ -366,7 +356,7 @@ def _softmax(scores: torch.Tensor, segments: tuple[NDArray[Any], ...]) -> torch.
 def _softmax_tensors(scores: torch.Tensor, steps: list[TensorBlock]) -> torch.Tensor:
     """Compute the softmax in one step (over segments) or two (over the segments of a destination)."""
     with torch.no_grad():
-        # A constant of the softmax: it changes no value and needs no gradient.
+        # The offset does not change the softmax and needs no gradient.
         top = segment_max(scores, steps[0].indptr)[0]
         if len(steps) > 1:
             best = segment_max(top.index_select(0, steps[1].columns.long()), steps[1].indptr)[0]
@@ -394,14 +384,7 @@ def gather_tensor_rows(x: torch.Tensor, sums: TensorBlock) -> torch.Tensor:
 def weighted_segment_sums(split: RelationSplit, weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Sum source rows over the edges of each segment, weighted per head, as [P, H, w].
 
-    Parameters
-    ----------
-    split
-        A block's edges by relation.
-    weights
-        [E, H].
-    x
-        [num_src, H, w], or [num_src, 1, w] if heads share rows.
+    `weights` is [E, H], and `x` [num_src, H, w], or [num_src, 1, w] if heads share rows.
     """
     runs = split.runs
     if isinstance(runs, TensorBlock):
@@ -410,7 +393,7 @@ def weighted_segment_sums(split: RelationSplit, weights: torch.Tensor, x: torch.
 
 
 def gather_segment_rows(split: RelationSplit, x: torch.Tensor) -> torch.Tensor:
-    """Return each segment's row of its destination in x [num_dst, w], as [P, w]; differentiable."""
+    """Return the destination row of each segment from x [num_dst, w], as [P, w]; differentiable."""
     sums = split.sums
     if isinstance(sums, TensorBlock):
         return gather_tensor_rows(x, sums)

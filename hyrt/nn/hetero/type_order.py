@@ -45,14 +45,9 @@ class _Permuted(torch.autograd.Function):
 
 
 def permute_rows(x: torch.Tensor, order: Any, places: Any) -> torch.Tensor:
-    """Return x[order], differentiable.
+    """Return x[order], differentiable; `places` is the inverse permutation of `order`.
 
-    Parameters
-    ----------
-    x
-        [n, ...].
-    order, places
-        [n] a permutation and its inverse: int32 arrays, or tensors if x is on a device.
+    Both are int32 arrays [n], or tensors if x is on a device.
     """
     return cast(torch.Tensor, _Permuted.apply(x, order, places))  # type: ignore[no-untyped-call]
 
@@ -85,22 +80,22 @@ def _place_types(types: Any, next_index: Any, order: Any, places: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TypeOrder:
-    """Positions in an array of vertices, sorted by type and then by position."""
+    """Sort order of vertices by type and then by position."""
 
     order: NDArray[np.int32]
-    """[n] the original position of each vertex in the new order."""
+    """[n] original position of each vertex in the new order."""
     inverse: NDArray[np.int32]
-    """[n] the inverse: the new index of each original position."""
+    """[n] new index of each original position."""
     types: NDArray[Any]
     """[n] int8, or int32 if there are many types: the type at each original position."""
     starts: tuple[int, ...]
-    """[T + 1] the start of each type in the new order."""
+    """[T + 1] start of each type in the new order."""
 
     __repr__ = short_repr
 
     @property
     def sizes(self) -> list[int]:
-        """[T] number of vertices per type."""
+        """Number of vertices per type, [T]."""
         return [stop - start for start, stop in zip(self.starts[:-1], self.starts[1:], strict=True)]
 
     def positions_of_type(self, number: int) -> NDArray[np.int32]:
@@ -109,15 +104,7 @@ class TypeOrder:
 
 
 def order_by_type(starts: NDArray[np.int64], ids: NDArray[Any]) -> TypeOrder:
-    """Sort vertices by type.
-
-    Parameters
-    ----------
-    starts
-        [T + 1] the first vertex of each type.
-    ids
-        [n] vertices.
-    """
+    """Sort vertices `ids` [n] by type, given the first vertex of each type, `starts` [T + 1]."""
     num_types = len(starts) - 1
     types = np.empty(len(ids), np.int8 if num_types < 2**7 else np.int32)
     counts = np.zeros(num_types, np.int64)
@@ -130,20 +117,20 @@ def order_by_type(starts: NDArray[np.int64], ids: NDArray[Any]) -> TypeOrder:
 
 @dataclass(frozen=True, slots=True)
 class TensorOrder:
-    """The fields of `hyrt.nn.hetero.type_order.TypeOrder` as tensors."""
+    """Fields of `TypeOrder` as tensors."""
 
     order: torch.Tensor
-    """[n] int64 the original position of each vertex in the new order."""
+    """[n] int64, original position of each vertex in the new order."""
     inverse: torch.Tensor
-    """[n] int64 the inverse: the new index of each original position."""
+    """[n] int64, new index of each original position."""
     starts: tuple[int, ...]
-    """[T + 1] the start of each type in the new order."""
+    """[T + 1] start of each type in the new order."""
 
     __repr__ = short_repr
 
     @property
     def sizes(self) -> list[int]:
-        """[T] number of vertices per type."""
+        """Number of vertices per type, [T]."""
         return [stop - start for start, stop in zip(self.starts[:-1], self.starts[1:], strict=True)]
 
     def positions_of_type(self, number: int) -> torch.Tensor:
@@ -152,7 +139,7 @@ class TensorOrder:
 
 
 def order_tensors_by_type(starts: Sequence[int], ids: torch.Tensor) -> TensorOrder:
-    """Sort vertices by type with a stable sort, like `hyrt.nn.hetero.type_order.order_by_type`."""
+    """Sort vertices by type with a stable sort, like `order_by_type`."""
     borders = torch.tensor(starts, device=ids.device)
     types = torch.searchsorted(borders, ids.long(), right=True) - 1
     kinds, order = torch.sort(types, stable=True)
