@@ -1,6 +1,4 @@
-"""Sum and max aggregation of source rows over a full graph, and their transposes: gSpMMv and gSpMMve of
-GraphPy (6.1).
-"""
+"""Sum and max aggregation over a full graph, and their transposes: gSpMMv and gSpMMve of GraphPy (6.1)."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg,var-annotated,unreachable"
 
@@ -35,8 +33,8 @@ Array = NDArray[Any]
 def _kernel(lanes: int) -> Any:
     """Compile the loop for `lanes` columns.
 
-    Arguments that are None at compile time cost nothing. An absent factor on rows is an empty array instead:
-    testing it once per row is free, and fewer loops are compiled.
+    Numba removes arguments that are None. An absent factor on rows is an empty array instead: testing it once
+    per row is free, and fewer loops are compiled.
     """
 
     @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
@@ -119,44 +117,20 @@ def spmm_into(
     """Sum source rows over the edges of each row, with optional scales and weights.
 
     out[k] = row_scale[i] * sum of weights[e] * source_scale[c] * x[p(c)] over the edges e from c into i, +
-    self_scale[i] * x[p(i)]; with i = rows[k] (k without `rows`) and p = positions (p(c) = c without). An edge
-    whose source has a negative position is skipped. Over the transposed topology with row_scale and
+    self_scale[i] * x[p(i)]; with i = rows[k] (k without `rows`) and p = positions (p(c) = c without). Edges
+    from sources with a negative position are skipped. Over the transposed topology with row_scale and
     source_scale exchanged, the function computes its own gradient with respect to x.
 
-    Parameters
-    ----------
-    indptr, columns
-        [V + 1] and [E] int32 or int64: CSR over the edges.
-    x
-        [n, f] float32 or float64, or 16 bits: float16 as uint16, bfloat16 as int16. Rows may have gaps.
-    out
-        [V, f], or one row for each of `rows`, with one of these dtypes. Sums are float32 unless x is float64.
-        It must not overlap x. Rows that begin at cache lines (as in torch tensors, but often not in numpy
-        arrays) are read and written faster.
-    row_scale, source_scale, self_scale
-        [V] floating point: factors on a row's sum, on each source's row, and on a row's own x. Without
-        self_scale there is no self path.
-    weights
-        [E] factors of the edges, or [E, H] with one factor for each of the H equal slices of x's columns.
-    edge_ids
-        [E] integers: the index of each edge's weight; consecutive by default.
-    rows
-        [m] integers: the rows to compute; all by default.
-    positions
-        [V] integers: the index of each vertex's row in x, negative if x does not have it; by default x has
-        all rows.
-    accumulate
-        Add to `out` instead of replacing it.
-    workers
-        The team of threads; the calling thread's by default.
+    `indptr` [V + 1] and `columns` [E] are int32 or int64. `x` [n, f] and `out` [V, f] (one row per element of
+    `rows`, if given) are float32, float64, float16 bits as uint16, or bfloat16 bits as int16; sums are
+    float32 unless x is float64. They must not overlap. Their rows may have gaps, and are read and written
+    faster if they begin at cache lines, as in torch tensors.
 
-    Raises
-    ------
-    ValueError
-        If the shapes or dtypes do not match.
+    Scales are [V]; without `self_scale` there is no self path. `weights` are [E], or [E, H] with one factor
+    for each of H equal slices of the columns; `edge_ids` has the index of each edge's weight, consecutive by
+    default. `accumulate` adds to `out`. Raises ValueError if shapes or dtypes do not match.
     """
-    # One compiled loop serves both integer types, and |V| integers are few compared with the rows of the
-    # edges.
+    # One compiled loop serves both integer types; converting |V| integers is cheap compared with the sums.
     indptr = indptr.astype(np.int64, copy=False)
     elements, x_step = flatten_rows("x", x)
     results, out_step = flatten_rows("out", out)
@@ -207,7 +181,7 @@ def _slice_scale(scale: Array | None, i: int) -> Array | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SplitRowSum:
-    """A row with very many edges: its pieces are summed like separate rows, and then added in their order."""
+    """Row with very many edges, whose pieces are summed like separate rows and then added in order."""
 
     starts: Array
     columns: Array
@@ -351,26 +325,10 @@ def max_aggregate_into(
 ) -> None:
     """Compute the maximum of each column over each row's source rows; zero without edges.
 
-    Parameters
-    ----------
-    indptr, columns
-        [V + 1] and [E] int32 or int64: CSR over the edges, of fewer than 2^31 vertices.
-    x
-        [V, f] float32 or float64, or 16 bits: float16 as uint16, bfloat16 as int16.
-    out
-        [V, f], or one row for each of `rows`, with one of these dtypes.
-    winners
-        [V or m, f] C-contiguous int32: receives the argmax sources, the first source of a tie, and -1 for
-        rows without edges.
-    rows
-        [m] integers: the rows to compute; all by default.
-    workers
-        The team of threads; the calling thread's by default.
-
-    Raises
-    ------
-    ValueError
-        If the shapes or dtypes do not match.
+    `indptr` and `columns` are int32 or int64, for fewer than 2^31 vertices. `x` [V, f] and `out` [V, f], or
+    one row per element of `rows`, have the dtypes of `spmm_into`. `winners`, of `out`'s shape, C-contiguous
+    int32, receives the argmax sources: the first source of a tie, and -1 for rows without edges. Raises
+    ValueError if shapes or dtypes do not match.
     """
     elements, x_step = flatten_rows("x", x)
     results, out_step = flatten_rows("out", out)
@@ -404,29 +362,12 @@ def max_aggregate_backward_into(
     positions: Array | None = None,
     workers: Workers | None = None,
 ) -> None:
-    """Compute the gradient of `max_aggregate_into` with respect to x: each element's goes to its argmax
-    source.
+    """Compute the gradient `out` [V, f] of `max_aggregate_into` with respect to x.
 
-    Parameters
-    ----------
-    t_indptr, t_columns
-        The transpose of the topology, with sorted rows.
-    grad
-        [m, f], one row per computed row.
-    winners
-        The argmax sources that `max_aggregate_into` wrote.
-    out
-        [V, f]: receives the gradient.
-    positions
-        [V] integers, the position of each vertex in the computed rows, negative for other vertices; all by
-        default.
-    workers
-        The team of threads; the calling thread's by default.
-
-    Raises
-    ------
-    ValueError
-        If the shapes or dtypes do not match.
+    Each element's gradient goes to its argmax source in `winners`. `t_indptr` and `t_columns` are the
+    transposed topology with sorted rows. `grad` [m, f] has one row per computed row, and `positions` [V] the
+    index of each vertex in the computed rows, negative for other vertices. Raises ValueError if shapes or
+    dtypes do not match.
     """
     g, grad_step = flatten_rows("grad", grad)
     results, out_step = flatten_rows("out", out)

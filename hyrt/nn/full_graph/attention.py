@@ -2,19 +2,19 @@
 
 GAT (Velickovic et al., ICLR 2018): out_i is the sum of alpha_ij p_j over the edges j -> i, with alpha_i the
 softmax over them of leaky(s_ij), s_ij = at_source_j + at_destination_i. The forward pass reads each p_j once:
-sums are rescaled whenever a higher score is found. For the backward pass it saves the logarithm of the
-softmax's denominator, from which the weights are recomputed.
+sums are rescaled whenever a higher score is found. It saves the logarithm of the softmax's denominator, from
+which the backward pass recomputes the weights.
 
 With g the gradient of out and t_i = g_i . out_i, the gradient of s_ij is alpha_ij (g_i . p_j - t_i) times the
 slope of leaky at s_ij. Each source sums its gradients, and alpha_ij g_i for p_j, over the transpose. A
 destination's sum needs no further pass: alpha_ij (g_i . p_j - t_i) sums to zero over j, so only the
 difference between the slopes 1 and `slope` remains, (1 - slope) (g_i . Q_i - t_i q_i). Here Q_i is the sum of
-alpha_ij p_j, and q_i the sum of alpha_ij, over the edges with a positive s_ij: the forward pass computes both
-together with out_i.
+alpha_ij p_j, and q_i the sum of alpha_ij, over the edges with a positive s_ij, which the forward pass
+computes together with out_i.
 
-Dropout replaces alpha_ij in out_i by m_ij alpha_ij with a mask m that is independent of the scores. The
-gradient of s_ij then is alpha_ij (m_ij g_i . p_j - t_i), and Q_i is the sum of m_ij alpha_ij p_j. The
-backward pass recomputes the mask.
+Dropout replaces alpha_ij in out_i by m_ij alpha_ij with a mask m that is independent of the scores and
+recomputed in the backward pass. The gradient of s_ij is then alpha_ij (m_ij g_i . p_j - t_i), and Q_i is the
+sum of m_ij alpha_ij p_j.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg,var-annotated,unreachable"
@@ -176,9 +176,7 @@ def _destination_loop(heads: int, width: int, lanes: int) -> Any:
 
 @cache
 def _source_loop(heads: int, width: int, lanes: int) -> Any:
-    """Compile the loop for source gradients over transposed edges; `indptr` and results begin with row
-    `base`.
-    """
+    """Compile the loop for source gradients; `indptr` (transposed) and results begin with row `base`."""
 
     @nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
     def run_backward(
@@ -263,34 +261,13 @@ def attend_into(
     out[k] = sum of alpha[e] * p[c] over the edges e from c into i = rows[k], per head, with alpha the softmax
     over them of leaky(at_source[c] + at_destination[i]). It is zero for a row without edges and self-loop.
 
-    Parameters
-    ----------
-    indptr, columns
-        [V + 1] and [E] int32 or int64: CSR over the edges.
-    p
-        [V, H, d] float32 or float64, or 16 bits: float16 as uint16, bfloat16 as int16.
-    at_source, at_destination
-        [V, H] float64 if p is float64, otherwise float32: the two terms of a score.
-    out
-        [m, H, d]: one row for each of `rows`, with the dtype of p or of at_source.
-    lse, positive, positive_weight
-        [m, H], [m, H, d] and [m, H], saved for the backward pass: all or none. lse and positive_weight have
-        the dtype of at_source, positive the dtype of out.
-    slope
-        The slope of leaky below zero.
-    loops
-        Whether each row has a self-loop in addition to its edges.
-    rows
-        [m] integers: the rows to compute; all by default.
-    mask
-        Drops alpha after the softmax; None drops nothing.
-    workers
-        The team of threads; the calling thread's by default.
+    `indptr` [V + 1] and `columns` [E] are int32 or int64. `p` [V, H, d] is float32, float64, float16 bits as
+    uint16, or bfloat16 bits as int16. The score terms [V, H] are float64 if p is float64, otherwise float32.
+    `out` [m, H, d] has the dtype of p or of the scores.
 
-    Raises
-    ------
-    ValueError
-        If the shapes or dtypes do not match.
+    `lse` [m, H], `positive` [m, H, d] (dtype of `out`) and `positive_weight` [m, H] are saved for the
+    backward pass: pass all or none. `loops` adds a self-loop to each row, and `mask` drops alpha after the
+    softmax. Raises ValueError if shapes or dtypes do not match.
     """
     _, heads, width = _sizes(p)
     vertices = len(indptr) - 1
@@ -362,31 +339,13 @@ def attend_backward_into(
 ) -> None:
     """Compute the gradients of `attend_into`, in one pass over the transposed edges.
 
-    In addition to the results it needs 3 values per row and head.
+    `grad` [m, H, d] is the gradient of `out`. `p_grad` [V, H, d], `source_grad` [V, H] and `destination_grad`
+    [m, H] receive the gradients of p, at_source, and at_destination in the computed rows. `grad` and `p_grad`
+    have the dtype of p or of the scores, the other two that of the scores.
 
-    Parameters
-    ----------
-    t_indptr, t_columns
-        The transpose of the topology of `attend_into`.
-    p, at_source, at_destination, out, lse, positive, positive_weight, slope, loops, mask
-        The arguments of `attend_into`, with its results.
-    grad
-        [m, H, d], the gradient of out, with the dtype of p or of at_source.
-    p_grad, source_grad
-        [V, H, d] (dtype of p or of at_source) and [V, H] (dtype of at_source): receive the gradients of p and
-        at_source.
-    destination_grad
-        [m, H] with the dtype of at_source: receives the gradient of at_destination in the computed rows.
-    rows, positions
-        The computed rows, [m], and the position of each vertex in `rows`, [V], negative for other vertices:
-        both, or none for all rows.
-    workers
-        The team of threads; the calling thread's by default.
-
-    Raises
-    ------
-    ValueError
-        If the shapes or dtypes do not match.
+    `rows` [m] and `positions` are both given or both None; `positions` [V] has the index of each vertex in
+    `rows`, negative for other vertices. All other arguments are those of `attend_into`, with its results.
+    Temporary arrays have 3 values per row and head. Raises ValueError if shapes or dtypes do not match.
     """
     heads, kind = p.shape[1], sum_dtype(p.dtype)
     ends = np.empty((len(grad), NUM_END_VALUES * heads), kind)
@@ -416,17 +375,8 @@ def attend_backward_destinations_into(
 ) -> None:
     """Compute the row-wise half of `attend_backward_into`, after which `out` and `positive` are not read.
 
-    Parameters
-    ----------
-    at_destination, out, lse, positive, positive_weight, grad, destination_grad, slope, rows, workers
-        The arguments of `attend_backward_into`. `destination_grad` may be `positive_weight` itself.
-    ends
-        [m, 3 H] with the dtype of at_source: receives the values that edges read at their destinations.
-
-    Raises
-    ------
-    ValueError
-        If the shapes or dtypes do not match.
+    `ends` [m, 3 H], with the dtype of the scores, receives the values that edges read at their destinations.
+    `destination_grad` may be `positive_weight` itself.
     """
     number, heads, width = _sizes(out)
     kind = sum_dtype(out.dtype)
@@ -471,17 +421,7 @@ def attend_backward_sources_into(
 ) -> None:
     """Compute the second half of `attend_backward_into`, along the transposed edges.
 
-    Parameters
-    ----------
-    t_indptr, t_columns, p, at_source, grad, p_grad, source_grad, slope, loops, rows, positions, mask, workers
-        The arguments of `attend_backward_into`.
-    ends
-        The values that `attend_backward_destinations_into` has written.
-
-    Raises
-    ------
-    ValueError
-        If the shapes or dtypes do not match.
+    `ends` is from `attend_backward_destinations_into`.
     """
     _, heads, width = _sizes(p)
     vertices = len(t_indptr) - 1
@@ -523,7 +463,7 @@ def attend_backward_sources_into(
 
 
 def _drops(mask: AttentionMask | None, kind: np.dtype[Any]) -> tuple[Any, Any, Any, Any]:
-    """Return key, threshold, factor and vertex ids of a mask as kernel arguments (None: no dropout)."""
+    """Return the key, threshold, factor and vertex ids of a mask as kernel arguments (None: no dropout)."""
     if mask is None:
         return (None, None, None, None)
     return (mask.key, mask.threshold, kind.type(mask.scale), mask.vertices)

@@ -1,5 +1,6 @@
-"""Operators on edge tensors of a full graph: values computed from both ends (gSDDMMvv, gSDDMMve of GraphPy
-6.1), and sums, maxima and softmax per row (gSpMMe).
+"""Operators on edge tensors of a full graph, named as in GraphPy (6.1).
+
+They compute values from both ends (gSDDMMvv, gSDDMMve), and sums, maxima and softmax per row (gSpMMe).
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg,var-annotated,unreachable"
@@ -109,27 +110,11 @@ def combine_into(
     *,
     workers: Workers | None = None,
 ) -> None:
-    """Compute out[e] = left operation right for each edge e, column by column.
+    """Compute out[e] = left `operation` right for each edge e, column by column.
 
-    Parameters
-    ----------
-    indptr, columns
-        [V + 1] and [E] int32 or int64: CSR over the edges.
-    left, right
-        [V, f], or [E, f] for edge tensors; float32, float64, or 16 bits.
-    out
-        [E, f] with one of these dtypes.
-    operation
-        "add", "sub", "mul" or "div".
-    left_at, right_at
-        Index of the row that an edge reads: its "source", its "destination", or the "edge" itself.
-    workers
-        The team of threads; the calling thread's by default.
-
-    Raises
-    ------
-    ValueError
-        If the shapes or dtypes do not match.
+    `left_at` and `right_at` select the row that an edge reads: that of its source, its destination, or the
+    edge itself. Operands [V, f], or [E, f] for edge tensors, and `out` [E, f] are float32, float64, or 16
+    bits; `indptr` and `columns` are int32 or int64. Raises ValueError if shapes or dtypes do not match.
     """
     if out.ndim != 2:
         raise ValueError(f"out has shape {out.shape}: give [edges, columns]")
@@ -161,19 +146,7 @@ def dot_into(
 ) -> None:
     """Compute out[e, h] = left[h] . right[h] for each edge e and head h.
 
-    Parameters
-    ----------
-    indptr, columns, left_at, right_at, workers
-        The same as for `combine_into`.
-    left, right
-        [V, H, d], or [E, H, d] for edge tensors; float32, float64, or 16 bits.
-    out
-        [E, H] with one of these dtypes.
-
-    Raises
-    ------
-    ValueError
-        If the shapes or dtypes do not match.
+    Operands are [V, H, d], or [E, H, d] for edge tensors, and `out` is [E, H]; otherwise like `combine_into`.
     """
     if left.ndim != 3 or not left.shape[1] or not left.shape[2]:
         raise ValueError(f"left has shape {left.shape}: give [rows, heads, columns of a head]")
@@ -219,7 +192,7 @@ def _over_edges(
 
 @dataclass(frozen=True, slots=True)
 class _SplitRowEdges:
-    """A row with very many edges, each of which has a separate result."""
+    """Row with very many edges, each of which has a separate result."""
 
     starts: Array
     left: Array
@@ -343,27 +316,9 @@ def reduce_edges_into(
 ) -> None:
     """Reduce the values of each row's edges to their sum or maximum, column by column; zero without edges.
 
-    Parameters
-    ----------
-    indptr
-        [V + 1] int32 or int64, the first edge of each row.
-    values
-        [E, f] float32 or float64, or 16 bits.
-    out
-        [V, f] with one of these dtypes.
-    largest
-        Compute the maximum instead of the sum.
-    edge_ids
-        [E] integers: the index of each edge's row in `values`; consecutive by default.
-    winners
-        [V, f] C-contiguous int64: receives the argmax edge ids, -1 for rows without edges.
-    workers
-        The team of threads; the calling thread's by default.
-
-    Raises
-    ------
-    ValueError
-        If the shapes or dtypes do not match.
+    `values` [E, f] and `out` [V, f] are float32, float64, or 16 bits. `edge_ids` [E] has the index of each
+    edge's row in `values`, consecutive by default. For maxima, `winners` [V, f], C-contiguous int64, receives
+    the argmax edge ids, -1 for rows without edges. Raises ValueError if shapes or dtypes do not match.
     """
     if values.ndim != 2:
         raise ValueError(f"values has shape {values.shape}: give [edges, columns]")
@@ -393,12 +348,12 @@ def reduce_edges_into(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SplitRowReduction:
-    """A row with very many edges: its pieces are reduced like separate rows, and then reduced to one."""
+    """Row with very many edges, whose pieces are reduced like separate rows and then to one row."""
 
     starts: Array
     edge_ids: Array | None
     values: Array
-    """The elements of all edges' values."""
+    """Flat values of all edges."""
     out: Array
     largest: bool
     winners: Array | None
@@ -432,27 +387,10 @@ def broadcast_to_edges_into(
     winners: Array | None = None,
     workers: Workers | None = None,
 ) -> None:
-    """Copy each row's values to all of its edges, or each value to its argmax edge.
+    """Copy each row's values [V, f] to all of its edges [E, f], or each value to its argmax edge.
 
-    This is the gradient of `reduce_edges_into` with respect to the values.
-
-    Parameters
-    ----------
-    indptr
-        [V + 1] int32 or int64, the first edge of each row.
-    rows
-        [V, f] float32 or float64, or 16 bits.
-    out
-        [E, f] with one of these dtypes.
-    winners
-        [V, f] C-contiguous int64: the argmax edge ids; all other edges receive zeros.
-    workers
-        The team of threads; the calling thread's by default.
-
-    Raises
-    ------
-    ValueError
-        If the shapes or dtypes do not match.
+    This is the gradient of `reduce_edges_into`. With `winners` [V, f], C-contiguous int64 edge ids, all other
+    edges receive zeros. Raises ValueError if shapes or dtypes do not match.
     """
     if rows.ndim != 2:
         raise ValueError(f"rows has shape {rows.shape}: give [vertices, columns]")
@@ -470,21 +408,10 @@ def broadcast_to_edges_into(
 
 
 def softmax_edges_into(indptr: Array, scores: Array, out: Array, *, workers: Workers | None = None) -> None:
-    """Compute the softmax over each row's edges, column by column.
+    """Compute the softmax of `scores` [E, H] over each row's edges, column by column.
 
-    Parameters
-    ----------
-    indptr
-        [V + 1] int32 or int64, the first edge of each row.
-    scores, out
-        [E, H] float32 or float64, both of one dtype; they may be the same array.
-    workers
-        The team of threads; the calling thread's by default.
-
-    Raises
-    ------
-    ValueError
-        If the shapes or dtypes do not match.
+    `scores` and `out` are both float32 or both float64, and may be the same array. Raises ValueError if
+    shapes or dtypes do not match.
     """
     inputs, results, width = _edge_rows(indptr, scores=scores, out=out)
 
@@ -498,22 +425,10 @@ def softmax_edges_into(indptr: Array, scores: Array, out: Array, *, workers: Wor
 def softmax_edges_backward_into(
     indptr: Array, weights: Array, grad: Array, out: Array, *, workers: Workers | None = None
 ) -> None:
-    """Compute the gradient of `softmax_edges_into` with respect to the scores.
+    """Compute the gradient of `softmax_edges_into` with respect to the scores, from the softmax `weights`.
 
-    Parameters
-    ----------
-    indptr
-        [V + 1] int32 or int64, the first edge of each row.
-    weights, grad, out
-        [E, H] float32 or float64, all of one dtype: the softmax, its gradient, and the output for the
-        gradient of the scores, which may be one of the two inputs.
-    workers
-        The team of threads; the calling thread's by default.
-
-    Raises
-    ------
-    ValueError
-        If the shapes or dtypes do not match.
+    All are [E, H], float32 or float64; `out` may be `weights` or `grad` itself. Raises ValueError if shapes
+    or dtypes do not match.
     """
     inputs, grads, results, width = _edge_rows(indptr, weights=weights, grad=grad, out=out)
 

@@ -1,6 +1,6 @@
-"""The operators over full graphs as autograd functions on CPU tensors.
+"""Operators over full graphs as autograd functions on CPU tensors.
 
-Each backward pass is composed of the same operators over the transpose, which reads edge tensors in place by
+Each backward pass consists of the same operators over the transpose, which reads edge tensors in place by
 edge id: edge tensors are not copied, and no edge tensor of ones is created (GraphPy 6.1).
 """
 
@@ -35,7 +35,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class SumScales:
-    """Constant factors [V] or None: on each row's sum, on sources, and on a row's own x (self-loop)."""
+    """Constant factors [V] on row sums, on sources and on a row's own x (self-loop); None if all are 1."""
 
     row: Array | None = None
     source: Array | None = None

@@ -102,9 +102,9 @@ def _rounded(context, builder, number, element, count):
 
 @intrinsic(prefer_literal=True)
 def load(typingctx, array, index, count, used):
-    """Load `count` elements of a C-contiguous array from `index` on as numbers; zero from lane `used` on.
+    """Load `count` numbers of a C-contiguous array from `index` on; zero from lane `used` on.
 
-    `count` is a constant, `used` an integer, or None for all. No element after the used lanes is read.
+    `count` is a constant, `used` an integer, or None for all. Elements after the used lanes are not read.
     """
     if not isinstance(count, types.IntegerLiteral):
         return None
@@ -134,7 +134,7 @@ def load(typingctx, array, index, count, used):
 
 @intrinsic
 def store(typingctx, array, index, lanes, used):
-    """Store a vector into a C-contiguous array from `index` on; only the lanes before `used`."""
+    """Store the lanes before `used` into a C-contiguous array from `index` on."""
 
     def generate(context, builder, signature, args):
         element = context.get_data_type(array.dtype)

@@ -15,14 +15,12 @@ from hyrt.nn.full_graph.aggregate import spmm_into
 Array = NDArray[Any]
 
 Piece = Callable[[int, tuple[Array, ...]], None]
-"""Function that computes one piece, given its index, and writes its results to arrays like the operator's
-loop does for a row.
-"""
+"""Function that computes the piece of an index into arrays like those of the operator's loop for a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitRowAttention:
-    """The forward pass of a split row: see `hyrt.nn.full_graph.attention.attend_into`."""
+    """Forward pass of a split row; see `hyrt.nn.full_graph.attention.attend_into`."""
 
     compute: Piece
     row: Sequence[Array | None]
@@ -70,9 +68,7 @@ class SplitRowAttention:
 
 @dataclass(frozen=True, slots=True)
 class SplitRowGradient:
-    """The backward pass of a split row: see
-    `hyrt.nn.full_graph.attention.attend_backward_sources_into`.
-    """
+    """Backward pass of a split row; see `hyrt.nn.full_graph.attention.attend_backward_sources_into`."""
 
     compute: Piece
     p_grad: Array

@@ -1,4 +1,4 @@
-"""The full-graph operators in terms of torch's operators, for every torch device."""
+"""Full-graph operators in terms of torch's operators, for every torch device."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def reduce_edges(topology: Topology, values: Tensor, *, largest: bool, dtype: to
 
 def softmax_edges(topology: Topology, scores: Tensor) -> Tensor:
     block = get_device_block(topology, scores.device)
-    # A constant of the softmax: it changes no value and needs no gradient.
+    # The offset does not change the softmax and needs no gradient.
     top, _ = segment_max(scores.detach(), block.indptr)
     weights = (scores - gather_destinations(block, top)).exp()
     return weights / gather_destinations(block, scatter_to_destinations(block, weights))

@@ -1,6 +1,4 @@
-"""Traversal of CSR topologies by compiled loops: row layouts, passes over columns and heads, prefetching, and
-ranges of rows with equal work.
-"""
+"""Traversal of CSR topologies in compiled loops: row layouts, column passes, prefetching, balanced ranges."""
 
 # mypy: disable-error-code="no-untyped-def,misc,call-arg,unreachable"
 
@@ -30,13 +28,10 @@ _ELEMENTS = (np.float32, np.float64, np.uint16, np.int16)
 
 
 def flatten_rows(name: str, x: NDArray[Any]) -> tuple[NDArray[Any], int]:
-    """Return the elements of a matrix as a flat array, and the number of elements between row starts.
+    """Return a matrix as a flat array, and the number of elements between row starts.
 
-    Raises
-    ------
-    ValueError
-        If x is not a matrix, its columns are not adjacent, or its dtype is not one of float32, float64,
-        uint16 (float16 bits) and int16 (bfloat16 bits).
+    Raises ValueError if columns are not adjacent, or the dtype is not float32, float64, uint16 (float16 bits)
+    or int16 (bfloat16 bits).
     """
     if x.ndim != 2 or x.dtype not in _ELEMENTS:
         raise ValueError(
@@ -53,12 +48,9 @@ def flatten_rows(name: str, x: NDArray[Any]) -> tuple[NDArray[Any], int]:
 
 
 def flatten_contiguous(name: str, x: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return the elements of a C-contiguous array as a flat array, after checks of its shape and dtype.
+    """Return a C-contiguous array of this shape and a dtype that `flatten_rows` accepts as a flat array.
 
-    Raises
-    ------
-    ValueError
-        If the array does not have this shape, a dtype that `flatten_rows` accepts, or is not C-contiguous.
+    Raises ValueError for other arrays.
     """
     if x.shape != shape or x.dtype not in _ELEMENTS or not x.flags.c_contiguous:
         raise ValueError(
@@ -81,9 +73,7 @@ def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def column_passes(width: int) -> list[tuple[int, int, int | None]]:
     """Divide a row into passes over the edges.
 
-    Returns
-    -------
-    Per pass: the first column, the number of vector lanes, and the number of lanes in use (None: all).
+    Each pass is its first column, the number of vector lanes, and the number of lanes in use (None: all).
     """
     passes = []
     for column in range(0, width, _MAX_LANES):
@@ -94,9 +84,7 @@ def column_passes(width: int) -> list[tuple[int, int, int | None]]:
 def head_passes(heads: int, width: int) -> list[tuple[int, int, int, int | None]]:
     """Divide rows of heads into passes over the edges, each with complete heads.
 
-    Returns
-    -------
-    Per pass: the first head, the number of heads, and the lanes as in `column_passes`.
+    Each pass is its first head, the number of heads, and the lanes as in `column_passes`.
     """
     pass_heads = max(1, min(heads, _MAX_LANES // width))
     passes = []
@@ -172,19 +160,9 @@ def split_by_edges(
 ) -> NDArray[np.int64]:
     """Divide rows into consecutive ranges of about `grain` edges and rows together.
 
-    Parameters
-    ----------
-    indptr
-        [V + 1] int32 or int64, the first edge of each row.
-    rows
-        [n] integers, the rows to divide; all by default.
-    grain
-        Edges and rows per range. A row is never split: a row with more edges makes a longer range.
-
-    Returns
-    -------
-    [ranges + 1] int64: range k is borders[k] to borders[k + 1], as indices into `rows` if given. The borders
-    depend on the arguments only, in particular not on the number of threads.
+    Returns borders [ranges + 1] int64: range k is borders[k] to borders[k + 1], as indices into `rows` if
+    given. A row is never split: a row with more edges makes a longer range. The borders do not depend on the
+    number of threads.
     """
     if rows is None:
         size = len(indptr) - 1
@@ -200,7 +178,7 @@ def split_by_edges(
 
 
 class SplitRow(Protocol):
-    """A row with very many edges that several threads compute; independent of the operator."""
+    """Row with very many edges that several threads compute; independent of the operator."""
 
     def compute_piece(self, number: int) -> None:
         """Compute one piece of the row, in any thread and any order."""
@@ -221,28 +199,16 @@ def run_by_edges(
 ) -> None:
     """Call `work(start, stop)` for the ranges of `split_by_edges`, shared by a team of threads.
 
-    Parameters
-    ----------
-    work
-        Computes the rows from `start` to `stop`.
-    indptr, rows
-        The arguments of `split_by_edges`.
-    workers
-        The team; the calling thread's by default.
-    split_row
-        Called with the index of a row with very many edges and the [pieces + 1] first edges of its pieces, in
-        the format of indptr; without it one thread computes the row. The split of a row depends on its edges
-        only.
-    width
-        Number of values that are read per edge: if there are few in total, the calling thread computes
-        everything.
+    `split_row` is called with the index of a row with very many edges and the first edges [pieces + 1] of its
+    pieces, in the format of `indptr`; without it, one thread computes the row. The pieces depend on the row's
+    edges only. `width` is the number of values that are read per edge: if there are few in total, the calling
+    thread computes everything.
     """
     count = len(indptr) - 1 if rows is None else len(rows)
     # At most this many edges, so that no row would be split either.
     alone = min(_LONG, max(_GRAIN, _FEW_NUMBERS // max(1, width)))
     if int(indptr[-1]) - int(indptr[0]) + count <= alone:
-        # A single range and no row to split: for a small graph, finding the ranges would take as long as the
-        # work.
+        # There is a single range and no row to split; finding this out would take as long as the work.
         if count:
             work(0, count)
         return
