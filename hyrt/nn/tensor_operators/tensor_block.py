@@ -29,7 +29,7 @@ class TensorTransposed:
 
 @dataclass(slots=True)
 class DerivedEdges:
-    """Data derived from a block's edges at its first use."""
+    """Data that is derived from a block's edges at its first use."""
 
     rows: torch.Tensor | None = None
     transposed: TensorTransposed | None = None
@@ -92,29 +92,29 @@ class TensorBlock:
 
     @property
     def destinations(self) -> torch.Tensor:
-        """[num_dst] vertices of the graph."""
+        """Vertices of the destinations, [num_dst]."""
         return self.sources[: self.num_dst]
 
     @property
     def edge_rows(self) -> torch.Tensor | None:
-        """[E, columns] edge features, or edge weights as a column; see `Block.edge_rows`."""
+        """Edge features [E, columns], or edge weights as a column; see `Block.edge_rows`."""
         if self.edge_features is not None or self.edge_weights is None:
             return self.edge_features
         return self.edge_weights[:, None]
 
     @property
     def edge_factors(self) -> torch.Tensor | None:
-        """[E] products of weights and edge weights; see `Block.attention_dropout_factors`."""
+        """Products of weights and edge weights [E]; see `Block.edge_factors`."""
         if self.weights is None or self.edge_weights is None:
             return self.edge_weights if self.weights is None else self.weights
         return self.weights * self.edge_weights
 
     def rows(self) -> torch.Tensor:
-        """Return [E] int64, the destination of each edge; built at the first call."""
+        """Return the destination of each edge, [E] int64; built at the first call."""
         if self.derived.rows is None:
             numbers = torch.arange(self.num_dst, device=self.columns.device)
             counts = self.indptr[1:] - self.indptr[:-1]
-            # Without output_size, the host would wait for the device to compute it.
+            # Without output_size, the host waits for the device to compute the size.
             self.derived.rows = numbers.repeat_interleave(counts, output_size=self.num_edges)
         return self.derived.rows
 

@@ -1,6 +1,4 @@
-"""Layer operators over tensor blocks in terms of torch's operators, for every torch device: gathers and
-segment reductions without float atomics, aggregation, attention, products and dropout.
-"""
+"""Layer operators over tensor blocks for every torch device, from torch's operators and without atomics."""
 
 from __future__ import annotations
 
@@ -24,19 +22,10 @@ _SEGMENT_REDUCE = ("cpu", "cuda")
 
 
 def segment_sum(values: torch.Tensor, indptr: torch.Tensor) -> torch.Tensor:
-    """Sum consecutive rows.
+    """Sum the rows `values` [E, ...] of each segment that `indptr` [n + 1] starts, as [n, ...].
 
-    Parameters
-    ----------
-    values
-        [E, ...] floating point.
-    indptr
-        [n + 1], the start of each segment.
-
-    Returns
-    -------
-    [n, ...] of the values' dtype, zero for an empty segment. 16-bit values are summed in float32 and rounded
-    once: with 8 significant bits, a sum stops growing at 256 times its summands.
+    An empty segment has zeros. 16-bit values are summed in float32 and rounded once: with 8 significant bits,
+    a sum stops growing at 256 times its summands.
     """
     if values.dtype in (torch.bfloat16, torch.float16):
         return segment_sum(values.float(), indptr).to(values.dtype)
@@ -50,7 +39,7 @@ def segment_sum(values: torch.Tensor, indptr: torch.Tensor) -> torch.Tensor:
 
 
 class _Halving:
-    """Rounds in which adjacent rows of a segment are combined in pairs, until each segment has one row."""
+    """Rounds that combine adjacent rows of each segment in pairs, until every segment has one row."""
 
     def __init__(self, indptr: torch.Tensor) -> None:
         self.starts = indptr[:-1].long()
@@ -71,7 +60,7 @@ class _Halving:
 
 
 def _fill_segments(values: torch.Tensor, counts: torch.Tensor, empty: int) -> torch.Tensor:
-    """Return one row per segment: `values` has rows only for the segments that have one row."""
+    """Expand `values`, which has no rows for empty segments, to one row per segment."""
     if not len(values):
         return values.new_full((len(counts), *values.shape[1:]), empty)
     has_row = counts > 0
@@ -90,19 +79,10 @@ def pairwise_sum(values: torch.Tensor, indptr: torch.Tensor) -> torch.Tensor:
 
 
 def segment_max(values: torch.Tensor, indptr: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the elementwise maxima of consecutive rows and their positions.
+    """Compute the maxima [n, f] of each segment's rows `values` [E, f], and their positions [n, f] int64.
 
-    Parameters
-    ----------
-    values
-        [E, f] floating point.
-    indptr
-        [n + 1], the start of each segment.
-
-    Returns
-    -------
-    [n, f] maxima, zero for an empty segment, NaN if one value is NaN; [n, f] int64, the first row that has
-    the maximum, -1 for an empty segment.
+    A position is the first row that has the maximum. An empty segment has the maximum 0 and the position -1;
+    the maximum is NaN if a value is NaN.
     """
     numbers = torch.arange(len(values), device=values.device)
     winners = numbers.view(-1, *[1] * (values.ndim - 1)).expand(values.shape)
@@ -260,7 +240,7 @@ def attend_tensors(
     )
     self_loop = functional.leaky_relu(at_source[:num] + offset, negative_slope=slope)
     with torch.no_grad():
-        # A constant of the softmax: it changes no value and needs no gradient.
+        # The offset does not change the softmax and needs no gradient.
         best, winners = segment_max(edge_values, block.indptr)
         top = torch.where(winners < 0, self_loop, torch.maximum(best, self_loop))
     weight = (edge_values - gather_destinations(block, top)).exp()
@@ -315,23 +295,7 @@ def _mix64(z: torch.Tensor) -> torch.Tensor:
 
 
 def dropout_mask(vertices: torch.Tensor, width: int, key: np.uint64, threshold: int) -> torch.Tensor:
-    """Return the mask of `hyrt.nn.operators.kernels.drop`, bit for bit: True for the elements that remain.
-
-    Parameters
-    ----------
-    vertices
-        [n] integers.
-    width
-        Columns f.
-    key
-        The key from `hyrt.runtime.rng.stream_key`.
-    threshold
-        An element is dropped if its 16 bits are below the threshold.
-
-    Returns
-    -------
-    [n, f] bool.
-    """
+    """Return the mask [n, width] of `hyrt.nn.operators.kernels.drop`, bit for bit: True keeps an element."""
     stream = _mix64((vertices.long() + 1) * _GOLDEN + _signed(int(key)))
     groups = torch.arange(1, -(-width // 4) + 1, device=vertices.device) * _GOLDEN
     bits = _mix64(stream[:, None] + groups)
