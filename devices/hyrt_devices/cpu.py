@@ -111,7 +111,7 @@ class CpuDevice(
     def probe(cls) -> list[DeviceInfo]:
         cores = shared_cores()
         memory = psutil.virtual_memory().total
-        # One process may run several trainers on its cores; more trainers than cores are pointless.
+        # One process may run several trainers on its cores, but not more trainers than cores.
         return [
             DeviceInfo(
                 kind="cpu",
@@ -153,7 +153,7 @@ class CpuDevice(
         self.update(parameters)
 
     def resize(self, threads: int) -> None:
-        """Change the number of threads; call this only between two calls of `propagate`."""
+        """Change the number of threads; only between two calls of `propagate`."""
         with self._health.terminal("resize"):
             self._workers.resize(threads)
 
@@ -168,9 +168,7 @@ class CpuDevice(
             self._workers.observer = watch
 
     def trace(self, listener: QueueListener) -> None:
-        """Report the copies and computations of full-graph chunks from now on; the observer of `watch`
-        records all other work.
-        """
+        """Report copies and computations of full-graph chunks; the observer of `watch` records other work."""
         with self._health.terminal("trace"):
             self._listener = listener
             if self._loops is not None:
@@ -206,7 +204,6 @@ class CpuDevice(
             return self._shared
 
     def _free_bytes(self) -> int:
-        """Return the number of bytes that chunks may use."""
         available = psutil.virtual_memory().available
         return available if self._memory_bytes is None else min(available, self._memory_bytes)
 

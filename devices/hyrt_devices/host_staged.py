@@ -23,12 +23,9 @@ class HostStaged:
         return staged
 
     def take(self, staged: MiniBatch) -> MiniBatch:
-        """Remove a staged mini-batch from the registry and return it.
+        """Remove a staged mini-batch and return it.
 
-        Raises
-        ------
-        TypeError
-            If the mini-batch was not staged here, or was already taken.
+        Raises TypeError if the mini-batch was not staged here, or was already taken.
         """
         if self._waiting.pop(id(staged), None) is None:
             raise TypeError(

@@ -67,7 +67,7 @@ class TorchAggregation:
         self._program = KernelProgram(launcher, "aggregate")
 
     def __call__(self, block: TensorBlock, x: torch.Tensor, aggregation: Aggregation) -> torch.Tensor:
-        """Aggregate like `aggregate_tensors`, which is the fallback for unsupported dtypes."""
+        """Aggregate like `aggregate_tensors`, the fallback for unsupported dtypes."""
         compiled = (torch.float32, torch.int32, torch.int32)
         if (x.dtype, block.indptr.dtype, block.columns.dtype) != compiled:
             return aggregate_tensors(block, x, aggregation)

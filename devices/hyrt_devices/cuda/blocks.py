@@ -33,7 +33,6 @@ class ResidentHop:
     """Tensors of a sampled hop that stay on the device, so that its block need not be copied there."""
 
     device: torch.device
-    """Device of the tensors."""
     indptr: torch.Tensor
     columns: torch.Tensor
     sources: torch.Tensor
@@ -55,15 +54,7 @@ OF_EDGES = (
 
 
 class PackedBatch:
-    """Arrays of a mini-batch that must be copied to the device, packed for one transfer.
-
-    Parameters
-    ----------
-    batch
-        A sampled and loaded mini-batch.
-    device
-        The device to copy to.
-    """
+    """Arrays of a mini-batch that must be copied to the device, packed for one transfer."""
 
     def __init__(self, batch: MiniBatch, device: torch.device) -> None:
         self._batch = batch
@@ -76,7 +67,7 @@ class PackedBatch:
         self._hetero_input = batch.inputs if isinstance(batch.inputs, HeteroInput) else None
         self._rows, self._places = self._pack_rows(None if self._hetero_input is not None else batch.inputs)
         if self._hetero_input is not None:
-            # Hold references: the parcel identifies arrays by id().
+            # Hold references: `CoalescedCopy` identifies arrays by id().
             self._arrays = self._arrays_of(self._hetero_input)
             for array in self._arrays:
                 self.parcel.add(array)
@@ -145,7 +136,7 @@ class PackedBatch:
         cached: RowTensors | None = None,
         inputs_of: InputsOf = lambda rows, block: rows.numbers(),
     ) -> DeviceBatch:
-        """Build a mini-batch from the tensors of `parcel.send`, with the device's kernels and cached rows.
+        """Build a mini-batch from sent tensors (`CoalescedCopy.send`), kernels of the device and cached rows.
 
         `inputs_of` computes the first layer's inputs from the rows and the first block.
         """
@@ -196,8 +187,7 @@ class DeviceBatch:
     target_weights: torch.Tensor | None
     """[n] float32 or None."""
     inputs: torch.Tensor | AggregatedFeatures | HeteroInput | None
-    """[num_src, f] rows of the first block's sources, or their aggregate; None until the device has gathered
-    the rows."""
+    """[num_src, f] rows of the first block's sources, or their aggregate; None until they are gathered."""
     target_rows: torch.Tensor | None = None
     """[n] row index of each target in the scores; None if all rows are targets, in order."""
 
@@ -227,20 +217,10 @@ def resident_graph(
     aggregate: Aggregate | None,
     loops: TensorLoops | None,
 ) -> DeviceGraph:
-    """Copy the full graph to the device.
+    """Copy the full graph to the device; `put` copies an array.
 
-    Parameters
-    ----------
-    batch
-        A loaded mini-batch of the full graph.
-    put
-        Function that copies an array to the device.
-    rows_of
-        Function that returns feature rows of vertices on the device; None if the mini-batch has the rows.
-    aggregate
-        Aggregation kernels of the device; None if there are no kernels.
-    loops
-        Compiled edge loops of the device; None if they cannot be compiled.
+    `rows_of` returns feature rows of vertices on the device (None: the mini-batch has the rows). `aggregate`
+    and `loops` are None without kernels of this kind.
     """
     there: dict[int, torch.Tensor] = {}
 

@@ -83,7 +83,7 @@ from hyrt_devices.cuda.feature_rows import (
 from hyrt_devices.cuda.launch import KernelLauncher, KernelProgram, launchers
 from hyrt_devices.cuda.sampler import CudaSampler, c_type, id_type
 
-# Share of the free memory that the resident topology and features may use; the rest is for mini-batches.
+# Fraction of free memory for resident topology and features; the rest is for mini-batches.
 _RESIDENT_SHARE = 0.5
 
 T = TypeVar("T")
@@ -120,16 +120,9 @@ class TorchDevice(
     SharesLoops,
     Traceable,
 ):
-    """Trainer on a torch device. Any module can be trained, with autograd.
+    """Trainer on a torch device for any module, with autograd.
 
-    Parameters
-    ----------
-    info, options
-        The arguments of `open`.
-    driver
-        The hardware.
-    launcher
-        The launcher of hyrt's kernels; None if the kernels cannot be built.
+    `launcher` is None if hyrt's kernels cannot be built.
     """
 
     kind: ClassVar[str]
@@ -444,7 +437,7 @@ class TorchDevice(
             if self._saga is not None:
                 self._saga.update(parameters)
             if self._weights_sent is not None:
-                # The previous copy must have read the buffer before the buffer is overwritten.
+                # Wait until the previous copy has read the buffer.
                 self._driver.wait(self._weights_sent)
             at = 0
             for mine, new in zip(self._parameters, parameters, strict=True):
@@ -655,7 +648,7 @@ class TorchDevice(
         )
 
     def _report_times(self, timeline: Timeline, staged: Staged, marks: Sequence[Any]) -> None:
-        """Report the spans of a finished mini-batch, and the weight copy before the mini-batch."""
+        """Report the spans of a finished mini-batch, and the weight copy before it."""
         assert self._listener is not None
         start, forward, backward, end = marks
         names = ("forward", "loss and backward", "gradients to the host")
@@ -682,7 +675,7 @@ class TorchDevice(
         """Free a mini-batch and raise DeviceOutOfMemoryError if memory ran out; ignore other errors."""
         if not self._driver.out_of_memory(error):
             return
-        # The traceback's frames hold references to the activations.
+        # Drop references: the traceback's frames hold the activations.
         traceback.clear_frames(error.__traceback__)
         for parameter in self._parameters if doing == "propagate" else ():
             parameter.grad = None

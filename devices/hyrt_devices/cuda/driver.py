@@ -17,18 +17,9 @@ from hyrt.runtime.buffer_pool import BufferPool
 
 
 class Driver:
-    """Streams, events and memory of one device. A mark is a recorded event.
-
-    This class serves CUDA and XPU devices, for which torch has the same interface.
-
-    Parameters
-    ----------
-    kind, index
-        Type and index of the torch device.
-    """
+    """Streams, events and memory of a CUDA or XPU device; a mark is a recorded event."""
 
     reads_in_place = False
-    """Whether operators read host arrays in place."""
 
     def __init__(self, kind: str, index: int) -> None:
         self.device = torch.device(kind, index)
@@ -63,7 +54,7 @@ class Driver:
         return float(start.elapsed_time(end)) / 1000
 
     def reaches(self, other: Driver) -> bool:
-        """Return whether this device can copy from another device's memory directly (peer access)."""
+        """Return whether this device can copy directly from another device's memory (peer access)."""
         if self.device.type != "cuda" or other.device.type != "cuda" or self.device == other.device:
             return False
         return bool(self._api.can_device_access_peer(self.device, other.device))
@@ -76,7 +67,7 @@ class Driver:
         """Return the free device memory in bytes."""
         if hasattr(self._api, "mem_get_info"):
             return int(self._api.mem_get_info(self.device)[0])
-        # Before version 2.7, torch cannot query Intel's driver: memory use of other processes is not counted.
+        # Before version 2.7, torch cannot query Intel's driver: memory of other processes is not counted.
         return int(self._api.get_device_properties(self.device).total_memory) - self.used_bytes()
 
     def used_bytes(self) -> int:
@@ -175,8 +166,8 @@ class MpsDriver(Driver):
         return super().out_of_memory(error) or "MPS backend out of memory" in str(error)
 
 
-# Torch reports the time between two marks as milliseconds in float32. Over this many seconds, the result is
-# exact to a quarter of a microsecond; over an hour it would be exact to a quarter of a millisecond.
+# Torch reports times between marks in float32 milliseconds: over this many seconds, they are exact to 0.25
+# us.
 _REACH_S = 2.0
 
 
@@ -184,14 +175,8 @@ class Timeline:
     """Clock for all streams of a device: nanoseconds since its creation, computed from reached marks.
 
     Times are measured relative to a reference mark that is advanced periodically. The reference is always old
-    enough to precede the recent work of every stream.
-
-    Parameters
-    ----------
-    driver
-        The hardware.
-    stream
-        The stream on which the first mark is recorded; the constructor waits for this mark.
+    enough to precede the recent work of every stream. The first mark is recorded on `stream`; the constructor
+    waits for it.
     """
 
     def __init__(self, driver: Driver, stream: Any) -> None:
@@ -221,7 +206,7 @@ class Timeline:
         return at + round(1e9 * self._driver.seconds(origin, mark))
 
 
-# Alignment of every array in a parcel, in bytes: enough for any dtype and for full memory transactions.
+# Alignment of each array in bytes: enough for any dtype and for full memory transactions.
 _ALIGNMENT = 256
 _STEP_BYTES = 1 << 20
 
@@ -285,9 +270,7 @@ class CoalescedCopy:
     def send(self, host: NDArray[np.uint8], device: torch.device) -> list[torch.Tensor]:
         """Copy all arrays into `host`, and from there to new device memory on the current stream.
 
-        Returns
-        -------
-        One device tensor per added array, with the array's shape and dtype.
+        Returns one device tensor per added array, with the array's shape and dtype.
         """
         for array, start in zip(self._arrays, self._starts, strict=True):
             view = host[start : start + array.nbytes].view(array.dtype)

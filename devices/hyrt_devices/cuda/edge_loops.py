@@ -22,10 +22,10 @@ from hyrt_devices.cuda.chunks.chunk_memory import ChunkTimes
 from hyrt_devices.cuda.driver import Driver
 from hyrt_devices.cuda.launch import Argument, KernelLauncher, groups, packed
 
-# Number of threads per thread block, and the maximum number of threads per row: one warp.
+# Threads per thread block, and the maximum number of threads per row: one warp.
 _THREADS, _LANES = 256, 32
 _SLOTS = 4
-# Number of rows per partial sum, for values that are summed over all rows.
+# Rows per partial sum, for values that are summed over all rows.
 _GRAIN = 64
 
 
@@ -42,14 +42,9 @@ class _Built:
 
 
 class CudaLoops:
-    """`hyrt.nn.fused.c_codegen.TensorLoops` for CUDA devices. A loop is compiled at its first call.
+    """`hyrt.nn.fused.c_codegen.TensorLoops` for CUDA devices, with at most `lanes` threads per row.
 
-    Parameters
-    ----------
-    launcher
-        The kernel launcher of the device.
-    lanes
-        The maximum number of threads per row.
+    A loop is compiled at its first call.
     """
 
     def __init__(self, launcher: KernelLauncher, lanes: int = _LANES) -> None:
@@ -94,18 +89,8 @@ _ROUND_BYTES, _PIECES = 512, 32
 class TorchLoopDevice:
     """`hyrt.fullgraph.loops.loop_device.LoopDevice` for a torch device.
 
-    Parameters
-    ----------
-    name
-        The device's name, for messages.
-    driver, stream
-        The hardware, and the stream for all operations from any thread.
-    loops
-        The compiled edge loops of the device.
-    free
-        Function that returns the number of bytes that loops may use.
-    report_times
-        Callback that receives the times of copies and computations after they have finished.
+    All operations from any thread run on `stream`. `free` returns the number of bytes that loops may use.
+    `report_times` receives the times of copies and computations after they have finished.
     """
 
     def __init__(
@@ -190,7 +175,7 @@ class TorchLoopDevice:
         except Exception as error:
             if not self._driver.out_of_memory(error):
                 raise
-            # The traceback's frames hold references to tensors.
+            # Drop references: the traceback's frames hold tensors.
             traceback.clear_frames(error.__traceback__)
             raise DeviceOutOfMemoryError(
                 f"{self.name}: out of memory in a loop over edges, with "

@@ -77,14 +77,9 @@ class RowTensors:
         return found
 
     def joined(self, sent: RowTensors, places: torch.Tensor) -> RowTensors:
-        """Combine cached rows and sent rows into the rows of a mini-batch.
+        """Combine cached rows and sent rows of the same format into the rows of a mini-batch.
 
-        Parameters
-        ----------
-        sent
-            The rows that are not cached, in the same format.
-        places
-            [n] int32 location of each row, as in `CachedRows.slots`.
+        `places` [n] int32 is the location of each row, as in `CachedRows.slots`.
         """
         is_here, cache_slots = places >= 0, places.clamp(min=0)
 
@@ -107,7 +102,6 @@ class SentRows:
     """Rows of a mini-batch on the device, either all sent or partly cached."""
 
     sent: RowTensors
-    """Rows that were sent."""
     cached: RowTensors | None = None
     """Rows in the device's cache, in the same format; None if `places` is None."""
     places: torch.Tensor | None = None
@@ -115,12 +109,10 @@ class SentRows:
 
     @property
     def format(self) -> RowFormat:
-        """Format of all rows."""
         return self.sent.format
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of rows and number of columns."""
         count = len(self.sent.codes if self.places is None else self.places)
         return count, int(self.sent.codes.shape[1])
 
@@ -150,13 +142,7 @@ def row_program(launcher: KernelLauncher, row_format: RowFormat, places: str) ->
 
 
 class RowKernels:
-    """Row kernels, compiled at the first use of each format.
-
-    Parameters
-    ----------
-    launcher
-        The kernel launcher of the device.
-    """
+    """Row kernels, compiled at the first use of each format."""
 
     def __init__(self, launcher: KernelLauncher) -> None:
         self._launcher = launcher
@@ -165,16 +151,10 @@ class RowKernels:
     def inputs(
         self, rows: SentRows, block: TensorBlock, aggregation: Aggregation | None
     ) -> torch.Tensor | AggregatedFeatures:
-        """Compute the first layer's inputs on the current stream.
+        """Compute the first layer's inputs from the rows of its block's sources, on the current stream.
 
-        Parameters
-        ----------
-        rows
-            The rows of the block's sources.
-        block
-            The first block.
-        aggregation
-            The first layer's aggregation if it precedes the first weight; None if the layer takes rows.
+        `aggregation` is the layer's aggregation if it precedes the first weight; None if the layer takes
+        rows.
         """
         indices = (block.indptr.dtype, block.columns.dtype)
         if aggregation is None or not fuses(rows.format, aggregation) or indices != (torch.int32,) * 2:
@@ -247,13 +227,7 @@ def upload(driver: Driver, pool: BufferPool, stream: Any, values: NDArray[Any]) 
 
 
 class ResidentFeatures:
-    """Feature matrix in device memory.
-
-    Parameters
-    ----------
-    values
-        [V, f] float32 or float16 matrix on the device.
-    """
+    """Feature matrix [V, f], float32 or float16, in device memory."""
 
     def __init__(self, values: torch.Tensor) -> None:
         self._values = values
@@ -270,25 +244,18 @@ class ResidentFeatures:
 
     @property
     def all_rows_bytes(self) -> int:
-        """Size of the memory that `all_rows` allocates, in bytes."""
+        """Bytes that `all_rows` allocates."""
         return 0 if self._values.dtype == torch.float32 else 4 * self._values.numel()
 
     def close(self) -> None:
-        """Release the matrix."""
         self._values = self._values.new_empty(0, 0)
 
 
 class MappedFeatures:
     """Feature matrix in mapped host memory, from which kernels read single rows over the link.
 
-    Parameters
-    ----------
-    values
-        [V, f] float32 or float16 matrix in mapped host memory.
-    address
-        The device address of the matrix.
-    ids
-        The C type of vertex ids in the kernels: `int` or `long long`.
+    `values` is [V, f] float32 or float16, and `address` its device address. `ids` is the C type of vertex ids
+    in the kernels: `int` or `long long`.
     """
 
     nbytes = 0
@@ -316,11 +283,10 @@ class MappedFeatures:
 
     @property
     def all_rows_bytes(self) -> int:
-        """Size of the memory that `all_rows` allocates, in bytes, as in `ResidentFeatures`."""
+        """Bytes that `all_rows` allocates, as in `ResidentFeatures`."""
         return 4 * self._values.size
 
     def close(self) -> None:
-        """Unmap the matrix."""
         self._launcher.unmap_host(self._values)
 
 

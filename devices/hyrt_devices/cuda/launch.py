@@ -1,7 +1,4 @@
-"""Launchers for the CUDA kernels in `kernels/`, with pycuda or cuda-bindings.
-
-Torch tensors and the kernels share the device's primary context.
-"""
+"""Launchers for the CUDA kernels in `kernels/`, with pycuda or cuda-bindings, in torch's primary context."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ THREADS = (256, 1)
 ROWS = (32, 8)
 """Thread block shape for kernels over rows: 32 threads per row, 8 rows per thread block."""
 
-# Flags of cuMemHostRegister: valid in all contexts, mapped into the device's address space, read-only for it.
+# Flags of cuMemHostRegister: valid in all contexts, mapped into the device's address space, read-only.
 _PORTABLE, _MAPPED, _READ_ONLY = 1, 2, 8
 
 
@@ -61,15 +58,7 @@ class KernelLauncher(Protocol):
 
 
 class KernelProgram:
-    """Compiled and loaded kernel file.
-
-    Parameters
-    ----------
-    launcher
-        The kernel launcher of the device.
-    name, defines
-        The name of the file `kernels/<name>.cu`, and its preprocessor definitions.
-    """
+    """Compiled and loaded kernel file `kernels/<name>.cu`."""
 
     def __init__(self, launcher: KernelLauncher, name: str, defines: Mapping[str, str] | None = None) -> None:
         self._launcher = launcher
@@ -78,16 +67,9 @@ class KernelProgram:
     def launch(self, kernel: str, items: int, shape: tuple[int, int], arguments: Sequence[Argument]) -> None:
         """Launch a kernel on the current stream.
 
-        Parameters
-        ----------
-        kernel
-            The name of the kernel.
-        items
-            The number of items or rows; for zero items, the launch is skipped.
-        shape
-            Either `THREADS` or `ROWS`; the same for every launch of a kernel.
-        arguments
-            Tensors are passed as addresses, None as a null pointer, numbers in their numpy type.
+        `items` is the number of items or rows; for zero items, the launch is skipped. `shape` is `THREADS` or
+        `ROWS`, the same for every launch of a kernel. Among the arguments, tensors are passed as addresses,
+        None as a null pointer, numbers in their numpy type.
         """
         if items > 0:
             self._launcher.launch(self._built, kernel, groups(items, shape), shape, packed(arguments))
@@ -125,15 +107,10 @@ def launchers() -> dict[str, type[PycudaLauncher] | type[BindingsLauncher]]:
 
 
 class PycudaLauncher:
-    """Kernel launcher for one CUDA device, with pycuda.
+    """Kernel launcher for one CUDA device, with pycuda; torch must have created the primary context.
 
     pycuda cannot adopt torch streams, so pycuda creates the shared streams and torch wraps each one as an
     external stream.
-
-    Parameters
-    ----------
-    device
-        The torch device; torch has already created its primary context.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -188,13 +165,7 @@ class PycudaLauncher:
 
 
 class BindingsLauncher:
-    """Kernel launcher for one CUDA device, with NVIDIA's cuda-bindings.
-
-    Parameters
-    ----------
-    device
-        The torch device; torch has already created its primary context.
-    """
+    """Kernel launcher for one CUDA device, with cuda-bindings; torch has created the primary context."""
 
     def __init__(self, device: torch.device) -> None:
         from cuda.bindings import driver

@@ -24,25 +24,11 @@ def has_bindings() -> bool:
 
 @cache
 def compiled(name: str, defines: Defines, capability: int) -> bytes:
-    """Compile `kernels/<name>.cu` for a GPU, in a format that the driver can load.
+    """Compile `kernels/<name>.cu` for a GPU of compute capability `capability` (90 for 9.0).
 
-    Without cuda-bindings, pycuda compiles the file with the toolkit's nvcc.
-
-    Parameters
-    ----------
-    name, defines
-        The name of the file, and its preprocessor definitions.
-    capability
-        The GPU's compute capability, 90 for 9.0.
-
-    Returns
-    -------
-    A cubin; or PTX, which the driver compiles further, if the GPU is newer than the compiler.
-
-    Raises
-    ------
-    RuntimeError
-        If NVRTC is missing or rejects the file; the message contains the compiler log.
+    Returns a cubin; or PTX, which the driver compiles further, if the GPU is newer than the compiler. Without
+    cuda-bindings, pycuda compiles the file with the toolkit's nvcc. Raises RuntimeError, with the compiler
+    log, if NVRTC is missing or rejects the file.
     """
     source = (FOLDER / f"{name}.cu").read_text(encoding="utf-8")
     return _compiled(f"{name}.cu", source, [f"-D{key}={value}" for key, value in defines], capability)
@@ -95,10 +81,7 @@ def _by_nvrtc(file: str, source: str, options: list[str], capability: int) -> by
 def checked(answer: tuple[Any, ...]) -> Any:
     """Check the status of a cuda-bindings call and return its result, or None without a result.
 
-    Raises
-    ------
-    RuntimeError
-        If the status is an error; the message contains its name.
+    Raises RuntimeError, with the name of the error, if the status is an error.
     """
     status, *values = answer
     if status:

@@ -14,7 +14,7 @@ from hyrt_devices.cuda.launch import launchers
 # fp32 multiply-accumulates per clock cycle and multiprocessor, for every NVIDIA generation since 2020.
 _LANES = 128
 _ASSUMED_CLOCK_HZ = 1.5e9
-# PCIe 4.0 x16 reaches about 25 GB/s of its 31.5 with pinned memory.
+# PCIe 4.0 x16 reaches about 25 GB/s of its 31.5 GB/s with pinned memory.
 _ASSUMED_LINK = 25e9
 _ASSUMED_MEMORY = 400e9
 
@@ -81,10 +81,10 @@ def _count(kind: str) -> int:
 
 
 def _search(kind: str) -> tuple[list[DeviceInfo], Exception | None]:
-    """Return the devices, or the error that detection raised. If there is no device, create no context."""
+    """Return the devices, or the error that detection raised; create no context without a device."""
     try:
         with warnings.catch_warnings():
-            # Torch warns if the driver is too old; here, the device then counts as missing.
+            # Torch warns if the driver is too old; the device then counts as missing.
             warnings.simplefilter("ignore")
             return [_DESCRIBE[kind](index) for index in range(_count(kind))], None
     except Exception as error:  # A probe must not raise: `missing_device_reason` reports it.
@@ -92,7 +92,7 @@ def _search(kind: str) -> tuple[list[DeviceInfo], Exception | None]:
 
 
 def found(kind: str) -> list[DeviceInfo]:
-    """Return the devices of a kind (`cuda`, `xpu` or `mps`); without devices, an empty list and no error."""
+    """Return the devices of a kind (`cuda`, `xpu` or `mps`); without devices, an empty list."""
     return _search(kind)[0]
 
 

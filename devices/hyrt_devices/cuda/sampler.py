@@ -36,17 +36,9 @@ def id_type(graph: Graph) -> np.dtype[Any]:
 
 
 class ReadableTopology:
-    """Topology of a graph that kernels can read, in device memory or in mapped host memory.
+    """Topology of a graph that kernels can read, in device memory if `resident`, or in mapped host memory.
 
-    Parameters
-    ----------
-    resident
-        Whether to copy the topology to the device.
-
-    Raises
-    ------
-    MemoryError
-        If `resident` is false and the topology cannot be mapped.
+    Raises MemoryError if host memory cannot be mapped.
     """
 
     def __init__(
@@ -88,14 +80,7 @@ class ReadableTopology:
 class CudaSampler:
     """Sampler that draws and relabels one hop at a time on a separate stream.
 
-    Parameters
-    ----------
-    driver, launcher, pool
-        The driver, kernel launcher and pinned buffer pool of the device.
-    graph
-        The graph to sample.
-    resident
-        Whether the topology is copied to the device; otherwise kernels read host memory over the link.
+    Unless the topology is `resident` on the device, kernels read host memory over the link.
     """
 
     def __init__(
@@ -124,7 +109,7 @@ class CudaSampler:
 
     @property
     def nbytes(self) -> int:
-        """Device memory of the topology and the table of first occurrences, in bytes."""
+        """Bytes of device memory of the topology and the table of first occurrences."""
         table = 0 if self._first is None else self._first.nbytes
         return table + (0 if self._topology is None else self._topology.nbytes)
 

@@ -22,13 +22,8 @@ class Queue:
 
     The wait list of a command contains its predecessors. Markers, barriers and fills are not used, because
     XRT rejects them through pyopencl. The queue references a command's buffers until the command has
-    completed: neither OpenCL's nor pyopencl's kernel objects do.
-
-    Parameters
-    ----------
-    context, device
-        The context and the device; the device is needed because a queue created for a context alone
-        would use the parent of a sub-device.
+    completed: neither OpenCL's nor pyopencl's kernel objects do. `device` is needed because a queue created
+    for a context alone would use the parent of a sub-device.
     """
 
     def __init__(self, context: Any, device: Any) -> None:
@@ -80,13 +75,7 @@ class Queue:
         self._queue.flush()
 
     def wait(self, events: Sequence[Any]) -> None:
-        """Wait for the completion of events.
-
-        Raises
-        ------
-        pyopencl.Error
-            If a command failed.
-        """
+        """Wait for the completion of events; raise `pyopencl.Error` if a command failed."""
         if not events:
             return
         self._queue.flush()
@@ -104,7 +93,7 @@ class Queue:
             with suppress(self._cl.Error):
                 self._queue.flush()
         for event, _ in pending:
-            # Errors have already been raised by the calls that they occurred in.
+            # Errors have already been raised by the calls in which they occurred.
             with suppress(self._cl.Error):
                 event.wait()
 
@@ -134,7 +123,6 @@ class StagedTask:
     """Slots and events of one launch."""
 
     unit: int
-    """Index of the compute unit that runs the task."""
     slots: dict[int, Slot]
     """Slots by argument: the inputs, and the scores that the launch writes."""
     events: list[Any]
@@ -159,15 +147,7 @@ class StagedTasks:
 
 
 class TaskStager:
-    """Stager that copies tasks into slots and starts their transfer, used by one thread at a time.
-
-    Parameters
-    ----------
-    programs, pools
-        The programs and buffer pools of the device.
-    queue
-        The queue for transfers.
-    """
+    """Stager that copies tasks into slots and starts their transfer, used by one thread at a time."""
 
     def __init__(self, programs: TrainerPrograms, pools: BufferPools, queue: Queue) -> None:
         self._pools = pools
@@ -182,10 +162,7 @@ class TaskStager:
     def stage(self, staged: StagedTasks, tasks: Sequence[Task]) -> None:
         """Start the transfer of a mini-batch's tasks, assigned to compute units round-robin.
 
-        Raises
-        ------
-        DeviceOutOfMemoryError
-            If the tasks do not fit; all of their slots are released.
+        Raises DeviceOutOfMemoryError if the tasks do not fit; all of their slots are released.
         """
         try:
             for number, task in enumerate(tasks):
@@ -199,7 +176,7 @@ class TaskStager:
 
     def _task(self, unit: int, task: Task, staged: StagedTasks) -> StagedTask:
         slots: dict[int, Slot] = {}
-        # Created before all slots are allocated: after a failure half-way, the allocated slots are released.
+        # Created before all slots are allocated: after a failure, the allocated slots are released.
         made = StagedTask(unit, slots, [])
         try:
             for name, argument in INPUTS.items():
@@ -284,7 +261,7 @@ class Sums:
     correct: int = 0
     """`loss_sum` and `correct`: sums over all targets."""
     commands: list[Command] = field(default_factory=list)
-    """The launches, and the transfers of their results to the host."""
+    """Launches, and the transfers of their results to the host."""
 
     @property
     def events(self) -> list[Any]:
@@ -296,22 +273,8 @@ class ComputeUnits:
     """Round-robin launcher of tasks on compute units, which adds up their sums in the order of the tasks.
 
     The sums therefore depend neither on the order in which units finish nor on the number of units.
-
-    Parameters
-    ----------
-    programs, pools
-        The programs and buffer pools of the device.
-    stager
-        The stager that allocates the slots.
-    queue
-        The queue for launches.
-    weight_floats
-        Number of floats of the packed weights, and of the gradients.
-
-    Raises
-    ------
-    DeviceOutOfMemoryError
-        If weights and gradients do not fit; no memory is allocated then.
+    `weight_floats` is the number of floats of the packed weights, and of the gradients. Raises
+    DeviceOutOfMemoryError, without allocated memory, if weights and gradients do not fit.
     """
 
     def __init__(
@@ -361,8 +324,7 @@ class ComputeUnits:
             unit.weights.fill(weights)
             fresh = [slot for output in unit.outputs for slot in (output.gradients, output.results)]
             unit.brought = self._stager.bring([unit.weights, *fresh])
-        # Launches on another queue wait for this transfer, and there may be no later transfer that would
-        # flush this queue.
+        # Launches on another queue wait for this transfer, and no later transfer may flush this queue.
         self._stager.flush()
         return [event for unit in self._units for event in unit.brought]
 

@@ -103,16 +103,8 @@ class FpgaCsimDevice(ExplainsMissing, Traceable):
     """Trainer with the kernels of `hyrt_hls`, compiled with g++: for correctness, not for speed.
 
     The results are equal to the card's. The reported seconds are not the time of the simulation but the time
-    that the cycle model predicts for the card, so that load balancing works as with a real card.
-
-    Parameters
-    ----------
-    info
-        The device as described by `probe`.
-    options
-        The device options of the run.
-    design
-        The trainer's design; the design of the simulated card if None.
+    that the cycle model predicts for the card, so that load balancing works as with a real card. `design` is
+    by default the design of the simulated card.
     """
 
     def __init__(self, info: DeviceInfo, options: DeviceOptions, design: KernelDesign | None = None) -> None:
@@ -139,7 +131,7 @@ class FpgaCsimDevice(ExplainsMissing, Traceable):
 
     @classmethod
     def missing(cls) -> str:
-        """Return why the simulation is not available, with the remedy; empty if it is available."""
+        """Return why the simulation is not available, with a fix; empty if it is available."""
         if shutil.which("g++") is None:
             return (
                 "g++, which compiles the kernels for simulation, is not on PATH: install it (Debian: "

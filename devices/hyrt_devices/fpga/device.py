@@ -35,17 +35,7 @@ class FpgaDevice(ExplainsMissing, Traceable):
     """Trainer on one card; a mini-batch that does not fit on the chip is trained in tiles.
 
     Transfers and launches use separate queues with separate kernel objects; events synchronize the queues.
-
-    Parameters
-    ----------
-    info
-        The device as described by `probe`.
-    context, device
-        `pyopencl.Context` with a single `pyopencl.Device`.
-    options
-        The device options of the run.
-    programs
-        The programs that provide the kernel.
+    `context` is a `pyopencl.Context` with the single `pyopencl.Device` `device`.
     """
 
     def __init__(
@@ -67,7 +57,7 @@ class FpgaDevice(ExplainsMissing, Traceable):
         self._layout: WeightLayout | None = None
         self._units: ComputeUnits | None = None
         self._listener: QueueListener | None = None
-        # Only if the run is traced: transfers of weights that have not been reported yet.
+        # Transfers of weights that have not been reported yet; only if the run is traced.
         self._brought: list[Command] = []
 
     @classmethod
@@ -76,7 +66,7 @@ class FpgaDevice(ExplainsMissing, Traceable):
 
     @classmethod
     def missing(cls) -> str:
-        """Return why no card is available, with the remedy; empty if cards are available."""
+        """Return why no card is available, with a fix; empty if cards are available."""
         return "; ".join(survey().reasons)
 
     @classmethod
@@ -123,7 +113,7 @@ class FpgaDevice(ExplainsMissing, Traceable):
     def transfer(self, batch: MiniBatch) -> StagedTasks:
         with self._health.terminal("transfer"), self._memory_errors("transfer"):
             model = self._health.loaded(self._model)
-            # A mini-batch that was staged for another model is rejected, as is another device's.
+            # Mini-batches that were staged for another model or another device are rejected.
             staged = StagedTasks(owner=self._units, targets=len(batch.targets), normalizer=batch.normalizer)
             if staged.targets:
                 self._stager.stage(

@@ -18,7 +18,6 @@ class BufferPlace:
     """Compute unit and argument of a buffer, which determine its memory bank permanently."""
 
     unit: int
-    """Index of the compute unit."""
     argument: int
     """Position of the kernel's argument."""
     written: bool = False
@@ -30,7 +29,6 @@ class Slot:
     """Device buffer with the host memory under it."""
 
     place: BufferPlace
-    """The place of the buffer."""
     memory: NDArray[np.uint8]
     """[size] uint8, whole pages."""
     buffer: Any
@@ -40,11 +38,9 @@ class Slot:
 
     @property
     def size(self) -> int:
-        """Number of bytes."""
         return self.memory.nbytes
 
     def release(self) -> None:
-        """Free the buffer."""
         self.buffer.release()
 
     def view(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
@@ -61,17 +57,8 @@ class BufferPools:
     """Thread-safe pools of slots.
 
     A slot is reused only for its first place, because XRT allocates a buffer in the memory bank of the first
-    argument that the buffer is set as.
-
-    Parameters
-    ----------
-    context
-        The OpenCL context.
-    name, limit_bytes, largest_bytes
-        The parameters of `DeviceMemoryPool`.
-    of_the_model
-        Arguments whose slots hold the model's weights and gradients, for which a smaller mini-batch frees no
-        memory.
+    argument that the buffer is set as. For the arguments `of_the_model`, which hold weights and gradients, a
+    smaller mini-batch frees no memory.
     """
 
     def __init__(
@@ -91,10 +78,7 @@ class BufferPools:
     def take(self, place: BufferPlace, size_bytes: int) -> Slot:
         """Return an uninitialised slot of at least `size_bytes`.
 
-        Raises
-        ------
-        DeviceOutOfMemoryError
-            If the slot does not fit; no memory is allocated.
+        Raises DeviceOutOfMemoryError, without allocated memory, if the slot does not fit.
         """
         return self.slots.take(whole_pages(max(size_bytes, 1)), place)
 
@@ -125,16 +109,10 @@ class BufferPools:
 
 
 def remedy(requested_bytes: int, resident_bytes: int, limit_bytes: int) -> str:
-    """Return the remedy for a lack of device memory.
+    """Return the fix for a lack of device memory.
 
-    Parameters
-    ----------
-    requested_bytes
-        Number of bytes requested for the model; 0 for a mini-batch.
-    resident_bytes
-        Number of bytes of the model's allocated weights and gradients.
-    limit_bytes
-        Total number of bytes.
+    `requested_bytes` is the request for the model (0: for a mini-batch), and `resident_bytes` the size of the
+    model's allocated weights and gradients.
     """
     if requested_bytes:
         return "the model itself is too large, whatever the mini-batch: use fewer or narrower layers"

@@ -114,7 +114,7 @@ def _drivers() -> list[str]:
         else:
             libraries.append(named)
     except OSError:
-        # A loader cannot read these files either, and loads no further drivers.
+        # OpenCL loaders cannot read these files either, and load no further drivers.
         return libraries
     return libraries
 

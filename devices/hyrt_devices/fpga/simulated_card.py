@@ -12,7 +12,7 @@ from hyrt_hls.resources import KernelDesign
 from hyrt_perfmodel.fpga_design import FpgaDesign
 
 REPORTS_VARIABLE = "HYRT_FPGA_REPORTS"
-"""Environment variable: the folder of a build whose design and reported clock are simulated."""
+"""Environment variable with the folder of a build whose design and reported clock are simulated."""
 
 _PART = "u250"
 
@@ -22,9 +22,7 @@ class SimulatedCard:
     """FPGA card that is simulated."""
 
     part: FpgaPart
-    """The FPGA part on the card."""
     design: KernelDesign
-    """The kernel design of the trainer."""
     modelled: FpgaDesign
     """The same design with the rates that the cycle model uses."""
     reported: bool = False
@@ -34,10 +32,7 @@ class SimulatedCard:
 def simulated_card() -> SimulatedCard:
     """Return the build that HYRT_FPGA_REPORTS names, or a U250 with the trainer of the paper's Table IV.
 
-    Raises
-    ------
-    ValueError
-        If the reports cannot be read, belong to several builds, or describe an unknown part.
+    Raises ValueError if the reports cannot be read, belong to several builds, or describe an unknown part.
     """
     reports = os.environ.get(REPORTS_VARIABLE)
     if not reports:

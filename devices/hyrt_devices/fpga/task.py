@@ -32,15 +32,14 @@ class WeightedBlock:
     indptr: Ints
     """[num_dst + 1] int32."""
     columns: Ints
-    """[E] int32, source positions; destinations are the first sources."""
+    """[E] int32 source positions; destinations are the first sources."""
     weights: Floats
     """[E] float32."""
     self_weights: Floats | None
-    """[num_dst] float32, weight with which a destination's input row is added; None if it is not added."""
+    """[num_dst] float32 weights of the destinations' added input rows; None if they are not added."""
     concat: bool
     """Whether the destination's input row is concatenated with the aggregate instead."""
     num_src: int
-    """Number of sources."""
 
     @property
     def num_dst(self) -> int:
@@ -48,7 +47,7 @@ class WeightedBlock:
 
 
 def weighted(block: Block, aggregation: Aggregation) -> WeightedBlock:
-    """Fold the factors of an aggregation into a block's edge weights; not possible for `max`."""
+    """Fold the scale factors of an aggregation into a block's edge weights; not possible for `max`."""
     factors = compute_scales(aggregation, block, np.dtype(np.float32))
     columns = block.columns.astype(np.int32, copy=False)
     weights = np.repeat(factors.row, np.diff(block.indptr))
@@ -141,7 +140,6 @@ class BatchTile:
     targets: slice
     """Range of positions in the mini-batch's targets."""
     blocks: list[WeightedBlock]
-    """Blocks of these targets."""
     sources: NDArray[np.intp] | None
     """[num_src] positions of the first block's sources in the mini-batch; None for all sources in order."""
 
@@ -153,16 +151,9 @@ def make_task(
     piece: BatchTile,
     records: Sequence[LayerRecord],
 ) -> Task:
-    """Build the arrays of a launch; its weights are zeros, which the device replaces by the current weights.
+    """Build the arrays of a launch for one tile; its weights are zeros, which the device replaces.
 
-    Parameters
-    ----------
-    batch, model, shapes
-        The mini-batch, the model to compute, and the layers' sizes.
-    piece
-        The tile of the mini-batch.
-    records
-        The layer records of the tile, with arena offsets.
+    `records` are the layer records of the tile, with arena offsets.
     """
     features, codes, row_scales = _features(batch.inputs, piece.sources, shapes[0])
     sections: list[Ints] = []

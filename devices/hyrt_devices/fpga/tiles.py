@@ -21,7 +21,7 @@ from hyrt_devices.opencl_host.batch_check import input_values
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Reason why a task does not fit: the needed and the available words per bank."""
+    """Needed and available words per bank of a task that does not fit."""
 
     memory: str
     """`sums` or `rows`, the two parts of a bank."""
@@ -29,7 +29,7 @@ class Shortage:
     available: int
 
 
-# Orders in which matrices are placed: no order is best for all tasks, and each costs a few microseconds.
+# Placement orders of matrices: no order is best for all tasks, and each costs a few microseconds.
 _ORDERS: tuple[Callable[[Region], tuple[int, ...]], ...] = (
     lambda region: (-region.words,),
     lambda region: (region.first_step, -region.words),
@@ -40,16 +40,7 @@ _ORDERS: tuple[Callable[[Region], tuple[int, ...]], ...] = (
 def lay_out(records: Sequence[LayerRecord], limits: KernelDesign) -> list[LayerRecord] | Shortage:
     """Assign an arena offset to every matrix of a task; matrices with disjoint lifetimes may share memory.
 
-    Parameters
-    ----------
-    records
-        The layer records; their offsets are ignored.
-    limits
-        The design that defines the arena.
-
-    Returns
-    -------
-    The records with their offsets, or the shortage.
+    `limits` defines the arena. Returns the records with new offsets, or the shortage.
     """
     base = row_base(limits.arena_words)
     regions = arena_regions(records, limits.pes)
@@ -94,38 +85,16 @@ def build_tasks(
     *,
     min_tasks: int = 1,
 ) -> list[Task]:
-    """Build tasks whose scores, loss sums, hits and gradients add up to the mini-batch's.
+    """Build tasks whose scores, loss sums, hits and gradients add up to the mini-batch's, in target order.
 
-    Targets are halved until each tile fits into the arena. Each tile recomputes the rows that it shares with
-    other tiles: edge weights and dropout masks depend only on the mini-batch, and sums over targets are sums
-    over tiles.
+    Targets are divided into `min_tasks` tiles, which are halved until each one fits into the arena.
+    Each tile recomputes the rows that it shares with other tiles: edge weights and dropout masks depend only
+    on the mini-batch, and sums over targets are sums over tiles. The mini-batch needs at least one target,
+    relabelled blocks, and rows in float32 or quantized. The weights of the tasks are zeros: the device holds
+    the weights.
 
-    Parameters
-    ----------
-    batch
-        The mini-batch, with at least one target and with relabelled blocks; its inputs are rows, float32 or
-        quantized.
-    model
-        The model to compute.
-    limits
-        The design that the tasks are for.
-    device
-        The device's name, for messages.
-    min_tasks
-        Minimum number of tasks, one per compute unit; each task has at least one target.
-
-    Returns
-    -------
-    The tasks in the order of the targets. The weights of the tasks are zeros: the device holds the weights.
-
-    Raises
-    ------
-    DeviceOutOfMemoryError
-        If a single target does not fit.
-    UnsupportedModelError
-        As `layer_shapes`.
-    ValueError, TypeError
-        If the mini-batch does not match the model.
+    Raises DeviceOutOfMemoryError if a single target does not fit, UnsupportedModelError like `layer_shapes`,
+    and ValueError or TypeError if the mini-batch does not match the model.
     """
     shapes = layer_shapes(model, device)
     _check(batch, shapes)

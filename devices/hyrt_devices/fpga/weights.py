@@ -51,19 +51,9 @@ class LayerShape:
 
 
 def described(model: torch.nn.Module, device: str) -> ModelDescription:
-    """Describe a model for the trainer's kernels; this check defines which models the kernels support.
+    """Describe a model, possibly on the meta device, for the trainer's kernels.
 
-    Parameters
-    ----------
-    model
-        The model to describe; its parameters may be on the meta device.
-    device
-        The device's name, for messages.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If the kernels do not support the model.
+    Raises UnsupportedModelError if the kernels do not support the model; only this check decides that.
     """
     found = describe(model, device, supported="gcn, graphsage with mean or sum")
     layer_shapes(found, device)
@@ -73,10 +63,7 @@ def described(model: torch.nn.Module, device: str) -> ModelDescription:
 def layer_shapes(model: ModelDescription, device: str = "this device") -> list[LayerShape]:
     """Return the shapes of a model's layers, with consecutive weight offsets.
 
-    Raises
-    ------
-    UnsupportedModelError
-        If the trainer's kernels do not support a layer, or a layer is too wide for the kernels.
+    Raises UnsupportedModelError if a layer is not supported, or too wide for the kernels.
     """
     if not 1 <= len(model.layers) <= MAX_LAYERS:
         raise UnsupportedModelError(
@@ -124,19 +111,8 @@ def _check_width(name: str, shape: LayerShape, device: str) -> None:
 class WeightLayout:
     """Packing of parameters for the kernels, and unpacking of gradients, which have the same layout.
 
-    Parameters
-    ----------
-    model
-        The model to compute.
-    parameters
-        The model's trainable parameters, in the order of gradients and updates.
-    device
-        The device's name, for messages.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If the kernels do not support a layer, or two layers share a parameter.
+    `parameters` are the trainable parameters, in the order of gradients and updates. Raises
+    UnsupportedModelError if the kernels do not support a layer, or two layers share a parameter.
     """
 
     def __init__(
@@ -161,13 +137,7 @@ class WeightLayout:
             self._numbers.append(numbers)
 
     def pack(self, parameters: Sequence[torch.Tensor]) -> Floats:
-        """Pack parameters for the kernels: [num_floats], a new array.
-
-        Raises
-        ------
-        ArgumentError
-            If the parameters do not match the model.
-        """
+        """Pack parameters into a new array [num_floats]; raises ArgumentError if they do not match."""
         check_parameters(parameters, self._shapes)
         packed = np.zeros(self.num_floats, np.float32)
         for shape, (weight, bias) in zip(self.layers, self._numbers, strict=True):
@@ -179,12 +149,9 @@ class WeightLayout:
         return packed
 
     def unpack(self, gradients: Floats) -> list[Floats]:
-        """Unpack one gradient per parameter into new arrays; zero for parameters that the model does not use.
+        """Unpack the gradients [num_floats] of a launch into new arrays, one per parameter.
 
-        Parameters
-        ----------
-        gradients
-            [num_floats], as written by a launch.
+        The gradient is zero for parameters that the model does not use.
         """
         unpacked = [np.zeros(shape, np.float32) for shape in self._shapes]
         for shape, (weight, bias) in zip(self.layers, self._numbers, strict=True):

@@ -41,9 +41,8 @@ class Xclbin:
     """Contents of an xclbin."""
 
     path: Path
-    """Path of the file."""
     platform: str
-    """The shell that the xclbin was built for, `xilinx_u250_...`."""
+    """Shell that the xclbin was built for, `xilinx_u250_...`."""
     mode: str
     """`hw`, `hw_emu`, `sw_emu`, or the number of an unknown mode."""
     arguments: Mapping[str, tuple[str, ...]]
@@ -51,19 +50,17 @@ class Xclbin:
     units: Mapping[str, tuple[str, ...]]
     """Compute unit names per kernel, in the order of their addresses."""
     clock_hz: float | None
-    """Frequency of the kernels' data clock; None if the xclbin does not state it."""
+    """Frequency of the kernels' data clock; None if not stated."""
     memory_bytes: int
-    """Total size of the memory banks that kernels are linked to; 0 if the xclbin does not state it."""
+    """Total size of the memory banks that kernels are linked to; 0 if not stated."""
     user: bytes | None
     """Metadata attached by the builder (section USER_METADATA); None without this section."""
 
     def units_of(self, kernel: str) -> tuple[str, ...]:
         """Return the names of a kernel's compute units.
 
-        Raises
-        ------
-        DeviceUnavailableError
-            If the kernel does not exist (the message lists the existing kernels) or has no compute unit.
+        Raises DeviceUnavailableError if the kernel does not exist (the message lists the existing kernels) or
+        has no compute unit.
         """
         if kernel not in self.arguments:
             has = ", ".join(self.arguments) or "none"
@@ -84,10 +81,7 @@ def _remedy(kernel: str) -> str:
 def read_xclbin(path: Path) -> Xclbin:
     """Read an xclbin's kernels and compute units, without the bitstream.
 
-    Raises
-    ------
-    DeviceUnavailableError
-        If the file cannot be read or is not an xclbin; the message names file, section and remedy.
+    Raises DeviceUnavailableError, with section and fix, if the file cannot be read or is not an xclbin.
     """
     try:
         with path.open("rb") as file:
@@ -205,7 +199,7 @@ def _memory_bytes(topology: bytes) -> int:
 
 
 def _entries(section: bytes, count_format: str, start: int, entry: struct.Struct) -> list[tuple[Any, ...]]:
-    """Return the entries of a section: as many as its count states, but no more than fit in the section."""
+    """Return the entries of a section: as many as its count states, but no more than fit."""
     if len(section) < start:
         return []
     (count,) = struct.unpack_from(count_format, section)
@@ -218,12 +212,8 @@ def read_design(xclbin: Xclbin) -> KernelDesign:
 
     The design is a JSON object with integers `pes`, `mac_rows`, `mac_cols` and `arena_words` (other keys are
     ignored). The object is read from the section USER_METADATA if there is one, otherwise from the `.json`
-    file with the xclbin's name in the same folder.
-
-    Raises
-    ------
-    DeviceUnavailableError
-        If both are missing, or a number is missing or invalid for kernels; the message names the file.
+    file with the xclbin's name in the same folder. Raises DeviceUnavailableError if both are missing, or a
+    number is missing or invalid for kernels.
     """
     json_path = xclbin.path.with_suffix(".json")
     where = f"{xclbin.path} (USER_METADATA)" if xclbin.user is not None else str(json_path)
@@ -275,19 +265,10 @@ class TrainerPrograms(Protocol):
 
 
 class XclbinPrograms:
-    """Trainer programs of an xclbin.
+    """Trainer programs of an xclbin; the constructor programs the card.
 
-    Parameters
-    ----------
-    context, device
-        The OpenCL context and device; the constructor programs the card.
-    xclbin
-        The contents, as returned by `read_xclbin`.
-
-    Raises
-    ------
-    DeviceUnavailableError
-        If the file has no trainer with a compute unit, does not state its design, or is rejected by the card.
+    Raises DeviceUnavailableError if the file has no trainer with a compute unit, does not state its design,
+    or is rejected by the card.
     """
 
     def __init__(self, context: Any, device: Any, xclbin: Xclbin) -> None:
@@ -305,7 +286,7 @@ class XclbinPrograms:
                 f"{device.name.strip() or 'the card'}: {error}: build it for the card's "
                 "shell; XRT's own words are on stderr"
             ) from error
-        # No build is needed: an xclbin is complete. pyopencl queries the source of every program, and would
+        # An xclbin is complete and needs no build. pyopencl queries the source of every program, and would
         # mistake XRT's error about a missing kernel for the result.
         self._program._source = ""
 

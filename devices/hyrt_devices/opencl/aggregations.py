@@ -16,20 +16,10 @@ from hyrt_devices.opencl.tuning import Tuning
 
 
 class AggregationKernels:
-    """Kernels for weighted sums over a block and for their gradient.
+    """Kernels for weighted sums over a block and for their gradient; source rows have `width` columns.
 
-    Kernels are compiled on first use, because only then is it known whether there are edge weights.
-
-    Parameters
-    ----------
-    programs, tuning
-        The programs and kernel sizes of the device.
-    aggregation
-        The aggregation to compute.
-    width
-        Number of columns of a source row.
-    masked
-        Whether source rows are the output of a ReLU, whose gradient is then applied as well.
+    Kernels are compiled on first use, because only then is it known whether there are edge weights. If
+    `masked`, source rows are the output of a ReLU, whose gradient is then applied as well.
     """
 
     def __init__(

@@ -77,19 +77,8 @@ class OpenclDevice(
     """Trainer on one OpenCL device, with hyrt's kernels.
 
     Transfers and kernels use separate queues with separate kernel objects; events synchronize the queues.
-
-    Parameters
-    ----------
-    info
-        The device as described by `probe`.
-    device
-        `pyopencl.Device`, possibly a sub-device of the probed one.
-    options
-        The device options of the run.
-    tuning
-        The kernel sizes; chosen by the type of device if None.
-    copier
-        `pyopencl.Device`, another sub-device of the probed one, whose queues copy chunks; `device` if None.
+    `device` is a `pyopencl.Device`, possibly a sub-device of the probed one. `tuning` is by default chosen by
+    the type of device. `copier` is another sub-device whose queues copy chunks, by default `device`.
     """
 
     def __init__(
@@ -146,7 +135,7 @@ class OpenclDevice(
 
     @classmethod
     def missing(cls) -> str:
-        """Return why devices are missing, with the remedy; empty if no device is missing."""
+        """Return why devices are missing, with a fix; empty if no device is missing."""
         return "; ".join(survey().reasons)
 
     @classmethod

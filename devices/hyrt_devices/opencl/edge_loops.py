@@ -28,16 +28,9 @@ _SLOTS = 4
 class OpenclLoops:
     """Implementation of `hyrt.fullgraph.loops.loop_device.LoopDevice` for an OpenCL device.
 
-    Parameters
-    ----------
-    programs, tuning, memory
-        The programs, kernel sizes and memory of the device.
-    queue
-        The queue for all copies and launches.
-    errors
-        Returns a context manager that turns the driver's out-of-memory errors into DeviceOutOfMemoryError.
-    report_times
-        Receives the spans of the completed commands.
+    `queue` runs all copies and launches. `errors` returns a context manager that turns the driver's
+    out-of-memory errors into DeviceOutOfMemoryError. `report_times` receives the spans of the completed
+    commands.
     """
 
     def __init__(

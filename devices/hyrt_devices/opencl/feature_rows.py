@@ -41,19 +41,7 @@ def widened(
     rows: StagedRows,
     sizes: tuple[int, int],
 ) -> Any:
-    """Return a buffer with the rows as float32.
-
-    Parameters
-    ----------
-    programs, tuning, queue
-        The programs, kernel sizes and queue of the device.
-    lease
-        The lease that allocates the buffer.
-    rows
-        The rows.
-    sizes
-        Number of rows, and number of columns.
-    """
+    """Return a buffer from `lease` with the rows as float32; `sizes` are the numbers of rows and columns."""
     if not rows.format.is_quantized:
         return rows.codes
     count, width = sizes
@@ -68,21 +56,10 @@ def widened(
 
 
 class DeviceFeatureCache:
-    """Feature cache: rows of frequently used vertices in device memory.
+    """Feature cache: `count` rows of frequently used vertices in device memory.
 
-    Parameters
-    ----------
-    memory, queue
-        The memory of the device, and an idle queue.
-    count
-        Number of rows.
-    pieces
-        The rows, as in `FeatureCacheDevice.keep_rows`.
-
-    Raises
-    ------
-    DeviceOutOfMemoryError
-        If the rows do not fit; no memory is allocated then.
+    `pieces` are the rows, as in `FeatureCacheDevice.keep_rows`; `queue` must be idle. Raises
+    DeviceOutOfMemoryError, without allocated memory, if the rows do not fit.
     """
 
     def __init__(self, memory: DeviceMemory, queue: Launcher, count: int, pieces: Iterable[Rows]) -> None:
@@ -113,7 +90,7 @@ class DeviceFeatureCache:
         queue.write(self._rows.codes, codes, blocking=True, offset=start * codes[:1].nbytes)
         if quantized is not None and quantized.row_scales is not None:
             queue.write(self._rows.row_scales, quantized.row_scales, blocking=True, offset=4 * start)
-        # The times of these copies are not reported.
+        # Drop the times of these copies, which are not reported.
         queue.taken()
 
     def joined(
@@ -127,16 +104,8 @@ class DeviceFeatureCache:
     ) -> StagedRows:
         """Join cached and transferred rows into the input rows of a mini-batch, as float32.
 
-        Parameters
-        ----------
-        programs, tuning, queue
-            The programs, kernel sizes and queue of the device.
-        lease
-            The lease that allocates the buffer.
-        inputs
-            The slots of the rows, and the rows that were transferred.
-        sizes
-            Number of rows, and number of columns.
+        `inputs` has the slots of the rows, and the rows that were transferred; `sizes` are the numbers of
+        rows and columns.
         """
         cached, sent, (count, width) = self._rows, inputs.sent, sizes
         assert cached is not None

@@ -21,11 +21,7 @@ def ceil_div(a: int, b: int) -> int:
 class Launcher:
     """In-order queue of kernels and copies, with their events.
 
-    Parameters
-    ----------
-    context, device
-        The context and the device; the device is needed because a queue created for a context alone
-        would use the parent of a sub-device.
+    `device` is needed because a queue created for a context alone would use the parent of a sub-device.
     """
 
     def __init__(self, context: Any, device: Any) -> None:
@@ -44,7 +40,7 @@ class Launcher:
         self.about = ""
         """Trace label of the commands that follow; empty for no label."""
         self.in_bytes = self.out_bytes = 0
-        """Number of bytes copied to the device and from it since it was opened."""
+        """Bytes copied to the device and from it since the queue was opened."""
 
     def wait_for(self, events: Sequence[Any]) -> None:
         """Make the next kernel, copy or fill wait for these events of other queues."""
@@ -121,7 +117,7 @@ class Launcher:
         queue, self._queue, self._events, self.last = self._queue, None, [], None
         self._copying.clear()
         if queue is not None:
-            # Errors have already been raised by the calls that they occurred in.
+            # Errors have already been raised by the calls in which they occurred.
             with suppress(self._cl.Error):
                 queue.finish()
 

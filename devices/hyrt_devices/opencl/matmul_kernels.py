@@ -27,8 +27,7 @@ class Shape:
     """`k` and `n`: number of columns of the input rows and of the result."""
     weight_at: int
     bias_at: int
-    """`weight_at` and `bias_at`: offsets of the weight and the bias in the flat parameter buffer, in floats;
-    bias_at is -1 if there is no bias."""
+    """`weight_at`, `bias_at`: float offsets in the flat parameter buffer; `bias_at` is -1 without a bias."""
     relu: bool
     """Whether a ReLU follows."""
     transposed: bool
@@ -90,14 +89,7 @@ def _constants(
 class VectorMatmul:
     """Matrix product kernels with vector registers, over weights packed into panels of columns.
 
-    Parameters
-    ----------
-    programs, tuning
-        The programs and kernel sizes of the device.
-    shape
-        Sizes of the product.
-    lease
-        The lease that allocates the panels.
+    `lease` allocates the panels.
     """
 
     def __init__(self, programs: Programs, tuning: Tuning, shape: Shape, lease: Lease) -> None:
@@ -175,14 +167,7 @@ class VectorMatmul:
 class TiledMatmul:
     """Matrix product kernels with tiles in local memory, over unpacked weights; methods as in `VectorMatmul`.
 
-    Parameters
-    ----------
-    programs, tuning
-        The programs and kernel sizes of the device.
-    shape
-        Sizes of the product.
-    lease
-        Unused: there are no panels.
+    `lease` is unused: there are no panels.
     """
 
     def __init__(self, programs: Programs, tuning: Tuning, shape: Shape, lease: Lease) -> None:

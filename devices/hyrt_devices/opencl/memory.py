@@ -13,21 +13,11 @@ from hyrt_devices.opencl.launch import Launcher
 from hyrt_devices.opencl_host.memory_pool import DeviceMemoryPool
 
 SLACK_BYTES = 256
-"""Number of bytes that kernels may read beyond the end of an allocated buffer."""
+"""Bytes that kernels may read beyond the end of an allocated buffer."""
 
 
 class DeviceMemory:
-    """Thread-safe allocator of buffers.
-
-    Parameters
-    ----------
-    context
-        The OpenCL context.
-    name, limit_bytes, largest_bytes
-        The parameters of `DeviceMemoryPool`.
-    zero_copy
-        Whether the device shares the host's memory.
-    """
+    """Thread-safe allocator of buffers; with `zero_copy`, the device shares the host's memory."""
 
     def __init__(
         self, context: Any, name: str, limit_bytes: int, largest_bytes: int, *, zero_copy: bool = False
@@ -52,7 +42,7 @@ class DeviceMemory:
         return self.buffers.take(size_bytes + SLACK_BYTES, exact=exact)
 
     def wrap(self, array: NDArray[Any]) -> Any:
-        """Return a buffer over a host array that the device reads in place. The array must outlive it."""
+        """Return a buffer over a host array that the device reads in place; the array must outlive it."""
         import pyopencl as cl
 
         flags = cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR
@@ -64,20 +54,14 @@ class DeviceMemory:
 
 
 class Lease:
-    """Group of buffers that are released together.
-
-    Parameters
-    ----------
-    memory
-        The memory in which the buffers are allocated.
-    """
+    """Group of buffers that are released together."""
 
     def __init__(self, memory: DeviceMemory) -> None:
         self._memory = memory
         self._taken: list[Any] = []
 
     def take(self, size_bytes: int, *, exact: bool = False) -> Any:
-        """Return a buffer of at least `size_bytes`, as `DeviceMemory.take`. Raises DeviceOutOfMemoryError."""
+        """Return a buffer like `DeviceMemory.take`. Raises DeviceOutOfMemoryError."""
         buffer = self._memory.take(size_bytes, exact=exact)
         self._taken.append(buffer)
         return buffer
@@ -87,7 +71,7 @@ class Lease:
         return self.take(4 * int(np.prod(shape, dtype=np.int64)))
 
     def place(self, queue: Launcher, array: NDArray[Any]) -> Any:
-        """Return a buffer with a C-contiguous array: read in place if the device shares memory, else copied.
+        """Return a buffer with a C-contiguous array: copied unless the device shares memory.
 
         The array must not change until the last read of the buffer. Raises DeviceOutOfMemoryError.
         """

@@ -86,7 +86,7 @@ def _rank(device: Any) -> int:
 
 
 def _problem(device: Any) -> str | None:
-    """Return why a device cannot be used, or None. Cheap: only generic targets are test-compiled."""
+    """Return why a device cannot be used, or None; test-compile only for generic targets."""
     import pyopencl as cl
 
     if not device.available:

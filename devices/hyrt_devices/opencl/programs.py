@@ -31,15 +31,9 @@ _FILES = {
 
 
 class Programs:
-    """Cache of programs compiled from the files in `kernels/`, one program per set of constants.
+    """Thread-safe cache of programs compiled from the files in `kernels/`, one per set of constants.
 
-    Thread-safe. Each call of `kernel` returns a new kernel object, because threads must not share a kernel
-    object.
-
-    Parameters
-    ----------
-    context, device
-        The OpenCL context and device.
+    Each call of `kernel` returns a new kernel object, because threads must not share a kernel object.
     """
 
     def __init__(self, context: Any, device: Any) -> None:
@@ -86,17 +80,10 @@ class Programs:
             return cl.Program(self.context, source).build(options, devices=[self._device])
 
     def kernel(self, program: str, name: str, constants: Constants) -> Any:
-        """Return a new `pyopencl.Kernel`.
+        """Return a new `pyopencl.Kernel` of a program compiled with `constants`.
 
-        Parameters
-        ----------
-        program
-            `aggregate`, `widen`, `join`, `place`, `product_vector`, `product_tiled`, `sizeless` (kernels
-            that are independent of the model's sizes) or `sample`.
-        name
-            The kernel's name.
-        constants
-            The constants that the program is compiled with.
+        Programs are `aggregate`, `widen`, `join`, `place`, `product_vector`, `product_tiled`, `sizeless`
+        (kernels that are independent of the model's sizes) and `sample`.
         """
         import pyopencl as cl
 
@@ -108,14 +95,9 @@ _SHARED_LOCK = threading.Lock()
 
 
 def shared_programs(device: Any) -> Programs:
-    """Return the programs of a device, shared in one context by all users in this process.
+    """Return the programs of a `pyopencl.Device`, shared in one context by all users in this process.
 
     Rebuilding a program takes tens of milliseconds even if the driver has cached it.
-
-    Parameters
-    ----------
-    device
-        `pyopencl.Device`.
     """
     import pyopencl as cl
 

@@ -28,23 +28,9 @@ from hyrt_devices.opencl.tuning import Tuning
 class Replica:
     """Forward and backward pass as kernel launches; parameters and gradients stay on the device.
 
-    Parameters
-    ----------
-    programs, tuning, memory
-        The programs, kernel sizes and memory of the device.
-    model
-        The model to compute.
-    parameters
-        The model's trainable parameters, in the order of gradients and updates.
-    device_name
-        The device's name, for messages.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If two layers share a parameter.
-    DeviceOutOfMemoryError
-        If the weights do not fit.
+    `parameters` are the trainable parameters, in the order of gradients and updates. Raises
+    UnsupportedModelError if two layers share a parameter, and DeviceOutOfMemoryError if the weights do not
+    fit.
     """
 
     def __init__(
@@ -62,7 +48,6 @@ class Replica:
         self._memory = memory
         self._lease = Lease(memory)
         self.feature_cache: DeviceFeatureCache | None = None
-        """Feature cache of the device; None without a cache."""
         self._shapes = [tuple(p.shape) for p in parameters]
         sizes = [p.numel() for p in parameters]
         self._ends = [int(end) for end in np.cumsum(sizes)]
@@ -121,14 +106,12 @@ class Replica:
 
     @property
     def row_width(self) -> int:
-        """Number of columns of the input rows."""
         first = self.model.layers[0]
         width = first.products[0].weight.shape[1]
         return width // 2 if first.aggregation.self_path == "concat" else width
 
     @property
     def aggregated_width(self) -> int:
-        """Number of columns of the aggregated input rows."""
         return self.model.layers[0].products[0].weight.shape[1]
 
     @property
@@ -141,7 +124,7 @@ class Replica:
         return self._ends[-1]
 
     def update(self, queue: Launcher, parameters: Sequence[torch.Tensor]) -> None:
-        """Set new weights; the copy may complete later, but before any command that is enqueued later."""
+        """Set new weights; the copy completes before any command that is enqueued later."""
         check_parameters(parameters, self._shapes)
         # The copy of the last update may still read this host array.
         queue.finish()
@@ -161,21 +144,10 @@ class Replica:
     def run(
         self, queue: Launcher, staged: StagedBatch, objective: Objective | None = None
     ) -> tuple[float, dict[str, float], list[NDArray[np.float32]]]:
-        """Compute the loss sum, counts and gradient sums of a staged mini-batch.
+        """Compute the loss sum, counts and gradient sums of a staged mini-batch with at least one target.
 
-        Parameters
-        ----------
-        queue
-            The queue on which kernels are launched.
-        staged
-            The mini-batch, with at least one target.
-        objective
-            The objective that the host computes from the scores; None for classification on the device.
-
-        Raises
-        ------
-        DeviceOutOfMemoryError
-            If the step does not fit; all of its buffers are released.
+        The host computes `objective` from the scores (None: classification on the device). Raises
+        DeviceOutOfMemoryError if the step does not fit; all of its buffers are released.
         """
         lease = Lease(self._memory)
         try:

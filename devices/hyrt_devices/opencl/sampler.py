@@ -23,19 +23,8 @@ _TYPES = {np.dtype(np.int32): "int", np.dtype(np.int64): "long"}
 class OpenclSampler:
     """Neighbour sampler over a topology in device memory, or in host memory if the device shares it.
 
-    The host computes the prefix sums of the offsets and relabels the sources.
-
-    Parameters
-    ----------
-    programs, tuning, memory, launcher
-        The programs, kernel sizes and memory of the device, and a launcher that only this sampler uses.
-    graph
-        The graph whose topology is sampled.
-
-    Raises
-    ------
-    DeviceOutOfMemoryError
-        If the topology does not fit.
+    The host computes the prefix sums of the offsets and relabels the sources. Only this sampler may use
+    `launcher`. Raises DeviceOutOfMemoryError if the topology does not fit.
     """
 
     def __init__(
@@ -69,10 +58,7 @@ class OpenclSampler:
     def draw(self, vertices: Ids, fanout: int, key: np.uint64, *, relabel: bool) -> Hop:
         """Sample neighbours; see `HopSampler`.
 
-        Raises
-        ------
-        DeviceOutOfMemoryError
-            If the hop does not fit; all of its buffers are released.
+        Raises DeviceOutOfMemoryError if the hop does not fit; all of its buffers are released.
         """
         graph, num = self._graph, len(vertices)
         degrees = np.empty(num, np.int32)

@@ -62,7 +62,7 @@ class CachedOnDevice:
     """Input rows of a mini-batch that are partly in the device's feature cache."""
 
     places: Any
-    """`CachedRows.places`."""
+    """`CachedRows.slots`."""
     sent: StagedRows
 
 
@@ -89,7 +89,7 @@ class StagedBatch:
     lease: Lease | None = None
     # Host arrays that the device may still read.
     cached: list[Any] = field(default_factory=list)
-    # Set if the buffers stay on the device for further steps: their owner, and the mini-batch.
+    # Owner of the buffers if they stay on the device for further steps, and the mini-batch.
     resident: StagedGraph | None = None
     whole_batch: MiniBatch | None = None
 
@@ -115,14 +115,8 @@ class StagedBatch:
 class StagedGraph:
     """Mini-batch of the full graph, whose buffers are shared by all steps.
 
-    The buffers are released when another graph has replaced this one and no step uses them.
-
-    Parameters
-    ----------
-    whole
-        `MiniBatch.full_graph` of the steps.
-    staged
-        The first staged step; its copies have completed.
+    The buffers are released when another graph has replaced this one and no step uses them. The copies of
+    `staged`, the first step, have completed.
     """
 
     def __init__(self, whole: FullGraph, staged: StagedBatch) -> None:
@@ -161,16 +155,7 @@ class StagedGraph:
 class Stager:
     """Stager of mini-batches: used in place if the device shares host memory, otherwise copied.
 
-    Parameters
-    ----------
-    memory, launcher
-        The memory of the device, and the queue for copies.
-    model
-        The model that will be computed.
-    widths
-        Width of the first layer's aggregate, and width of the input rows.
-    num_classes
-        Number of classes of the labels.
+    `widths` are the width of the first layer's aggregate, and that of the input rows.
     """
 
     def __init__(
@@ -189,7 +174,6 @@ class Stager:
         self._num_classes = num_classes
         self._resident: StagedGraph | None = None
         self.num_cached_rows = 0
-        """Number of rows in the device's feature cache."""
 
     def forget(self) -> None:
         """Release the buffers that stay on the device between steps."""
@@ -200,12 +184,8 @@ class Stager:
     def stage(self, batch: MiniBatch, owner: Any) -> StagedBatch:
         """Start the copies of a mini-batch; copies of a full graph are reused by all later steps.
 
-        Raises
-        ------
-        DeviceOutOfMemoryError
-            If the mini-batch does not fit; all of its buffers are released.
-        ValueError, TypeError
-            If the mini-batch does not match the model.
+        Raises DeviceOutOfMemoryError if the mini-batch does not fit (all of its buffers are released), and
+        ValueError or TypeError if it does not match the model.
         """
         if batch.full_graph is None or not len(batch.targets):
             return self._stage(batch, owner)
@@ -218,7 +198,7 @@ class Stager:
             )
         self.forget()
         first = self._stage(batch, owner)
-        # Later steps need not wait for copies.
+        # Wait now: later steps need not wait for copies.
         self._launcher.finish()
         events, first.events = first.events, []
         self._resident = StagedGraph(batch.full_graph, first)

@@ -16,25 +16,24 @@ class Tuning:
     product
         `vector`: a work item multiplies in registers; `tiled`: a work group multiplies in local memory.
     lanes
-        Number of work items that share a row of an aggregation.
+        Work items that share a row of an aggregation.
     vector
         Width of the widest vector, in floats.
     unroll
-        Number of vectors of a row that a work item holds in registers.
+        Vectors of a row that a work item holds in registers.
     items
-        Number of work items per group in kernels without shared data.
+        Work items per group in kernels without shared data.
     grain
-        Number of rows per work item (or per group of `lanes`).
+        Rows per work item (or per group of `lanes`).
     product_rows, product_grain
-        Number of rows that a work item of the vector product multiplies at once, and in total;
-        `product_grain` is a multiple of `product_rows`.
+        Rows that a work item of the vector product multiplies at once, and in total: a multiple.
     panel
-        Number of columns that a work item of the vector product multiplies at once: twice `vector`. In the
-        tiled product, number of contiguous columns in partial sums.
+        Columns that a work item of the vector product multiplies at once: twice `vector`. In the tiled
+        product, contiguous columns in partial sums.
     weight_chunk
-        Number of rows per partial sum of a weight gradient.
+        Rows per partial sum of a weight gradient.
     weight_block
-        Number of weight rows that one work item packs or reduces.
+        Weight rows that one work item packs or reduces.
     """
 
     product: Literal["vector", "tiled"]
@@ -73,7 +72,7 @@ CPUS = {
     8: _cpu(vector=8, rows=6, unroll=8),
     4: _cpu(vector=4, rows=6, unroll=8),
 }
-"""Kernel sizes for CPUs, by the width in floats of the vector registers of the compilation target."""
+"""Kernel sizes for CPUs, by the compilation target's width of vector registers in floats."""
 
 GPU = Tuning(
     product="tiled",
@@ -94,8 +93,8 @@ def tuning_of(device: Any) -> Tuning:
     """Return the kernel sizes for a `pyopencl.Device`.
 
     The vector width that a CPU device reports is unreliable: some PoCL versions report the width that PoCL
-    was built for, others the width that LLVM prefers. The width of this process's CPU is used instead,
-    unless the compiler's target is generic.
+    was built for, others the width that LLVM prefers. The width of this process's CPU is used instead, unless
+    the compiler's target is generic.
     """
     import pyopencl as cl
     import torch

@@ -25,27 +25,11 @@ def input_values(
     quantized: bool = False,
     cached_rows: int = 0,
 ) -> torch.Tensor | QuantizedRows | CachedRows:
-    """Check a mini-batch and return its input: its rows, or their first aggregate.
+    """Check a mini-batch with at least one target and return its input: its rows, or their first aggregate.
 
-    Parameters
-    ----------
-    batch
-        The mini-batch, with at least one target.
-    num_layers, num_classes
-        Number of layers and of classes of the model.
-    row_width
-        Width of the input rows.
-    aggregated_width
-        Width of the first layer's aggregate; None if the device accepts rows only.
-    quantized
-        Whether the device accepts quantized rows.
-    cached_rows
-        Number of rows in the device's feature cache; 0 if the device does not accept `CachedRows`.
-
-    Raises
-    ------
-    ValueError, TypeError
-        If the mini-batch does not match the model.
+    `aggregated_width` is None if the device accepts rows only. `cached_rows` is the number of rows in the
+    device's feature cache, or 0 if the device does not accept `CachedRows`. Raises ValueError or TypeError if
+    the mini-batch does not match the model.
     """
     if len(batch.blocks) != num_layers:
         raise ValueError(f"the model has {num_layers} layers, the mini-batch {len(batch.blocks)} blocks")

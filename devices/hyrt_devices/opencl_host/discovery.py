@@ -16,9 +16,7 @@ class FoundDevice:
     """Device that can be opened."""
 
     info: DeviceInfo
-    """The device as described by `probe`."""
     device: Any
-    """The `pyopencl.Device`."""
 
 
 F = TypeVar("F", bound=FoundDevice)
@@ -29,17 +27,15 @@ class DiscoveryResult(Generic[F]):
     """Devices that were found, and the reasons for missing devices."""
 
     found: list[F]
-    """The devices, in a stable order."""
+    """In a stable order."""
     reasons: list[str]
-    """Problems of the devices that were left out, with the remedies."""
+    """Problems of the devices that were left out, with fixes."""
 
     def of(self, info: DeviceInfo, otherwise: str) -> F:
         """Return the device that an earlier `probe` described.
 
-        Raises
-        ------
-        DeviceUnavailableError
-            If the device is no longer available; the message has the reasons, or `otherwise` without reasons.
+        Raises DeviceUnavailableError if the device is no longer available; the message has the reasons, or
+        `otherwise` without reasons.
         """
         for found in self.found:
             if found.info.index == info.index:
@@ -48,7 +44,7 @@ class DiscoveryResult(Generic[F]):
 
 
 def pyopencl_problem() -> str:
-    """Return why pyopencl cannot be imported, with the remedy; empty if it can be imported."""
+    """Return why pyopencl cannot be imported, with a fix; empty if it can be imported."""
     try:
         import pyopencl  # noqa: F401
     except (ImportError, OSError) as error:
@@ -58,7 +54,7 @@ def pyopencl_problem() -> str:
 
 @contextmanager
 def opening(info: DeviceInfo, remedy: str) -> Iterator[None]:
-    """Turn an OpenCL error during the opening of a device into DeviceUnavailableError with the remedy."""
+    """Turn an OpenCL error during the opening of a device into DeviceUnavailableError with `remedy`."""
     import pyopencl as cl
 
     try:

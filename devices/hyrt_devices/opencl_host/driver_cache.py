@@ -23,19 +23,11 @@ _ELF = b"\x7fELF"
 
 
 def remove_damaged(folder: Path) -> int:
-    """Remove programs with damaged files from a cache of PoCL, so that PoCL compiles these programs again.
+    """Remove programs with damaged files from a cache of PoCL, and return the number of removed programs.
 
-    A file is damaged if it differs from the checksum that `save_checksums` saved. PoCL renames only complete
-    files, so a file without a checksum is damaged if it is shorter than its headers state.
-
-    Parameters
-    ----------
-    folder
-        The cache; need not exist.
-
-    Returns
-    -------
-    The number of programs that were removed.
+    PoCL compiles these programs again. A file is damaged if it differs from the checksum that
+    `save_checksums` saved. PoCL renames only complete files, so a file without a checksum is damaged if it is
+    shorter than its headers state. `folder` need not exist.
     """
     checksums = _read_checksums(folder)
     damaged = set()
@@ -91,7 +83,7 @@ def _is_complete(content: bytes) -> bool:
             return bool(start + size * count <= len(content))
         position = 4 if content[:4] == _BITCODE else len(content) + 1
         while position < len(content):
-            # A block starts with a word whose two lowest bits are 1, and the number of words that follow.
+            # Blocks start with a word whose two lowest bits are 1, and the number of words that follow.
             word, length = struct.unpack_from("<II", content, position)
             position = position + 8 + 4 * length if word & 3 == 1 else len(content) + 1
         return position == len(content)
@@ -99,7 +91,7 @@ def _is_complete(content: bytes) -> bool:
         return False
 
 
-# Room for the kernels of a few runs and for temporary files of the compiler.
+# Space for the kernels of a few runs and for temporary files of the compiler.
 _MIN_BYTES = 16 << 20
 
 
@@ -134,7 +126,7 @@ def ensure_driver_cache() -> None:
 
 
 def driver_cache_problem() -> str:
-    """Return why PoCL's cache is unusable, with the remedy; empty if the cache is usable."""
+    """Return why PoCL's cache is unusable, with a fix; empty if the cache is usable."""
     cache_folder = _folder()
     problem = _unusable(cache_folder)
     return problem and (

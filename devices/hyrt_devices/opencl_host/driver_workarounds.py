@@ -17,10 +17,9 @@ _LOCK = threading.Lock()
 
 @contextmanager
 def reports_ignored() -> Iterator[None]:
-    """Suppress pyopencl's warnings about compiler reports of successful builds.
+    """Suppress pyopencl's warnings about compiler reports of successful builds, in one thread at a time.
 
-    pyopencl warns about any report, for example about vectors that are wider than the processor's. Only one
-    thread at a time runs such a block.
+    pyopencl warns about any report, for example about vectors that are wider than the processor's.
     """
     import pyopencl as cl
 

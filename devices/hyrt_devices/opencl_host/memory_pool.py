@@ -13,7 +13,7 @@ from hyrt.errors import DeviceOutOfMemoryError
 from hyrt.formatting import format_bytes
 
 PAGE_BYTES = 4096
-"""Sizes are rounded up to this page size; XRT reads page-aligned host memory without an internal copy."""
+"""Sizes are rounded up to pages; XRT reads page-aligned host memory without an internal copy."""
 
 
 class PooledBuffer(Protocol):
@@ -33,23 +33,12 @@ def _size(piece: PooledBuffer) -> int:
 
 
 class DeviceMemoryPool(Generic[P]):
-    """Thread-safe pool of buffers.
+    """Thread-safe pool of buffers, which checks the limit before each allocation.
 
-    The limit is checked before each allocation, because some implementations report more memory than exists.
-
-    Parameters
-    ----------
-    name
-        The device's name, for messages.
-    limit_bytes
-        Maximum total size of all buffers.
-    largest_bytes
-        Maximum size of one buffer.
-    make
-        Allocates a buffer for a place with the given bytes; raises MemoryError if the device has no room.
-    explain
-        Returns the purpose of a buffer and a remedy for a lack of memory, from the place, the requested bytes
-        and the buffers in use.
+    Some implementations report more memory than exists. `limit_bytes` is the maximum total size of all
+    buffers, and `largest_bytes` that of one buffer. `make` allocates a buffer for a place with the given
+    bytes, and raises MemoryError if the device has no room. `explain` returns the purpose of a buffer and a
+    fix for a lack of memory, from the place, the requested bytes and the buffers in use.
     """
 
     def __init__(
@@ -85,12 +74,8 @@ class DeviceMemoryPool(Generic[P]):
         """Return an uninitialised buffer of at least `min_bytes` bytes for a place.
 
         With `exact` the buffer is newly allocated with exactly `min_bytes` bytes and freed on return, so that
-        the remaining memory is known in advance.
-
-        Raises
-        ------
-        DeviceOutOfMemoryError
-            If the buffer does not fit; no memory is allocated.
+        the remaining memory is known in advance. Raises DeviceOutOfMemoryError, without allocated memory, if
+        the buffer does not fit.
         """
         with self._lock:
             free = [] if exact else self._free.get(place, [])
@@ -177,16 +162,8 @@ def memory_errors(
 ) -> Iterator[None]:
     """Turn an OpenCL error that means a lack of device memory into DeviceOutOfMemoryError.
 
-    Parameters
-    ----------
-    pattern
-        A regular expression that matches the text of such an error.
-    memory
-        The memory of the device, for the message.
-    doing
-        The name of the operation, for the message.
-    remedy
-        The remedy, for the message.
+    `pattern` is a regular expression that matches the text of such an error. The message has the operation
+    `doing` and `remedy`.
     """
     import pyopencl as cl
 

@@ -18,8 +18,7 @@ from hyrt_devices.cuda.driver import Driver, Timeline
 # Minimum allocation granularity of torch, in bytes.
 _ROUND_BYTES = 512
 WORK_NUMBERS = 1 << 20
-"""Maximum number of elements in a temporary matrix of an operator; a few such matrices exist at a time. A
-single row is never divided, regardless of its length."""
+"""Maximum elements of an operator's temporary matrices, of which a few exist; single rows may be longer."""
 _WORK_MATRICES = 4
 # Number of matrices of the targets' scores that autograd holds at the same time for the loss.
 _SCORE_MATRICES = 6
@@ -35,7 +34,7 @@ class EdgeMemory:
     """`rows`, `starts`, `columns`: int32."""
     row_scale: torch.Tensor
     column_scale: torch.Tensor
-    """`row_scale`, `column_scale`: float32 factors of the destinations and of the sources."""
+    """`row_scale`, `column_scale`: float32 scales of the destinations and of the sources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class ChunkMemory:
     """Flat tensors for all chunk buffers, sized for the largest chunk."""
 
     read: tuple[torch.Tensor, ...]
-    """float32, the `read` buffer of `ChunkKernels`; one tensor per chunk in flight."""
+    """float32 `read` buffers of `ChunkKernels`; one per chunk in flight."""
     edges: tuple[EdgeMemory, ...]
     """Edge buffers; one per chunk in flight."""
     accumulated: torch.Tensor
@@ -82,18 +81,9 @@ def needed_bytes(
 ) -> int:
     """Return the bytes of device memory that a chunked step needs in addition to the weights.
 
-    The tensors of `ChunkMemory` are counted exactly, and temporary memory of operators by its maximum.
-
-    Parameters
-    ----------
-    model
-        The model.
-    chunks
-        The sizes of the largest chunks.
-    in_flight
-        The number of chunks that are on the device at the same time.
-    counts_work
-        Whether to count temporary rows of operators: a few MiB, regardless of the chunk sizes.
+    The tensors of `ChunkMemory` are counted exactly for the largest `chunks`, and temporary memory of
+    operators by its maximum. `counts_work` adds the temporary rows of operators: a few MiB, regardless of the
+    chunk sizes.
     """
     places = BufferSizes.from_model(model, chunks)
     several = [places.read, places.edge_rows, places.edge_rows + 1, places.edges]
@@ -119,20 +109,14 @@ TRACKS: tuple[Track, ...] = ("copy in", "compute", "copy out")
 
 
 class ChunkTimes:
-    """Marks around the copies and computations of chunks in a step.
-
-    Parameters
-    ----------
-    driver
-        The hardware.
-    """
+    """Marks around the copies and computations of chunks in a step."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._timeline: Timeline | None = None
         self._marks: list[tuple[Track, str, Any, Any]] = []
         self.about = ""
-        """Human-readable label of the current work; empty for no label."""
+        """Trace label of the current work; empty for no label."""
         self.in_bytes = self.out_bytes = 0
         """Bytes copied to the device, and from the device, since `begin`."""
 

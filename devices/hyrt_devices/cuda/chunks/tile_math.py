@@ -18,17 +18,17 @@ Array = NDArray[Any]
 
 
 class TileEdges(NamedTuple):
-    """Edges of a tile, sorted by destination row, with optional factors of destinations and sources."""
+    """Edges of a tile, sorted by destination row, with optional scales of destinations and sources."""
 
     rows: torch.Tensor
-    """[n] int32, the destination rows that have edges, in ascending order."""
+    """[n] int32 destination rows that have edges, ascending."""
     starts: torch.Tensor
-    """[n + 1] int32, the first edge of each of the n rows, and the number of edges."""
+    """[n + 1] int32 first edge of each of the n rows, and the number of edges."""
     columns: torch.Tensor
-    """[E] int32, the source row of each edge."""
+    """[E] int32 source row of each edge."""
     row_scale: torch.Tensor | None
     column_scale: torch.Tensor | None
-    """`row_scale`, `column_scale`: float32 factors of all destination rows, and of all source rows."""
+    """`row_scale`, `column_scale`: float32 scales of all destination rows, and of all source rows."""
 
 
 class TileMath(Protocol):
@@ -76,9 +76,9 @@ class TileMath(Protocol):
         grad
             [n, out features] gradient of the product.
         weight_sum, bias_sum
-            The accumulated gradients of weight and bias, updated in place; None without a bias.
+            Accumulated gradients, updated in place; `bias_sum` is None without a bias.
         out
-            [n, in features] output for the gradient of the rows; None if the gradient is not needed.
+            [n, in features] gradient of the rows; None if it is not needed.
         """
         ...
 

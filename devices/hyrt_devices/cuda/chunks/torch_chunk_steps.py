@@ -29,25 +29,12 @@ from hyrt_devices.cuda.driver import Driver
 class TorchChunkMemory:
     """`ChunkDeviceMemory` for a torch device.
 
-    Parameters
-    ----------
-    name
-        The device's name, for messages.
-    driver, stream, copies
-        The hardware, the compute stream, and the stream that prefetches the next chunks.
-    model
-        The model, with parameters on the device.
-    objective
-        The training objective.
-    free
-        Function that returns the number of bytes that chunks may use.
-    in_flight
-        The number of chunks on the device at the same time; with one, `stream` alternates between copies and
-        computations. 0 selects one if the device reads host memory in place, otherwise two.
+    `stream` computes, and `copies` prefetches the next chunks; with one chunk `in_flight`, `stream`
+    alternates between copies and computations. `in_flight` 0 is one if the device reads host memory in place,
+    otherwise two. `free` returns the number of bytes that chunks may use.
     """
 
     math: TileMath = TorchTileMath()
-    """Operations on the rows of tiles."""
     counts_work = True
     """Whether temporary memory of operators counts as chunk memory."""
 
@@ -100,7 +87,7 @@ class TorchChunkMemory:
         except Exception as error:
             if not self._driver.out_of_memory(error):
                 raise
-            # The traceback's frames hold references to tensors.
+            # Drop references: the traceback's frames hold tensors.
             traceback.clear_frames(error.__traceback__)
             raise DeviceOutOfMemoryError(
                 f"{self.name}: out of memory in a step in chunks, with "
@@ -129,19 +116,7 @@ class TorchChunkMemory:
 
 
 class TorchChunkSteps:
-    """Runner of chunked full-graph steps, which also returns the gradients.
-
-    Parameters
-    ----------
-    memory
-        The device memory for chunks.
-    model
-        The model, with parameters on the device.
-    options, budget
-        The settings for chunks, and the limit of host memory.
-    keeper
-        The step checkpointer, which saves the completed part of a long step; None disables checkpoints.
-    """
+    """Runner of chunked full-graph steps, which also returns the gradients."""
 
     def __init__(
         self,
@@ -152,7 +127,6 @@ class TorchChunkSteps:
         keeper: StepCheckpointer | None = None,
     ) -> None:
         self.memory = memory
-        """Device memory for chunks."""
         self._runs = ChunkedTrainer(model, [memory], options, budget, checkpointer=keeper)
 
     @property
@@ -161,15 +135,7 @@ class TorchChunkSteps:
         return self._runs.num
 
     def step(self, batch: MiniBatch, parameters: Sequence[torch.nn.Parameter]) -> StepResult:
-        """Compute a step like `ChunkedTrainer.run`, and return its gradients.
-
-        Parameters
-        ----------
-        batch
-            A full-graph mini-batch with at least one target.
-        parameters
-            The parameters for which to return gradients, in this order.
-        """
+        """Compute a step like `ChunkedTrainer.run`, and return its gradients in the order of `parameters`."""
         with torch.no_grad():
             loss_sum, counts = self._runs.run(batch, None)
             gradients = self.memory.gradients(parameters)

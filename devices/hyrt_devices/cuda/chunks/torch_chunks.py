@@ -47,20 +47,8 @@ class TorchChunks:
     """Kernels that compute on chunks in device memory; sums have a fixed order.
 
     The buffers for source rows and edges rotate, so the next chunk can be copied while the current chunk is
-    computed. If the host computes, rows and edges are read in place instead of being copied.
-
-    Parameters
-    ----------
-    model
-        The model, with parameters on the device.
-    memory
-        The device memory for chunks.
-    objective
-        The training objective.
-    driver, stream, copies
-        The hardware, the compute stream, and the copy stream; `copies` is None if `stream` does both.
-    math
-        The operations on the rows of tiles.
+    computed; `copies` is None if `stream` does both. If the host computes, rows and edges are read in place
+    instead of being copied.
     """
 
     def __init__(

@@ -36,14 +36,9 @@ class ChunkSlot:
 
 
 class ChunkQueues:
-    """Queues for copying in, computing and copying out, synchronized by events; all three may be one queue.
+    """Queues for copying in, computing and copying out, synchronized by events.
 
-    Parameters
-    ----------
-    compute
-        The queue for kernels.
-    copy_in, copy_out
-        The queues for copies; `compute` itself if copies do not overlap with kernels.
+    `copy_in` and `copy_out` are `compute` itself if copies do not overlap with kernels.
     """
 
     def __init__(self, compute: Launcher, copy_in: Launcher, copy_out: Launcher) -> None:
@@ -174,7 +169,7 @@ class ChunkBuffers:
     column_scale: tuple[Any, ...]
     """`row_scale`, `column_scale`: factors of the edges' endpoints."""
     vertices: Any
-    """Vertex ids of an interval, the keys of dropout; None without dropout."""
+    """Vertex ids of an interval, which key dropout masks; None without dropout."""
     parts: Any
     """Partial sums of a weight gradient."""
     labels: Any
@@ -197,19 +192,7 @@ class ChunkBuffers:
 def buffer_sizes(
     replica: Replica, tuning: Tuning, chunks: ChunkSizes, in_flight: int
 ) -> dict[str, list[int]]:
-    """Return the bytes of each buffer for chunks of these sizes, without slack.
-
-    Parameters
-    ----------
-    replica
-        The model on the device.
-    tuning
-        The sizes of the kernels.
-    chunks
-        The sizes of the largest chunks.
-    in_flight
-        Number of chunks on the device at the same time.
-    """
+    """Return the bytes of each buffer for chunks of these sizes, without slack."""
     model = replica.model
     places = BufferSizes.from_model(model, chunks)
     last, parts = len(model.layers) - 1, 0

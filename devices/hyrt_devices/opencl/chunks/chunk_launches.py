@@ -29,17 +29,6 @@ class ChunkLaunches:
     """OpenCL implementation of `ChunkKernels`.
 
     Rows and edges use their buffers in rotation, so that one chunk is copied while another is computed.
-
-    Parameters
-    ----------
-    programs, tuning
-        The programs and kernel sizes of the device.
-    queues
-        The queues for all copies and launches.
-    replica
-        The model's parameters, gradients and products.
-    buffers
-        The buffers of the chunks.
     """
 
     def __init__(
@@ -246,7 +235,6 @@ class ChunkLaunches:
         return self._queues.work()
 
     def _at(self, place: ChunkBuffer) -> Any:
-        """Return the buffer of a place."""
         return self._result if place == "result" else self._slot(place).buffers[0]
 
     def _slot(self, place: ChunkBuffer) -> ChunkSlot:
@@ -315,4 +303,4 @@ def _turn(slots: list[ChunkSlot]) -> ChunkSlot:
 
 
 def _nothing() -> None:
-    """Return at once: no command has been enqueued."""
+    """Return immediately: no command has been enqueued."""

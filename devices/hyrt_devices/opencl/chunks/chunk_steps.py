@@ -29,22 +29,9 @@ from hyrt_devices.opencl_host.profiling import Command
 class OpenclChunkMemory:
     """Implementation of `ChunkDeviceMemory` for an OpenCL device, with exact buffer sizes.
 
-    Parameters
-    ----------
-    programs, tuning, memory
-        The programs, kernel sizes and memory of the device.
-    compute
-        The queue for kernels.
-    new_queue
-        Creates another queue, for copies.
-    replica
-        The model on the device.
-    in_flight
-        Number of chunks on the device at the same time; with one, a single queue runs all commands.
-    reads_in_place
-        Whether the device reads host memory in place.
-    errors
-        Returns a context manager that turns the driver's out-of-memory errors into DeviceOutOfMemoryError.
+    `compute` is the queue for kernels, and `new_queue` creates another one for copies; with one chunk
+    `in_flight`, a single queue runs all commands. `errors` returns a context manager that turns the driver's
+    out-of-memory errors into DeviceOutOfMemoryError.
     """
 
     def __init__(
@@ -93,7 +80,7 @@ class OpenclChunkMemory:
 
     def release(self) -> None:
         try:
-            # Enqueued commands use the buffers and host arrays.
+            # Wait: enqueued commands use the buffers and host arrays.
             self.queues.finish()
         finally:
             self._lease.release()
@@ -105,17 +92,7 @@ class OpenclChunkMemory:
 
 
 class ChunkSteps:
-    """Full-graph steps in chunks, with the gradients of each step.
-
-    Parameters
-    ----------
-    memory, replica
-        The memory for chunks with its queues, and the model on the device.
-    options, budget
-        The options of the chunks, and the limit on host memory.
-    keeper
-        Saves the completed part of a long step; None disables step checkpoints.
-    """
+    """Full-graph steps in chunks, with the gradients of each step."""
 
     def __init__(
         self,
@@ -169,15 +146,7 @@ class ChunkSteps:
 
 
 class StagedChunks:
-    """Full-graph step that will be computed in chunks; no data is on the device yet.
-
-    Parameters
-    ----------
-    owner
-        The device.
-    batch
-        The mini-batch of the step.
-    """
+    """Full-graph step that will be computed in chunks; no data is on the device yet."""
 
     def __init__(self, owner: object, batch: MiniBatch) -> None:
         self.owner: object = owner
