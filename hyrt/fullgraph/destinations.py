@@ -18,9 +18,7 @@ from hyrt.runtime.workers import Workers
 Array = NDArray[Any]
 
 MAX_TRANSPOSED_FRACTION = 0.25
-"""Largest fraction of the edges for which a subset gets its own transpose; above it, the transpose of all
-edges is used.
-"""
+"""Maximum fraction of the edges for which a subset gets its own transpose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +28,20 @@ class DestinationSubset:
     vertices: Array
     """[n] distinct vertices."""
     positions: Array
-    """[V] int32, the position of each vertex in `vertices`; -1 if it is not in the subset."""
+    """[V] int32 position of each vertex in `vertices`; -1 if it is not in the subset."""
     transposed: tuple[Array, Array] | None
-    """CSR by source of the edges into the subset: [V + 1] the first edge of each source, and [E] the position
-    in `vertices` of each edge's destination. None if the subset has most of the edges.
+    """CSR by source of the edges into the subset, or None if the subset has most of the edges.
+
+    [V + 1] first edge of each source, and [E] position in `vertices` of each edge's destination.
     """
 
     @classmethod
     def from_vertices(
         cls, vertices: Array, topology: Topology, *, transpose: bool
     ) -> DestinationSubset | None:
-        """Build the subset; None if it is all vertices in ascending order.
+        """Build the subset of distinct `vertices` [n]; None if it is all vertices in ascending order.
 
-        Parameters
-        ----------
-        vertices
-            [n] distinct vertices.
-        topology
-            The edges of the graph.
-        transpose
-            Whether to build the transpose, for repeated backward passes.
+        Repeated backward passes need the `transpose`.
         """
         if len(vertices) == topology.num_vertices and (np.diff(vertices) == 1).all():
             return None
@@ -70,17 +62,14 @@ class GatherContext:
     """Context of one gather call: its destinations and resources."""
 
     workers: Workers
-    """The worker team."""
     destinations: DestinationSubset | None = None
-    """The destinations; all vertices by default."""
+    """Destinations; all vertices by default."""
     masks: DropoutKey | None = None
-    """The key of the step's dropout masks; None disables dropout."""
+    """Key of the step's dropout masks; None disables dropout."""
     memory: MatrixPool | None = None
-    """Forward: the pool for matrices that the backward pass needs; None if there is no backward pass."""
+    """Forward: pool of the matrices that the backward pass needs; None if there is no backward pass."""
     overwrite: bool = False
-    """Forward: whether the messages may be overwritten. After the call only `backward` reads them, if
-    `reads_messages_in_backward`.
-    """
+    """Forward: whether messages may be overwritten; only `backward` reads them later, if it needs them."""
     accumulate: bool = False
     """Backward: whether to add to the output instead of overwriting it."""
 

@@ -35,16 +35,8 @@ StageResult = tuple[tuple[torch.Tensor | None, Rows | None], tuple[torch.Tensor,
 class FullGraphForward:
     """Matrices of a model over a full graph, and its forward pass.
 
-    Parameters
-    ----------
-    plan
-        How the model is computed.
-    graph
-        All edges; in a distributed run, the edges into the local vertices.
-    features
-        The features of the local vertices.
-    budget
-        Host memory limit of the matrices; no limit by default.
+    In a distributed run, `graph` has the edges into the local vertices, and `features` are those of the local
+    vertices. `budget` limits the host memory of the matrices (None: no limit).
     """
 
     def __init__(
@@ -56,9 +48,8 @@ class FullGraphForward:
     ) -> None:
         self.plan = plan
         self.num_vertices = len(graph.rows)
-        """Number of vertices that are computed."""
         self.num_sources = graph.topology.num_vertices
-        """Number of message rows: local and remote vertices."""
+        """Number of message rows, for local and remote vertices."""
         self.memory = MatrixPool(budget)
         self.features = features
         self.gatherings: list[GatherOp] = [
@@ -67,7 +58,7 @@ class FullGraphForward:
             else graph.gather_ops.build_gather_op(parts.gather, plan.dtype, layer)
             for layer, parts in enumerate(plan.parts, 1)
         ]
-        # isinstance() of a runtime protocol is slow: check once.
+        # Check once: isinstance() of a runtime protocol is slow.
         self.fused_backwards = [each if isinstance(each, FusedBackward) else None for each in self.gatherings]
         self.vertices = graph.vertices
         """[n] vertex ids, which key the dropout masks."""
@@ -112,7 +103,7 @@ class FullGraphForward:
         if layer is not None and layer.self_rows is not None:
             rows = torch.from_numpy(layer.self_rows[start:stop]).requires_grad_(requires_grad)
         elif layer is None or stage.reads_self:
-            # These are the features: only the stages before and after the first gather get here.
+            # Only the stages before and after the first gather read these features.
             vertices = self.vertices[start:stop]
             rows = dropout_features(stage.model, self.features.read_range(start, stop), vertices, masks)
         if layer is None:
@@ -129,24 +120,10 @@ class FullGraphForward:
         save_for_backward: bool,
         progress: HostStepProgress | None = None,
     ) -> list[GatherResult]:
-        """Run the gathers and stages up to the last gather, which is limited to `destinations`.
+        """Run the gathers and stages up to the last gather, which is limited to `destinations` if given.
 
-        Parameters
-        ----------
-        destinations
-            The vertices whose scores are needed; None for all.
-        masks
-            The key of the step's dropout masks; None disables dropout.
-        workers
-            The worker team.
-        save_for_backward
-            Whether a backward pass follows.
-        progress
-            The progress of the step, from which it resumes; by default it starts at the beginning.
-
-        Returns
-        -------
-        The layers. If `keep` is false, only the last one is valid.
+        `save_for_backward` is set if a backward pass follows; otherwise only the last returned layer is
+        valid. The step resumes from `progress`.
         """
         plan, progress = self.plan, HostStepProgress() if progress is None else progress
         state, restore = progress.state, functools.partial(self.restore, progress, destinations)
@@ -177,9 +154,7 @@ class FullGraphForward:
     def restore(
         self, progress: HostStepProgress, destinations: DestinationSubset | None, checkpoint: StepCheckpoint
     ) -> None:
-        """Restore the state of a step from a checkpoint; `destinations` are the destinations of its last
-        layer.
-        """
+        """Restore the state of a step from a checkpoint; its last layer gathers at `destinations`."""
         arrays, state = CheckpointedArrays.read(checkpoint, self.memory.take), progress.state
         last = len(self.plan.parts) - 1
         for i, (values, takes_gradient, messages, others, self_rows) in enumerate(arrays.layers):
@@ -198,7 +173,7 @@ class FullGraphForward:
         masks: DropoutKey | None,
         workers: Workers,
     ) -> GatherResult:
-        """Return the inputs of the last stage: gathered rows and the layer's input rows at the targets."""
+        """Return the inputs of the last stage at the targets: gathered rows, and input rows of the layer."""
         self_rows, stage = layer.self_rows, self.plan.stages[-1]
         vertices = np.arange(self.num_vertices) if destinations is None else destinations.vertices
         if self_rows is not None:
@@ -287,8 +262,7 @@ class FullGraphForward:
             gathering, features = self.gatherings[0], self.features
             with name_loops("layer 1"):
                 if features.is_mapped:
-                    # Copy some columns at a time, so that memory never holds the whole matrix or a copy of
-                    # it.
+                    # Copy some columns at a time: the whole matrix or a copy of it may exceed memory.
                     some = self.memory.take(
                         (self.num_vertices, min(width, COLUMNS_PER_COPY)), self.plan.dtype
                     )

@@ -53,17 +53,13 @@ class GatherResult:
     values: Array
     """[n, width] gathered rows; overwritten with their gradient in the backward pass."""
     needs_gradient: bool
-    """Whether the gradient of `values` is needed; it then overwrites `values`."""
+    """Whether the gradient of `values` is needed."""
     messages: tuple[Array, ...] = ()
-    """Messages that the backward pass reads."""
     saved: tuple[Array, ...] = ()
-    """Tensors that the gather saved for its backward pass."""
     save_for_backward: Callable[[int, Array, Array], None] | None = None
-    """Callback with the first row, the gathered rows from it on and their gradient, called before the
-    gradient overwrites the rows.
-    """
+    """Called with the first row, the rows from it on and their gradient, before the rows are overwritten."""
     self_rows: Array | None = None
-    """[V, in] input rows of the layer, if the stage after it reads them; overwritten with their gradient."""
+    """[V, in] input rows of the layer, if the next stage reads them; overwritten with their gradient."""
 
 
 class GatherOp(Protocol):
@@ -85,7 +81,7 @@ class GatherOp(Protocol):
         Parameters
         ----------
         messages
-            [V, ...] one row per source in each.
+            Matrices [V, ...] with one row per source.
         out
             [V, width], or one row per destination of the subset; overwritten.
         context
@@ -100,23 +96,20 @@ class GatherOp(Protocol):
     def backward(
         self, messages: Arrays, saved: Arrays, grad: Array, out: Arrays, context: GatherContext
     ) -> Sequence[torch.Tensor]:
-        """Compute the gradients of the messages.
+        """Compute the gradients of the messages, and return those of `parameters`.
 
         Parameters
         ----------
-        messages, saved
-            The messages and the result of `forward`. Messages are empty unless `reads_messages_in_backward`.
+        messages
+            The messages; empty unless `reads_messages_in_backward`.
+        saved
+            The result of `forward`.
         grad
-            [V, width], or one row per destination of the subset: the gradient of the gathered rows; may be
-            overwritten.
+            Gradient of the gathered rows, in the shape of `out` of `forward`; may be overwritten.
         out
-            The gradients of the messages; overwritten, or accumulated if the context says so.
+            Gradients of the messages; overwritten, or accumulated if `context.accumulate`.
         context
             The context of `forward`.
-
-        Returns
-        -------
-        The gradients of `parameters`.
         """
         ...
 
@@ -156,7 +149,7 @@ class FusedBackward(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LinearGatherOp:
-    """Weighted sums of source rows with a scale per end: sum, mean and GCN normalisation.
+    """Weighted sums of source rows with scales at both ends: sum, mean and GCN normalisation.
 
     The scales are fused into the sums and cost |V| numbers each, without a factor per edge (GraphPy, section
     6.1) unless edges have weights. The transpose reads edge weights in place, by edge number.
@@ -167,7 +160,7 @@ class LinearGatherOp:
     source_scale: Array | None
     self_scale: Array | None
     weights: Array | None = None
-    """[E] float32, edge weights; None if all are one."""
+    """[E] float32 edge weights; None if all are one."""
     reads_messages_in_backward: bool = False
     parameters: tuple[torch.nn.Parameter, ...] = ()
 
@@ -252,24 +245,11 @@ class LinearGatherOp:
 
 
 def scale_rows(rows: Array, factors: Array, self_scale: Array | None, workers: Workers) -> Array | None:
-    """Scale rows in place.
+    """Scale `rows` [n, w] by `factors` [n] in place.
 
     Scaling once per row is cheaper: reading a factor for each edge costs half as much as reading the row.
-
-    Parameters
-    ----------
-    rows
-        [n, w], overwritten.
-    factors
-        [n] floating point.
-    self_scale
-        [n] self-loop scale of unscaled rows; None if there are no self loops.
-    workers
-        The worker team.
-
-    Returns
-    -------
-    The self-loop scale of the scaled rows.
+    `self_scale` [n] applies to self loops of unscaled rows (None: no self loops); return the one for scaled
+    rows.
     """
 
     def scale(start: int, stop: int) -> None:
@@ -335,7 +315,7 @@ class AttentionGatherOp:
         lse, positive, weight, ends = (matrix[here] for matrix in saved)
         operands = (self._by_head(output), lse, self._by_head(positive), weight, self._by_head(grad), ends)
         if destinations is None:
-            # attend_backward_destinations_into has read the weights before the gradient overwrites them.
+            # Read the weights before the gradient overwrites them.
             attend_backward_destinations_into(
                 messages[2][here], *operands, weight, slope=self.attention.slope
             )
@@ -422,22 +402,10 @@ class MaxGatherOp:
 def build_gather_op(
     spec: GatherSpec, topology: Topology, dtype: np.dtype[Any], layer: int, vertices: Array | None = None
 ) -> GatherOp:
-    """Build the gather of a layer over all edges of a topology.
+    """Build the gather of layer `layer` (1..L) over all edges of a topology.
 
-    If a device runs the loops of the calling thread, it also runs the loops of this gather.
-
-    Parameters
-    ----------
-    spec
-        How the layer combines messages.
-    topology
-        The edges.
-    dtype
-        The dtype of the messages.
-    layer
-        1..L.
-    vertices
-        [V] vertex ids that key the dropout masks; row numbers by default.
+    `vertices` [V] are the ids that key the dropout masks; row numbers by default. If a device runs the loops
+    of the calling thread, it also runs the loops of this gather.
     """
     if isinstance(spec, SagaGather):
         return SagaGatherOp(spec, topology, dtype)

@@ -1,6 +1,4 @@
-"""Gradient sums of a full-graph step on the host, and the progress of the step from layer to layer, at which
-it can be interrupted and resumed.
-"""
+"""Gradient sums of a full-graph step on the host, and its resumable progress from layer to layer."""
 
 from __future__ import annotations
 
@@ -22,11 +20,6 @@ class ChunkSum:
     """Gradients of some parameters, summed in the order of the chunks.
 
     Threads start chunks in order, so at most one result per thread waits to be added.
-
-    Parameters
-    ----------
-    parameters
-        The parameters.
     """
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -44,23 +37,14 @@ class ChunkSum:
         inputs: Sequence[torch.Tensor | SparseRows | None],
         save_for_backward: Callable[[NDArray[Any], NDArray[Any]], None] | None = None,
     ) -> None:
-        """Differentiate a chunk: add parameter gradients to the sums, and overwrite inputs with their
-        gradients.
+        """Add a chunk's parameter gradients to the sums, and overwrite its inputs with their gradients.
 
-        Parameters
-        ----------
-        chunk
-            Chunk number from 0; each number is passed once.
-        outputs, output_gradients
-            Output tensors and their gradients; None for a scalar loss.
-        inputs
-            The inputs of the outputs. Only tensors that require gradients are used.
-        save_for_backward
-            Called with the first input and its gradient before the input is overwritten, if it requires a
-            gradient.
+        Each number `chunk`, from 0, is passed once. `output_gradients` are None for a scalar loss. Only
+        `inputs` that require gradients are used. If the first input requires a gradient, `save_for_backward`
+        is called with it and its gradient before it is overwritten.
         """
         rows = [tensor for tensor in inputs if isinstance(tensor, torch.Tensor) and tensor.requires_grad]
-        # Messages may be the rows themselves, and features do not require gradients.
+        # Outputs may be the input features themselves, which do not require gradients.
         taken = [k for k, output in enumerate(outputs) if output.requires_grad]
         variables = [*rows, *self.parameters]
         grads: Sequence[torch.Tensor | None] = [None] * len(variables)
@@ -84,7 +68,7 @@ class ChunkSum:
                     self._add(index, term)
 
     def add(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Add gradients of the parameters."""
+        """Add the gradients of all parameters."""
         for index, term in enumerate(gradients):
             self._add(index, term)
 
@@ -134,7 +118,7 @@ class StepState:
     """Gathered layers whose backward pass has not run yet."""
     messages: tuple[Array, ...] = ()
     self_rows: Array | None = None
-    """`messages` and `self_rows`: messages of the next gather, and the rows that the stage after it reads."""
+    """`messages` and `self_rows`: messages of the next gather, and rows that the stage after it reads."""
     grads: tuple[Array, ...] = ()
     """Backward: gradients of the next stage's outputs."""
     loss_totals: LossTotals | None = None
@@ -144,18 +128,8 @@ class StepState:
 class HostStepProgress:
     """Counts the half layers of a step: gather and dense stage, in both directions.
 
-    Parameters
-    ----------
-    plan
-        Inputs that determine the step, as plain JSON values.
-    sums
-        The gradient sums of the step.
-    checkpointer
-        Writes mid-step checkpoints; None disables checkpoints.
-    checkpoint
-        The checkpoint to resume from, if there is one.
-    num_halves
-        Number of half layers of the step.
+    `plan` are the inputs that determine the step, as plain JSON values. `sums` are its gradient sums. Without
+    a `checkpointer`, no checkpoints are written. The step resumes from `checkpoint` if there is one.
     """
 
     def __init__(
@@ -175,7 +149,7 @@ class HostStepProgress:
         self.state = StepState()
 
     def is_done(self, restore: Callable[[StepCheckpoint], None]) -> bool:
-        """Return whether the next half is already done; call `restore` if it is the last one that is."""
+        """Return whether the next half layer is already done; call `restore` at the last one that is done."""
         if self._checkpoint is None:
             return False
         self._number += 1
@@ -185,12 +159,9 @@ class HostStepProgress:
         return True
 
     def finish_half(self) -> None:
-        """Mark a half as done, and save a checkpoint if one is due.
+        """Mark a half layer as done, and save a checkpoint if one is due.
 
-        Raises
-        ------
-        StepInterrupted
-            If the step must stop; the completed part is saved.
+        Raises StepInterrupted, after saving the completed part, if the step must stop.
         """
         self._number += 1
         if self._keeper is None:
@@ -266,7 +237,7 @@ class CheckpointedArrays:
     def read(
         cls, checkpoint: StepCheckpoint, allocate: Callable[[tuple[int, ...], DTypeLike], Array]
     ) -> CheckpointedArrays:
-        """Read all matrices; `allocate` allocates one."""
+        """Read all matrices into arrays from `allocate`."""
         arrays: dict[str, Array] = {}
         for name, (shape, dtype) in checkpoint.matrices.items():
             arrays[name] = allocate(shape, dtype)

@@ -22,12 +22,7 @@ _GRAIN = 8192
 class InputRows:
     """Features of all vertices.
 
-    Parameters
-    ----------
-    rows
-        [V, f] in the form of the inputs of a full-graph mini-batch.
-    dtype
-        The dtype of the model, to which rows are converted.
+    `rows` [V, f] have the form of the inputs of a full-graph mini-batch; they are converted to `dtype`.
     """
 
     def __init__(self, rows: InPlaceFeatures | SparseRows | torch.Tensor, dtype: np.dtype[Any]) -> None:
@@ -43,9 +38,7 @@ class InputRows:
         return self._dense is not None and find_mmap(self._dense) is not None
 
     def as_matrix(self) -> Array:
-        """Return [V, f] all rows: dense rows in place (float16 and bfloat16 as bits), sparse rows as a dense
-        copy.
-        """
+        """Return all rows [V, f]: dense in place (float16 and bfloat16 as bits), sparse as a dense copy."""
         if self._sparse is None:
             assert self._dense is not None
             return self._dense
@@ -70,9 +63,9 @@ class InputRows:
         workers.run(copy, len(out), _GRAIN)
 
     def read_range(self, start: int, stop: int) -> torch.Tensor | SparseRows:
-        """Return consecutive rows."""
+        """Return consecutive rows in `dtype`."""
         if self._sparse is None:
-            # Torch warns about read-only memory, such as a mapped file: make a copy.
+            # Copy read-only memory, such as a mapped file: torch warns about it.
             values = np.require(self._values(start, stop), self._dtype, ["C", "W"])
             return torch.from_numpy(values)
         return SparseRows(

@@ -1,6 +1,4 @@
-"""Pool of host matrices that the steps reuse, within a host memory budget; matrices beyond the budget are
-memory-mapped files.
-"""
+"""Pool of reusable host matrices within a memory budget; matrices beyond it are memory-mapped files."""
 
 from __future__ import annotations
 
@@ -36,25 +34,12 @@ class HostMemoryBudget:
         return self.limit_bytes is None or used_bytes + more_bytes <= self.limit_bytes
 
     def allocate_in_file(self, size_bytes: int) -> NDArray[np.uint8]:
-        """Allocate memory that is backed by an unnamed temporary file.
+        """Allocate [size_bytes] uint8 (at least 1), uninitialised, in an unnamed temporary file.
 
         The system writes pages back under memory pressure. The file has no name, so it is deleted with the
         array or with the process, however the process ends. Its blocks are allocated at once, since writing
-        to a map on a full disk would kill the process with SIGBUS.
-
-        Parameters
-        ----------
-        size_bytes
-            Number of bytes, at least 1.
-
-        Returns
-        -------
-        [size_bytes] uint8, uninitialised.
-
-        Raises
-        ------
-        HostMemoryError
-            If the file cannot be allocated; nothing is left on the disk.
+        to a map on a full disk would kill the process with SIGBUS. Raises HostMemoryError if the file cannot
+        be allocated; nothing is left on the disk.
         """
         folder = Path(tempfile.gettempdir()) if self.folder is None else self.folder
         try:
@@ -74,19 +59,10 @@ class HostMemoryBudget:
 
 
 def best_fit(free: Sequence[tuple[bool, int]], size: int) -> int | None:
-    """Return the index of the smallest free block of at least `format_bytes` bytes, preferring memory over
-    files.
+    """Return the index of the smallest free block of at least `size` bytes; None if all are too small.
 
-    Parameters
-    ----------
-    free
-        For each free block, whether it is in a file, and its size in bytes.
-    size
-        The required bytes.
-
-    Returns
-    -------
-    The index, or None if all blocks are too small.
+    Blocks in memory are preferred over files: each item of `free` is whether the block is in a file, and its
+    size.
     """
     candidates = [index for index, (_, available) in enumerate(free) if available >= size]
     return min(candidates, key=lambda index: free[index]) if candidates else None
@@ -96,13 +72,8 @@ class MatrixPool:
     """Pool of large matrices.
 
     Full-graph matrices are too large for the slack of `hyrt.runtime.buffer_pool.BufferPool`. One thread takes
-    and returns the matrices in the same order in every step, so the first step allocates the peak
-    memory, and later steps do not allocate.
-
-    Parameters
-    ----------
-    budget
-        Limit of the host memory. Matrices beyond it are memory-mapped files with the same content.
+    and returns the matrices in the same order in every step, so the first step allocates the peak memory, and
+    later steps do not allocate. Matrices beyond `budget` are memory-mapped files with the same content.
     """
 
     def __init__(self, budget: HostMemoryBudget | None = None) -> None:
@@ -121,13 +92,7 @@ class MatrixPool:
         return self.memory_bytes + self.file_bytes
 
     def take(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """Take an uninitialised matrix from the pool.
-
-        Raises
-        ------
-        HostMemoryError
-            If the matrix needs a file that cannot be allocated.
-        """
+        """Take an uninitialised matrix; raises HostMemoryError if a needed file cannot be allocated."""
         kind = np.dtype(dtype)
         size = math.prod(shape) * kind.itemsize
         index = best_fit(self._sizes, size)

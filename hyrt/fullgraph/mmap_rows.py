@@ -17,10 +17,7 @@ _RANGE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ")
 class MmapRows:
     """Consecutive rows of a memory-mapped matrix; dropped pages are read again on the next access.
 
-    Parameters
-    ----------
-    values
-        [V, f] a matrix for which `find_mmap` returns a map.
+    `values` [V, f] is a matrix for which `find_mmap` returns a map.
     """
 
     def __init__(self, values: NDArray[Any]) -> None:

@@ -1,6 +1,4 @@
-"""Decomposition of a model into gathers and the dense stages between the gathers, and the placement of cached
-matrices.
-"""
+"""Decomposition of a model into gathers and the dense stages between them, and the choice of cached data."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ class DenseStage:
 
     @property
     def reads_self(self) -> bool:
-        """Return whether it reads the input rows of layer i."""
+        """Return whether the stage reads the input rows of layer i."""
         return self.before is not None and (self.before.reads_self or self.model.adds_residual(self.index))
 
     @property
@@ -61,7 +59,7 @@ class DenseStage:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Return the columns of the output matrices: see `__call__`."""
+        """Return the number of columns of each output matrix: see `__call__`."""
         rows = self.model.architecture.widths[self.index + 1]
         if self.after is None or self.after.scatter is None:
             return (rows,)
@@ -69,7 +67,7 @@ class DenseStage:
 
     @cached_property
     def parameters(self) -> list[torch.nn.Parameter]:
-        """Return the trainable parameters that it reads."""
+        """Return the trainable parameters of the stage."""
         model, modules = self.model, []
         if self.before is not None:
             modules.append(model.layers[self.index])
@@ -81,7 +79,7 @@ class DenseStage:
         if self.after is not None and self.after.scatter is not None:
             modules.append(model.layers[self.index + 1])
         parameters = (p for module in modules for p in module.parameters() if p.requires_grad)
-        # Layers may share parameters, and torch returns the full gradient once per occurrence.
+        # Remove duplicates of shared parameters: torch returns the full gradient once per occurrence.
         return list({id(parameter): parameter for parameter in parameters}.values())
 
     def __call__(
@@ -93,22 +91,13 @@ class DenseStage:
     ) -> tuple[torch.Tensor, ...]:
         """Compute a range of rows.
 
-        Parameters
-        ----------
-        gathered
-            [n, width] rows that layer i gathered; None in the feature stage.
-        self_rows
-            [n, in] input rows of layer i, if they are read; the features in the feature stage.
-        vertices
-            [n] the vertices.
-        masks
-            The key of the dropout masks; None disables dropout.
+        `gathered` [n, width] are the rows that layer i gathered (None in the feature stage). `self_rows` [n,
+        in] are the input rows of layer i, if they are read, or the features in the feature stage. `vertices`
+        [n] and `masks` key the dropout masks; without `masks`, there is no dropout.
 
-        Returns
-        -------
-        The scores in the last stage, otherwise the messages of layer i + 1. These are its input rows if the
-        layer sends rows unchanged. If it does not, but the next stage reads the input rows, the rows come
-        first and the messages follow.
+        Returns the scores in the last stage, otherwise the messages of layer i + 1. These are its input rows
+        if the layer sends rows unchanged. If it does not, but the next stage reads the input rows, the rows
+        come first and the messages follow.
         """
         model, a = self.model, self.model.architecture
         if self.before is None:
@@ -145,45 +134,36 @@ def _dropout_rows(
     return dropout(rows, vertices, rate=rate, seed=masks.seed, step=masks.step, layer=layer)
 
 
-# Rows of a chunk: enough to amortize the overhead of torch calls, and few enough to bound the memory of wide
-# rows.
+# Rows of a chunk: enough to amortize the overhead of torch calls, and few enough to bound memory.
 _ROWS = 1 << 14
 _NUMBERS = 1 << 22
-# Save activations of all rows only if they have at most this many numbers; a layer saves each row several
-# times.
+# Save activations only up to this many numbers per row; a layer saves each row several times.
 _STEPS = 4
 
 CACHE_DIVISOR = 4
-"""Divisor of the machine's memory: the cached gather of the first layer may take one part in this many."""
+"""The cached gather of the first layer may take the machine's memory divided by this number."""
 
 
 @dataclass(frozen=True, slots=True)
 class FullGraphPlan:
-    """How a model is computed over a full graph."""
+    """Computation plan of a model over a full graph."""
 
     model: GNN
     parts: tuple[LayerParts, ...]
     """The decomposed layers."""
     stages: tuple[DenseStage, ...]
-    """One stage before each layer's gather, and one after the last."""
+    """One stage before each layer's gather, and one after the last gather."""
     caches_first_gather: bool
-    """Whether the first layer's gather of the features is computed once and cached, because it does not
-    change between steps.
-    """
+    """Whether the first layer's gather of features is cached, because it is the same in every step."""
     reads_in_place: bool
     """Whether the first layer gathers from the feature matrix itself, in every step."""
     chunk_rows: int
-    """Rows that a thread computes at a time. Depends only on layer widths, so that sums over chunks have the
-    same bits for any number of threads.
-    """
+    """Rows per chunk; depends only on layer widths, so that sums do not depend on the number of threads."""
     saves_activations: bool
-    """Whether activations of the forward pass are saved for the backward pass, because they are small.
-    Otherwise they are recomputed.
-    """
+    """Whether small activations of the forward pass are saved; otherwise they are recomputed."""
     torch_dtype: torch.dtype
-    """The dtype of the model."""
     dtype: np.dtype[Any]
-    """The same dtype for numpy."""
+    """`torch_dtype` as a numpy dtype."""
 
 
 def is_decomposable(model: torch.nn.Module) -> TypeGuard[GNN]:
@@ -210,26 +190,15 @@ def plan_full_graph(
     has_memory_limit: bool = False,
     is_distributed: bool = False,
 ) -> FullGraphPlan:
-    """Choose how a model is computed over a graph.
+    """Choose how a decomposable model is computed over a graph.
 
     A layer that narrows its rows multiplies before the gather if it can. The first layer gathers raw features
     if this is needed only once: if the features are dense and not dropped out, and the result fits into
-    memory and has no more numbers than one gather of products reads.
+    `memory_bytes` and has no more numbers than one gather of products reads.
 
-    Parameters
-    ----------
-    model
-        A model that `is_decomposable`.
-    num_vertices, num_edges
-        The size of the graph.
-    is_sparse
-        Whether its features are sparse.
-    memory_bytes
-        Memory that the first layer's cached gather may take between steps.
-    has_memory_limit
-        Whether the host memory budget is limited; saved activations would not count towards it.
-    is_distributed
-        Whether gathers exchange rows with other processes. It then pays to gather raw features once.
+    With `has_memory_limit`, activations are not saved, because they would not count towards the host memory
+    budget. With `is_distributed`, gathers exchange rows with other processes, so it pays to gather raw
+    features once.
     """
     architecture = model.architecture
     dtype = next(model.parameters()).dtype

@@ -45,30 +45,16 @@ def compute_loss(
     """Return the loss over the targets of a mini-batch, and the counts for its metrics.
 
     Each chunk of targets goes from its gathered rows to scores, to the loss and back. The full score matrix
-    is never stored.
-
-    Parameters
-    ----------
-    chain
-        The model over the graph.
-    gathered
-        The gathered rows of the targets in the last layer, and the input rows of that layer; overwritten with
-        their gradients.
-    batch
-        The targets with labels and weights.
-    objective
-        The training goal.
-    terms
-        Accumulates the gradients of the parameters of the last stage.
-    workers
-        The worker team.
+    is never stored. `gathered` has the rows of the targets in the last layer, and the input rows of that
+    layer; both are overwritten with their gradients. `terms` accumulates the parameter gradients of the last
+    stage.
     """
     stage = chain.plan.stages[-1]
     labels, target_weights = torch.from_numpy(batch.labels), batch.target_weights
     weights = None if target_weights is None else torch.from_numpy(target_weights)
     num, rows = len(batch.targets), chain.plan.chunk_rows
     if not num:
-        # Other processes have all targets.
+        # All targets belong to other processes.
         return 0.0, {}
     losses = [0.0] * -(-num // rows)
     counts: list[dict[str, float]] = [{}] * len(losses)
@@ -97,23 +83,10 @@ def run_backward(
     sums: GradientSums,
     workers: Workers,
 ) -> None:
-    """Propagate gradients from the last layer to the first.
+    """Propagate gradients from the last layer to the first, and accumulate those of the parameters in `sums`.
 
-    Parameters
-    ----------
-    chain
-        The model over the graph.
-    progress
-        Holds the layers that the forward pass saved; `values` of the last layer are its gradient. All
-        matrices are released.
-    destinations
-        The vertices at which the last layer was gathered; None for all.
-    masks
-        The key of the step's dropout masks.
-    sums
-        Accumulates the gradients of the parameters.
-    workers
-        The worker team.
+    `progress` holds the layers that the forward pass saved; `values` of the last layer, gathered at
+    `destinations` (None: all), are its gradient. All matrices are released.
     """
     state, num = progress.state, len(chain.plan.parts)
 
@@ -165,7 +138,7 @@ def _apply_backward(
 
 
 def _save_callback(layer: GatherResult | None, start: int) -> Callable[[Array, Array], None] | None:
-    """Return a layer's callback that saves data for its backward pass, for the rows from `start` on."""
+    """Return a callback that saves a layer's data for its backward pass, for the rows from `start` on."""
     return (
         None if layer is None or layer.save_for_backward is None else partial(layer.save_for_backward, start)
     )
@@ -220,13 +193,6 @@ class FullGraphReplica:
     Rows between two gathers are computed in chunks, and recomputed in the backward pass, which costs less
     than storing them. Only the gathered rows of a layer are stored. The last layer is computed only at the
     targets.
-
-    Parameters
-    ----------
-    graph
-        The graph of the mini-batches.
-    forward
-        The model over the graph.
     """
 
     def __init__(self, graph: FullGraph, forward: FullGraphForward) -> None:
@@ -235,7 +201,6 @@ class FullGraphReplica:
         self.parameters = [
             parameter for parameter in forward.plan.model.parameters() if parameter.requires_grad
         ]
-        """The trainable parameters of the model."""
         self._targets: Array | None = None
         self._at: DestinationSubset | None = None
 
@@ -249,24 +214,14 @@ class FullGraphReplica:
         memory_bytes: int,
         budget: HostMemoryBudget | None = None,
     ) -> FullGraphReplica:
-        """Build the replica of a model over a graph.
+        """Build the replica of a decomposable model over a graph; the model is never written.
 
-        Parameters
-        ----------
-        model
-            A model that `hyrt.fullgraph.plan.is_decomposable`; it is never written.
-        graph
-            All edges.
-        inputs
-            [V, f] the features of all vertices.
-        memory_bytes
-            Memory that the cached gather of the first layer may take between steps, if all vertices are
-            local.
-        budget
-            Host memory limit of the matrices; no limit by default.
+        `inputs` [V, f] are the features of all vertices. If all vertices are local, the first layer's cached
+        gather may take `memory_bytes` between steps. `budget` limits the host memory of the matrices (None:
+        no limit).
         """
         gather_ops, topology = graph.gather_ops, graph.topology
-        # All processes must exchange the same rows.
+        # Plan with the sizes of the whole graph: all processes must exchange the same rows.
         plan = plan_full_graph(
             model,
             topology.num_vertices if gather_ops is None else gather_ops.num_vertices,
@@ -285,7 +240,7 @@ class FullGraphReplica:
 
     @property
     def file_bytes(self) -> int:
-        """Return how many of these bytes are in files."""
+        """Return the part of `matrix_bytes` that is in files."""
         return self._chain.memory.file_bytes
 
     def step(
@@ -298,23 +253,9 @@ class FullGraphReplica:
     ) -> FullGraphStepTotals:
         """Compute the loss and its gradients, summed over the targets of a full-graph mini-batch.
 
-        Parameters
-        ----------
-        batch
-            The targets, labels and weights; seed and step are taken from its blocks.
-        objective
-            The training goal.
-        workers
-            The worker team.
-        checkpointer
-            Writes mid-step checkpoints; None disables checkpoints.
-        devices
-            Further inputs that determine the bits of a step, as plain JSON values.
-
-        Raises
-        ------
-        StepInterrupted
-            If the run is asked to stop; the completed part is saved.
+        Seed and step are taken from the blocks of `batch`. Without a `checkpointer`, no checkpoints are
+        written. `devices` are further inputs that determine the bits of a step, as plain JSON values. Raises
+        StepInterrupted, after saving the completed part, if the run must stop.
         """
         chain = self._chain
         masks = DropoutKey(batch.blocks[0].seed, batch.blocks[0].step)
@@ -352,7 +293,7 @@ class FullGraphReplica:
     ) -> HostStepProgress:
         """Return the progress of a step, resumed from a checkpoint if one matches."""
         plan, topology = self._chain.plan, self.graph.topology
-        # If activations are saved, a step is too short to be worth checkpoints.
+        # A step with saved activations is too short to be worth checkpoints.
         if keeper is None or plan.saves_activations or self.graph.is_distributed:
             return HostStepProgress()
         plan_values = {

@@ -1,6 +1,4 @@
-"""Mid-step checkpoints of full-graph training: position and matrices of an interrupted step, and their file,
-an uncompressed .npz that is read and written in pieces, so that its matrices may exceed memory.
-"""
+"""Mid-step checkpoints of full-graph training: .npz files that are streamed and may exceed memory."""
 
 from __future__ import annotations
 
@@ -76,13 +74,7 @@ class StepCheckpointer(Protocol):
         ...
 
     def save(self, position: StepPosition, matrices: Mapping[str, Array]) -> None:
-        """Save a checkpoint; nothing changes meanwhile.
-
-        Raises
-        ------
-        CheckpointWriteError
-            If it cannot be written.
-        """
+        """Save a checkpoint while nothing changes. Raises CheckpointWriteError if it cannot be written."""
         ...
 
     def take_resumed_step(self, step: int) -> StepCheckpoint | None:
@@ -120,27 +112,10 @@ def write_step_checkpoint(
     on_operation: Callable[[str], None] = lambda doing: None,
     on_progress: Callable[[], None] = _no_op,
 ) -> None:
-    """Write a mid-step checkpoint atomically.
+    """Write a mid-step checkpoint atomically; an OSError leaves the previous file unchanged.
 
-    Parameters
-    ----------
-    path
-        The file, which is replaced.
-    position
-        The position of the step.
-    matrices
-        The matrices of the step, by name.
-    about
-        Further metadata, as plain JSON values.
-    on_operation
-        See `atomic_file`.
-    on_progress
-        Called after each written piece.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written; the previous file is unchanged.
+    `about` is further metadata as plain JSON values. See `atomic_file` for `on_operation`; `on_progress` is
+    called after each written piece.
     """
     sums = {f"sum {member} {k}": each for member, of in enumerate(position.sums) for k, each in enumerate(of)}
     text = json.dumps(
@@ -178,7 +153,7 @@ def write_step_checkpoint(
 
 @dataclass(frozen=True, slots=True)
 class StepCheckpointFile:
-    """A checked mid-step checkpoint file; see `hyrt.fullgraph.step_checkpoint.StepCheckpoint`."""
+    """Verified mid-step checkpoint file; see `hyrt.fullgraph.step_checkpoint.StepCheckpoint`."""
 
     path: Path
     position: StepPosition
@@ -191,10 +166,7 @@ class StepCheckpointFile:
     def read(cls, path: Path, on_progress: Callable[[], None] = _no_op) -> StepCheckpointFile:
         """Read everything except the matrices, whose checksums are verified.
 
-        Raises
-        ------
-        CheckpointError
-            If it is damaged, or of another version.
+        Raises CheckpointError if the file is damaged, or of another version.
         """
         try:
             with zipfile.ZipFile(path) as file:

@@ -1,6 +1,4 @@
-"""Smallest grid of chunks that fits the memory of a device, and the buffer sizes that a model needs for the
-chunks.
-"""
+"""Smallest grid of chunks that fits a device's memory, and the buffer sizes that a model needs for it."""
 
 from __future__ import annotations
 
@@ -23,13 +21,7 @@ _ONE_BY_ONE = 32
 
 
 class NoFeasibleSizeError(Exception):
-    """Raised if even the largest number is infeasible.
-
-    Parameters
-    ----------
-    needed
-        Its cost, or a lower bound of it.
-    """
+    """Raised if even the largest number is infeasible; `needed` is its cost, or a lower bound of the cost."""
 
     def __init__(self, needed: int) -> None:
         super().__init__(needed)
@@ -39,26 +31,11 @@ class NoFeasibleSizeError(Exception):
 def smallest_feasible(
     lower_bound: Callable[[int], int], needs: Callable[[int], int], limit: int, *, minimum: int, maximum: int
 ) -> int:
-    """Find the smallest number from `minimum` to `max_rows` whose cost is at most `limit`.
+    """Find the smallest number from `minimum` to `maximum` whose cost `needs` is at most `limit`.
 
-    Costs need not decrease monotonically. If many numbers are infeasible, the search takes growing steps and
-    then bisects; the result is feasible while one less is not.
-
-    Parameters
-    ----------
-    lower_bound
-        Cheap lower bound of the cost; decreasing.
-    needs
-        The cost.
-    limit
-        The maximum cost.
-    minimum, maximum
-        The smallest and the largest number to try.
-
-    Raises
-    ------
-    NoFeasibleSizeError
-        If the cost of `max_rows` is too high.
+    Costs need not decrease monotonically, but their cheap `lower_bound` must. If many numbers are infeasible,
+    the search takes growing steps and then bisects; the result is feasible while one less is not. Raises
+    NoFeasibleSizeError if the cost of `maximum` is too high.
     """
     low, high = max(1, min(minimum, maximum)), maximum
     if lower_bound(high) > limit:
@@ -104,10 +81,10 @@ class ChunkGrid:
     vertices: Intervals
     """The vertices that are computed."""
     sources: RowIntervals
-    """The same vertices, followed by those whose rows are received from other processes."""
+    """The same vertices, followed by those that are received from other processes."""
     targets: Intervals
     all_edges: ChunkCounts | None
-    """Edges by destination and source; None if no layer reads them in chunks."""
+    """Edges by destination and source; None if no layer reads all edges in chunks."""
     target_edges: ChunkCounts
     """Edges into the targets, by destination and source."""
     sizes: ChunkSizes
@@ -124,19 +101,10 @@ class ChunkGrid:
     ) -> ChunkGrid:
         """Cut a graph into `num` intervals of vertices, and the targets into intervals that are no longer.
 
-        Parameters
-        ----------
-        topology
-            All edges.
-        targets
-            [n] the targets, ascending.
-        num
-            Number of intervals.
-        has_hidden_layers
-            Whether a layer is computed at all vertices, and not only at the targets.
-        remote
-            Number of the topology's last vertices that each exchange receives from other processes. Their
-            intervals are no longer than those of the other vertices, which are cut into `num`.
+        `targets` are [n], ascending. With `has_hidden_layers`, a layer is computed at all vertices, and not
+        only at the targets. `remote` is the number of the topology's last vertices that each exchange
+        receives from other processes; their intervals are no longer than those of the other vertices, which
+        are cut into `num`.
         """
         vertices = Intervals(topology.num_vertices - sum(remote), num)
         sources: RowIntervals = GroupedIntervals.build(vertices, remote) if remote else vertices
@@ -144,7 +112,7 @@ class ChunkGrid:
         indptr, indices = topology.indptr, topology.indices
         target_counts = count_chunks(indptr, indices, target_intervals, sources, targets)
         edges, rows = [target_counts.edges], [target_counts.rows]
-        # In the backward pass, the rows of a chunk are its columns.
+        # The backward pass transposes chunks: their columns become rows.
         max_rows = min(_largest(target_counts.edges), vertices.longest)
         all_counts = None
         if has_hidden_layers:
@@ -179,17 +147,23 @@ def min_chunk_grid(
 ) -> ChunkGrid:
     """Cut a graph into the fewest intervals that fit (NeuGraph, section 3.1).
 
-    If this takes many, the result is a number that fits while one less does not. A few less may still fit by
-    chance of their boundaries.
+    If this takes many intervals, the result is a number that fits while one less does not. A few less may
+    still fit because interval boundaries move.
 
     Parameters
     ----------
-    topology, targets, has_hidden_layers, remote
-        See `ChunkGrid.of`.
+    topology
+        All edges.
+    targets
+        [n] targets, ascending.
     needs
         Returns the bytes that a device needs for chunks of these sizes; increases with the sizes.
     budget_bytes
-        The bytes that are available.
+        Available bytes.
+    has_hidden_layers
+        Whether a layer is computed at all vertices, and not only at the targets.
+    remote
+        Number of the topology's last vertices that each exchange receives from other processes.
     min_intervals
         The smallest number of intervals to try.
     device
@@ -206,7 +180,7 @@ def min_chunk_grid(
     max_edges = topology.num_edges if has_hidden_layers else num_edges
 
     def bound(num: int) -> int:
-        """Return a lower bound of the bytes of any grid of `num` intervals: all chunks are equal."""
+        """Return a lower bound of the bytes of any grid of `num` intervals: that of equal chunks."""
         longest = -(-num_vertices // num)
         of_targets = max(1, -(-len(targets) // longest))
         sources = num + sum(-(-count // longest) for count in remote)
@@ -220,7 +194,7 @@ def min_chunk_grid(
     grid: ChunkGrid | None = None
 
     def taken(num: int) -> int:
-        """Return the bytes of a grid; remember the last grid that fits."""
+        """Return the bytes of a grid of `num` intervals; remember the last grid that fits."""
         nonlocal grid
         candidate = ChunkGrid.build(
             topology, targets, num, has_hidden_layers=has_hidden_layers, remote=remote
@@ -242,7 +216,7 @@ def min_chunk_grid(
 
 
 def max_intervals(rows: int) -> int:
-    """Return the maximum number of intervals of some rows."""
+    """Return the maximum number of intervals of `rows` rows."""
     return min(rows, MAX_PARTS)
 
 
@@ -258,7 +232,7 @@ def too_few_intervals_error(device: str, num: int, needed: int, free: int) -> De
 def no_grid_error(
     needed: int, budget: int, device: str = "a device", intervals: int | None = None
 ) -> DeviceOutOfMemoryError:
-    """Return the error if no grid fits; sizes are in bytes.
+    """Return the error if no grid fits; `needed` and `budget` are in bytes.
 
     `intervals` is the maximum number of intervals, if it is below one per vertex.
     """
@@ -271,30 +245,22 @@ def no_grid_error(
 
 @dataclass(frozen=True, slots=True)
 class BufferSizes:
-    """Number of values of each buffer of `ChunkKernels`, and of the edges of a chunk."""
+    """Number of values in each buffer of `ChunkKernels`, and in the edges of a chunk."""
 
     read: int
     accumulated: int
     results: tuple[int, ...]
     """Output of each product of a layer; in the backward pass, the gradient of its input."""
     edge_rows: int
-    """Rows of a chunk of edges, one less than the number of their offsets."""
+    """Rows per chunk of edges; their offsets have one entry more."""
     edges: int
     vertices: int
-    """Vertices per interval: scales of either end, and keys of dropout if there is any."""
+    """Vertices per interval, for scales of both ends and for dropout keys."""
     targets: int
 
     @classmethod
     def from_model(cls, model: ModelDescription, chunks: ChunkSizes) -> BufferSizes:
-        """Compute the sizes that hold every chunk of every layer.
-
-        Parameters
-        ----------
-        model
-            The model.
-        chunks
-            The largest chunks.
-        """
+        """Compute the sizes that hold every chunk of every layer, if `chunks` are the largest chunks."""
         last = len(model.layers) - 1
         read = accumulated = 0
         results = [0] * max(len(layer.products) for layer in model.layers)
@@ -321,7 +287,7 @@ class BufferSizes:
 
 
 def input_width(layer: LayerDescription) -> int:
-    """Return the columns of the rows that a layer gathers."""
+    """Return the number of columns of the rows that a layer gathers."""
     width: int = layer.products[0].weight.shape[1]
     return width // 2 if layer.aggregation.self_path == "concat" else width
 

@@ -1,6 +1,4 @@
-"""Interface of a device that computes on chunks, and groups of devices that compute columns of chunks at the
-same time.
-"""
+"""Interface of devices that compute on chunks, and groups of devices that run concurrently."""
 
 from __future__ import annotations
 
@@ -21,22 +19,18 @@ from hyrt.objective import Objective
 Array = NDArray[Any]
 
 ChunkBuffer = Literal["read", "accumulated", "result"]
-"""Buffer of a device: rows are gathered from `read` and added to `accumulated`; `result` holds the last
-output. Each holds the rows of one interval at a time.
-"""
+"""Device buffer: rows are gathered from `read` into `accumulated`; `result` holds the last output."""
 
 
 class ChunkKernels(Protocol):
     """Computes on the chunks of a `ChunkedReplica`, as if in the order of the calls.
 
-    Copies may be prefetched and overlap with computation if results do not change.
-
-    Layers are those of the model's description, counted from 0. Parameter gradients are accumulated over
-    calls.
+    Copies may be prefetched and overlap with computation if results do not change. Layers are those of the
+    model's description, counted from 0. Parameter gradients are accumulated over calls.
     """
 
     def begin_step(self, seed: int, step: int) -> None:
-        """Start a step: zero the gradients; seed and step key its dropout masks."""
+        """Start a step: zero the gradients; `seed` and `step` key its dropout masks."""
         ...
 
     def set_trace_label(self, chunk: str) -> None:
@@ -48,20 +42,18 @@ class ChunkKernels(Protocol):
         ...
 
     def get(self, buffer: ChunkBuffer, out: Array) -> None:
-        """Copy a buffer to [n, width] float32 rows, for later `put` calls, or to be read after `wait`."""
+        """Copy a buffer to [n, width] float32 rows, for reads after `wait` or for later `put` calls."""
         ...
 
     def publish_rows(self) -> Any:
         """Publish the rows in `read` for `copy_published_rows` of a device that can access this one's memory.
 
-        Called right after the rows were uploaded. They do not change until `hold_rows` is called.
+        Called right after the upload of the rows, which do not change until `hold_rows` is called.
         """
         ...
 
     def copy_published_rows(self, published: Any, num_rows: int, width: int) -> Any:
-        """Copy [num_rows, width] float32 rows of another device to `read`; return an event for the end of the
-        copy.
-        """
+        """Copy [num_rows, width] float32 rows of another device to `read`; return an event for the end."""
         ...
 
     def hold_rows(self, until: Any) -> None:
@@ -71,7 +63,7 @@ class ChunkKernels(Protocol):
     def wait_for_array(self, rows: Array) -> None:
         """Wait until a `put` has read an array, or a `get` has written it.
 
-        The array must start at the same address as in that call.
+        The array must start at the same address as the one in that call.
         """
         ...
 
@@ -106,16 +98,14 @@ class ChunkKernels(Protocol):
         row_scale, column_scale
             Scales of the accumulated rows and of the rows that are read; None if all are 1.
         self_rows
-            Whether the rows are the destinations' input rows, which have their own columns.
+            Whether the rows are the destinations' input rows, which have separate columns.
         backward
             Whether gradients are propagated from the gathered rows to the source rows.
         """
         ...
 
     def compute(self, layer: int, buffer: ChunkBuffer, vertices: Array) -> None:
-        """Compute `result` from the gathered rows of [n] vertices: the layer's products and the dropout after
-        it.
-        """
+        """Compute `result` from the gathered rows of [n] vertices: the layer's products, then its dropout."""
         ...
 
     def compute_loss(
@@ -132,7 +122,7 @@ class ChunkKernels(Protocol):
 
         Returns
         -------
-        A function that returns the loss sum and the counts, to be called after `wait`.
+        Function that returns the loss sum and the counts; called after `wait`.
         """
         ...
 
@@ -150,7 +140,7 @@ class ChunkKernels(Protocol):
         Parameters
         ----------
         layer, vertices
-            The arguments of the preceding `compute`, whose result is still in `result`.
+            The arguments of the preceding `compute`, whose output is still in `result`.
         inputs
             The buffer with the input, which is preserved.
         grad
@@ -161,15 +151,15 @@ class ChunkKernels(Protocol):
         ...
 
     def flush(self) -> Callable[[], None]:
-        """Submit all calls so far; the returned function waits until they are done."""
+        """Submit all calls so far; return a function that waits until they are done."""
         ...
 
     def gradient_sums(self) -> list[Array]:
-        """Return copies of the gradient sums since `begin_step`, in the device's order; call after `wait`."""
+        """Return copies of the gradient sums since `begin_step`, in device order; called after `wait`."""
         ...
 
     def set_gradient_sums(self, sums: Sequence[Array]) -> None:
-        """Restore gradient sums that `sums` of the same device returned; call after `begin_step`."""
+        """Restore gradient sums from `gradient_sums` of the same device; called after `begin_step`."""
         ...
 
     def wait(self) -> None:
@@ -177,30 +167,22 @@ class ChunkKernels(Protocol):
         ...
 
     def stats(self) -> ChunkStats:
-        """Return statistics since `begin_step`; call after `wait`."""
+        """Return statistics since `begin_step`; called after `wait`."""
         ...
 
 
 class ErrorContext(Protocol):
-    """Factory of the context of a device's calls: `ChunkDeviceMemory.errors`."""
+    """Factory of a context for a device's calls: `ChunkDeviceMemory.translate_errors`."""
 
     def __call__(self) -> AbstractContextManager[None]: ...
 
 
 class PeerDeviceError(Exception):
-    """Raised in a device that waits for another one that has failed."""
+    """Raised in a device that waits for a failed device."""
 
 
 class MemberDeviceError(Exception):
-    """Failure of one device of a group.
-
-    Parameters
-    ----------
-    member
-        Its index in the group.
-    error
-        The exception that it raised.
-    """
+    """Failure of device `member` of a group, with the exception that it raised."""
 
     def __init__(self, member: int, error: BaseException) -> None:
         super().__init__(str(error))
@@ -211,12 +193,8 @@ class MemberDeviceError(Exception):
 def run_in_threads(parts: Sequence[Callable[[], None]]) -> None:
     """Run a function per device, each in a thread, and wait for all threads.
 
-    Raises
-    ------
-    MemberDeviceError
-        If one has failed; the others have ended as well.
-    DeviceOutOfMemoryError
-        If one was out of memory, and none has failed otherwise.
+    Raises MemberDeviceError for a failed device, or DeviceOutOfMemoryError if all failed devices ran out of
+    memory.
     """
     errors: dict[int, BaseException] = {}
 
@@ -227,7 +205,7 @@ def run_in_threads(parts: Sequence[Callable[[], None]]) -> None:
             errors[member] = error
 
     threads = [
-        # A hanging device must not keep the process alive.
+        # A daemon thread: a hanging device must not keep the process alive.
         threading.Thread(target=run, args=(member,), name=f"hyrt.columns.{member}", daemon=True)
         for member in range(len(parts))
     ]
@@ -235,7 +213,7 @@ def run_in_threads(parts: Sequence[Callable[[], None]]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    # A device that only waited for a failed one has not failed itself.
+    # A device that only waited for a failed device has not failed itself.
     errors = {member: error for member, error in errors.items() if not isinstance(error, PeerDeviceError)}
     for member, error in sorted(errors.items()):
         if not isinstance(error, DeviceOutOfMemoryError):
@@ -247,12 +225,7 @@ def run_in_threads(parts: Sequence[Callable[[], None]]) -> None:
 class DeviceGroup:
     """Group of devices that run parts of a step in a thread each; a single device runs in the calling thread.
 
-    Parameters
-    ----------
-    kernels
-        The kernels of each device.
-    contexts
-        The context factory of each device.
+    `kernels` and `contexts` have one item per device.
     """
 
     def __init__(self, kernels: Sequence[ChunkKernels], contexts: Sequence[ErrorContext]) -> None:
@@ -264,23 +237,10 @@ class DeviceGroup:
         work: Callable[[int, ChunkKernels], None],
         wrap: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """Run a function on every device, with the device's index and kernels.
+        """Run `work` on every device, with the device's index and kernels.
 
-        With several devices, their copies to the host are complete afterwards.
-
-        Parameters
-        ----------
-        work
-            The function.
-        wrap
-            Creates a context that observes failures, if there are several devices.
-
-        Raises
-        ------
-        MemberDeviceError
-            If one of several has failed; the others have ended as well.
-        DeviceOutOfMemoryError
-            If one was out of memory, and none has failed otherwise.
+        With several devices, `wrap` creates a context that observes failures, copies to the host are complete
+        afterwards, and errors are those of `run_in_threads`.
         """
         if len(self.kernels) == 1:
             with self._entered[0]():

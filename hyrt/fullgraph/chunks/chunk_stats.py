@@ -17,13 +17,11 @@ class ChunkStats:
 
     in_bytes: int
     out_bytes: int
-    """`in_bytes` and `out_bytes`: copied to the device, and from it."""
+    """`in_bytes` and `out_bytes`: bytes copied to the device, and from it."""
     copy_s: float = 0.0
     compute_s: float = 0.0
     hidden_s: float = 0.0
-    """`copy_s`, `compute_s` and `hidden_s`: time of copies, of computation, and of both at once; 0 if the
-    device does not measure it.
-    """
+    """`copy_s`, `compute_s`, `hidden_s`: time of copies, computation, and both at once; 0 if not measured."""
 
     @classmethod
     def from_spans(
@@ -54,14 +52,14 @@ class ChunkedStep:
     """Vertices of the longest interval; the others have at most one less."""
     in_bytes: int
     out_bytes: int
-    """`in_bytes` and `out_bytes`: copied to the device, and from it."""
+    """`in_bytes` and `out_bytes`: bytes copied to the device, and from it."""
     host_bytes: int
-    """State that was offloaded to the host."""
+    """Bytes of state offloaded to the host."""
     file_bytes: int
-    """The part of it that is in files."""
+    """The part of `host_bytes` that is in files."""
     copy_s: float = 0.0
     compute_s: float = 0.0
-    """`copy_s` and `compute_s`: time of copies and of computation; 0 if the device does not measure it."""
+    """`copy_s` and `compute_s`: time of copies and of computation; 0 if not measured."""
     hidden_s: float = 0.0
     """Time during which copies and computation overlapped."""
     reads: int = 0
@@ -69,9 +67,7 @@ class ChunkedStep:
     filtered: int = 0
     spared_bytes: int = 0
     filter_s: float = 0.0
-    """`reads`, `read_bytes`, `filtered`, `spared_bytes`, `filter_s`: number and bytes of row uploads for
-    chunks, how many were filtered by the host, the bytes that filtering saved, and the time that it took.
-    """
+    """Row uploads for chunks: number, bytes, number filtered by the host, bytes saved, and filter time."""
     handed_bytes: int = 0
     """Bytes of rows that a device copied from another device instead of from the host."""
     devices: int = 1
@@ -87,13 +83,7 @@ class ChunkedStep:
 
 
 def describe_chunks(figures: Mapping[str, Any]) -> str:
-    """Summarize in one line the chunks of a graph, and the copied and offloaded data.
-
-    Parameters
-    ----------
-    figures
-        The fields of a `ChunkedStep`.
-    """
+    """Summarize in one line the chunks of a graph, and the copied and offloaded data."""
     num = int(figures["intervals"])
     copies = f"{format_bytes(figures['in_bytes'])} in and {format_bytes(figures['out_bytes'])} out a step"
     if not figures["in_bytes"]:

@@ -41,11 +41,11 @@ _FLOAT = np.dtype(np.float32)
 class ChunkedReplica:
     """Computation of a model and its gradients over a graph, chunk by chunk (NeuGraph, section 3.1).
 
-    Gathered rows are the state of a layer. The rows are offloaded to the host, where their gradient
-    overwrites the same memory, and the rows in between are recomputed in the backward pass. The last layer is
-    computed only at the targets, which have separate intervals. The first layer's gather of features without
-    dropout is computed once and cached. If there are several devices, each one computes some of the columns;
-    all matrices are on the host.
+    The state of a layer is its gathered rows. They are offloaded to the host, where their gradient overwrites
+    the same memory; the rows in between are recomputed in the backward pass. The last layer is computed only
+    at the targets, which have separate intervals. The first layer's gather of features without dropout is
+    computed once and cached. If there are several devices, each one computes some of the columns; all
+    matrices are on the host.
 
     If other processes have some of the vertices, the halo exchange of a layer's rows overlaps with the chunks
     of local rows; chunks of remote rows follow. In the backward pass, gradients of remote rows are computed
@@ -53,29 +53,11 @@ class ChunkedReplica:
     timing. If several processes compute the same rows, each along some of the edges (1.5D), the host sums
     their gathered rows before the dense stage.
 
-    Parameters
-    ----------
-    model
-        The model.
-    full_graph
-        The graph, or this process's part of it.
-    inputs
-        The features of all local vertices, or the first layer's gather of the features.
-    targets
-        [n] the targets of every step.
-    grid
-        Intervals of vertices and targets: `ChunkGrid.of` of the sorted targets.
-    order
-        Order in which chunks are processed.
-    memory
-        The pool of host matrices.
-    shares
-        Relative speed of each device.
-    limits
-        For each device, the useful fraction below which only useful rows are copied for a chunk; used if the
-        accumulated rows stay on the device.
-    relays
-        Devices that forward rows to each other, in order; used if the accumulated rows stay on the device.
+    `inputs` are the features of all local vertices, or the first layer's gather of the features. `grid` is
+    cut by `ChunkGrid.build` for the sorted `targets` [n] of every step. `shares` are the relative speeds of
+    the devices, and `limits` their useful fractions below which only useful rows are copied for a chunk.
+    Devices forward rows to each other in the order of `relays`. Filters and relays are used only if the
+    accumulated rows stay on the device.
     """
 
     def __init__(
@@ -159,17 +141,9 @@ class ChunkedReplica:
     ) -> tuple[float, dict[str, float]]:
         """Compute a step and return its loss sum and counts; the kernels hold the gradient sums.
 
-        Parameters
-        ----------
-        group
-            The devices.
-        batch
-            Labels and weights of the constructor's targets; seed and step are taken from its blocks.
-        objective
-            The objective if the host computes the loss; None for plain classification.
-        progress
-            The progress of the step, from which it resumes; without checkpoints if other processes have
-            vertices.
+        `batch` has the labels and weights of the constructor's targets; its blocks determine seed and step.
+        `objective` is None if the devices compute the loss of plain classification. The step resumes from
+        `progress`, which writes no checkpoints if other processes have vertices.
         """
         group.run(lambda _, kernels: kernels.begin_step(batch.blocks[0].seed, batch.blocks[0].step))
         for reader in self.readers:
@@ -204,12 +178,12 @@ class ChunkedReplica:
         return sum((loss for loss, _ in totals), 0.0), sum_counts([counts for _, counts in totals])
 
     def _widths(self, i: int) -> tuple[int, int]:
-        """Return the columns of layer i's gathered rows, and of its output rows."""
+        """Return the number of columns of layer i's gathered rows, and of its output rows."""
         products = self._model.layers[i].products
         return products[0].weight.shape[1], products[-1].weight.shape[0]
 
     def _input_width(self, i: int) -> int:
-        """Return the columns of layer i's input rows."""
+        """Return the number of columns of layer i's input rows."""
         return input_width(self._model.layers[i])
 
     def _limits(self, of_devices: Sequence[float]) -> dict[RowIntervals, list[float]]:
@@ -241,14 +215,14 @@ class ChunkedReplica:
     def _forward(
         self, together: DeviceGroup, i: int, rows: Array | None, made: Array, progress: StepProgress
     ) -> Array:
-        """Compute a layer before the last at all vertices and return its gathered rows."""
+        """Compute layer i, before the last, at all vertices and return its gathered rows."""
         cut = self.grid.vertices
         if i == 0 and self._caches_first_gather:
             ready = self._aggregated if self._first is None else self._first
             if ready is not None:
                 self._first = ready
                 if ready is not self._aggregated:
-                    # A process that resumes this step does not have it.
+                    # A process that resumes this step does not have this matrix.
                     progress.matrices[_gathered_name(i)] = ready
                 progress.run(
                     *(together, self._columns[cut], DeviceRelay),
@@ -306,7 +280,7 @@ class ChunkedReplica:
         j: int,
         useful: Array | None,
     ) -> None:
-        """Upload the rows of an interval that layer i reads, or only the useful ones."""
+        """Upload the rows of an interval that layer i reads, or only the `useful` ones."""
         cut = self.grid.sources
         if rows is not None:
             reader.read(kernels, _part(rows, cut, j), useful)
@@ -382,19 +356,10 @@ class ChunkedReplica:
     ) -> None:
         """Sum the rows that layer i gathers at its destinations.
 
-        Parameters
-        ----------
-        together, i
-            The devices and the layer.
-        rows
-            [sources, width] input rows; None for the features. Remote rows are filled in.
-        moved
-            [destinations, width] offloaded partial sums; None if all sums stay on the device. If other
-            processes add to the sums, it holds the complete sums at the end.
-        done
-            Called with an interval when its sums are complete.
-        progress
-            The progress of the step.
+        `rows` [sources, width] are the input rows (None: the features); their remote rows are filled in.
+        `moved` [destinations, width] are offloaded partial sums (None: all sums stay on the device); if other
+        processes add to the sums, it holds the complete sums at the end. `done` is called with an interval
+        when its sums are complete.
         """
         local, every = range(self.grid.vertices.num), range(self.grid.sources.num)
         cut = self._edges(i).destinations
@@ -562,7 +527,7 @@ class ChunkedReplica:
     def _chain(
         self, i: int, columns: Sequence[Sequence[int]], reads: Sequence[int], *, backward: bool
     ) -> DeviceRelay:
-        """Return the relay of a pass of layer i; empty if rows change after the upload."""
+        """Return the relay of a pass of layer i; empty if rows change after their upload."""
         changes = self._model.input_dropout > 0 and i == 0
         if not self._chains or self._swaps_sums or changes or self._exchange is not None:
             return DeviceRelay()
@@ -589,25 +554,12 @@ class ChunkedReplica:
         begins: bool = True,
         ends: bool = True,
     ) -> None:
-        """Process the chunks of layer i between some intervals.
+        """Process the chunks of layer i: intervals `columns` are accumulated, and intervals `reads` are read.
 
-        Parameters
-        ----------
-        kernels, i, backward
-            The device's kernels, the layer, and the direction.
-        columns, reads
-            The intervals that are accumulated, and those that are read.
-        read
-            Uploads the rows of an interval, or some of the rows.
-        chained
-            Copies the rows from another device instead, and forwards the rows.
-        moved
-            [rows, width] offloaded partial sums.
-        done
-            Called with an interval when its sums are complete on the device; may overwrite the buffer `read`.
-        begins, ends
-            Whether the sums start at zero, and whether they are complete at the end. Otherwise they are read
-            from and written to `moved`.
+        `read` uploads the rows of an interval, or some of them; `chained` copies them from another device
+        instead, and forwards them. `done` is called with an interval when its sums are complete on the
+        device, and may overwrite the buffer `read`. Unless `begins`, the sums start from their offloaded part
+        in `moved` [rows, width]; unless `ends`, they are written back to it.
         """
         edges, aggregation = self._edges(i), self._model.layers[i].aggregation
         accumulated, others = (
@@ -617,7 +569,7 @@ class ChunkedReplica:
         if not backward:
             width, read_width = read_width, width
         if not reads:
-            # This process has no targets.
+            # No rows are read if this process has no targets.
             for column in columns:
                 kernels.clear("accumulated", accumulated.length(column), width)
                 done(column)
@@ -689,7 +641,7 @@ def _name(layer: int, accumulated: int, read: int, *, backward: bool) -> str:
 
 
 def _interval_name(layer: int, rows: str, i: int, cut: RowIntervals, *, backward: bool = False) -> str:
-    """Return the trace label of work on an interval's rows, counted from 1."""
+    """Return the trace label of work on the rows of interval i, counted from 1."""
     return f"layer {layer + 1}{' back' if backward else ''}, {rows} {i + 1} of {cut.num}"
 
 

@@ -1,6 +1,4 @@
-"""Chunked steps on devices: choice of the chunk grid and of the row filters, and retries with smaller chunks
-if memory runs out.
-"""
+"""Chunked steps on devices: choice of the chunk grid and the row filters, and retries if memory runs out."""
 
 from __future__ import annotations
 
@@ -35,24 +33,20 @@ from hyrt.nn.inputs import AggregatedFeatures
 from hyrt.objective import Objective
 from hyrt.sampling.minibatch import MiniBatch
 
-# Large enough for a stable rate, and copied in milliseconds.
+# Large enough for a stable rate; the copy takes milliseconds.
 _MAX_BYTES = 16 << 20
 _REPEATS = 3
 
 
 def measure_filter_limit(kernels: ChunkKernels, num_rows: int, width: int) -> float:
-    """Measure the copy rates and return the limit of `hyrt_perfmodel.chunks.chunk_schedule.filter_threshold`.
+    """Measure copy rates for [num_rows, width] rows, and return the useful fraction below which to filter.
 
-    Parameters
-    ----------
-    kernels
-        The device's kernels; the contents of `read` are overwritten.
-    num_rows, width
-        Rows and columns of the largest interval.
+    The limit is computed by `hyrt_perfmodel.chunks.chunk_schedule.filter_threshold`. The contents of the
+    buffer `read` are overwritten.
     """
     num = max(1, min(num_rows, _MAX_BYTES // (4 * width)))
     rows = np.ones((num, width), np.float32)
-    # Half of the rows, ascending as the useful rows of a chunk are.
+    # Half of the rows, ascending like the useful rows of a chunk.
     chosen = np.sort(np.random.default_rng(0).permutation(num)[: -(-num // 2)])
     out = np.empty((len(chosen), width), np.float32)
 
@@ -68,7 +62,7 @@ def measure_filter_limit(kernels: ChunkKernels, num_rows: int, width: int) -> fl
 
 
 def _fastest_s(work: Callable[[], object]) -> float:
-    """Return the fastest of several runs in seconds; the first run warms up."""
+    """Return the fastest of several runs in seconds, after a warm-up run."""
     times_s = []
     for _ in range(1 + _REPEATS):
         started = time.perf_counter()
@@ -81,7 +75,7 @@ class ChunkDeviceMemory(Protocol):
     """Memory of a device for chunks."""
 
     name: str
-    """Name of the device, for messages."""
+    """Device name, for messages."""
     reads_in_place: bool
     """Whether the device reads host memory in place."""
 
@@ -90,9 +84,7 @@ class ChunkDeviceMemory(Protocol):
         ...
 
     def can_access(self, other: ChunkDeviceMemory) -> bool:
-        """Return whether rows can be copied directly from another device's memory, which is faster than from
-        the host.
-        """
+        """Return whether rows can be copied directly from another device's memory."""
         ...
 
     def needed_bytes(self, chunks: ChunkSizes) -> int:
@@ -104,8 +96,9 @@ class ChunkDeviceMemory(Protocol):
         ...
 
     def translate_errors(self) -> AbstractContextManager[None]:
-        """Return a context in which any thread may compute, and driver errors that mean out of memory become
-        DeviceOutOfMemoryError.
+        """Return a context for calls from any thread that converts out-of-memory errors of the driver.
+
+        These become DeviceOutOfMemoryError.
         """
         ...
 
@@ -122,7 +115,7 @@ class ChunkedTrainer:
     model
         The model, with the device's copy of the parameters.
     memories
-        The memory of the device, or of each device that computes some of the columns.
+        The memory of each device that computes some of the columns.
     options
         Number of intervals and their order.
     budget
@@ -130,7 +123,7 @@ class ChunkedTrainer:
     shares
         Relative speed of each device.
     checkpointer
-        Writes mid-step checkpoints; None disables checkpoints. Steps of several processes have none.
+        Writes mid-step checkpoints (None: no checkpoints); unused in steps of several processes.
     """
 
     def __init__(
@@ -204,7 +197,7 @@ class ChunkedTrainer:
         DeviceOutOfMemoryError
             If no chunks fit, or the requested number of intervals does not fit.
         StepInterrupted
-            If the run is asked to stop; the completed part is saved.
+            If the run must stop; the completed part is saved.
         """
         assert batch.full_graph is not None
         keeper = None if batch.full_graph.is_distributed else self._keeper
@@ -244,7 +237,7 @@ class ChunkedTrainer:
     def release(self) -> None:
         """Free all memory, on the device and on the host."""
         self._ready = None
-        # Start a new pool: a failed step may not have released its matrices.
+        # Start a new pool: after a failed step, matrices may not have been returned to the old one.
         self._host = MatrixPool(self._budget)
         for memory in self._memories:
             memory.release()
@@ -289,8 +282,7 @@ class ChunkedTrainer:
         }
 
     def _grid(self, batch: MiniBatch, checkpoint: StepCheckpoint | None = None) -> ChunkGrid:
-        """Cut vertices and targets as requested, or into the fewest intervals that fit and occupy every
-        device.
+        """Cut vertices and targets as requested, or into the fewest intervals that fit and use all devices.
 
         A checkpointed step is cut as before if that fits.
         """

@@ -1,6 +1,4 @@
-"""Uploads of rows to devices: from the host, in full or filtered, or from the previous device of a relay
-(NeuGraph, section 3.3).
-"""
+"""Row uploads to devices from the host, or from the previous device of a relay (NeuGraph, section 3.3)."""
 
 from __future__ import annotations
 
@@ -24,14 +22,8 @@ Array = NDArray[Any]
 class RowReader:
     """Uploads rows to one device, and counts filtered uploads.
 
-    Useful rows are gathered into two alternating buffers: one is filled while the other is copied.
-
-    Parameters
-    ----------
-    max_values
-        Maximum number of values of the useful rows of a chunk.
-    memory
-        The pool of the buffers.
+    Useful rows of a chunk, at most `max_values` numbers, are gathered into two alternating buffers: one is
+    filled while the other is copied.
     """
 
     def __init__(self, max_values: int, memory: MatrixPool) -> None:
@@ -41,11 +33,9 @@ class RowReader:
         self.filtered = 0
         self.spared_bytes = 0
         self.filter_s = 0.0
-        """`reads`, `read_bytes`, `filtered`, `spared_bytes`, `filter_s`: since `reset`, number and bytes of
-        uploads, how many were filtered, the bytes that filtering saved, and the time that it took.
-        """
+        """Since `reset`: number and bytes of uploads, number filtered, bytes saved, and filter time."""
         self.handed_bytes = 0
-        """Bytes since `reset` that other devices forwarded instead."""
+        """Bytes that other devices forwarded since `reset`."""
 
     def reset(self) -> None:
         """Reset the counters."""
@@ -53,16 +43,9 @@ class RowReader:
         self.filter_s = 0.0
 
     def read(self, kernels: ChunkKernels, rows: Array, selected: Array | None) -> None:
-        """Upload rows to the buffer `read`.
+        """Upload the `rows` [n, width] of an interval to the buffer `read`, or only the rows `selected` [m].
 
-        Parameters
-        ----------
-        kernels
-            The device's kernels.
-        rows
-            [n, width] the rows of an interval; float32 if all are read.
-        selected
-            [m] numbers of the rows to upload; None for all.
+        If all rows are uploaded, they must be float32.
         """
         self.reads += 1
         if selected is None:
@@ -77,7 +60,7 @@ class RowReader:
         started = time.perf_counter()
         out = buffer[: len(selected) * width].reshape(len(selected), width)
         if rows.dtype == out.dtype:
-            # Any other mode makes numpy gather into a temporary array first.
+            # In any other mode, numpy gathers into a temporary array first.
             np.take(rows, selected, axis=0, out=out, mode="clip")
         else:
             out[:] = rows[selected]
@@ -93,18 +76,10 @@ ChunkIndex = tuple[int, int]
 
 
 def build_relays(count: int, can_access: Callable[[int, int], bool]) -> tuple[tuple[int, ...], ...]:
-    """Group devices into relays, in their order.
+    """Group `count` devices into relays, in their order, and return the devices of each relay.
 
-    Parameters
-    ----------
-    count
-        Number of devices.
-    can_access
-        Whether the first of two devices can copy directly from the memory of the second.
-
-    Returns
-    -------
-    The devices of each relay; a device that can access no other forms a relay alone.
+    `can_access` returns whether the first of two devices can copy directly from the memory of the second. A
+    device that can access no other forms a relay alone.
     """
     relays: list[list[int]] = []
     for device in range(count):
@@ -122,25 +97,12 @@ def plan_forwarding(
     reads: Sequence[int],
     needs: Callable[[int, int], bool],
 ) -> dict[ChunkIndex, ChunkIndex]:
-    """Choose the chunks whose rows are copied from another device.
+    """Choose the chunks whose rows are copied from another device, and map each one to its source chunk.
 
     The devices of a relay compute their first columns at the same time, then their second ones. Of the
     devices that need an interval, the first copies it from the host, and each other one from its predecessor.
-
-    Parameters
-    ----------
-    devices
-        The devices, in the order in which rows are forwarded.
-    columns
-        The intervals that each device accumulates, in its order.
-    reads
-        The intervals that are read for each column.
-    needs
-        Whether a column, the first argument, reads all rows of an interval, the second one.
-
-    Returns
-    -------
-    For each such chunk, the chunk whose device provides the rows.
+    `columns` are the accumulated intervals of each device, and `reads` the intervals that are read for each
+    column; `needs` returns whether a column reads all rows of an interval.
     """
     sources: dict[ChunkIndex, ChunkIndex] = {}
     for round_columns in zip_longest(*(columns[device] for device in devices)):
@@ -155,12 +117,12 @@ def plan_forwarding(
 class DeviceRelay:
     """Rendezvous of devices that exchange rows in a pass; one per pass.
 
-    All devices read in the same order, and none waits for a later read, so there is no deadlock unless a
-    device fails, which `part` reports to the others.
+    All devices read in the same order, and none waits for a later read. A deadlock is therefore possible only
+    if a device fails, which `part` reports to the others.
     """
 
     sources: Mapping[ChunkIndex, ChunkIndex] = field(default_factory=dict)
-    """The result of `plan_forwarding`."""
+    """Result of `plan_forwarding`."""
     _offers: dict[ChunkIndex, Any] = field(default_factory=dict)
     _taken: dict[ChunkIndex, Any] = field(default_factory=dict)
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -209,12 +171,7 @@ class DeviceRelay:
 class RelayedRows:
     """Rows of one device: from the host or from its predecessor, and published for its successor.
 
-    Parameters
-    ----------
-    relay
-        The relay.
-    kernels, reader
-        Kernels and reader of the device; the reader counts forwarded bytes.
+    `reader` counts forwarded bytes.
     """
 
     def __init__(self, relay: DeviceRelay, kernels: ChunkKernels, reader: RowReader) -> None:
@@ -225,17 +182,7 @@ class RelayedRows:
         self._offered: ChunkIndex | None = None
 
     def fetch(self, chunk: ChunkIndex, read: Callable[[], None], num_rows: int, width: int) -> None:
-        """Bring the rows that a chunk reads into the buffer `read`.
-
-        Parameters
-        ----------
-        chunk
-            The chunk.
-        read
-            Copies the rows from the host.
-        num_rows, width
-            Shape of the rows.
-        """
+        """Bring the rows [num_rows, width] of a chunk into the device; `read` copies them from the host."""
         self.wait_until_copied()
         source = self._chain.sources.get(chunk)
         if source is None:
@@ -250,7 +197,7 @@ class RelayedRows:
             self._offered = chunk
 
     def wait_until_copied(self) -> None:
-        """Make the device wait, before `read` is overwritten, until its successor has copied the rows."""
+        """Delay writes to the device's buffer `read` until its successor has copied the rows."""
         if self._offered is not None:
             self._kernels.hold_rows(self._chain.wait_for_copy(self._offered))
             self._offered = None

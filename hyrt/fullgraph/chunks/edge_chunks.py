@@ -19,20 +19,18 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class EdgeChunk:
-    """Edges between two intervals, as CSR over the rows that have edges. Row and column numbers are
-    relative to the intervals.
-    """
+    """Edges between two intervals, as CSR over the rows that have edges, with interval-relative numbers."""
 
     rows: NDArray[np.int32]
-    """[n] the rows with edges, ascending."""
+    """[n] rows with edges, ascending."""
     starts: NDArray[np.int32]
-    """[n + 1] the first edge of each row."""
+    """[n + 1] first edge of each row."""
     columns: NDArray[np.int32]
-    """[e] the column of each edge."""
+    """[e] column of each edge."""
 
     @classmethod
     def diagonal(cls, rows: Array, columns: Array) -> EdgeChunk:
-        """Build a chunk of one edge per pair of a row and a column; rows must ascend."""
+        """Build a chunk with one edge per pair of row and column; rows must ascend."""
         starts = np.arange(len(rows) + 1, dtype=np.int32)
         return cls(rows.astype(np.int32), starts, columns.astype(np.int32))
 
@@ -50,16 +48,9 @@ class ChunkCounts:
 def count_chunks(
     indptr: Array, indices: Array, rows: RowIntervals, columns: RowIntervals, chosen: Array | None = None
 ) -> ChunkCounts:
-    """Count the edges of all chunks.
+    """Count the edges of all chunks of a CSR matrix (`indptr` [V + 1], `indices` [E]).
 
-    Parameters
-    ----------
-    indptr, indices
-        [V + 1], [E] CSR of all edges.
-    rows, columns
-        Intervals of either end; row intervals are over `chosen` if it is given.
-    chosen
-        [rows.num_rows] the vertices whose edges count; all by default.
+    If `chosen` [rows.num_rows] is given, only edges of these vertices count, and row intervals are over them.
     """
     edges = np.zeros((rows.num, columns.num), np.int64)
     filled = np.zeros((rows.num, columns.num), np.int64)
@@ -95,17 +86,7 @@ class EdgeChunks:
         chosen: Array | None = None,
         counts: ChunkCounts | None = None,
     ) -> EdgeChunks:
-        """Sort the edges into chunks.
-
-        Parameters
-        ----------
-        indptr, indices, rows, columns, chosen
-            See `count_chunks`.
-        memory
-            The pool of the arrays.
-        counts
-            The result of `count_chunks`; counted here by default.
-        """
+        """Sort the edges into chunks; see `count_chunks`, which computes `counts` by default."""
         counts = counts or count_chunks(indptr, indices, rows, columns, chosen)
         chunks = cls._empty(rows, columns, counts, memory)
         _sort(
@@ -144,7 +125,7 @@ class EdgeChunks:
         )
 
     def transpose(self, memory: MatrixPool) -> EdgeChunks:
-        """Return the transpose; edges of a row are in the order of its columns."""
+        """Return the transpose; edges of a row are in column order."""
         filled = np.zeros((self.columns.num, self.rows.num), np.int64)
         for i in range(self.rows.num):
             for j in range(self.columns.num):
@@ -242,7 +223,7 @@ def _count_columns(columns, length):
 
 @nb.njit(nogil=True, cache=True, boundscheck=False)
 def _transpose(rows, starts, columns, length, out_rows, out_starts, out_columns):
-    """Transpose a chunk; edges of a column are in the order of their rows."""
+    """Transpose a chunk; edges of a column are in row order."""
     at = np.zeros(length + 1, np.int64)
     for e in range(len(columns)):
         at[columns[e] + 1] += 1

@@ -1,6 +1,4 @@
-"""Interface of the halo exchange: rows of remote vertices for processes that compute chunks of their own
-part.
-"""
+"""Interface of the halo exchange: remote rows for processes that compute chunks of a partitioned graph."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from hyrt.runtime.workers import current_workers
 
 Array = NDArray[Any]
 
-# Feature values that are exchanged at a time: at most 64 MiB per process.
+# Feature values per exchange: at most 64 MiB per process.
 _NUMBERS = 1 << 24
 
 
@@ -29,7 +27,7 @@ class PendingHalo(Protocol):
         ...
 
     def wait(self) -> None:
-        """Wait until all rows have been received; call once."""
+        """Wait until all rows have been received; called once."""
         ...
 
 
@@ -37,7 +35,7 @@ class PendingHaloGradients(Protocol):
     """Exchange of gradients with the processes that own the rows."""
 
     def send(self, wave: int) -> None:
-        """Send the completed gradients of one exchange's rows; call in the order of the exchanges."""
+        """Send the gradients of the rows of exchange `wave`; called in the order of the exchanges."""
         ...
 
     def add(self, out: Array) -> None:
@@ -78,7 +76,7 @@ class RowExchange(Protocol):
         ...
 
     def reduce_sums(self, sums: Array) -> None:
-        """Sum the gathered rows of processes that compute the same rows; all get the same bits."""
+        """Sum the gathered rows of processes that compute the same rows; all processes get the same bits."""
         ...
 
     def broadcast_gradients(self, gradients: Array) -> None:
@@ -97,19 +95,7 @@ class RowExchange(Protocol):
 def fetch_remote_features(
     features: InputRows, width: int, exchange: RowExchange, memory: MatrixPool
 ) -> Array:
-    """Fetch [h, width] float32 features of remote vertices; collective call of all processes.
-
-    Parameters
-    ----------
-    features
-        Features of the local vertices.
-    width
-        Number of feature columns.
-    exchange
-        The halo exchange.
-    memory
-        The pool of the matrix.
-    """
+    """Fetch [h, width] float32 features of remote vertices; a collective call of all processes."""
     num, num_remote = len(exchange.vertices), sum(exchange.waves)
     features_of_remote: Array = memory.take((num_remote, width), np.float32)
     # All processes must choose the same number.

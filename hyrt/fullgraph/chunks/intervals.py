@@ -1,6 +1,4 @@
-"""Intervals of vertices, the order in which the chunks between intervals are processed, and the chunk
-options.
-"""
+"""Intervals of vertices, the processing order of the chunks between intervals, and the chunk options."""
 
 from __future__ import annotations
 
@@ -17,9 +15,8 @@ class Intervals:
     """Consecutive intervals of rows whose lengths differ by at most one."""
 
     num_rows: int
-    """Number of rows."""
     num: int
-    """Number of intervals, from 1 to `num_rows`, so that none is empty; 0 if there are no rows."""
+    """From 1 to `num_rows`, so that no interval is empty; 0 if there are no rows."""
 
     def __post_init__(self) -> None:
         if not min(1, self.num_rows) <= self.num <= self.num_rows:
@@ -54,20 +51,16 @@ class GroupedIntervals:
 
     @classmethod
     def build(cls, first: Intervals, counts: Sequence[int]) -> GroupedIntervals:
-        """Append groups with `counts` rows to `first`, in as few intervals as possible that are not
-        longer.
-        """
+        """Append groups of `counts` rows to `first`, in the fewest intervals that are not longer."""
         longest = max(first.longest, 1)
         return cls((first, *(Intervals(count, -(-count // longest)) for count in counts)))
 
     @property
     def num_rows(self) -> int:
-        """Return the number of rows of all groups."""
         return sum(group.num_rows for group in self.groups)
 
     @property
     def num(self) -> int:
-        """Return the number of intervals of all groups."""
         return sum(group.num for group in self.groups)
 
     def group_intervals(self, number: int) -> Sequence[int]:
@@ -109,9 +102,10 @@ RowIntervals = Intervals | GroupedIntervals
 
 
 ChunkOrder = Literal["column-row", "row-column"]
-"""`column-row`: column by column in the forward pass and row by row in the backward pass (rows are
-sources, columns destinations), so that accumulated rows stay on the device (NeuGraph, section 3.1).
-`row-column`: the reverse, so that rows that are read stay, and accumulated rows are swapped.
+"""Processing order of chunks (NeuGraph, section 3.1; rows are sources, columns destinations).
+
+`column-row`: by column in the forward pass and by row in the backward pass, so that accumulated rows stay on
+the device. `row-column`: the reverse, so that rows that are read stay, and accumulated rows are swapped.
 """
 
 
@@ -132,16 +126,10 @@ class ChunkStep:
 
 
 def iterate_chunks(accumulated: Iterable[int], read: Sequence[int], order: ChunkOrder) -> Iterator[ChunkStep]:
-    """Iterate over all chunks between some intervals, each once.
+    """Iterate over all chunks between the intervals `accumulated` and `read`, each once.
 
-    Parameters
-    ----------
-    accumulated
-        The intervals that are accumulated; iterated repeatedly for `row-column`.
-    read
-        The intervals that are read.
-    order
-        Determines which intervals stay on the device.
+    `order` determines which intervals stay on the device; `row-column` iterates over `accumulated`
+    repeatedly.
     """
     if order == "column-row":
         for i in accumulated:
@@ -158,16 +146,10 @@ class ChunkOptions:
     """Settings of chunked full-graph training."""
 
     num: int = 0
-    """Number of vertex intervals; 0 is the smallest number that fits the device's memory. At most one
-    interval per vertex.
-    """
+    """Number of vertex intervals, at most one per vertex; 0 is the smallest number that fits the device."""
     order: ChunkOrder = "column-row"
     """Order in which chunks are processed."""
     in_flight: int = 0
-    """Number of chunks on the device at once: one is computed while the others are copied. 1 alternates
-    copies and computation; 0 is 1 if the device reads host memory in place, otherwise 2.
-    """
+    """Chunks on the device at once; 1 disables overlap, and 0 chooses 1 if in place, otherwise 2."""
     filter_below: float | None = None
-    """Copy only the useful rows of an interval for a chunk if their fraction is below this; 0 is never. None
-    chooses by measured rates, and 0 if the device reads host memory in place.
-    """
+    """Useful fraction below which only useful rows are copied (0: never; None: by measured rates)."""

@@ -1,6 +1,4 @@
-"""Chunks of the edges along which a layer gathers, with their scale factors and the rows that each chunk
-reads (selective scheduling).
-"""
+"""Chunks of the edges along which a layer gathers, with scale factors and the rows that each chunk reads."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ class SelectiveRows:
     columns: int
     """Number of intervals that are read."""
     starts: NDArray[np.int64]
-    """[chunks + 1] first row of each chunk; all rows are copied for a chunk without any."""
+    """[chunks + 1] first row of each chunk; a chunk without rows is not filtered."""
     ids: NDArray[np.int32]
     """Row numbers within the interval, ascending."""
 
@@ -42,20 +40,11 @@ class SelectiveRows:
         self_columns: Callable[[int, int], Array],
         memory: MatrixPool,
     ) -> SelectiveRows:
-        """Choose the chunks whose rows are filtered, and renumber their columns in place.
+        """Choose the chunks whose rows are filtered, and renumber their columns in place to match.
 
-        Parameters
-        ----------
-        chunks
-            The edges; columns of a chosen chunk refer to its useful rows afterwards.
-        limits
-            For each interval of the chunk rows, the useful fraction below which rows are filtered; 0 is
-            never.
-        self_columns
-            Returns the columns that a chunk reads, by row and column interval, in addition to those of its
-            edges.
-        memory
-            The pool of the row numbers.
+        `limits` are, per interval of the chunk rows, the useful fractions below which rows are filtered (0:
+        never). `self_columns` returns the columns that a chunk reads, by row and column interval, in addition
+        to those of its edges.
         """
 
         def used(i: int, j: int) -> NDArray[np.bool_]:
@@ -81,9 +70,7 @@ class SelectiveRows:
         return selected
 
     def chunk_rows(self, row: int, column: int) -> NDArray[np.int32] | None:
-        """Return the useful rows of interval `column` for the chunk of interval `row`; None if all are
-        copied.
-        """
+        """Return the useful rows of interval `column` for interval `row`; None if all are copied."""
         first, last = self.starts[row * self.columns + column : row * self.columns + column + 2]
         return self.ids[first:last] if last > first else None
 
@@ -101,30 +88,15 @@ class ScaledChunk:
     row_scale: Array | None
     column_scale: Array | None
     selected: Array | None
-    """The rows of the interval to which column numbers refer; None for all rows."""
+    """Rows of the interval to which column numbers refer; None for all rows."""
 
 
 class LayerEdges:
     """Edges into all vertices, or into a subset, in chunks of both directions.
 
-    Parameters
-    ----------
-    full_graph
-        The graph.
-    destinations, sources
-        Intervals of the destinations and of the sources.
-    memory
-        The pool of the arrays.
-    chosen
-        [destinations.num_rows] the destinations, ascending; all vertices by default.
-    counts
-        The number of edges and rows of the chunks.
-    has_backward
-        Whether there is a backward pass along the edges.
-    limits
-        For each cut, the useful fraction per interval below which the rows that it reads are filtered.
-    reads_self
-        Whether destinations also read their input rows here.
+    `chosen` [destinations.num_rows] are the destinations, ascending (None: all vertices). `limits` are, per
+    cut, the useful fractions per interval below which rows are filtered. With `reads_self`, destinations also
+    read their input rows.
     """
 
     def __init__(
@@ -149,7 +121,7 @@ class LayerEdges:
         self.destinations = destinations
         self.sources = sources
         self.vertices: Array = full_graph.rows if chosen is None else chosen
-        """[n] the destinations, ascending."""
+        """[n] destinations, ascending."""
         self._whole = full_graph
         self._chosen = chosen
         self._memory = memory
@@ -169,23 +141,16 @@ class LayerEdges:
 
     @property
     def max_selected_rows(self) -> int:
-        """Return the most rows that are copied for a filtered chunk; 0 if no chunk is filtered."""
+        """Return the maximum number of rows of a filtered chunk; 0 if no chunk is filtered."""
         return max(self._selected.max_rows, self._selected_backward.max_rows)
 
     def chunk(
         self, accumulated: int, read: int, aggregation: Aggregation, *, backward: bool
     ) -> ScaledChunk | None:
-        """Return the edges between two intervals; None if there are none.
+        """Return the edges between two intervals with the scales of `aggregation`; None if there are none.
 
-        Parameters
-        ----------
-        accumulated, read
-            The intervals of the accumulated rows and of the rows that are read: destinations and sources in
-            the forward pass, the reverse in the backward pass.
-        aggregation
-            Determines the scales.
-        backward
-            The direction.
+        Accumulated rows are destinations, and rows that are read are sources; in the backward pass, the
+        reverse.
         """
         chunks = self._backward if backward else self._forward
         assert chunks is not None
@@ -204,9 +169,9 @@ class LayerEdges:
     def self_edges(
         self, accumulated: int, read: int, aggregation: Aggregation, *, backward: bool
     ) -> ScaledChunk | None:
-        """Return a self loop for each destination that is in both intervals.
+        """Return a self loop for each destination that is in both intervals; parameters as for `chunk`.
 
-        Parameters as for `chunk`. None if there are none, or if the aggregation has no self path.
+        None if there are none, or if the aggregation has no self path.
         """
         if aggregation.self_path == "none" or not self._reads_self:
             return None
@@ -236,9 +201,7 @@ class LayerEdges:
         return any(each(accumulated, read, aggregation, backward=backward) is not None for each in chunks)
 
     def _self_ends(self, accumulated: int, read: int, *, backward: bool) -> tuple[Array, Array]:
-        """Return the positions of the common vertices of two intervals: in the accumulated one, and in the
-        one that is read.
-        """
+        """Return the positions of the common vertices, in the accumulated interval and in the read one."""
         destination, source = (read, accumulated) if backward else (accumulated, read)
         first, last = self.sources.range(source)
         inside = self.vertices[slice(*self.destinations.range(destination))]

@@ -1,6 +1,4 @@
-"""Progress of a chunked step through its passes over columns, with pauses at which it can be interrupted and
-resumed.
-"""
+"""Progress of a chunked step through its column passes, between which it can be interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from hyrt.fullgraph.step_checkpoint import LossTotals, StepCheckpoint, StepCheck
 
 Array = NDArray[Any]
 
-# Columns that are enqueued ahead: the device stays busy, and a stopped run loses few.
+# Enqueue this many columns ahead: the device stays busy, and a stopped run loses little work.
 _AHEAD = 1
 
 
@@ -36,20 +34,10 @@ class StepProgress:
 
     Devices compute their first columns at the same time, then their second ones. Devices may wait for each
     other within such a round, but never for a later one. All devices therefore pause after the last round
-    that any device has started.
+    that any device has started. Without a `checkpointer`, devices do not wait between columns.
 
-    Parameters
-    ----------
-    num_members
-        Number of devices.
-    num_passes
-        Number of passes of the step.
-    plan
-        Inputs that determine passes and columns, as plain JSON values.
-    checkpointer
-        Writer of checkpoints; None disables checkpoints, and devices do not wait between columns.
-    checkpoint
-        The checkpoint to resume from, if there is one.
+    `plan` are the inputs that determine passes and columns, as plain JSON values. The step resumes from
+    `checkpoint` if there is one.
     """
 
     def __init__(
@@ -68,7 +56,7 @@ class StepProgress:
         self._number = 0
         self._lock = threading.Lock()
         self.losses: dict[int, Callable[[], LossTotals]] = {}
-        """By target interval, a function that returns its loss and counts once all work is done."""
+        """Functions by target interval that return its loss and counts once all work is done."""
         self.matrices: dict[str, Array] = {}
         """Host matrices that later passes need."""
         self._begin_pass()
@@ -95,23 +83,10 @@ class StepProgress:
     ) -> None:
         """Run a pass, or the rest of it; the passes of a step are always in the same order.
 
-        Parameters
-        ----------
-        group
-            The devices.
-        columns
-            The columns of each device, in its order.
-        make_sync
-            Creates the synchronization of the devices; called again after a pause.
-        work
-            Work of a device: called with its index, its kernels, its columns and the result of `make_sync`.
-        by_column
-            Whether columns are completed one by one; otherwise it can only pause at the end.
-
-        Raises
-        ------
-        StepInterrupted
-            If the step must stop; the completed part is saved.
+        `columns` are the columns of each device, in its order. `make_sync` creates the synchronization of the
+        devices, and is called again after a pause. `work` is called per device with its index, its kernels,
+        its columns and the synchronization. Unless `by_column`, the pass can only pause at its end. Raises
+        StepInterrupted, after saving the completed part, if the step must stop.
         """
         if self._checkpoint is not None:
             if self._number < self._checkpoint.position.number:
@@ -138,7 +113,7 @@ class StepProgress:
     def _columns(
         self, member: int, kernels: ChunkKernels, columns: Sequence[int], *, by_column: bool
     ) -> Sequence[int] | Iterator[int]:
-        """Return the remaining columns of a device, until it must pause."""
+        """Return the columns that a device may compute until it must pause."""
         first = self._done[member]
         if self._keeper is None or not by_column:
             self._done[member] = len(columns)
@@ -191,7 +166,7 @@ class StepProgress:
             raise StepInterrupted
 
     def _restore(self, together: DeviceGroup, checkpoint: StepCheckpoint) -> None:
-        """Resume at the position of a checkpoint."""
+        """Restore the position, sums, losses and matrices of a checkpoint."""
         position = checkpoint.position
         for name, matrix in self.matrices.items():
             checkpoint.read_matrix(name, matrix)

@@ -33,17 +33,13 @@ _MAX_CACHED = 4
 
 @dataclass(slots=True)
 class _CachedEdges:
-    """Edges in chunks, with the source arrays, which must stay alive because the cache key is their
-    identity.
-    """
+    """Edges in chunks; the source arrays must stay alive because the cache key is their identity."""
 
     edges: Edges
     chunks: EdgeChunks | None
     """None if all edges are one chunk."""
     numbers: dict[str, Array] = field(default_factory=dict)
-    """[E] edge numbers in chunk order, by the near end of the loops that need them; a symmetric graph has
-    the same edges for both ends.
-    """
+    """[E] edge numbers in chunk order, by near end: a symmetric graph has the same edges for both ends."""
 
 
 LoopMember = LoopDevice | HostLoops
@@ -57,19 +53,9 @@ class ChunkedLoops:
     read column by column; for gradients of sources, row by row. Accumulated rows that do not stay on the
     device are written back to the host.
 
-    Each of several devices computes intervals of near rows, assigned by their shares (section 3.3). No two
-    devices write the same row; totals over all rows are summed in the order of the devices.
-
-    Parameters
-    ----------
-    members
-        The devices.
-    options
-        Number of intervals and their order.
-    budget
-        Host memory limit of the chunked edges.
-    shares
-        Relative speed of each device.
+    Each of several devices computes intervals of near rows, assigned by its relative speed in `shares`
+    (section 3.3). No two devices write the same row; totals over all rows are summed in the order of the
+    devices. `budget` limits the host memory of the chunked edges.
     """
 
     def __init__(
@@ -91,7 +77,7 @@ class ChunkedLoops:
         # Edges and row bytes that fit in `_min_intervals` intervals.
         self._fits: set[tuple[tuple[int, ...], tuple[int, int]]] = set()
         self._rows = 0
-        # Bytes to each device and from it, by its name.
+        # Bytes copied to each device and from it, by device name.
         self._copied: dict[str, tuple[int, int]] = {}
         self.reset_stats()
         self.num: int | None = None
@@ -134,7 +120,7 @@ class ChunkedLoops:
                     raise
                 self._grow(2 * num)
             finally:
-                # Also after an error: free the loop's allocations.
+                # Free the loop's allocations even after an error.
                 for device, run in zip(self._devices, runs, strict=True):
                     device.release()
                     in_bytes, out_bytes = self._copied.get(device.name, (0, 0))
@@ -149,10 +135,7 @@ class ChunkedLoops:
         numbers: Array | None,
         into: str,
     ) -> list[Array]:
-        """Run a loop on all devices and return the totals over all rows.
-
-        `into` labels it in a trace.
-        """
+        """Run a loop on all devices and return the totals over all rows; `into` is its trace label."""
         if len(self._members) == 1 and runs:
             with self._devices[0].translate_errors():
                 return runs[0].run(cut, self._options.order, numbers)
@@ -195,7 +178,6 @@ class ChunkedLoops:
             self._grow(num)
 
     def reset_stats(self) -> None:
-        """Reset the statistics."""
         self._rows = 0
         self._copied = {}
         self._started = time.perf_counter()
@@ -205,10 +187,8 @@ class ChunkedLoops:
     def step_stats(self, host_bytes: int, file_bytes: int) -> ChunkedStep | None:
         """Return the statistics of the loops since `reset_stats`; None if there were none.
 
-        Parameters
-        ----------
-        host_bytes, file_bytes
-            Bytes of the model's rows on the host, and how many of these bytes are in files.
+        `host_bytes` and `file_bytes` are the bytes of the model's rows on the host, and the part of them in
+        files.
         """
         if self.num is None or not self._rows:
             return None
@@ -245,7 +225,6 @@ class ChunkedLoops:
         self._host = MatrixPool(self._budget)
 
     def _chunks(self, runs: Sequence[LoopRun]) -> _CachedEdges:
-        """Return the edges in chunks."""
         run, edges = runs[0], runs[0].edges
         if edges.by_number:
             return _CachedEdges(edges, None)
@@ -296,5 +275,5 @@ class ChunkedLoops:
 
 
 def _sum(terms: Sequence[Array]) -> Array:
-    """Sum numbers of several devices in their order."""
+    """Sum numbers of several devices in device order."""
     return reduce(np.add, terms)

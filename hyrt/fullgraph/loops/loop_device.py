@@ -31,30 +31,20 @@ TraceCallback = Callable[[str, list[tuple[str, int, int]]], None]
 
 
 class HostLoops:
-    """Team of host threads among the devices that run loops.
-
-    Parameters
-    ----------
-    name
-        Name of the device that owns the team.
-    workers
-        The team.
-    """
+    """Team of host threads among the devices that run loops; `name` is the device that owns the team."""
 
     def __init__(self, name: str, workers: Workers) -> None:
         self.name = name
         self.workers = workers
         self.on_trace: TraceCallback | None = None
-        """Trace callback, if the run is traced."""
         self._ran: list[tuple[float, float]] = []
 
     def reset_stats(self) -> None:
-        """Reset the statistics."""
         self._ran.clear()
 
     @contextmanager
     def record_loop(self, label: str) -> Iterator[None]:
-        """Record a loop over an interval of rows; `label` labels it in a trace."""
+        """Record a loop over an interval of rows, with its trace label."""
         started = time.perf_counter_ns()
         yield
         ended = time.perf_counter_ns()
@@ -69,16 +59,15 @@ class HostLoops:
 
 Array = NDArray[Any]
 DeviceArray = Any
-"""Device array."""
 
 
 class LoopDevice(Protocol):
-    """Memory and queue of a device: all calls take effect in order."""
+    """Memory and queue of a device; all calls take effect in order."""
 
     name: str
-    """Name of the device, for messages."""
+    """Device name, for messages."""
     reads_in_place: bool
-    """Whether `put` copies nothing that loops only read."""
+    """Whether `put` does not copy arrays that loops only read."""
 
     def free_bytes(self) -> int:
         """Return the bytes that loops may take while none is allocated."""
@@ -104,7 +93,7 @@ class LoopDevice(Protocol):
         ...
 
     def num_totals(self, loop: EdgeLoop, num_rows: int) -> int:
-        """Return the number of partial sums of totals over `num_rows` rows."""
+        """Return the number of partial sums per total over `num_rows` rows."""
         ...
 
     def launch(
@@ -122,7 +111,7 @@ class LoopDevice(Protocol):
         ...
 
     def report_trace(self) -> None:
-        """Report the work since the last call to the device's trace; call after `finish`."""
+        """Report the work since the last call to the device's trace; called after `finish`."""
         ...
 
     def stats(self) -> ChunkStats:
@@ -156,12 +145,12 @@ class LoopGridSizes:
 
 @dataclass(frozen=True)
 class LoopEdges:
-    """Edges of a loop by near row, without edges that do not count."""
+    """Edges of a loop by near row, without masked edges."""
 
     indptr: Array
     columns: Array
     chosen: Array | None
-    """The near rows; all by default."""
+    """Near rows; all by default."""
     numbers: Array | None
     """[E] edge numbers by destination; consecutive by default."""
     num_near: int
@@ -169,15 +158,7 @@ class LoopEdges:
 
     @classmethod
     def from_edges(cls, edges: Edges, num_far: int) -> LoopEdges:
-        """Build from the edges of a loop.
-
-        Parameters
-        ----------
-        edges
-            By the near end.
-        num_far
-            Rows of the far end, or of its positions.
-        """
+        """Build from the edges of a loop; `num_far` is the number of rows (or positions) of the far end."""
         indptr, columns, numbers = edges.indptr, edges.columns, edges.numbers
         if edges.positions is not None:
             places = edges.positions[columns]
@@ -201,7 +182,7 @@ class LoopEdges:
         return near, far
 
     def counts(self, num: int) -> ChunkCounts:
-        """Count the edges of the chunks of such a grid."""
+        """Count the edges per chunk for `num` intervals of the longer end."""
         return count_chunks(self.indptr, self.columns, *self.intervals(num), self.chosen)
 
     def chunks(self, num: int, memory: MatrixPool) -> EdgeChunks:
@@ -222,7 +203,7 @@ class LoopEdges:
             np.searchsorted(cut.starts, ends, side="right") - 1
             for cut, ends in ((near, rows), (far, self.columns[edges]))
         )
-        # Within a chunk, edges stay in the order of the rows.
+        # A stable sort keeps the row order within a chunk.
         order = edges[np.argsort(of_row * far.num + of_column, kind="stable")]
         return order if self.numbers is None else self.numbers[order]
 
@@ -234,31 +215,17 @@ def min_loop_intervals(
     min_intervals: int,
     device: str,
 ) -> int:
-    """Return the smallest number of intervals of the longer end whose chunks fit.
+    """Return the smallest number of intervals, at least `min_intervals`, of the longer end whose chunks fit.
 
-    Parameters
-    ----------
-    edges
-        The edges.
-    required_bytes
-        Returns the bytes that a loop needs for chunks of these sizes; increases with the sizes.
-    free_bytes
-        The bytes that are available.
-    min_intervals
-        The smallest number to try.
-    device
-        Name of the device, for messages.
-
-    Raises
-    ------
-    DeviceOutOfMemoryError
-        If chunks of single rows, or of the maximum number of intervals, do not fit.
+    `required_bytes` returns the bytes that a loop needs for chunks of given sizes, and increases with them.
+    `device` is its name for messages. Raises DeviceOutOfMemoryError if chunks of single rows, or of the
+    maximum number of intervals, do not fit into `free_bytes`.
     """
     rows = max(edges.num_near, edges.num_far)
     maximum = max_intervals(rows)
 
     def bound(num: int) -> int:
-        """Return a lower bound of the bytes of any such grid: all chunks are equal."""
+        """Return a lower bound of the bytes of any such grid: that of equal chunks."""
         near, far = edges.intervals(num)
         return required_bytes(
             LoopGridSizes(near.longest, far.longest, -(-edges.num_edges // (near.num * far.num)))
@@ -277,6 +244,6 @@ def min_loop_intervals(
 
 
 def grid_bytes(edges: LoopEdges, required_bytes: Callable[[LoopGridSizes], int], num: int) -> int:
-    """Return the bytes that a loop needs for a grid."""
+    """Return the bytes that a loop needs for `num` intervals of the longer end."""
     near, far = edges.intervals(num)
     return required_bytes(LoopGridSizes(near.longest, far.longest, int(edges.counts(num).edges.max())))

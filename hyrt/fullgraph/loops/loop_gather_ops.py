@@ -1,6 +1,4 @@
-"""Gather operations that run as compiled edge loops: those of the built-in layers on devices, and those of
-user-defined layers.
-"""
+"""Gather operations that run as compiled edge loops: built-in layers on devices, and user-defined layers."""
 
 from __future__ import annotations
 
@@ -93,8 +91,7 @@ class LoopSumGatherOp:
         self_scale: Array | None,
         weights: Array | None = None,
     ) -> LoopSumGatherOp:
-        """Build a sum with scales [V] of destinations, of sources and of self loops, and factors [E] of
-        edges.
+        """Build a sum with scales [V] of destinations, sources and self loops, and edge factors [E].
 
         A self loop is an edge, so its scale is divided by the scale of the source.
         """
@@ -160,8 +157,7 @@ class LoopMaxGatherOp:
 class LoopAttentionGatherOp:
     """Sums of source rows weighted by attention; see `hyrt.fullgraph.gather_ops.AttentionGatherOp`.
 
-    The softmax is accumulated from chunk to chunk with its largest score so far, so that it is exact for any
-    number of chunks.
+    The softmax keeps a running maximum from chunk to chunk, so it is exact for any number of chunks.
     """
 
     edges: GraphEdges
@@ -186,7 +182,7 @@ class LoopAttentionGatherOp:
             )
         gather.forward(edges, operands, out, saved[0] if saved else None, context.workers)
         if saved:
-            # The gradient overwrites the gathered rows, and the backward pass needs both.
+            # Keep a copy: the gradient overwrites the gathered rows, and the backward pass needs both.
             np.copyto(saved[1], out)
         return saved
 
@@ -212,7 +208,6 @@ class LoopAttentionGatherOp:
     def _loops(
         self, messages: tuple[Array, ...], masks: DropoutKey | None
     ) -> tuple[FusedGather, list[Array]]:
-        """Return the loops and their operands."""
         attention, mask = self.attention, None
         if masks is not None and attention.dropout:
             mask = AttentionMask.from_rate(attention.dropout, masks.seed, masks.step, self.layer)
@@ -232,7 +227,7 @@ def loop_rows(rows: Array) -> Array:
 
 
 def _dense(out: Array) -> Array:
-    """Return a matrix, or a C-contiguous one of its shape if it is a slice of columns."""
+    """Return `out`, or a C-contiguous matrix of its shape if it is a slice of columns."""
     return out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
 
 
@@ -244,20 +239,9 @@ def _copy_to_output(dense: Array, out: Array) -> None:
 class SagaGatherOp:
     """Combines messages that read both ends of all edges; see `hyrt.fullgraph.gather_ops.GatherOp`.
 
-    Parameters
-    ----------
-    gather
-        The messages and how they are combined.
-    topology
-        All edges.
-    dtype
-        The dtype of the messages.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If the layer reads edge data that the graph lacks, or takes the maximum of edge-dependent messages
-        in a graph with parallel edges; or if a vertex has more edges than the layer has slots for.
+    Raises UnsupportedModelError if the layer reads edge data that the graph lacks, or takes the maximum of
+    edge-dependent messages in a graph with parallel edges, or if a vertex has more edges than the layer has
+    slots for.
     """
 
     reads_messages_in_backward = True
@@ -279,7 +263,6 @@ class SagaGatherOp:
         self.gather = gather
         self.topology = topology
         self.parameters = tuple(gather.parameters)
-        """The parameters that edges read."""
         self._fixed = gather.fixed_rows(degrees, degrees, topology, dtype)
         self._scale: Array | None = None
         if gather.program.accumulate == "mean":
@@ -329,9 +312,7 @@ class SagaGatherOp:
 
 
 def _has_parallel_edges(topology: Topology) -> bool:
-    """Return whether several edges join the same two vertices; the winner of a maximum is stored as its
-    source only.
-    """
+    """Return whether parallel edges exist: the winner of a maximum is stored as its source only."""
     equal = topology.indices[1:] == topology.indices[:-1]
     starts = topology.indptr[1:-1]
     equal[starts[(starts > 0) & (starts < topology.num_edges)] - 1] = False

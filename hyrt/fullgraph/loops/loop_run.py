@@ -29,24 +29,14 @@ class StatePart:
     rows: Array
     """[near, width] on the host."""
     start: int
-    """Initial value."""
 
 
 class LoopState:
     """Accumulators of a loop.
 
-    Parameters
-    ----------
-    loop
-        The loop.
-    outs
-        See `hyrt.nn.fused.loop_backend.LoopBackend`.
-    num_near
-        Number of near rows.
-    positions
-        [num_near] positions of their gradients in `outs`; in order by default.
-    continues
-        Whether the device adds to existing values. Otherwise it writes final results.
+    `outs` are as in `hyrt.nn.fused.loop_backend.LoopBackend`. `positions` [num_near] are the positions of
+    near rows in `outs` (None: in order). If the loop `continues`, the device adds to existing values;
+    otherwise it writes final results.
     """
 
     def __init__(
@@ -64,7 +54,7 @@ class LoopState:
         self._outs = outs
         self.parts = list(self._made(num_near))
         self.totals = [k for k in range(len(loop.form.results)) if loop.is_total(k)]
-        """Results that are summed over all rows."""
+        """Indices of results that are summed over all rows."""
 
     def _made(self, num: int) -> Iterator[StatePart]:
         loop, outs = self._loop, list(self._outs)
@@ -88,7 +78,7 @@ class LoopState:
             yield StatePart("o1", saved, 0)
 
     def finish(self, start: int, stop: int) -> None:
-        """Compute final results of rows that were copied back."""
+        """Compute the final results of rows that were copied back."""
         if self._places is not None:
             outs = [out for out in self._outs if out is not None]
             for out, part in zip(outs, self.parts, strict=True):
@@ -113,27 +103,17 @@ class _LaunchedEdges:
     """Edges between two intervals, with relative numbers."""
 
     rows: Array | None
-    """The near rows that have edges; the first rows by default."""
+    """Near rows that have edges; the first rows by default."""
     starts: Array
     columns: Array
     numbers: Array | None = None
     """Edge numbers, if rows of edges are read; consecutive by default."""
     is_loops: bool = False
-    """Whether these are self loops."""
+    """Whether these edges are self loops."""
 
 
 class LoopRun:
-    """A loop over matrices in host memory.
-
-    Parameters
-    ----------
-    device
-        The device.
-    loop, edges, operands, outs, winners
-        See `hyrt.nn.fused.loop_backend.LoopBackend`.
-    trace_label
-        Trace label of the loop.
-    """
+    """A loop over matrices in host memory, with the arguments of `hyrt.nn.fused.loop_backend.LoopBackend`."""
 
     def __init__(
         self,
@@ -156,7 +136,7 @@ class LoopRun:
         self._chosen = self._destinations()
         self.in_bytes = 0
         self.out_bytes = 0
-        """`in_bytes` and `out_bytes`: copied to the device, and from it."""
+        """`in_bytes` and `out_bytes`: bytes copied to the device, and from it."""
 
     def _destinations(self) -> Array | None:
         """Return the destinations; None if they are all vertices, or the first ones, in order."""
@@ -173,12 +153,10 @@ class LoopRun:
 
     @property
     def num_near(self) -> int:
-        """Return the number of near rows."""
         return len(self.edges.indptr) - 1 if self.edges.rows is None else len(self.edges.rows)
 
     @cached_property
     def num_far(self) -> int:
-        """Return the number of far rows."""
         far = [
             k for k in self._read if self._loop.is_far(self._loop.form.operands[k]) and self._end(k) != "edge"
         ]
@@ -205,7 +183,7 @@ class LoopRun:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether the edges are one chunk without a copy."""
+        """Return whether the edges are one chunk that needs no copy."""
         chooses = self.edges.rows is not None or self.edges.positions is not None
         return not chooses and int(self.edges.indptr[-1]) < 2**31
 
@@ -286,22 +264,10 @@ class LoopRun:
         numbers: Array | None = None,
         columns: Sequence[int] | None = None,
     ) -> list[Array]:
-        """Run the loop over all chunks, or over some intervals of near rows.
+        """Run the loop over all chunks, or over the intervals `columns` of near rows, and return its totals.
 
-        Parameters
-        ----------
-        cut
-            The edges in chunks; None if they are one chunk.
-        order
-            Order in which chunks are processed.
-        numbers
-            [E] edge numbers in chunk order; consecutive by default.
-        columns
-            The intervals of near rows; all by default.
-
-        Returns
-        -------
-        The totals over their rows.
+        `cut` are the edges in chunks (None: one chunk), and `numbers` [E] the edge numbers in chunk order
+        (None: consecutive).
         """
         near = Intervals(self.num_near, 1) if cut is None else cut.rows
         far = Intervals(self.num_far, 1) if cut is None else cut.columns
@@ -352,13 +318,13 @@ class LoopRun:
             self._near[part.name] = self._put(initial, writes=True)
 
     def _leave(self, state: LoopState, near: RowIntervals, here: int | None) -> None:
-        """Write the accumulators of an interval back to the host."""
+        """Write the accumulators of interval `here` back to the host."""
         if here is None:
             return
         start, stop = near.range(here)
         for part in state.parts:
             self._get(self._near[part.name], part.rows[start:stop])
-        # Uploaded arrays may be temporaries that are still being read.
+        # Wait here: uploaded arrays may be temporaries that are still being read.
         self._device.finish()
         self._device.release_arrays(self._near.values())
         self._near = {}
@@ -448,7 +414,7 @@ class LoopRun:
         if edges.factors is not None and has_factors:
             brought["factors"] = edges.factors
             if chunk.numbers is not None:
-                # In the order of the chunk's edges.
+                # Factors in the order of the chunk's edges.
                 brought["factors"] = edges.factors[chunk.numbers]
                 brought["numbers"] = np.arange(len(chunk.columns))
         call = LoopCall(
