@@ -104,23 +104,10 @@ class EvaluationStoppedError(Exception):
 class Evaluator:
     """Evaluator of a dataset's splits.
 
-    Parameters
-    ----------
-    config
-        Settings; uses `evaluate` and `train.metric`, among others.
-    graph
-        Graph with features and labels.
-    scratch
-        Folder for temporary files; the system's default if None.
-    objective
-        Objective that computes the metrics; built from the settings by default.
-    scorer
-        Scorer for several processes; None computes all scores in this process.
+    `scratch` is the folder for temporary files (None: the system's default). By default, `objective` is built
+    from the settings, and this process computes all scores without a `scorer`.
 
-    Raises
-    ------
-    ConfigError
-        If the metric that selects the best epoch cannot be computed on the validation targets.
+    Raises ConfigError if the metric that selects the best epoch cannot be computed on the validation targets.
     """
 
     def __init__(
@@ -137,7 +124,7 @@ class Evaluator:
         self._shared = scorer
         self._confusion: NDArray[np.int64] | None = None
         self.not_finite: str | None = None
-        """Warning about scores of the latest evaluation that are not finite; None if all are finite."""
+        """Warning about non-finite scores of the latest evaluation; None if all are finite."""
         self.objective = objective or config.build_objective(graph.labels)
         metric = config.train.metric
         self.metric = self.objective.metrics[0] if metric == "auto" else metric
@@ -157,7 +144,7 @@ class Evaluator:
 
     @property
     def warning(self) -> str | None:
-        """Return a warning for the start of a run without validation targets; None if there are some."""
+        """Return a warning for the start of a run without validation targets; None if it has some."""
         if "val" in self._targets.labels:
             return None
         patience = " and train.patience has no effect" if self._config.train.patience else ""
@@ -179,12 +166,8 @@ class Evaluator:
         """Return the objective's metrics per split; splits without targets are omitted.
 
         With `evaluate.mode=full`, `scores_at` may provide the scores [n, C] of vertices; if it returns None,
-        they are computed here.
-
-        Raises
-        ------
-        EvaluationStoppedError
-            If `should_stop` returns true during the evaluation.
+        they are computed here. Raises EvaluationStoppedError if `should_stop` returns true during the
+        evaluation.
         """
 
         def check() -> None:
@@ -194,8 +177,7 @@ class Evaluator:
         if not self._targets.labels:
             return {}
         vertices = self._targets.vertices
-        # Summation order depends on the thread count: evaluating a trained model must round the loss like the
-        # run did.
+        # Summation order depends on the thread count: later evaluations of the model must round alike.
         with torch_threads(num_torch_threads(model, workers.count)):
             if self._shared is not None:
                 scores = self._shared.compute_scores(model, vertices, workers, check, scores_at)
@@ -209,13 +191,13 @@ class Evaluator:
     def confusion(self) -> NDArray[np.int64] | None:
         """Return the [C, C] confusion matrix of the latest evaluation (row: test label, column: prediction).
 
-        None before the first evaluation, in a process without scores, without test vertices, with too many
-        classes, and for objectives without one score per class.
+        None before the first evaluation, in a process without scores, without test vertices, with more than
+        `_MAX_CLASSES` classes, and for objectives without one score per class.
         """
         return self._confusion
 
     def _metrics(self, scores: NDArray[np.float32]) -> dict[str, dict[str, float]]:
-        """Return the metrics of each split, from the scores of all evaluated vertices."""
+        """Return the metrics of each split from the scores of all evaluated vertices."""
         num_classes = self._graph.num_outputs
         self.not_finite = self._name_not_finite(scores)
         if (
@@ -234,9 +216,7 @@ class Evaluator:
         return metrics
 
     def _name_not_finite(self, scores: NDArray[np.float32]) -> str | None:
-        """Return a warning that names the first vertex with a score that is not finite; None if there is
-        none.
-        """
+        """Return a warning that names the first vertex with a non-finite score, or None."""
         bad_rows = np.flatnonzero(~np.isfinite(scores).all(axis=1))
         if not len(bad_rows):
             return None
@@ -265,9 +245,9 @@ class Evaluator:
         )
 
     def ranking_value(self, metrics: Mapping[str, Mapping[str, float]], epoch: int) -> float:
-        """Return a value to compare evaluations by: higher is better; the epoch without validation targets.
+        """Return a value to rank evaluations (higher is better; NaN metrics are the worst).
 
-        A NaN metric is the worst.
+        Without validation targets, the value is the epoch.
         """
         if "val" not in metrics:
             return float(epoch)

@@ -1,4 +1,4 @@
-"""Warnings about results that are not finite numbers, with their count and the likely cause."""
+"""Warnings about non-finite results, with their count and the likely cause."""
 
 from __future__ import annotations
 
@@ -19,23 +19,17 @@ _INPUT = (
 
 
 def name_cause(model: torch.nn.Module) -> str:
-    """Return the likely cause of results that are not finite, with a remedy."""
+    """Return the likely cause of non-finite results and a fix."""
     tensors = [*model.parameters(), *model.buffers()]
     is_finite = all(bool(torch.isfinite(tensor).all()) for tensor in tensors if tensor.is_floating_point())
     return _INPUT if is_finite else _DIVERGED
 
 
 class NotFiniteRows:
-    """Counter of results that are not finite numbers, for results that are written in pieces.
+    """Counter of non-finite rows, for results that are written in pieces.
 
-    Parameters
-    ----------
-    model
-        The model that computes the results.
-    quantity
-        Name of the results, such as `the scores`.
-    nouns
-        Plural and singular of the items, such as `vertices` and `vertex`.
+    `quantity` names the results, such as `the scores`; `nouns` are the plural and singular of the items, such
+    as `vertices` and `vertex`.
     """
 
     def __init__(self, model: torch.nn.Module, quantity: str, nouns: tuple[str, str]) -> None:
@@ -46,7 +40,7 @@ class NotFiniteRows:
         self._first: Any = None
 
     def add(self, rows: NDArray[Any], names: NDArray[Any] | Sequence[Any]) -> None:
-        """Count the rows of further results [n, ...] that are not finite; `names` has one item per row."""
+        """Count the non-finite rows of further results [n, ...]; `names` has one item per row."""
         bad_rows = np.flatnonzero(~np.isfinite(rows).reshape(len(rows), -1).all(axis=1))
         if len(bad_rows) and not self._num_bad:
             first = names[int(bad_rows[0])]
@@ -55,7 +49,7 @@ class NotFiniteRows:
         self._total += len(rows)
 
     def warn(self) -> None:
-        """Warn once if any row was not finite."""
+        """Warn once if any row was non-finite."""
         if self._num_bad:
             plural, singular = self._nouns
             warn_user(

@@ -1,6 +1,4 @@
-"""Scores and embeddings of vertices: layer-wise with all neighbours in chunks of bounded memory, by mini-
-batches, or by one full-graph pass.
-"""
+"""Scores and embeddings of vertices: layer-wise in chunks, by mini-batches, or by one full-graph pass."""
 
 from __future__ import annotations
 
@@ -36,9 +34,9 @@ from hyrt.sampling.kernels import count_neighbors, prefix_sum, relabel, sample_n
 from hyrt.sampling.neighbor_sampler import NeighborSampler
 from hyrt.sampling.relation_sampler import RelationSampler
 
-# A destination's id, degree, counts, offsets, factors and position in the result.
+# Bytes of a destination's id, degree, counts, offsets, scale factors and position in the result.
 ROW_BYTES = 96
-# A gathered sparse row (id, number, counts, offset), and each of its entries.
+# Bytes of a gathered sparse row (id, number, counts, offset), and of each entry of the row.
 SPARSE_ROW_BYTES, ENTRY_BYTES = 48, 8
 
 
@@ -57,24 +55,11 @@ class ChunkCost:
 def split_into_chunks(
     graph: Graph, marked: NDArray[np.bool_], cost: ChunkCost, budget_bytes: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Split the marked vertices into chunks of at most `budget_bytes`; only single vertices may exceed it.
+    """Split the vertices in the mask `marked` [V] into chunks of at most `budget_bytes`.
 
-    Parameters
-    ----------
-    graph
-        Provides degrees and lengths of sparse feature rows.
-    marked
-        [V] mask of the vertices to split.
-    cost
-        Cost per vertex.
-    budget_bytes
-        Maximum cost of a chunk.
-
-    Yields
-    ------
-    Vertices, ascending over all chunks.
+    Yields vertices in ascending order. A chunk exceeds the budget only if it is a single vertex.
     """
-    # Limit the arrays of costs: those of a window take about a sixth of a chunk.
+    # Limit the temporary cost arrays to about a sixth of a chunk.
     window = min(max(1, budget_bytes // 256), 1 << 16)
     for first in range(0, len(marked), window):
         vertices = first + np.flatnonzero(marked[first : first + window])
@@ -94,8 +79,8 @@ def split_into_chunks(
 
 
 def layer_cost(graph: Graph, footprint: Footprint) -> ChunkCost:
-    """Return the cost of a layer over a block that is read in place."""
-    # Per edge: its source, and the position of the source.
+    """Return the memory cost of a layer over a block that is read in place."""
+    # Each edge stores its source, and the position of the source.
     return ChunkCost(ROW_BYTES + 4 * footprint.row, graph.topology.indices.itemsize + 8 + 4 * footprint.edge)
 
 
@@ -110,37 +95,19 @@ def infer_layerwise(
     layers: int | None = None,
     between_chunks: Callable[[], None] = lambda: None,
 ) -> NDArray[np.float32]:
-    """Apply a model to vertices with all their neighbours, one layer at a time (layer-wise inference).
+    """Apply a model to vertices [n] with all their neighbours, one layer at a time (layer-wise inference).
 
     Each vertex's hidden row is computed once, so the cost grows with the number of layers, not with the
     neighbourhoods. The product of a sparse feature row is also computed once, except before a maximum, which
     multiplies last.
 
-    Parameters
-    ----------
-    model
-        A model of `hyrt.nn`.
-    graph
-        Topology and features.
-    vertices
-        [n] vertices to compute.
-    workers
-        Thread team.
-    memory_bytes
-        Memory budget: matrices larger than a third of it (two exist at a time) are stored in files, and a
-        chunk's arrays take a quarter. Not included: a byte per vertex and layer, the sorted `vertices`,
-        cached degrees of the graph, and single vertices whose edges alone exceed a chunk.
-    scratch
-        Folder for temporary files; the system's default if None.
-    layers
-        Number of layers to apply; all by default. One less gives the embeddings before the last layer.
-    between_chunks
-        Called before each chunk; may raise to stop.
+    `memory_bytes` is the memory budget: matrices larger than a third of it (two exist at a time) are stored
+    in files in `scratch`, and a chunk's arrays take a quarter. Not included are a byte per vertex and layer,
+    the sorted `vertices`, cached degrees of the graph, and single vertices whose edges alone exceed a chunk.
+    `between_chunks` may raise to stop.
 
-    Returns
-    -------
-    [n, width] float32 in the order of `vertices`: scores, or hidden rows if fewer layers are applied. A
-    memory map if they exceed a third of the budget.
+    Returns [n, width] float32 in the order of `vertices`: scores, or hidden rows if fewer `layers` are
+    applied. The result is a memory map if it exceeds a third of the budget.
     """
     graph = drop_replaced_loops(graph, model)
     depth = len(model.layers) if layers is None else layers
@@ -170,7 +137,7 @@ def infer_layerwise(
                 else:
                     out[order[start:stop]] = result[np.searchsorted(part, ordered[start:stop])]
             if not last:
-                # This also frees the input matrix of the previous step.
+                # The assignment also frees the input matrix of the previous step.
                 step = _dense_step(model, graph, i + 1, out, workers)
     return out
 
@@ -189,12 +156,9 @@ def infer_sampled(
 ) -> NDArray[np.float32]:
     """Apply any model to vertices through sampled mini-batches; a fan-out of -1 samples all neighbours.
 
-    Neighbours are sampled uniformly, whatever sampler trains: scores must not depend on the training sampler,
-    and subgraph samplers cannot make mini-batches for given vertices.
-
-    Returns
-    -------
-    [n, classes] float32 in the order of `vertices`.
+    Returns [n, classes] float32 in the order of `vertices`. Neighbours are sampled uniformly, whatever the
+    training sampler is: scores must not depend on it, and subgraph samplers cannot make mini-batches for
+    given vertices.
     """
     distinct, positions = np.unique(vertices, return_inverse=True)
     if len(distinct) < len(vertices):
@@ -219,7 +183,7 @@ def infer_sampled(
         for start in range(0, len(vertices), batch_size):
             between_chunks()
             units: Ids = vertices[start : start + batch_size].astype(sampler.ids)
-            # Negative step numbers give evaluation random streams that training never uses.
+            # Evaluation uses negative step numbers: training never uses their random streams.
             batch = sampler.sample(-1, units, workers, in_place=plan.in_place)
             loader.load(batch, plan, workers)
             parts.append(model(batch.blocks, batch.inputs).float().numpy())
@@ -229,7 +193,7 @@ def infer_sampled(
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One layer over chunks of the graph: cost per chunk and function that computes a chunk's rows."""
+    """One layer over chunks of the graph: memory cost per chunk, and a function that computes its rows."""
 
     cost: ChunkCost
     apply: Callable[[NDArray[np.int64]], NDArray[np.float32]]
@@ -238,9 +202,7 @@ class _Step:
 def _step(
     model: GNN, i: int, cost: ChunkCost, inputs_of: Callable[[NDArray[np.int64]], tuple[Block, Rows]]
 ) -> _Step:
-    """Return a step for layer i (from 0) with the block and input rows that `inputs_of` makes for a
-    chunk.
-    """
+    """Build the step of layer i (from 0); `inputs_of` returns the block and input rows of a chunk."""
 
     def apply(part: NDArray[np.int64]) -> NDArray[np.float32]:
         result: NDArray[np.float32] = model.layer(i, *inputs_of(part)).numpy()
@@ -250,7 +212,7 @@ def _step(
 
 
 def _dense_step(model: GNN, graph: Graph, i: int, rows: NDArray[Any], workers: Workers) -> _Step:
-    """Return a step for layer i (from 0) that reads a matrix of rows in place."""
+    """Build the step of layer i (from 0), which reads the matrix `rows` in place."""
     cost = layer_cost(graph, model.footprint(i))
     return _step(model, i, cost, lambda part: (full_block(graph, part, i, workers), InPlaceFeatures(rows)))
 
@@ -264,7 +226,7 @@ def _first_step(
     scratch: Path | None,
     between_chunks: Callable[[], None],
 ) -> _Step:
-    """Return the step of the first layer over the features, depending on their format."""
+    """Build the step of the first layer for the format of the features."""
     features = graph.features
     if graph.types is not None:
         return _hetero_step(model, graph, workers)
@@ -305,7 +267,7 @@ def _first_step(
 def _aggregated_step(
     model: GNN, graph: Graph, rows: QuantizedRows, aggregation: Aggregation, workers: Workers
 ) -> _Step:
-    """Return the step of the first layer over quantized rows, read in place."""
+    """Build the step of the first layer over quantized rows, which are read in place."""
 
     def inputs_of(part: NDArray[np.int64]) -> tuple[Block, Rows]:
         block = full_block(graph, part, 0, workers)
@@ -317,7 +279,7 @@ def _aggregated_step(
 
 
 def _gathered_step(model: GNN, graph: Graph, features: RowSource, workers: Workers) -> _Step:
-    """Return the step of the first layer over gathered rows; sparse rows become dense, as a maximum needs."""
+    """Build the step of the first layer over gathered rows; sparse rows are made dense for a maximum."""
     local = np.full(graph.num_vertices, -1, np.int32)
 
     def inputs_of(part: NDArray[np.int64]) -> tuple[Block, Rows]:
@@ -335,7 +297,7 @@ def _gathered_step(model: GNN, graph: Graph, features: RowSource, workers: Worke
 
 
 def _hetero_step(model: GNN, graph: Graph, workers: Workers) -> _Step:
-    """Return the step of the first layer over gathered rows of each vertex type."""
+    """Build the step of the first layer over gathered rows of each vertex type."""
     local = np.full(graph.num_vertices, -1, np.int32)
     loader = Loader(graph.features)
 
@@ -344,7 +306,7 @@ def _hetero_step(model: GNN, graph: Graph, workers: Workers) -> _Step:
         return block, loader.hetero_rows(sources, workers)
 
     cost = layer_cost(graph, model.footprint(0))
-    # Each edge may have a distinct source: its row and its projections.
+    # Each edge may have a distinct source, with its row and its projections.
     assert isinstance(graph.features, HeteroRows)
     source = 4 * (graph.features.width + 2 * model.widths[0])
     return _step(model, 0, ChunkCost(cost.row + source, cost.edge + source), inputs_of)
@@ -357,7 +319,7 @@ def needed_vertices(
     chunk_bytes: int,
     combine: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] = lambda grown: grown,
 ) -> list[NDArray[np.bool_]]:
-    """Return [V] masks per layer: vertices whose rows the layer must compute; the last mask is `vertices`.
+    """Return one [V] mask per layer of the vertices whose rows it must compute; the last mask is `vertices`.
 
     If the edges are partitioned over processes, `combine` merges the masks of all processes.
     """
@@ -370,7 +332,7 @@ def needed_vertices(
 
 
 def _with_neighbors(graph: Graph, marked: NDArray[np.bool_], chunk_bytes: int) -> NDArray[np.bool_]:
-    """Return the [V] mask of the marked vertices and all sources of their edges."""
+    """Return the [V] mask of the marked vertices and their in-neighbours."""
     extended = marked.copy()
     # Three arrays of positions, and the neighbours.
     cost = ChunkCost(ROW_BYTES, 24 + graph.topology.indices.itemsize)
@@ -384,11 +346,11 @@ def _with_neighbors(graph: Graph, marked: NDArray[np.bool_], chunk_bytes: int) -
 
 
 def full_block(graph: Graph, destinations: Ids, i: int, workers: Workers) -> Block:
-    """Return the block of all edges into the destinations for layer i (from 0), reading sources in place."""
+    """Return the block of all edges into the destinations for layer i (from 0); sources are read in place."""
     num = len(destinations)
     degrees = np.empty(num, np.int32)
     counts = np.empty(num, np.int32)
-    # Same integer type as in training, so that the compiled loops over blocks are reused.
+    # Use the integer type of training, so that the compiled loops over blocks are reused.
     destinations = destinations.astype(graph.topology.indices.dtype)
     count_neighbors(graph.topology.indptr, destinations, -1, 0, num, degrees, counts)
     edges = int(counts.sum(dtype=np.int64))
@@ -435,20 +397,9 @@ def full_block(graph: Graph, destinations: Ids, i: int, workers: Workers) -> Blo
 
 
 def compact_sources(graph: Graph, block: Block, local: NDArray[np.int32]) -> tuple[Block, Ids]:
-    """Convert a block that reads all vertices in place into a block over its sources only.
+    """Convert a block that reads all vertices in place into a block over its sources, and return both.
 
-    Parameters
-    ----------
-    graph
-        Graph of the block.
-    block
-        The block.
-    local
-        [V] int32 of -1; unchanged afterwards.
-
-    Returns
-    -------
-    The block, and its sources.
+    `local` is a work array [V] int32 filled with -1, and is restored before the return.
     """
     buffer = np.empty(block.num_dst + block.num_edges, block.destinations.dtype)
     columns = np.empty(block.num_edges, np.int32)
@@ -490,26 +441,10 @@ def infer_full_graph(
     layers: int,
     plan: InputPlan,
 ) -> NDArray[np.float32]:
-    """Apply any model to the full graph, as in full-graph training.
+    """Apply any model, a module that maps (blocks, x) to one row of scores per vertex, to the full graph.
 
-    Parameters
-    ----------
-    model
-        A module that maps (blocks, x) to one row of scores per vertex.
-    graph
-        Topology and features.
-    vertices
-        [n] vertices to compute.
-    workers
-        Thread team.
-    layers
-        Number of blocks to pass to the model.
-    plan
-        Input format of the model.
-
-    Returns
-    -------
-    [n, classes] float32 in the order of `vertices`.
+    Returns [n, classes] float32 in the order of `vertices`. `layers` is the number of blocks that the model
+    receives.
     """
     graph = drop_replaced_loops(graph, model)
     sampler = FullSampler(graph, np.unique(vertices), layers, seed=0)

@@ -36,26 +36,12 @@ def read_named_pairs(
 ) -> tuple[NDArray[Any], list[list[str]]]:
     """Read a CSV table with source and target ids; the header is optional.
 
-    If the first line has two names that an import knows, such as `source` and `target`, the ids are in these
-    columns. Otherwise, they are in the first two columns, and a first line without ids is a header.
+    If the first line has two column names that dataset imports know, such as `source` and `target`, the ids
+    are in these columns. Otherwise, they are in the first two columns, and a first line without ids is a
+    header, which is reported through `say`.
 
-    Parameters
-    ----------
-    path
-        The table.
-    graph
-        The graph of a run that predicts links.
-    say
-        Called with a line if the header has other names.
-
-    Returns
-    -------
-    [n, 2] vertices, and [n] pairs of ids as written in the file.
-
-    Raises
-    ------
-    DataError
-        If an id is unknown; the message has the line number.
+    Returns [n, 2] vertices, and [n] pairs of ids as written in the file. Raises DataError with the line
+    number if an id is unknown.
     """
     assert graph.links is not None, "only runs that predict links score pairs"
     try:
@@ -103,12 +89,12 @@ def read_named_pairs(
 
 
 def _find_delimiter(line: str) -> str:
-    """Return the first delimiter that cuts a line into several values; a comma if none does."""
+    """Return the first delimiter that splits a line into several values; a comma if none does."""
     return next((each for each in _DELIMITERS if len(next(csv.reader([line], delimiter=each), [])) > 1), ",")
 
 
 def _columns_by_name(row: list[str]) -> tuple[int, int] | None:
-    """Return the columns of sources and targets if a row has two names of them."""
+    """Return the columns of sources and targets if the row names both, otherwise None."""
     plain = [normalize_name(name) for name in row]
     for source, target in ENDPOINT_COLUMN_NAMES:
         if source in plain and target in plain:
@@ -117,7 +103,7 @@ def _columns_by_name(row: list[str]) -> tuple[int, int] | None:
 
 
 def _is_header(row: list[str], types: tuple[str | None, str | None], graph: Graph) -> bool:
-    """Return whether the first line has names of columns: neither numbers nor ids, whatever their types."""
+    """Return whether the first line is a header, without vertex numbers or ids of any type."""
     words = {*row, *(word.strip() for word in row)}
     if any(_NUMBER.fullmatch(word.strip()) for word in row):
         return False
@@ -125,7 +111,7 @@ def _is_header(row: list[str], types: tuple[str | None, str | None], graph: Grap
 
 
 def _numbers_of_names(names: set[str], vertex_type: str | None, graph: Graph) -> dict[str, int]:
-    """Return the original vertex numbers of the ids that exist, limited to `vertex_type` if given."""
+    """Return the original vertex numbers of the known ids, limited to `vertex_type` if given."""
     names = names | {name.strip() for name in names}
     with graph.names.read_ids() as ids:
         if ids is not None:
@@ -140,13 +126,7 @@ def _numbers_of_names(names: set[str], vertex_type: str | None, graph: Graph) ->
 
 
 def write_named_pairs(path: Path, names: Sequence[Sequence[object]], scores: NDArray[np.float32]) -> None:
-    """Write a table with columns `source`, `target` and `score`, atomically.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written; no partial file remains.
-    """
+    """Write a table with columns `source`, `target` and `score`; an OSError leaves no partial file."""
     with atomic_file(path) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
         writer = csv.writer(text, lineterminator="\n")
@@ -167,10 +147,7 @@ _NPY_PAIRS_PER_WRITE = 1 << 20
 def read_pairs(path: Path, graph: Graph) -> NDArray[Any]:
     """Read [n, 2] vertex pairs from a .npy file with the dataset's original vertex numbers.
 
-    Raises
-    ------
-    DataError
-        If the file does not contain vertex pairs; the message has the first bad position.
+    Raises DataError, with the first bad position, if the file does not contain vertex pairs.
     """
     hint = f"--links {path}: give a .npy file of [n, 2] vertex numbers"
     try:
@@ -178,7 +155,7 @@ def read_pairs(path: Path, graph: Graph) -> NDArray[Any]:
             pairs = np.lib.format.read_array(file, allow_pickle=False)
     except FileNotFoundError:
         raise DataError(f"{hint}: no such file") from None
-    # The last two are raised if the header states more elements than memory or an int64 can hold.
+    # MemoryError and OverflowError: the header states more elements than memory or an int64 can hold.
     except (OSError, ValueError, MemoryError, OverflowError) as error:
         raise DataError(f"{hint}: {error}") from None
     assert graph.links is not None, "only runs that predict links score pairs"
@@ -195,36 +172,10 @@ def write_link_scores(
     *,
     memory_bytes: int,
 ) -> int:
-    """Apply a model to the vertices of pairs, and write one score per pair.
+    """Apply a model to the vertices of `pairs` [n, 2], write one score per pair, and return n.
 
-    The file is written atomically. Rows that exceed the memory budget are stored in a temporary file in the
-    same folder.
-
-    Parameters
-    ----------
-    path
-        The .npy file to write: [n] float32, in the order of the pairs.
-    model
-        A model of `hyrt.nn`.
-    graph
-        Graph with features; its edges carry the messages.
-    pairs
-        [n, 2] sources and destinations.
-    score
-        Score function of pairs of model output rows.
-    workers
-        Thread team.
-    memory_bytes
-        Memory budget for hidden rows and results.
-
-    Returns
-    -------
-    Number of written scores.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written; no partial file remains.
+    The .npy file, [n] float32, is written atomically; an OSError leaves no partial file. `memory_bytes`
+    limits hidden rows and results; rows beyond it are stored in a temporary file in the same folder.
     """
     vertices, positions = np.unique(pairs, return_inverse=True)
     rows = infer_layerwise(

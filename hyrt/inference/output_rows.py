@@ -1,6 +1,4 @@
-"""Scores, classes or embeddings of vertices, written to .npy files or CSV tables with vertex ids and class
-names.
-"""
+"""Scores, classes or embeddings of vertices, in .npy files or in CSV tables with ids and class names."""
 
 from __future__ import annotations
 
@@ -34,29 +32,10 @@ def write_named_rows(
     classes: Sequence[str] | None,
     output_kind: str,
 ) -> None:
-    """Write a table, atomically.
+    """Write a table of `rows` [n] or [n, columns] for `vertices` [n], atomically.
 
-    Parameters
-    ----------
-    path
-        File to write.
-    rows
-        [n] or [n, columns], one row per vertex.
-    vertices
-        [n] vertices.
-    graph
-        Graph of the vertices; its dataset may have ids.
-    classes
-        Names of the run's classes or labels; None if unnamed.
-    output_kind
-        `scores`, `classes` or `embeddings`.
-
-    Raises
-    ------
-    DataError
-        If the dataset has ids for another number of vertices.
-    OSError
-        If the file cannot be written; no partial file remains.
+    `classes` are the names of the run's classes or labels (None: unnamed). `output_kind` is `scores`,
+    `classes` or `embeddings`. Raises DataError if the dataset has ids for another number of vertices.
     """
     if output_kind == "classes" and rows.ndim == 1:
         columns = ["class"]
@@ -74,7 +53,7 @@ def write_named_rows(
         id_cells = _iter_ids(numbers, ids, graph.name)
         for start in range(0, len(rows), _ROWS_PER_WRITE):
             part = rows[start : start + _ROWS_PER_WRITE]
-            # float32 digits; conversion to Python's float64 would add meaningless ones.
+            # Print float32 digits: Python's float64 would add meaningless ones.
             values: list[Any] = (part.astype("U32") if part.dtype.kind == "f" else part).tolist()
             if columns == ["class"]:
                 values = [[value if classes is None else classes[value]] for value in values]
@@ -84,7 +63,7 @@ def write_named_rows(
 
 
 def _iter_ids(numbers: NDArray[Any], ids: Iterator[list[str]] | None, source: str) -> Iterator[list[Any]]:
-    """Iterate over the id of each vertex (with its type in a heterogeneous graph), or its number."""
+    """Yield the id of each vertex (with its type in a heterogeneous graph), or its number without `ids`."""
     if ids is None:
         yield from ([number] for number in numbers.tolist())
         return
@@ -117,16 +96,11 @@ _NPY_ROWS_PER_WRITE = 1 << 16
 def select_vertices(
     graph: Graph, choice: str | Sequence[int] | NDArray[Any], split: int
 ) -> NDArray[np.int64]:
-    """Return the vertices of `all`, `train`, `val` or `test`, of a .npy file of vertex numbers, or of an
-    array.
+    """Return the vertices of `all`, `train`, `val` or `test`, of a .npy file, or of an array.
 
-    If the dataset was reordered, files and arrays have original vertex numbers, and the result is in their
-    order, so that output rows match the dataset before reordering.
-
-    Raises
-    ------
-    DataError
-        If the file does not contain vertex numbers; the message has the first bad position.
+    If the dataset was reordered, files and arrays have original vertex numbers, and the result follows the
+    original order, so that output rows match the dataset before reordering. Raises DataError, with the first
+    bad position, if the file does not contain vertex numbers.
     """
     positions = graph.vertices.positions
     if not isinstance(choice, str):
@@ -143,14 +117,14 @@ def select_vertices(
             ids = np.lib.format.read_array(file, allow_pickle=False)
     except FileNotFoundError:
         raise DataError(f"{hint}: no such file: {choice}") from None
-    # The last two are raised if the header states more elements than memory or an int64 can hold.
+    # MemoryError and OverflowError: the header states more elements than memory or an int64 can hold.
     except (OSError, ValueError, MemoryError, OverflowError) as error:
         raise DataError(f"{hint}: {error}") from None
     return _find_positions(graph, ids, choice)
 
 
 def _find_positions(graph: Graph, ids: NDArray[Any], source: str) -> NDArray[np.int64]:
-    """Convert original vertex numbers to vertices of the graph."""
+    """Convert original vertex numbers to vertices of the reordered graph."""
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
         raise DataError(f"{source}: give a one-dimensional array of whole numbers")
     bad = np.flatnonzero((ids < 0) | (ids >= graph.num_vertices))
@@ -175,41 +149,16 @@ def write_rows(
     *,
     memory_bytes: int,
 ) -> tuple[int, ...]:
-    """Apply a model to vertices and write one row per vertex.
+    """Apply a model to `vertices` [n], write one row per vertex, and return the shape of the written array.
 
-    The file is written atomically. Rows that exceed the memory budget are stored in a temporary file in the
+    The .npy file has a row for each entry of `vertices`; duplicates are computed once. `output_kind` is
+    `scores` [n, classes] float32, `classes` [n] int32 (multi-label: [n, K] int8), or `embeddings` [n, hidden]
+    float32, the input rows of the last layer. The file is written atomically; an OSError leaves no partial
+    file. `memory_bytes` limits hidden rows and results; rows beyond it are stored in a temporary file in the
     same folder.
 
-    Parameters
-    ----------
-    path
-        The .npy file to write.
-    model
-        A model of `hyrt.nn`.
-    graph
-        Graph with features.
-    vertices
-        [n], in the order of the rows; duplicates are computed once.
-    output_kind
-        `scores` [n, classes] float32, `classes` [n] int32 (for multi-label: [n, K] int8), or `embeddings` [n,
-        hidden] float32: the input rows of the last layer.
-    workers
-        Thread team.
-    memory_bytes
-        Memory budget for hidden rows and results.
-
-    Returns
-    -------
-    Shape of the written array.
-
-    Raises
-    ------
-    ConfigError
-        If embeddings are requested but the model has only one layer, or classes but the labels are numbers.
-    DataError
-        If classes are requested but scores are NaN.
-    OSError
-        If the file cannot be written; no partial file remains.
+    Raises ConfigError for embeddings of a model with a single layer, or classes if the labels are numbers.
+    Raises DataError for classes if scores are NaN.
     """
     depth = len(model.layers) - (output_kind == "embeddings")
     if not depth:
@@ -252,7 +201,7 @@ def write_rows(
 
 
 def _check_scores(rows: NDArray[np.float32], vertices: NDArray[np.int64], graph: Graph, model: GNN) -> None:
-    """Check that no score is NaN before classes are derived; the error has the first bad vertex."""
+    """Raise DataError with the first bad vertex if a score is NaN, before classes are derived."""
     num_bad, first = 0, -1
     for start in range(0, len(rows), _NPY_ROWS_PER_WRITE):
         bad = np.flatnonzero(np.isnan(rows[start : start + _NPY_ROWS_PER_WRITE]).any(axis=1))

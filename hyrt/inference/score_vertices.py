@@ -1,4 +1,4 @@
-"""Scores of vertices by any model, computed the way that suits it."""
+"""Scores of vertices, by the inference method that suits the model."""
 
 from __future__ import annotations
 
@@ -40,33 +40,12 @@ def score_vertices(
     scratch: Path | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> NDArray[np.float32]:
-    """Apply a model to vertices, with all neighbours or with sampled ones.
+    """Apply a model to vertices, with all neighbours if `full`, otherwise with sampled ones.
 
-    A module that overrides `forward` does not support layer-wise inference. With all neighbours, it then gets
-    small mini-batches (neighbourhoods grow with depth), or the full graph if it trains on that.
-
-    Parameters
-    ----------
-    model
-        The model.
-    graph
-        Topology and features.
-    vertices
-        [n] vertices.
-    config
-        The settings of the run.
-    workers
-        Thread team.
-    full
-        Whether all neighbours count; otherwise those that `sampler.fanout` draws.
-    scratch
-        Folder for temporary files; the system's default if None.
-    check
-        Called between pieces of the work; may raise to stop.
-
-    Returns
-    -------
-    [n, C] float32 in the order of `vertices`.
+    Returns [n, C] float32 in the order of `vertices`. A module that overrides `forward` does not support
+    layer-wise inference. With all neighbours, it then gets small mini-batches (neighbourhoods grow with
+    depth), or the full graph if it trains on that. `check` is called between pieces of the work and may raise
+    to stop.
     """
     if full and isinstance(model, GNN) and _is_chain(model):
         return infer_layerwise(
