@@ -1,4 +1,4 @@
-"""Largest mini-batch per task, given the arena and the buffers of a trainer."""
+"""Largest mini-batch per task for a given arena."""
 
 from __future__ import annotations
 
@@ -37,10 +37,7 @@ class BankWords(NamedTuple):
 def bank_words(pes: int, arena_words: int) -> BankWords:
     """Return the capacity of a design with `pes` banks of `arena_words` words.
 
-    Raises
-    ------
-    ValueError
-        If an argument is not positive.
+    Raises ValueError unless both are positive.
     """
     if min(pes, arena_words) < 1:
         raise ValueError(f"arena: {pes} banks of {arena_words} words: give at least 1 of each")
@@ -51,13 +48,9 @@ def bank_words(pes: int, arena_words: int) -> BankWords:
 def needed_words(work: Workload, pes: int) -> BankWords:
     """Return the words per bank that a task uses at the same time: the maximum over the steps of a launch.
 
-    Every matrix lives from the step that writes it to the last step that reads it (`layout.regions`). This is
-    a lower bound: a layout that cannot move matrices may need more.
-
-    Raises
-    ------
-    ValueError
-        If a trainer does not support the widths.
+    Every matrix lives from the step that writes it to the last step that reads it (`arena_regions`). This is
+    a lower bound: a layout that cannot move matrices may need more. Raises ValueError if the kernels do not
+    support the widths.
     """
     matrices = arena_regions(layer_records(work), pes)
     sums = [matrix for matrix in matrices if not matrix.in_row_memory]
@@ -77,19 +70,8 @@ class UnitTooLargeError(ValueError):
 def num_tasks(workload_for: Callable[[float], Workload], targets: int, pes: int, arena_words: int) -> int:
     """Return the number of tasks per mini-batch, doubled until each task fits.
 
-    Parameters
-    ----------
-    workload_for
-        Workload of a mini-batch, by its number of targets.
-    targets
-        Targets of the whole mini-batch.
-    pes, arena_words
-        Number of banks of the design, and words per bank.
-
-    Raises
-    ------
-    ValueError
-        If a trainer does not support the widths; `UnitTooLargeError` if a single target does not fit.
+    `workload_for` returns the workload of a mini-batch with the given number of targets. Raises ValueError if
+    the kernels do not support the widths, and UnitTooLargeError if a single target does not fit.
     """
     capacity = bank_words(pes, arena_words)
     for halvings in range(_MAX_HALVINGS):
@@ -108,13 +90,9 @@ def num_tasks(workload_for: Callable[[float], Workload], targets: int, pes: int,
 def with_task_targets(platform: Platform, training: TrainingWorkload) -> Platform:
     """Set the task size of FPGAs with a known design to the largest that fits this workload.
 
-    The kernels do not support some layers (attention, two products); predictions then use measured rates
-    instead of a design.
-
-    Raises
-    ------
-    ValueError
-        If a single target does not fit, or rows are too wide for a trainer.
+    For layers that the kernels do not support (attention, two products), predictions use measured rates
+    instead of a design. Raises ValueError if a single target does not fit, or rows are too wide for a
+    trainer.
     """
     if not has_single_products(training.at(1.0)):
         return platform
@@ -126,21 +104,16 @@ def _with_max_tasks(accelerator: Accelerator, training: TrainingWorkload) -> Acc
     design, words = accelerator.design, accelerator.arena_words
     if design is None or words is None:
         return accelerator
-    # An accelerator gets a part of a step only, but the largest task is the same.
+    # An accelerator computes only a part of a step, but its largest task has the same size.
     count = num_tasks(training.at, training.batch_size, design.pes, words)
     return replace(accelerator, task_targets=math.ceil(training.batch_size / count))
 
 
 def check_arena(pes: int, arena_words: int) -> None:
-    """Check that an arena can hold one target of two layers of width 128, with one row per bank below.
+    """Raise ValueError unless an arena can hold one target of two layers of width 128.
 
-    A mini-batch of a narrower model might fit a smaller arena, but a smaller arena saves no resources: an
-    UltraRAM is 4,096 words deep.
-
-    Raises
-    ------
-    ValueError
-        If the arena is too small, with the required size.
+    The aggregated rows of the lower layer then take one row per bank. A mini-batch of a narrower model might
+    fit a smaller arena, but that saves no resources: an UltraRAM is 4,096 words deep.
     """
     minimum = Workload(
         vertices=(float(pes), float(pes), 1.0),
@@ -161,10 +134,7 @@ def _peak_words(matrices: Sequence[Region]) -> int:
 def layer_records(work: Workload) -> list[LayerRecord]:
     """Return the layer records of a mini-batch, with sizes only (no offsets and edges).
 
-    Raises
-    ------
-    ValueError
-        If a trainer does not support the number of layers or their widths.
+    Raises ValueError if the kernels do not support the number of layers or their widths.
     """
     if work.layers > MAX_LAYERS:
         raise ValueError(f"a trainer takes at most {MAX_LAYERS} layers, not {work.layers}")

@@ -1,4 +1,4 @@
-"""Build folder of a trainer: sources, the configuration of v++'s linker, and the design as make variables."""
+"""Build folder of a trainer: sources, linker configuration for v++, and the design as make variables."""
 
 from __future__ import annotations
 
@@ -33,15 +33,10 @@ _HBM_BANKS = 8
 
 
 def link_config(part: FpgaPart, design: FpgaDesign, *, units: int = 1) -> str:
-    """Return the text of a configuration for `v++ -l --config`.
+    """Return the configuration text for `v++ -l --config`.
 
     Compute units take banks and SLRs in turn. A unit is bound to one SLR if its DSPs fit; otherwise the
-    placer decides.
-
-    Raises
-    ------
-    ValueError
-        If `units` is not at least 1, or HBM has too few banks.
+    placer decides. Raises ValueError if `units` is not at least 1, or HBM has too few banks.
     """
     if units < 1:
         raise ValueError(f"link configuration: {units} compute units: give at least 1")
@@ -81,31 +76,11 @@ _FOLDERS = {"kernels": ("*.cpp", "*.hpp"), "include": ("*.h",)}
 def write_build_files(
     folder: Path, part: FpgaPart, design: FpgaDesign, arena_words: int, *, units: int = 1
 ) -> Resources:
-    """Write the files that `make` needs in addition to Vitis.
+    """Write the files that `make` needs in addition to Vitis, and return the resources of all compute units.
 
-    Parameters
-    ----------
-    folder
-        New or empty folder.
-    part
-        The FPGA part to build for.
-    design
-        n, m, FIFO depth, adder latency and clock of each compute unit.
-    arena_words
-        Words per bank.
-    units
-        Number of trainers on the card.
-
-    Returns
-    -------
-    Estimated resources of all compute units.
-
-    Raises
-    ------
-    ValueError
-        If the folder is not empty, or the design cannot be built, does not fit, or has too small an arena.
-    OSError
-        If the folder cannot be written.
+    `folder` must be new or empty. `design` describes each of the `units` trainers on the card; `arena_words`
+    is the number of words per bank. Raises ValueError if the folder is not empty, or the design cannot be
+    built, does not fit, or has too small an arena.
     """
     check_buildable(design, arena_words)
     check_arena(design.pes, arena_words)
@@ -139,13 +114,7 @@ def write_build_files(
 
 
 def build_warnings(part: FpgaPart, design: FpgaDesign) -> list[str]:
-    """Return warnings about a design that `write_build_files` accepts, one sentence each.
-
-    Parameters
-    ----------
-    part, design
-        The arguments of `write_build_files`.
-    """
+    """Return warnings about a design that `write_build_files` accepts, one sentence each."""
     warnings = []
     clock_mhz, bits = design.clock_hz / 1e6, widest_stream_bits(design)
     if part.clock_mhz is not None and clock_mhz > part.clock_mhz:

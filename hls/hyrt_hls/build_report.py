@@ -1,7 +1,8 @@
-"""Reports of Vitis HLS: they identify the part and the design of a build, are compared with the estimates,
-and replace assumed values of a design. `v++ -c` writes one `<module>_csynth.xml` per function of the kernel
-(below `_x*/reports` or `.../syn/report`, depending on the version); all are read. Values that they lack
-(memory bandwidth, launch cost) remain assumed. The final clock after linking is in the xclbin.
+"""Vitis HLS reports: one `<module>_csynth.xml` per kernel function, compared with the estimates.
+
+`v++ -c` writes them below `_x*/reports` or `.../syn/report`, depending on the version. They identify the part
+and the design of a build, and replace assumed values of a design. Memory bandwidth and launch cost are not
+reported and remain assumed. The final clock after linking is in the xclbin.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ INTERVALS: Mapping[str, tuple[str, ...]] = {
     "edge_ii": ("read_edges",),
 }
 """Initiation intervals of a design, and the kernel functions with their loops."""
-# Functions besides network and array; the cycle model assumes an initiation interval of 1. Vitis HLS may name
-# loops after the called functions.
+# Functions outside the network and the array; the cycle model assumes an initiation interval of 1. Vitis HLS
+# may name loops after the called functions.
 _EVERY_CYCLE = (
     *("read_rows", "read_features", "read_matrix", "clear"),
     *("load_panel", "read_operands", "read_left", "read_block_words", "feed", "turn", "spread"),
@@ -42,27 +43,24 @@ _EVERY_CYCLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """A loop of a module."""
+    """Loop of a module."""
 
     name: str
-    """Label of the loop."""
     pipeline_ii: int | None
     """Initiation interval in cycles; None if the loop is not pipelined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HlsReport:
-    """Report of one module."""
+    """Report of one module. `path` is the file, `module` the function."""
 
     path: Path
     module: str
     part: str
-    """`path`, `module` and `part`: the file, the function, and the chip ("" if missing)."""
+    """Name of the chip; empty if missing."""
     target_period_s: float | None
     estimated_period_s: float
-    """`target_period_s` and `estimated_period_s`: requested clock period (None if missing), and the shortest
-    period that the module supports.
-    """
+    """Shortest supported clock period; `target_period_s` is the requested period (None if missing)."""
     loops: tuple[Loop, ...]
     """All loops, outer loops first."""
     resources: Resources
@@ -77,11 +75,8 @@ class HlsReport:
 def read_report(path: Path) -> HlsReport:
     """Read a `<module>_csynth.xml`.
 
-    Raises
-    ------
-    ValueError
-        If the file cannot be read or is not such a report, or an element is missing or not a number. The
-        message has the file and the element.
+    Raises ValueError if the file cannot be read or is not such a report, or an element is missing or not a
+    number.
     """
     try:
         root = ElementTree.fromstring(path.read_bytes())
@@ -120,10 +115,7 @@ def read_report(path: Path) -> HlsReport:
 def read_reports(source: Path) -> list[HlsReport]:
     """Read the report in a file, or all `*_csynth.xml` below a folder, sorted by path.
 
-    Raises
-    ------
-    ValueError
-        If a report is invalid, there is none, or the folder has more subfolders than any build.
+    Raises ValueError if a report is invalid, there is none, or the folder has more subfolders than any build.
     """
     if not source.is_dir():
         return [read_report(source)]
@@ -142,7 +134,7 @@ def _find_reports(place: Path) -> Iterator[Path]:
 
 
 def _iter_loops(summary: ElementTree.Element | None, path: Path) -> Iterator[Loop]:
-    """Iterate over the loops below an element; nested loops are nested elements."""
+    """Iterate over the loops below an element, including nested ones."""
     for element in [] if summary is None else summary:
         if any(
             element.find(tag) is not None
@@ -157,7 +149,7 @@ def _iter_loops(summary: ElementTree.Element | None, path: Path) -> Iterator[Loo
 
 def _read_optional(element: ElementTree.Element, tag: str, path: Path) -> int | None:
     text = (element.findtext(tag) or "").strip()
-    # Data-dependent values have no number.
+    # Data-dependent values are not reported as numbers.
     return (
         None if text in ("", "undef", "?", "-", "n/a") else _parse_int(text, f"{path}: {element.tag}/{tag}")
     )
@@ -192,17 +184,12 @@ def _read_period_s(root: ElementTree.Element, element: str, path: Path) -> float
 
 
 def apply_reports(design: FpgaDesign, reports: Sequence[HlsReport]) -> FpgaDesign:
-    """Replace assumed values of a design by reported values.
+    """Replace assumed values of a design by reported values. Raises ValueError if there is no report.
 
     The clock is that of the slowest module, and never faster than requested. `update_ii`, `network_ii` and
     `edge_ii` are the longest initiation intervals in the functions of `INTERVALS`; their target is 1.
-    `adder_latency` is a parameter of the kernel (it waits for that many cycles before it reads a sum again);
-    a `gather` with an initiation interval of 1 confirms it.
-
-    Raises
-    ------
-    ValueError
-        If there is no report.
+    `adder_latency` is a parameter of the kernel (the number of cycles before it reads a sum again); a
+    `gather` with an initiation interval of 1 confirms it.
     """
     if not reports:
         raise ValueError("no report of Vitis HLS: give at least one")
@@ -272,11 +259,10 @@ class Build:
     path: Path
     """The design file."""
     design: FpgaDesign
-    """The requested design: sizes and clock."""
+    """Requested sizes and clock."""
     arena_words: int
     """Words per bank."""
     reports: tuple[HlsReport, ...]
-    """Reports of its modules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +274,6 @@ class EstimateComparison:
     estimated: float
     reported: float
     module: str
-    """Module of the report."""
 
     @property
     def ratio(self) -> float:
@@ -299,18 +284,9 @@ class EstimateComparison:
 def read_build(source: Path, part: FpgaPart) -> Build:
     """Read the reports in a folder; all must belong to one design, compiled for the given part.
 
-    Parameters
-    ----------
-    source
-        Folder of a build, or one report in it; `hyrt_train.json` is in the folder of the reports or above.
-    part
-        The part to compare the reports with.
-
-    Raises
-    ------
-    ValueError
-        If a file cannot be read, or a report is for another part, a design other than in `hyrt_train.json`,
-        or another build than the rest. The message has the file and the difference.
+    `source` is the folder of a build or one report in it; `hyrt_train.json` is in the folder of the reports
+    or above. Raises ValueError if a file cannot be read, or a report is for another part, for a design other
+    than in `hyrt_train.json`, or for another build than the other reports.
     """
     reports = read_reports(source)
     for report in reports:
@@ -335,10 +311,7 @@ def read_build(source: Path, part: FpgaPart) -> Build:
 def identify_part(source: Path) -> FpgaPart:
     """Identify the FPGA part from the build reports in a folder.
 
-    Raises
-    ------
-    ValueError
-        If a report cannot be read, or its chip is not one of the built-in parts.
+    Raises ValueError if a report cannot be read, or its chip is not one of the built-in parts.
     """
     report = read_reports(source)[0]
     if known := _matching_parts(report):
@@ -429,7 +402,7 @@ def _read_design(path: Path) -> tuple[FpgaDesign, int]:
 
 
 def _check_module(report: HlsReport, path: Path, design: FpgaDesign, arena_words: int) -> None:
-    """Check for left-over reports of another design in a folder that was used for two builds."""
+    """Check that a report is not left over from a build of another design in the same folder."""
     name_match = _DESIGN_OF_MODULE.search(report.module)
     if name_match is None:
         return
@@ -470,13 +443,7 @@ def design_from_build(build: Build, part: FpgaPart) -> FpgaDesign:
 
 
 def check_fifo_depth(build: Build, requested: int | None) -> None:
-    """Check that a requested FIFO depth equals that of the build.
-
-    Raises
-    ------
-    ValueError
-        If it differs.
-    """
+    """Raise ValueError if a requested FIFO depth differs from that of the build."""
     if requested is not None and requested != build.design.fifo_depth:
         raise ValueError(
             f"{build.path}: the build has fifo_depth {build.design.fifo_depth}, not {requested}: omit "

@@ -1,4 +1,4 @@
-"""Compiles the kernel simulation with g++ into a shared library for ctypes.
+"""Compilation of the kernel simulation with g++ into a shared library for ctypes.
 
 Libraries are cached under names with their checksum (`<name>.<sha256>.so`), because the loader maps the file:
 a truncated one ends the process with SIGBUS. No compiler process outlives the waiting process.
@@ -40,19 +40,9 @@ exit $status
 
 
 def run_compiler(command: Sequence[str], output: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command and return its output.
+    """Run a command and return its output; `output` is deleted if this process ends first.
 
-    Parameters
-    ----------
-    command
-        Path of a program, and its arguments.
-    output
-        Output file of the command; deleted if this process ends first.
-
-    Raises
-    ------
-    ValueError
-        If the command takes too long, or there is no shell to run it.
+    Raises ValueError if the command takes too long, or there is no shell to run it.
     """
     read_end, write_end = os.pipe()
     try:
@@ -84,13 +74,7 @@ _STALE_S = 3600.0
 
 
 def find_library(folder: Path, name: str) -> Path | None:
-    """Return an intact library; damaged ones are deleted with a warning.
-
-    Raises
-    ------
-    OSError
-        If a file cannot be read, or a damaged one cannot be deleted.
-    """
+    """Return an intact library; damaged ones are deleted with a warning."""
     for library in sorted(folder.glob(f"{glob.escape(name)}.*.so")):
         try:
             checksum = _checksum(library.read_bytes())
@@ -108,21 +92,9 @@ def find_library(folder: Path, name: str) -> Path | None:
 
 
 def publish_library(folder: Path, name: str, write: Callable[[Path], None]) -> Path:
-    """Write a library, and rename it to its final name after it is flushed to disk.
+    """Write a library with `write(path)`, flush it to disk, and rename it to its final name.
 
-    Parameters
-    ----------
-    folder
-        The cache folder; partial files of killed compilations are deleted.
-    name
-        Name without checksum and suffix.
-    write
-        Writes the library to the given path, or raises.
-
-    Raises
-    ------
-    OSError
-        If the library cannot be written.
+    `name` has no checksum and suffix. Partial files of killed compilations are deleted from `folder`.
     """
     _remove_stale(folder)
     handle, path = tempfile.mkstemp(prefix=f".{name}-", suffix=".so", dir=folder)
@@ -153,7 +125,7 @@ def _remove_stale(folder: Path) -> None:
             continue  # Another process was faster, or it is another user's file: it only takes disk space.
 
 
-# Vitis HLS's headers, for simulation.
+# Headers of Vitis HLS for the simulation.
 HEADERS = Path(hyrt_hls.__file__).parent / "include"
 
 # No fused multiply-add: the hardware has separate multipliers and adders, so it rounds the product first.
@@ -174,33 +146,18 @@ def compile_library(
     bounded: bool = False,
     include: Sequence[Path | str] = (),
 ) -> Path:
-    """Compile C++ sources into a shared library, or return the library from an earlier call.
+    """Compile C++17 sources together into a shared library, or return the library from an earlier call.
 
-    The library is stored in ``HYRT_HLS_CACHE_DIR``, or else in hyrt/hls of the user's cache folder
-    (``XDG_CACHE_HOME``, else ``~/.cache``). Its name contains a hash of the sources, the included headers,
-    the flags, the compiler and the processor, and its checksum, because loading a truncated library kills the
-    process. A damaged library is recompiled with a warning. If the cache folder is not writable, a temporary
-    folder is used, which is deleted at exit. Several processes may compile the same library concurrently.
+    The library is stored in ``HYRT_HLS_CACHE_DIR``, or otherwise in hyrt/hls of the user's cache folder
+    (``XDG_CACHE_HOME``, default ``~/.cache``). Its name contains its checksum and a hash of the sources, the
+    included headers, the flags, the compiler and the processor. A damaged library is recompiled with a
+    warning. If the cache folder is not writable, a temporary folder is used, which is deleted at exit.
+    Several processes may compile the same library concurrently.
 
-    Parameters
-    ----------
-    sources
-        C++17 files, compiled together.
-    defines
-        Macros and their values.
-    bounded
-        Whether streams have limited depth and processes are threads (``-DHYRT_BOUNDED``; see
-        include/process.h).
-    include
-        Header folders, searched before those of this package.
-
-    Raises
-    ------
-    ValueError
-        If g++ is missing or rejects the sources, a source cannot be read or includes a header through a
-        macro, or a macro name is invalid.
-    OSError
-        If the library cannot be written, or an existing library cannot be read.
+    If `bounded`, streams have limited depth and processes are threads (``-DHYRT_BOUNDED``; see
+    include/process.h). Folders in `include` are searched before those of this package. Raises ValueError if
+    g++ is missing or rejects the sources, a source cannot be read or includes a header through a macro, or a
+    macro name is invalid.
     """
     compiler = shutil.which("g++")
     if compiler is None:
@@ -266,7 +223,7 @@ def _iter_headers(path: Path, text: str, folders: list[Path]) -> Iterator[Path]:
         headers = [
             (search_folder / (header_name[1] or header_name[2])).resolve() for search_folder in search_folders
         ]
-        # All headers of that name, not only the first: include_next uses the second.
+        # Include all headers of that name, because include_next uses the second.
         yield from (header for header in headers if header.is_file())
 
 
@@ -305,7 +262,7 @@ def _cache_folder() -> Path:
 
 @functools.cache
 def _temporary_folder(unwritable: Path) -> Path:
-    """Make a private temporary folder, once per process: libraries that are loaded from it are executed."""
+    """Make a private temporary folder, once per process, because its libraries are loaded and executed."""
     import atexit
     import warnings
 

@@ -1,8 +1,7 @@
 """Design space exploration: Pareto front of resources and predicted time for the trainers that fit a part.
 
 The search covers n, the shape of the array (m = rows x columns) and the arena. A larger arena only reduces
-the number of tasks per mini-batch, so for each number of tasks only the smallest arena is tried. The cost of
-a design is its largest fraction of any resource of the part.
+the number of tasks per mini-batch, so for each number of tasks only the smallest arena is tried.
 """
 
 from __future__ import annotations
@@ -35,13 +34,11 @@ PAPER_DESIGN = (8, 2048)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A trainer design that fits a part."""
+    """Trainer `design` that fits a part, with `arena_words` words per bank."""
 
     design: FpgaDesign
     arena_words: int
-    """`design` and `arena_words`: the design."""
     resources: Resources
-    """Estimated resources."""
     cost: float
     """Largest fraction of any resource of the part."""
     tasks: int
@@ -55,21 +52,9 @@ def explore_designs(
 ) -> list[Candidate]:
     """Return the Pareto-optimal candidates in cost and time, cheapest first.
 
-    Parameters
-    ----------
-    part
-        The FPGA part.
-    workload_for
-        Workload of a mini-batch, by its number of targets.
-    targets
-        Targets of a step.
-    base
-        Parameters that are not searched: FIFO depth, clock, memory bandwidth, assumed values.
-
-    Raises
-    ------
-    ValueError
-        If no design fits the part and the workload; with the reason for the largest arena.
+    `workload_for` returns the workload of a mini-batch with the given number of targets; `base` has the
+    parameters that are not searched (FIFO depth, clock, memory bandwidth, assumed values). Raises ValueError
+    if no design fits the part and the workload, with the reason for the largest arena.
     """
     candidates: list[Candidate] = []
     reason = build_problem = ""
@@ -105,10 +90,7 @@ def evaluate_design(
 ) -> Candidate:
     """Evaluate a single design.
 
-    Raises
-    ------
-    ValueError
-        If it cannot be built, does not fit the part, or a single target does not fit its arena.
+    Raises ValueError if it cannot be built, does not fit the part, or a single target does not fit its arena.
     """
     check_buildable(design, arena_words)
     check_fits(part, estimate_resources(design, arena_words))

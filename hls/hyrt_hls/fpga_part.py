@@ -26,36 +26,33 @@ _TRAINER = ("pes", "mac_rows", "mac_cols", "arena_words")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FpgaPart:
-    """An FPGA card, or the resources that its shell leaves to kernels."""
+    """FPGA card, or the resources that its shell leaves to kernels."""
 
     name: str
     """Name of a built-in part such as `u250`, or the stem of the YAML file."""
     device: str
     platform: str
-    """`device` and `platform`: Vivado's part name of the chip, and the v++ development platform."""
+    """v++ development platform; `device` is Vivado's part name of the chip."""
     source: str
-    """Source of the numbers."""
+    """Source of these specifications."""
     dsp: Count
     lut: Count
     ff: Count
     bram36: Count
     uram: Count
-    """`dsp`, `lut`, `ff`, `bram36` and `uram`: totals over all SLRs of
-    DSP48E2, six-input LUTs, flip-flops, 36 Kb block RAMs, and 288 Kb UltraRAMs.
-    """
+    """288 Kb UltraRAMs over all SLRs, like `dsp` (DSP48E2), `lut` (six-input), `ff` and `bram36` (36 Kb)."""
     slr_dsp: tuple[int, ...]
     """DSPs of each super logic region (SLR), lowest first; signals that cross SLRs need registers."""
     memory_kind: Literal["DDR", "HBM"]
     memory_banks: Count
-    """`memory_kind` and `memory_banks`: `DDR` or `HBM`, as in link configurations, and the number of banks.
-    """
+    """Number of banks; `memory_kind` is `DDR` or `HBM`, as in link configurations."""
     peak_gb_s: Positive
-    """Bandwidth of all banks together, in 1e9 bytes per second."""
+    """Total bandwidth of all banks, in 1e9 bytes per second."""
     pes: Count
     mac_rows: Count
     mac_cols: Count
     arena_words: Count
-    """`pes`, `mac_rows`, `mac_cols` and `arena_words`: default design of a trainer on this part."""
+    """Default trainer design on this part, with `pes`, `mac_rows` and `mac_cols`."""
     clock_mhz: Count | None = None
     """Default kernel clock of the platform, in MHz; None if unknown."""
 
@@ -69,7 +66,7 @@ class FpgaPart:
 
     @property
     def peak_bytes_per_s(self) -> float:
-        """Return the bandwidth of all banks together."""
+        """Return the total bandwidth of all banks."""
         return self.peak_gb_s * 1e9
 
     @property
@@ -84,17 +81,9 @@ def part_names() -> list[str]:
 
 
 def load_part(name: str) -> FpgaPart:
-    """Load a built-in part, or a part from a YAML file with the keys of an entry in parts.yaml.
+    """Load a built-in part, or a .yaml or .yml file with the keys of an entry in parts.yaml.
 
-    Parameters
-    ----------
-    name
-        One of `part_names`, or a path that ends in .yaml or .yml.
-
-    Raises
-    ------
-    ValueError
-        If the part does not exist, or a key of the file is missing, unknown or not a number.
+    Raises ValueError if the part does not exist, or a key of the file is missing, unknown or not a number.
     """
     if name.endswith((".yaml", ".yml")):
         return _parse_part(Path(name).stem, read_yaml(Path(name)), name)

@@ -3,16 +3,15 @@
 Logic and DSPs follow the published model of HP-GNN (Lin, Zhang, Prasanna, "HP-GNN: Generating High Throughput
 GNN Training Implementation on CPU-FPGA Heterogeneous Platform", FPGA 2022), whose trainer has the same two
 kernels. Memories follow the widths and depths in UG573 (UltraScale memory resources). No model of flip-flops
-is published; these parts have twice as many flip-flops as LUTs, so they are not the limit. The report of a
-build replaces all estimates: see `vpp_report`.
+is published; the parts have twice as many flip-flops as LUTs, so flip-flops are not the limit. The report of
+a build replaces all estimates (`apply_reports`).
 
 The paper's Table IV (n = 8, m = 2048 on a U250) reports DSP 0.90, LUT 0.72, URAM 0.48, BRAM 0.40. HP-GNN's
 formulas alone give DSP 0.906 and LUT 0.722. This estimate gives LUT 0.799, because it adds the LUT memory
 that these kernels use in addition (n x n queues, eight partial sums per multiply-accumulate unit); URAM 0.45
-with the default arena; and BRAM 0.03, because these kernels keep arena and weights in UltraRAM.
-
-The estimate includes one array and one network. It does not include the loss, the dropout generator (64-bit
-products), control logic and the platform's shell.
+with the default arena; and BRAM 0.03, because these kernels keep arena and weights in UltraRAM. It covers one
+array and one network, but not the loss, the dropout generator (64-bit products), control logic and the
+platform's shell.
 """
 
 from __future__ import annotations
@@ -83,20 +82,14 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class KernelDesign:
-    """Size parameters of a trainer.
-
-    Raises
-    ------
-    ValueError
-        If the kernels do not support these sizes.
-    """
+    """Size parameters of a trainer. Raises ValueError if the kernels do not support these sizes."""
 
     pes: Count = 8
     """n: number of scatter units, gather units and banks."""
     mac_rows: Count = 32
     mac_cols: Count = 64
-    """`mac_rows` and `mac_cols`: shape of the array; m is their product. Rows are a multiple of `pes`, and a
-    multiple or a divisor of LANES; columns are a multiple of LANES.
+    """Columns of the array, a multiple of LANES. `mac_rows` is a multiple of `pes`, and a multiple or a
+    divisor of LANES; m is the product of both.
     """
     arena_words: Count = 32768
     """Words per bank."""
@@ -119,13 +112,7 @@ class KernelDesign:
 
 
 def check_buildable(design: FpgaDesign, arena_words: int) -> None:
-    """Check the sizes against the static_asserts of kernels/design.hpp.
-
-    Raises
-    ------
-    ValueError
-        If a size is not supported.
-    """
+    """Raise ValueError if a size violates the static_asserts of kernels/design.hpp."""
     rows, cols = design.mac_rows, design.mac_cols
     if cols % LANES:
         raise ValueError(f"mac_cols is {cols}: give a multiple of {LANES}, whole words")
@@ -147,20 +134,7 @@ def widest_stream_bits(design: FpgaDesign) -> int:
 
 
 def estimate_resources(design: FpgaDesign, arena_words: int) -> Resources:
-    """Estimate the resources of a compute unit.
-
-    Parameters
-    ----------
-    design
-        n, m and the FIFO depth.
-    arena_words
-        Words of 16 floats in each of the n banks.
-
-    Raises
-    ------
-    ValueError
-        If `arena_words` is not positive.
-    """
+    """Estimate the resources of a compute unit with `arena_words` words of 16 floats per bank."""
     if arena_words < 1:
         raise ValueError(f"arena: {arena_words} words per bank: give at least 1")
     return Resources(
@@ -192,8 +166,8 @@ def estimate_lut(design: FpgaDesign) -> int:
 def estimate_uram(design: FpgaDesign, arena_words: int) -> int:
     """Return the UltraRAMs of the arena and of a weight panel, each 512 bits wide (8 in parallel).
 
-    The arena has n banks of two memories (`layout.row_base`); the panel has one memory per 16 columns of the
-    array. An UltraRAM is 4096 words deep.
+    The arena has n banks of two memories (`task_layout.row_base`); the panel has one memory per 16 columns of
+    the array. An UltraRAM is 4096 words deep.
     """
     sums = row_base(arena_words)
     depth = math.ceil(sums / URAM_DEPTH) + math.ceil((arena_words - sums) / URAM_DEPTH)
@@ -234,13 +208,7 @@ def find_shortages(part: FpgaPart, needs: Resources) -> list[tuple[str, int, int
 
 
 def check_fits(part: FpgaPart, needs: Resources) -> None:
-    """Check that a design fits a part.
-
-    Raises
-    ------
-    ValueError
-        If a resource is exhausted, with the required and the available amount.
-    """
+    """Raise ValueError if a resource is exhausted, with the required and the available amount."""
     shortages = find_shortages(part, needs)
     if shortages:
         listed = ", ".join(f"{name} {required:,} of {available:,}" for name, required, available in shortages)

@@ -1,4 +1,4 @@
-"""Simulation of the trainer kernels: the C++ code for Vitis HLS, compiled with g++, through ctypes."""
+"""Simulation of the trainer kernels: Vitis HLS code, compiled with g++ and called through ctypes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hyrt_hls.task_layout import ARGUMENTS, Floats, Task
 
 KERNELS = Path(hyrt_hls.__file__).parent / "kernels"
 SOURCE = Path(hyrt_hls.__file__).parent / "csim" / "csim.cpp"
-# Messages and steps that a dataflow region buffers in its streams: a few megabytes.
+# Number of messages and steps that a dataflow region buffers in its streams: a few megabytes.
 _REGION_WORDS = 16384
 _MESSAGE_BYTES = 4096
 
@@ -42,15 +42,10 @@ class Counts(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskOutcome:
-    """Results of a launch: scores [targets, out_chunks * LANES], gradients in the layout of `Task.weights`,
-    counts.
+    """Results of a launch: scores [targets, out_chunks * LANES], gradients laid out like `Task.weights`.
 
-    Attributes
-    ----------
-    loss_sum
-        Sum of the targets' weighted losses.
-    correct
-        Number of targets with the highest score at their label.
+    `loss_sum` is the sum of the targets' weighted losses, and `correct` the number of targets whose highest
+    score is at their label.
     """
 
     scores: Floats
@@ -63,22 +58,11 @@ class TaskOutcome:
 class Simulator:
     """Simulated kernels of a design.
 
-    Calls of `train` may overlap: each uses a separate set of memories, which are reused until `close`.
-
-    Parameters
-    ----------
-    bounded
-        Limit the depth of streams and run every process as a thread. This finds deadlocks, but is slow, and
-        the order of sums varies between runs.
-    include
-        Header folders, searched first: an hls_stream.h of another vendor replaces this package's.
-
-    Raises
-    ------
-    ValueError
-        If g++ is missing or rejects the design.
-    OSError
-        If the cache of compiled simulations cannot be used.
+    Calls of `train` may overlap: each uses a separate set of memories, which are reused until `close`. If
+    `bounded`, streams have limited depth and every process is a thread: this finds deadlocks, but is slow,
+    and the order of sums varies between runs. Folders in `include` are searched first, so that another
+    vendor's hls_stream.h can replace this package's. Raises ValueError if g++ is missing or rejects the
+    design.
     """
 
     def __init__(self, design: KernelDesign, bounded: bool = False, *, include: Sequence[Path] = ()) -> None:
@@ -92,7 +76,7 @@ class Simulator:
         try:
             self._library = ctypes.CDLL(str(library))
         except OSError as error:
-            # The file is intact, so something else prevents loading it, such as a noexec mount.
+            # The file is intact, so the cause is external, such as a noexec mount.
             raise ValueError(
                 f"{library}: the compiled simulation cannot be loaded ({error}): set "
                 "HYRT_HLS_CACHE_DIR to a folder whose files may be executed, or delete this file to "
@@ -113,13 +97,8 @@ class Simulator:
     def train(self, task: Task) -> TaskOutcome:
         """Run one launch; releases the GIL.
 
-        Raises
-        ------
-        ValueError
-            If the task does not fit the design (`Task.check`), or the simulation finds a kernel error such as
-            a deadlock.
-        MemoryError
-            If the arena cannot be allocated.
+        Raises ValueError if the task does not fit the design (`Task.check`), or the simulation finds a kernel
+        error such as a deadlock; MemoryError if the arena cannot be allocated.
         """
         task.check(self.design.arena_words, self.design.pes)
         scores = np.zeros(task.score_shape, np.float32)

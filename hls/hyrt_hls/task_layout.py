@@ -6,9 +6,9 @@ Layer l computes
     combined = A rows,    A sparse [num_dst * parts, num_src], one weighted edge per element;
     output = dropout(relu(combined viewed as [num_dst, parts * in_width] @ weight + bias))
 
-so that sum, mean, normalisation, self-loops and concatenation are all expressed as edges. Arrays are
-C-contiguous. A word is LANES floats (512 bits); a row takes ceil(width / LANES) words, called chunks, padded
-with zeros. Feature rows may have smaller values (ROW_CODES): a word then holds two or four chunks.
+Edges thus express sum, mean, normalisation, self-loops and concatenation. Arrays are C-contiguous. A word is
+LANES floats (512 bits); a row takes ceil(width / LANES) words, called chunks, padded with zeros. Feature rows
+may have smaller values (ROW_CODES): a word then holds two or four chunks.
 
 The on-chip arena has one bank for each of the design's n gather units. Word c of row r of a matrix with C
 chunks is stored in bank r % n at `offset + (r // n) * C + c`. Words below `row_base` are the sum memory
@@ -34,11 +34,11 @@ from numpy.typing import NDArray
 
 VERSION = 2
 HEADER_INTS = 16
-"""Number of int32 of a task's header."""
+"""Size of a task's header in int32."""
 RECORD_INTS = 24
-"""Number of int32 of a layer's record."""
+"""Size of a layer's record in int32."""
 EDGE_INTS = 4
-"""Number of int32 of an edge: from, to, the bits of its float32 weight, 0."""
+"""Size of an edge in int32: from, to, the bits of its float32 weight, 0."""
 ROW_CODES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}
 """Header codes of the feature row formats, by their names in `hyrt.graph.quantized.row_format`."""
 CODE_BYTES = (4, 2, 2, 1)
@@ -52,9 +52,7 @@ MAX_LAYERS = 8
 MAX_CHUNKS = 512
 """Words of the widest row that a design supports (its row buffer)."""
 PANEL_ROWS = 8192
-"""Maximum number of rows (parts * in_chunks * LANES) and of columns of a weight matrix: a panel is on
-chip.
-"""
+"""Maximum rows (parts * in_chunks * LANES) and columns of a weight matrix, because a panel is on chip."""
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -73,16 +71,16 @@ class Dropout:
     """Dropout of rows: zero if the 16 random bits of (key, vertex, column) are below the threshold."""
 
     threshold: int = 0
-    """Number of dropped values per 65536; 0 for no dropout."""
+    """Number of dropped values per 65536; 0 disables dropout."""
     scale: float = 1.0
-    """Factor of the retained elements."""
+    """Factor of the retained values."""
     key: int = 0
-    """64-bit key, from hyrt.runtime.rng.stream_key."""
+    """64-bit key from `hyrt.runtime.rng.stream_key`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskHeader:
-    """Header of a task: the first HEADER int32 of its description."""
+    """Header of a task: the first HEADER_INTS int32 of its description."""
 
     layers: int
     targets: int
@@ -96,7 +94,7 @@ class TaskHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRecord:
-    """Record of a layer: RECORD int32 of a task's description.
+    """Record of a layer: RECORD_INTS int32 of a task's description.
 
     `rows` counts the destinations. Edge positions are relative to the task's edge list. `weights` is in words
     of the weight array. `combined`, `output`, `output_gradient` and `combined_gradient` are offsets in words
@@ -169,24 +167,18 @@ class Region:
     words: int
     """`offset` and `words`: location of the matrix in every bank."""
     in_row_memory: bool
-    """Whether the matrix is in the row memory."""
     first_step: int
     last_step: int
-    """`first_step` and `dies`: first and last step."""
 
     @property
     def name(self) -> str:
-        """Return the name for messages."""
         return f"layer {self.layer + 1}: {self.matrix}"
 
 
 def encode_task(header: TaskHeader, records: Sequence[LayerRecord]) -> Ints:
-    """Encode the description of a task: [HEADER + layers * RECORD] int32.
+    """Encode the description of a task: [HEADER_INTS + layers * RECORD_INTS] int32.
 
-    Raises
-    ------
-    ValueError
-        If the number of records differs from the header's number of layers.
+    Raises ValueError if the number of records differs from the header's number of layers.
     """
     if len(records) != header.layers:
         raise ValueError(f"task: {len(records)} layer records for {header.layers} layers")
@@ -199,13 +191,7 @@ def encode_task(header: TaskHeader, records: Sequence[LayerRecord]) -> Ints:
 
 
 def read_header(task: Ints) -> TaskHeader:
-    """Decode the header of a description.
-
-    Raises
-    ------
-    ValueError
-        If the array is not a description of this version.
-    """
+    """Decode the header. Raises ValueError if the array is not a description of this version."""
     if task.dtype != np.int32 or task.ndim != 1 or len(task) < HEADER_INTS:
         raise ValueError(
             f"task: a description is at least {HEADER_INTS} int32, not {task.dtype} of shape {task.shape}"
@@ -219,13 +205,7 @@ def read_header(task: Ints) -> TaskHeader:
 
 
 def read_records(task: Ints) -> list[LayerRecord]:
-    """Decode the layer records, layer 1 first.
-
-    Raises
-    ------
-    ValueError
-        If the array is not a description of this version.
-    """
+    """Decode the layer records, layer 1 first. Raises ValueError if the array is not of this version."""
     read_header(task)
     records = [_read_fields(words, LayerRecord) for words in task[HEADER_INTS:].view(_RECORD)]
     return [LayerRecord(**{**values, "relu": bool(values["relu"])}) for values in records]
@@ -260,29 +240,24 @@ class Task:
     """Input arrays of a launch."""
 
     features: Floats | Ints
-    """[num_sources, in_chunks * LANES] float32, rows of V^0; or [num_sources, row_words * LANES] int32,
-    memory words with smaller values. int8 codes must be multiplied by the scales of their rows; the weights
-    of the first layer's edges include the scales.
+    """Rows of V^0: [num_sources, in_chunks * LANES] float32, or [num_sources, row_words * LANES] int32 words
+    with smaller values. The scales of int8 rows are factors of the first layer's edge weights.
     """
     edges: Ints
-    """[edges, EDGE] int32, in consecutive sections. Forward section of layer l: from = source row, to = row
-    of combined. Backward section of a layer l >= 2: from = row of combined, to = source row. Each section is
-    sorted by from, then to.
+    """[edges, EDGE_INTS] int32, in consecutive sections. Forward section of layer l: from = source row, to =
+    row of combined. Backward section of a layer l >= 2: from = row of combined, to = source row. Each section
+    is sorted by from, then to.
     """
     weights: Floats
-    """[words * LANES] float32.
-
-    Layer l at `LayerRecord.weights`: [parts * in_chunks * LANES rows, out_chunks * LANES], then one row
-    of biases.
+    """[words * LANES] float32. Layer l at `LayerRecord.weights`: [parts * in_chunks * LANES rows, out_chunks
+    * LANES], then one row of biases.
     """
     labels: Ints
     """[targets] int32."""
     target_weights: Floats
     """[targets] float32; all 1 without target weights."""
     vertices: NDArray[np.int64]
-    """[num_sources] int64 vertex ids of the rows of V^0; the rows of every later layer are a prefix of these
-    rows.
-    """
+    """[num_sources] int64 vertex ids of the rows of V^0; the rows of every later layer are a prefix."""
     task: Ints
     """int32, from `encode_task`."""
 
@@ -300,13 +275,7 @@ class Task:
         return self.header.targets, self.records[-1].out_chunks * LANES
 
     def check(self, capacity_words: int, pes: int) -> None:
-        """Check that a launch neither reads nor writes out of range.
-
-        Raises
-        ------
-        ValueError
-            With the first invalid array, layer or edge.
-        """
+        """Raise ValueError if a launch would access memory out of range, naming the array, layer or edge."""
         _check_arrays(self)
         header, records = self.header, self.records
         _check_chain(header, records, len(self.weights) // LANES)
