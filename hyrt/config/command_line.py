@@ -23,15 +23,10 @@ _CHANGEABLE = (
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
-    """Separate the settings file from the overrides, in any order.
+    """Separate the settings file from the overrides, in any order. Raises ConfigError if there are two files.
 
     An argument without `=` is a file, and so is an existing path with a YAML suffix, such as
     `lr=0.1/run.yaml`.
-
-    Raises
-    ------
-    ConfigError
-        If there are two files.
     """
     files = [word for word in arguments if "=" not in word or _is_settings_file(word)]
     overrides = [_rename_override(word) for word in arguments if word not in files]
@@ -72,9 +67,7 @@ def short_option_overrides(
     batch_size: str | None,
     seed: str | None,
 ) -> list[str]:
-    """Return overrides for the options that are short for a setting; values are parsed like values of
-    settings.
-    """
+    """Return overrides for the short forms of settings; values are parsed like values of settings."""
     settings = {
         "train.epochs": epochs,
         "train.lr": lr,
@@ -87,13 +80,7 @@ def short_option_overrides(
 
 
 def full_graph_override(overrides: Sequence[str]) -> str:
-    """Return the override that `--full-graph` is short for.
-
-    Raises
-    ------
-    ConfigError
-        If the overrides set another kind of sampler.
-    """
+    """Return the override for `--full-graph`. Raises ConfigError if the overrides set another sampler."""
     for entry in overrides:
         key, _, value = entry.partition("=")
         if key == "sampler.kind" and value != "full":
@@ -104,13 +91,7 @@ def full_graph_override(overrides: Sequence[str]) -> str:
 
 
 def new_config(file: Path | None, overrides: Sequence[str]) -> Config:
-    """Build the settings of a new run: defaults, then the file, then the overrides.
-
-    Raises
-    ------
-    ConfigError
-        Naming the wrong setting.
-    """
+    """Build the settings of a new run: defaults, then the file, then the overrides."""
     settings = {} if file is None else load_settings(file)
     return build_config(apply_overrides(settings, overrides))
 
@@ -120,21 +101,8 @@ def resumed_config(
 ) -> Config:
     """Build the settings of a resumed run; only settings that do not affect its steps may change.
 
-    Parameters
-    ----------
-    config
-        Settings that the run was started with.
-    file
-        A settings file, which is refused.
-    overrides
-        The changes.
-    also
-        Further settings that may change, such as the devices of a rank.
-
-    Raises
-    ------
-    ConfigError
-        Naming a setting that may not change.
+    The keys in `also` may change too, such as the devices of a rank. Raises ConfigError for any other change,
+    and for a settings file.
     """
     if file is not None:
         raise ConfigError(
@@ -142,7 +110,7 @@ def resumed_config(
         )
     for entry in overrides:
         key = entry.partition("=")[0]
-        # Unchanged settings may be repeated, as in the command that started the run.
+        # Allow unchanged settings, so that the original command can be repeated.
         if not _is_changeable(key, also) and not _is_unchanged(config, entry):
             raise ConfigError(
                 f"{key} cannot change when a run is resumed; only {', '.join(_CHANGEABLE)} can. Start a new "
@@ -152,7 +120,7 @@ def resumed_config(
 
 
 def _is_unchanged(config: Config, entry: str) -> bool:
-    """Return whether a `key=value` does not change the settings."""
+    """Return whether a `key=value` leaves the settings unchanged."""
     try:
         changed = change_config(config, [entry])
     except ConfigError:
@@ -161,19 +129,9 @@ def _is_unchanged(config: Config, entry: str) -> bool:
 
 
 def check_same_training(config: Config, trained: str) -> None:
-    """Compare the settings of a resumed run with the settings in its checkpoint.
+    """Compare the settings of a resumed run with `trained`, the YAML text of all settings in its checkpoint.
 
-    Parameters
-    ----------
-    config
-        Settings to continue with.
-    trained
-        YAML text of all settings, from the checkpoint.
-
-    Raises
-    ------
-    ConfigError
-        Naming the first setting that differs but may not, with both values.
+    Raises ConfigError for the first setting that may not differ, with both values.
     """
     before = dict(
         flatten_settings(build_config(parse_settings(trained, "the checkpoint"), lenient=True).model_dump())

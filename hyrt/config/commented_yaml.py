@@ -22,20 +22,12 @@ _WIDTH = 100
 def commented_yaml(config: Config, shown: Collection[str]) -> str:
     """Return all settings with their meanings; unneeded settings are commented out.
 
-    Parameters
-    ----------
-    config
-        The settings.
-    shown
-        Keys, such as `train.lr`, that are written as settings even if they have their default value.
-
-    Returns
-    -------
-    Text that `hyrt run FILE` reads as an equal config, whichever of its settings are commented out.
+    `shown` are keys, such as `train.lr`, that are written as settings even if they have their default value.
+    `hyrt run FILE` reads the text as an equal config, whichever of its settings are commented out.
     """
     sections = [name for name in Config.model_fields if isinstance(getattr(config, name), BaseModel)]
     plain = [name for name in Config.model_fields if name not in sections]
-    # Settings whose default depends on the model kind are written: a comment would mean that default.
+    # Write settings whose default depends on the model kind: a comment would mean that default.
     shown = {*shown, *find_model(config.model.kind).defaults}
     lines = list(_settings(config, plain, "", "", shown, {}))
     for name in sections:
@@ -51,21 +43,15 @@ def commented_yaml(config: Config, shown: Collection[str]) -> str:
             )
         )
         is_empty = all(line.lstrip().startswith("#") or not line for line in body)
-        # An empty key would be null instead of a mapping, so a section without settings is commented out.
+        # Comment out a section without settings: an empty key would be null instead of a mapping.
         lines += ["", f"# {name}:" if is_empty else f"{name}:", *body]
     return "\n".join(lines) + "\n"
 
 
 def commented_section(section: BaseModel, indent: str = "") -> Iterator[str]:
-    """Yield the lines of a section and its subsections, with meanings; settings that are not set are
-    commented out.
+    """Yield the lines of a section and its subsections, with meanings; unset settings are commented out.
 
-    Parameters
-    ----------
-    section
-        The section; settings that it was created with count as set.
-    indent
-        Prefix of each line.
+    Settings that the section was created with count as set. `indent` is the prefix of each line.
     """
     for name in type(section).model_fields:
         value = getattr(section, name)
@@ -81,7 +67,6 @@ def commented_section(section: BaseModel, indent: str = "") -> Iterator[str]:
 
 
 def _declared_defaults(section: BaseModel) -> dict[str, Any]:
-    """Return the declared defaults of a section."""
     return {name: field.default for name, field in type(section).model_fields.items()}
 
 
@@ -108,14 +93,8 @@ _LISTING = "hyrt data import --print-schema FILES"
 
 
 def read_schema(path: Path) -> ImportSchema | HeteroImportSchema:
-    """Read a schema; a schema with `relations` is that of a heterogeneous graph.
-
-    Raises
-    ------
-    ConfigError
-        Naming the file and the first wrong setting.
-    """
-    # Names of columns and missing values may be no, on or 007.
+    """Read a schema; a schema with `relations` describes a heterogeneous graph."""
+    # Column names and missing values may be no, on or 007.
     settings = load_settings(path, TextYaml)
     kind: type[ImportSchema | HeteroImportSchema] = ImportSchema
     if "relations" in settings:
@@ -127,5 +106,5 @@ def read_schema(path: Path) -> ImportSchema | HeteroImportSchema:
 
 
 def schema_text(schema: ImportSchema) -> str:
-    """Return the YAML text of a schema with meanings; settings that are not set are commented out."""
+    """Return the YAML text of a schema with meanings; unset settings are commented out."""
     return "\n".join(commented_section(schema)) + "\n"

@@ -19,9 +19,7 @@ SectionMapping = Mapping[str, Any]
 
 
 class ConfigSections(TypedDict, total=False):
-    """Keyword arguments of `hyrt.train` besides the model: the keys of `hyrt.config.Config` except
-    `model`.
-    """
+    """Keyword arguments of `hyrt.train`: the keys of `hyrt.config.Config` except `model`."""
 
     seed: int
     data: SectionMapping
@@ -77,9 +75,7 @@ def load_settings(path: Path, loader: type[StrictYaml] = StrictYaml) -> dict[str
 
 
 def parse_settings(text: str, where: str, loader: type[StrictYaml] = StrictYaml) -> dict[str, Any]:
-    """Parse a YAML text of settings to a nested dict (not yet validated); `where` names the source in
-    messages.
-    """
+    """Parse a YAML text to a nested dict (not yet validated); `where` names the source in messages."""
     try:
         loaded = yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
@@ -99,12 +95,8 @@ def parse_settings(text: str, where: str, loader: type[StrictYaml] = StrictYaml)
 def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """Set `key.path=value` entries in a nested dict; values are parsed as YAML.
 
-    The last value counts; a warning names settings that are set twice.
-
-    Raises
-    ------
-    ConfigError
-        For an entry without `=`, a value that is not YAML, or a path through a plain value.
+    The last value counts; a warning names settings that are set twice. Raises ConfigError for an entry
+    without `=`, a value that is not YAML, or a path through a plain value.
     """
     recorded: dict[str, Any] = {}
     settings |= rename_old_settings(settings)
@@ -114,7 +106,7 @@ def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[
         if not equals or not path:
             raise ConfigError(f"cannot read {entry!r}: write a setting as key.path=value")
         if not text.strip():
-            # Most likely an empty shell variable, which must not undo a setting of a file.
+            # The value is most likely an empty shell variable, which must not undo a setting of a file.
             raise ConfigError(
                 f"{entry} has no value: write {path}=null for the default, {path}='\"\"' for no text"
             )
@@ -162,9 +154,7 @@ def _text(value: Any) -> str:
 
 
 def flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield paths and values of a nested mapping; an empty mapping is a leaf, to differ from an absent
-    one.
-    """
+    """Yield paths and values of a nested mapping; an empty mapping is a leaf, unlike an absent one."""
     for key, value in settings.items():
         if isinstance(value, Mapping) and value:
             yield from flatten_settings(value, f"{prefix}{key}.")
@@ -175,10 +165,7 @@ def flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> Iterator[
 def to_yaml(config: Config) -> str:
     """Return the resolved settings as YAML that `hyrt run` reads as an equal config.
 
-    Raises
-    ------
-    ConfigError
-        If a value cannot be stored in a file, such as a function.
+    Raises ConfigError if a value cannot be stored in a file, such as a function.
     """
     try:
         return yaml.dump(config.model_dump(), Dumper=StrictDumper, sort_keys=False, allow_unicode=True)
@@ -192,7 +179,7 @@ def to_yaml(config: Config) -> str:
 def format_setting(name: str, value: Any) -> str:
     """Return a setting as one line of YAML, with lists and mappings in brackets."""
     is_flow = isinstance(value, list | dict)
-    # A plain value alone is a YAML document, which ends with a marker; a value in a mapping has none.
+    # A plain value alone is a YAML document, which ends with a marker; a value in a mapping has no marker.
     text = yaml.dump(
         value if is_flow else {name: value}, Dumper=StrictDumper, default_flow_style=is_flow, width=10**6
     ).rstrip("\n")
@@ -213,13 +200,9 @@ _OTHER_NAMES = {
 
 
 def nearest_setting(name: str) -> str | None:
-    """Return the setting that a name most likely means, such as train.epochs for `num_epochs`; None if none
-    is near.
+    """Return the setting that a name most likely means, such as train.epochs for `num_epochs`, or None.
 
-    Parameters
-    ----------
-    name
-        Name with or without sections; its words are joined by `_`.
+    The name may have sections; its words are joined by `_`.
     """
     known = known_keys(Config)
     leaves = [key for key in known if not any(other.startswith(f"{key}.") for other in known)]
@@ -240,45 +223,22 @@ def nearest_setting(name: str) -> str | None:
 
 
 def build_config(settings: Mapping[str, Any], *, lenient: bool = False, custom_model: bool = False) -> Config:
-    """Validate a nested mapping of settings.
+    """Validate a nested mapping of the settings that are not at their defaults.
 
-    Parameters
-    ----------
-    settings
-        The settings that are not at their defaults.
-    lenient
-        Drop keys of other kinds, which have no effect: for the settings of an existing run, possibly from an
-        earlier version.
-    custom_model
-        Ignore the defaults of `model.kind`: for a user-defined module.
-
-    Raises
-    ------
-    ConfigError
-        Naming the first wrong key, and the nearest known key if it is unknown.
+    `lenient` drops keys of other kinds, which have no effect: for the settings of an existing run, possibly
+    from an earlier version. `custom_model` ignores the defaults of `model.kind`, because a user-defined
+    module is trained. Raises ConfigError for the first wrong key, with the nearest known key if it is
+    unknown.
     """
     context = LENIENT_CONTEXT if lenient else CUSTOM_MODEL_CONTEXT if custom_model else None
     return Config.model_validate(settings, context=context)
 
 
 def change_config(config: Config, overrides: Iterable[str], *, custom_model: bool = False) -> Config:
-    """Apply changes to the settings of an existing run.
+    """Apply `key=value` overrides to the settings of an existing run, built with `lenient`.
 
-    Settings of an earlier version remain valid even if this version refuses them in a new run.
-
-    Parameters
-    ----------
-    config
-        Settings that the run was started with, built with `lenient`.
-    overrides
-        `key=value` for each change.
-    custom_model
-        Whether its model is a user-defined module.
-
-    Raises
-    ------
-    ConfigError
-        The same as for `build_config`.
+    Settings of an earlier version remain valid even if this version refuses them in a new run. `custom_model`
+    means that the run trains a user-defined module.
     """
     settings = config.model_dump()
     try:

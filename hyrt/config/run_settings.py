@@ -88,12 +88,10 @@ class LinksConfig(Section):
 
     @property
     def has_split_file(self) -> bool:
-        """Whether the split is read from a file."""
         return self.split not in ("random", "time")
 
     @property
     def is_default(self) -> bool:
-        """Whether all settings are at their defaults."""
         return self == LinksConfig()
 
 

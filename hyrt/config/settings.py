@@ -55,8 +55,7 @@ if TYPE_CHECKING:
 
 # With fewer steps, first runs on small graphs end before the model is trained.
 _MIN_EPOCHS, _MIN_STEPS = 5, 400
-# For full graphs, whose epochs may take milliseconds: evaluations and checkpoints must not take longer than
-# steps.
+# Epochs of a full graph may take milliseconds: limit the share of evaluations and checkpoints.
 _MAX_EVALUATIONS = 100
 _CHECKPOINT_S = 60.0
 # Minimum time between two mid-step checkpoints, as a multiple of the time to write one.
@@ -250,17 +249,8 @@ class TrainConfig(Section):
     def build_objective(self, labels: NDArray[Any] | None = None, **options: Any) -> Objective:
         """Build the configured objective, or the objective that the labels require.
 
-        Parameters
-        ----------
-        labels
-            Labels of the dataset; None if there is no dataset yet, which means labels of classes.
-        **options
-            Further keyword arguments for the objective.
-
-        Raises
-        ------
-        ConfigError
-            If the objective refuses its options, or needs labels of another kind.
+        `labels` None means class labels; `options` are further keyword arguments for the objective. Raises
+        ConfigError if the objective refuses its options, or needs labels of another kind.
         """
         settings: dict[str, Any] = (
             {} if self.class_weights == "none" else {"class_weights": self.class_weights}
@@ -318,16 +308,11 @@ class CheckpointConfig(Section):
         return self.every_epochs != 0 and seconds > max(_CHECKPOINT_S, _WRITE_INTERVAL_FACTOR * took_s)
 
     def is_due_at_step(self, step: int) -> bool:
-        """Return whether `every_steps` requires a checkpoint after a step, counted from 1 in the whole
-        run.
-        """
+        """Return whether `every_steps` requires a checkpoint after a step, counted from 1 over the run."""
         return bool(self.every_steps and step % self.every_steps == 0)
 
     def is_due_at_epoch(self, epoch: int, seconds: float, *, full_graph: bool) -> bool:
-        """Return whether to write a checkpoint after an epoch, counted from 1.
-
-        `seconds` is the time since the last checkpoint.
-        """
+        """Return whether to write a checkpoint `seconds` after the last one; epochs count from 1."""
         if self.every_epochs is None:
             return not full_graph or seconds > _CHECKPOINT_S
         return bool(self.every_epochs and epoch % self.every_epochs == 0)
@@ -393,8 +378,9 @@ class Config(Section):
         for name, value in find_model(MODELS.canonical_name(kind)).defaults.items():
             section, _, key = name.partition(".")
             if name == "train.weight_decay" and scores_by_mlp:
-                # The score is a product of the perceptron's two layers: if both are small, so are their
-                # gradients, and the decay takes them to 0, where all pairs score the same.
+                # The score is a product of the perceptron's two layers: if both are small, their gradients
+                # are small too. Weight decay would then reduce them to 0, and all pairs would have the same
+                # score.
                 value = 0.0
             if info.context is LENIENT_CONTEXT and section in settings:
                 continue
@@ -480,10 +466,7 @@ class Config(Section):
         return self.sampler.fanouts(self.model.layers)
 
     def _check_full_graph(self, *, any_fanout: bool, was_started: bool) -> None:
-        """Reject settings that have no effect in full-graph training.
-
-        Runs of earlier versions may have been started with some of these settings.
-        """
+        """Reject settings that have no effect in full-graph training, except in runs of earlier versions."""
         runtime, defaults = self.runtime, RuntimeConfig.model_fields
         for name in ("max_in_flight_steps", "pipelined"):
             value = getattr(runtime, name)
@@ -571,8 +554,8 @@ class Config(Section):
                 )
         return self
 
-    # Not `__init__`: a model with its own `__init__` is validated through it, without the validation's
-    # context.
+    # Override `__new__`, because a model with its own `__init__` is validated through it, without the
+    # validation context.
     def __new__(cls, *args: Any, **sections: Any) -> Config:
         if args:
             raise ConfigError(

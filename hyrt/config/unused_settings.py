@@ -1,4 +1,4 @@
-"""Settings that have no effect in a run, because a settings file may serve many runs."""
+"""Settings that have no effect in a run; a settings file may serve many runs."""
 
 from __future__ import annotations
 
@@ -9,23 +9,15 @@ from hyrt.errors import HyrtError, join_names
 from hyrt.nn.models.model_kind import MODELS, find_model
 
 _KIND_SETTINGS = ("aggregate", "heads", "attention_dropout")
-# Settings of the hidden layers and of the operations between two layers.
+# Settings of the hidden layers, and of operations between two layers.
 _HIDDEN_SETTINGS = ("hidden", "dropout", "norm", "residual")
 
 
 def find_unused_settings(config: Config, num_processes: int, *, custom_model: bool = False) -> list[str]:
     """Return a sentence for each setting of the model or of distributed runs that has no effect.
 
-    Only settings that differ from their default, or from the default of the model kind, count.
-
-    Parameters
-    ----------
-    config
-        All settings.
-    num_processes
-        Number of ranks.
-    custom_model
-        Whether a user-defined module is trained, whatever `config.model` contains.
+    Only settings that differ from their default, or from the default of the model kind, count. With
+    `custom_model`, a user-defined module is trained, whatever `config.model` contains.
     """
     sentences = [] if custom_model else list(_unused_model_settings(config.model))
     if num_processes == 1:
@@ -42,18 +34,9 @@ def find_settings_without_effect(
 ) -> list[str]:
     """Return a sentence for each setting of training, evaluations and checkpoints that has no effect.
 
-    Only settings that differ from their default count.
-
-    Parameters
-    ----------
-    config
-        All settings.
-    has_folder
-        Whether this process, or the process that writes for it, has a folder for checkpoints.
-    rounds_products
-        Whether a layer of the model multiplies in the precision of the settings.
-    evaluates_by_layers
-        Whether evaluations compute layer by layer.
+    Only settings that differ from their default count. `has_folder` means that this process, or the process
+    that writes for it, has a checkpoint folder; `rounds_products` means that a layer multiplies in the
+    configured precision.
     """
     sentences = []
     if not has_folder and (names := _non_defaults(config, "checkpoint")):

@@ -52,7 +52,7 @@ class PluginSection:
     """Annotation of a field that selects the class of its section by kind.
 
     A key that only exists for another kind is an error that names this kind. It is dropped if it has its
-    default value, because earlier versions wrote the keys of all kinds into settings files, and always in the
+    default value (earlier versions wrote the keys of all kinds into settings files), and always in the
     settings of an existing run.
     """
 
@@ -75,9 +75,7 @@ class PluginSection:
                 continue  # A broken kind is reported when it is used.
 
     def section(self, kind: str) -> type[Section]:
-        """Return the section class of a kind; raises as `EntryPointGroup.load_class`, or if it has no
-        schema.
-        """
+        """Return the section class of a kind; raises the errors of `EntryPointGroup.load_class`."""
         section = self.group.load_class(kind, self.parent)
         if not section.__pydantic_complete__:
             with self.group.wrap_errors(kind, "reading its fields"):
@@ -87,7 +85,7 @@ class PluginSection:
     def _read(self, value: Any, info: ValidationInfo) -> Any:
         kind = value.get("kind", self.default) if isinstance(value, Mapping) else None
         if isinstance(kind, bytes):
-            # As in pydantic: YAML's `!!binary`.
+            # Accept YAML's `!!binary`, as pydantic does.
             kind = kind.decode(errors="replace")
         if not isinstance(kind, str):
             return value  # Already an instance, or an error that pydantic explains.
@@ -102,13 +100,7 @@ class PluginSection:
         return section.model_validate({**section_settings, "kind": kind})
 
     def _is_foreign(self, section: type[Section], key: str, value: Any, kind: str, lenient: bool) -> bool:
-        """Return whether a key belongs to another kind and has to be dropped.
-
-        Raises
-        ------
-        ConfigError
-            If the key has a value that this kind would ignore.
-        """
+        """Return whether to drop a key of another kind. Raises ConfigError if its value would be ignored."""
         if key in section.model_fields:
             return False
         owners = {
@@ -143,7 +135,7 @@ _EXPECTED = {
     "less_than": "must be less than {lt}",
     "less_than_equal": "must be at most {le}",
 }
-# A few lines of YAML can make a value of any size, so a message shows only its beginning.
+# A message shows only the beginning of a value: a few lines of YAML can make a value of any size.
 _SHORT_REPR = Repr()
 _SHORT_REPR.maxstring = _SHORT_REPR.maxother = _SHORT_REPR.maxlong = 200
 _SHORT_REPR.maxlevel = 2
@@ -170,14 +162,7 @@ def known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
 def explain_error(error: ValidationError, root: type[BaseModel], listing: str) -> str:
     """Return the first problem as a sentence that names the key.
 
-    Parameters
-    ----------
-    error
-        Pydantic's error.
-    root
-        Class of all settings.
-    listing
-        Command that lists the settings.
+    `root` is the class of all settings, `listing` the command that lists them.
     """
     first = error.errors()[0]
     kind, value = first["type"], first["input"]
@@ -211,11 +196,10 @@ def expected_value(problem: Mapping[str, Any]) -> str:
 
 
 def _unknown_key(path: str, root: type[BaseModel], listing: str) -> str:
-    """Return a message that a setting is unknown, with the nearest name."""
     known = known_keys(root)
     *sections, last = path.split(".")
     if path in known and sections:
-        # One key that contains a point, which only command-line overrides may have.
+        # The key contains a point, which is allowed in command-line overrides only.
         nested = "".join(f"{name}: {{" for name in sections) + f"{last}: ..." + "}" * len(sections)
         return f"unknown setting {path!r}: in a settings file, a section holds its settings: write {nested}"
     section, _, leaf = path.rpartition(".")
@@ -235,13 +219,8 @@ def to_plain_values(value: Any, known: dict[int, Any] | None = None) -> Any:
     """Convert settings given in Python to the types of a file: numpy or torch numbers, arrays, paths.
 
     Other values are left to the validation. Shared objects are converted only once, because a few lines of
-    YAML can repeat one value billions of times. `known` maps the id of an object to its converted
-    value, or to `known` itself while the object is being converted.
-
-    Raises
-    ------
-    ConfigError
-        If a value contains itself.
+    YAML can repeat one value billions of times. `known` maps the id of an object to its converted value, or
+    to `known` itself while the object is being converted. Raises ConfigError if a value contains itself.
     """
     known = {} if known is None else known
     if known.get(id(value)) is known:
