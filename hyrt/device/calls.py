@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# For commands without a stall timeout setting. The limit is long because drivers compile kernels on open.
+# Limit for commands without a stall timeout setting; long because drivers compile kernels on open.
 _PATIENCE_S = 60.0
 _PIECE_S = 1.0
 
@@ -40,26 +40,12 @@ def call_device(
     timeout_s: float = _PATIENCE_S,
     remedy: str = "",
 ) -> T:
-    """Run a device call that may hang or raise any exception.
+    """Run a device call that may hang or raise any exception; raise StallError after `timeout_s` seconds.
 
-    Parameters
-    ----------
-    name, doing
-        The device and the operation, for messages, such as `opencl:0` and `open`.
-    call
-        The call to run in a separate daemon thread. If the call hangs, the thread is abandoned: it cannot be
-        stopped, but it does not keep the process alive.
-    fault
-        The error type that replaces exceptions which hyrt does not define.
-    timeout_s
-        Time limit in seconds.
-    remedy
-        The remedy to report for such an exception if its message does not contain one.
-
-    Raises
-    ------
-    StallError
-        If the call did not return in time.
+    The call runs in a daemon thread, which is abandoned if it hangs: it cannot be stopped, but it does not
+    keep the process alive. `name` and `doing` are the device and the operation for messages, such as
+    `opencl:0` and `open`. An exception that hyrt does not define is replaced by a `fault` with `remedy`,
+    unless its message contains a remedy.
     """
     answers: list[T] = []
     errors: list[BaseException] = []
@@ -99,11 +85,6 @@ def named_at_the_end(name: str, doing: str) -> AbstractContextManager[None]:
     """Print the device name to standard error if the process ends within the block for any reason.
 
     No-op for the CPU trainer, which has no driver that could end the process.
-
-    Parameters
-    ----------
-    name, doing
-        The device and the operation, as for `call_device`.
     """
     return (
         nullcontext()
@@ -123,12 +104,7 @@ def ended_inside(call: str) -> str:
 def open_device(backend: type[Device], info: DeviceInfo, options: DeviceOptions, timeout_s: float) -> Device:
     """Open a device with a time limit.
 
-    Raises
-    ------
-    DeviceUnavailableError
-        If the device cannot be opened, or the returned object is not a device.
-    StallError
-        If opening hangs.
+    Raises DeviceUnavailableError if it cannot be opened or is not a device, and StallError if opening hangs.
     """
     remedy = "update its backend or its driver, or run without that device"
     device = call_device(
@@ -151,10 +127,7 @@ def load_replica(
 ) -> None:
     """Load a model and its objective onto a device.
 
-    Raises
-    ------
-    UnsupportedModelError
-        If the device cannot run the model or cannot train for the objective; the message names both.
+    Raises UnsupportedModelError, naming both, if the device cannot run the model or train for the objective.
     """
     if isinstance(device, TakesObjective):
         device.take_objective(objective)
@@ -173,12 +146,7 @@ def opened(
 ) -> Iterator[Device]:
     """Open a device for the block and close it afterwards, each with a time limit.
 
-    Raises
-    ------
-    DeviceUnavailableError
-        If the device cannot be opened.
-    StallError
-        If opening or closing hangs.
+    Raises DeviceUnavailableError if it cannot be opened, and StallError if opening or closing hangs.
     """
     device = open_device(backend, info, options, timeout_s)
     try:

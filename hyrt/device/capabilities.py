@@ -101,8 +101,8 @@ class FeatureCacheDevice(ABC):
         count
             Number of rows.
         pieces
-            The rows in order, [n, F] per piece; all quantized pieces have the same format. A piece may be
-            overwritten when the next piece is requested.
+            Rows in order, [n, F] per piece; all quantized pieces have the same format. A piece may be
+            overwritten when the next one is requested.
 
         Raises
         ------
@@ -219,7 +219,7 @@ class SharesLoops(ABC):
     def loop_member(self, model: torch.nn.Module) -> LoopMember:
         """Return the device's loop memory and queue, or its threads if the device computes in host memory.
 
-        Called after `of`, without a `load`, and again if another device was lost.
+        Called after `open`, without a `load`, and again if another device was lost.
 
         Raises
         ------
@@ -311,7 +311,7 @@ def device_sampler(device: Device, graph: Graph) -> HopSampler | None:
 
 
 def _check_device(device: Any, graph: Any) -> None:
-    # Graphs need numba, and `hyrt doctor` must still work if the numba installation is broken.
+    # Import lazily: graphs need numba, and `hyrt doctor` must work even if numba is broken.
     from hyrt.graph.graph import Graph
 
     if not hasattr(device, "info"):

@@ -24,23 +24,8 @@ def check_result(
 ) -> None:
     """Raise DeviceFaultError if a result does not match the mini-batch or the model.
 
-    Parameters
-    ----------
-    name
-        The name of the device.
-    result
-        The result that `propagate` returned.
-    batch
-        The mini-batch that `propagate` received.
-    parameters
-        The master weights, in the order of `load`.
-    counts
-        Names of the objective's counts; without targets, a mini-batch may lack any of these counts.
-
-    Raises
-    ------
-    DeviceFaultError
-        If the result is invalid; the message names the problem.
+    `parameters` are the master weights, in the order of `load`. `counts` are the names of the objective's
+    counts; a mini-batch without targets may lack any of them.
     """
     if not isinstance(result, StepResult):
         raise DeviceFaultError(

@@ -24,12 +24,8 @@ if TYPE_CHECKING:
 def probed(entry: EntryPoint) -> tuple[type[Device], tuple[DeviceInfo, ...], str]:
     """Return a backend, its devices, and the reason if there are no devices.
 
-    Exceptions from importing and probing are not caught.
-
-    Raises
-    ------
-    DeviceUnavailableError
-        If a device was found that could be listed but never selected.
+    Exceptions from importing and probing are not caught. Raises DeviceUnavailableError for a device that
+    could be listed but never selected.
     """
     backend: type[Device] = entry.load()
     found = tuple(backend.probe())
@@ -72,7 +68,7 @@ BACKENDS = EntryPointGroup(
     "hyrt.devices", "device kind", DeviceUnavailableError, docs_hint="See `hyrt devices`"
 )
 
-# Limit for drivers that hang during probing, which must not hang the command that lists devices.
+# Limit for drivers that hang during probing, because the command that lists devices must not hang.
 _PROBE_TIMEOUT_S = 30.0
 
 
@@ -81,11 +77,9 @@ class Survey:
     """Probe result of one declared backend."""
 
     kind: str
-    """Kind of the backend's devices."""
     provider: str
     """Name and version of the distribution that declares the backend."""
     found: tuple[DeviceInfo, ...] = ()
-    """Devices that the backend found."""
     problem: str = ""
     """Reason and remedy in one line if no device was found; otherwise empty."""
     is_foreign: bool = False
@@ -95,8 +89,8 @@ class Survey:
 def survey_devices(timeout_s: float = _PROBE_TIMEOUT_S) -> list[Survey]:
     """Probe every declared backend; a broken backend yields an entry with the reason.
 
-    Backends of other distributions are probed in a child process: a driver library that ends its process must
-    not end the command that lists devices.
+    Backends of other distributions are probed in a child process, because a driver library might end its
+    process.
     """
     declared = BACKENDS.entries_by_name()
     foreign = {
@@ -114,21 +108,10 @@ def survey_devices(timeout_s: float = _PROBE_TIMEOUT_S) -> list[Survey]:
 def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[Device], DeviceInfo]:
     """Return the backend and the device for a name such as `cpu` or `cuda:0`.
 
-    Parameters
-    ----------
-    name
-        `kind` or `kind:index`.
-    timeout_s
-        Time limit in seconds for a backend's probe. Its import may take longer, as long as it imports modules
-        or reads from disk at least once within this time.
-
-    Raises
-    ------
-    DeviceUnavailableError
-        If the kind is unknown, its backend cannot be imported, fails or hangs during probing, or the machine
-        has no such device; the message contains the remedy.
-    PluginConflictError
-        If two distributions declare the kind.
+    `timeout_s` limits a backend's probe. Its import may take longer, as long as it imports modules or reads
+    from disk at least once within this time. Raises DeviceUnavailableError with the remedy if the kind is
+    unknown, its backend cannot be imported, fails or hangs, or the machine has no such device;
+    PluginConflictError if two distributions declare the kind.
     """
     kind, index, entry = read_name(name)
     try:
@@ -152,16 +135,12 @@ def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[De
 def read_name(name: str) -> tuple[str, int, EntryPoint]:
     """Parse a name such as `cpu` or `cuda:0` into kind, index and backend entry point, without importing it.
 
-    Raises
-    ------
-    DeviceUnavailableError
-        If the name cannot be parsed or the kind is unknown.
-    PluginConflictError
-        If two distributions declare the kind.
+    Raises DeviceUnavailableError for an invalid name or an unknown kind, and PluginConflictError if two
+    distributions declare the kind.
     """
     kind, _, index = name.partition(":")
     kind = BACKENDS.canonical_name(kind)
-    # Users call any graphics card by these names, so suggest cuda.
+    # These are common names of graphics cards, so suggest cuda.
     entry = BACKENDS.find_entry(kind, nearest="cuda" if kind.lower() in ("gpu", "nvidia") else kind)
     number = parse_int(index or "0")
     if number is None:
@@ -170,7 +149,7 @@ def read_name(name: str) -> tuple[str, int, EntryPoint]:
 
 
 class _BrokenBackendError(Exception):
-    """Error for a backend that cannot be imported, or fails or hangs during probing; has the remedy."""
+    """Error with the remedy for a backend that cannot be imported, or fails or hangs during probing."""
 
 
 def _query_backends(entry: EntryPoint, timeout_s: float) -> tuple[type[Device], tuple[DeviceInfo, ...], str]:
@@ -189,11 +168,11 @@ def _query_backends(entry: EntryPoint, timeout_s: float) -> tuple[type[Device], 
             errors.append(error)
             imported.set()
 
-    # A thread that hangs in a driver cannot be stopped. As a daemon it does not keep the process alive.
+    # A thread that hangs in a driver cannot be stopped, but a daemon thread does not keep the process alive.
     thread = threading.Thread(target=look, name=f"hyrt.probe.{entry.name}", daemon=True)
     before = _brought_in()
     thread.start()
-    # torch alone is hundreds of megabytes, which takes minutes on a slow disk.
+    # Importing torch reads hundreds of megabytes, which takes minutes on a slow disk.
     while not imported.wait(timeout_s):
         now = _brought_in()
         if now == before:

@@ -43,20 +43,10 @@ def _writes(inputs: object) -> int | None:
 
 
 class HostModel:
-    """Copy of a model that computes training steps on the host.
+    """Copy of a model that computes training steps on the host with the threads of `workers`.
 
-    Parameters
-    ----------
-    model
-        The model to copy.
-    workers
-        The thread team that computes.
-    budget
-        Host memory budget for full-graph matrices.
-    keeper
-        Saves the completed part of long full-graph steps; None saves nothing.
-    devices
-        Other facts on which the bits of such a step depend, as plain JSON values.
+    `keeper` saves the completed part of long full-graph steps; None disables this. `devices` are other facts
+    on which the bits of such a step depend, as plain JSON values.
     """
 
     def __init__(
@@ -78,16 +68,13 @@ class HostModel:
 
     @property
     def module(self) -> torch.nn.Module:
-        """Return the model copy."""
         return self._model
 
     @property
     def parameters(self) -> Sequence[torch.nn.Parameter]:
-        """Return the trainable parameters of the copy."""
         return self._parameters
 
     def update(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Set new weights."""
         check_parameters(parameters, [parameter.shape for parameter in self._parameters])
         with torch.no_grad():
             for mine, new in zip(self._parameters, parameters, strict=True):
@@ -186,20 +173,9 @@ class HostModel:
 class HostSaga:
     """Training steps of a model whose vertices are computed on the host and whose edge loops run on devices.
 
-    Parameters
-    ----------
-    model
-        A model that `hyrt.nn.message_passing.model_checks.check_loops` accepts.
-    workers
-        The thread team that computes vertices.
-    members
-        The devices that run the loops.
-    options, budget
-        The division of full graphs into chunks, and the host memory budget.
-    shares
-        Relative speed of each member, in any unit.
-    keeper
-        Saves the completed part of long full-graph steps; None saves nothing.
+    `hyrt.nn.message_passing.model_checks.check_loops` must accept the model. `members` run the loops, in
+    proportion to the speeds in `shares` (any unit), while `workers` compute vertices. `keeper` saves the
+    completed part of long full-graph steps; None disables this.
     """
 
     def __init__(
@@ -234,7 +210,6 @@ class HostSaga:
         return [each.detach().clone() for each in self._model.parameters]
 
     def update(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Set new weights."""
         self._model.update(parameters)
 
     def step(self, batch: MiniBatch, objective: Objective) -> StepResult:
@@ -247,7 +222,6 @@ class HostSaga:
         return replace(result, chunks=self._loops.step_stats(*self._model.swapped_bytes))
 
     def release(self) -> None:
-        """Free all memory."""
         self._loops.release()
 
     def close(self) -> None:

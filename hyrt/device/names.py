@@ -24,10 +24,7 @@ class DeviceRequest:
 def parse_request(entry: str) -> DeviceRequest:
     """Parse `name` or `name=share`.
 
-    Raises
-    ------
-    ValueError
-        For an entry without a name, or a share that is not a number of at least 0.
+    Raises ValueError for an entry without a name, or a share that is not a number of at least 0.
     """
     name, equals, text = entry.partition("=")
     if not name.strip():
@@ -50,10 +47,8 @@ def parse_request(entry: str) -> DeviceRequest:
 def parse_requests(entries: Sequence[str]) -> list[DeviceRequest]:
     """Parse all entries of `devices`.
 
-    Raises
-    ------
-    ValueError
-        If only some entries have a share, all shares are zero, or `auto` is combined with other entries.
+    Raises ValueError if only some have a share, all shares are zero, or `auto` is combined with other
+    entries.
     """
     requests = [parse_request(entry) for entry in entries]
     if len(requests) > 1 and any(request.name == AUTO for request in requests):

@@ -71,7 +71,6 @@ class DeviceInfo:
     description: str
     """One-line description for users."""
     memory_bytes: int
-    """Device memory."""
     zero_copy: bool = False
     """Whether the device reads host memory in place."""
     forms: tuple[InputForm, ...] = ("rows",)
@@ -170,7 +169,7 @@ class Health:
     Parameters
     ----------
     name
-        The name of the device, for messages.
+        The device name, for messages.
     """
 
     def __init__(self, name: str) -> None:
