@@ -41,7 +41,6 @@ class FittedRates:
     """Rates, and how well they explain the measurements."""
 
     rates: TrainerRates
-    """The fitted coefficients."""
     relative_errors: tuple[float, ...]
     """(predicted - measured) / measured, per measurement."""
 
@@ -52,19 +51,9 @@ def fit_rates(
 ) -> FittedRates:
     """Fit rates to measured T_trainer by relative least squares with nonnegative terms.
 
-    A term that the measurements do not need gets an infinite rate, and thus no cost.
-
-    Parameters
-    ----------
-    workloads
-        Propagated workloads, without the first layer's edges if the input was already aggregated.
-    seconds
-        Time per workload, in seconds; for the host, with one thread.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer measurements than terms.
+    `workloads` are propagated workloads, without the first layer's edges if the input was already aggregated;
+    `seconds` are their times, for the host with one thread. A term that the measurements do not need gets an
+    infinite rate, and thus no cost. Raises ValueError if there are fewer measurements than terms.
     """
     terms = np.array([_terms(work) for work in workloads])
     measured = np.array(seconds, float)
@@ -93,16 +82,9 @@ def fit_rates(
 
 
 def with_sparse_launch(rates: TrainerRates, workload: Workload, seconds: float) -> TrainerRates:
-    """Add the launch cost over sparse rows, from the measured time of a very small step.
+    """Add the launch cost over sparse rows to rates over dense rows.
 
-    Parameters
-    ----------
-    rates
-        Rates over dense rows.
-    workload
-        A step of two layers over sparse rows, small enough that launches dominate its time.
-    seconds
-        Measured time, in seconds.
+    `seconds` is the time of a step of two layers over sparse rows that is so small that launches dominate.
     """
     after = without_sparse_product(workload)
     costs = _costs(replace(rates, launch_s=0.0))
@@ -118,21 +100,12 @@ def fit_threaded_rates(
     threads: int,
     chunk_rows: int,
 ) -> TrainerRates:
-    """Fit the rates of the host trainer with all threads, from its single-thread rates and a few
-    measurements.
+    """Fit the rates of the host trainer with all threads, from its single-thread rates and a few steps.
 
-    Fixed costs are interpreter costs and stay, like the cost of weights, which one thread reads and writes.
-    Everything else is sped up by one factor, and each shared layer adds the cost of waking threads. Factor
-    and waking cost minimize the mean squared relative error.
-
-    Parameters
-    ----------
-    single_thread
-        Rates with one thread.
-    workloads, seconds
-        Workloads propagated with all threads, and the time of each, in seconds.
-    threads, chunk_rows
-        Number of threads, and rows that each computes at a time.
+    Fixed costs are interpreter costs and do not change, like the cost of weights, which one thread reads and
+    writes. Everything else is sped up by one factor, and each shared layer adds the cost of waking threads.
+    Factor and waking cost minimize the mean squared relative error over `workloads`, which were propagated
+    with all threads. Each thread computes `chunk_rows` rows at a time.
     """
     layers_of_runs, measured = [split_layers(work) for work in workloads], np.array(seconds, float)
     costs = _costs(single_thread)
@@ -196,8 +169,9 @@ def _costs(rates: TrainerRates) -> NDArray[np.float64]:
 
 
 def fit_nonnegative(scaled: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Fit coefficients >= 0 that minimize the squared error of row sums to 1, over all sets of positive
-    terms.
+    """Fit coefficients >= 0 that minimize the squared error of row sums to 1.
+
+    All sets of positive terms are tried.
     """
     count = scaled.shape[1]
     best, min_residual = np.zeros(count), math.inf
@@ -222,7 +196,6 @@ class MeasuredRun:
     """The platform with only the run's trainers."""
     training: TrainingWorkload
     assignment: Assignment
-    """`training` and `assignment`: work of the run."""
     iteration_s: float
     synchronize_s: float
     """`iteration_s` and `synchronize_s`: wall times of a step and of its synchronization."""
@@ -244,13 +217,11 @@ class StageOverlapFit:
 
     weights_gb_s: float
     sharing_of: Mapping[str, CoreContention]
-    """`weights_gb_s` and `sharing_of`: values of `Host`, whose general values are the means over
-    `sharing_of`."""
+    """Core contention per set of trainers; the general values of `Host` are the means over these."""
     relative_errors: tuple[float, ...]
     """(predicted - measured) / measured, per run."""
 
     def apply_to(self, host: Host) -> Host:
-        """Return the host with the fitted values."""
         return replace(
             host,
             step_s=fmean(sharing.step_s for sharing in self.sharing_of.values()),
@@ -263,8 +234,8 @@ class StageOverlapFit:
 
 
 _EFFICIENCIES = np.linspace(0.4, 1.0, 31)
-# Seconds per step in which trainers wait for the interpreter lock that sampling and loading hold: at the end
-# of each of their calls, the thread that needs the lock is put to sleep and woken.
+# Seconds per step that trainers wait for the interpreter lock, which sampling and loading hold: at the end of
+# each call, the thread that needs the lock sleeps and has to be woken.
 _LOCK_S = np.linspace(0.0, 2e-3, 41)
 
 
@@ -276,12 +247,7 @@ def fit_stage_overlap(runs: Sequence[MeasuredRun]) -> StageOverlapFit:
     synchronization; a quartile, because trainers also wait for slow earlier stages. The increase of
     propagation over its time alone is modeled as a wait for the interpreter lock per step, and a division of
     work by the efficiency. Both minimize the sum of absolute relative errors over the steps of a set, which
-    is less sensitive to a disturbed run than the total time.
-
-    Raises
-    ------
-    ValueError
-        If there are no runs.
+    is less sensitive to a disturbed run than the total time. Raises ValueError if there are no runs.
     """
     if not runs:
         raise ValueError("no runs to fit to")

@@ -30,18 +30,12 @@ class EdgeList:
 
     sources: NDArray[Any]
     destinations: NDArray[Any]
-    """`sources` and `destinations`: [E] integers, source row and result row of each edge."""
+    """[E] integers, result row of each edge; `sources` are the source rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerSizes:
-    """One layer of a task. Counts may be expected values and need not be whole numbers.
-
-    Raises
-    ------
-    ValueError
-        If a count is negative, `parts` is not 1 or 2, or a width is below 1.
-    """
+    """One layer of a task. Counts may be expected values and need not be whole numbers."""
 
     rows: float
     """Number of destinations."""
@@ -49,7 +43,6 @@ class LayerSizes:
     """Rows of the combined matrix per destination: 2 if own row and aggregate are stored separately,
     otherwise 1."""
     num_src: float
-    """Number of source rows."""
     in_width: int
     out_width: int
     """`in_width` and `out_width`: values per source row and per output row."""
@@ -123,13 +116,7 @@ class LayerSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaskShape:
-    """Layers of a task, input layer first, and the classes of its targets.
-
-    Raises
-    ------
-    ValueError
-        If there is no layer or no class.
-    """
+    """Layers of a task, input layer first, and the classes of its targets."""
 
     layers: tuple[LayerSizes, ...]
     classes: int
@@ -208,8 +195,7 @@ class LayerCycles:
     weight_gradient: float
     """Weight gradient, including the mask of the layer's output."""
     memory: float
-    """Cycles to move the layer's bytes at the effective memory rate; included in the other counts, not added
-    to them."""
+    """Cycles to move the layer's bytes at the effective memory rate, which the other counts include."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,13 +247,6 @@ def task_cycles(shape: TaskShape, design: FpgaDesign, *, pipelined: bool = False
 
     Not counted: latencies of loops and of starting processes (tens of cycles per region), and refresh and
     turn-around of the memory beyond `ddr_efficiency`.
-
-    Parameters
-    ----------
-    shape, design
-        The task, and the design that runs it.
-    pipelined
-        Whether aggregation and update overlap, as in the paper (see above).
     """
     layers = tuple(
         _layer_cycles(layer, design, first=number == 0) for number, layer in enumerate(shape.layers)
@@ -330,7 +309,8 @@ def _product(
         return 0.0
     cells, steps = design.mac_cells, parts * chunks * LANES
     panels = ceil(num_chunks(columns) / cells)
-    # A transposed panel is loaded in squares of LANES x LANES values: written by rows, read by columns.
+    # A transposed panel is loaded in squares of LANES x LANES values, which are written by rows and read by
+    # columns.
     taken = cells * chunks * 2 * LANES if transposed else cells * (steps + 1)
     panel = max(taken, cells * (steps + 1) * _WORD_BYTES / design.ddr_bytes_per_cycle)
     fills = ceil(design.mac_rows / design.pes) * parts
@@ -341,8 +321,9 @@ def _product(
 
 
 def _weight_gradient(layer: LayerSizes, design: FpgaDesign) -> float:
-    """Return the cycles of a weight gradient: tiles over weight rows and bias row; layer rows are the
-    steps.
+    """Return the cycles of a weight gradient.
+
+    Tiles cover weight rows and the bias row; layer rows are the steps.
     """
     if layer.rows <= 0:
         return 0.0

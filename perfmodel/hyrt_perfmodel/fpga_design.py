@@ -20,40 +20,31 @@ _MEASURED = frozenset(
 class FpgaDesign:
     """One compute unit of the trainer on an FPGA.
 
-    Raises
-    ------
-    ValueError
-        If a size is not a whole number of at least 1, a rate is not positive, the efficiency is above 1, or
-        `assumed` names an unknown field.
+    Raises ValueError for an invalid size or rate, an efficiency above 1, or an unknown name in `assumed`.
     """
 
     pes: Count = 8
     """n: number of scatter units and of gather units in the aggregate network; at most 64."""
     mac_rows: Count = 32
     mac_cols: Count = 64
-    """`mac_rows` and `mac_cols`: rows and columns of the systolic array; m is their product. Columns are
-    grouped into cells of LANES."""
+    """Columns of the systolic array, in cells of LANES columns; with `mac_rows` rows, m is their product."""
     fifo_depth: Count = 32
     """Capacity of each of the n x n queues, in messages."""
     adder_latency: Count = 7
     """Cycles from reading a sum until the updated sum can be read."""
     clock_hz: Positive = 300e6
-    """Clock frequency of the kernel."""
     update_ii: Count = 1
     """Cycles between two operands of a multiply-accumulate of the array."""
     network_ii: Count = 1
     edge_ii: Count = 1
-    """`network_ii` and `edge_ii`: cycles between two words of the network's slowest unit, and between two
-    edge reads."""
+    """Cycles between two edge reads; `network_ii`: between two words of the network's slowest unit."""
     ddr_bytes_per_s: Positive = 77e9
     ddr_efficiency: Positive = 0.8
-    """`ddr_bytes_per_s` and `ddr_efficiency`: peak memory bandwidth, and the fraction of it that bursts
-    reach."""
+    """Fraction of the peak memory bandwidth `ddr_bytes_per_s` that bursts reach."""
     launch_s: NonNegative = 1e-4
     """Fixed cost of starting a task."""
     assumed: frozenset[str] = _MEASURED
-    """Names of fields not yet confirmed by a build or a board; a build report removes fields from this
-    set."""
+    """Names of fields not yet confirmed by a build or a board; a build report removes names."""
 
     def __post_init__(self) -> None:
         check_numbers("FPGA design", self)
@@ -92,9 +83,7 @@ def num_chunks(width: int) -> int:
 
 
 def row_words(width: int, value_bytes: int) -> int:
-    """Return the memory words of a feature row of `width` values: whole chunks, several of which may share a
-    word.
-    """
+    """Return the memory words of a feature row: whole chunks, several of which may share a word."""
     return -(-num_chunks(width) * value_bytes // VALUE_BYTES)
 
 
@@ -102,14 +91,15 @@ FOLD_STEPS = 36
 """Steps to add up the partial sums (kernels/systolic.hpp).
 
 Each multiply-accumulate keeps 8 partial sums and uses them in turn, so that one addition starts per cycle
-although an addition takes several; three halvings of 12 steps reduce the partial sums to one."""
+although an addition takes several; three halvings of 12 steps reduce the partial sums to one.
+"""
 
 
 def systolic_cycles(rows: int, k: int, cols: int, design: FpgaDesign, *, overlapped: bool = False) -> int:
     """Return the cycles of the product of [rows, k] and [k, cols] without draining; 0 if a size is 0.
 
-    The array is output stationary: R x C cells, each of which sums LANES values of an output tile.
-    R is `FpgaDesign.mac_rows`, C is `mac_cells`. A value of the left matrix enters at the left of its row and
+    The array is output stationary: R x C cells, each of which sums LANES values of an output tile. R is
+    `FpgaDesign.mac_rows`, C is `mac_cells`. A value of the left matrix enters at the left of its row and
     moves right; a word of the right matrix enters at the top of its column and moves down; one step k starts
     every `update_ii` cycles. Delay lines skew the inputs by one cycle per row and column of distance from the
     corner, so the farthest cell starts R + C - 2 cycles after the first.
@@ -120,11 +110,6 @@ def systolic_cycles(rows: int, k: int, cols: int, design: FpgaDesign, *, overlap
     the other (`drain_cycles`). With `overlapped=True`, each tile immediately follows the previous one, as the
     array itself would allow: `hls/hyrt_hls/rtl/systolic_array.sv` is that array in SystemVerilog, and a test
     checks that it, a register-level simulation and `systolic_cycles` agree.
-
-    Raises
-    ------
-    ValueError
-        If a size is negative.
     """
     if min(rows, k, cols) < 0:
         raise ValueError(

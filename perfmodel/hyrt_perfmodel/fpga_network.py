@@ -25,27 +25,18 @@ _FILL = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkLoad:
-    """Statistics of a layer's edges that determine the network's time.
-
-    Raises
-    ------
-    ValueError
-        If there is not one distribution of n + 1 fractions per bank, a count is negative, or a fraction is
-        not in 0..1.
-    """
+    """Statistics of a layer's edges that determine the network's time."""
 
     groups: float
     edges: float
     """`groups` and `edges`: exact or expected counts."""
     bank_loads: tuple[tuple[float, ...], ...]
-    """[n][n + 1] for each bank, the fractions of groups with 0, 1, .. n edges to it, excluding edges in
-    order."""
+    """[n][n + 1] fractions of groups with 0, 1, .. n edges to each bank, excluding edges in order."""
     spread: float
     """Variance of the number of edges per group, excluding edges in order."""
     bank_share: float
     row_share: float = 0.0
-    """`bank_share` and `row_share`: fraction of all edges that lead to the busiest bank and to the busiest
-    row."""
+    """`bank_share` and `row_share`: fractions of all edges into the busiest bank and the busiest row."""
     in_order: float = 0.0
     """Fraction of edges whose row is one above the highest row so far. They visit the banks in turn, like the
     transposed edges of a sampled block, whose sources are numbered in order of first occurrence. The other
@@ -85,7 +76,7 @@ class NetworkLoad:
             return cls.from_degrees({}, pes)
         is_in_order = np.zeros(len(rows), np.bool_)
         is_in_order[1:] = rows[1:] == np.maximum.accumulate(rows)[:-1] + 1
-        # The groups hold the edges in their original order.
+        # Groups keep the original order of their edges.
         banks = np.where(groups < 0, pes, groups % pes)
         banks[groups >= 0] = np.where(is_in_order, pes, banks[groups >= 0])
         loads = np.stack([(banks == bank).sum(1) for bank in range(pes)])
@@ -112,16 +103,8 @@ class NetworkLoad:
     ) -> NetworkLoad:
         """Compute the statistics from expected counts.
 
-        Parameters
-        ----------
-        degrees
-            Number of sources per number of edges.
-        pes
-            Number of processing elements, n.
-        bank_shares
-            [n] fraction of all edges that lead to each bank; equal fractions by default.
-        row_share, in_order
-            Attributes of the same names.
+        `degrees` maps numbers of edges to the number of sources with as many. `bank_shares` [n] are the
+        fractions of all edges that lead to each bank; by default they are equal.
         """
         sizes = [0.0] * pes
         for degree, count in degrees.items():
@@ -151,7 +134,7 @@ class NetworkLoad:
 
 
 def network_cycles_expected(load: NetworkLoad, chunks: int, design: FpgaDesign) -> float:
-    """Return the expected cycles of an aggregation.
+    """Return the expected cycles of an aggregation of rows of `chunks` words.
 
     The queues let the duplicator run ahead of the busiest bank for a while. Groups are therefore processed in
     windows of w: per chunk, a window takes as many cycles as it has groups, or as its busiest bank has
@@ -170,11 +153,6 @@ def network_cycles_expected(load: NetworkLoad, chunks: int, design: FpgaDesign) 
     edges of a source to the same destination, and up to 0.9 of the edges in order. In this range all errors
     are below 10 % (largest 9.1 %, mean absolute 0.8 %). With D of 4 to 7, one of 90 cases had an error of
     10.2 %; shallower queues were not fitted. Figures: benchmarks/2026-11-21-cycles.md.
-
-    Raises
-    ------
-    ValueError
-        If the load and the design differ in their number of units, or `chunks` is below 1.
     """
     if load.pes != design.pes:
         raise ValueError(f"network load of {load.pes} units on a design with {design.pes}")
@@ -198,20 +176,9 @@ def edge_groups(
 ) -> NDArray[np.int64]:
     """Return the duplicator's output: [groups, pes] int64 rows of each group's edges, padded with -1.
 
-    Parameters
-    ----------
-    destinations
-        [E] integers, result row of each edge, in the order of the kernel's edge list.
-    pes
-        n, the maximum edges per group.
-    sources
-        [E] integers, source row of each edge: a new group begins when the source changes. Without sources,
-        all groups but the last are full.
-
-    Raises
-    ------
-    ValueError
-        If `destinations` is not one-dimensional, contains negative rows, or differs in length from `sources`.
+    `destinations` [E] are the result rows of the edges in kernel order. A new group begins when the row in
+    `sources` [E] changes; without sources, all groups but the last are full. Raises ValueError if the arrays
+    differ in length, or `destinations` is not one-dimensional or contains negative rows.
     """
     rows = np.asarray(destinations)
     if rows.ndim != 1:
@@ -259,9 +226,7 @@ def _pace(load: NetworkLoad, window: int) -> float:
 
 
 def _sum_distribution(one: Floats, number: int, length: int) -> Floats:
-    """Return the [length] probabilities that a sum of `number` values distributed as `one` is at most 0, 1,
-    ..
-    """
+    """Return the [length] cumulative distribution of a sum of `number` values distributed as `one`."""
     total = np.fft.irfft(np.fft.rfft(one, length) ** number, length)
     return np.clip(np.cumsum(total), 0.0, 1.0)
 

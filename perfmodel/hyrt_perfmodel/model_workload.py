@@ -23,31 +23,13 @@ def model_workload(
     row_entries: float | None = None,
     hidden: int | None = None,
 ) -> Workload:
-    """Return the workload of one mini-batch for one of hyrt's models.
+    """Return the workload of one mini-batch of a model; sizes are as in `Workload`.
 
     GraphSAGE concatenates; GCN multiplies the aggregate once; GIN multiplies twice, with a hidden layer
     between; GAT aggregates the rows of every head and multiplies each, and its last layer averages `heads`
-    products of full width.
-
-    Parameters
-    ----------
-    kind
-        `graphsage`, `gcn`, `gin` or `gat`.
-    vertices, edges, features
-        Sizes as in `Workload`.
-    heads
-        Attention heads of GAT.
-    bytes_per_value
-        Bytes per value, S.
-    hidden
-        Width of the hidden layer in GIN's updates; by default the width of the first layer's result.
-    row_entries
-        Mean number of stored values per input row, if rows are sparse.
-
-    Raises
-    ------
-    ValueError
-        If the kind is unknown.
+    products of full width. `hidden` is the width of the hidden layer in GIN's updates; by default that of the
+    first layer's result. `row_entries` is the mean number of stored values per input row, if rows are sparse.
+    Raises ValueError if `kind` is not one of `KINDS`.
     """
     if kind not in KINDS:
         raise ValueError(f"model {kind!r} is not one of {', '.join(KINDS)}")
@@ -82,13 +64,7 @@ def model_workload(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelationSizes:
-    """Sizes by vertex type and by relation.
-
-    Raises
-    ------
-    ValueError
-        If the numbers of layers do not match.
-    """
+    """Sizes by vertex type and by relation."""
 
     vertices: tuple[tuple[float, ...], ...]
     """[L+1][T] vertices of V^0 .. V^L per type, targets last."""
@@ -115,15 +91,7 @@ class RelationSizes:
 
     @classmethod
     def from_row(cls, row: Sequence[float], layers: int, types: int) -> RelationSizes:
-        """Build sizes from one sequence.
-
-        Parameters
-        ----------
-        row
-            All sizes, in the order of the property `row`.
-        layers, types
-            Number of layers and of vertex types.
-        """
+        """Build sizes from one sequence, in the order of the property `row`."""
         split = (layers + 1) * types
         relations = (len(row) - split) // (2 * layers)
         tables = [tuple(row[start : start + relations]) for start in range(split, len(row), relations)]
@@ -140,8 +108,8 @@ HETERO_KINDS = ("rgcn", "rsage", "rgat", "hgt")
 AGGREGATE_FIRST_KINDS = ("rgcn", "rsage")
 """Models whose layers aggregate rows before multiplying."""
 _FLOAT_BYTES = 4
-# Multiplications that take as long as one random read of a value from memory. Keep equal to the number in
-# hyrt.nn.hetero.relation_sums.
+# Number of multiplications that take as long as one random read of a value from memory. Keep equal to the
+# constant in hyrt.nn.hetero.relation_sums.
 _READ = 4
 
 
@@ -191,21 +159,8 @@ def hetero_workload(
     projection and the relation's matrix. All other kinds first project the rows of all input vertices, which
     is represented here as an additional layer without edges.
 
-    Parameters
-    ----------
-    kind
-        One of `HETERO_KINDS`, or another kind whose layers distinguish relations by number.
-    sizes, graph
-        Sizes of the mini-batch, and widths of its rows.
-    hidden, classes, heads
-        Widths and attention heads of the model.
-    products
-        For another kind: the products per source row and per destination row in a layer.
-
-    Raises
-    ------
-    ValueError
-        If the kind is not one of `HETERO_KINDS` and no products are given.
+    A kind that is not one of `HETERO_KINDS` needs `products`, the products per source row and per destination
+    row in a layer; otherwise ValueError is raised.
     """
     if kind not in HETERO_KINDS and products is None:
         raise ValueError(f"model {kind!r} is not one of {', '.join(HETERO_KINDS)}: give its products")
@@ -268,9 +223,7 @@ def _relation_means(
         return (graph.widths[number] or width) if first else width
 
     def merge_macs(count: float, number: int) -> float:
-        """Return the multiply-accumulates to combine a type's projection with another matrix, if any row
-        needs it.
-        """
+        """Return the multiply-accumulates to combine a type's projection with another matrix, if needed."""
         return min(1.0, count) * graph.widths[number] * width * out if first else 0.0
 
     macs = sum(rows * columns_of(number) * out + merge_macs(rows, number) for number, rows in enumerate(ends))
@@ -321,7 +274,8 @@ def _hgt(sizes: RelationSizes, layer: int, width: int, out: int, heads: int, *, 
     hidden, runs = (width if last else out), sum(sizes.segments[layer - 1])
     macs = (2 * sources + ends) * width * hidden + 2 * runs * hidden * hidden + ends * hidden * out
     types, relations = len(sizes.vertices[0]), len(sizes.edges[layer - 1])
-    # Of relations, each head has two matrices of its own width; runs are multiplied by all heads' at once.
+    # Each head has two matrices of its width per relation; segments are multiplied by those of all heads at
+    # once.
     weights = types * (3 * width * hidden + hidden * out) + 2 * relations * hidden * hidden / heads
     return _LayerWork(macs, hidden * _FLOAT_BYTES, weights, 1 + _num_active_relations(sizes, layer))
 

@@ -1,6 +1,4 @@
-"""Assignments of work and threads, and the protocol of resource manager policies: observations, limits,
-decisions.
-"""
+"""Assignments of work and threads, and the protocol of policies: observations, limits and decisions."""
 
 from __future__ import annotations
 
@@ -18,7 +16,6 @@ class Threads:
 
     sample: int
     load: int
-    """`sample` and `load`: threads of the first two stages."""
     train: int
     """Threads of the CPU trainer; ignored if there is no CPU trainer."""
 
@@ -27,9 +24,7 @@ class Threads:
             raise ValueError(f"every stage has at least 1 thread: {self}")
 
     def by_name(self) -> dict[str, int]:
-        """Return thread counts by their names in settings and run records: `sample`,
-        `load`, `train`.
-        """
+        """Return thread counts by their names in settings and run records: `sample`, `load`, `train`."""
         return asdict(self)
 
 
@@ -40,7 +35,6 @@ class Assignment:
     split: tuple[int, ...]
     """Units (targets or subgraphs) per trainer in one step; the sum never changes."""
     threads: Threads
-    """Threads per stage."""
 
     def __post_init__(self) -> None:
         if not self.split or min(self.split) < 0:
@@ -59,9 +53,7 @@ class Observation:
     """Wall time since the previous step."""
     sample_s: tuple[float, ...]
     load_s: tuple[float, ...]
-    """`sample_s` and `load_s`: times per trainer's mini-batch of sampling on the host cores (sum: T_SC) and
-    of loading (sum: T_L).
-    """
+    """`sample_s` and `load_s`: host core times per trainer's mini-batch, whose sums are T_SC and T_L."""
     sample_on_device_s: tuple[float, ...]
     transfer_s: tuple[float, ...]
     propagate_s: tuple[float, ...]
@@ -107,7 +99,7 @@ class AssignmentLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A policy's decision."""
+    """Decision of a policy."""
 
     assignment: Assignment
     """Assignment of the steps that are not sampled yet; the current assignment without a change."""
@@ -116,8 +108,7 @@ class Decision:
     expected_s: float | None = None
     """Iteration time that the policy expects; None if it has no prediction."""
     is_trial: bool = False
-    """Whether the assignment is tried to gain measurements rather than because it is expected to be faster.
-    """
+    """Whether the assignment is tried for its measurements, not because it is expected to be faster."""
 
 
 class Policy(Protocol):
@@ -134,8 +125,7 @@ class Policy(Protocol):
         Parameters
         ----------
         history
-            The latest steps, oldest first (1 to 64). Each observation names the assignment under which its
-            step ran, which may be an older one.
+            The latest steps, oldest first (1 to 64), each with the assignment under which it ran.
         present
             The last decided assignment; it may not have taken effect yet.
         limits

@@ -9,18 +9,10 @@ _MAX_CANDIDATES = 5
 
 
 def nearest_name(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the known name most similar to a word, or None if no name is similar enough.
+    """Return the known name most similar to a possibly misspelt word, or None if no name is similar enough.
 
-    A name that differs from the word by two swapped adjacent letters wins over all others.
-
-    Parameters
-    ----------
-    word
-        The possibly misspelt name.
-    names
-        The known names.
-    cutoff
-        Minimum similarity from 0 to 1, as in `difflib.get_close_matches`.
+    A name that differs from the word by two swapped adjacent letters wins over all others. `cutoff` is the
+    minimum similarity from 0 to 1, as in `difflib.get_close_matches`.
     """
 
     def similarity(name: str) -> tuple[bool, float]:

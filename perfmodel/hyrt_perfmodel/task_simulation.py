@@ -22,7 +22,6 @@ def merge_spans(spans: Iterable[tuple[float, float]]) -> Spans:
 
 
 def total_length(spans: Spans) -> float:
-    """Return the total length of merged spans."""
     return sum(end - begin for begin, end in spans)
 
 
@@ -39,23 +38,13 @@ def overlap_length(first: Spans, second: Spans) -> float:
 
 
 def contended_rates(demands: Sequence[Sequence[float]], capacities: Sequence[float]) -> list[float]:
-    """Return the speed of each user relative to its speed alone.
+    """Return the speed of each user relative to its speed alone: [users], above 0 and at most 1.
 
-    All users slow down by the same factor until a resource suffices for its users; users of other resources
-    continue faster (max-min fairness of the slowdown, by progressive filling: Bertsekas and Gallager, "Data
-    Networks", section 6.5.2). Users of one resource therefore get shares in proportion to their demands, as
-    threads that share cores do, and no resource has idle capacity that a user could use.
-
-    Parameters
-    ----------
-    demands
-        [users][resources], demand of each user at full speed.
-    capacities
-        [resources].
-
-    Returns
-    -------
-    [users], above 0 and at most 1.
+    `demands` [users][resources] are at full speed, `capacities` [resources]. All users slow down by the same
+    factor until a resource suffices for its users; users of other resources continue faster (max-min fairness
+    of the slowdown, by progressive filling: Bertsekas and Gallager, "Data Networks", section 6.5.2). Users of
+    one resource therefore get shares in proportion to their demands, as threads that share cores do, and no
+    resource has idle capacity that a user could use.
     """
     rates = [1.0] * len(demands)
     free = set(range(len(demands)))
@@ -96,7 +85,6 @@ class QueuedTask:
     uses: tuple[tuple[str, float], ...] = ()
     """Shared resources, and the demand for each at full speed."""
     name: str = ""
-    """Display name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +93,6 @@ class TaskTimes:
 
     begin_s: tuple[float, ...]
     end_s: tuple[float, ...]
-    """`begin_s` and `end_s`: times per task."""
 
     @property
     def total_s(self) -> float:
@@ -114,22 +101,11 @@ class TaskTimes:
 
 
 def run_tasks(tasks: Sequence[QueuedTask], capacities: Mapping[str, float]) -> TaskTimes:
-    """Simulate tasks event by event.
+    """Simulate tasks, listed in the order of their queues, event by event.
 
     A task begins when the previous task of its queue and all tasks that it needs have ended. Tasks that
-    together exceed a resource's capacity slow each other down: see `contended_rates`.
-
-    Parameters
-    ----------
-    tasks
-        Tasks, in the order of their queues.
-    capacities
-        Capacity of each resource; resources without an entry are unlimited.
-
-    Raises
-    ------
-    ValueError
-        If a task needs itself or a later task.
+    together exceed a resource's capacity slow each other down: see `contended_rates`. Resources without an
+    entry in `capacities` are unlimited. Raises ValueError if a task needs itself or a later task.
     """
     for number, task in enumerate(tasks):
         if any(not 0 <= other < number for other in task.needs):
@@ -162,7 +138,6 @@ class _TaskRun:
         self._rates: dict[tuple[tuple[float, ...], ...], list[float]] = {}
 
     def times(self) -> TaskTimes:
-        """Run all tasks and return their times."""
         now = 0.0
         for queue in self._queues:
             self._begin_next(queue, now)

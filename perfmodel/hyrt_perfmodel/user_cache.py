@@ -7,14 +7,13 @@ from pathlib import Path
 
 
 def user_cache_dir() -> Path:
-    """Return the user's cache folder, which may not exist; a folder that cannot be created if the user has no
-    home.
+    """Return the user's cache folder, which may not exist, and cannot be created if the user has no home.
 
     The folder is XDG_CACHE_HOME, or `~/.cache` if that variable is unset or not absolute (the XDG
     specification requires relative paths to be ignored).
     """
     configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # Path.home() raises for a user without a home, such as an arbitrary user id in a container.
+    # Path.home() raises an exception for a user without a home, such as an arbitrary user id in a container.
     home = os.path.expanduser("~")
     return (
         configured

@@ -1,6 +1,4 @@
-"""Validation of input: annotated numbers of dataclass fields, and a YAML loader whose errors give the
-location of a value and the remedy.
-"""
+"""Validation of numbers in dataclass fields, and a YAML loader with the location of errors."""
 
 from __future__ import annotations
 
@@ -28,13 +26,13 @@ def _reject_bool(value: Any) -> Any:
 
 
 Number = Annotated[float, BeforeValidator(_reject_bool)]
-"""A number from a file; `true` and `false`, which Python treats as 1 and 0, are rejected."""
+"""Number from a file; `true` and `false`, which Python treats as 1 and 0, are rejected."""
 
 Positive = Annotated[Number, "a number above 0"]
-"""May be infinite; a file may not contain an infinite value."""
+"""The value may be infinite, except in a file."""
 
 Unbounded = Annotated[float, AllowInfNan(True), BeforeValidator(_reject_bool), "a number above 0"]
-"""Above 0; infinite if there is no limit."""
+"""Number above 0; infinite if there is no limit."""
 
 NonNegative = Annotated[Number, "a number of at least 0"]
 WholeNumber = Annotated[int, BeforeValidator(_reject_bool)]
@@ -44,13 +42,7 @@ StrictBool = Annotated[bool, Strict()]
 
 
 def check_numbers(owner: str, value: Any) -> None:
-    """Check that the fields of a dataclass instance satisfy their annotations.
-
-    Raises
-    ------
-    ValueError
-        Naming the owner, the field and its value.
-    """
+    """Raise ValueError if a field of a dataclass instance violates its annotation."""
     for name, rule, may_be_none in _rules(type(value)):  # type: ignore[arg-type]
         number = getattr(value, name)
         if not (_is_number(number, rule) or (number is None and may_be_none)):
@@ -58,20 +50,13 @@ def check_numbers(owner: str, value: Any) -> None:
 
 
 def check_kind(owner: str, value: Any, kind: type[Kind], remedy: str) -> Kind:
-    """Return a value after checking its class.
-
-    Raises
-    ------
-    ValueError
-        Naming the value's type and the remedy.
-    """
+    """Return a value after checking its class; raise ValueError with its type and the remedy."""
     if not isinstance(value, kind):
         raise ValueError(f"{owner} is of type {type(value).__name__}: {remedy}")
     return value
 
 
 def check_size(owner: str, value: Any) -> None:
-    """Check that a value is a number of at least 0."""
     if not _is_number(value, "a number of at least 0"):
         raise ValueError(f"{owner} is {value!r:.60}: give a number of at least 0")
 
@@ -108,7 +93,7 @@ def _is_number(value: object, rule: str) -> bool:
 T = TypeVar("T")
 
 _EXTRA = "unexpected_keyword_argument"
-# Expected value per pydantic error type.
+# Expected values by pydantic error type.
 _EXPECTED = {
     "a number": ("float_type", "float_parsing"),
     "a finite number": ("finite_number",),
@@ -119,10 +104,10 @@ _EXPECTED = {
 }
 
 
-# Limit on the values that aliases may expand to: a few lines can expand beyond any memory.
+# Maximum number of values that aliases may expand to: a few lines can expand beyond any memory.
 _MAX_ALIASED_VALUES = 100_000
 
-# What the text ended inside of, by a word in the parser's context message.
+# Unterminated construct by a word in the parser's context message.
 _UNTERMINATED = {"sequence": "a list", "mapping": "a mapping", "scalar": "a quoted string"}
 
 
@@ -254,7 +239,7 @@ def yaml_problem(error: yaml.YAMLError) -> str:
 
 
 def check_mapping(value: Any, location: str) -> Mapping[str, Any]:
-    """Return the value if it is a mapping with text keys."""
+    """Return the value if it is a mapping with text keys; otherwise raise ValueError."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise ValueError(f"{location}: expected a mapping (key: value), found {_format_value(value)}")
     return value
@@ -277,20 +262,11 @@ def build_dataclass(
 ) -> T:
     """Build a dataclass from a mapping, converting values as the field annotations require.
 
-    Parameters
-    ----------
-    kind
-        The dataclass.
-    content
-        Field values by name. Fields with a default may be missing.
-    location
-        Location of the mapping, for messages.
-    required
-        Fields that must be present although they have a default.
-    infinite
-        Whether every number may be infinite, instead of only the fields whose annotation allows it.
+    `location` names the mapping in messages. The `required` fields must be present although they have a
+    default. With `infinite`, every number may be infinite, instead of only the fields whose annotation allows
+    it.
     """
-    # A config applies to a dataclass only if it is nested in another type, hence the one-element tuple.
+    # A config applies to a nested dataclass only, hence the one-element tuple.
     reader = TypeAdapter(tuple[kind], config=ConfigDict(extra="forbid", allow_inf_nan=infinite))  # type: ignore[valid-type]
     try:
         (built,) = reader.validate_python([check_mapping(content, location)])

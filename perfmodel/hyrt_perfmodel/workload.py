@@ -1,6 +1,4 @@
-"""Workloads: the sizes of a training step, for mini-batches, full-graph steps and chunks, and YAML files that
-specify a workload.
-"""
+"""Sizes of a training step, for mini-batches, full-graph steps and chunks, and files that specify them."""
 
 from __future__ import annotations
 
@@ -34,16 +32,14 @@ class EdgeReads:
     """Rows that one direction of one layer reads along edges."""
 
     kind: GatherKind
-    """Reduction: sum (including mean and GCN normalization), attention-weighted sum, maximum, or compiled
-    loops that compute one message per edge."""
+    """Sum (including mean and GCN normalization), attention-weighted sum, maximum, or compiled edge loops."""
     is_backward: bool
     """Whether gradients are propagated back to the sources."""
     rows: float
-    """Rows read: one per contributing edge and, if vertices read their own rows, one per vertex."""
+    """Number of rows read: one per contributing edge, and one per vertex if vertices read their own rows."""
     width: int
-    """Columns of a row."""
     sources: float
-    """Rows available to be read."""
+    """Number of distinct rows that may be read."""
     masked_heads: int = 0
     """Attention heads with dropout, for which a mask is generated per edge and head."""
     num_skipped: float = 0.0
@@ -52,7 +48,7 @@ class EdgeReads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullGraphStep:
-    """Time and memory requirements of a step."""
+    """Work and memory requirements of a full-graph step."""
 
     arrays: Mapping[str, float]
     """Bytes per array, by display name."""
@@ -85,15 +81,12 @@ class GatherLayer:
     is_cached: bool = False
     """Whether the gathered result is cached on the host across epochs: for features without dropout."""
     shapes: tuple[tuple[int, int], ...] = ()
-    """Input and output columns of each of its products, in order; by default one product of `gather_width`
-    and `out_width` columns."""
+    """Input and output columns of its products; by default one of `gather_width` and `out_width` columns."""
     reads_self: bool = False
     """Whether vertices also read their own rows."""
     scales_sources: bool = False
-    """Whether rows are scaled by a factor of their source; gradients are always scaled by a factor of their
-    destination."""
+    """Whether rows are scaled by a factor of their source; gradients are always scaled by destination."""
     has_dropout: bool = False
-    """Whether dropout is applied to the results."""
     has_source_dropout: bool = False
     """Whether dropout is applied to source rows, each time they are uploaded."""
 
@@ -136,16 +129,13 @@ class ChunkShape:
     rows: float
     """Destination rows with at least one edge."""
     width: int
-    """Columns of a row."""
     read_rows: float
     """Rows of the source interval."""
     scaled: bool = False
-    """Whether each source row is scaled by a factor."""
 
 
 LoadForm = Literal["rows", "aggregated", "in_place", "sparse"]
-"""Output of the load stage: gathered rows, the first layer's aggregate, the whole matrix in place, or sparse
-rows."""
+"""Output of the load stage: gathered rows, first-layer aggregates, the matrix in place, or sparse rows."""
 
 _ENTRY_BYTES = 8
 _SPARSE_ROW_BYTES = 8
@@ -176,13 +166,7 @@ class SparseInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One trainer's mini-batch, layer by layer.
-
-    Raises
-    ------
-    ValueError
-        If the lengths of the lists do not match, or a size is negative.
-    """
+    """One trainer's mini-batch, layer by layer."""
 
     vertices: tuple[float, ...]
     """|V^0| .. |V^L|: input vertices first, targets last."""
@@ -193,15 +177,15 @@ class Workload:
     concat: bool
     """Whether a layer concatenates a vertex's own row and the aggregate, so that f_in = 2 f."""
     bytes_per_value: int = 4
-    """Bytes per value, S."""
+    """S, the bytes per value."""
     input_bytes: float | None = None
-    """Bytes of a dense input row as stored and transferred, if quantized or half-precision; None for f^0
-    S."""
+    """Stored bytes of a dense input row, if quantized or half-precision; None for f^0 S."""
     edge_value_bytes: float = 0.0
     """Bytes of an edge's weight and features, which are transferred with the edge."""
     widths_in: tuple[float, ...] | None = None
     """f_in^1 .. f_in^L: multiply-accumulates of an update divided by f^l, for models that do not multiply the
-    aggregate exactly once; None for f^(l-1), doubled if a layer concatenates."""
+    aggregate exactly once; None for f^(l-1), doubled if a layer concatenates.
+    """
     hidden_widths: tuple[float, ...] | None = None
     """Width of a hidden layer inside each update, which then has two products; 0 for an update without one,
     None if no update has one."""
@@ -211,17 +195,17 @@ class Workload:
     """Rows read per edge: one per head with attention, otherwise one."""
     edge_bytes: tuple[float, ...] | None = None
     """Mean bytes of a row that an edge reads, per layer, for heterogeneous graphs, whose source rows differ
-    in width; None for f^(l-1) S, and for the bytes of an input row in the first layer."""
+    in width; None for f^(l-1) S, and for the bytes of an input row in the first layer.
+    """
     calls: float | None = None
-    """Effective number of layers for fixed costs, since heterogeneous layers call their operators once per
-    relation; None for the number of layers."""
+    """Effective number of layers for fixed costs: heterogeneous layers call operators per relation."""
     sparse: SparseInput | None = None
     """Sparse representation of the input rows; None if the rows are dense."""
     walk_steps: float = 0.0
     scanned_edges: float = 0.0
-    """`walk_steps` and `scanned_edges`: vertices visited by the random walks of its subgraphs, with
-    repetitions, and incoming edges of the subgraph's vertices, scanned to find the edges inside. 0 for
-    neighbor sampling."""
+    """Incoming edges of subgraph vertices, scanned to find the edges inside; `walk_steps` counts vertices
+    visited by random walks, with repetitions. Both are 0 for neighbor sampling.
+    """
 
     def __post_init__(self) -> None:
         check_sizes("workload: edges", self.edges)
@@ -271,24 +255,18 @@ class Workload:
         )
 
     def macs(self, layer: int) -> float:
-        """Return the multiply-accumulates of the update of layer `layer` (1..L) per vertex: its number of
-        weights.
-        """
+        """Return the multiply-accumulates per vertex, or weights, of the update of layer `layer` (1..L)."""
         between = self.hidden_width(layer)
         if not between:
             return self.f_in(layer) * self.features[layer]
         return (self.f_in(layer) + self.features[layer]) * between
 
     def hidden_width(self, layer: int) -> float:
-        """Return the width of the hidden layer inside the update of layer `layer` (1..L); 0 if there is
-        none.
-        """
+        """Return the width of the hidden layer inside the update of layer `layer` (1..L); 0 without one."""
         return 0.0 if self.hidden_widths is None else self.hidden_widths[layer - 1]
 
     def f_in(self, layer: int) -> float:
-        """Return the input width of the product of layer `layer` (1..L): f^(l-1), doubled if it
-        concatenates.
-        """
+        """Return the product's input width in layer `layer` (1..L): f^(l-1), doubled by concatenation."""
         if self.widths_in is not None:
             return self.widths_in[layer - 1]
         return self.features[layer - 1] * (2 if self.concat else 1)
@@ -300,13 +278,11 @@ class Workload:
 
     @property
     def dense_row_bytes(self) -> float:
-        """Bytes of a dense input row."""
         if self.input_bytes is not None:
             return self.input_bytes
         return self.features[0] * self.bytes_per_value
 
     def scaled(self, factor: float) -> Workload:
-        """Return the workload with `factor` times as many vertices and edges."""
         return replace(
             self,
             vertices=tuple(count * factor for count in self.vertices),
@@ -318,21 +294,14 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingWorkload:
-    """Work of one training epoch.
-
-    Raises
-    ------
-    ValueError
-        If a number is not above 0.
-    """
+    """Work of one training epoch."""
 
     at: Callable[[float], Workload]
     """Expected workload of one trainer's mini-batch with that many targets."""
     targets_per_epoch: Count
     """Training vertices, or subgraphs per epoch if the split's units are subgraphs."""
     batch_per_trainer: Count | None = None
-    """Targets per trainer in the paper's form, without re-splitting; None for an equal share of
-    `batch_size`."""
+    """Targets per trainer in the paper's form, without re-splitting; None for equal shares."""
     batch_size: Count
     """Targets (or subgraphs) per step, summed over all trainers."""
     sample_s: NonNegative | None = None
@@ -343,11 +312,9 @@ class TrainingWorkload:
     """Cheapest input form for the model if a trainer accepts it; `rows` is always accepted."""
     feature_bytes: float = math.inf
     graph_bytes: float = math.inf
-    """`feature_bytes` and `graph_bytes`: bytes of the whole feature matrix and topology if known, since data
-    that fit in a cache load faster."""
+    """Bytes of the topology if known, like `feature_bytes`; data that fit in a cache load faster."""
     resident: bool = False
-    """Whether every step has the same full-graph mini-batch, which stays on its trainer: it is sampled,
-    loaded and transferred only once."""
+    """Whether every step has the same full-graph mini-batch, which is loaded and transferred only once."""
     learned_bytes: float = 0.0
     """Bytes of the learned embeddings, with their optimizer state."""
     transpose_bytes: float = 0.0
@@ -355,23 +322,22 @@ class TrainingWorkload:
     targets: Count | None = None
     """Number of training vertices, if a unit is the full graph instead of a vertex."""
     target_edges: NonNegative | None = None
-    """Number of edges into the training vertices, if known."""
-    # A `DegreeDistribution`; not imported here, because its module imports numpy and settings must load
-    # without it.
+    # A `DegreeDistribution`, whose module imports numpy; settings must load without it.
     degrees: Any = None
     """Degree distribution of the full graph, if it was counted."""
-    # `GridSizes` also has a module that imports numpy.
+    # The module of `GridSizes` also imports numpy.
     chunk_counts: Callable[[int], tuple[Any, Any]] | None = None
     """Function that counts the full graph's chunks for a number of intervals, and the chunks of the edges
-    into the targets; None if the graph is not open."""
+    into the targets; None if the graph is not open.
+    """
     cached_fraction: NonNegative = 0.0
     """Fraction of all feature rows that each accelerator caches for the whole run."""
     hit_rate: Callable[[float], float] | None = None
-    """Cache hit rate as a function of the fraction of rows cached, most frequently read rows first; None if
-    unknown."""
+    """Cache hit rate by cached fraction of rows, most frequently read rows first; None if unknown."""
     full_graph_step: Callable[[float, int], FullGraphStep] | None = None
     """CPU trainer's full-graph step for a number of bytes of host memory and a number of threads; None if the
-    model has no special full-graph step."""
+    model has no special full-graph step.
+    """
 
     def __post_init__(self) -> None:
         check_numbers("workload", self)
@@ -441,8 +407,7 @@ def load_workload(path: str | Path) -> TrainingWorkload:
     Raises
     ------
     ValueError
-        Naming file and key, if a key is missing or unknown, a value is not a number, or the lengths of the
-        lists do not match.
+        If a key is missing or unknown, a value is not a number, or the lengths of the lists do not match.
     """
     location = str(path)
     content = build_dataclass(_Content, read_yaml(Path(path)), location)

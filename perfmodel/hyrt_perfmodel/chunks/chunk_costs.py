@@ -31,8 +31,7 @@ class GridSizes:
     destinations: Floats
     """[P, P] vertices of interval j with an edge from interval i."""
     destination_rows: Floats | None = None
-    """[Q] destinations per interval, if their intervals differ from those of the sources; entries are then
-    [P, Q]."""
+    """[Q] destinations per interval if their intervals differ from the sources'; entries are then [P, Q]."""
     shared_rows: Floats | None = None
     """[P, Q] vertices in both intervals, if the destination intervals differ."""
 
@@ -65,14 +64,9 @@ class GridSizes:
 
 
 def counted_grid(indptr: NDArray[Any], indices: NDArray[Any], parts: int) -> GridSizes:
-    """Count the chunks of a graph whose vertices are divided into intervals of equal size.
+    """Count the chunks of a graph whose vertices are divided into `parts` intervals of equal size.
 
-    Parameters
-    ----------
-    indptr, indices
-        [V + 1] and [E], source vertices of each destination's edges.
-    parts
-        P, at least 1.
+    `indptr` [V + 1] and `indices` [E] list the source vertices of each destination's edges.
     """
     num = len(indptr) - 1
     bounds = (np.arange(parts + 1) * num) // parts
@@ -96,21 +90,12 @@ def counted_grid(indptr: NDArray[Any], indices: NDArray[Any], parts: int) -> Gri
 
 
 def expected_grid(degrees: DegreeDistribution, parts: int, *, inside: float | None = None) -> GridSizes:
-    """Estimate the chunks of a graph from its degrees.
+    """Estimate the chunks of a graph with P = `parts` intervals from its degrees.
 
-    Each edge of a vertex independently stays in its interval with a given probability, and otherwise leads to
-    one of the other intervals with equal probability. Of n vertices with d edges each, n (1 - (1 - p)^d) then
-    have at least one edge to an interval that an edge leads to with probability p.
-
-    Parameters
-    ----------
-    degrees
-        Degrees of the graph.
-    parts
-        P, at least 1.
-    inside
-        Share of the edges that stay in their interval, which is increased by locality-preserving vertex
-        orders; None for a random order, 1/P.
+    Each edge of a vertex independently stays in its interval with probability `inside`, and otherwise leads
+    to one of the other intervals with equal probability. Locality-preserving vertex orders increase `inside`;
+    None means a random order, 1/P. Of n vertices with d edges each, n (1 - (1 - p)^d) then have at least one
+    edge to an interval that an edge leads to with probability p.
     """
     share = np.full((parts, parts), 1.0 if parts == 1 else 1 / parts)
     if inside is not None and parts > 1:
@@ -119,7 +104,7 @@ def expected_grid(degrees: DegreeDistribution, parts: int, *, inside: float | No
     rows = np.full(parts, degrees.num_vertices / parts)
     per_interval = degrees.counts / parts
 
-    # At most two distinct values for all P x P chunks.
+    # There are at most two distinct values for all P x P chunks.
     shares, number = np.unique(share, return_inverse=True)
 
     def touched(class_degrees: Floats) -> Floats:
@@ -136,19 +121,10 @@ def expected_grid(degrees: DegreeDistribution, parts: int, *, inside: float | No
 
 
 def expected_target_grid(degrees: DegreeDistribution, parts: int, targets: float, edges: float) -> GridSizes:
-    """Estimate the chunks of the edges into target vertices, which are evenly distributed among all vertices.
+    """Estimate the chunks of `edges` edges into `targets` vertices, which are evenly distributed.
 
-    The targets are divided into the fewest intervals that are at most as long as the intervals of all
-    vertices.
-
-    Parameters
-    ----------
-    degrees
-        Degrees of the graph.
-    parts
-        P, number of source intervals.
-    targets, edges
-        Number of targets, and of edges into targets.
+    P = `parts` is the number of source intervals. The targets are divided into the fewest intervals that are
+    at most as long as the intervals of all vertices.
     """
     num = max(1, math.ceil(targets / math.ceil(degrees.num_vertices / parts)))
     rows, into = np.full(parts, degrees.num_vertices / parts), np.full(num, targets / num)
@@ -173,7 +149,7 @@ def expected_target_grid(degrees: DegreeDistribution, parts: int, targets: float
 
 
 _FLOAT_BYTES = 4
-# A column index and a portion of the row offsets.
+# Each edge has a column index and a portion of the row offsets.
 _EDGE_BYTES = 8
 # Passes over each edge's row in an unfused gather: read the source row, write the edge row, read and write it
 # for the element-wise work, and read it for the sum.
@@ -218,9 +194,7 @@ class ChunkCosts(Protocol):
         ...
 
     def backward_s(self, rows: float, layer: GatherLayer, *, needs_input_grad: bool) -> float:
-        """Return the seconds of a layer's weight gradients and, if `needs_input_grad`, of the gradient of its
-        gathered input.
-        """
+        """Return the seconds of weight gradients and, if `needs_input_grad`, of the input gradient."""
         ...
 
     def loss_s(self, rows: float, classes: int) -> float:
@@ -233,8 +207,7 @@ class ChunkRates:
     """Rates at which one device processes chunks, without contention."""
 
     link_bytes_per_s: float
-    """Bandwidth from host memory to the device, and back; infinite if the device reads host memory in
-    place."""
+    """Bandwidth from host memory to the device, and back; infinite if the device reads it in place."""
     memory_bytes_per_s: float
     """Bandwidth of gathering rows."""
     macs_per_s: float
@@ -279,9 +252,7 @@ class ChunkRates:
         return self.launch_s + rows * layer.weights / self.macs_per_s
 
     def backward_s(self, rows: float, layer: GatherLayer, *, needs_input_grad: bool) -> float:
-        """Return the seconds of a layer's weight gradients and, if `needs_input_grad`, of the gradient of its
-        gathered input.
-        """
+        """Return the seconds of weight gradients and, if `needs_input_grad`, of the input gradient."""
         return self.launch_s + rows * layer.backward_macs(needs_input_grad=needs_input_grad) / self.macs_per_s
 
     def loss_s(self, rows: float, classes: int) -> float:
@@ -290,12 +261,10 @@ class ChunkRates:
 
 
 def row_bytes(rows: float, width: int) -> float:
-    """Return the bytes of `rows` rows of `width` columns."""
     return rows * width * _FLOAT_BYTES
 
 
 def edge_bytes(edges: float) -> float:
-    """Return the bytes of a chunk of edges."""
     return edges * _EDGE_BYTES
 
 
@@ -311,20 +280,8 @@ def min_parts_for_memory(
     """Return the smallest P for which equally large chunks fit a device (NeuGraph, section 3.1).
 
     Source rows are read P times, so fewer chunks are better. A device holds `max_resident` chunks of source
-    rows and of edges, the destination chunk, and its result.
-
-    Parameters
-    ----------
-    num_vertices, num_edges
-        Size of the graph.
-    layers
-        Layers of the model.
-    budget_bytes
-        Device memory for chunks.
-    fused
-        Whether the gather needs no array with one row per edge.
-    max_resident
-        Number of chunks on the device at once.
+    rows and of edges, the destination chunk, and its result, in `budget_bytes`. `fused` means that the gather
+    needs no array with one row per edge.
     """
     widest = max(max(layer.gather_width, layer.out_width) for layer in layers)
 
@@ -346,7 +303,7 @@ _KERNELS_PER_STEP = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkMachine:
-    """A host, and devices behind switches."""
+    """Host with devices behind switches."""
 
     devices: tuple[ChunkCosts, ...]
     switches: tuple[int, ...]
@@ -357,16 +314,14 @@ class ChunkMachine:
     """Rate at which the host gathers rows, for all devices together."""
 
     def filter_limit(self, device: int) -> float:
-        """Return the useful fraction below which rows are filtered for a device; 0 if it reads rows in
-        place.
-        """
+        """Return the useful fraction below which a device's rows are filtered; 0 for in-place reads."""
         links = [
             math.inf if device_costs.compute_copies else device_costs.link_bytes_per_s
             for device_costs in self.devices
         ]
         if math.isinf(links[device]):
             return 0.0
-        # The host filters rows for all devices that rows are copied to.
+        # The host filters rows for all devices that need copies of rows.
         copied = [d for d, link in enumerate(links) if not math.isinf(link)]
         switch_rate = sum(self.switch_bytes_per_s[switch] for switch in {self.switches[d] for d in copied})
         return filter_threshold(self.filter_bytes_per_s, min(switch_rate, sum(links[d] for d in copied)))
@@ -375,13 +330,8 @@ class ChunkMachine:
 def chunk_machine(platform: Platform, model: str) -> ChunkMachine:
     """Build the machine model of a platform's accelerators, whose rows the host cores filter.
 
-    Parameters
-    ----------
-    platform
-        The platform. Accelerators of one entry share a switch if it defines a switch bandwidth; others have
-        separate links.
-    model
-        Kind of model, for rates measured with it.
+    Accelerators of one entry share a switch if it defines a switch bandwidth; others have separate links.
+    `model` selects rates measured with a kind of model.
     """
     devices: list[ChunkRates] = []
     switches: list[int] = []
@@ -407,20 +357,14 @@ def group_machine(
 ) -> ChunkMachine:
     """Build the machine model of trainers that train one graph together.
 
-    Parameters
-    ----------
-    trainers
-        The trainers; the host trainer gathers with unfused operators from its own memory.
-    host
-        The host, which filters rows for the devices.
-    threads
-        Threads of the host trainer; by default the maximum that was measured.
+    The host filters rows for the devices; a host trainer gathers with unfused operators from host memory,
+    with `threads` threads (by default the maximum that was measured).
     """
     devices = tuple(_trainer_costs(trainer, host, threads) for trainer in trainers)
     switches: list[int] = []
     links: dict[object, float] = {}
     for number, trainer in enumerate(trainers):
-        # A trainer without a switch has a separate link, identified by its name.
+        # A trainer without a switch has a separate link, identified by the trainer's name.
         switch: object = trainer.name if trainer.switch is None else trainer.switch
         switch_gb_s = trainer.device.switch_gb_s
         links.setdefault(

@@ -1,6 +1,4 @@
-"""Schedule of full-graph training in chunks: options, assignment of columns to devices, filtering of rows,
-order of sub-chunks (NeuGraph, section 3).
-"""
+"""Schedule of full-graph training in chunks (NeuGraph, section 3)."""
 
 from __future__ import annotations
 
@@ -13,9 +11,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSchedule:
-    """NeuGraph's optimizations, sections 3.1 to 3.4. With all of them off, chunks are processed
-    sequentially.
-    """
+    """Optimizations of NeuGraph, sections 3.1 to 3.4; by default, chunks are processed sequentially."""
 
     fused: bool = False
     """Gather in one kernel, without an array with one row per edge (3.4)."""
@@ -32,8 +28,7 @@ class ChunkSchedule:
     chain: bool = False
     """Devices of one switch forward source chunks to each other (3.3)."""
     shares: tuple[float, ...] = ()
-    """Relative shares of the columns per device; if empty, columns are assigned by their cost in each layer
-    (3.3)."""
+    """Relative shares of the columns per device; if empty, columns are assigned by their cost (3.3)."""
     order: Literal["column-row", "row-column"] = "column-row"
     """Traversal order: forward by columns and backward by rows, or the reverse (3.1, Discussion)."""
 
@@ -43,18 +38,10 @@ MAX_PARTS = 4096
 
 
 def assign_columns(parts: int, speeds: tuple[float, ...]) -> list[list[int]]:
-    """Assign columns of chunks to devices, each to the device that would finish first.
+    """Assign P = `parts` equal columns of chunks, each to the device that would finish first.
 
-    Parameters
-    ----------
-    parts
-        P; all columns are assumed to have equal cost.
-    speeds
-        Columns that each device computes per unit of time; any unit.
-
-    Returns
-    -------
-    The columns of each device, in order.
+    `speeds` are the columns per unit of time that each device computes. Returns each device's columns in
+    order.
     """
     columns: list[list[int]] = [[] for _ in speeds]
     for column in range(parts):
@@ -64,15 +51,10 @@ def assign_columns(parts: int, speeds: tuple[float, ...]) -> list[list[int]]:
 
 
 def min_parts_for_speeds(speeds: tuple[float, ...], max_parts: int = 16) -> int:
-    """Return the smallest P for which each device gets a column.
+    """Return the smallest P for which each device gets a column, with speeds as in `assign_columns`.
 
-    Parameters
-    ----------
-    speeds
-        Speeds as in `assign_columns`.
-    max_parts
-        Maximum result, unless there are more devices: a device slower than the others by this factor is not
-        worth the many small chunks.
+    The result is at most `max_parts`, unless there are more devices: a device slower than the others by this
+    factor is not worth the many small chunks.
     """
     max_parts = max(max_parts, len(speeds))
     return next(
@@ -85,14 +67,8 @@ def filter_threshold(copy_bytes_per_s: float, transfer_bytes_per_s: float) -> fl
 
     Filtering a fraction u of B bytes takes u B / copy, and transferring them takes u B / transfer; without a
     filter all B bytes are transferred. Filtering is faster if u < copy / (copy + transfer).
-
-    Parameters
-    ----------
-    copy_bytes_per_s
-        Rate at which the host gathers rows into a buffer.
-    transfer_bytes_per_s
-        Bandwidth of the device's link; infinite for a device that reads host memory in place, for which rows
-        are never filtered.
+    `transfer_bytes_per_s` is infinite for a device that reads host memory in place; its rows are never
+    filtered.
     """
     if math.isinf(transfer_bytes_per_s):
         return 0.0
@@ -104,14 +80,8 @@ def pipelined_s(
 ) -> float:
     """Return the seconds of sub-chunks that are copied one after the other and computed in the same order.
 
-    Parameters
-    ----------
-    order
-        Indices of the sub-chunks.
-    copy_s, compute_s
-        Copy time and compute time of each sub-chunk.
-    max_resident
-        Number of sub-chunks that the device holds: another is copied only after one is computed.
+    `order` lists sub-chunks by index. The device holds at most `max_resident` of them: another is copied only
+    after one is computed.
     """
     copied = computed = 0.0
     ended: list[float] = []
@@ -126,20 +96,10 @@ def pipelined_s(
 def order_by_swaps(
     copy_s: Sequence[float], compute_s: Sequence[float], max_resident: int, *, max_trials: int = 2000
 ) -> list[int]:
-    """Order sub-chunks by swapping pairs as long as that reduces the total time.
+    """Order sub-chunks by swapping pairs as long as that reduces the time of `pipelined_s`.
 
-    Only pairs of a copy-bound and a compute-bound sub-chunk are swapped: only their order matters.
-
-    Parameters
-    ----------
-    copy_s, compute_s, max_resident
-        Parameters of `pipelined_s`.
-    max_trials
-        Maximum number of swaps to try.
-
-    Returns
-    -------
-    Indices of the sub-chunks; the order is never slower than the given one.
+    Only pairs of a copy-bound and a compute-bound sub-chunk are swapped: only their order matters. At most
+    `max_trials` swaps are tried. The order is never slower than the given one.
     """
     order = list(range(len(copy_s)))
     best = pipelined_s(order, copy_s, compute_s, max_resident)

@@ -28,12 +28,8 @@ from hyrt_perfmodel.workload import ChunkShape, GatherLayer
 class DeviceQueues:
     """Task collector that tracks the last tasks of each device.
 
-    Parameters
-    ----------
-    machine
-        The devices.
-    max_resident
-        Sub-chunks on a device at once. With 1, every task of a device waits for its previous task.
+    A device holds at most `max_resident` sub-chunks. With 1, every task of a device waits for its previous
+    task.
     """
 
     def __init__(self, machine: ChunkMachine, max_resident: int) -> None:
@@ -45,7 +41,6 @@ class DeviceQueues:
 
     @property
     def capacities(self) -> dict[str, float]:
-        """Capacities of the shared resources."""
         links = enumerate(self.machine.switch_bytes_per_s)
         return {"filter": 1.0, **{f"switch {switch}": link for switch, link in links if not math.isinf(link)}}
 
@@ -102,7 +97,6 @@ class DeviceQueues:
         return self._add("copy out", device, self.machine.devices[device].copy_s(size), needs, name)
 
     def compute(self, device: int, seconds: float, needs: Sequence[int], name: str) -> int:
-        """Add a computation on a device."""
         number = self._add("compute", device, seconds, needs, name)
         self._computed[device].append(number)
         return number
@@ -146,7 +140,6 @@ class _Pass:
 
     @property
     def added_width(self) -> int:
-        """Columns of the destination rows."""
         return self.layer.gather_width if self.is_backward else self.layer.sum_width
 
     @property
@@ -175,19 +168,9 @@ class EpochTasks:
     """Task list of one epoch: forward layer by layer, then backward.
 
     A layer reads the rows of all intervals, so layers, and the two passes, run one after the other. The last
-    layer is computed at the targets only, interval by interval through the loss and back. Earlier layers
-    recompute their forward products in the backward pass.
-
-    Parameters
-    ----------
-    grid
-        Chunks of the graph.
-    targets
-        Chunks of the edges into the targets.
-    machine
-        Machine that computes.
-    schedule
-        Schedule options.
+    layer is computed at the targets only, interval by interval through the loss and back; `targets` are the
+    chunks of the edges into the targets. Earlier layers recompute their forward products in the backward
+    pass.
     """
 
     def __init__(
@@ -199,16 +182,13 @@ class EpochTasks:
 
     @property
     def tasks(self) -> tuple[QueuedTask, ...]:
-        """All tasks so far."""
         return tuple(self._queues.tasks)
 
     @property
     def capacities(self) -> dict[str, float]:
-        """Capacities of the shared resources."""
         return self._queues.capacities
 
     def epoch(self, layers: Sequence[GatherLayer]) -> None:
-        """Add all tasks of an epoch."""
         last = len(layers) - 1
         for number, layer in enumerate(layers):
             name = f"layer {number + 1}"
@@ -312,9 +292,7 @@ class EpochTasks:
         return sum(rates.gather_s(shape, fused=self._schedule.fused) for shape in shapes)
 
     def _add_rows(self, group: list[int], assigned: list[list[int]], gather: _Pass) -> list[int]:
-        """Add each source chunk once; the sums of all destinations are copied in and out with each of
-        them.
-        """
+        """Add each source chunk once; all destination sums are copied in and out with each of them."""
         queues, grid, ended = self._queues, gather.grid, []
         for device in group:
             rates = self._machine.devices[device]
@@ -346,14 +324,12 @@ class EpochTasks:
     def _source_bytes(
         self, group: list[int], columns: list[int], gather: _Pass
     ) -> tuple[list[float], list[bool]]:
-        """Return the bytes to copy of each source chunk for some columns, and whether the chunk is
-        filtered.
-        """
+        """Return the bytes to copy of each source chunk for some columns, and whether it is filtered."""
         rows, useful = gather.grid.rows, gather.grid.sources[:, columns]
         full_bytes = row_bytes(1, gather.read_width) * rows
         if not self._schedule.selective:
             return full_bytes.tolist(), [False] * len(rows)
-        # Rows needed by any of the columns, if columns need rows independently of each other.
+        # Number of rows needed by any of the columns, if columns need rows independently of each other.
         needed = 1 - np.prod(1 - useful / rows[:, None], axis=1)
         is_filtered = needed < self._filter_limit(group)
         return np.where(is_filtered, needed * full_bytes, full_bytes).tolist(), is_filtered.tolist()
@@ -366,9 +342,7 @@ class EpochTasks:
         return max(map(self._machine.filter_limit, group)) if limit is None else limit
 
     def _order(self, size: Sequence[float], columns: list[int], gather: _Pass, device: int) -> Sequence[int]:
-        """Return the processing order of a round's sub-chunks: by source, or reordered by
-        `order_by_swaps`.
-        """
+        """Return the processing order of a round's sub-chunks: by source, or from `order_by_swaps`."""
         pieces, rates = self._schedule.sub_chunks, self._machine.devices[device]
         if not self._schedule.swaps or pieces == 1:
             return range(len(size) * pieces)
@@ -382,9 +356,7 @@ class EpochTasks:
         return order_by_swaps(copy_s, compute_s, pieces)
 
     def _add_results(self, layer: GatherLayer, name: str, device: int, column: int) -> int:
-        """Add a layer's update of a gathered interval; input and result are copied to the host for the
-        backward pass.
-        """
+        """Add a layer's update of a gathered interval; input and result are copied to the host for later."""
         queues, rows = self._queues, float(self._grid.rows[column])
         queues.copy_out(
             device, row_bytes(rows, layer.sum_width), queues.last_computed(device), f"{name}: state {column}"
@@ -431,7 +403,7 @@ class EpochTasks:
         queues, rates = self._queues, self._machine.devices[device]
         rows, done = float(self._grid.rows[column]), queues.last_computed(device)
         size = row_bytes(rows, layer.sum_width)
-        # It occupies the memory of the source rows.
+        # The uploaded input occupies the memory of the source rows.
         copied = queues.upload(
             device, size, [*done, *queues.slot_dependencies(device)], f"{name}: state {column}"
         )
@@ -456,7 +428,6 @@ class ChunkedEpoch:
     """Fraction of the copy time of all devices during which the same device computes."""
     tasks: tuple[QueuedTask, ...]
     times: TaskTimes
-    """`tasks` and `times`: the tasks, and when each ran."""
 
 
 def simulate_epoch(
@@ -468,18 +439,8 @@ def simulate_epoch(
 ) -> ChunkedEpoch:
     """Simulate one epoch, forward and backward.
 
-    Parameters
-    ----------
-    grid
-        Chunks of the graph.
-    layers
-        Layers of the model.
-    machine
-        Machine that computes.
-    schedule
-        Schedule options.
-    targets
-        Chunks of the edges into the vertices at which the last layer is computed; by default all chunks.
+    `targets` are the chunks of the edges into the vertices at which the last layer is computed; by default
+    all.
     """
     epoch = EpochTasks(grid, targets or grid, machine, schedule)
     epoch.epoch(layers)

@@ -16,7 +16,7 @@ from hyrt_perfmodel.prediction.initial_assignment import initial_assignment
 from hyrt_perfmodel.prediction.stage_times import StageTimes, iteration_s, stage_times
 from hyrt_perfmodel.workload import TrainingWorkload
 
-# Strategies whose load stage receives first-layer results computed by all ranks.
+# With these strategies, the load stage receives first-layer results computed by all ranks.
 _JOINT_FIRST_LAYER = ("p3", "naive-migration")
 
 
@@ -27,7 +27,6 @@ class DistributedPrediction:
     strategy: str
     ranks: int
     network: str
-    """`strategy`, `ranks` and `network`: the predicted configuration."""
     time_steps: int
     """Number of time steps into which a rank divides its work of a step."""
     stages_s: Mapping[str, float]
@@ -38,16 +37,15 @@ class DistributedPrediction:
     iteration_s: float
     iterations: int
     epoch_s: float
-    """`iteration_s`, `iterations` and `epoch_s`: seconds per step, steps per epoch, seconds per epoch."""
     epoch_bytes: Mapping[str, float]
     """Bytes that all ranks together send per epoch, by purpose."""
     bottleneck: str
     """Stage that bounds the iteration, or `network` with the purpose that dominates this stage; `link` if the
-    busiest link takes longer than every stage."""
+    busiest link takes longer than every stage.
+    """
 
     @property
     def total_bytes(self) -> float:
-        """Bytes that all ranks together send per epoch."""
         return sum(self.epoch_bytes.values())
 
     def to_json(self) -> dict[str, Any]:
@@ -88,30 +86,10 @@ def predict_distributed(
     its bytes on the busiest link. The last step of an epoch may have fewer targets, but gradients and models
     are sent in full.
 
-    Parameters
-    ----------
-    strategy
-        Name of the strategy, for the result.
-    platform
-        Machine of one rank.
-    training
-        The work; its batch size is that of a step over all ranks.
-    traffic
-        Traffic of a step.
-    network
-        The network.
-    terms
-        Terms beyond the paper's; all by default. `overlap` defines which parts of the pipeline
-        overlap.
-    assign
-        Function that returns a rank's assignment from its part of a step; by default the best one found.
-    ranks_per_machine
-        Number of ranks that share the cores of the platform.
-
-    Raises
-    ------
-    ValueError
-        If a rank's part of a step does not fit into its trainers' memory.
+    `platform` is the machine of one rank, whose cores `ranks_per_machine` ranks share; the batch size of
+    `training` is that of a step over all ranks. `assign` returns a rank's assignment from its part of a step;
+    by default the best one found is used. Raises ValueError if a part does not fit into the memory of the
+    trainers.
     """
     terms = ExtraTerms() if terms is None else terms
     parts = traffic.ranks * traffic.time_steps
@@ -175,7 +153,7 @@ def predict_distributed(
 
 
 def _partial_step(times: StageTimes, fraction: float) -> StageTimes:
-    """Return the stages of a step with a fraction of its targets; its synchronization takes as long."""
+    """Return the stages of a step with a fraction of its targets; synchronization takes as long as before."""
 
     def scaled(seconds: float) -> float:
         return times.synchronize_s + fraction * (seconds - times.synchronize_s)

@@ -18,7 +18,7 @@ from hyrt_perfmodel.communication.network import Network
 from hyrt_perfmodel.communication.traffic import all_reduce_bytes, all_reduce_s
 
 _FLOAT_BYTES = 4
-# Values that a step reduces besides its gradients, and bytes per value.
+# Bytes that a step reduces in addition to its gradients: 16 values of 8 bytes.
 _METRICS_BYTES = 16 * 8
 # Gloo runs two broadcasts concurrently, each along a tree; the trees share links. Measured on 4 and 8
 # emulated nodes: benchmarks/2026-11-23-products.md.
@@ -46,11 +46,11 @@ class FullGraphWork:
     """Full-graph epoch as executed on one machine."""
 
     forward_widths: Sequence[int]
-    """For each gather that needs remote rows in every epoch, the columns exchanged in the forward pass."""
+    """Columns exchanged in the forward pass, for each gather that needs remote rows in every epoch."""
     backward_widths: Sequence[int]
-    """For each such gather, the gradient columns exchanged in the backward pass."""
+    """Gradient columns exchanged in the backward pass, for each such gather."""
     has_only_sums: bool
-    """Whether all of the gathers are sums, as 1.5D requires."""
+    """Whether all gathers are sums, as 1.5D requires."""
     target_fraction: float = 1.0
     """Fraction of the rows at which the last gather is computed."""
     edges_s: float
@@ -70,7 +70,6 @@ class FullGraphWork:
     matrix_bytes: float
     """Bytes of the matrices with one row per vertex."""
     feature_bytes: float
-    """Bytes of the features."""
     graph_bytes: float
     """Bytes of the topology that every rank reads."""
 
@@ -84,9 +83,7 @@ class AlgorithmEpoch:
     replication: int
     """Number of ranks that hold each block."""
     ranks: int
-    """Number of ranks."""
     epoch_s: float
-    """Seconds per epoch."""
     compute_s: float
     """Seconds of compute that no communication hides, on the slowest rank."""
     products_s: float
@@ -101,7 +98,6 @@ class AlgorithmEpoch:
     """Memory of the rank that needs most."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values by name."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     @property
@@ -119,7 +115,7 @@ def algorithm_epoch(
     *,
     ranks_per_machine: int | None = None,
 ) -> AlgorithmEpoch:
-    """Predict an epoch.
+    """Predict an epoch under one of the algorithms `1d`, `1d-oblivious`, `1.5d` and `1.5d-oblivious`.
 
     Local blocks are multiplied while rows are exchanged, remote blocks afterwards; all ranks wait for the
     slowest. An exchange of unequal blocks takes a rank as long as its bytes in the busier direction, plus one
@@ -130,25 +126,9 @@ def algorithm_epoch(
     counts as compute: c seconds of a core are c / k, and are not hidden. So local blocks that take t overlap
     an exchange of s seconds in max(s, (r - 1) (t' + c' / k) + t + c / k).
 
-    Parameters
-    ----------
-    algorithm
-        `1d`, `1d-oblivious`, `1.5d` or `1.5d-oblivious`.
-    volumes
-        Volumes of as many blocks as the algorithm has: ranks divided by replication.
-    ranks
-        Number of ranks.
-    work
-        Epoch on one machine like each rank's.
-    network
-        The network.
-    ranks_per_machine
-        Number of ranks per machine; None to take it from the network.
-
-    Raises
-    ------
-    ValueError
-        If the ranks cannot be divided among the blocks.
+    `volumes` has as many blocks as the algorithm: ranks divided by replication. `work` is the epoch on one
+    machine like each rank's. `ranks_per_machine` None takes the number from the network. Raises ValueError if
+    the ranks cannot be divided among the blocks.
     """
     num = volumes.num_blocks
     copies, rest = divmod(ranks, num)
@@ -244,8 +224,8 @@ def _product(
 ) -> _Product:
     """Return the cost of a product of `width` columns, whose partial sums cover a fraction of the rows.
 
-    `columns` holds the grid column in which each block is multiplied, and `sharing` the number of
-    ranks per machine.
+    `columns` holds the grid column in which each block is multiplied, and `sharing` the number of ranks per
+    machine.
     """
     num, copies, row_bytes = len(columns), int(columns[-1]) + 1, width * _FLOAT_BYTES
     all_columns = sum(work.forward_widths) + sum(work.backward_widths)
@@ -253,7 +233,8 @@ def _product(
     # Every exchange involves all ranks of a column, regardless of the rows sent.
     messages = min(work.max_waves, num - 1) * (num - 1)
     total_bytes = 0.0
-    # [ranks] each: exchange of rows, reduction of partial sums, compute during and after the exchange, bytes.
+    # Lists with one entry per rank: exchange of rows, reduction of partial sums, compute during and after the
+    # exchange, bytes.
     exchange_s, sums_s, local_s, remote_s, moved = ([] for _ in range(5))
     for column in range(copies):
         in_column = columns == column
@@ -261,7 +242,7 @@ def _product(
         rank_bytes = np.maximum(sent.sum(axis=0), sent.sum(axis=1))
         column_bytes = float(sent.sum())
         if is_broadcast and is_backward:
-            # A reduction to one rank is a ring reduce-scatter of pieces, which are then gathered.
+            # A reduction to one rank is a ring reduce-scatter of pieces, followed by a gather of the pieces.
             column_bytes *= 1 + 1 / num
             block_bytes = np.where(in_column, volumes.rows, 0) * float(row_bytes)
             ring = block_bytes.sum() * (num - 1) / num
@@ -277,7 +258,7 @@ def _product(
             rows_bytes = float(rank_bytes[i])
             if is_broadcast:
                 exchange_s.append(broadcasts_s)
-                # A rank sends its own block about once, and forwards the blocks of other ranks.
+                # A rank sends its local block about once, and forwards the blocks of other ranks.
                 rows_bytes = column_bytes / num
                 core_s = network.core_s(rows_bytes, broadcast_messages)
             else:

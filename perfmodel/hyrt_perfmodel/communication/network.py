@@ -30,17 +30,13 @@ _RATE = re.compile(r"([0-9]{1,18}(?:\.[0-9]+)?)([kmg])bit")
 _FACTORS = {"k": 1e3, "m": 1e6, "g": 1e9}
 _SOCKET_LATENCY_S = 5e-5
 NETWORK_SUFFIXES = (".yaml", ".yml")
-"""Suffixes of network description files."""
 # Measured between four emulated nodes at 200 Mbit/s: benchmarks/2026-11-23-rows.md.
 _UNEVEN_PART = 0.85
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Links of equal ranks to a switch with unlimited bandwidth.
-
-    Links are full duplex.
-    """
+    """Full-duplex links of equal ranks to a switch with unlimited bandwidth."""
 
     name: str
     latency_s: NonNegative
@@ -49,7 +45,8 @@ class Network:
     """Bandwidth into a rank, and out of it, in 1e9 bytes per second (the inverse of beta)."""
     uneven_part: Positive = 1.0
     """Fraction of `gb_s` that the busiest link reaches while ranks exchange blocks of different sizes: some
-    links finish early, and the others do not become faster."""
+    links finish early, and the others do not become faster.
+    """
     message_core_s: NonNegative = 0.0
     """CPU seconds that a rank spends on sending one message and receiving one."""
     gb_core_s: NonNegative = 0.0
@@ -67,9 +64,7 @@ class Network:
         return messages * self.latency_s + num_bytes / (self.gb_s * 1e9)
 
     def uneven_s(self, num_bytes: float, messages: int) -> float:
-        """Return the seconds of an exchange of blocks of different sizes, with `num_bytes` on the busiest
-        link.
-        """
+        """Return the seconds to exchange unequal blocks, with `num_bytes` on the busiest link."""
         return self.seconds(num_bytes / self.uneven_part, messages)
 
     def core_s(self, num_bytes: float, messages: int = 1) -> float:
@@ -116,17 +111,13 @@ NETWORKS: Mapping[str, Network] = MappingProxyType(
         )
     }
 )
-"""The networks that have a name."""
+"""Predefined networks by name."""
 
 
 def find_network(name: str) -> Network:
     """Return a named network, an Ethernet of any rate such as `200mbit`, or a network from a YAML file.
 
-    Raises
-    ------
-    ValueError
-        If the name is unknown (the message suggests the nearest name) or the file is invalid (the message
-        names file and key).
+    Raises ValueError if the name is unknown (with the nearest name) or the file is invalid.
     """
     if name in NETWORKS:
         return NETWORKS[name]
@@ -144,15 +135,8 @@ def find_network(name: str) -> Network:
 def read_network(path: Path) -> Network:
     """Read a network from a YAML file, as written by `hyrt calibrate --network`.
 
-    Parameters
-    ----------
-    path
-        The file, with `latency_s` and `gb_s`, and optionally `uneven_part`, `name` and `source`.
-
-    Raises
-    ------
-    ValueError
-        Naming file and key.
+    It has `latency_s` and `gb_s`, and optionally `uneven_part`, `name` and `source`; otherwise ValueError is
+    raised.
     """
     content = {"name": path.stem, "source": f"given in {path}", **read_yaml(path)}
     return build_dataclass(Network, content, str(path))
@@ -163,7 +147,7 @@ _MAX_SMALL_RATIO, _MIN_LARGE_FRACTION = 16, 0.25
 
 @dataclass(frozen=True, slots=True)
 class TimedCollective:
-    """A collective operation in terms of the model, and its measured time."""
+    """Collective operation in terms of the model, and its measured time."""
 
     operation: str
     """Display name of the operation."""
@@ -179,12 +163,12 @@ class TimedCollective:
 
 @dataclass(frozen=True, slots=True)
 class FittedNetwork:
-    """A fitted network, and how well it explains the measurements."""
+    """Fitted network with its errors."""
 
     network: Network
     """Latency, bandwidth, and the fraction of it that exchanges reach."""
     errors: Mapping[str, float]
-    """For each operation, the median of |predicted - measured| / measured over its sizes."""
+    """Median of |predicted - measured| / measured over the sizes of each operation."""
 
 
 def fit_network(
@@ -199,20 +183,9 @@ def fit_network(
 
     All-reduces load all links equally and determine the bandwidth; exchanges determine the fraction of it
     that they reach. Operations of medium size are only used for the errors, since systems switch between
-    algorithms there.
-
-    Parameters
-    ----------
-    all_reduces, exchanges
-        Operations of different sizes; small means up to 16 times the smallest, large at least a quarter of
-        the largest.
-    name, source, machines
-        Name of the network, origin of its numbers, and number of machines whose cores the ranks share.
-
-    Raises
-    ------
-    ValueError
-        If large operations took no longer than small ones, so that there is no bandwidth to fit.
+    algorithms there: small means up to 16 times the smallest, large at least a quarter of the largest.
+    `machines` is the number of machines whose cores the ranks share. Raises ValueError if large operations
+    took no longer than small ones.
     """
     operations = [*all_reduces, *exchanges]
     min_bytes = min(operation.num_bytes for operation in operations)

@@ -1,5 +1,7 @@
-"""Traffic between ranks in one step, expected per strategy, and the cost of collectives in the alpha-beta
-model (Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005).
+"""Traffic between ranks in one step, expected per strategy, and the cost of collectives.
+
+Collectives follow the alpha-beta model (Thakur, Rabenseifner and Gropp, "Optimization of collective
+communication operations in MPICH", 2005).
 """
 
 from __future__ import annotations
@@ -16,28 +18,18 @@ from hyrt_perfmodel.workload import TrainingWorkload, Workload
 
 
 def busiest_link_bytes(sent: NDArray[np.float64]) -> float:
-    """Return the bytes in the busiest direction of any link.
+    """Return the bytes in the busiest direction of any link, from [N, N] bytes between ranks.
 
-    Parameters
-    ----------
-    sent
-        [N, N] bytes from each rank to each other; the diagonal is ignored.
+    The diagonal is ignored.
     """
     off_diagonal = sent * (1 - np.eye(len(sent)))
     return float(max(off_diagonal.sum(axis=0).max(), off_diagonal.sum(axis=1).max()))
 
 
 def all_to_all_v_s(sent: NDArray[np.float64], network: Network) -> float:
-    """Return the seconds of an all-to-all with blocks of different sizes.
+    """Return the seconds of an all-to-all with blocks of [N, N] bytes from each rank to each other.
 
     Each rank sends N - 1 messages; the busiest link determines the time.
-
-    Parameters
-    ----------
-    sent
-        [N, N] bytes from each rank to each other.
-    network
-        The network.
     """
     ranks = len(sent)
     return network.uneven_s(busiest_link_bytes(sent), ranks - 1) if ranks > 1 else 0.0
@@ -60,7 +52,8 @@ GRADIENTS = "gradients"
 MODELS = "models"
 PURPOSES = (ROWS, "hidden", "partials", MODELS, GRADIENTS)
 """Purposes of traffic, in table order: input rows, first-layer results and their gradients, partial
-aggregates, migrating models, and gradient sums."""
+aggregates, migrating models, and gradient sums.
+"""
 WEIGHT_PURPOSES = (MODELS, GRADIENTS)
 """Purposes whose bytes do not depend on the number of targets in a step."""
 
@@ -80,7 +73,6 @@ class StepTraffic:
     """Traffic of a step of N ranks."""
 
     ranks: int
-    """Number of ranks, N."""
     purposes: Mapping[str, PurposeTraffic]
     """Traffic by purpose, without gradients; purposes without traffic are absent."""
     gradient_bytes: float
@@ -88,7 +80,7 @@ class StepTraffic:
     time_steps: int = 1
     """Number of sequential time steps into which a rank divides its work of a step (HopGNN section 5.1)."""
     largest_share: float = 1.0
-    """Maximum targets of a rank, relative to their mean; its stages are the slowest."""
+    """Maximum targets of a rank, relative to their mean; the stages of that rank are the slowest."""
 
     def bytes_by_purpose(self) -> dict[str, float]:
         """Return the bytes that all ranks together send, per purpose."""
@@ -118,7 +110,6 @@ class WorkDistribution:
     """Distribution of a step's work over ranks."""
 
     ranks: int
-    """Number of ranks, N."""
     locality: float
     """Fraction of the local targets' input rows that are also local: 1 / N for random partitions."""
     time_steps: int | None = None
@@ -138,19 +129,11 @@ class WorkDistribution:
 def expected_traffic(
     strategy: str, training: TrainingWorkload, distribution: WorkDistribution
 ) -> StepTraffic:
-    """Return the traffic of a step divided equally among the ranks.
+    """Return the traffic of a step divided equally among the ranks; the strategy is a key of `EXPECTED`.
 
-    Vertices shared by several mini-batches are assumed as likely to be local as others; mini-batches of local
-    targets are assumed as large as mini-batches of random targets.
-
-    Parameters
-    ----------
-    strategy
-        A name in `EXPECTED`.
-    training
-        The work; its batch size is that of a step over all ranks.
-    distribution
-        Distribution of the work over ranks.
+    The batch size of `training` is that of a step over all ranks. Vertices shared by several mini-batches are
+    assumed as likely to be local as others; mini-batches of local targets are assumed as large as
+    mini-batches of random targets.
     """
     work = training.at(training.batch_size / distribution.ranks)
     purposes, time_steps = EXPECTED[strategy](work, training, distribution)
@@ -218,8 +201,8 @@ def _hopgnn(work: Workload, training: TrainingWorkload, spread: WorkDistribution
 
 def _p3(work: Workload, training: TrainingWorkload, spread: WorkDistribution) -> Expected:
     ranks = spread.ranks
-    # Each rank sends partial results of every other rank's mini-batch, and gradients of its own, to every
-    # other rank.
+    # Each rank sends partial results of every other rank's mini-batch, and gradients of the local mini-batch,
+    # to every other rank.
     products = work.vertices[0 if spread.multiplies_sources else 1]
     bytes_per_rank = 2 * (ranks - 1) * products * hidden_bytes(work)
     return {"hidden": _even(bytes_per_rank, ranks, 2 * (ranks - 1))}, 1

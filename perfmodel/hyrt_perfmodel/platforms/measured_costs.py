@@ -20,11 +20,10 @@ class LoadCost:
     form: LoadForm
     """Input form: `rows` are copied, `aggregated` rows are summed, `sparse` rows are copied without zeros."""
     model: str = ""
-    """Kind of model whose aggregation this is, since its edge weights add cost. Empty for rows."""
+    """Kind of model whose aggregation this is, since its edge weights add cost; empty for rows."""
     matrix_bytes: Positive
     """Size of the feature matrix; matrices that fit in a cache are read faster."""
     threads: Count
-    """Threads of the load stage."""
     row_s: NonNegative
     """Cost per row, independent of width."""
     gb_s: Positive
@@ -45,17 +44,12 @@ class SampleCost:
     """Cost of sampling mini-batches of one size from a graph with a number of threads."""
 
     renumbers: bool
-    """Whether the input vertices are deduplicated and numbered; not needed if the input is aggregated or read
-    in place.
-    """
+    """Whether input vertices are deduplicated and numbered; not needed for aggregated or in-place input."""
     graph_bytes: Positive
-    """Size of the topology."""
     edges: Positive
     """Sampled edges per mini-batch."""
     threads: Count
-    """Threads of the sample stage."""
     edges_per_s: Positive
-    """Sampled edges per second."""
 
     def __post_init__(self) -> None:
         check_numbers("sampling", self)
@@ -66,9 +60,7 @@ class WalkCost:
     """Cost of sampling random-walk subgraphs from a graph with a number of threads."""
 
     graph_bytes: Positive
-    """Size of the topology."""
     threads: Count
-    """Threads of the sample stage."""
     step_s: NonNegative
     """Cost per walk step, including deduplicating and numbering the visited vertices."""
     scan_s: NonNegative
@@ -93,9 +85,7 @@ class SparseCost:
     weight_bytes: Positive
     """Size of the weights; weight rows that fit in a cache are read faster."""
     threads: Count
-    """Threads of the CPU trainer."""
     macs_per_s: Positive
-    """Multiply-accumulates per second."""
     weight_s: NonNegative
     """Cost per weight of transposing the matrix, and of clearing and transposing its gradient."""
 
@@ -115,12 +105,8 @@ def load_seconds(
 ) -> float:
     """Return the time to load rows, interpolated in the logarithms of matrix size and threads.
 
-    Values outside the measured range take the nearest measurement.
-
-    Raises
-    ------
-    ValueError
-        If the form was not measured.
+    Values outside the measured range take the nearest measurement. Raises ValueError if the form was not
+    measured.
     """
     entries = [entry for entry in table if entry.form == form and entry.model in ("", model)]
     if not entries:
@@ -175,20 +161,8 @@ def sparse_seconds(
 ) -> float:
     """Return the time of a sparse product and its gradient, interpolated as in `load_seconds`.
 
-    Parameters
-    ----------
-    table
-        The measurements.
-    macs
-        Multiply-accumulates of the product and its gradient.
-    weights
-        Weights of all products.
-    product_width
-        Columns of a product.
-    weight_bytes
-        Bytes of one product's weights.
-    threads
-        Threads of the CPU trainer.
+    `macs` counts the multiply-accumulates of both, `weights` the weights of all products, and `weight_bytes`
+    the bytes of one product's weights.
     """
 
     def by_weights(entries: Sequence[SparseCost]) -> float:
@@ -236,9 +210,7 @@ class GatherCost:
     kind: GatherKind
     """Reduction. Maximum is not measured: it costs as much as a sum, and twice as many rows backward."""
     back: bool
-    """Whether the reads are of a backward pass; always False for sums, which cost the same in both
-    directions.
-    """
+    """Whether this is a backward pass; always False for sums, which cost the same in both directions."""
     matrix_bytes: Positive
     """Size of the matrix; matrices that fit in a cache are read faster."""
     row_s: NonNegative
@@ -268,15 +240,12 @@ class FullGraphRates:
     """Rates of full-graph steps with all cores; with fewer threads, time grows in proportion."""
 
     threads: Count
-    """Threads of the CPU trainer during the measurement."""
     reads: tuple[GatherCost, ...]
-    """Costs of gathering along edges."""
     mask_s: NonNegative
     """Cost of the attention mask per edge and head."""
     call_s: NonNegative
     """Fixed cost of one pass over a chunk of rows."""
     macs_per_s: Unbounded
-    """Multiply-accumulates per second."""
     values_per_s: Unbounded
     """Values per second that row-wise passes read and write."""
     loops: Mapping[str, LoopCost] = field(default_factory=dict)
@@ -323,7 +292,7 @@ class FullGraphRates:
         rows = reads.rows * (2 if reads.kind == "max" and reads.is_backward else 1)
         row_s = self._row_s(kind, reads.is_backward, reads.sources, reads.width)
         seconds = rows * (row_s + reads.masked_heads * self.mask_s)
-        # An edge that leads to no row still costs a lookup of its endpoint: one value per vertex.
+        # An edge that is skipped still costs a lookup of its endpoint: one value per vertex.
         return seconds + (
             reads.num_skipped * self._row_s("sum", False, reads.sources, 1) if reads.num_skipped else 0.0
         )
@@ -339,7 +308,7 @@ class FullGraphRates:
 
 
 _VALUE_BYTES = 4
-# Values that are gathered at a time.
+# Number of values that are gathered at a time.
 _PIECE_VALUES = 1 << 20
 
 
@@ -363,7 +332,6 @@ class HostChunkRates:
     """Rates at which a number of threads copy and compute chunks, alternating between the two."""
 
     threads: Count
-    """Number of threads during the measurement."""
     copy_gb_s: Positive
     """Copy bandwidth of sums and results to and from the chunk buffers, in 1e9 bytes per second."""
     reads: tuple[ChunkReadCost, ...]
@@ -379,7 +347,6 @@ class HostChunkRates:
     call_s: NonNegative
     """Fixed cost per piece of a chunk."""
     macs_per_s: Unbounded
-    """Multiply-accumulates per second."""
     values_per_s: Unbounded
     """Result values per second that row-wise passes read: activations, their gradients, biases."""
     drawn_per_s: Unbounded
@@ -443,9 +410,7 @@ class HostChunkRates:
         return seconds + (self.dropout_s(rows * layer.out_width) if layer.has_dropout else 0.0)
 
     def backward_s(self, rows: float, layer: GatherLayer, *, needs_input_grad: bool) -> float:
-        """Return the seconds of a layer's weight gradients and, if `needs_input_grad`, of the gradient of its
-        gathered input.
-        """
+        """Return the seconds of weight gradients and, if `needs_input_grad`, of the input gradient."""
         macs_s = layer.backward_macs(needs_input_grad=needs_input_grad) / self.macs_per_s
         return self.call_s + rows * (macs_s + layer.num_results / self.values_per_s)
 

@@ -44,11 +44,9 @@ class TrainerRates:
     layer_s: NonNegative | None = None
     """Fixed cost of each further layer; None for half of `launch_s`."""
     sparse_launch_s: NonNegative | None = None
-    """`launch_s` of a step whose first layer multiplies sparse rows, which needs other operators; None if it
-    is the same.
-    """
+    """`launch_s` if the first layer multiplies sparse rows, which needs other operators; None if equal."""
     weights_per_s: Unbounded = math.inf
-    """Weights per second that a step reads and whose gradients it writes, independent of the mini-batch;
+    """Weights per second that are read and whose gradients are written, independent of the mini-batch;
     infinite if this is hidden behind the products.
     """
     chunk_rows: Count | None = None
@@ -98,9 +96,7 @@ class CoreContention:
     wait_s: NonNegative = 0.0
     """Waiting time per step outside its stages: woken threads wait for a core."""
     lock_s: NonNegative = 0.0
-    """Waiting time of trainers per step for the interpreter lock, which overlapping sampling and loading
-    hold.
-    """
+    """Time per step that trainers wait for the interpreter lock if sampling and loading overlap."""
 
     def __post_init__(self) -> None:
         check_numbers("host: sharing_of", self)
@@ -112,18 +108,16 @@ class CoreContention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The CPU side: samples, loads, and optionally trains."""
+    """CPU side: samples, loads, and optionally trains."""
 
     memory_gb_s: Positive
     """Effective bandwidth of host memory for feature rows with all cores, in 1e9 bytes per second."""
     macs_per_s: Positive
     """Multiply-accumulates per second of all cores together."""
     trains: StrictBool = True
-    """Whether a trainer runs on the CPU."""
     cores: Count | None = None
-    """Number of cores; None if unknown, and then threads have no effect."""
+    """Number of cores; None if unknown, so that threads have no effect."""
     memory_gib: Positive | None = None
-    """Size of host memory; None if unknown."""
     thread_load_gb_s: Positive | None = None
     """Load bandwidth of one thread, in 1e9 bytes per second; None if proportional to the threads."""
     thread_edges_per_s: Positive | None = None
@@ -134,9 +128,7 @@ class Host:
     step_s: NonNegative = 0.0
     wait_s: NonNegative = 0.0
     lock_s: NonNegative = 0.0
-    """`step_s`, `wait_s` and `lock_s`: fixed cost of synchronization and waiting time outside the stages, as
-    in `CoreContention`.
-    """
+    """`step_s`, `wait_s` and `lock_s`: as in `CoreContention`."""
     weights_gb_s: Unbounded = math.inf
     """Bandwidth of gradient sums, optimizer step and weight broadcast, in 1e9 bytes per second."""
     models: Mapping[str, TrainerRates] = field(default_factory=dict)
@@ -152,15 +144,11 @@ class Host:
     core_efficiency: Positive = 1.0
     """Fraction of core time that sampling and loading use when they compete with the trainers."""
     sharing_of: Mapping[str, CoreContention] = field(default_factory=dict)
-    """Measured `step_s`, `wait_s`, `lock_s` and `core_efficiency` per combination of trainer kinds that
-    compute on the host together: `cpu`, `cpu+opencl`.
-    """
+    """Contention per set of trainer kinds that compute on the host together, such as `cpu+opencl`."""
     loading: tuple[LoadCost, ...] = ()
     sampling: tuple[SampleCost, ...] = ()
     walking: tuple[WalkCost, ...] = ()
-    """`loading`, `sampling` and `walking`: measured costs of the first two stages
-    (`walking`: random-walk subgraphs); empty if only bandwidths are known.
-    """
+    """Costs of random-walk sampling; like `loading` and `sampling`, empty if only bandwidths are known."""
     sparse: tuple[SparseCost, ...] = ()
     """Measured costs of the CPU trainer's sparse products; empty if the dense rate applies."""
     whole_graph: FullGraphRates | None = None
@@ -168,9 +156,7 @@ class Host:
     chunks: tuple[HostChunkRates, ...] = ()
     """Measured CPU rates of full-graph chunks, per number of threads; empty if the mini-batch rates apply."""
     file_gb_s: Positive | None = None
-    """Bandwidth of writing a file and reading it back from disk, in 1e9 bytes per second; None if not
-    measured.
-    """
+    """Bandwidth of writing a file to disk and reading it, in 1e9 bytes per second; None if not measured."""
     shared_memory_gb_s: Positive | None = None
     """In a simulation, memory bandwidth shared by loading, transfers and the CPU trainer's aggregation, in
     1e9 bytes per second; None if they do not slow each other down.
@@ -182,8 +168,9 @@ class Host:
             raise ValueError("host: core_efficiency and serial_part are fractions: give numbers of at most 1")
 
     def chunk_rates(self, threads: int | None = None) -> HostChunkRates | None:
-        """Return the chunk rates measured with at most `threads` threads (default: the maximum), or with the
-        fewest.
+        """Return the chunk rates measured with at most `threads` threads, or with the fewest.
+
+        By default, return those with the maximum.
         """
         if not self.chunks:
             return None
@@ -192,9 +179,7 @@ class Host:
         return fewer[-1] if fewer else by_threads[0]
 
     def core_contention(self, kinds: str) -> CoreContention:
-        """Return the contention measured for these trainer kinds, or the host's general values if not
-        measured.
-        """
+        """Return the contention measured for these trainer kinds, or otherwise the host's general values."""
         measured = self.sharing_of.get(kinds)
         if measured is not None:
             return measured
@@ -205,67 +190,41 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """`count` equal devices, each a trainer.
-
-    Parameters
-    ----------
-    kind
-        Kind name: `a5000` gives the trainers `a5000:0`, `a5000:1`.
-    memory_gb_s, macs_per_s, launch_s, values_per_s
-        Rates as in `TrainerRates`.
-    link_gb_s
-        Bandwidth from host memory to one device, in 1e9 bytes per second; infinite if the device reads host
-        memory in place.
-    pipelined
-        Whether aggregation and update overlap on the device.
-    reads_each_source_once
-        Whether a source row is read once regardless of its number of edges, and later layers stay on the
-        chip.
-    count
-        Number of devices.
-    memory_gib
-        Memory per device; None if unknown.
-    link_latency_s
-        Fixed cost of a transfer.
-    flush_s, fill_s
-        Time per layer to drain and to fill the device's internal pipeline.
-    host_cores
-        Host cores that one device computes with; 0 for a real accelerator.
-    models
-        Rates per measured kind of model.
-    forms
-        Accepted input forms.
-    switch_gb_s
-        In a simulation, total bandwidth of the links of all `count` devices, in 1e9 bytes per second; None if
-        each device has a separate path to host memory.
-    design
-        FPGA design with this project's kernels: its cycle model then replaces the rates for propagation.
-    arena_words
-        With a design: words per bank of on-chip memory, which bounds the size of a task.
-    task_targets
-        With a design: maximum targets per task; a larger mini-batch becomes several sequential tasks.
-    """
+    """Set of `count` equal devices, each a trainer, with rates as in `TrainerRates`."""
 
     kind: str
+    """Kind name: `a5000` gives the trainers `a5000:0`, `a5000:1`."""
     memory_gb_s: Positive
     macs_per_s: Positive
     link_gb_s: Unbounded
+    """Bandwidth from host memory to one device, in 1e9 bytes per second; infinite for in-place reads."""
     pipelined: StrictBool = False
+    """Whether aggregation and update overlap on the device."""
     reads_each_source_once: StrictBool = False
+    """Whether a source row is read once for all its edges, and later layers stay on the chip."""
     count: Index = 1
     memory_gib: Positive | None = None
+    """Memory per device; None if unknown."""
     link_latency_s: NonNegative = 0.0
+    """Fixed cost of a transfer."""
     launch_s: NonNegative = 0.0
     flush_s: NonNegative = 0.0
     fill_s: NonNegative = 0.0
+    """`flush_s` and `fill_s`: time per layer to drain and to fill the device's internal pipeline."""
     values_per_s: Unbounded = math.inf
     host_cores: Index = 0
+    """Host cores that one device computes with; 0 for a real accelerator."""
     models: Mapping[str, TrainerRates] = field(default_factory=dict)
+    """Rates per measured kind of model."""
     forms: tuple[LoadForm, ...] = ("rows",)
     switch_gb_s: Positive | None = None
+    """In a simulation, total bandwidth of the links of all devices; None if these are separate."""
     design: FpgaDesign | None = None
+    """FPGA design with this project's kernels: its cycle model replaces the rates for propagation."""
     arena_words: Count | None = None
+    """With a design, words per bank of on-chip memory, which bounds the size of a task."""
     task_targets: Count | None = None
+    """With a design, maximum targets per task; a larger mini-batch becomes several sequential tasks."""
 
     def __post_init__(self) -> None:
         if not self.kind:
@@ -282,14 +241,13 @@ class PlatformTrainer:
     device: Accelerator
     """Device that computes; the host is represented as an accelerator that reads host memory in place."""
     rates: TrainerRates
-    """Rates of the device for one kind of model; host rates are with all its cores."""
+    """Rates of the device for one kind of model; host rates are with all host cores."""
     single_thread_rates: TrainerRates | None = None
     """Rates of the host with one thread, if measured."""
     is_host: bool = False
-    """Whether the host cores are the trainer, so that its threads are part of the assignment."""
+    """Whether the trainer runs on the host cores, so that its threads are part of the assignment."""
     switch: int | None = None
-    """Index of the switch that the trainer shares with others; None if it has a separate path to host memory.
-    """
+    """Index of the switch that the trainer shares with others; None if it has a separate path."""
 
     def adapt_workload(self, work: Workload) -> Workload:
         """Return the workload in the form in which the trainer receives it.
@@ -311,13 +269,11 @@ class PlatformTrainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """A machine: host and accelerators."""
+    """Machine with host and accelerators."""
 
     name: str
-    """Display name."""
     host: Host
     accelerators: tuple[Accelerator, ...] = ()
-    """`host` and `accelerators`: components of the machine."""
     source: str = "assumed"
     """Origin of the numbers: `measured <date>` or `assumed: ...`."""
     relative_error: Number | None = None
@@ -384,14 +340,9 @@ def device_name(name: str) -> str:
 
 
 def select_trainers(platform: Platform, names: Sequence[str]) -> Platform | None:
-    """Return the platform with only these trainers, accelerators in the given order; None if one is missing.
+    """Return the platform with only some trainers, such as `cpu:0` and `opencl:0`; None if one is missing.
 
-    Parameters
-    ----------
-    platform
-        The platform, each of whose accelerators stands for one device, numbered per kind.
-    names
-        Device names such as `cpu:0` and `opencl:0`.
+    Accelerators are in the given order. Each accelerator of `platform` must have count 1, numbered per kind.
     """
     by_name: dict[str, Accelerator] = {}
     for accelerator in platform.accelerators:

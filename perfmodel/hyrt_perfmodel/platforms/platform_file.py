@@ -1,6 +1,4 @@
-"""Files of platforms: calibrations written by `hyrt calibrate`, and descriptions in YAML, built in or user-
-defined.
-"""
+"""Platform files: calibrations written by `hyrt calibrate`, and YAML descriptions of machines."""
 
 from __future__ import annotations
 
@@ -40,9 +38,7 @@ class Machine:
     """Hardware and software versions under which measurements are comparable."""
 
     node: str
-    """Host name."""
     processor: str
-    """Processor name."""
     cores: int
     """Cores available to the process."""
     versions: Mapping[str, str]
@@ -56,16 +52,12 @@ class Calibration:
     """Result of one calibration."""
 
     machine: Machine
-    """Machine that was calibrated."""
     date: str
     """ISO date."""
     seconds: float
-    """Duration of the calibration, in seconds."""
     platform: Platform
-    """Rates for the performance model."""
     measured: Mapping[str, Any]
-    """Further figures for human readers: bandwidths, standard deviations, skipped measurements with reasons.
-    """
+    """Figures for readers: bandwidths, standard deviations, skipped measurements with reasons."""
 
     @property
     def is_complete(self) -> bool:
@@ -74,8 +66,9 @@ class Calibration:
 
 
 def calibration_file(node: str | None = None) -> Path:
-    """Return the path of a machine's calibration in the user's cache folder, which several machines may
-    share.
+    """Return the path of a machine's calibration in the user's cache folder.
+
+    Several machines may share the folder.
     """
     return user_cache_dir() / "hyrt" / f"calibration-{node or python_platform.node() or 'here'}.yaml"
 
@@ -86,19 +79,10 @@ def format_calibration(calibration: Calibration) -> str:
 
 
 def read_calibration(path: Path | None = None, *, require_complete: bool = True) -> Calibration:
-    """Read a machine's calibration.
+    """Read a calibration, by default that of this machine.
 
-    Parameters
-    ----------
-    path
-        The file; by default the file of this machine.
-    require_complete
-        Whether to reject a calibration that covers only the devices.
-
-    Raises
-    ------
-    CalibrationError
-        If the file is missing or damaged.
+    With `require_complete`, a calibration that covers only the devices is rejected. Raises CalibrationError
+    with the remedy if the file is missing or damaged.
     """
     path = calibration_file() if path is None else path
     try:
@@ -192,8 +176,7 @@ def load_platform(name_or_path: str) -> Platform:
     Raises
     ------
     ValueError
-        If the platform is unknown (the message suggests the nearest name) or the file is invalid (the message
-        names file and key).
+        If the platform is unknown (the message suggests the nearest name) or the file is invalid.
     CalibrationError
         If this machine has not been calibrated.
     """
@@ -219,17 +202,8 @@ def load_platform(name_or_path: str) -> Platform:
 def parse_platform(content: Any, location: str) -> Platform:
     """Build a platform from the content of its file.
 
-    Parameters
-    ----------
-    content
-        `host` and `accelerators`, and optionally `name`, `source` and `relative_error`.
-    location
-        The file, for messages and as the default name.
-
-    Raises
-    ------
-    ValueError
-        Naming file and key.
+    The content has `host` and `accelerators`, and optionally `name`, `source` and `relative_error`.
+    `location` is the file, for messages and as the default name. Raises ValueError naming file and key.
     """
     content = dict(check_mapping(content, location))
     entries = content.get("accelerators")
@@ -270,7 +244,7 @@ def _with_design(entry: Any, where: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _DesignMemory:
-    """The only design key whose unit in files differs from the dataclass."""
+    """Design key whose unit in files differs from that of the dataclass."""
 
     ddr_gb_s: Number
 

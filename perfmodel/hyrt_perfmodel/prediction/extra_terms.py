@@ -12,21 +12,11 @@ from hyrt_perfmodel.workload import Workload
 
 
 def page_miss_s(file_bytes: float, moved_bytes: float, cached_bytes: float, bytes_per_s: float) -> float:
-    """Return the seconds of disk I/O for pages that do not fit into the page cache.
+    """Return the seconds of disk I/O for pages that do not fit into a page cache of `cached_bytes`.
 
     While all pages fit in memory, the file costs nothing: the system writes pages back in the background.
     Further pages have been evicted by their next use, since a step accesses the pages cyclically.
-
-    Parameters
-    ----------
-    file_bytes
-        Size of the file.
-    moved_bytes
-        Bytes read from the file and written to it.
-    cached_bytes
-        Memory available for the page cache.
-    bytes_per_s
-        Disk bandwidth.
+    `moved_bytes` are read from the file and written to it.
     """
     if file_bytes <= 0:
         return 0.0
@@ -36,14 +26,7 @@ def page_miss_s(file_bytes: float, moved_bytes: float, cached_bytes: float, byte
 def effective_rows(rows: float, chunk_rows: float, threads: int) -> float:
     """Return the rows that all threads would compute in the time of the busiest thread.
 
-    Parameters
-    ----------
-    rows
-        Number of rows.
-    chunk_rows
-        Rows that one thread computes at a time.
-    threads
-        Threads that fetch chunks.
+    Threads fetch chunks of `chunk_rows` rows.
     """
     full, rest = divmod(rows, chunk_rows)
     chunks_per_thread, extra_chunks = divmod(full, threads)
@@ -129,8 +112,7 @@ class ExtraTerms:
     topology: bool = True
     """Transfer of the blocks' edges and offsets over the link."""
     weight_gradients: bool = True
-    """Second product of a layer's backward pass, for the weight gradient in addition to the input
-    gradient."""
+    """Product for the weight gradient in a layer's backward pass, in addition to the input gradient."""
     values: bool = True
     """Memory traffic of the products, bias, activation, dropout and loss, and the fixed cost per edge."""
     load_forms: bool = True
@@ -141,7 +123,8 @@ class ExtraTerms:
     """Contention for host cores: no iteration is shorter than the core time of its stages."""
     overlap: StageOverlap = "all"
     """Concurrency: `all`, pipeline stages and trainers overlap; `watched`, one mini-batch is in flight, so
-    that stages run one after the other; `nothing`, trainers also run one after the other."""
+    that stages run one after the other; `nothing`, trainers also run one after the other.
+    """
 
     def __post_init__(self) -> None:
         if self.overlap not in get_args(StageOverlap):
@@ -165,7 +148,6 @@ PAPER_TERMS = ExtraTerms(
 
 
 def topology_s(workload: Workload, link_bytes_per_s: float) -> float:
-    """Return the time to transfer the blocks."""
     return topology_bytes(workload) / link_bytes_per_s
 
 
@@ -178,17 +160,15 @@ def topology_bytes(workload: Workload) -> float:
 
 
 def weight_gradients_s(workload: Workload, macs_per_s: float) -> float:
-    """Return the time of the products that the paper's backward pass omits: the second one of every layer but
-    the first.
-    """
+    """Return the time of the weight-gradient products that the paper omits: all layers but the first."""
     return sum(update_s(workload, layer, macs_per_s) for layer in range(2, workload.layers + 1))
 
 
 def num_edge_rows(workload: Workload) -> float:
-    """Return the number of rows read along edges: all layers forward and all but the first backward, per
-    head.
+    """Return the number of rows read along edges, per head.
 
-    For short rows, index and edge weight cost more than the row's bytes.
+    All layers count forward, all but the first backward. For short rows, index and edge weight cost more than
+    the row's bytes.
     """
     return workload.rows_per_edge * (sum(workload.edges) + sum(workload.edges[1:]))
 
@@ -239,16 +219,8 @@ def threaded_layers_s(
 ) -> float:
     """Return the time of layers if each is shared by threads whenever that is faster than one thread.
 
-    Parameters
-    ----------
-    layers
-        Work per layer, as returned by `split_layers`.
-    single_thread, all_threads
-        Rates with one thread, and with one thread per core.
-    threads, cores
-        Threads of the trainer, and cores of the host.
-    seconds
-        Time of a layer at given rates.
+    `layers` come from `split_layers`; `all_threads` are the rates with one thread per core. `seconds` returns
+    the time of a layer at given rates.
     """
     count, total = min(threads, cores), 0.0
     for work in layers:

@@ -1,6 +1,4 @@
-"""Memory needs of hosts and devices, and the initial assignment: the split and the threads with the shortest
-predicted iteration.
-"""
+"""Memory needs of hosts and devices, and the split and threads with the shortest predicted iteration."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from hyrt_perfmodel.prediction.extra_terms import ExtraTerms, topology_bytes, wi
 from hyrt_perfmodel.prediction.stage_times import StepModel, host_trainers, iteration_s
 from hyrt_perfmodel.workload import TrainingWorkload, Workload
 
-# Mini-batches on the device: one is computed while the next is transferred.
+# A device holds two mini-batches: one is computed while the next is transferred.
 _STAGED = 2
 _FLOAT_BYTES = 4
 _GIB = 2**30
@@ -48,17 +46,10 @@ def activations_bytes(workload: Workload) -> float:
 
 
 def full_graph_arrays(workload: Workload, training: TrainingWorkload) -> dict[str, float]:
-    """Return an upper bound of the bytes per array in full-graph training.
+    """Return an upper bound of the bytes per array in full-graph training; `workload` is the full graph.
 
     A layer saves its gathered rows and its result for the backward pass. A trainer that recomputes either, or
     multiplies on the narrower side of the aggregation, needs less.
-
-    Parameters
-    ----------
-    workload
-        The full graph, as a step.
-    training
-        The work.
     """
     dense = without_sparse_product(workload)
     arrays = {
@@ -94,8 +85,8 @@ def trainer_full_graph_arrays(
 ) -> Mapping[str, float]:
     """Return the bytes per array of full-graph training on a trainer.
 
-    For the CPU trainer these are its own step's arrays, if the work defines that step; for other trainers an
-    upper bound.
+    For the CPU trainer these are the arrays of `TrainingWorkload.full_graph_step`, if defined; for other
+    trainers an upper bound.
     """
     if trainer.is_host and training.full_graph_step is not None:
         memory_gib = trainer.device.memory_gib
@@ -118,22 +109,12 @@ def host_memory_bytes(
     *,
     host_workloads: Sequence[Workload] = (),
 ) -> float:
-    """Return the bytes of host memory that training needs.
+    """Return the bytes of host memory that training needs with `depth` mini-batches in flight.
 
     These are features, learned embeddings and topology if known, mini-batches in flight, four copies of the
     weights (master copy, its gradient and the two moments of Adam), and for every trainer that computes in
-    host memory its activations and, as on a device, a replica of the weights with gradients.
-
-    Parameters
-    ----------
-    workloads
-        Mini-batches of all trainers that have targets.
-    training
-        The work.
-    depth
-        Mini-batches in flight.
-    host_workloads
-        The subset of `workloads` whose trainers have no separate memory.
+    host memory its activations and, as on a device, a replica of the weights with gradients. `workloads` are
+    the mini-batches of all trainers with targets, `host_workloads` the subset without separate memory.
     """
     sizes = (training.feature_bytes, training.graph_bytes, training.learned_bytes)
     known = sum(size for size in sizes if math.isfinite(size))
@@ -168,9 +149,7 @@ def free_cache_fraction(platform: Platform, training: TrainingWorkload) -> float
 
 
 def max_units(trainer: PlatformTrainer, training: TrainingWorkload) -> int:
-    """Return the maximum targets whose mini-batches fit into a trainer's memory; the whole step if
-    unknown.
-    """
+    """Return the maximum targets that fit into a trainer's memory; the whole step if unknown."""
     if trainer.device.memory_gib is None:
         return training.batch_size
     available = trainer.device.memory_gib * _GIB
@@ -214,27 +193,13 @@ def initial_assignment(
     terms: ExtraTerms | None = None,
     threads: Threads | None = None,
 ) -> Assignment:
-    """Choose split and threads.
+    """Choose the split, and the threads unless they are fixed by `threads`.
 
     For each distribution of threads, bisection on the step time finds the split with equal trainer times,
     since a trainer's time grows monotonically with its targets. Then individual trainers are removed, because
     a trainer's fixed or loading costs can outweigh its contribution. Last, targets are moved between pairs of
     trainers and threads between stages while that helps: if a host stage is the bottleneck, equal times are
-    not optimal.
-
-    Parameters
-    ----------
-    platform, training
-        The machine and the work.
-    terms
-        Terms beyond the paper's; all by default.
-    threads
-        Fixed threads, to choose only the split.
-
-    Raises
-    ------
-    ValueError
-        If a step does not fit into the trainers' combined memory.
+    not optimal. Raises ValueError if a step does not fit into the trainers' combined memory.
     """
     terms = ExtraTerms() if terms is None else terms
     limits = [
@@ -270,7 +235,7 @@ def initial_assignment(
         fastest = min(candidates, key=_seconds, default=best)
         improved = fastest[0] < best[0] * (1 - _MIN_THREADS_GAIN)
         best = fastest if improved else best
-    # Remove the trainers one after the other, the one with the fewest targets first.
+    # Remove the trainers one after the other, starting with the fewest targets.
     allowed, split, chosen = list(limits), best[1].split, best[1].threads
     while sum(1 for units in split if units) > 1:
         allowed[min((i for i, units in enumerate(split) if units), key=lambda i: (split[i], -i))] = 0
@@ -301,7 +266,7 @@ def initial_assignment(
         if fastest_neighbor[0] >= best[0] * (1 - _MIN_MOVE_GAIN):
             break
         best = fastest_neighbor
-    # Equal trainers get equal shares unless that costs time.
+    # Give equal trainers equal shares unless that costs time.
     even = candidate(_equalized(best[1].split, limits, costs.kinds), best[1].threads)
     return (even if even[0] <= best[0] * (1 + 1e-9) else best)[1]
 
@@ -318,8 +283,9 @@ def _equalized(split: Sequence[int], limits: Sequence[int], kinds: Sequence[int]
 
 
 def _moves(split: Sequence[int], limits: Sequence[int], kinds: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield splits with some targets of one trainer moved to another, one representative per group of equal
-    trainers.
+    """Yield splits with some targets of one trainer moved to another.
+
+    Groups of equal trainers have one representative.
     """
     groups: dict[tuple[int, int], list[int]] = {}
     for i, units in enumerate(split):
@@ -342,8 +308,9 @@ def _seconds(candidate: tuple[float, Assignment]) -> float:
 
 
 class _TrainerCosts:
-    """Seconds of each trainer per number of targets: maximum of transfer and propagation with
-    synchronization.
+    """Seconds of each trainer per number of targets.
+
+    These are the maximum of transfer and propagation, which includes synchronization.
     """
 
     def __init__(self, model: StepModel) -> None:
@@ -381,19 +348,9 @@ class _TrainerCosts:
 def equal_times(costs: Sequence[Callable[[float], float]], limits: Sequence[int], total: int) -> list[int]:
     """Split `total` targets so that the slowest trainer is as fast as possible.
 
-    Parameters
-    ----------
-    costs
-        Seconds per number of targets for each trainer, monotonically increasing.
-    limits
-        Maximum targets per trainer; their sum is at least `total`.
-    total
-        Targets per step.
-
-    Raises
-    ------
-    OverflowError
-        If a trainer's time is not finite.
+    `costs` are the seconds per number of targets for each trainer, monotonically increasing; `limits` the
+    maximum targets per trainer, with a sum of at least `total`. Raises OverflowError if a trainer's time is
+    not finite.
     """
     high = max(cost(min(limit, total)) for cost, limit in zip(costs, limits, strict=True) if limit)
     if not math.isfinite(high):
@@ -413,8 +370,8 @@ def equal_times(costs: Sequence[Callable[[float], float]], limits: Sequence[int]
     split = _max_units_within(costs, limits, high, total)
     surplus = sum(split) - total
     while surplus > 0:
-        # Take from the slowest trainer, of equal ones from the last, so that equal trainers differ by at most
-        # 1.
+        # Take from the slowest trainer, or the last of equally slow ones, so that equal trainers differ by at
+        # most 1.
         slowest = max((i for i, units in enumerate(split) if units), key=lambda i: (costs[i](split[i]), i))
         split[slowest] -= 1
         surplus -= 1

@@ -46,30 +46,24 @@ class Prediction:
     """Predicted performance of training on a platform."""
 
     platform: str
-    """Name of the platform."""
     source: str
     """Source of the platform's numbers."""
     trainers: tuple[str, ...]
-    """Trainer names, in split order."""
     assignment: Assignment
     """Assumed or chosen assignment."""
     stages: StageTimes
-    """Stage times of one iteration."""
     iteration_s: float
     iterations: int
     epoch_s: float
-    """`iteration_s`, `iterations` and `epoch_s`: seconds per step, steps per epoch, seconds per epoch."""
     throughput_mteps: float
     """Million sampled edges per second."""
     bottleneck: str
-    """Stage that bounds the iteration; `cores` if the sum of the stages on the host cores bounds it
-    instead."""
+    """Stage that bounds the iteration; `cores` if the sum of the stages on the host cores bounds it."""
     memory: Mapping[str, MemoryNeed]
     """Memory of the host and of every accelerator with separate memory."""
     ideal_epoch_s: float
     """Epoch time if the trainers' speeds added up perfectly and nothing else took time."""
     relative_error: float
-    """Expected relative error of the prediction."""
     arrays: Mapping[str, float] = field(default_factory=dict)
     """Full-graph training: bytes per array."""
     is_upper_bound: bool = True
@@ -302,10 +296,7 @@ def _ideal_s(
 def with_accelerators(platform: Platform, count: int) -> Platform:
     """Return the platform with `count` accelerators in total, distributed in proportion to its kinds.
 
-    Raises
-    ------
-    ValueError
-        If the platform has no accelerators, or no trainer would be left.
+    Raises ValueError if the platform has no accelerators, or no trainer would be left.
     """
     check_kind("platform", platform, Platform, "give a platform, as load_platform returns")
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
@@ -326,7 +317,7 @@ def with_accelerators(platform: Platform, count: int) -> Platform:
 
 # Minimum relative saving for a change to be listed.
 _WORTH = 0.03
-# A row of int8 values has a scale.
+# Bytes of the scale of an int8 row.
 _SCALE_BYTES = 4
 # Cache sizes to propose, as fractions of all rows.
 _CACHES = (0.1, 0.3)
@@ -337,7 +328,6 @@ class Advice:
     """One change and its predicted effect."""
 
     change: str
-    """Short description of the change."""
     epoch_s: float
     bottleneck: str
     """`epoch_s` and `bottleneck`: the prediction with the change."""
@@ -357,22 +347,10 @@ def advise(
     other_terms: Sequence[tuple[str, ExtraTerms]] = (),
     max_changes: int = 3,
 ) -> list[Advice]:
-    """Return the changes that save most, best first.
+    """Return the changes that save most, best first, at most `max_changes`.
 
-    Parameters
-    ----------
-    platform, training
-        The current machine and work.
-    current
-        Prediction for the current machine and work.
-    terms, paper
-        Options of that prediction.
-    other_workloads
-        Further changes of the work, as (description, changed work) pairs.
-    other_terms
-        Other ways to run the same work, as (description, terms) pairs.
-    max_changes
-        Maximum number of changes to return.
+    `current` is the prediction for the given machine and work with `terms` and `paper`. `other_workloads` are
+    further changes of the work, and `other_terms` other ways to run it, each with a description.
     """
     advice = []
     moved_before = _moved_bytes(platform, training, current, terms)

@@ -41,7 +41,6 @@ class StageTimes:
     load_s: float
     """`sample_s` and `load_s`: sampling and loading on the host cores."""
     transfer_s: float
-    """Transfer over the slowest link."""
     propagate_s: float
     """Propagation of the slowest trainer, including synchronization."""
     synchronize_s: float
@@ -49,8 +48,7 @@ class StageTimes:
     trainer_load_s: tuple[float, ...] = ()
     trainer_transfer_s: tuple[float, ...] = ()
     trainer_propagate_s: tuple[float, ...] = ()
-    """`trainer_load_s`, `trainer_transfer_s` and `trainer_propagate_s`: one entry per trainer, without
-    synchronization."""
+    """`trainer_load_s`, `trainer_transfer_s`, `trainer_propagate_s`: per trainer, without synchronization."""
     wait_s: float = 0.0
     """Waiting time of a step outside its stages, for threads to wake up."""
     lock_s: float = 0.0
@@ -84,19 +82,7 @@ def stage_times(
 ) -> StageTimes:
     """Predict every stage of one iteration.
 
-    Parameters
-    ----------
-    platform, training
-        The machine and the work.
-    assignment
-        The assignment; its split has one entry per trainer of the platform, the host's first.
-    terms
-        Terms beyond the paper's; all by default.
-
-    Raises
-    ------
-    ValueError
-        If the split does not have one entry per trainer.
+    The split has one entry per trainer of the platform, the host's first; otherwise ValueError is raised.
     """
     return StepModel(platform, training, ExtraTerms() if terms is None else terms).times(assignment)
 
@@ -123,17 +109,8 @@ def contended_step_s(
 
     It is the trainers' time plus the work beyond it, plus the losses when cores and the interpreter lock
     change hands. Trainers that wait for a slower stage anyway lose nothing until that wait is used up.
-
-    Parameters
-    ----------
-    times
-        Stage times.
-    stages_s
-        Seconds of the step without sharing.
-    excess_s
-        Seconds returned by `core_excess_s`.
-    efficiency, lock_s
-        Fields of `CoreContention`.
+    `stages_s` is the time of the step without sharing, `excess_s` the result of `core_excess_s`; `efficiency`
+    and `lock_s` are fields of `CoreContention`.
     """
     lost_s = excess_s * (1 / efficiency - 1) + times.wait_s + lock_s
     if times.busy_s:
@@ -160,7 +137,7 @@ def pipeline_s(times: StageTimes, terms: ExtraTerms) -> float:
 
 
 def host_trainers(trainers: Sequence[PlatformTrainer]) -> str:
-    """Return the kinds of trainers that compute on the host cores: the key of `Host.sharing`."""
+    """Return the kinds of trainers that compute on the host cores: the key of `Host.sharing_of`."""
     kinds = {
         trainer.name.partition(":")[0] for trainer in trainers if trainer.is_host or trainer.device.host_cores
     }
@@ -174,15 +151,7 @@ def has_single_products(workload: Workload) -> bool:
 
 
 class StepModel:
-    """Times of a step's parts on a platform, per trainer.
-
-    Parameters
-    ----------
-    platform, training
-        The machine and the work.
-    terms
-        Terms beyond the paper's.
-    """
+    """Times of a step's parts on a platform, per trainer."""
 
     def __init__(self, platform: Platform, training: TrainingWorkload, terms: ExtraTerms) -> None:
         self.host, self.training, self.terms = platform.host, training, terms
@@ -203,7 +172,7 @@ class StepModel:
         loads = per_trainer(lambda trainer, work: self.load_s(trainer, work, threads))
         transfers = per_trainer(self.transfer_s)
         propagates = per_trainer(lambda trainer, work: self.propagate_s(trainer, work, threads))
-        # All replicas receive the new weights, including replicas of trainers without targets.
+        # All replicas receive the new weights, including those of trainers without targets.
         host_kinds = host_trainers([trainer for trainer, _ in busy])
         synchronize_s = self.synchronize_s(host_kinds)
         sharing = self.host.core_contention(host_kinds)
@@ -251,9 +220,7 @@ class StepModel:
         return self.training.miss_fraction if has_cache and self.training.at(1.0).sparse is None else 1.0
 
     def load_s(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
-        """Return T_load of one trainer, from the measured table if there is one, otherwise from the
-        bandwidth.
-        """
+        """Return T_load of one trainer, from the measured table if there is one, otherwise from bandwidth."""
         form, host = self.load_form(trainer), self.host
         if form == "in_place" or self.training.resident:
             return 0.0
@@ -276,7 +243,7 @@ class StepModel:
 
         dense_bytes = trainer.adapt_workload(work).dense_row_bytes
         if form == "aggregated":
-            # An aggregate reads one row per edge, and each destination's own row.
+            # An aggregate reads one row per edge and the row of each destination.
             return table_s(form, work.edges[0] + work.vertices[1], dense_bytes)
         if work.sparse is None:
             return table_s("rows", self.miss_fraction(trainer) * work.vertices[0], dense_bytes)
@@ -351,9 +318,7 @@ class StepModel:
         return fixed_s + threaded_layers_s(layers, alone, trainer.rates, threads.train, host.cores, layer_s)
 
     def gather_share(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
-        """Return the fraction of `propagate_s` that reads rows along edges; the rest is products and
-        activations.
-        """
+        """Return the fraction of `propagate_s` that reads rows along edges."""
         step = self.full_graph_s(trainer, work, threads)
         if step is not None:
             return step[0] / sum(step)
@@ -364,10 +329,10 @@ class StepModel:
     def full_graph_s(
         self, trainer: PlatformTrainer, work: Workload, threads: Threads, *, with_loops: bool = False
     ) -> tuple[float, float] | None:
-        """Return (gather, other) seconds of the CPU trainer's full-graph step; None if undefined or not
-        measured.
+        """Return (gather, other) seconds of the CPU trainer's full-graph step.
 
-        With `with_loops`, compiled loops over edges gather, as in chunks.
+        Returns None if the step is undefined or not measured. With `with_loops`, compiled loops over edges
+        gather, as in chunks.
         """
         rates, whole = self.host.whole_graph, self.training.full_graph_step
         if not trainer.is_host or rates is None or whole is None or not self.terms.values:
@@ -407,15 +372,12 @@ class StepModel:
         )
 
     def synchronize_s(self, host_kinds: str) -> float:
-        """Return the synchronization time over the slowest link; the host's own replica needs no transfer.
+        """Return the synchronization time over the slowest link; the host's replica needs no transfer.
 
-        Parameters
-        ----------
-        host_kinds
-            Kinds of the trainers on the host cores, as returned by `host_trainers`.
+        `host_kinds` are the kinds of the trainers on the host cores, as returned by `host_trainers`.
         """
         link = min(trainer.device.link_gb_s for trainer in self.trainers) * _GB
-        # A step updates only the learned embeddings that it has read.
+        # A step updates only the learned embeddings that it reads.
         work = self.training.at(self.training.batch_size)
         seconds = 0.0 if math.isinf(link) else stages.synchronize_s(work, link)
         if self.terms.launch:
@@ -449,7 +411,7 @@ class StepModel:
             seconds += extra_terms.num_results(work) / (rates.results_per_s * part)
             seconds += sum(work.vertices[1:]) / (rates.rows_per_s * part)
             seconds += extra_terms.num_edge_rows(work) / (rates.edges_per_s * part)
-            # Sorting is done by one thread, regardless of the threads of the trainer.
+            # One thread sorts, regardless of the threads of the trainer.
             seconds += sum(work.edges) / rates.sorted_edges_per_s
         if terms.launch:
             # One thread reads and writes weights, and makes the calls.
@@ -503,9 +465,7 @@ class StepModel:
 
 @lru_cache(maxsize=4096)
 def _task_s(workload: Workload, design: FpgaDesign) -> float:
-    """Return the seconds of an FPGA task, cached because the search evaluates thousands of similar
-    assignments.
-    """
+    """Return the seconds of an FPGA task, cached because the search evaluates many similar assignments."""
     return task_seconds(TaskShape.from_workload(workload), design)
 
 

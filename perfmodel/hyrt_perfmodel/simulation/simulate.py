@@ -38,15 +38,8 @@ def run_recurrence(
 ) -> None:
     """Run steps through the pipeline one after the other (a max-plus recurrence over steps).
 
-    Parameters
-    ----------
-    num_steps, num_trainers
-        Number of steps and of trainers.
-    depth
-        Maximum number of steps in flight.
-    begin, end
-        Callbacks for sampled and for synchronized steps. `end` of step i is called before `begin` of step i +
-        depth.
+    At most `depth` steps are in flight: `end` of step i, called when it is synchronized, precedes `begin` of
+    step i + depth.
     """
     sampled_s = loaded_s = 0.0
     transferred_s = [0.0] * num_trainers
@@ -99,7 +92,7 @@ class EventQueue:
         self._synchronize = self._first_propagate + num_trainers
         num_servers = self._synchronize + 1
         self._time_s = 0.0
-        # Finish time of each server at current rates; infinite if the server is idle.
+        # Finish time of each server at current rates; infinite if idle.
         self._finish_s = [math.inf] * num_servers
         self._start_s = [0.0] * num_servers
         self._rate = [1.0] * num_servers
@@ -266,34 +259,27 @@ class Simulation:
 
     started_s: Floats
     done_s: Floats
-    """`started_s` and `done_s`: [iterations] float64, start of sampling and end of synchronization of each
-    step."""
+    """`started_s` and `done_s`: [iterations] float64, start of sampling and end of synchronization."""
     stage_s: Mapping[str, Floats]
     """Seconds of work of sample, load, transfer, propagate and synchronize, each [iterations] float64;
-    transfer and propagate of the slowest trainer, without synchronization."""
+    transfer and propagate of the slowest trainer, without synchronization.
+    """
     trainer_transfer_s: Floats
     trainer_propagate_s: Floats
     """`trainer_transfer_s` and `trainer_propagate_s`: [iterations, trainers] float64."""
     assignments: tuple[Assignment, ...]
-    """Assignment of each step."""
     decisions: tuple[tuple[int, Decision], ...]
-    """Changes of the assignment: the step after which the policy decided, and the decision, which applies
-    `depth` steps later."""
+    """Step after which the policy decided, and the decision, which applies `depth` steps later."""
 
     @property
     def iteration_s(self) -> Floats:
-        """[iterations] float64, time between the ends of consecutive steps; the first includes filling the
-        pipeline.
-        """
+        """[iterations] float64, time between the ends of consecutive steps; the first fills the pipeline."""
         return np.diff(self.done_s, prepend=0.0)
 
     def settled_iteration_s(self, first: int | None = None, last: int | None = None) -> float:
         """Return the mean iteration time of the steps `first` .. `last` - 1; by default the second half.
 
-        Raises
-        ------
-        ValueError
-            If there is no such step.
+        Raises ValueError if there is no such step.
         """
         count = len(self.done_s)
         first = count // 2 if first is None else first
@@ -331,18 +317,10 @@ _HISTORY = 64
 
 
 class PolicyLoop:
-    """Loop that queries a policy after each step and schedules its decisions.
+    """Loop that queries a policy after each of `num_steps` steps and schedules its decisions.
 
-    Parameters
-    ----------
-    policy
-        The policy; None keeps the assignment.
-    start
-        Assignment of the first steps.
-    limits
-        Limits passed to the policy and enforced; a decision takes effect `limits.delay` steps later.
-    num_steps
-        Steps of the run; the policy is not queried about later steps.
+    A `policy` of None keeps the assignment `start`. A decision must satisfy `limits` and takes effect
+    `limits.delay` steps later; the policy is not queried about steps after the run.
     """
 
     def __init__(
@@ -364,10 +342,7 @@ class PolicyLoop:
     def synchronized(self, step: SimulatedStep) -> None:
         """Add a finished step to the history and query the policy.
 
-        Raises
-        ------
-        ValueError
-            If the policy's decision violates the limits.
+        Raises ValueError if the decision violates the limits.
         """
         first_step = step.step + self._limits.delay
         if self._policy is None or first_step >= self._num_steps:
@@ -439,9 +414,8 @@ def simulate(
     start
         Assignment of the first steps.
     policy
-        Policy queried after each step is synchronized, with the observations of the last 64 steps; its
-        decision after step i applies from step i + depth, the first that cannot have been sampled yet. None
-        keeps the assignment.
+        Policy queried after each step with the observations of the last 64 steps; its decision after step i
+        applies from step i + depth, the first that cannot have been sampled yet. None keeps the assignment.
     iterations
         Number of steps.
     depth
@@ -450,11 +424,10 @@ def simulate(
         Standard deviation of the logarithm of the noise factors, which have mean 1: per step, one factor each
         for sample, load and synchronize, and one for each trainer's transfer and propagation.
     seed
-        Seed of the noise. The same seed gives the same factors, regardless of the policy's decisions.
+        Seed of the noise; it gives the same factors regardless of the policy's decisions.
     limits
-        Limits passed to the policy and enforced, with `depth` as their delay. By default the platform's:
-        trainers have unlimited memory, and stages share cores if `start` has more threads than there are
-        cores.
+        Limits passed to the policy and enforced, with `depth` as their delay. By default, trainers have
+        unlimited memory, and stages share cores if `start` has more threads than there are cores.
     changes
         Changes of the machine's speeds.
     terms

@@ -26,21 +26,14 @@ Speeds = tuple[tuple[int | str, float], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Perturbation:
-    """Speed change of a part of the machine from a step on.
-
-    Raises
-    ------
-    ValueError
-        If the step is negative, the part is unknown or the factor is not above 0.
-    """
+    """Speed change of a part of the machine from a step on."""
 
     step: int
     """First step with the new speed."""
     trainer: int | str
     """Index of the trainer whose propagation changes, or one of `PARTS`."""
     factor: Positive
-    """Speed relative to the platform's. A later change of the same part replaces this one; 1 restores the
-    platform's speed."""
+    """Speed relative to the platform's until the next change of the same part."""
 
     def __post_init__(self) -> None:
         check_numbers("change", self)
@@ -64,9 +57,7 @@ def check_perturbations(changes: Sequence[Perturbation], num_trainers: int) -> N
 
 
 def speeds_at(changes: Sequence[Perturbation], step: int) -> Speeds:
-    """Return the speeds at a step; of two changes of the same step and part, the later in the sequence
-    applies.
-    """
+    """Return the speeds at a step; of changes of the same step and part, the last one applies."""
     past = sorted((change for change in changes if change.step <= step), key=lambda change: change.step)
     factors = {change.trainer: change.factor for change in past}
     return tuple(item for item in factors.items() if item[1] != 1)
@@ -104,16 +95,14 @@ class StepProfile:
     load_s: tuple[float, ...]
     transfer_s: tuple[float, ...]
     propagate_s: tuple[float, ...]
-    """`sample_s`, `load_s`, `transfer_s` and `propagate_s`: one entry per trainer; the first two run
-    sequentially on the host."""
+    """`sample_s`, `load_s`, `transfer_s` and `propagate_s`: per trainer; the first two run in sequence."""
     synchronize_s: float
-    """Duration of synchronization."""
     demands: tuple[tuple[float, ...], ...]
     """[2 n + 3][resources], demand of each server at full speed: sample, load, each trainer's transfer, each
     trainer's propagation, synchronize. Resources are cores, bytes per second of host memory, then bytes per
-    second of each switch."""
+    second of each switch.
+    """
     capacities: tuple[float, ...]
-    """[resources] capacities."""
 
 
 def can_slow(profiles: Sequence[StepProfile]) -> bool:
@@ -148,7 +137,7 @@ def step_profile(
     assignment: Assignment,
     speeds: Speeds = (),
 ) -> StepProfile:
-    """Return the profile of a step under an assignment, at changed `speeds` of some parts (see `changes`)."""
+    """Return the profile of a step under an assignment, with changed `speeds` of some parts."""
     factors = dict(speeds)
     if "host_memory" in factors:
         platform = replace(platform, host=host_with_memory(platform.host, factors["host_memory"]))
@@ -236,8 +225,9 @@ class _ResourceDemands:
         return 1 / (host.serial_part + (1 - host.serial_part) / threads)
 
     def _aggregated_bytes(self, trainer: PlatformTrainer, work: Workload) -> float:
-        """Return the bytes aggregated by a trainer in host memory: all layers forward, all but the first
-        backward.
+        """Return the bytes that a trainer aggregates in host memory.
+
+        All layers count forward, all but the first backward.
         """
         if not math.isinf(trainer.device.link_gb_s):
             return 0.0
@@ -257,21 +247,20 @@ class SimulatedStep:
     """Needs of a step, and its start and end times."""
 
     step: int
-    """Step number in the run, from 0."""
     assignment: Assignment
     profile: StepProfile
-    """`assignment` and `profile`: configuration of the step."""
     sample_s: list[float]
     load_s: list[float]
     transfer_s: list[float]
     propagate_s: list[float]
     synchronize_s: float
     """`sample_s`, `load_s`, `transfer_s`, `propagate_s` and `synchronize_s`: before the stage ends, its time
-    alone on the machine, with noise; afterwards, its actual time."""
+    alone on the machine, with noise; afterwards, its actual time.
+    """
     started_s: float = 0.0
-    """Start time of its sampling."""
+    """Start time of sampling."""
     done_s: float = 0.0
-    """End time of its synchronization."""
+    """End time of synchronization."""
 
 
 BeginCallback = Callable[[int], SimulatedStep]
@@ -299,21 +288,14 @@ def with_noise(
     )
 
 
-# Steps whose factors are generated at once.
+# Number of steps whose factors are generated at once.
 _BATCH_STEPS = 1024
 
 
 def noise_factors(deviation: float, num_stages: int, seed: int) -> Iterator[list[float]]:
-    """Yield, for each step, the factors of its stage times, which are log-normal with mean 1.
+    """Yield, for each step, `num_stages` log-normal factors of its stage times with mean 1.
 
-    Parameters
-    ----------
-    deviation
-        Standard deviation of the factors' logarithm; 0 for no noise.
-    num_stages
-        Number of factors per step.
-    seed
-        Seed of the random factors.
+    `deviation` is the standard deviation of the factors' logarithm; 0 for no noise.
     """
     rng = np.random.default_rng(seed)
     while not deviation:

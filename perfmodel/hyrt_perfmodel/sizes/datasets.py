@@ -12,10 +12,9 @@ class PublishedSizes:
 
     vertices: int
     edges: int
-    """`vertices` and `edges`: sizes of the topology; an undirected edge counts twice, as stored."""
+    """Number of directed edges as stored: an undirected edge counts twice."""
     features: int
     classes: int
-    """`features` and `classes`: widths."""
     targets: int
     """Number of training vertices."""
     symmetric: bool = False
@@ -29,7 +28,6 @@ class PublishedHeteroSizes:
     """Published sizes of a heterogeneous dataset."""
 
     vertices: Mapping[str, int]
-    """Number of vertices per type."""
     edges: Mapping[tuple[str, str, str], int]
     """Number of edges per relation (source type, name, destination type)."""
     features: Mapping[str, int]
@@ -38,7 +36,7 @@ class PublishedHeteroSizes:
     """Vertex type with labels."""
     classes: int
     targets: int
-    """`classes` and `targets`: number of labels and of training vertices."""
+    """Number of training vertices."""
     value_bytes: int = 4
     """Bytes per stored feature value."""
 
@@ -58,7 +56,7 @@ DATASETS = {
     ),
 }
 
-# Same sources; citations are stored in one direction.
+# The same sources; citations are stored in one direction.
 HETERO_DATASETS = {
     "ogbn-mag": PublishedHeteroSizes(
         vertices={"author": 1_134_649, "field_of_study": 59_965, "institution": 8_740, "paper": 736_389},

@@ -1,6 +1,4 @@
-"""Degree distributions of graphs, degree classes, and neighborhood overlap, from which expected mini-batch
-sizes are computed.
-"""
+"""Degree distributions, degree classes and neighborhood overlap, the inputs of expected mini-batch sizes."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# Increasingly coarse ratios between degrees of different classes; the first with few enough classes is used.
+# Ratios between degrees of different classes, from fine to coarse; the first with few enough classes is used.
 _RATIOS = (1.01, 1.02, 1.04, 1.07, 1.1, 1.15, 1.25, 1.4, 1.6, 2.0, 3.0, 5.0)
 
 
@@ -25,9 +23,8 @@ class DegreeClasses:
     """[V] int64, class of each vertex."""
     in_degrees: NDArray[Any]
     out_degrees: NDArray[Any]
-    """`in_degrees` and `out_degrees`: [V] integers."""
+    """[V] integers, like `in_degrees`."""
     num_classes: int
-    """Number of classes."""
 
     @classmethod
     def from_degrees(
@@ -39,10 +36,8 @@ class DegreeClasses:
     ) -> DegreeClasses:
         """Group vertices with similar degrees into classes, separately per value of `kinds` ([V] integers).
 
-        Raises
-        ------
-        ValueError
-            If the arrays differ in length, contain negative degrees, or `max_classes` is too small.
+        Raises ValueError if the arrays differ in length, contain negative degrees, or `max_classes` is too
+        small.
         """
         ins = np.asarray(in_degrees)
         outs = ins if out_degrees is None else np.asarray(out_degrees)
@@ -104,13 +99,7 @@ def _renumbered(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OverlapSample:
-    """Paths u -> w -> z of a symmetric graph, followed by sampling from z to a neighbor w, then to u.
-
-    Raises
-    ------
-    ValueError
-        If the arrays differ in length, or a count of paths is negative.
-    """
+    """Paths u -> w -> z of a symmetric graph, followed by sampling from z to a neighbor w, then to u."""
 
     first_degrees: Floats
     second_degrees: Floats
@@ -118,14 +107,16 @@ class OverlapSample:
     others: Floats
     other_degrees: Floats
     """`others` and `other_degrees`: [n] float64, number of further two-edge paths from this u to this z, and
-    the harmonic mean of the in-degrees of their middle vertices (arbitrary if there are no paths)."""
+    the harmonic mean of the in-degrees of their middle vertices (arbitrary if there are no paths).
+    """
     direct: NDArray[np.bool_]
     """[n] bool, whether u is also an in-neighbor of z."""
     chance_others: Floats
     chance_degrees: Floats
     chance_direct: NDArray[np.bool_]
     """`chance_others`, `chance_degrees` and `chance_direct`: [n], the same three values for z and the u of
-    another path: the overlap without clustering."""
+    another path: the overlap without clustering.
+    """
     eligible: Floats
     """[n] float64, number of u's out-neighbors that may be targets; 0 if z cannot be a target."""
 
@@ -139,18 +130,10 @@ class OverlapSample:
     def distinct_share(self, first: int, second: int, repeats: tuple[int, ...], drawn: float) -> float:
         """Return the share of two-edge paths that reach an otherwise unreached vertex, relative to chance.
 
-        Parameters
-        ----------
-        first, second
-            Fan-outs of z and of w; -1 for all neighbors.
-        repeats
-            Fan-outs of further layers in which z samples, whose samples are reached without a two-edge path.
-        drawn
-            Probability that a possible target is a target, since other targets may also have reached u.
-
-        Returns
-        -------
-        In 0..1; 1 for a graph in which paths meet no more often than by chance, or if there are no paths.
+        `first` and `second` are the fan-outs of z and of w, -1 for all neighbors; `repeats` are fan-outs of
+        further layers in which z samples, whose samples are reached without a two-edge path. `drawn` is the
+        probability that a possible target is a target, since other targets may also have reached u. The
+        result is in 0..1, and 1 if paths meet no more often than by chance, or if there are no paths.
         """
         first_share = _share(first, self.first_degrees)
         pick = first_share * _share(second, self.second_degrees)
@@ -205,22 +188,14 @@ _ASSUMED_PAIR_LEVELS = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DegreeMixing:
-    """Edges between groups of degree classes: which degrees are neighbors.
-
-    Raises
-    ------
-    ValueError
-        If a table is not square, a group is out of range, or a row is not a distribution.
-    """
+    """Edges between groups of degree classes: which degrees are neighbors."""
 
     groups: NDArray[np.int64]
     """[C] int64, group of each class."""
     shares: Floats
-    """[G, G] float64; entry (g, h) is the share of group g's outgoing edges that enter group h. Rows add up
-    to 1."""
+    """[G, G] float64; entry (g, h) is the share of group g's outgoing edges into group h; rows sum to 1."""
     target_shares: Floats | None = None
-    """[G, G] float64; the portion of `shares` that enters possible targets. None if targets are like all
-    vertices."""
+    """[G, G] float64; the portion of `shares` into possible targets; None if these are like all vertices."""
 
     def __post_init__(self) -> None:
         size = len(self.shares)
@@ -241,13 +216,7 @@ class DegreeMixing:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DegreeDistribution:
-    """Classes of vertices with (nearly) equal in- and out-degree.
-
-    Raises
-    ------
-    ValueError
-        If the lengths of the arrays do not match, or they contain negative or infinite numbers.
-    """
+    """Classes of vertices with (nearly) equal in- and out-degree."""
 
     counts: Floats
     """[C] float64, vertices per class."""
@@ -264,7 +233,7 @@ class DegreeDistribution:
     reciprocity: float = 1.0
     """Share of edges whose reverse is also an edge: 1 for symmetric graphs."""
     mixing: DegreeMixing | None = None
-    """Which degrees are neighbors; None if edges do not depend on degree."""
+    """Edges between degree groups; None if edges do not depend on degree."""
     overlap: NeighborOverlap | None = None
     """Overlap of neighborhoods of neighbors; None if they overlap only by chance."""
 
@@ -287,12 +256,10 @@ class DegreeDistribution:
 
     @property
     def num_classes(self) -> int:
-        """Number of degree classes."""
         return len(self.counts)
 
     @property
     def num_targets(self) -> float:
-        """Number of possible targets."""
         return float((self.counts if self.target_counts is None else self.target_counts).sum())
 
     @classmethod
@@ -307,16 +274,8 @@ class DegreeDistribution:
     ) -> DegreeDistribution:
         """Compute the counts and mean degrees of classes.
 
-        Parameters
-        ----------
-        classes
-            Class of each vertex.
-        targets
-            [n] possible targets, or bool [V]; None for all vertices.
-        reciprocity
-            Share of edges whose reverse is an edge; None for 1 if in- and out-degrees are equal, otherwise 0.
-        mixing, overlap
-            Attributes of the result.
+        `targets` are [n] possible targets, or bool [V]; None for all vertices. `reciprocity` is the share of
+        edges whose reverse is an edge; None for 1 if in- and out-degrees are equal, otherwise 0.
         """
         counts = classes.sums()
         in_degrees = classes.sums(classes.in_degrees) / counts
@@ -351,23 +310,8 @@ class DegreeDistribution:
 
         The mean of log-normal degrees is exp(sigma^2 / 2) times the median: 2.05 times with sigma 1.2, which
         is close to co-purchase and citation graphs. In- and out-degrees are equal in a symmetric graph
-        (`reciprocity` 1) and independent otherwise. Targets are assumed to be like all vertices.
-
-        Parameters
-        ----------
-        num_vertices, num_edges
-            V and E (directed, as stored).
-        sigma
-            Standard deviation of the degrees' logarithm.
-        reciprocity
-            Share of edges whose reverse is also an edge.
-        num_targets
-            Possible targets; None for all vertices.
-
-        Raises
-        ------
-        ValueError
-            If a size is below 1 or `sigma` is negative.
+        (`reciprocity` 1) and independent otherwise. The `num_targets` possible targets (None: all vertices)
+        are assumed to be like all vertices. Raises ValueError if a size is below 1 or `sigma` is negative.
         """
         if num_vertices < 1 or num_edges < 0:
             raise ValueError(

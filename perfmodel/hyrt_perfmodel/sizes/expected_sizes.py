@@ -1,6 +1,4 @@
-"""Expected sizes of sampled mini-batches from degrees, fan-outs and the number of targets, and interpolation
-between measured sizes.
-"""
+"""Expected sizes of sampled mini-batches, and interpolation between measured sizes."""
 
 from __future__ import annotations
 
@@ -30,12 +28,7 @@ class Growth:
     as in clustered graphs, the samples of vertices that were themselves reached are reduced by the counted
     overlap.
 
-    Parameters
-    ----------
-    degrees
-        Degrees of the graph.
-    chances
-        [C] probability of a vertex of each class to be a target.
+    `chances` [C] is the probability of a vertex of each class to be a target.
     """
 
     def __init__(self, degrees: DegreeDistribution, chances: Floats) -> None:
@@ -43,7 +36,7 @@ class Growth:
         self._not_target = 1.0 - chances
         self._absent = self._not_target
         self._neighbor_absent = self._not_target
-        # Per hop of arrival: probability that a neighbor arrived at that hop and has not yet sampled the
+        # Probability, per hop of arrival, that a neighbor arrived at that hop and has not yet sampled the
         # vertex.
         self._waiting = [chances]
         # Out-degree of a neighbor without the edge back to the vertex.
@@ -92,7 +85,7 @@ class Growth:
         self._from_targets += self._target_shares @ self._means(target_picks, self._target_ends)
         self._from_others += self._shares @ self._means(other_picks, self._group_ends)
         reached = self._from_targets + self._from_others
-        # Fraction of the out-edges that can be sampled, and the correction for their distinct ends.
+        # Fraction of the out-edges that can be sampled, and the correction because their ends are distinct.
         fraction = (self._from_targets * self._target_part + self._from_others) / np.maximum(reached, TINY)
         correction = self._from_targets * self._target_spread
         correction += self._from_others * distinct_correction(self.present, degrees.num_vertices)
@@ -117,8 +110,9 @@ class Growth:
         return np.bincount(self._groups, of_class, len(self._shares)).astype(np.float64)
 
     def _means(self, picks: Floats, ends: Floats) -> Floats:
-        """Return [G] means of `picks`, weighted by the edges into each class; `ends` are the edges into each
-        group.
+        """Return [G] means of `picks`, weighted by the edges into each class.
+
+        `ends` are the edges into each group.
         """
         means: Floats = self._sums(self._ends * picks) / np.maximum(ends, TINY)
         return means
@@ -154,13 +148,7 @@ def distinct_share(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSizes:
-    """Sizes of one mini-batch.
-
-    Raises
-    ------
-    ValueError
-        If there is not exactly one vertex count more than edge counts, or a size is negative.
-    """
+    """Sizes of one mini-batch."""
 
     vertices: tuple[float, ...]
     """|V^0| .. |V^L|, targets last."""
@@ -186,13 +174,7 @@ class BlockSizes:
 
     @classmethod
     def from_row(cls, row: Sequence[float]) -> BlockSizes:
-        """Build sizes from one sequence.
-
-        Parameters
-        ----------
-        row
-            All sizes, in the order of the property `row`.
-        """
+        """Build sizes from one sequence, in the order of the property `row`."""
         *blocks, walk_steps, scanned_edges = row
         layers = len(blocks) // 2
         return cls(
@@ -210,19 +192,9 @@ def expected_sizes(
 ) -> BlockSizes:
     """Return expected |V^l| and |E^l| of a mini-batch.
 
-    Parameters
-    ----------
-    degrees
-        Degrees of the graph.
-    fanouts
-        Neighbors per vertex and layer, the targets' layer first; -1 for all.
-    targets
-        Targets of the mini-batch, at least 0; capped at the number of possible targets.
-
-    Raises
-    ------
-    ValueError
-        If a fan-out is neither -1 nor above 0, or `targets` is negative.
+    `fanouts` are the neighbors per vertex and layer, the targets' layer first; -1 for all. `targets` is
+    capped at the number of possible targets. Raises ValueError if a fan-out is neither -1 nor above 0, or
+    `targets` is negative.
     """
     check_sampling(fanouts, targets)
     chances = target_chances(degrees, targets)
@@ -235,13 +207,7 @@ def expected_sizes(
 
 
 def check_sampling(fanouts: Sequence[int], targets: float) -> None:
-    """Validate fan-outs and the number of targets.
-
-    Raises
-    ------
-    ValueError
-        If a fan-out is neither -1 nor above 0, or `targets` is negative.
-    """
+    """Raise ValueError if a fan-out is neither -1 nor above 0, or `targets` is negative."""
     if not fanouts or any(fanout != -1 and fanout < 1 for fanout in fanouts):
         raise ValueError(
             f"sizes: fan-outs {list(fanouts)}: give one per layer, -1 for all neighbours or a number above 0"
@@ -263,27 +229,12 @@ def target_chances(degrees: DegreeDistribution, targets: float) -> Floats:
 def expected_bounded_subgraphs(
     degrees: DegreeDistribution, *, layers: int, hops: int, fanout: int, targets: float
 ) -> BlockSizes:
-    """Return expected |V^l| and |E^l| of a mini-batch, and the sampling work.
+    """Return expected |V^l| and |E^l| of a mini-batch of `layers` blocks, and the sampling work.
 
-    Each subgraph grows from its own target like a mini-batch with one target. Of the edges between its
-    vertices, the edges by which it grew are known, and their reverses if they exist; the others are there by
-    chance, since edges are assumed to depend only on degrees.
-
-    Parameters
-    ----------
-    degrees
-        Degrees of the graph.
-    layers
-        Blocks of the mini-batch.
-    hops, fanout
-        Depth of a subgraph, and neighbors that each of its vertices adds.
-    targets
-        Targets of the mini-batch, any number of at least 0.
-
-    Raises
-    ------
-    ValueError
-        If a number is negative.
+    Each subgraph grows from its target like a mini-batch with one target, `hops` deep, and each of its
+    vertices adds `fanout` neighbors. Of the edges between its vertices, the edges by which it grew are known,
+    and their reverses if they exist; the others are there by chance, since edges are assumed to depend only
+    on degrees. Raises ValueError if a number is negative.
     """
     check_sampling([fanout], targets)
     growth = Growth(degrees, target_chances(degrees, 1.0))
@@ -298,7 +249,7 @@ def expected_bounded_subgraphs(
     grown = max(members - min(1.0, degrees.num_targets), 0.0) * (1.0 + degrees.reciprocity)
     by_chance = max(into - grown, 0.0) * max(out_of - grown, 0.0) / max(degrees.num_edges, 1)
     inner = min(grown + by_chance, into)
-    # Edges into the target itself: those by which its neighbors were added, and others by chance.
+    # Edges into the target: those by which its neighbors were added, and others by chance.
     chosen = target_chances(degrees, 1.0)
     sampled = degrees.in_degrees.clip(max=fanout)
     others = (degrees.in_degrees - sampled) * min(out_of / max(degrees.num_edges, 1), 1.0)
@@ -311,7 +262,7 @@ def expected_bounded_subgraphs(
     )
 
 
-# Replaces zero sizes (layers without edges), whose logarithm is undefined.
+# Replacement of zero sizes (layers without edges), whose logarithm is undefined.
 _ZERO = 1e-9
 
 
@@ -324,15 +275,8 @@ class SizeCurves:
     smallest number of targets, sizes are proportional to the targets, since small mini-batches do not
     overlap; above the largest, they continue with the last slope, at most in proportion to the targets.
 
-    Parameters
-    ----------
-    measured
-        Sizes by number of targets (above 0), each sequence of the same length.
-
-    Raises
-    ------
-    ValueError
-        If `measured` is empty, or a number of targets is not above 0.
+    `measured` maps numbers of targets (above 0) to sequences of sizes, all of the same length. Raises
+    ValueError if it is empty.
     """
 
     def __init__(self, measured: Mapping[float, Sequence[float]]) -> None:
@@ -348,13 +292,7 @@ class SizeCurves:
         self._slopes = _slopes(self._targets, self._sizes)
 
     def at(self, targets: float) -> list[float]:
-        """Return the sizes for a number of targets, at least 0.
-
-        Raises
-        ------
-        ValueError
-            If `targets` is negative.
-        """
+        """Return the sizes for a number of targets; raise ValueError if it is negative."""
         if not targets >= 0:
             raise ValueError(f"sampled sizes: targets is {targets!r}: give a number of at least 0")
         sizes = np.zeros(self._sizes.shape[1])
@@ -371,7 +309,8 @@ class SizeCurves:
             proportional: NDArray[np.float64] = self._sizes[0] + (targets - positions[0])
             return proportional
         if right == len(positions):
-            # At most in proportion to the targets: a steeper slope between two measurements is noise.
+            # Limit the growth to the proportion of the targets: a steeper slope between two measurements is
+            # noise.
             slopes = np.minimum(self._slopes[-1], 1.0)
             extrapolated: NDArray[np.float64] = self._sizes[-1] + slopes * (targets - positions[-1])
             return extrapolated
@@ -386,17 +325,9 @@ class SizeCurves:
 
 
 class SampledSizes:
-    """Measured block sizes at some numbers of targets, interpolated with `SizeCurves`.
+    """Measured block sizes at some numbers of targets (above 0), interpolated with `SizeCurves`.
 
-    Parameters
-    ----------
-    measured
-        Mean sizes by number of targets, above 0.
-
-    Raises
-    ------
-    ValueError
-        If `measured` is empty, a number of targets is not above 0, or the numbers of layers differ.
+    Raises ValueError if `measured` is empty, or the numbers of layers differ.
     """
 
     def __init__(self, measured: Mapping[float, BlockSizes]) -> None:
@@ -408,13 +339,7 @@ class SampledSizes:
         self._curves = SizeCurves({count: sizes.row for count, sizes in measured.items()})
 
     def at(self, targets: float) -> BlockSizes:
-        """Return the sizes of a mini-batch with a number of targets, at least 0.
-
-        Raises
-        ------
-        ValueError
-            If `targets` is negative.
-        """
+        """Return the sizes of a mini-batch with a number of targets; raise ValueError if it is negative."""
         return BlockSizes.from_row(self._curves.at(targets))
 
 

@@ -19,13 +19,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RelationDegrees:
-    """Edges of one relation, by classes of their source and destination vertices.
-
-    Raises
-    ------
-    ValueError
-        If a degree is negative or infinite.
-    """
+    """Edges of one relation, by classes of their source and destination vertices."""
 
     source: int
     destination: int
@@ -34,7 +28,8 @@ class RelationDegrees:
     """[C_destination] float64, mean in-degree in the relation per class."""
     out_degrees: Floats
     """[C_source] float64, mean out-degree in the relation per class. Degrees are Poisson distributed around
-    the mean of their class, as in a random graph."""
+    the mean of their class, as in a random graph.
+    """
     reverse: int | None = None
     """Index of the relation with the same edges in reverse, if there is one."""
 
@@ -50,11 +45,6 @@ class HeteroDegrees:
     """Classes of the vertices of each type, and the relations between them.
 
     Edges of a relation depend only on the degrees in that relation.
-
-    Raises
-    ------
-    ValueError
-        If a relation does not have one degree per class of its types.
     """
 
     counts: tuple[Floats, ...]
@@ -63,7 +53,7 @@ class HeteroDegrees:
     target: int
     """Type of the targets."""
     num_targets: float
-    """Number of possible targets of that type; they are assumed to be like its other vertices."""
+    """Number of possible targets, which are assumed to be like the other vertices of their type."""
 
     def __post_init__(self) -> None:
         for relation in self.relations:
@@ -96,18 +86,9 @@ def assumed_relations(
 ) -> HeteroDegrees:
     """Assume log-normal degrees, for a heterogeneous graph of known size.
 
-    A vertex with many edges of one relation has proportionally many edges of the others.
-
-    Parameters
-    ----------
-    counts
-        [T] vertices per type.
-    relations
-        [R] source type, destination type and number of edges.
-    target, num_targets
-        Type and number of the targets.
-    sigma
-        Standard deviation of the degrees' logarithm.
+    `counts` are the [T] vertices per type, `relations` the [R] source types, destination types and numbers of
+    edges, `target` the type of the targets. A vertex with many edges of one relation has proportionally many
+    edges of the others.
     """
     distributions = [DegreeDistribution.assumed(count, count, sigma=sigma) for count in counts]
     class_counts = [distribution.counts for distribution in distributions]
@@ -148,14 +129,8 @@ def expected_relation_sizes(
     relation are distributed around their means as in a random graph: an edge's end then has as many further
     edges as any vertex of its class, so the probability that it was reached another way needs no correction.
 
-    Parameters
-    ----------
-    degrees
-        Degrees of the graph.
-    fanouts
-        [L][R] neighbors per vertex along each relation, the targets' layer first; -1 for all, 0 for none.
-    targets
-        Targets of the mini-batch, at least 0; capped at the number of possible targets.
+    `fanouts` are [L][R] neighbors per vertex along each relation, the targets' layer first; -1 for all, 0 for
+    none. `targets` is capped at the number of possible targets.
     """
     growth = _RelationGrowth(degrees, targets)
     vertices, runs, edges = [growth.present], [], []
@@ -174,7 +149,7 @@ class _RelationGrowth:
         self._degrees = degrees
         size = float(degrees.counts[degrees.target].sum())
         chance = min(targets, degrees.num_targets) / max(size, TINY)
-        # [T] of [C_t]: probability of being absent; and per hop of arrival, of having arrived then.
+        # Probability of being absent, [T] of [C_t]; and per hop of arrival, of having arrived at that hop.
         self._not_target = [
             np.full(len(counts), 1.0 - chance * (number == degrees.target))
             for number, counts in enumerate(degrees.counts)
@@ -235,7 +210,7 @@ class _RelationGrowth:
 def _log_missed(out_degrees: Floats, picked: float, num_sampling: float, total: float) -> Floats:
     """Return [C] log probabilities that none of a vertex's out-edges is sampled, each with one probability.
 
-    Of the `total` possible ends of edges, only `drawing` sample, each at most one edge.
+    Of the `total` possible ends of edges, only `num_sampling` sample, each at most one edge.
     """
     spread, hits = distinct_correction(num_sampling, total), out_degrees * min(picked, 1.0)
     if spread == 0:
@@ -245,9 +220,7 @@ def _log_missed(out_degrees: Floats, picked: float, num_sampling: float, total: 
 
 
 class _SizeBiasedDegrees:
-    """Degree distribution of a relation's destinations, seen from an edge: [C, Q] values and
-    probabilities.
-    """
+    """Degrees of a relation's destinations, seen from an edge: [C, Q] values and probabilities."""
 
     def __init__(self, relation: RelationDegrees) -> None:
         means = relation.in_degrees[:, None]
@@ -265,22 +238,16 @@ class _SizeBiasedDegrees:
         width = max(len(small_degrees), len(_POINTS))
         padded, shares = np.ones((len(means), width)), np.zeros((len(means), width))
         padded[:, : len(_POINTS)], shares[:, : len(_POINTS)] = points, _POINT_SHARES
-        # An edge's end has that edge, and as many further edges as any vertex.
+        # A vertex at the end of an edge has that edge, and as many further edges as any vertex.
         self._values = 1.0 + np.where(is_large, padded, small_degrees)
         self._shares = np.where(is_large, shares, exact)
         self._means = relation.in_degrees
 
     def sampled_chance(self, fanout: int, absent: Floats, picked: float) -> Floats:
-        """Return [C] probabilities that an edge's end is present and samples the edge.
+        """Return [C] probabilities that an edge's end is present and samples the edge among `fanout`.
 
-        Parameters
-        ----------
-        fanout
-            Number of edges that the end samples.
-        absent
-            [C] probability that a vertex of each class is absent.
-        picked
-            Probability that the end is present because of the reverse of one of these edges; 0 for none.
+        `absent` [C] is the probability that a vertex of each class is absent. `picked` is the probability
+        that the end is present because of the reverse of one of these edges; 0 for none.
         """
         share = np.ones_like(self._values) if fanout < 0 else np.minimum(1.0, fanout / self._values)
         chance: Floats = (share * (1.0 - self._absent(absent, picked)) * self._shares).sum(1)
@@ -294,9 +261,7 @@ class _SizeBiasedDegrees:
         return chance
 
     def _absent(self, absent: Floats, picked: float) -> Floats:
-        """Return [C, Q] probabilities to be absent, for a vertex with that many edges that may have reached
-        it.
-        """
+        """Return [C, Q] probabilities that a vertex with that many edges is absent."""
         log = np.log(np.maximum(absent, TINY)) + self._means * picked
         missed = np.log1p(-min(picked, 1.0 - 1e-12)) * self._values
         chance: Floats = np.minimum(np.exp(log[:, None] + missed), 1.0)

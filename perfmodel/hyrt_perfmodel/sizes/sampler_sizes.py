@@ -21,7 +21,7 @@ from hyrt_perfmodel.sizes.expected_sizes import (
     target_chances,
 )
 
-# Largest mean for which the distribution of the number of edges is modeled; above it, only the mean is used.
+# Maximum mean for which the distribution of the number of edges is modeled; above it, only the mean is used.
 _MAX_EXACT_MEAN = 30.0
 _HALVINGS = 60
 
@@ -29,31 +29,13 @@ _HALVINGS = 60
 def expected_layerwise_sizes(
     degrees: DegreeDistribution, *, layers: int, size: int, targets: float, among_neighbors: bool
 ) -> BlockSizes:
-    """Return expected |V^l| and |E^l| of a mini-batch, and the sampling work.
+    """Return expected |V^l| and |E^l| of a mini-batch of `layers` blocks, and the sampling work.
 
     A source is sampled with a probability that follows from its importance: over all its out-edges (FastGCN),
-    or over those that end in a destination of the step (LADIES), whose number is assumed to be Poisson
-    distributed. A source is read if it is sampled and one of its edges ends in a destination of the
-    mini-batch.
-
-    Parameters
-    ----------
-    degrees
-        Degrees of the graph.
-    layers
-        Blocks of the mini-batch.
-    size
-        Sources sampled per layer.
-    targets
-        Targets of the mini-batch, at least 0; capped at the number of possible targets.
-    among_neighbors
-        Whether sources are sampled among the neighbors of the destinations (LADIES) instead of among all
-        vertices (FastGCN).
-
-    Raises
-    ------
-    ValueError
-        If `targets` is negative.
+    or with `among_neighbors` over those that end in a destination of the step (LADIES), whose number is
+    assumed to be Poisson distributed. A source is read if it is sampled and one of its edges ends in a
+    destination of the mini-batch. `size` sources are sampled per layer. `targets` is capped at the number of
+    possible targets; ValueError is raised if it is negative.
     """
     check_sampling([size], targets)
     counts, ins, outs = degrees.counts, degrees.in_degrees, degrees.out_degrees
@@ -111,8 +93,7 @@ def _poisson(means: Floats) -> tuple[Floats, Floats]:
 
 
 def _sampling_chances(importance: Floats, counts: Floats, size: float) -> Floats:
-    """Return probabilities proportional to importance, at most 1, whose weighted sum over `counts` is
-    `size`.
+    """Return probabilities proportional to importance, at most 1, whose weighted sum over `counts` is `size`.
 
     If `size` exceeds the number of candidates, all probabilities are 1.
     """
@@ -135,23 +116,9 @@ _FACTOR_HALVINGS = 40
 def expected_labor_sizes(
     degrees: DegreeDistribution, fanouts: Sequence[int], targets: float, *, iterations: int = 0
 ) -> BlockSizes:
-    """Return expected |V^l| and |E^l| of a mini-batch of LABOR, and the sampling work.
+    """Return expected |V^l| and |E^l| of a mini-batch of LABOR-i, i = `iterations`.
 
-    Parameters
-    ----------
-    degrees
-        Degrees of the graph.
-    fanouts
-        Neighbors per vertex and layer, the targets' layer first; -1 for all.
-    targets
-        Targets of the mini-batch, at least 0; capped at the number of possible targets.
-    iterations
-        Number of importance iterations, i of LABOR-i.
-
-    Raises
-    ------
-    ValueError
-        If a fan-out is neither -1 nor above 0, or `targets` is negative.
+    Other parameters and errors are as in `expected_sizes`.
     """
     check_sampling(fanouts, targets)
     growth = LaborGrowth(degrees, target_chances(degrees, targets), iterations)
@@ -169,8 +136,7 @@ def expected_labor_sizes(
 
 
 class LaborGrowth:
-    """Vertices of a LABOR mini-batch, hop by hop from the targets, like
-    `hyrt_perfmodel.sizes.expected_sizes.Growth`.
+    """Vertices of a LABOR mini-batch, hop by hop, like `hyrt_perfmodel.sizes.expected_sizes.Growth`.
 
     A source u has one random number per layer, and a destination w of in-degree d samples it if the number is
     below w's share, fan-out / d. So u is a source with the probability that its number is below the largest
@@ -181,21 +147,14 @@ class LaborGrowth:
     factor of a share solves the paper's constraint on the variance, over the distribution of the largest
     shares of its neighbors (Balin and Catalyurek, "Layer-Neighbor Sampling", 2023).
 
-    Parameters
-    ----------
-    degrees
-        Degrees of the graph.
-    chances
-        [C] probability of a vertex of each class to be a target.
-    iterations
-        Number of importance iterations.
+    `chances` [C] is the probability of a vertex of each class to be a target, `iterations` the i of LABOR-i.
     """
 
     def __init__(self, degrees: DegreeDistribution, chances: Floats, iterations: int) -> None:
         self._degrees = degrees
         self._iterations = iterations
         self._absent = self._neighbor_absent = 1.0 - chances
-        # Per hop of arrival: probability that a neighbor arrived at that hop and has not yet sampled the
+        # Probability, per hop of arrival, that a neighbor arrived at that hop and has not yet sampled the
         # vertex.
         self._waiting = [chances]
         self._onward = np.maximum(degrees.out_degrees - degrees.reciprocity, 0.0)
@@ -261,13 +220,13 @@ class LaborGrowth:
         )
 
     def _iterate_importance(self, levels: Floats, onward: Floats) -> tuple[Floats, Floats]:
-        """Return [J] source probabilities by largest share of the out-neighbors, and [J] kept fractions of
-        neighbors.
+        """Return [J] source probabilities by largest share, and [J] kept fractions of neighbors.
 
-        The second array is the fraction of its neighbors that a destination of each level keeps.
+        The largest share is that of the out-neighbors. The second array is the fraction of its neighbors that
+        a destination of each level keeps.
         """
         none_from = onward @ (self._sources / max(float(self._sources.sum()), TINY))
-        # Given a destination of level j: distribution of the largest level of its neighbors.
+        # Distribution of the largest level of the neighbors of a destination of level j.
         largest = [
             np.concatenate([none_from[j + 1 : j + 2], np.diff(none_from[j + 1 :])])
             for j in range(len(levels))
@@ -324,7 +283,7 @@ _TINY = 1e-300
 def expected_subgraphs(
     degrees: DegreeDistribution, *, layers: int, roots: int, walk_length: int, subgraphs: float
 ) -> BlockSizes:
-    """Return expected |V^l| and |E^l| of a mini-batch of subgraphs, and the sampling work.
+    """Return expected |V^l| and |E^l| of a mini-batch of `subgraphs` subgraphs, and the sampling work.
 
     A walk begins at a target and continues at the source of a uniformly sampled incoming edge. Its position
     after k steps has a known distribution over the degree classes, so the probability q that it visits a
@@ -334,21 +293,10 @@ def expected_subgraphs(
     following the edge. If edges do not depend on degree, the sum over all edges is a product of two sums over
     their ends.
 
-    All blocks are the subgraphs with their inner edges, except that the last has only targets as
-    destinations.
-
-    Parameters
-    ----------
-    degrees
-        Degrees of the graph.
-    layers
-        Blocks of the mini-batch.
-    roots, walk_length
-        Walks per subgraph, and steps per walk.
-    subgraphs
-        Subgraphs in the mini-batch, any number of at least 0.
+    Each subgraph has `roots` walks of `walk_length` steps. All `layers` blocks are the subgraphs with their
+    inner edges, except that the last has only targets as destinations.
     """
-    # Targets and other vertices of a class are distinguished, because walks begin at targets.
+    # Distinguish targets from other vertices of a class, because walks begin at targets.
     targets = degrees.counts if degrees.target_counts is None else degrees.target_counts
     counts = np.concatenate([targets, np.maximum(degrees.counts - targets, 0.0)])
     is_target = np.arange(len(counts)) < len(targets)
@@ -418,23 +366,15 @@ class CacheHitCurve:
     def from_classes(cls, counts: Floats, visits: Floats, num_vertices: float) -> CacheHitCurve:
         """Build a curve from classes of vertices.
 
-        Parameters
-        ----------
-        counts
-            [C] vertices per class.
-        visits
-            [C] reads of the row of each vertex in a class, over some period.
-        num_vertices
-            Number of vertices, including vertices of no class.
+        `counts` [C] are the vertices per class, `visits` [C] the reads per row of a class over some period.
+        `num_vertices` includes vertices of no class.
         """
         order = np.argsort(-visits, kind="stable")
         return cls.from_ranking(counts[order], visits[order], num_vertices)
 
     @classmethod
     def from_ranking(cls, counts: Floats, visits: Floats, num_vertices: float) -> CacheHitCurve:
-        """Build a curve for caches that hold the first classes, in the given order instead of by
-        frequency.
-        """
+        """Build a curve for caches that hold the first classes in the given order, not by frequency."""
         rows = np.concatenate([[0.0], np.cumsum(counts)]) / max(num_vertices, 1.0)
         reads = np.concatenate([[0.0], np.cumsum(counts * visits)])
         rates = reads / reads[-1] if reads[-1] else np.zeros(len(reads))
@@ -452,14 +392,7 @@ class CacheHitCurve:
 def expected_hit_rates(degrees: DegreeDistribution, fanouts: Sequence[int], targets: float) -> CacheHitCurve:
     """Estimate hit rates of neighbor sampling from degrees alone, with equal reads for equal degrees.
 
-    Parameters
-    ----------
-    degrees
-        Degrees of the graph.
-    fanouts
-        Neighbors per vertex and layer, the targets' layer first; -1 for all.
-    targets
-        Targets of the mini-batch.
+    Parameters are as in `expected_sizes`.
     """
     check_sampling(fanouts, targets)
     growth = Growth(degrees, target_chances(degrees, targets))
