@@ -1,4 +1,4 @@
-"""Algorithm 1 of HyScale-GNN, its resource manager: move work or a thread to the bottleneck."""
+"""Resource manager of HyScale-GNN, Algorithm 1: move work or a thread to the bottleneck."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hyrt.balance.explain import describe_change
 
 
 class BottleneckPolicy:
-    """Algorithm 1 of Lin and Prasanna (HyScale-GNN, 2023), one move per decision.
+    """Algorithm 1 of Lin and Prasanna (HyScale-GNN, 2023), with one move per decision.
 
     The tasks are sampling on the CPU (T_SC) and on accelerators (T_SA), loading (T_L), training on the CPU
     (T_TC) and on accelerators (T_accel, the longer of transfer and training). The slowest task is the
@@ -19,8 +19,8 @@ class BottleneckPolicy:
     are left out.
 
     A move of work transfers half of the amount that would equalize both sides' times if times were
-    proportional to targets. A move of threads transfers one thread. The policy waits for the first step under
-    its last decision.
+    proportional to targets; a move of threads transfers one thread. The policy then waits for the first step
+    under the new assignment.
     """
 
     name = "bottleneck"
@@ -57,9 +57,7 @@ class BottleneckPolicy:
 
 
 def task_times(latest: Observation, limits: AssignmentLimits) -> dict[str, float]:
-    """Return the seconds of T_SC, T_SA, T_L, T_TC and T_accel, without the tasks that the machine does not
-    have.
-    """
+    """Return the seconds of T_SC, T_SA, T_L, T_TC and T_accel, as far as the machine has these tasks."""
     active = [index for index, limit in enumerate(limits.max_units) if limit]
     trainers_s = _trainers_s(latest)
     on_device = [index for index in active if _samples_on_device(limits, index)]
@@ -77,13 +75,7 @@ def task_times(latest: Observation, limits: AssignmentLimits) -> dict[str, float
 
 
 def choose_action(tasks: dict[str, float]) -> tuple[str, str]:
-    """Choose the action: ("work", "samplers" or "trainers"), or ("thread", stage that gets a thread).
-
-    Parameters
-    ----------
-    tasks
-        Task times, as returned by `task_times`.
-    """
+    """Choose ("work", "samplers" or "trainers"), or ("thread", stage that gets one), from the task times."""
     slowest = max(tasks, key=lambda task: tasks[task])
     fastest = sorted(tasks, key=lambda task: tasks[task])[:2]
 
@@ -102,7 +94,6 @@ def choose_action(tasks: dict[str, float]) -> tuple[str, str]:
 
 
 def _trainers_s(latest: Observation) -> list[float]:
-    """Return T_TC or T_accel of each trainer."""
     return [max(pair) for pair in zip(latest.transfer_s, latest.propagate_s, strict=True)]
 
 

@@ -43,22 +43,9 @@ def describe_change(
 ) -> str:
     """Describe what moves, with the times that are the reason.
 
-    Parameters
-    ----------
-    before, after
-        The assignments.
-    trainers, trainers_s
-        Names of the trainers, and time of each trainer's slowest stage.
-    stages_s
-        Known times of `sample`, `load` and `train`.
-    expected_s
-        Expected iteration time.
-
-    Returns
-    -------
-    str
-        For example "moved 96 targets cpu:0 → cuda:0: cpu:0 31.0 ms, cuda:0 19.2 ms; a step should take 24.6
-        ms".
+    Example: "moved 96 targets cpu:0 → cuda:0: cpu:0 31.0 ms, cuda:0 19.2 ms; a step should take 24.6 ms".
+    `trainers_s` has the time of each trainer's slowest stage, `stages_s` the known times of `sample`, `load`
+    and `train`.
     """
     parts, times = [], dict[str, float]()
     steps = split_moves(before.split, after.split)
@@ -77,7 +64,7 @@ def describe_change(
 
 
 def _thread_changes(before: Threads, after: Threads) -> list[tuple[str, tuple[str, ...]]]:
-    """Describe the changes of threads, each with the affected stages."""
+    """Describe each change of threads, together with the affected stages."""
     old_counts = [getattr(before, stage) for stage in THREAD_STAGES]
     new_counts = [getattr(after, stage) for stage in THREAD_STAGES]
     changes: list[tuple[str, tuple[str, ...]]] = []

@@ -1,4 +1,4 @@
-"""Exploration: assignments that are tried to measure an unknown trainer or to test the model."""
+"""Exploratory assignments, which measure an unknown trainer or test the model."""
 
 from __future__ import annotations
 
@@ -48,13 +48,7 @@ def probe(
 ) -> Decision | None:
     """Assign some targets to trainers without measurements: a fair share once, later few and rarely.
 
-    Parameters
-    ----------
-    history, present, limits
-        Arguments of the calling policy.
-    is_start
-        Whether the history holds all steps of the run; a trainer then counts as measured if another of its
-        kind is.
+    With `is_start`, the history has all steps of the run, and one measured trainer represents its kind.
     """
     total = sum(present.split)
     # Times of so few targets do not predict the times of more.
@@ -121,15 +115,7 @@ def experiment(
     limits: AssignmentLimits,
     attempts: Sequence[Attempt] = (),
 ) -> Decision | None:
-    """Return an untried assignment that may be better than the model predicts; None if there is none.
-
-    Parameters
-    ----------
-    model, evidence, present, limits
-        Model, observations and state of the run.
-    attempts
-        Attempts to consider; by default all.
-    """
+    """Return an untried assignment that may be better than the model predicts; None if there is none."""
     known = [period.assignment for period in evidence.periods]
     for attempt in attempts or (
         _unused_threads,
@@ -167,9 +153,7 @@ def is_near(one: Assignment, other: Assignment) -> bool:
 def _fewer_threads(
     model: FittedStepModel, evidence: ObservationHistory, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Reduce threads if stages saturate shared cores: to the threads needed, then fewer for the slowest
-    stage.
-    """
+    """Reduce threads if stages saturate shared cores: to those needed, and further for the slowest stage."""
     threads = present.threads
     if not limits.threads_are_shared:
         return None
@@ -266,10 +250,10 @@ def _fewer_trainers(
 def fewer_shares(
     model: FittedStepModel, evidence: ObservationHistory, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Use fewer, larger shares, to reduce sampling and loading, if trainers can reach their best observed
+    """Use fewer, larger shares to reduce sampling and loading, if trainers can reach their best observed
     speeds.
 
-    Stages slow each other down if they share resources that are not modeled: host memory, a switch.
+    Stages may slow each other down because they share resources outside the model: host memory or a switch.
     """
     threads, total = present.threads, sum(present.split)
     unhindered = _fastest_observed(model, evidence, limits)
@@ -315,7 +299,7 @@ def _fewer_train_threads(
 def _larger_share(
     model: FittedStepModel, evidence: ObservationHistory, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Move half of the others' targets to the fastest device if each was observed with one share size only.
+    """Move half of the others' targets to the fastest device if each device has had one share size only.
 
     The launch fraction of a device's time is then unknown: one large share may take no longer than many small
     ones.
@@ -347,8 +331,8 @@ def _launch_bound_devices(
 ) -> tuple[Assignment, str] | None:
     """Solve for devices, observed with one share size only, whose time hardly grows with targets.
 
-    A time observed with few targets is only a lower bound on a device's speed. Treating it as the time per
-    target makes the device seem too slow to receive more.
+    A time observed with few targets is only a lower bound on a device's speed. If it were used as the time
+    per target, the device would seem too slow to receive more.
     """
     kinds = trainer_kinds(limits)
     sizes: dict[str, set[int]] = {kind: set() for kind in kinds}
@@ -385,8 +369,8 @@ def _by_size_alone(
 ) -> tuple[Assignment, str] | None:
     """Solve for sampling or loading whose cost per target shrinks with the share size, for any trainer.
 
-    If no trainer was observed with clearly different share sizes, size effects cannot be distinguished from
-    trainer-specific costs.
+    Size effects and trainer-specific costs look the same while no trainer has had clearly different share
+    sizes.
     """
     for trainer in range(len(present.split)):
         sizes = [units for period in evidence.periods if (units := period.assignment.split[trainer])]
@@ -429,11 +413,11 @@ def _is_launch_bound(evidence: ObservationHistory, kinds: Sequence[str], limits:
 def _fastest_observed(
     model: FittedStepModel, evidence: ObservationHistory, limits: AssignmentLimits
 ) -> FittedStepModel:
-    """Return the model with each trainer as fast as the fastest observation of its kind."""
+    """Return the model with each trainer at the best speed observed for its kind."""
     kinds, count = trainer_kinds(limits), len(limits.trainers)
 
     def fastest(first: int, growth: ShareGrowth) -> dict[str, float]:
-        """Return the minimum seconds per unit of work, by kind."""
+        """Return the minimum seconds per unit of work for each kind."""
         unit_s_by_kind = dict.fromkeys(kinds, math.inf)
         for period in evidence.periods:
             for index, units in enumerate(period.assignment.split):
@@ -443,7 +427,7 @@ def _fastest_observed(
         return unit_s_by_kind
 
     def fastest_alone(first: int, growth: ShareGrowth) -> dict[str, float]:
-        """Return the minimum seconds per unit of work if trainers of a kind share a link, by kind.
+        """Return the minimum seconds per unit of work for each kind if its trainers share a link.
 
         The trainers then complete all their work in the longest of their times.
         """

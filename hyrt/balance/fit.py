@@ -53,14 +53,14 @@ _FORM_ERROR = 0.03
 
 @dataclass(frozen=True, slots=True)
 class StageLine:
-    """One stage of one trainer: launch_s + unit_s · growth of its units."""
+    """Time of one stage of one trainer: launch_s + unit_s · growth(units)."""
 
     launch_s: float
     unit_s: float
     growth: ShareGrowth = PROPORTIONAL
 
     def seconds(self, units: float, relative: float = 1.0) -> float:
-        """Return the time of a number of units, with unit costs scaled by `relative`."""
+        """Return the time of `units` units, with the cost per unit multiplied by `relative`."""
         return self.launch_s + self.unit_s * relative * self.growth.work(units)
 
     def max_units(self, within_s: float, relative: float = 1.0) -> float:
@@ -73,24 +73,22 @@ class StageLine:
 
 @dataclass(frozen=True, slots=True)
 class FittedStepModel:
-    """The fitted model."""
+    """Performance model of a step, fitted to observations."""
 
     sample: HostStage
     load: HostStage
-    """`sample` and `load`: host stages."""
     propagate: tuple[StageLine | None, ...]
     transfer: tuple[StageLine | None, ...]
     sample_on_device: tuple[StageLine | None, ...]
-    """`propagate`, `transfer` and `sample_on_device`: one line per trainer; for the host trainer launch_s +
-    unit_s · units · train_curve. None if the trainer is unknown."""
+    """Lines of `propagate`, `transfer` and `sample_on_device`, one per trainer; None for an unknown trainer.
+    The host trainer takes launch_s + unit_s · units · train_curve."""
     is_host: tuple[bool, ...]
     train_curve: ThreadScaling
-    """`is_host` and `train_curve`: which trainer computes with the assignment's threads, and how its time
-    depends on them."""
+    """Scaling of the host trainer's time with the threads of the assignment."""
     synchronize_s: float
     """Time after the slowest propagation."""
     core_part: float
-    """Ratio of iteration time to core time if the cores are the bottleneck: 1 / cores, or more."""
+    """Iteration time divided by core time if the cores are the bottleneck: at least 1 / cores."""
 
     def capacity(self, trainer: int, within_s: float, train_threads: int) -> float:
         """Return the units that a trainer can process in a time; 0 if the trainer is unknown."""
@@ -155,9 +153,7 @@ class FittedStepModel:
         return times
 
     def unit_costs(self, split: Sequence[float]) -> list[float]:
-        """Return the single-thread seconds of sampling and loading per unit, for each trainer at its share
-        size.
-        """
+        """Return each trainer's single-thread seconds of sampling and loading per unit, at its share size."""
         return [
             (self.sample.share_s(index, units) + self.load.share_s(index, units)) / units
             if units
@@ -175,21 +171,16 @@ class FittedStepModel:
 
 
 def trainer_kinds(limits: AssignmentLimits) -> tuple[str, ...]:
-    """Return each trainer's kind: its name without its number."""
+    """Return the kind of each trainer, which is its name without the number."""
     return tuple(name.rpartition(":")[0] or name for name in limits.trainers)
 
 
 def fit_step_model(
     evidence: ObservationHistory, limits: AssignmentLimits, *, uses_peers: bool = True
 ) -> FittedStepModel:
-    """Fit the model to the evidence; it reproduces the newest period exactly.
+    """Fit the model to the observations; it reproduces the newest period exactly.
 
-    Parameters
-    ----------
-    evidence, limits
-        The observations, and the trainers.
-    uses_peers
-        Whether to model a trainer without observations like others of its kind.
+    With `uses_peers`, a trainer without observations is modeled like others of its kind.
     """
     periods = evidence.periods
     trainers = len(limits.trainers)
@@ -288,14 +279,10 @@ def _errors(evidence: ObservationHistory, index: int) -> list[float]:
 
 
 class Point(NamedTuple):
-    """Observed time of a trainer's stage in a period; a tuple for speed, since a decision creates
-    hundreds.
-    """
+    """Observed time of a trainer's stage in a period; a tuple, since a decision creates hundreds."""
 
     units: float
-    """Units of the trainer."""
     seconds: float
-    """Observed time."""
     error: float
     """Relative error of the time."""
     age: int
@@ -308,7 +295,7 @@ class Point(NamedTuple):
         return Point(self.units, self.seconds, self.error + _PEER_ERROR, self.age + 1, self.threads)
 
     def scaled(self, factor: float) -> Point:
-        """Return the point at another speed."""
+        """Return the point with `seconds` multiplied by `factor`."""
         return self._replace(seconds=self.seconds * factor) if factor != 1.0 else self
 
 
@@ -335,10 +322,10 @@ def _line(
     growth: ShareGrowth = PROPORTIONAL,
     curve: ThreadScaling | None = None,
 ) -> tuple[StageLine | None, float]:
-    """Fit the line through the newest point, with the launch fraction from other points; return it and its
+    """Return the line through the newest point whose launch fraction fits the other points best, and its
     cost.
 
-    If trainers of the same kind contradict it or each other, one of them may be excluded as an outlier.
+    If trainers of the same kind contradict this one or each other, one of them may be excluded as an outlier.
     """
     if not observed:
         return None, 0.0
@@ -387,8 +374,8 @@ def _line(
 
 
 _Ratio = tuple[float, float, float, float]
-"""Constraint on a line through the newest point: work and time relative to it, error of the time ratio, and
-the number of errors at which the constraint saturates as an outlier."""
+"""Constraint on a line through the newest point: (work, time) relative to that point, error of the time
+ratio, and number of errors at which the constraint counts as an outlier."""
 
 
 def _launch(known: Sequence[_Ratio]) -> float:
@@ -409,7 +396,7 @@ def _launch(known: Sequence[_Ratio]) -> float:
 
 
 def _squared_error(known: Sequence[_Ratio], launch: float) -> float:
-    """Return the sum of squared, saturated errors of a line with that launch fraction."""
+    """Return the sum of saturated squared errors of a line with that launch fraction."""
     total = 0.0
     for work_ratio, ratio, spread, errors in known:
         total += min(((launch + (1 - launch) * work_ratio - ratio) / spread) ** 2, errors**2)
@@ -417,14 +404,13 @@ def _squared_error(known: Sequence[_Ratio], launch: float) -> float:
 
 
 def _prior_penalty(launch: float) -> float:
-    """Return the prior's penalty for a launch fraction."""
     return (launch - _LAUNCH_FRACTION) ** 2 / _LAUNCH_DEVIATION**2
 
 
 def _likeliest_line(
     observed: Sequence[Point], peers: Sequence[Sequence[Point]], growths: Sequence[ShareGrowth]
 ) -> StageLine | None:
-    """Return the line of the most likely growth; the first of equally likely growths."""
+    """Return the line for the most likely growth, the first one on a tie."""
     return min(
         (_line(observed, peers, growth) for growth in growths), key=lambda line_and_cost: line_and_cost[1]
     )[0]

@@ -1,4 +1,4 @@
-"""The policy that fits the performance model to what it sees and solves it for the best assignment."""
+"""Policy that fits the performance model to its observations and solves it for the best assignment."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class ModelPolicy:
     The growth of a share's work with its targets, which may be sublinear, is fitted to the sampling and
     loading times of all trainers. A trainer's time is a line over that work; a host stage's time is the sum
     of the work times a curve over the threads. Both reproduce the newest steps exactly, and older steps
-    determine the slopes. The assignment that minimizes the fitted iteration is chosen if its gain exceeds the
-    noise. Only steps under the last decision count for the next one. In a run's first steps, assignments are
-    explored that the model cannot predict. A change of a device's speed rescales earlier observations; if
-    speeds oscillate, the assignment stays.
+    determine the slopes. The best assignment is chosen if its gain exceeds the noise. Only steps under the
+    last decision count for the next one. In a run's first steps, assignments are explored that the model
+    cannot predict. If a device changes its speed, earlier observations are rescaled; if speeds oscillate, the
+    assignment stays.
     """
 
     name = "model"
@@ -126,7 +126,7 @@ class ModelPolicy:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """A candidate assignment, its expected iteration time, and its relative gain."""
+    """Candidate assignment with its expected iteration time and relative gain."""
 
     assignment: Assignment
     expected_s: float
@@ -158,8 +158,8 @@ def _choice(
 def _is_draining(history: Sequence[Observation], present: Assignment, limits: AssignmentLimits) -> bool:
     """Return whether transfers of steps under the previous assignment may still be in flight.
 
-    If several devices of a kind are the bottleneck, up to `delay` steps are queued for them. If they share a
-    link, the time of one device alone can be observed only after these steps are finished.
+    Up to `delay` steps are queued for devices that are the bottleneck. If several of them share a link, the
+    time of a single device is measurable only after these steps.
     """
     newest = next((n for n, step in enumerate(reversed(history)) if step.assignment != present), 0)
     if not newest or newest >= limits.delay + _MIN_STEPS:
@@ -187,7 +187,7 @@ def _can_wait(history: Sequence[Observation], present: Assignment) -> bool:
 
 
 def _is_settled(evidence: ObservationHistory) -> bool:
-    """Return whether the current assignment is old and no speed has changed under it."""
+    """Return whether the current assignment is old and no speed has changed since it began."""
     return float(evidence.periods[0].steps.max()) > _SETTLED_STEPS and not evidence.has_changed.any()
 
 
@@ -197,8 +197,9 @@ def _without_idle_trainers(
     present: Assignment,
     limits: AssignmentLimits,
 ) -> AssignmentLimits:
-    """Return the limits without trainers that have no targets, if the run is settled: old observations of
-    them expire.
+    """Return limits without the trainers that have no targets, if the run is settled.
+
+    Old observations of these trainers expire.
     """
     if len(history) < _FULL_HISTORY or not _is_settled(evidence) or not limits.allows(present):
         return limits
@@ -269,7 +270,7 @@ def _moved_fraction(before: Assignment, after: Assignment) -> float:
 
 
 def is_oscillating(history: Sequence[Observation], model: FittedStepModel) -> bool:
-    """Return whether a trainer's speed has changed and changed back, so that following it has no benefit."""
+    """Return whether a trainer's speed changes back and forth, so that a new assignment would not pay off."""
     # During exploration, shares vary so much that model errors look like speed changes.
     explored = [step for step in history if step.step >= _EXPLORED_STEPS]
     if len(explored) < 2 * _SMOOTHED:

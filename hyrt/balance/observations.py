@@ -17,7 +17,7 @@ SAMPLE, LOAD, SYNCHRONIZE, ITERATION = range(4)
 FIRST_TRAINER = 4
 
 USUAL_NOISE = 0.05
-"""Relative standard deviation of a time between steps, if there are too few steps to measure it."""
+"""Relative standard deviation of a time between steps, assumed if there are too few steps to measure it."""
 
 # A device has changed its speed if the times before and after a step differ by this many standard errors and
 # by this much, in at least this many steps; fewer steps may be a transient.
@@ -37,16 +37,15 @@ class Period:
     """Consecutive steps under one assignment."""
 
     assignment: Assignment
-    """Assignment of the steps."""
     seconds: Floats
     """float64 [columns], robust mean of each time."""
     steps: Floats
     """float64 [columns], number of steps behind each value of `seconds`."""
     is_past: bool
-    """Whether a speed has changed since."""
+    """Whether a speed has changed since this period."""
     sample_s: Floats
     load_s: Floats
-    """`sample_s` and `load_s`: float64 [trainers], each trainer's portion of `seconds`."""
+    """Portion of `seconds` that each trainer caused in sampling and in loading: float64 [trainers]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class ObservationHistory:
     noise: Floats
     """float64 [columns], relative standard deviation of each time in the newest period."""
     change: Floats
-    """float64 [columns], ratio of times after and before a speed change within the newest period; 1 without a
+    """float64 [columns], ratio of times after and before a speed change in the newest period; 1 without a
     change."""
 
     @property
@@ -69,14 +68,10 @@ class ObservationHistory:
 
 
 def group_history(history: Sequence[Observation], delay: int = 0) -> ObservationHistory:
-    """Group a history into periods.
+    """Group a nonempty history, oldest step first, into periods.
 
-    Parameters
-    ----------
-    history
-        Observations, oldest first; not empty.
-    delay
-        Steps in flight: the first `delay` iterations after a change still show the previous assignment.
+    The first `delay` iterations after a change still show the previous assignment, since those steps are in
+    flight.
     """
     times = chain.from_iterable(
         (
@@ -167,14 +162,14 @@ def _has_other_speed(newest: Period, before: Assignment, seconds: Floats, steps:
 
 
 def _time_shares(seconds: Floats, starts: Sequence[int]) -> Floats:
-    """Return [periods, trainers] shares of a stage's time per trainer, from [steps, trainers]."""
+    """Return each trainer's share of a stage's time, [periods, trainers], from times [steps, trainers]."""
     sums = np.add.reduceat(seconds, starts, axis=0)
     parts: Floats = sums / np.maximum(sums.sum(axis=1), 1e-12)[:, None]
     return parts
 
 
 def _speed_change(rows: Floats, delay: int) -> tuple[list[int], Floats]:
-    """Return the first row at each column's current speed, and the factor of its change."""
+    """Return the first row at each column's current speed, and the factor by which its time changed there."""
     count, columns = rows.shape
     unchanged = [0] * columns, np.ones(columns)
     if count < 2 * _CHANGE_STEPS:
@@ -220,7 +215,7 @@ def _robust_means(rows: Floats) -> Floats:
 
 
 def medians(rows: Floats) -> Floats:
-    """Return the median of each column; faster than `np.median` for so few rows."""
+    """Return the median of each column. For so few rows, this is faster than `np.median`."""
     ordered = np.sort(rows, axis=0)
     count = len(ordered)
     result: Floats = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
@@ -228,9 +223,7 @@ def medians(rows: Floats) -> Floats:
 
 
 def _noise(rows: Floats, starts: Sequence[int]) -> Floats:
-    """Return the relative standard deviation of each column since its last change, shrunk to the usual
-    noise.
-    """
+    """Return each column's relative standard deviation since its last change, shrunk to `USUAL_NOISE`."""
     prior_weight = 4.0
     counts = len(rows) - np.array(starts, dtype=np.float64)
     counted = np.arange(len(rows))[:, None] >= np.array(starts)

@@ -18,17 +18,11 @@ POLICIES: Mapping[str, Callable[[], Policy]] = MappingProxyType(
 """Factory per policy."""
 
 DEFAULT_POLICY = "model"
-"""Winner of the comparison by tools/policies/compare.py."""
+"""Winner of the comparison in tools/policies/compare.py."""
 
 
 def create_policy(name: str) -> Policy:
-    """Create a policy by name.
-
-    Raises
-    ------
-    ValueError
-        If no policy has that name.
-    """
+    """Create a policy by name. Raises ValueError for an unknown name."""
     if name not in POLICIES:
         near = nearest_name(name, POLICIES)
         hint = f"did you mean {near!r}?" if near else f"give one of {', '.join(POLICIES)}"

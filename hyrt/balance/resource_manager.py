@@ -1,6 +1,4 @@
-"""Resource manager: observes the steps of a run and lets a policy move targets and threads; registry of
-policies, and assignments in checkpoints.
-"""
+"""Resource manager, which observes the steps of a run and lets a policy move targets and threads."""
 
 from __future__ import annotations
 
@@ -21,8 +19,9 @@ from hyrt.telemetry.events import AssignmentChanged
 
 
 def assignment_state(stages: Stages, cores: int) -> dict[str, Any] | None:
-    """Return the decided assignments as plain values; None if a trainer is lost, so that a resumed run
-    retries it.
+    """Return the decided assignments as plain values for a checkpoint; None if a trainer is lost.
+
+    Without them, a resumed run retries the lost trainer.
     """
     if any(trainer.lost is not None for trainer in stages.trainers):
         return None
@@ -37,25 +36,12 @@ def assignment_state(stages: Stages, cores: int) -> dict[str, Any] | None:
 def restore_assignments(
     state: Mapping[str, Any], stages: Stages, step: int, cores: int, fixed_threads: Mapping[str, int]
 ) -> bool:
-    """Restore the assignments that `assignment_state` saved, from a step on.
+    """Restore the assignments that `assignment_state` saved, from `step` on; return whether they fit this
+    run.
 
-    Parameters
-    ----------
-    state
-        The saved values.
-    stages
-        Stages of the resumed run, with its initial assignment.
-    step
-        The next step.
-    cores
-        Cores available to this process; if their number has changed, the initial threads are used.
-    fixed_threads
-        Threads fixed by the settings per stage (sample, load, train); 0 if not fixed.
-
-    Returns
-    -------
-    Whether the saved values have this run's trainers and units per step; if not, no values are restored. With
-    another number of ranks, the units per step differ.
+    They fit if trainers and units per step are equal; with another number of ranks, the units per step
+    differ. If the number of `cores` has changed, the initial threads are used. `fixed_threads` has the
+    threads that the settings fix per stage (sample, load, train), 0 if not fixed.
     """
     if state["trainers"] != [trainer.name for trainer in stages.trainers]:
         return False
@@ -85,11 +71,11 @@ _MIN_UNITS_FRACTION = 0.9
 
 
 def configured_policy(config: Config, *, simulated: bool, moves: bool = True) -> Policy:
-    """Return the configured policy; `auto` keeps a split that the settings define.
+    """Return the configured policy. `auto` keeps a split that the settings define.
 
-    `auto` also keeps the split if a device is simulated, because its times are those of a virtual clock while
-    other devices use wall time; in full-graph training, which has nothing to move; and without `moves`,
-    because one trainer on one core has a single possible assignment.
+    `auto` also keeps the split if a device is simulated, because its times are those of a virtual clock; in
+    full-graph training, which has nothing to move; and without `moves`, if one trainer on one core has a
+    single possible assignment.
     """
     name = config.balance.policy
     if name != "auto":
@@ -101,22 +87,9 @@ def configured_policy(config: Config, *, simulated: bool, moves: bool = True) ->
 class ResourceManager:
     """Controller that passes measurements of the latest steps to a policy and schedules its decisions.
 
-    Parameters
-    ----------
-    policy
-        The policy that decides.
-    stages
-        Stages that are measured and whose schedule is changed.
-    cores
-        Cores available to this process.
-    start
-        Initial threads: if there are more threads than cores, the stages share the cores.
-    fixed_threads
-        Threads fixed by the settings per stage (sample, load, train); 0 if not fixed.
-    steps_per_epoch, last_step
-        Steps per epoch, and the run's last step, counted from 0.
-    emit
-        Callback for every decision.
+    If `start` has more threads than there are cores, the stages share the cores. `fixed_threads` has the
+    threads that the settings fix per stage (sample, load, train), 0 if not fixed. `last_step` counts from 0.
+    `emit` is called for every decision.
     """
 
     def __init__(
@@ -155,13 +128,9 @@ class ResourceManager:
         return self._policy.name
 
     def observe(self, work: StepWork, times: StepTimes) -> None:
-        """Add a synchronized step to the history and apply the policy's decision to steps that are not split
-        yet.
+        """Record a synchronized step and apply the policy's decision to steps that are not split yet.
 
-        Raises
-        ------
-        StageError
-            If the policy fails, or its decision violates the limits.
+        Raises StageError if the policy fails, or if its decision violates the limits.
         """
         schedule = self._stages.schedule
         if not self._is_usual(work) or work.step + schedule.ahead > self._last_step:
@@ -197,7 +166,7 @@ class ResourceManager:
     def pause(self, step: int) -> None:
         """Ignore the steps in flight while the consumer does other work before it takes `step`.
 
-        Epochs of only a few steps are not ignored, because no steps would be left.
+        In epochs of only a few steps they are not ignored, because no steps would be left.
         """
         if self._steps_per_epoch > 2 * self._stages.schedule.ahead:
             self._ignored_until = step + self._stages.schedule.ahead
@@ -243,17 +212,7 @@ class ResourceManager:
 
 
 def to_observation(step: int, assignment: Assignment, times: StepTimes) -> Observation:
-    """Convert a step's measured times to an observation.
-
-    Parameters
-    ----------
-    step
-        Step number, counted from 0.
-    assignment
-        Assignment of the step.
-    times
-        Measured times of the step.
-    """
+    """Convert the measured times of step `step`, counted from 0, to an observation."""
     seconds = times.trainers_s
     return Observation(
         step=step,
@@ -269,7 +228,7 @@ def to_observation(step: int, assignment: Assignment, times: StepTimes) -> Obser
 
 
 def _check(name: str, step: int, present: Assignment, after: Assignment, limits: AssignmentLimits) -> None:
-    """Check a decision against the limits; only its sum, if the current assignment also violates them."""
+    """Check a decision against the limits; only its sum if the current assignment violates them already."""
     reason = ""
     if len(after.split) != len(present.split) or sum(after.split) != sum(present.split):
         reason = f"a step has {sum(present.split)} units for {len(present.split)} trainers"

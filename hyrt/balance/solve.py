@@ -17,7 +17,7 @@ _MARGIN_FRACTION = 0.9
 
 
 def best_assignment(fit: FittedStepModel, present: Assignment, limits: AssignmentLimits) -> Assignment:
-    """Minimize the fitted iteration over split and threads, preferring assignments near the current one.
+    """Minimize the fitted iteration over split and threads, and prefer assignments near the current one.
 
     Trainers without observations get no units.
     """
@@ -72,8 +72,8 @@ def _plan(
 ) -> tuple[Threads, list[float]] | None:
     """Return threads and trainer capacities for a step within a time; None if there are none.
 
-    The search starts from the host trainer's current threads and then from the maximum, with which the
-    trainer may take the units whose loading needs the other threads.
+    The search starts with the host trainer's current threads and then tries the maximum, at which the trainer
+    may take units that would otherwise need threads for loading.
     """
     max_capacities = capacities_within(fit, within_s, limits.cores, limits)
     # Threads never slow a trainer down: a step that does not fit with all cores does not fit with fewer.
@@ -81,7 +81,7 @@ def _plan(
         return None
 
     def capacities(train: int) -> list[float]:
-        """Return `capacities_within` for a number of threads, which only affects the host trainer."""
+        """Return `capacities_within` for a number of threads of the host trainer."""
         plan, host = list(max_capacities), fit.host
         if host is not None:
             plan[host] = math.floor(min(fit.capacity(host, within_s, train), limits.max_units[host]))
@@ -107,7 +107,7 @@ def _plan_from(
     limits: AssignmentLimits,
     total: int,
 ) -> tuple[Threads, list[float]] | None:
-    """Run `_plan` from a number of host trainer threads."""
+    """Return the result of `_plan` for a number of host trainer threads."""
     current, shares, trains = present.threads, limits.threads_are_shared, _host_trains(limits)
     counts = (0, 0)
     capacities = capacities_with(train)
@@ -154,7 +154,7 @@ def _plan_from(
 def _threads(
     counts: tuple[int, int], train: int, present: Assignment, limits: AssignmentLimits, trains: bool
 ) -> Threads:
-    """Return threads; free cores stay with their stage."""
+    """Return threads with `counts` for sampling and loading; free cores stay with their stage."""
     sample, load = counts
     current = present.threads
     if trains:
@@ -180,8 +180,9 @@ def capacities_within(
 
 
 def _nearest(present: Sequence[int], capacities: Sequence[float], total: int) -> list[float]:
-    """Return a split within the capacities near the current one; excess goes to trainers with free
-    capacity.
+    """Return the split within the capacities that is nearest to the current one.
+
+    Excess units go to trainers with free capacity.
     """
     split = [min(float(units), limit) for units, limit in zip(present, capacities, strict=True)]
     missing = total - sum(split)
@@ -195,7 +196,7 @@ def _nearest(present: Sequence[int], capacities: Sequence[float], total: int) ->
 def cheapest_split(
     fit: FittedStepModel, capacities: Sequence[float], total: int, threads: Threads, *, shares_cores: bool
 ) -> list[float]:
-    """Return a split within the capacities, filled in the order of the host stages' cost per unit."""
+    """Return a split within the capacities that first fills trainers with a low host cost per unit."""
     costs = fit.unit_costs(capacities)
     split = _fill_in_order(costs, capacities, total)
     host = fit.host
@@ -221,7 +222,7 @@ def _fill_in_order(costs: Sequence[float], capacities: Sequence[float], total: i
 def _interpolate_splits(
     fit: FittedStepModel, near: Sequence[float], light: Sequence[float], threads: Threads, within_s: float
 ) -> list[float]:
-    """Interpolate from the near split to the light one, as little as makes the host stages fast enough."""
+    """Move from the near split towards the light one, only until the host stages are fast enough."""
     low, high = 0.0, 1.0
 
     def interpolate(fraction: float) -> list[float]:
@@ -237,7 +238,7 @@ def _interpolate_splits(
 
 
 def round_split(split: Sequence[float], total: int, limits: Sequence[int]) -> tuple[int, ...]:
-    """Round to whole units with the given total: the largest fractions are rounded up."""
+    """Round to whole units with the given total: round up the largest fractions."""
     units = [min(math.floor(share + 1e-9), limit) for share, limit in zip(split, limits, strict=True)]
     order = sorted(range(len(split)), key=lambda index: split[index] - units[index], reverse=True)
     remaining = total - sum(units)

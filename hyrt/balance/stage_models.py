@@ -1,6 +1,4 @@
-"""Models of a stage's time: growth of work with the size of a share, scaling with threads, and the host
-stages.
-"""
+"""Models of stage times: growth of work with the share size, scaling with threads, and host stages."""
 
 from __future__ import annotations
 
@@ -19,8 +17,8 @@ Floats = NDArray[np.float64]
 class ShareGrowth:
     """Work of a share: units ** power, or the number of distinct items if the growth has a bound.
 
-    A mini-batch of twice the size has less than twice the vertices, since some are duplicates. With a bound,
-    each unit covers a random part of everything: bound · (1 - exp(-units / bound)).
+    A mini-batch of twice the size has less than twice the vertices because of duplicates. With a bound, each
+    unit covers a random part of everything: bound · (1 - exp(-units / bound)).
     """
 
     power: float = 1.0
@@ -28,7 +26,6 @@ class ShareGrowth:
     bound: float = math.inf
     """Maximum work of a share, in units."""
     prior_penalty: float = 0.0
-    """Prior penalty."""
 
     @property
     def is_proportional(self) -> bool:
@@ -42,14 +39,14 @@ class ShareGrowth:
         return float(units) if self.power == 1 else float(units) ** self.power
 
     def work_of_all(self, units: Floats) -> Floats:
-        """Return `work` of each number of units."""
+        """Return the work of each number of units."""
         if self.bound < math.inf:
             return -self.bound * np.expm1(-units / self.bound)
         result: Floats = np.power(units, self.power) * (units > 0)
         return result
 
     def units(self, work: float) -> float:
-        """Return the number of units with that work; infinite if the bound is not above it."""
+        """Return the number of units with that work; infinite if `work` is not below the bound."""
         if work >= self.bound:
             return math.inf
         return (
@@ -70,9 +67,7 @@ _BOUND_PENALTY = 2.0
 
 @lru_cache(maxsize=8)
 def possible_growths(total: float) -> tuple[ShareGrowth, ...]:
-    """Return distinguishable growths for steps with `total` units: powers, the usual one first, then
-    bounds.
-    """
+    """Return the distinguishable growths for steps of `total` units: powers, usual one first, then bounds."""
     powers = tuple(
         ShareGrowth(power=power, prior_penalty=(power - _USUAL_POWER) ** 2 / (2 * _POWER_DEVIATION**2))
         for power in _POWERS
@@ -83,7 +78,7 @@ def possible_growths(total: float) -> tuple[ShareGrowth, ...]:
 
 
 def log_work(growths: Sequence[ShareGrowth], units: Floats) -> Floats:
-    """Return float64 [growths, units] log work; `growths` has powers first, then bounds."""
+    """Return log work, float64 [growths, units]; `growths` has powers first, then bounds."""
     powers = np.array([growth.power for growth in growths if growth.bound == math.inf])[:, None]
     bounds = np.array([growth.bound for growth in growths if growth.bound < math.inf])[:, None]
     return np.concatenate([powers * np.log(units), np.log(-bounds * np.expm1(-units / bounds))])
@@ -96,7 +91,7 @@ class ThreadScaling:
     serial: float = 0.02
     """Serial fraction (Amdahl's law)."""
     max_threads: float = math.inf
-    """Maximum useful number of threads: beyond it, the memory is saturated."""
+    """Maximum useful number of threads: with more threads, memory bandwidth is saturated."""
 
     @property
     def prior_penalty(self) -> float:
@@ -108,9 +103,7 @@ class ThreadScaling:
         return self.serial + (1 - self.serial) / min(threads, self.max_threads)
 
     def min_threads(self, relative: float) -> float:
-        """Return the minimum threads with relative time of at most `relative`; infinite if no number
-        suffices.
-        """
+        """Return the minimum threads with relative time of at most `relative`; infinite if there are none."""
         if relative <= self.serial:
             return math.inf
         count = (1 - self.serial) / (relative - self.serial)
@@ -147,18 +140,13 @@ _MAX_PERIODS = 6
 
 @dataclass(frozen=True, slots=True)
 class HostStage:
-    """Sampling or loading of a step: one_thread_s · sum of weight · growth of the units, times the thread
-    curve.
-    """
+    """Sampling or loading of a step: one_thread_s · sum(weight · growth(units)) · curve(threads)."""
 
     one_thread_s: float
     """Time of one unit of work with weight 1 and one thread."""
     weights: tuple[float, ...]
-    """Weight per trainer."""
     growth: ShareGrowth
-    """Growth of a share's work with its units."""
     curve: ThreadScaling
-    """Dependence of the time on the threads."""
 
     def share_s(self, trainer: int, units: float) -> float:
         """Return the single-thread time of a trainer's share."""
@@ -177,21 +165,14 @@ class HostStage:
         return self.work_s(split) * self.curve.relative_time(threads)
 
     def min_threads(self, work_s: float, within_s: float) -> float:
-        """Return the minimum threads for an amount of work in a time; infinite if no number suffices."""
+        """Return the minimum threads that do `work_s` within a time; infinite if there are none."""
         return self.curve.min_threads(within_s / work_s) if work_s > 0 else 1
 
 
 def with_equal_weights(stage: HostStage, shares_s: Floats, units: Floats, threads: int) -> HostStage:
-    """Return the stage with equal trainer weights: its shares differ only by size.
+    """Return the stage with equal weights, so that its shares differ only in size.
 
-    Parameters
-    ----------
-    stage
-        The fitted stage.
-    shares_s, units
-        float64 [trainers], time and units of each share in a step; 0 for trainers without a share.
-    threads
-        Threads of the step.
+    `shares_s` and `units` are float64 [trainers], 0 for trainers without a share.
     """
     busy = (shares_s > 0) & (units > 0)
     log_seconds = np.log(shares_s[busy])
@@ -218,17 +199,9 @@ def fit_host_stage(
     step and share, which are normal with known standard deviations. Constant and weights are therefore linear
     in the logarithms (kriging), and the most likely pair of growth and curve is selected.
 
-    Parameters
-    ----------
-    shares_s, splits
-        float64 [periods, trainers], time and units of each share, newest period first; 0 for trainers without
-        a share or without work.
-    threads, errors
-        Threads and relative error of the times, per period.
-    usual
-        Prior weights of the trainers: 0 for a trainer that does not need the stage.
-    kinds
-        Kind of each trainer.
+    `shares_s` and `splits` are float64 [periods, trainers], newest period first, 0 for trainers without a
+    share or work; `threads` and the relative `errors` are per period. `usual` has prior weights of the
+    trainers, 0 for one that does not need the stage.
     """
     same = np.array([[one == other for other in kinds] for one in kinds])
     # A kind does not need the stage if one of its shares took almost no time: work grows at most in

@@ -16,5 +16,4 @@ class StaticPolicy:
     def decide(
         self, history: Sequence[Observation], present: Assignment, limits: AssignmentLimits
     ) -> Decision:
-        """Return the current assignment."""
         return Decision(assignment=present)
