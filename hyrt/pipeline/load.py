@@ -1,4 +1,4 @@
-"""Load stage: input features of a mini-batch, in the form that its trainer uses."""
+"""Load stage, which provides the input features of a mini-batch in the form that its trainer uses."""
 
 from __future__ import annotations
 
@@ -51,13 +51,7 @@ class InputSource(PrefetchedRowSource, Protocol):
 
 
 class Loader:
-    """Loader of `MiniBatch.inputs`: the feature rows of the input vertices, in pooled buffers.
-
-    Parameters
-    ----------
-    source
-        The source of the feature rows.
-    """
+    """Loader of `MiniBatch.inputs`, the feature rows of the input vertices, in pooled buffers."""
 
     def __init__(self, source: RowSource) -> None:
         self._source = source
@@ -72,17 +66,7 @@ class Loader:
         self._whole: tuple[FullGraph, InputPlan, Any] | None = None
 
     def load(self, batch: MiniBatch, plan: InputPlan, workers: Workers) -> None:
-        """Load one mini-batch.
-
-        Parameters
-        ----------
-        batch
-            The mini-batch, sampled with `in_place=plan.in_place`.
-        plan
-            The input form of its trainer.
-        workers
-            The threads that share the work.
-        """
+        """Load one mini-batch, sampled with `in_place=plan.in_place`, in the input form of its trainer."""
         block, source = batch.blocks[0], self._source
         if plan.form == "ids":
             return
@@ -144,7 +128,7 @@ class Loader:
         return HeteroInput(order, matrices, tables)
 
     def _load_hetero_in_place(self, block: Block, take: Take, workers: Workers) -> HeteroInPlaceInput:
-        """Return the tables in place, and a copy of the destinations' rows, which are read once."""
+        """Return the tables in place, and a copy of the destinations' rows, which are read only once."""
         source = self._source
         assert isinstance(source, HeteroRows)
         starts, ids = source.types.starts, block.destinations
@@ -194,7 +178,7 @@ class Loader:
         return CachedRows(found, rows(batch, missing, workers))
 
     def _inputs_of_whole(self, batch: MiniBatch, whole: FullGraph, plan: InputPlan, workers: Workers) -> Any:
-        """Return the inputs of all vertices, created on the first call; without a copy if possible."""
+        """Return the inputs of all vertices, created at the first call, without a copy if possible."""
         cached = self._whole
         if cached is None or cached[0] is not whole or cached[1] != plan:
             cached = self._whole = (whole, plan, self._made_of_whole(batch, plan, workers))
@@ -265,10 +249,7 @@ class LoadStage:
                 waiting = []
 
     def fetch(self, shares: Sequence[WorkShare]) -> None:
-        """Fetch the remote rows of shares, if any, or select the fetched rows of a retried share.
-
-        `shares` is one group from `together`.
-        """
+        """Fetch the remote rows of a group from `together`, or select the fetched rows of a retried share."""
         source, step = self.loader.fetched, shares[0].work.step
         if source is None:
             return

@@ -1,4 +1,4 @@
-"""Pipeline: all stages on threads, or serially on the calling thread."""
+"""Execution of the pipeline's stages, on threads or serially on the calling thread."""
 
 from __future__ import annotations
 
@@ -20,14 +20,7 @@ from hyrt.telemetry.hooks import Hook
 class SerialSteps:
     """Serial execution of steps, without threads or channels, with the same interface as `Pipeline`.
 
-    Parameters
-    ----------
-    stages
-        The stages to run.
-    steps
-        The steps of the run, in order.
-    at
-        Called with the stage, device and step before each stage runs.
+    `at` is called with stage, device and step before each stage runs.
     """
 
     def __init__(
@@ -51,12 +44,8 @@ class SerialSteps:
     def steps(self) -> Iterator[StepWork]:
         """Yield the same steps as `Pipeline.steps`, running the four stages one after the other.
 
-        Raises
-        ------
-        StageError
-            If a stage fails; the message names stage, device and step.
-        StepInterrupted
-            If the run is asked to stop and the completed part of a step is saved.
+        Raises StageError, which names stage, device and step, if a stage fails, and StepInterrupted if the
+        run is asked to stop and the completed part of a step is saved.
         """
         for step in self._steps:
             with self._named("sample", "cpu", step):
@@ -76,14 +65,14 @@ class SerialSteps:
                     self._stages.update(index, step)
 
     def queues(self) -> None:
-        """Return None: there are no channels."""
+        """Return None, because there are no channels."""
 
     def guarded(self, doing: str) -> AbstractContextManager[None]:
         """Return a no-op context: the consumer's work has no time limit."""
         return nullcontext()
 
     def raise_failure(self) -> None:
-        """No-op: failures are raised directly."""
+        """Do nothing, because failures are raised directly."""
 
     def _sampled(self, shares: Iterable[WorkShare]) -> Iterator[WorkShare]:
         """Yield the shares, sampling each share when it is requested."""
@@ -102,7 +91,6 @@ class SerialSteps:
                 yield share
 
     def _finish(self, share: WorkShare) -> None:
-        """Load, transfer and propagate a share."""
         step, name = share.work.step, self._stages.trainers[share.trainer].name
         with self._named("load", "cpu", step):
             self._stages.load(share)
@@ -177,20 +165,9 @@ class Pipeline(_ThreadedSteps):
     request lets every trainer load the new weights and continue. The first failure of any stage ends all
     threads and is raised in the consumer.
 
-    Parameters
-    ----------
-    stages
-        The stages to run.
-    steps
-        The steps of the run, in order.
-    depth
-        Maximum number of steps in flight.
-    stall_timeout_s
-        Maximum time without progress while the consumer waits, in seconds.
-    on_stall
-        Called with the stacks of all threads after this time.
-    hooks
-        Called with the number of items in the channels, and with the failure.
+    At most `depth` steps are in flight. After `stall_timeout_s` seconds without progress while the consumer
+    waits, `on_stall` is called with the stacks of all threads. `hooks` are notified of the number of items in
+    the channels and of the failure.
     """
 
     def __init__(
@@ -243,14 +220,10 @@ class Pipeline(_ThreadedSteps):
             threads.add_thread(f"hyrt.propagate.{name}", "propagate", name, partial(self._propagate, i))
 
     def steps(self) -> Iterator[StepWork]:
-        """Yield steps with complete gradients, in order; a step with several time steps once per time step.
+        """Yield steps with complete gradients, in order; yield a step once for each of its time steps.
 
-        Raises
-        ------
-        StageError
-            If a stage fails; the message names stage, device and step.
-        StallError
-            If there is no progress within the stall timeout.
+        Raises StageError, which names stage, device and step, if a stage fails, and StallError after the
+        stall timeout without progress.
         """
         for step in self._steps:
             has_more_times = True
@@ -376,10 +349,10 @@ class Pipeline(_ThreadedSteps):
 
 
 class GuardedSteps(_ThreadedSteps):
-    """`SerialSteps` on a separate thread, so that a run ends in the same way as with `Pipeline`.
+    """Execution of `SerialSteps` on a separate thread, so that a run ends in the same way as with `Pipeline`.
 
-    No stage runs while the consumer computes new weights. Parameters, results and exceptions are the same as
-    for `Pipeline`.
+    No stage runs while the consumer computes new weights. Parameters, results and exceptions are those of
+    `Pipeline`.
     """
 
     def __init__(
@@ -417,7 +390,7 @@ class GuardedSteps(_ThreadedSteps):
                 raise AssertionError("a step too many")
 
     def queues(self) -> None:
-        """Return None: there are no channels."""
+        """Return None, because there are no channels."""
 
     def _run(self, place: StageProgress) -> None:
         def at(stage: str, device: str, step: int) -> None:

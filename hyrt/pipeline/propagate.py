@@ -17,9 +17,9 @@ from hyrt.pipeline.work_items import Failure, Schedule, WorkShare
 
 @dataclass(frozen=True, slots=True)
 class PropagateStage:
-    """Propagate stage for trainers' shares; gradient sums must have the shapes of the master weights.
+    """Propagate stage for trainers' shares. Gradient sums must have the shapes of the master weights.
 
-    `counts` contains the names of the objective's counts.
+    `counts` has the names of the objective's counts.
     """
 
     trainers: Sequence[Trainer]

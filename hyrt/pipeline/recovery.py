@@ -1,4 +1,4 @@
-"""Recovery from trainer failures: retry of failed shares, and the split of later steps."""
+"""Recovery from trainer failures, which retries failed shares and splits later steps differently."""
 
 from __future__ import annotations
 
@@ -18,19 +18,10 @@ _RETRIES = 3
 
 
 class Recovery:
-    """Continuation of a run after a trainer failure. Each unit keeps its sampled edges on any trainer.
+    """Continuation of a run after a trainer failure. A unit keeps its sampled edges on any trainer.
 
-    Parameters
-    ----------
-    trainers
-        All trainers of the run.
-    schedule
-        The schedule whose split changes.
-    continue_on_loss
-        Whether the other trainers take over from a failed trainer.
-    notify
-        Called on the consumer's thread with a text: the units that were moved between trainers, and the
-        reason.
+    With `continue_on_loss`, the other trainers take over from a failed one. `notify` is called on the
+    consumer's thread with a text about moved units and the reason.
     """
 
     def __init__(
@@ -66,14 +57,11 @@ class Recovery:
         share.failure = Failure(error, stage, is_lost=is_lost)
 
     def retry(self, work: StepWork) -> list[WorkShare]:
-        """Divide the failed shares of a step into new shares to be sampled; empty if no share failed.
+        """Divide the failed shares of a step into new shares to be sampled; return an empty list if no share
+        failed.
 
-        Called after all trainers have finished the step.
-
-        Raises
-        ------
-        StageError
-            If memory was exhausted too often or no trainer is left; the message names stage, device and step.
+        All trainers must have finished the step. Raises StageError, which names stage, device and step, if
+        memory was exhausted too often or no trainer is left.
         """
         while not self._pending_notices.empty():
             self._notify(self._pending_notices.get())
@@ -191,25 +179,9 @@ def recut(
 
     A lost trainer gives all its units to `takers`. A trainer that is out of memory keeps half of the units
     (or its present split, if that is smaller than the failed share) and gives away the rest. Without
-    `takers`, it computes both halves one after the other.
-
-    Parameters
-    ----------
-    units
-        The units of the share.
-    trainer
-        The trainer that had the share.
-    split
-        The current split.
-    takers
-        The other trainers that may receive units, in order.
-    is_lost
-        Whether the trainer is lost.
-
-    Returns
-    -------
-    The split for steps that are not yet cut (same sum), and pieces (trainer, units) that contain each unit
-    once, in order; None if the share cannot be divided or reassigned.
+    `takers`, it computes both halves one after the other. Return the split for steps that are not yet cut,
+    with the same sum, and pieces (trainer, units) that contain each unit once, in order; None if the share
+    can be neither divided nor reassigned.
     """
     if is_lost:
         if not takers:

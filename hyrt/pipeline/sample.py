@@ -1,4 +1,4 @@
-"""Sample stage: the mini-batch of a share, sampled on the host or on the trainer's device."""
+"""Sample stage, which samples the mini-batch of a share on the host or on the trainer's device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hyrt.sampling.sampler import HopSampler, Sampler
 
 @dataclass(frozen=True, slots=True)
 class SampleStage:
-    """Sample stage for trainers' shares, with the number of worker threads in the step's assignment."""
+    """Sample stage for trainers' shares, with the worker threads that the step's assignment allows."""
 
     sampler: Sampler
     trainers: Sequence[Trainer]
@@ -26,7 +26,7 @@ class SampleStage:
     recovery: Recovery
 
     def __call__(self, share: WorkShare) -> None:
-        """Sample a share's mini-batch, which stays None if the share has no units."""
+        """Sample a share's mini-batch, which stays None for a share without units."""
         if not len(share.units):
             return
         step, trainer = share.work.step, self.trainers[share.trainer]

@@ -26,29 +26,9 @@ from hyrt.telemetry.hooks import Hook
 class Stages:
     """Work of each stage on a share, used by both the pipeline and the serial loop.
 
-    Parameters
-    ----------
-    sampler, loader, trainers
-        The components that do the work.
-    split
-        Number of units per trainer and step.
-    parameters
-        The master weights.
-    sample_workers, load_workers
-        The thread teams of the first two stages.
-    counts
-        Names of the objective's counts.
-    continue_on_loss
-        Whether the other trainers take over from a failed trainer.
-    notify
-        Called on the consumer's thread with a text: the units that were moved between trainers, and the
-        reason.
-    train_threads
-        Number of threads of each trainer with an adjustable number of threads.
-    hooks
-        Called around the work of every stage.
-    part
-        The part of every step that this process computes, if several processes share a run.
+    `split` has the units per trainer and step, `train_threads` the threads of each trainer whose number of
+    threads is adjustable, and `counts` the names of the objective's counts. `continue_on_loss` and `notify`
+    are explained at `Recovery`. `part` is this process's part of every step if several processes share a run.
     """
 
     def __init__(
@@ -95,7 +75,6 @@ class Stages:
 
     @property
     def max_time_steps(self) -> int:
-        """Return the maximum number of time steps per step."""
         return self._part.max_time_steps
 
     @property
@@ -105,7 +84,6 @@ class Stages:
 
     @property
     def simulated(self) -> tuple[str, ...]:
-        """Return the names of the simulated devices."""
         return tuple(trainer.name for trainer in self.trainers if trainer.device.info.simulated)
 
     def cut(self, step: int) -> list[WorkShare]:
@@ -123,7 +101,7 @@ class Stages:
         return list(work.shares)
 
     def end(self) -> None:
-        """Stop cutting steps and fetching rows, and unblock threads that wait for other processes."""
+        """Stop cutting steps and fetching rows, and wake up threads that wait for other processes."""
         self._part.end()
         self.load.end()
 
@@ -133,7 +111,7 @@ class Stages:
 
 
 def _checked_units(sampler: Sampler, step: int, max_units: int) -> Ids:
-    """Return the units of a step after checks, because a third-party sampler may return any object."""
+    """Return the units of a step after checks, because a third-party sampler may return anything."""
     kind = type(sampler)
     try:
         units: Ids = check_ids("units", sampler.units(step), 2**63 - 1, "units", distinct=True)

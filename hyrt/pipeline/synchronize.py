@@ -1,4 +1,4 @@
-"""Synchronizer: one exact optimizer step from the gradient sums of all trainers."""
+"""Synchronizer, which makes one exact optimizer step from the gradient sums of all trainers."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ _CLIP_EPSILON = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
-    """Summary of a synchronized step.
+    """Summary of a synchronized step, over all trainers.
 
-    `loss` is the loss sum over all trainers divided once by the step's normalizer, `counts` are the
-    objective's counts, summed over all trainers, and `num_edges` is the number of sampled edges of all
-    trainers.
+    `loss` is the sum of losses, divided once by the step's normalizer. `counts` are sums of the objective's
+    counts, and `num_edges` is the number of sampled edges.
     """
 
     loss: float
@@ -42,27 +41,26 @@ class StepSummary:
 
 @dataclass(frozen=True, slots=True)
 class StepTotals:
-    """Sums of the trainers' results of a step; sums over targets can be added, means cannot."""
+    """Sums of the trainers' results of a step. Sums over targets can be added, means cannot."""
 
     loss_sum: float
     counts: Mapping[str, float]
-    """Counts of the objective by name."""
+    """Sums of the objective's counts by name."""
     normalizer: float
-    """`loss_sum`, `counts` and `normalizer` are sums of the fields with the same names in the results."""
+    """Sum of the results' normalizers."""
     gradients: Sequence[torch.Tensor]
     """One host tensor per parameter; empty if no trainer had any targets."""
     num_edges: int = 0
-    """Number of sampled edges."""
     row_gradients: Sequence[SparseGradient] = ()
-    """Gradients of embedding rows: one entry per table, with each row once."""
+    """Gradients of embedding rows: one entry per table, in which no row occurs twice."""
 
     __repr__ = short_repr
 
 
 class Reduction(Protocol):
-    """Sum of the results of all processes' trainers, in an order that is the same in every run.
+    """Sum over the results of all processes' trainers, in an order that is the same in every run.
 
-    The result is only correct if the inputs were not divided.
+    The inputs must be sums that have not been divided.
     """
 
     def __call__(self, totals: StepTotals) -> StepTotals:
@@ -76,26 +74,17 @@ def no_reduction(totals: StepTotals) -> StepTotals:
 
 
 class StateHandoff(Protocol):
-    """Exchange of gradient sums between two time steps.
-
-    All processes must call it at the same time.
-    """
+    """Exchange of gradient sums between two time steps, called by all processes at the same time."""
 
     def __call__(self, step: int, time: int, totals: StepTotals) -> StepTotals:
-        """Return the sums to which this process adds its next results.
-
-        Parameters
-        ----------
-        step, time
-            The step, and its time step that has ended.
-        totals
-            The sums of the step that this process holds so far.
+        """Exchange the sums that this process holds after time step `time`; return those to which it adds
+        next.
         """
         ...
 
 
 def no_handoff(step: int, time: int, totals: StepTotals) -> StepTotals:
-    """Return `totals` unchanged."""
+    """Exchange the sums that this process holds after time step `time`; return the sums to continue with."""
     return totals
 
 
@@ -114,27 +103,11 @@ def add_results(results: Sequence[StepResult | StepTotals]) -> StepTotals:
 class Synchronizer:
     """Owner of the master weights and the optimizer on the host.
 
-    Parameters
-    ----------
-    parameters
-        The master weights, in the order in which every trainer loaded them.
-    optimizer
-        The optimizer of these parameters.
-    trainers
-        The trainers, in the order in which their gradients are added. The order is fixed so that identical
-        runs give identical bits.
-    seed
-        The run's random seed, for messages.
-    reduction
-        Adds the sums of this process's trainers to the sums of other processes.
-    pass_on
-        Exchanges sums between the time steps of a step.
-    clip_norm
-        Maximum norm of all gradients of a step together; 0 disables clipping.
-    warm_up
-        Returns the learning rate factor of a step.
-    tables
-        Optimizer of the model's embedding tables, if it has any.
+    Gradients are added in the order of `trainers`, which is fixed so that identical runs give identical bits.
+    `reduction` adds the sums of other processes, and `pass_on` exchanges sums between the time steps of a
+    step. `clip_norm` limits the norm of all gradients of a step together; 0 disables clipping. `warm_up`
+    returns the learning rate factor of a step. `tables` is the optimizer of the model's embedding tables, if
+    it has any.
     """
 
     def __init__(
@@ -163,13 +136,9 @@ class Synchronizer:
     def step(self, work: StepWork) -> StepSummary:
         """Reduce the gradient sums, divide once, and step the optimizer once.
 
-        The trainers load the new weights when the next step is requested from the pipeline.
-
-        Raises
-        ------
-        DivergenceError
-            If a loss, a gradient or the norm to be clipped is not finite; the message names trainer, step and
-            seed. The weights are unchanged.
+        The trainers load the new weights when the next step is requested from the pipeline. Raises
+        DivergenceError, which names trainer, step and seed, if a loss, a gradient or the norm to be clipped
+        is not finite; the weights are then unchanged.
         """
         total = self._reduction(replace(self._sums(work), num_edges=work.num_edges))
         self._held = None
@@ -189,10 +158,7 @@ class Synchronizer:
     def end_time(self, work: StepWork) -> None:
         """End a time step that is not the last of its step: keep the weights, and hand off the sums.
 
-        Raises
-        ------
-        DivergenceError
-            As for `step`.
+        Raises DivergenceError as `step` does.
         """
         self._held = self._pass_on(work.step, work.time, self._sums(work))
 
@@ -244,7 +210,7 @@ class Synchronizer:
 
 @dataclass(frozen=True, slots=True)
 class UpdateStage:
-    """Update stage: passes the master weights to each trainer on that trainer's thread."""
+    """Update stage, which passes the master weights to each trainer on that trainer's thread."""
 
     trainers: Sequence[Trainer]
     parameters: Sequence[torch.Tensor]

@@ -1,4 +1,4 @@
-"""Trainer: one replica of the model on one device."""
+"""Trainer, which is one replica of the model on one device."""
 
 from __future__ import annotations
 
@@ -37,23 +37,11 @@ class AggregatedRows(PrefetchedRowSource, Protocol):
     def aggregate(
         self, aggregation: Aggregation, block: Block, out: NDArray[np.float32], workers: Workers
     ) -> None:
-        """Aggregate the rows of a block of the most recently fetched step.
+        """Aggregate the rows of a block of the most recently fetched step into `out`.
 
-        Parameters
-        ----------
-        aggregation
-            The aggregation to compute.
-        block
-            A block that is read in place: its columns are vertices of the graph.
-        out
-            [num_dst, aggregation.width(width)] float32, overwritten.
-        workers
-            The threads that share the work.
-
-        Raises
-        ------
-        UnsupportedModelError
-            If edges have weights, which a maximum would ignore.
+        The columns of `block` are vertices of the graph. `out` is float32 [num_dst,
+        aggregation.width(width)]. Raises UnsupportedModelError for a maximum over weighted edges, which would
+        ignore the weights.
         """
         ...
 
@@ -63,11 +51,11 @@ class InputPlan:
     """Form of a trainer's input features."""
 
     form: InputForm
-    """`rows`: the gathered rows of V^0. `sparse`: the same rows as sparse rows. `aggregated`: the first
-    layer's aggregate, computed while the features are read in place. `in_place`: the whole feature matrix,
-    not copied. `ids`: no input, the device gathers the rows of V^0. `narrow`: the gathered quantized rows,
-    which the device dequantizes. `cached`: the gathered rows that are not in the device's feature cache.
-    `typed`: the gathered rows of each vertex type."""
+    """Form of the input: `rows` is the gathered rows of V^0, and `sparse` the same rows as sparse rows.
+    `aggregated` is the first layer's aggregate, computed while the features are read in place. `in_place` is
+    the whole feature matrix without a copy. `ids` is no input, since the device gathers the rows of V^0.
+    `narrow` is the gathered quantized rows, which the device dequantizes. `cached` is the gathered rows that
+    are not in the device's feature cache. `typed` is the gathered rows of each vertex type."""
     aggregation: Aggregation | None = None
     """Aggregation of the first layer, for `aggregated`."""
     places: CacheIndex | None = None
@@ -91,21 +79,10 @@ def plan_input(
     fuse: bool,
     whole: bool = False,
 ) -> InputPlan:
-    """Choose the cheapest form that the model and the device accept.
+    """Choose the cheapest input form that both the model and the device (`forms`) accept.
 
-    Parameters
-    ----------
-    model
-        The model, whose accepted forms are given by `get_model_inputs`.
-    graph
-        The graph, for its feature format.
-    forms
-        The input forms that the device accepts.
-    fuse
-        Whether loading and aggregation may be fused.
-    whole
-        Whether the mini-batches are the full graph. The feature matrix is then preferred to an aggregate of
-        the same size.
+    `fuse` allows loading and aggregation in one pass. If the mini-batches are the full graph (`whole`), the
+    feature matrix is preferred to an aggregate of the same size.
     """
     takes = get_model_inputs(model)
     if graph.types is not None:
@@ -146,9 +123,7 @@ class Trainer:
     """Device with its input plan, and the lock that keeps `transfer` and `update` apart."""
 
     device: Device
-    """Device that holds a replica of the model."""
     plan: InputPlan
-    """Form of the device's input."""
     hops: HopSampler | None = None
     """Sampler on the device; None if the host samples."""
     quiet: threading.Lock = field(default_factory=threading.Lock)
@@ -164,7 +139,6 @@ class Trainer:
     update_s: float = 0.0
     """Duration of the last weight update, in seconds."""
     hooks: Sequence[Hook] = ()
-    """Hooks that are called around every stage's work for the trainer."""
 
     @property
     def name(self) -> str:
@@ -176,7 +150,7 @@ class Trainer:
         return self.max_units is not None
 
     def work(self, stage: str, share: WorkShare, work: Callable[[], T]) -> T:
-        """Do a stage's work for a share inside the hooks, and record the duration without the hooks."""
+        """Do a stage's work for a share inside the hooks, and record its duration without the hooks."""
         if not self.hooks:
             return self._timed(stage, share, work)
         if share.site is None:

@@ -1,4 +1,4 @@
-"""Transfer stage: copies a share's mini-batch to its device."""
+"""Transfer stage, which copies a share's mini-batch to its device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hyrt.pipeline.work_items import Failure, WorkShare
 
 @dataclass(frozen=True, slots=True)
 class TransferStage:
-    """Transfer stage for trainers' shares; failures are passed to the recovery."""
+    """Transfer stage for trainers' shares, which passes failures to the recovery."""
 
     trainers: Sequence[Trainer]
     recovery: Recovery

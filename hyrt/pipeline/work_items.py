@@ -24,7 +24,6 @@ class Failure:
     """Failure of a trainer on a share."""
 
     error: Exception
-    """Exception that the trainer raised."""
     stage: str
     """`sample`, `transfer` or `propagate`."""
     is_lost: bool
@@ -36,29 +35,26 @@ class WorkShare:
     """A trainer's part of one step, as it passes through the pipeline."""
 
     work: StepWork
-    """The step."""
     trainer: int
-    """Index of the trainer."""
     units: Ids
-    """The step's units that belong to this share."""
+    """Units of the step that belong to this share."""
     number: int = 0
-    """The share's index in `work.shares`."""
+    """Index in `work.shares`."""
     is_retry: bool = False
     """Whether the share contains units of a failed share."""
     time: int = 0
-    """The share's time step within the step."""
+    """Time step of the share within the step."""
     batch: MiniBatch | None = None
-    """The share's mini-batch; None if there are no units."""
+    """Mini-batch; None if there are no units."""
     result: StepResult | None = None
-    """The trainer's result, once the mini-batch is propagated."""
+    """Result of the trainer, once the mini-batch is propagated."""
     failure: Failure | None = None
-    """The trainer's failure; None if there was none."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time of the work by stage: `sample` on the host or `sample_on_device`, `fetch` (of a step's remote
     rows, divided among its shares), `load`, `transfer` and `propagate`; and `update`, in which the trainer
     loaded the weights of the previous step."""
     site: Site | None = None
-    """Call site of the share's work, in a run with hooks."""
+    """Call site of the share's work in a run with hooks."""
 
     @property
     def is_of_last_time(self) -> bool:
@@ -71,7 +67,7 @@ class StepTimes:
     """Times of a step in seconds; all other time statistics are sums or means of these."""
 
     iteration_s: float
-    """Wall time from the end of the previous step to the end of this step."""
+    """Wall time between the end of the previous step and the end of this step."""
     stage_s: Mapping[str, float]
     """Wall time of the work by stage: of all trainers for `sample` and `load` (including the fetch of remote
     rows), of the slowest share of each time step for `transfer` and `propagate`, and of `synchronize`."""
@@ -85,18 +81,18 @@ class StepWork:
     """State of one step."""
 
     step: int
-    """The number of the step in the run, counted from 0."""
+    """Number of the step in the run, counted from 0."""
     num_times: int = 1
-    """The number of time steps in the step."""
+    """Number of time steps in the step."""
     time: int = 0
-    """The time step that was propagated last."""
+    """Time step that was propagated last."""
     shares: list[WorkShare] = field(default_factory=list)
     """One share per trainer, in trainer order, for each time step; then the retried shares, in the order in
     which they were cut."""
     synchronize_s: float = 0.0
     """Duration of the reduction and the optimizer step."""
     redone: int = 0
-    """How often shares were cut again after running out of memory."""
+    """Number of times that shares were cut again after running out of memory."""
 
     @property
     def has_more_times(self) -> bool:
@@ -159,8 +155,8 @@ class StepWork:
     def release(self) -> None:
         """Release the buffers of all mini-batches and drop the shares.
 
-        A share references its step. Without this, mini-batches and gradients would stay allocated until the
-        cyclic garbage collector runs, which is rare in a large process.
+        A share references its step. Without this call, mini-batches and gradients would stay allocated until
+        the cyclic garbage collector runs, which is rare in a large process.
         """
         for share in self.shares:
             if share.batch is not None:
@@ -170,7 +166,7 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSlice:
-    """A process's part of every step; by default, the process computes complete steps.
+    """Part of every step that a process computes; by default, complete steps.
 
     A step may be divided into time steps: each has separate mini-batches, and all trainers propagate them
     before the next time step begins.
@@ -179,26 +175,26 @@ class RankSlice:
     num_processes: int = 1
     """Number of processes that train together."""
     local_units: Callable[[int, Ids], Sequence[Ids]] = lambda step, units: [units]
-    """Selects the units that this process trains in each time step, given a step's number and units."""
+    """Function that selects this process's units in each time step, given a step's number and units."""
     max_time_steps: int = 1
     """Maximum number of time steps per step."""
     fetches_each_time: bool = False
     """Whether remote rows are fetched per time step; if not, once for the whole step."""
     end: Callable[[], None] = lambda: None
-    """Called when no more steps are cut; a thread that waits in `local_units` raises `ChannelClosedError`."""
+    """Callback after the last cut; a thread that waits in `local_units` then raises `ChannelClosedError`."""
 
     __repr__ = short_repr
 
 
 ALL = RankSlice()
-"""The part of a process that computes complete steps."""
+"""Part of a process that computes complete steps."""
 
 
 def cut(units: Ids, split: Sequence[int]) -> list[Ids]:
     """Cut units into one piece per trainer, in the proportions of the split.
 
-    A step with as many units as the split is cut exactly by the split; a short last step or a retried share
-    is cut in proportion. If the split is all zeros, the parts are equal.
+    If the split sums to the number of units, it is exact; a short last step or a retried share is cut in
+    proportion. If the split is all zeros, the parts are equal.
     """
     ends = np.cumsum(split if any(split) else [1] * len(split))
     if ends[-1] != len(units):
@@ -208,15 +204,10 @@ def cut(units: Ids, split: Sequence[int]) -> list[Ids]:
 
 
 class Schedule:
-    """The current assignment, and decided assignments that apply to later steps.
+    """Current assignment, and decided assignments that apply to later steps.
 
     A change applies to the first step that cannot have been cut yet, so that identical events give identical
     bits. The consumer of steps makes changes; every stage reads the schedule.
-
-    Parameters
-    ----------
-    first
-        The assignment of the first step.
     """
 
     def __init__(self, first: Assignment) -> None:
@@ -235,12 +226,7 @@ class Schedule:
         return next(assignment for first, assignment in reversed(self._entries) if first <= step)
 
     def change(self, step: int, assignment: Assignment) -> int:
-        """Set a new assignment after a step has ended.
-
-        Returns
-        -------
-        The first step that uses the assignment.
-        """
+        """Set a new assignment after a step has ended; return the first step that uses it."""
         first = step + self.ahead
         past = max(entry[0] for entry in self._entries if entry[0] <= step)
         retained = [entry for entry in self._entries if past <= entry[0] < first]
@@ -257,10 +243,7 @@ class Schedule:
     def restore(self, state: Sequence[Any], step: int) -> None:
         """Restore the schedule at a step from the result of `state`.
 
-        Raises
-        ------
-        ValueError
-            If the state has no assignment for that step.
+        Raises ValueError if the state has no assignment for that step.
         """
         entries = tuple(
             (
