@@ -1,6 +1,4 @@
-"""Crash context: report the device call in which the process died, even if no Python code can run
-any more.
-"""
+"""Crash report with the device call in which the process died, even if Python cannot run any more."""
 
 from __future__ import annotations
 
@@ -27,15 +25,11 @@ _MONITOR_SCRIPT = 'read -r over; tr -d "\\000" <"/dev/fd/$1" >&2'
 
 
 class CrashContext(Hook):
-    """Report on standard error the device calls in progress when the process died, however it died.
+    """Report on standard error of the device calls in progress when the process died, however it died.
 
     A driver may end the process in ways that no handler sees: `abort`, `_exit`, a signal. Each call is
     written to a file, which takes about a microsecond; a shell prints the file when the process has ended.
-
-    Parameters
-    ----------
-    trainers
-        Indices of the trainers to report.
+    `trainers` has the indices of the trainers to report.
     """
 
     def __init__(self, trainers: Sequence[int]) -> None:
@@ -83,7 +77,7 @@ class CrashContext(Hook):
         self._close()
 
     def _close(self) -> None:
-        """Stop reporting; a thread that hangs in a call may still write to the file."""
+        """Stop reporting. A thread that hangs in a call may still write to the file."""
         if self._calls is not None:
             self._calls[:] = bytes(len(self._calls))
         self._calls = None

@@ -10,15 +10,8 @@ from hyrt.telemetry.hooks import Hook
 def hooks_from_environment(rank: int = 0, size: int = 1) -> list[Hook]:
     """Return the fault-injection hook if HYRT_FAULT is set, otherwise no hooks and no imports.
 
-    Parameters
-    ----------
-    rank, size
-        Rank of this process and number of ranks.
-
-    Raises
-    ------
-    ConfigError
-        If HYRT_FAULT cannot be parsed.
+    `rank` and `size` are the number of this process and of all ranks. Raises ConfigError if HYRT_FAULT cannot
+    be parsed.
     """
     text = os.environ.get("HYRT_FAULT", "")
     if not text:

@@ -23,7 +23,7 @@ class RunStarted:
     first_step: int
     """First step, counted from 0 over the whole run; above 0 if the run is resumed."""
     simulated: tuple[str, ...] = ()
-    """Names of devices that do not do their work on the hardware that they are named after."""
+    """Names of devices that are not the hardware after which they are named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +31,13 @@ class PredictionMade:
     """Prediction of the performance model, emitted before the first step."""
 
     step: int
-    """Steps done in the whole run; above 0 if the run is resumed."""
+    """Number of finished steps of the whole run; above 0 if the run is resumed."""
     stages_s: Mapping[str, float]
     """Seconds per step: sample, load, transfer, propagate, synchronize."""
     iteration_s: float
     epoch_s: float
     relative_error: float | None
-    """Expected relative error of the prediction: 0.1 is 10 %."""
+    """Expected relative error of the prediction; 0.1 is 10 %."""
     bottleneck: str
 
 
@@ -46,7 +46,7 @@ class AssignmentChanged:
     """Emitted after targets or threads were moved."""
 
     step: int
-    """Steps done in the whole run at the time of the decision."""
+    """Number of finished steps of the whole run at the time of the decision."""
     acts_from: int
     """First step with the new assignment, counted from 0."""
     policy: str
@@ -61,7 +61,7 @@ class AssignmentChanged:
     expected_s: float | None
     """Step time that the policy expects."""
     is_trial: bool = False
-    """Whether the assignment is a trial to measure its times, rather than an expected improvement."""
+    """Whether the assignment is a trial to measure its times, not an expected improvement."""
 
 
 def steps_per_window(steps_per_epoch: int) -> int:
@@ -76,9 +76,9 @@ class StepMetrics:
     epoch: int
     """Number of the epoch, counted from 1."""
     step: int
-    """Steps done in the whole run."""
+    """Number of finished steps of the whole run."""
     steps_done: int
-    """Steps done in this epoch."""
+    """Number of finished steps of this epoch."""
     steps_per_epoch: int
     loss: float
     """Mean loss over the targets of the window."""
@@ -112,9 +112,7 @@ class StepMetrics:
     chunks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Figures of `ChunkedStep` of the latest step, for each trainer that holds chunks of a full graph."""
     cache_hits: Mapping[str, float] = field(default_factory=dict)
-    """Hit rate so far of each trainer that caches feature rows: fraction of the needed rows found in the
-    cache.
-    """
+    """Hit rate so far of each trainer with a feature cache: fraction of needed rows found in the cache."""
     num_ranks: int = 1
     """Number of processes that these metrics cover. With several, stage times are from the slowest process,
     memory is the sum, and trainer names are prefixed, such as `rank 1 cpu:0`.

@@ -70,7 +70,8 @@ class Fault:
     place: str
     when: str
     kind: str
-    """`stage`, `place`, `when` and `kind` as in the environment variable; the place has no rank prefix."""
+    """Kind of the fault. `stage`, `when` and `kind` are as in the environment variable; `place` has no rank
+    prefix."""
     rank: int | None = None
     """Rank that has the fault; None for all ranks."""
 
@@ -93,13 +94,7 @@ class Fault:
 
 
 def parse_faults(text: str) -> list[Fault]:
-    """Parse the value of HYRT_FAULT.
-
-    Raises
-    ------
-    ConfigError
-        Naming the entry and its problem.
-    """
+    """Parse the value of HYRT_FAULT. Raises ConfigError, which names the entry and its problem."""
     return [_parse(entry.strip()) for entry in text.split(",")]
 
 
@@ -157,14 +152,10 @@ class _PendingFault:
 
 
 class FaultInjectionHook(Hook):
-    """Injected faults of one run.
+    """Hook that injects the faults of one run.
 
-    Parameters
-    ----------
-    faults
-        Requested faults, for all ranks.
-    rank, size
-        Rank of this process and number of ranks.
+    `faults` are the requested faults of all ranks. `rank` is the number of this process, and `size` the
+    number of ranks.
     """
 
     def __init__(self, faults: Sequence[Fault], rank: int = 0, size: int = 1) -> None:
@@ -177,13 +168,7 @@ class FaultInjectionHook(Hook):
         self._terminal: dict[str, DeviceFaultError] = {}
 
     def on_start(self, devices: Sequence[Device], steps: range) -> Notice:
-        """Arm the faults.
-
-        Raises
-        ------
-        ConfigError
-            If the run does not have the trainer or the rank of a fault.
-        """
+        """Arm the faults. Raises ConfigError if the run does not have the trainer or the rank of a fault."""
         names = [device.info.name for device in devices]
         for fault in self._faults:
             if fault.rank is not None and fault.rank >= self._size:
@@ -245,7 +230,7 @@ class FaultInjectionHook(Hook):
         return None
 
     def _inject(self, stage: str, place: str, step: int) -> str | None:
-        """Inject the fault that is due; return its kind, because the caller has to apply some kinds to the
+        """Inject the fault that is due; return its kind, since the caller applies some kinds to the
         result.
         """
         kind = self._due(stage, place, step)

@@ -1,4 +1,4 @@
-"""Hooks that observe a run or inject faults into it; without hooks there is no overhead."""
+"""Hooks, which observe a run or inject faults into it and cost nothing if there are none."""
 
 from __future__ import annotations
 
@@ -31,29 +31,26 @@ class Site(NamedTuple):
     trainer: int = NONE
     share: int = NONE
     units: int = NONE
-    """`trainer`, `share` and `units`: index of the trainer, number of the share in its step, and its number
-    of units.
-    """
+    """Number of units of the share; `trainer` is the index of the trainer, `share` the share's number in its
+    step."""
 
 
 class Hook:
     """No-op base class of hooks; a hook overrides some of its methods."""
 
     worker_observer: RunObserver | None = None
-    """Callback for shared calls of the workers of the sample and load stages, with the times of each
-    thread.
-    """
+    """Observer of the shared work in the sample and load stages, which gets the times of each thread."""
 
     def on_start(self, devices: Sequence[Device], steps: range) -> Notice | None:
-        """Handle the start of a run; `devices` are the trainers' devices, `steps.stop` is the length of the
-        whole run.
+        """Handle the start of a run; return a notice for the user, or None.
 
-        Return a notice for the user, or None. May raise a HyrtError to refuse the run.
+        `devices` are the trainers' devices, and `steps.stop` is the length of the whole run. May raise a
+        HyrtError to refuse the run.
         """
         return None
 
     def wrap_call(self, stage: str, site: Site, work: Callable[[], T]) -> T:
-        """Wrap one call of a stage, in the calling thread: do the work and return its result.
+        """Do the work of one stage call, in the calling thread, and return its result.
 
         The stages are `sample`, `load`, `transfer`, `propagate`, `update` (a trainer receives the weights),
         `synchronize`, `evaluate` and `checkpoint`.
@@ -61,9 +58,7 @@ class Hook:
         return work()
 
     def before_write(self, step: int, operation: str) -> None:
-        """Handle an operation of a checkpoint's atomic write before it is done; may raise an OSError in its
-        place.
-        """
+        """Handle an operation of a checkpoint's atomic write before it begins; may raise an OSError."""
 
     def on_step_split(self, assignment: Assignment) -> None:
         """Handle the assignment that splits the next step."""
@@ -79,25 +74,25 @@ class Hook:
         """Handle the first failure of the pipeline, in the thread that failed."""
 
     def on_stall(self) -> BaseException | None:
-        """Explain a stall: return the error to end with if the cause is known, or None.
+        """Explain a stall: return the error with which the run ends if the cause is known, or None.
 
-        May take some seconds.
+        The call may take some seconds.
         """
         return None
 
     def on_end(self, summary: dict[str, Any]) -> Notice | None:
-        """Handle the end of a run: add to its summary; return a notice for the user, or None."""
+        """Add to the summary of a finished run; return a notice for the user, or None."""
         return None
 
     def on_failure(self, error: BaseException, summary: dict[str, Any]) -> None:
-        """Handle a failed run: add known facts to its summary."""
+        """Add known facts to the summary of a failed run."""
 
     def on_abort(self) -> None:
-        """Handle the imminent exit of the process within a step, on a separate thread."""
+        """Prepare for the exit of the process within a step; called on a separate thread."""
 
 
 def call_with_hooks(hooks: Sequence[Hook], stage: str, site: Site, work: Callable[[], T]) -> T:
-    """Do the work of a call wrapped in all hooks, the first one innermost."""
+    """Do the work of a call wrapped in all hooks, of which the first one is the innermost."""
     for hook in hooks[:-1]:
         work = partial(hook.wrap_call, stage, site, work)
     return hooks[-1].wrap_call(stage, site, work) if hooks else work()

@@ -1,6 +1,7 @@
-"""Timeline of a run: slices of threads and device queues, counters and marks, in memory of a fixed size.
+"""Timeline of a run in memory of a fixed size: slices of threads and device queues, counters and marks.
+
 Every track is written by one thread at a time and keeps its latest events; the number of dropped events is
-counted. Times are nanoseconds of `time.perf_counter_ns`. `hyrt.telemetry.trace_file` writes the file.
+counted. Times are nanoseconds of `time.perf_counter_ns`.
 """
 
 from __future__ import annotations
@@ -28,15 +29,7 @@ _SPAN = np.dtype([("start", "i8"), ("end", "i8"), ("handed", "i8"), ("name", "i8
 
 
 class RingBuffer:
-    """Ring buffer of the latest rows of a table.
-
-    Parameters
-    ----------
-    dtype
-        Structured dtype of a row, without padding.
-    limit
-        Maximum number of rows.
-    """
+    """Ring buffer of the latest `limit` rows of a table, whose structured `dtype` has no padding."""
 
     def __init__(self, dtype: np.dtype[Any], limit: int) -> None:
         self._rows = np.zeros(limit, dtype)
@@ -84,7 +77,7 @@ class Track:
     def begin(
         self, name: int, step: int = NONE, trainer: int = NONE, share: int = NONE, units: int = NONE
     ) -> Track:
-        """Begin a slice that ends with the `with` block. `share` is the number of the share in the step."""
+        """Begin a slice that ends with the `with` block. `share` is the number of the share in its step."""
         self.open_slices.append((self._clock(), name, step, trainer, share, units))
         return self
 
@@ -119,12 +112,7 @@ class Counter:
 class Trace:
     """All tracks, counters and marks of a run; thread-safe.
 
-    Parameters
-    ----------
-    limit
-        Maximum number of events per track and counter; the latest ones are kept.
-    clock
-        Monotonic clock in nanoseconds.
+    Each track and counter keeps its latest `limit` events. `clock` is a monotonic clock in nanoseconds.
     """
 
     def __init__(self, limit: int, clock: Callable[[], int] = time.perf_counter_ns) -> None:
@@ -136,9 +124,7 @@ class Trace:
         self.tracks: list[Track] = []
         self.counters: dict[str, Counter] = {}
         self.queues: dict[tuple[str, str], RingBuffer] = {}
-        """Spans of device queues: `start` and `end` on the device's clock, `handed` on the host's
-        clock.
-        """
+        """Spans of device queues: `start` and `end` on the device's clock, `handed` on the host's clock."""
         self.marks: deque[tuple[int, Track, str]] = deque(maxlen=limit)
         self.num_marks = 0
         self._numbers: dict[str, int] = {}
@@ -190,7 +176,7 @@ class Trace:
         self.marks.append((self.clock(), self.track(), text))
 
     def add_spans(self, device: str, queue: str, spans: Sequence[Span]) -> None:
-        """Add spans of a device's queue; all of them have ended."""
+        """Add spans of a device's queue, all of which have ended."""
         if not spans:
             return
         handed = self.clock()

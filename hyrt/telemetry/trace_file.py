@@ -1,7 +1,8 @@
-"""Trace file in the JSON format of ui.perfetto.dev and chrome://tracing.  The host is process 1 with one
-track per thread; every device is a process with one track per queue. With several ranks, each rank has a host
-and devices, numbered 1,000 above those of the previous rank. Times are microseconds since the start of the
-trace, with three decimals (nanoseconds).
+"""Trace file in the JSON format of ui.perfetto.dev and chrome://tracing.
+
+The host is process 1 with one track per thread; every device is a process with one track per queue. With
+several ranks, each rank has a host and devices, numbered 1,000 above those of the previous rank. Times are
+microseconds since the start of the trace, with three decimals (nanoseconds).
 """
 
 from __future__ import annotations
@@ -25,21 +26,12 @@ _REACH = 32
 
 
 def convert_to_host_clock(queues: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Convert the times of a device's queues to the host's clock.
+    """Convert the times of a device's queues to the host's clock; durations are unchanged.
 
-    A span is reported after it has ended, so host time at the report minus device time at the span's end is
-    the clock offset plus a delay. The minimum over neighbouring reports is used: no span may end after its
-    report.
-
-    Parameters
-    ----------
-    queues
-        Table of spans of each queue: `start` and `end` on the device's clock, `handed` (time of the
-        report) on the host's clock, in nanoseconds.
-
-    Returns
-    -------
-    The same tables with `start` and `end` on the host's clock; durations are unchanged.
+    Tables have `start` and `end` on the device's clock and `handed`, the time of the report, on the host's
+    clock, in nanoseconds. A span is reported after it has ended, so host time at the report minus device time
+    at the span's end is the clock offset plus a delay. The minimum over neighbouring reports is used: no span
+    may end after its report.
     """
     handed, slot = np.unique(np.concatenate([queue["handed"] for queue in queues]), return_inverse=True)
     if not len(handed):
@@ -61,19 +53,11 @@ def convert_to_host_clock(queues: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
 
 
 def split_overlaps(table: NDArray[Any], limit: int) -> list[NDArray[Any]]:
-    """Split a queue's spans into rows of disjoint spans: a single row if the queue runs in order.
+    """Split a queue's spans into at most `limit` rows of disjoint spans; return the indices of each row by
+    start.
 
-    Parameters
-    ----------
-    table
-        The queue's spans, with `start` and `end` on the device's clock.
-    limit
-        Maximum number of rows; remaining overlaps go to the last row, where the later span is shortened at
-        its start.
-
-    Returns
-    -------
-    For each row the indices of its spans, ordered by start.
+    A queue that runs in order has a single row. Remaining overlaps go to the last row, in which the later
+    span is shortened at its start.
     """
     rows: list[list[int]] = []
     row_ends: list[int] = []
@@ -91,8 +75,9 @@ def split_overlaps(table: NDArray[Any], limit: int) -> list[NDArray[Any]]:
 
 
 def remove_overlaps(table: NDArray[Any]) -> NDArray[Any]:
-    """Shift starts so that no span begins before the previous one ends; changing clock offsets may cause
-    overlaps.
+    """Shift starts so that no span begins before the previous one ends.
+
+    Changing clock offsets may cause such overlaps.
     """
     table = table.copy()
     if len(table):
@@ -110,7 +95,7 @@ class StageSlice(NamedTuple):
 
 
 class MiniBatchFlows:
-    """Flows of the shares of all steps; dropped or missing slices are skipped."""
+    """Flows of the shares of all steps, without dropped or missing slices."""
 
     def __init__(self) -> None:
         self._visits: defaultdict[tuple[int, int], dict[str, StageSlice]] = defaultdict(dict)
@@ -143,8 +128,8 @@ _ORDER = ("hyrt.main", "hyrt.sample", "hyrt.load", "hyrt.transfer", "hyrt.propag
 def trace_json(trace: Trace, trainers: Sequence[str], about: Mapping[str, Any]) -> bytes:
     """Return the whole trace as JSON; unfinished slices end at the current time and are marked.
 
-    The trace must not grow any more, except in threads that hang. `trainers` are the names of the run's
-    trainers in order, and `about` are further entries of `otherData`.
+    The trace must not grow any more, except in threads that hang. `trainers` has the names of the run's
+    trainers in order, and `about` further entries of `otherData`.
     """
     return join_json([trace_lines(trace, trainers)], {**about, **trace_facts(trace)})
 
@@ -154,14 +139,8 @@ def trace_lines(
 ) -> str:
     """Return the events of one process, for `join_json`.
 
-    Parameters
-    ----------
-    trace, trainers
-        The arguments of `trace_json`.
-    rank
-        Rank of the process if the file covers several ranks; None otherwise.
-    zero
-        Time on the trace's clock at which the file begins; default: start of the trace.
+    `rank` is None for a file of a single process. `zero` is the time on the trace's clock at which the file
+    begins; None means the start of the trace.
     """
     return _Writer(trace, trainers, rank, trace.started if zero is None else zero).lines()
 
@@ -182,7 +161,7 @@ def trace_facts(trace: Trace) -> dict[str, Any]:
 
 
 def count_dropped_events(trace: Trace) -> dict[str, int]:
-    """Return the number of dropped events of tracks, queues, counters and marks, omitting zeros."""
+    """Return the nonzero numbers of dropped events of tracks, queues, counters and marks."""
     losses = {track.name: track.ring.num_dropped for track in trace.tracks}
     losses |= {f"{device} {queue}": ring.num_dropped for (device, queue), ring in trace.queues.items()}
     losses |= {f"counter {name}": counter.ring.num_dropped for name, counter in trace.counters.items()}
@@ -300,7 +279,7 @@ class _Writer:
 
 
 def _text(text: str) -> str:
-    """Return a JSON string with unescaped letters, because Perfetto shows escapes literally."""
+    """Return a JSON string without escaped letters, because Perfetto shows escapes literally."""
     return json.dumps(text, ensure_ascii=False)
 
 

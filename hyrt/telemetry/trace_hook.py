@@ -1,6 +1,4 @@
-"""Hook that traces a run and writes the trace file, and the protocol that gathers the traces of several
-ranks.
-"""
+"""Hook that traces a run and writes the trace file, and the protocol to gather the ranks' traces."""
 
 from __future__ import annotations
 
@@ -50,7 +48,7 @@ class RankTraceGatherer(Protocol):
     def deliver(self, data: bytes) -> Mapping[int, bytes]:
         """Deliver the data of one rank of a failed run, without waiting long for other ranks.
 
-        Returns the delivered data by rank on the first surviving rank; empty on other ranks.
+        Return the delivered data by rank on the first surviving rank, and nothing on other ranks.
         """
         ...
 
@@ -62,26 +60,12 @@ _COMPRESSION = 1
 
 
 class TraceHook(Hook):
-    """Record the start and end of every call, and write the trace file when the run ends.
+    """Hook that records the start and end of every call, and writes the trace file when the run ends.
 
-    Parameters
-    ----------
-    limit
-        Maximum number of events per track and counter; the latest ones are kept.
-    folder
-        Folder for the trace file; may be None if another process writes the file.
-    timeout_s
-        Time limit for a device to enable tracing.
-    ranks
-        Collects the traces of several ranks; None for a single process.
-    find_inherited_folder
-        Returns the folder if the process that should write the trace is lost and this process replaces it, or
-        None.
-
-    Raises
-    ------
-    ConfigError
-        If there is no folder.
+    Each track and counter keeps its latest `limit` events. `folder` may be None if another process writes the
+    file. A device has `timeout_s` seconds to enable tracing. `ranks` gathers the traces of several ranks. If
+    the process that should write the trace is lost and this process replaces it, `find_inherited_folder`
+    returns the folder. Raises ConfigError if there is no folder.
     """
 
     def __init__(
@@ -116,10 +100,7 @@ class TraceHook(Hook):
     def on_start(self, devices: Sequence[Device], steps: range) -> None:
         """Enable tracing of queues and threads on the devices that support it.
 
-        Raises
-        ------
-        HyrtError
-            Naming the device, if the device fails or exceeds the time limit.
+        Raises HyrtError, which names the device, if a device fails or exceeds the time limit.
         """
         trace = self._trace
         self._trainers = [device.info.name for device in devices]
@@ -179,9 +160,7 @@ class TraceHook(Hook):
         self._trace.mark(describe_error(failure))
 
     def on_end(self, summary: dict[str, Any]) -> Notice | None:
-        """Write the trace file, unless the trace is empty; return a notice, which is a warning if writing
-        fails.
-        """
+        """Write a nonempty trace file; return a notice, which is a warning if writing fails."""
         if self._ranks is None and self._trace.is_empty:
             return None
         text = self._single_process_json() if self._ranks is None else self._all_ranks_json(self._ranks)
@@ -201,7 +180,7 @@ class TraceHook(Hook):
         return Notice(kind="info", text=f"trace {self.path}, for ui.perfetto.dev{dropped_text}")
 
     def on_failure(self, error: BaseException, summary: dict[str, Any]) -> None:
-        """Write the trace file, unless the trace is empty; if writing fails, add a note to `error`.
+        """Write a nonempty trace file; if writing fails, add a note to `error`.
 
         With several ranks, the first surviving rank writes the traces of all ranks that deliver theirs in
         time.
@@ -220,7 +199,9 @@ class TraceHook(Hook):
 
     @property
     def path(self) -> Path:
-        """`trace.json.gz`; in a resumed run `trace-from-<step>.json.gz`, so that the earlier file is kept."""
+        """Path `trace.json.gz`; `trace-from-<step>.json.gz` in a resumed run, which keeps the
+        earlier file.
+        """
         name = f"trace-from-{self._first_step}.json.gz" if self._first_step else "trace.json.gz"
         assert self._folder is not None
         return self._folder / name
@@ -247,9 +228,7 @@ class TraceHook(Hook):
         )
 
     def _surviving_ranks_json(self, zero: int) -> bytes | None:
-        """Return the traces that ranks have delivered, on rank 0's clock as measured at the start; None if
-        there are none.
-        """
+        """Return the traces that ranks have delivered, on rank 0's clock at the start, or None."""
         ranks = self._ranks
         assert ranks is not None
         facts = trace_facts(self._trace)
