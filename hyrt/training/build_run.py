@@ -40,8 +40,8 @@ from hyrt.training.trainers import Found, find_trainers
 T = TypeVar("T")
 
 Predict = Callable[[Config, Graph, Sampler, Callable[[str], None]], RunPrediction | None]
-"""Function that predicts a run from its settings, graph and sampler, or returns None and passes the reason to
-its last argument."""
+"""Function that predicts a run from settings, graph and sampler, or returns None and passes the reason to its
+last argument."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class RunComponents:
 
     config: Config
     graph: Graph
-    """`config` and `graph`: all settings, and the graph after opening and normalization."""
+    """Graph after opening and normalization."""
     schema: RunSchema
     """Schema that the run fits to the graph in addition to the weights, for its checkpoints."""
     learner: TrainingState
@@ -58,34 +58,30 @@ class RunComponents:
     is_user_model: bool
     """Whether the caller passed the model instead of configuring it."""
     objective: Objective
-    """Training objective."""
     sampler: Sampler
-    """Sampler of steps and their mini-batches."""
     evaluator: Evaluator
-    """Evaluator of the model after an epoch."""
     found: Sequence[Found]
     """Training devices, not yet open."""
     threads: Threads
     split: Sequence[int]
-    """`threads` and `split`: initial number of CPU threads per stage, and of units of a step per trainer."""
+    """Initial number of units of a step per trainer; `threads` has the initial CPU threads per stage."""
     expected: RunPrediction | None
     """Prediction of the run; None if there is none."""
     policy: Policy | None
     """Policy that moves targets and threads between steps; None uses the configured policy."""
     shared: DistributedRunConfig
-    """This process's part of the run."""
+    """Part of the run that this process has."""
     caches: DeviceCaches | None
     """Feature caches of the devices, if `data.cache` enables them."""
     hooks: Sequence[Hook]
-    """Hooks that observe the run or inject faults."""
     emit: Emit
-    """Reports events to the hooks and the caller."""
+    """Function that reports events to the hooks and the caller."""
     checkpoints: Path | None
     """Checkpoint folder; None writes no checkpoints."""
     should_stop: Callable[[], bool]
-    """Called after every step; True writes a checkpoint and ends the run."""
+    """Callback after every step; True writes a checkpoint and ends the run."""
     on_stall: Callable[[str], None]
-    """Called with the stacks of all threads if the run stalls."""
+    """Callback for the stacks of all threads if the run stalls."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -135,24 +131,10 @@ def build_run(
 ) -> RunComponents:
     """Create the components of a run over a graph.
 
-    Parameters
-    ----------
-    config, graph, emit, checkpoints, should_stop, on_stall, policy, shared
-        The fields of `RunComponents` with the same names.
-    model
-        A torch module over blocks; the configured one by default.
-    predict
-        Predicts the run if `balance.predict` is set and the model is the configured one; None makes no
-        prediction.
-    hooks
-        Hooks that observe the run or inject faults; the settings may add a trace.
-    prepared
-        The model and the sampler, if they were already needed before the run; `model` is then its module.
-
-    Raises
-    ------
-    ConfigError, DataError, DeviceUnavailableError
-        If the settings cannot be applied.
+    `model` is a torch module over blocks, the configured one by default. `predict` is only called if
+    `balance.predict` is set and the model is the configured one. `prepared` has model and sampler if they
+    were already needed before the run; `model` is then its module. The settings may add a trace to `hooks`.
+    Raises ConfigError, DataError or DeviceUnavailableError if the settings cannot be applied.
     """
     folder = None if checkpoints is None else checkpoints.parent
     runtime = config.runtime

@@ -41,7 +41,7 @@ class Checkpoint:
     """Contents of one checkpoint file."""
 
     step: int
-    """Number of steps done in the whole run when the checkpoint was written."""
+    """Number of finished steps of the whole run."""
     path: Path
     state: dict[str, Any]
 
@@ -54,35 +54,15 @@ def save_checkpoint(
     keep: int,
     write: Callable[[Path, bytes], None] = write_atomically,
 ) -> Path:
-    """Write a checkpoint, then delete old checkpoints.
+    """Write a checkpoint and delete old ones, except the newest `keep` (at least 1); return its path.
 
-    The newest `keep` checkpoints are kept. Files of later steps, which exist if a run resumed from before a
-    damaged checkpoint, are neither counted nor deleted.
+    Files of later steps, which exist if a run resumed from before a damaged checkpoint, are neither counted
+    nor deleted. The state consists of nested lists, tuples and dicts (keys str or int) of tensors, numbers,
+    strings, bools and None. Loading restores an equal state: types, dtypes, shapes, infinities, the order of
+    keys.
 
-    Parameters
-    ----------
-    folder
-        Checkpoint folder, created if missing.
-    step
-        Number of steps done in the whole run.
-    state
-        Nested lists, tuples and dicts (keys str or int) of tensors, numbers, strings, bools and None. Loading
-        restores an equal state: types, dtypes, shapes, infinities, the order of keys.
-    keep
-        Number of checkpoints to keep; at least 1.
-    write
-        Writes bytes to a path atomically.
-
-    Returns
-    -------
-    Path of the new file.
-
-    Raises
-    ------
-    CheckpointWriteError
-        If the file could not be written; earlier checkpoints are untouched and no temporary file is left.
-    TypeError
-        If the state contains any other type; the message names its path in the state.
+    Raises CheckpointWriteError if the file could not be written; earlier checkpoints are then untouched and
+    no temporary file is left. Raises TypeError with the path of an entry of any other type.
     """
     if keep < 1:
         raise ValueError(f"keep={keep}: at least one checkpoint must stay")
@@ -110,10 +90,8 @@ def save_checkpoint(
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read one checkpoint and verify its checksum.
 
-    Raises
-    ------
-    CheckpointError
-        If the file is missing, unreadable, damaged or not a checkpoint; the message says which.
+    Raises CheckpointError if the file is missing, unreadable, damaged or not a checkpoint; the message says
+    which.
     """
     if _NAME.fullmatch(path.name) is None:
         raise CheckpointError(
@@ -130,17 +108,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
 def checkpoint_of(path: Path, data: bytes) -> Checkpoint:
     """Parse a checkpoint from the bytes of its file, which may be on another machine.
 
-    Parameters
-    ----------
-    path
-        The file path, with the file name under which the checkpoint was written.
-    data
-        The contents of the file.
-
-    Raises
-    ------
-    CheckpointError
-        If the data is damaged or not a checkpoint.
+    `path` must end in the file name under which the checkpoint was written. Raises CheckpointError if the
+    data is damaged or not a checkpoint.
     """
     match = _NAME.fullmatch(path.name)
     assert match is not None
@@ -162,19 +131,9 @@ def has_checkpoint(folder: Path) -> bool:
 
 
 def load_newest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoint:
-    """Read the newest valid checkpoint.
+    """Read the newest valid checkpoint; `warn` is called for every damaged one that is skipped.
 
-    Parameters
-    ----------
-    folder
-        The run's checkpoint folder.
-    warn
-        Called once per skipped checkpoint, with the file and how it is damaged.
-
-    Raises
-    ------
-    CheckpointError
-        If there is no checkpoint, or no valid checkpoint.
+    Raises CheckpointError if there is no valid checkpoint.
     """
     files = _newest_first(folder)
     failure: CheckpointError | None = None
@@ -193,7 +152,6 @@ def load_newest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpo
 
 
 def _newest_first(folder: Path) -> list[tuple[int, Path]]:
-    """Return step and path of all files with checkpoint names, newest first."""
     found = []
     try:
         for path in folder.iterdir():
@@ -214,7 +172,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Delete temporary files of killed processes: only one process at a time writes to a folder."""
+    """Delete temporary files of killed processes. Only one process at a time writes to a folder."""
     for path in folder.iterdir():
         if _TEMPORARY_NAME.fullmatch(path.name):
             path.unlink(missing_ok=True)

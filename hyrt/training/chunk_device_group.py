@@ -56,8 +56,6 @@ class DeviceGroupInfo(DeviceInfo):
 
 @dataclass(slots=True)
 class _Member:
-    """Active device of the group."""
-
     device: Device
     share: float
     memory: ChunkDeviceMemory | None = None
@@ -67,7 +65,6 @@ class _Member:
         return self.device.info.name
 
     def gradients(self) -> Sequence[torch.Tensor]:
-        """Return the device's gradient sums of the step."""
         assert isinstance(self.device, SharesColumns)
         return self.device.chunk_gradients()
 
@@ -77,16 +74,7 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, KeepsSteps, 
 
     Columns of chunks are assigned by the devices' shares. All matrices are stored on the host, so that each
     pass can read the previous pass's results from all devices. Gradient sums are added in the order of the
-    devices.
-
-    Parameters
-    ----------
-    info
-        Description of the devices.
-    devices
-        The open devices, in the same order.
-    threads
-        Number of threads that compute vertices, if the devices only compute edges.
+    devices. If the devices only compute edges, `threads` host threads compute the vertices.
     """
 
     info: DeviceInfo
@@ -111,11 +99,11 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, KeepsSteps, 
         """Whether other processes compute other parts of the graph."""
         self._notices: list[str] = []
         self.lost: dict[str, str] = {}
-        """Reason for each device's loss, by device name."""
+        """Reason for the loss of each lost device, by device name."""
 
     @classmethod
     def probe(cls) -> list[DeviceInfo]:
-        """Return an empty list: groups are created by a run, not discovered."""
+        """Return an empty list, because groups are created by a run, not discovered."""
         return []
 
     @classmethod
@@ -184,7 +172,7 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, KeepsSteps, 
             self._begin_runs()
 
     def transfer(self, batch: MiniBatch) -> MiniBatch:
-        """No-op: chunks are transferred while the step is computed."""
+        """Return the batch unchanged: chunks are transferred while the step is computed."""
         self._health.check()
         self._staged.add(id(batch))
         return batch

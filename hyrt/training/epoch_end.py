@@ -35,21 +35,8 @@ class MetricsWindow:
     """Accumulator of step metrics that emits a `StepMetrics` about ten times per epoch.
 
     The grouping of steps depends only on the epoch's length, so that identical runs write identical lines.
-
-    Parameters
-    ----------
-    emit
-        Called with the metrics of every group.
-    steps_per_epoch
-        Number of steps per epoch.
-    trainers
-        Names of the trainers.
-    queues
-        Returns the channel statistics, if there are channels; called once per group.
-    objective
-        Computes metrics from counts.
-    cache_hits
-        Returns the feature cache hit rate of each trainer with a feature cache.
+    `queues` returns the channel statistics, if there are channels, and is called once per group. `objective`
+    computes metrics from counts. `cache_hits` returns the hit rate of each trainer with a feature cache.
     """
 
     def __init__(
@@ -75,7 +62,6 @@ class MetricsWindow:
     def add(
         self, work: StepWork, summary: StepSummary, times: StepTimes, assignment: Assignment, lr: float
     ) -> None:
-        """Add a synchronized step and its assignment."""
         self._added.append((summary, times))
         self._newest = work.step + 1, assignment, lr
         self._chunks = {self._trainers[i]: chunks.figures() for i, chunks in work.chunks().items()}
@@ -129,7 +115,7 @@ class MetricsWindow:
         self._added.clear()
 
     def begin(self) -> None:
-        """Start or resume after a pause: ignore all channel statistics before this call."""
+        """Start, or resume after a pause: ignore all channel statistics before this call."""
         self._queues_before = self._read_queues()
 
     def _since_last(
@@ -144,13 +130,7 @@ class MetricsWindow:
 
 
 class EpochEnd:
-    """Evaluation, selection of the best weights, and checkpoints.
-
-    Parameters
-    ----------
-    parts, state, run
-        The run's components, its state, and its open resources.
-    """
+    """Evaluation, selection of the best weights, and checkpoints at the end of an epoch."""
 
     def __init__(self, parts: RunComponents, state: RunState, run: OpenRun) -> None:
         self._parts = parts
@@ -168,10 +148,10 @@ class EpochEnd:
         return bool(patience and self._state.best.evaluations_since >= patience)
 
     def finish(self, check: Callable[[], None]) -> bool:
-        """Evaluate and checkpoint after an epoch, as configured.
+        """Evaluate and checkpoint after an epoch, as configured; return False if the run is asked to stop
+        meanwhile.
 
-        `check` is called from time to time and may raise. If the run is asked to stop during this work, a
-        resumed run repeats all of it, and the result is False.
+        A resumed run then repeats all of this work. `check` is called from time to time and may raise.
         """
         config, state = self._parts.config, self._state
         state.checkpoint = None
@@ -232,7 +212,10 @@ class EpochEnd:
         )
 
     def _scores_on_device(self, vertices: Ids) -> NDArray[np.float32] | None:
-        """Return scores from a device that holds the full graph; None if the host computes the scores."""
+        """Evaluate and checkpoint after an epoch, as configured; return False if a stop interrupts this work.
+
+        A resumed run then repeats all of it. `check` is called from time to time and may raise an exception.
+        """
         trainers = self._run.stages.trainers
         if not self._parts.config.sampler.is_full_graph or len(trainers) != 1:
             return None

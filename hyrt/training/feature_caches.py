@@ -39,7 +39,6 @@ class DeviceCache:
     predicted_hit_rate: float
 
     def figures(self) -> dict[str, float]:
-        """Return the statistics for the summary of a run."""
         lookups = self.places.lookups
         return {
             "rows": self.places.count,
@@ -52,12 +51,7 @@ class DeviceCache:
 class DeviceCaches(Hook):
     """Feature caches of a run's devices, with their hit rates.
 
-    Parameters
-    ----------
-    config
-        All settings; `data.cache` is the cache size per device.
-    prepared
-        The graph, the training vertices and the sampler.
+    `data.cache` is the cache size per device.
     """
 
     def __init__(self, config: Config, prepared: PreparedRun) -> None:
@@ -68,22 +62,9 @@ class DeviceCaches(Hook):
     def fill(self, trainers: Sequence[Trainer], split: Sequence[int], workers: Workers) -> None:
         """Fill each device's feature cache with the rows of highest expected use, and set its input plan.
 
-        Parameters
-        ----------
-        trainers
-            The trainers, with the model loaded.
-        split
-            Units of a step per trainer.
-        workers
-            The threads that count accesses and gather rows.
-
-        Raises
-        ------
-        ConfigError
-            If no device supports feature caches and the size is not `auto`, or not even one row fits into the
-            size.
-        DeviceOutOfMemoryError
-            If the rows do not fit; the message contains the remedy.
+        `split` has the units of a step per trainer. Raises ConfigError if no device supports feature caches
+        and the size is not `auto`, or if not even one row fits into the size, and DeviceOutOfMemoryError with
+        the remedy if the rows do not fit.
         """
         chosen = [number for number, trainer in enumerate(trainers) if self._keeps(trainer)]
         if not chosen:
@@ -182,7 +163,6 @@ class DeviceCaches(Hook):
                 yield out
 
     def hit_rates(self) -> Mapping[str, float]:
-        """Return the hit rate so far of each trainer with a feature cache."""
         return {
             name: cache.figures()["hit_rate"] for name, cache in self._caches.items() if cache.places.lookups
         }
@@ -215,7 +195,6 @@ class DeviceCaches(Hook):
 
 
 def _row_bytes(trainer: Trainer, graph: Graph) -> int:
-    """Return the bytes per row on the device."""
     source = graph.features
     if trainer.plan.form == "narrow":
         assert isinstance(source, QuantizedRowSource)

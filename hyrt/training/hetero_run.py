@@ -18,10 +18,7 @@ _SAMPLERS = ("neighbor", "full")
 def check_kind(config: Config, graph: Graph) -> None:
     """Check that the configured model and sampler support the graph's types, or that it has only one type.
 
-    Raises
-    ------
-    ConfigError
-        If they do not; the message names the setting and the remedy.
+    Raises ConfigError with setting and remedy if they do not.
     """
     name, kind = config.model.kind, find_model(config.model.kind)
     if graph.types is None:
@@ -42,10 +39,7 @@ def check_kind(config: Config, graph: Graph) -> None:
 def check_hetero_sampler(config: Config, graph: Graph) -> None:
     """Check that the sampler supports relations, and that feature caches are disabled.
 
-    Raises
-    ------
-    ConfigError
-        If not; the message names the setting and the remedy.
+    Raises ConfigError with setting and remedy if not.
     """
     if graph.types is None:
         return
@@ -61,20 +55,14 @@ def check_hetero_sampler(config: Config, graph: Graph) -> None:
 
 
 def _hetero_kinds(models: EntryPointGroup) -> list[str]:
-    """Return the model kinds for heterogeneous graphs and the model kinds that use edge types."""
+    """Return the model kinds for heterogeneous graphs and those that use edge types."""
     names = sorted(models.entries_by_name())
     hetero = [name for name in names if find_model(name).hetero]
     return [*hetero, *(name for name in names if name not in hetero and supports_edge_types(name))]
 
 
 def check_user_module(module: torch.nn.Module, graph: Graph) -> None:
-    """Reject a user-defined module without maps for the types of a graph.
-
-    Raises
-    ------
-    ConfigError
-        If the module has no such maps; the message contains the remedy.
-    """
+    """Reject, with a ConfigError, a user-defined module without maps for the types of a graph."""
     if graph.types is not None and not isinstance(module, HeteroGNN):
         raise ConfigError(
             f"{type(module).__name__} cannot be trained on {graph.name}, which has types of vertices: "

@@ -33,19 +33,10 @@ _MAX_TRIED_EPOCHS = 10_000
 
 
 class TrainingState:
-    """Master copy of the model with its optimizer and schedule.
+    """Master copy of the model with its optimizer and learning rate schedule, as `train` configures them.
 
-    Parameters
-    ----------
-    config
-        The settings; `train` selects the optimizer and the schedule.
-    model
-        The module to train.
-
-    Raises
-    ------
-    ConfigError
-        If the model has no parameters, or the optimizer or schedule does not exist or rejects its options.
+    Raises ConfigError if the model has no parameters, or if the optimizer or schedule does not exist or
+    rejects its options.
     """
 
     def __init__(self, config: Config, model: torch.nn.Module) -> None:
@@ -66,19 +57,10 @@ class TrainingState:
         """Optimizer of the model's embedding tables, if there are any."""
 
     def check_schedule(self, epochs: int) -> None:
-        """Try the optimizer and its schedule for a whole run, on a dummy parameter.
+        """Try the optimizer and its schedule for a run of `epochs` epochs, on a dummy parameter.
 
-        Some options are only rejected by a step, and a schedule may end before the run does.
-
-        Parameters
-        ----------
-        epochs
-            Number of epochs of the run.
-
-        Raises
-        ------
-        ConfigError
-            If the optimizer or the schedule fails; the message names it and the epoch.
+        Some options are only rejected by a step, and a schedule may end before the run does. Raises
+        ConfigError, which names optimizer or schedule and the epoch, if it fails.
         """
         train = self._train
         trial = torch.nn.Parameter(torch.zeros(2, 2))
@@ -125,13 +107,7 @@ class TrainingState:
         return rate
 
     def end_epoch(self, epoch: int, loss: float) -> None:
-        """Step the schedule, if there is one.
-
-        Raises
-        ------
-        StageError
-            If the schedule fails; the message names it and the epoch.
-        """
+        """Step the schedule, if there is one. Raises StageError, with the epoch, if the schedule fails."""
         if self._schedule is None:
             return
         try:
@@ -143,7 +119,6 @@ class TrainingState:
             ) from error
 
     def state(self) -> dict[str, Any]:
-        """Return the state of model, optimizer and schedule, for a checkpoint."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -152,7 +127,7 @@ class TrainingState:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `state`; raises torch's exception if it does not match."""
+        """Restore the result of `state`; raise torch's exception if it does not match."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self._schedule is not None:
@@ -176,10 +151,7 @@ def build_optimizer(
 ) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
     """Create the configured torch.optim optimizer and schedule.
 
-    Raises
-    ------
-    ConfigError
-        If the name is unknown or the options are invalid.
+    Raises ConfigError if the name is unknown or the options are invalid.
     """
     train = config.train
     maker = getattr(torch.optim, train.optimizer, None)
@@ -224,10 +196,7 @@ def build_optimizer(
 def build_table_optimizer(config: Config, tables: list[NodeEmbedding]) -> EmbeddingOptimizer:
     """Create the configured optimizer for embedding tables, of which a step changes few rows.
 
-    Raises
-    ------
-    ConfigError
-        If the optimizer has no such rule, or an option would change all rows.
+    Raises ConfigError if the optimizer has no such rule, or an option would change all rows.
     """
     train = config.train
     rule = SPARSE_UPDATE_RULES.get(train.optimizer)

@@ -17,10 +17,7 @@ from hyrt.sampling.sampler import Sampler
 def build_link_sampler(config: Config, graph: Graph, links: LinkGraph) -> Sampler:
     """Create the configured sampler for the endpoints of the training links.
 
-    Raises
-    ------
-    ConfigError
-        If the sampler chooses the vertices of its mini-batches.
+    Raises ConfigError if the sampler chooses the vertices of its mini-batches.
     """
     kind, split, settings = config.sampler.kind, links.split, config.links
     batch_size = min(config.data.batch_size, len(split.train))

@@ -45,21 +45,9 @@ LINKS = "links.npz"
 def link_graph(config: Config, graph: Graph, split_file: Path | None = None) -> Graph:
     """Return the graph without the held-out edges, and with the links to predict.
 
-    Parameters
-    ----------
-    config
-        All settings; `links` defines the split of the links.
-    graph
-        The graph with all edges; an already split graph is returned unchanged.
-    split_file
-        The file of the run's saved split, if there is one.
-
-    Raises
-    ------
-    ConfigError
-        If the relation is unknown, or the graph has no relations.
-    DataError
-        If the links cannot be split as configured, or a configured file is invalid.
+    `links` in the settings defines the split; `split_file` is the run's saved split, if there is one. An
+    already split graph is returned unchanged. Raises ConfigError if the relation is unknown or the graph has
+    no relations, and DataError if the links cannot be split as configured or a configured file is invalid.
     """
     if graph.links is not None:
         return graph
@@ -114,7 +102,7 @@ def _hidden_edges(graph: Graph, links: LinkGraph) -> list[str]:
 
 
 def unsplit_links(config: Config, graph: Graph) -> Graph:
-    """Return a graph for scoring links: all edges are used for message passing, and none is held out."""
+    """Return a graph for scoring links, with all edges for message passing and none held out."""
     relation = None
     if graph.types is not None:
         relation = select_link_relation(graph.name, graph.types, graph.topology, config.links.relation)
@@ -155,7 +143,7 @@ def _split(
 def _times(
     times_file: str | None, graph: Graph, known: Topology, ends: LinkEndpoints, relation: LinkRelation | None
 ) -> NDArray[Any]:
-    """Return [e] the times of the edges that are links, from the dataset or from a configured file."""
+    """Return the times [e] of the edges that are links, from the dataset or from a configured file."""
     times = graph.topology.edge_times
     if times_file is not None:
         if times is not None:
@@ -190,7 +178,7 @@ def _times(
 def _times_of_file(
     path: Path, known: Topology, ends: LinkEndpoints, positions: NDArray[Any] | None
 ) -> NDArray[Any]:
-    """Return [e] the edge times from a file with times of vertex pairs."""
+    """Return the times [e] of edges from a file with times of vertex pairs."""
     error_prefix = f"links.times={path}: give a .npz file with edges [n, 2] and times [n]"
     try:
         with path.open("rb") as file:
@@ -214,21 +202,9 @@ def _times_of_file(
 def opened_graph(config: Config, source: Any = None, links: Path | None = None) -> Graph:
     """Open a graph for training: scale and quantize features and hold out links, as configured.
 
-    Parameters
-    ----------
-    config
-        All settings.
-    source
-        Overrides `data.source`; see `hyrt.graph.open_graph`.
-    links
-        The file of the run's link split, if the run has one.
-
-    Raises
-    ------
-    ConfigError
-        If quantization is requested for a heterogeneous graph.
-    DataError
-        As for `open_graph`, and if the features cannot be quantized or the links cannot be split.
+    `source` overrides `data.source`, and `links` is the file of the run's link split, if it has one. Raises
+    ConfigError if quantization is requested for a heterogeneous graph, and DataError as `open_graph` does, or
+    if features cannot be quantized or links cannot be split.
     """
     data = config.data
     graph = open_graph(data.source if source is None else source, normalize=data.normalize)
@@ -240,12 +216,8 @@ def opened_graph(config: Config, source: Any = None, links: Path | None = None) 
 def rounded_graph(config: Config, graph: Graph, schema: RunSchema | None = None) -> Graph:
     """Return a graph with quantized features as configured, using the scales of a run's schema if given.
 
-    Raises
-    ------
-    ConfigError
-        If quantization is requested for a heterogeneous graph.
-    DataError
-        If the features cannot be quantized.
+    Raises ConfigError if quantization is requested for a heterogeneous graph, and DataError if the features
+    cannot be quantized.
     """
     data = config.data
     # `resolve_rows` chooses the format for `auto` later, based on this graph.

@@ -1,4 +1,4 @@
-"""Opening of a run: start or resume from a checkpoint, and the record of its start."""
+"""Opening of a run from the start or from a checkpoint, and the record of its start."""
 
 from __future__ import annotations
 
@@ -31,17 +31,7 @@ from hyrt.training.trainers import open_trainers, refuse_global_dropout
 
 
 def run_started(parts: RunComponents, stages: Stages, step: int) -> RunStarted:
-    """Describe data, model, devices and threads, in one line each.
-
-    Parameters
-    ----------
-    parts
-        The components of the run.
-    stages
-        The stages with the trainers and their assignment.
-    step
-        The first step to run.
-    """
+    """Describe data, model, devices and threads, in one line each; `step` is the first step to run."""
     config, graph = parts.config, parts.graph
     links = graph.links
     num_targets = len(graph.split("train", config.data.split)) if links is None else len(links.split.train)
@@ -87,7 +77,6 @@ def run_started(parts: RunComponents, stages: Stages, step: int) -> RunStarted:
 
 
 def _edges(count: int) -> str:
-    """Format a number of edges, in millions if large."""
     return f"{count / 1e6:.3g} M edges" if count >= 1e6 else pluralize(count, "edge")
 
 
@@ -100,13 +89,9 @@ class OpenRun:
     """Open resources of a run during training."""
 
     stages: Stages
-    """Stages with their trainers and their schedule."""
     synchronizer: Synchronizer
-    """Synchronizer that computes the new weights."""
     manager: ResourceManager
-    """Resource manager that moves targets and threads."""
     evaluate_workers: Workers
-    """Evaluation threads."""
     more_scores: set[str]
     """Receives a message if a user-defined module returns more scores than the objective needs."""
     step_checkpointer: RunStepCheckpointer | None
@@ -117,10 +102,7 @@ class OpenRun:
 def open_run(parts: RunComponents, state: RunState) -> Iterator[OpenRun]:
     """Open the devices and start the threads; close both at the end of the block.
 
-    Raises
-    ------
-    HyrtError
-        As `open_trainers` does.
+    Raises HyrtError as `open_trainers` does.
     """
     config, threads, learner = parts.config, parts.threads, parts.learner
     is_shared = parts.shared.part.num_processes > 1
@@ -230,7 +212,7 @@ def _managed(parts: RunComponents, state: RunState, stages: Stages) -> ResourceM
 
 
 def steps_of(parts: RunComponents, run: OpenRun, steps: range) -> StepSource:
-    """Return the executor of an open run's steps: pipelined or serial, as configured.
+    """Return the executor of an open run's steps, pipelined or serial as configured.
 
     Full-graph steps always run serially because there is no work to overlap.
     """

@@ -27,15 +27,7 @@ _NAMED = 5
 
 
 def missing_classes_text(graph: Graph, targets: Ids) -> str:
-    """Return a warning if some classes have no training vertices; empty if all classes have some.
-
-    Parameters
-    ----------
-    graph
-        The graph with its labels.
-    targets
-        [n] the training vertices.
-    """
+    """Return a warning if some classes have no vertex among the `targets`; empty if all classes have some."""
     labels = graph.labels[targets]
     if graph.vertices.label_kind != "classes" or not len(targets) or labels.min() < 0:
         return ""
@@ -73,7 +65,7 @@ _DEFAULT_COSTS_LIKE = "gcn"
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Return the bytes that this process may still allocate: limited by the machine and the control group."""
+    """Return the bytes that this process may still allocate, limited by the machine and the control group."""
     left = free_cgroup_memory(root / "proc/self/cgroup", root / "sys/fs/cgroup")
     available = int(psutil.virtual_memory().available)
     return available if left is None else min(available, left)
@@ -82,22 +74,12 @@ def free_memory(root: Path = Path("/")) -> int:
 def host_shortage(
     config: Config, graph: Graph, model: Architecture, sampler: Callable[[], Sampler], have_bytes: int
 ) -> str:
-    """Return a warning if a run needs more host memory than is free; empty if it fits.
+    """Return a warning if a run needs more host memory than `have_bytes`; empty if it fits.
 
     Parameters are counted with gradients and Adam moments, embedding tables with the moments only. Of the
     rows, only those that the CPU saves for a step's backward pass are counted. The sizes are those of
-    `hyrt_perfmodel.prediction.initial_assignment`.
-
-    Parameters
-    ----------
-    config, graph
-        All settings, and the training graph.
-    model
-        The configured model.
-    sampler
-        Returns the run's sampler, which is only called for one step if the run might not fit.
-    have_bytes
-        Free bytes.
+    `hyrt_perfmodel.prediction.initial_assignment`. `sampler` returns the run's sampler; it is only called,
+    for one step, if the run might not fit.
     """
     on_cpu = all(each.name.partition(":")[0] == "cpu" for each in config.training_requests)
     layers = config.model.layers
@@ -128,7 +110,7 @@ def host_shortage(
 
 
 def _table_bytes(model: Architecture) -> float:
-    """Return the bytes of embedding tables with Adam moments; replicas share them, gradients are few."""
+    """Return the bytes of embedding tables with Adam moments. Replicas share tables; gradients are few."""
     shape = model.shape
     rows = 0 if shape is None else sum(shape.counts[number] for number in shape.learned_types)
     return 3.0 * _FLOAT_BYTES * rows * model.in_features
@@ -147,7 +129,6 @@ def _work(model: Architecture, vertices: list[int]) -> Workload:
 
 
 def _vertices(sampler: Sampler) -> list[int]:
-    """Return the number of vertices per layer in the first step."""
     with Workers(1, "hyrt.sample") as workers:
         batch = sampler.sample(0, sampler.units(0), workers, in_place=False)
     counts = [batch.blocks[0].num_src, *(block.num_dst for block in batch.blocks)]

@@ -18,14 +18,13 @@ from hyrt.runtime.hardware import peak_memory_bytes
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over all steps of a run on any process; a resumed run continues the sums."""
+    """Sums over all steps of a run in any process; a resumed run continues the sums."""
 
     steps: int = 0
-    """Number of steps."""
     seconds: float = 0.0
     """Wall time of the steps, without evaluations and checkpoints."""
     stage_s: dict[str, float] = field(default_factory=dict)
-    """Work by stage."""
+    """Seconds of work by stage."""
     epochs_s: list[float] = field(default_factory=list)
     """Seconds of each epoch whose steps are done."""
     decisions: int = 0
@@ -34,7 +33,6 @@ class Totals:
     """Peak resident memory observed in any of the run's processes."""
 
     def add(self, times: StepTimes) -> None:
-        """Add a step."""
         self.steps += 1
         self.seconds += times.iteration_s
         for stage, seconds in times.stage_s.items():
@@ -46,7 +44,7 @@ class Totals:
         return self.peak_memory_bytes
 
     def means(self, steps_per_epoch: int) -> dict[str, Any]:
-        """Return mean `stages_s` and `iteration_s` per step, and `epoch_s`; only `epoch_s` (0) if no steps.
+        """Return mean `stages_s` and `iteration_s` per step, and `epoch_s`; only `epoch_s` (0) without steps.
 
         The first epoch of a process also compiles, so `epoch_s` is the median epoch, or the faster one of
         two. If no epoch is done, it is the mean step time multiplied by the number of steps per epoch.
@@ -67,11 +65,11 @@ class Best:
     """Value by which evaluations are compared; higher is better."""
     epoch: int = 0
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
-    """`epoch` and `metrics`: the epoch of the evaluation, and its results."""
+    """Results of the evaluation after epoch `epoch`."""
     weights: dict[str, torch.Tensor] | None = None
     """State of the model at that evaluation; None before the first evaluation."""
     evaluations_since: int = 0
-    """Number of evaluations since then without improvement."""
+    """Number of later evaluations, all without improvement."""
 
     __repr__ = short_repr
 
@@ -81,9 +79,9 @@ class RunState:
     """Progress of a run."""
 
     step: int = 0
-    """Steps done in the whole run."""
+    """Number of finished steps of the whole run."""
     first_step: int = 0
-    """Steps done before this process started."""
+    """Number of steps finished before this process started."""
     epoch_s: float = 0.0
     """Wall time of the epoch's steps so far."""
     epoch_sums: tuple[float, float, int] = (0.0, 0.0, 0)
@@ -94,13 +92,12 @@ class RunState:
     """Loss of the run's first step; None before that step, and after older checkpoints without this value."""
     totals: Totals = field(default_factory=Totals)
     best: Best = field(default_factory=Best)
-    """`totals` and `best`: sums over all steps, and the best evaluation."""
     torch_generator: torch.Tensor | None = None
     """State of torch's random generator to resume from; None at the start of a run."""
     checkpoint: Path | None = None
     """Checkpoint with this state; None if the state has changed since."""
     balance: dict[str, Any] | None = None
-    """State of `hyrt.balance.resource_manager.assignment_state` to resume with; None if there is none."""
+    """State from `assignment_state` to resume with; None if there is none."""
 
     __repr__ = short_repr
 

@@ -1,4 +1,4 @@
-"""Creation of individual components of a run from settings: model, sampler, threads and split."""
+"""Creation of a run's model, objective, sampler, threads and split from settings."""
 
 from __future__ import annotations
 
@@ -41,16 +41,8 @@ def assign_threads(config: Config, host_trainers: int = 1, expected: RunPredicti
     """Return the configured thread counts; counts of 0 are predicted, or chosen from the available cores.
 
     Sampling is the lightest stage, so it gets half of the cores. Loading may use all cores: its chunks are
-    small, and the slowest stage gets the cores. Trainers that compute on host cores share them.
-
-    Parameters
-    ----------
-    config
-        The settings, of which `runtime` is used.
-    host_trainers
-        Number of trainers that compute on host cores.
-    expected
-        The prediction, if there is one.
+    small, and the slowest stage gets the cores. The `host_trainers` trainers that compute on host cores share
+    them.
     """
     cores = available_cores()
     runtime = config.runtime
@@ -122,10 +114,7 @@ def select_edges(config: Config, graph: Graph) -> Graph:
 def fitted_objective(config: Config, graph: Graph, targets: np.ndarray) -> Objective:
     """Create the configured objective and fit it to the training targets.
 
-    Raises
-    ------
-    ConfigError
-        If the objective rejects its options or does not match the labels.
+    Raises ConfigError if the objective rejects its options or does not match the labels.
     """
     objective = config.build_objective(graph.labels)
     if graph.links is not None:
@@ -143,23 +132,10 @@ def fitted_objective(config: Config, graph: Graph, targets: np.ndarray) -> Objec
 def build_sampler(
     config: Config, graph: Graph, targets: np.ndarray, objective: Objective | None = None
 ) -> Sampler:
-    """Create the configured sampler over the training targets.
+    """Create the configured sampler over the training targets [n].
 
-    Parameters
-    ----------
-    config, graph
-        The settings, and the training graph.
-    targets
-        [n] the training vertices.
-    objective
-        The objective, for its class weights; the configured one by default.
-
-    Raises
-    ------
-    ConfigError
-        If the sampler cannot be created, or its steps have more units than configured.
-    DataError
-        If there are no targets.
+    `objective` provides class weights; by default it is the configured one. Raises ConfigError if the sampler
+    cannot be created or its steps have more units than configured, and DataError if there are no targets.
     """
     if not len(targets):
         raise DataError(
@@ -236,17 +212,9 @@ def _check_no_weights_in_chunks(config: Config, graph: Graph, model: torch.nn.Mo
 class PreparedRun:
     """Model, objective and sampler of a run, each created once on first use.
 
-    Parameters
-    ----------
-    config, graph
-        The settings, except devices and policy, and the training graph.
-    module
-        A torch module of the caller; the configured model by default.
-
-    Raises
-    ------
-    DataError
-        If no vertex has a label, or a class has no vertex although a higher class has one.
+    Devices and policy may be missing in `config`. `module` is a torch module of the caller, the configured
+    model by default. Raises DataError if no vertex has a label, or a class has no vertex although a higher
+    class has one.
     """
 
     def __init__(self, config: Config, graph: Graph, module: torch.nn.Module | None = None) -> None:
@@ -298,7 +266,7 @@ class PreparedRun:
 
     @cached_property
     def targets(self) -> np.ndarray:
-        """Return [n] the training vertices, or the link indices."""
+        """Return the training vertices [n], or the link indices."""
         if self._data.links is not None:
             return np.arange(len(self._data.links.split.train))
         return self._data.split("train", self._config.data.split)
@@ -314,12 +282,8 @@ def first_split(
 ) -> list[int]:
     """Return the units of a step per trainer: as configured, by device shares, as predicted, or equal parts.
 
-    The sum is the number of units in a whole step, at most the number of targets.
-
-    Raises
-    ------
-    ValueError
-        If the prediction has other trainers or another step size.
+    The sum is the number of units in a whole step, at most the number of targets. Raises ValueError if the
+    prediction has other trainers or another step size.
     """
     if config.sampler.is_full_graph:
         # Device shares of a group divide its chunk columns, not the units.

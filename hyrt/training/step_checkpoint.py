@@ -30,16 +30,8 @@ class RunStepCheckpointer:
 
     A step checkpoint is one file, which is deleted after a later checkpoint was written. It records the
     checkpoint from which the step started, and is only used by a run that resumes from that checkpoint. A
-    full disk only causes a warning: a resumed run then repeats the step from its start.
-
-    Parameters
-    ----------
-    parts, state
-        The run's components and its state.
-    folder
-        The run's checkpoint folder.
-    clock
-        Returns seconds; can be replaced in tests.
+    full disk only causes a warning: a resumed run then repeats the step from its start. `folder` is the run's
+    checkpoint folder, and `clock` returns seconds.
     """
 
     def __init__(

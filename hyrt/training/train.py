@@ -1,4 +1,4 @@
-"""Training loop: steps from the pipeline, synchronized, evaluated, checkpointed."""
+"""Training loop, which synchronizes, evaluates and checkpoints the steps of the pipeline."""
 
 from __future__ import annotations
 
@@ -54,19 +54,12 @@ class TrainResult:
 
 
 class Training:
-    """Training run: its steps, with startup and finish.
-
-    Parameters
-    ----------
-    parts
-        All components of the run; `hyrt.training.build_run.build_run` creates them from settings.
-    """
+    """Training run: its steps, with startup and finish."""
 
     def __init__(self, parts: RunComponents) -> None:
         self.parts = parts
         self.state = RunState()
         self.summary_of_failure: dict[str, Any] = {}
-        """Summary entries from the hooks of a failed run."""
         self._has_warned = False
         self._has_warned_scores = False
         self._has_checked_links = False
@@ -76,10 +69,7 @@ class Training:
     def resume(self, checkpoint: Checkpoint) -> None:
         """Resume after a checkpoint's step, bit-equal to an uninterrupted run.
 
-        Raises
-        ------
-        CheckpointError
-            If the checkpoint has a model with other parameters, or another graph.
+        Raises CheckpointError if the checkpoint has a model with other parameters, or another graph.
         """
         graph = self.parts.graph
         mine = graph.checksum
@@ -98,7 +88,9 @@ class Training:
             raise CheckpointError(f"{checkpoint.path} does not match this run: {error}") from error
 
     def _check_rows(self, checkpoint: Checkpoint) -> None:
-        """Compare a few feature rows with the checkpoint; not with several ranks, which lack some rows."""
+        """Compare a few feature rows with the checkpoint. With several ranks, some rows are
+        missing: skip it.
+        """
         sums = checkpoint.state.get("row_sums")
         graph = self.parts.graph
         if sums is None or self.parts.shared.part.num_processes > 1:
@@ -112,7 +104,7 @@ class Training:
         )
 
     def run(self) -> TrainResult:
-        """Train until the end, an early stop, or a stop request."""
+        """Compare a few feature rows with the checkpoint, unless several ranks divide the rows."""
         try:
             with open_run(self.parts, self.state) as run:
                 status = self._train(run)
@@ -133,7 +125,6 @@ class Training:
             hook.on_abort()
 
     def _train(self, run: OpenRun) -> str:
-        """Run the steps, and return the run's status."""
         parts, state = self.parts, self.state
         self._begin(run)
         epoch_end = EpochEnd(parts, state, run)
@@ -230,7 +221,6 @@ class Training:
         return summary
 
     def _count(self, summary: StepSummary, seconds: float) -> None:
-        """Add a synchronized step to its epoch."""
         state = self.state
         state.checkpoint = None
         state.step += 1

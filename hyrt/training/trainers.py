@@ -1,4 +1,4 @@
-"""Trainers of a run: finding, opening, loading and closing of devices."""
+"""Discovery, opening, loading and closing of the devices that train a run."""
 
 from __future__ import annotations
 
@@ -48,24 +48,10 @@ Found = tuple[type[Device], DeviceInfo]
 def find_trainers(config: Config, *, in_chunks: bool = False) -> list[Found]:
     """Return the configured backends and devices, in order.
 
-    Several devices that train the full graph form one `ChunkDeviceGroup`. A device that computes chunks only
-    in a group also forms one if the settings request chunks.
-
-    Parameters
-    ----------
-    config
-        All settings.
-    in_chunks
-        Whether a single device that trains the full graph also forms a group.
-
-    Raises
-    ------
-    DeviceUnavailableError
-        If a device is not available; the message contains the remedy.
-    ConfigError
-        If a device is configured twice.
-    UnsupportedModelError
-        If a device cannot train the full graph although the settings require it.
+    Several devices that train the full graph form one `ChunkDeviceGroup`. A single device forms one if it
+    computes chunks only in a group and the settings request chunks, or with `in_chunks`. Raises
+    DeviceUnavailableError with the remedy if a device is not available, ConfigError if a device is configured
+    twice, and UnsupportedModelError if a device cannot train the full graph although the settings require it.
     """
     found = [find_device(request.name) for request in config.training_requests]
     for _, info in found:
@@ -84,7 +70,7 @@ def find_trainers(config: Config, *, in_chunks: bool = False) -> list[Found]:
 
 
 def _is_to_be_cut(config: Config, found: Sequence[Found]) -> bool:
-    """Return whether chunks are requested on a device that only computes them in a group, e.g. the CPU."""
+    """Return whether chunks are requested on a device that only computes them in a group, such as the CPU."""
     backend = found[0][0]
     alone = issubclass(backend, SharesColumns) and not issubclass(backend, RunsChunks)
     return config.fullgraph.uses_chunks and alone
@@ -134,17 +120,10 @@ def open_trainers(
     same steps: every device that can train a full graph in chunks does so. `keeper` saves the completed part
     of full-graph steps; None saves nothing.
 
-    Raises
-    ------
-    DeviceUnavailableError
-        If a device is not available; the message contains the remedy.
-    StallError
-        If a device does not open or load the model within the run's stall timeout.
-    ConfigError
-        If a layer's result would depend on the split among several trainers, or no device can sample as
-        configured.
-    UnsupportedModelError
-        If a device cannot run the model or train for the objective.
+    Raises DeviceUnavailableError with the remedy if a device is not available, and StallError if it does not
+    open or load the model within the run's stall timeout. Raises ConfigError if a layer's result would depend
+    on the split among several trainers or no device can sample as configured, and UnsupportedModelError if a
+    device cannot run the model or train for the objective.
     """
     if len(found) > 1:
         refuse_global_dropout(model)
@@ -203,7 +182,6 @@ def open_trainers(
 
 
 def _check_hetero(config: Config, info: DeviceInfo, graph: Graph) -> None:
-    """Reject a device that does not accept rows of several types."""
     if graph.types is not None and isinstance(info, DeviceGroupInfo):
         raise UnsupportedModelError(
             f"{info.name} trains graphs of one type of vertices in chunks, and {graph.name} has "
@@ -224,10 +202,8 @@ def _check_hetero(config: Config, info: DeviceInfo, graph: Graph) -> None:
 def _limit(trainer: Trainer, config: Config, graph: Graph, scratch: Path | None, *, in_chunks: bool) -> None:
     """Pass the full-graph budgets to a device.
 
-    Raises
-    ------
-    ConfigError
-        If the device does not support a given budget or chunks, or there are more intervals than vertices.
+    Raises ConfigError if the device does not support a given budget or chunks, or if there are more intervals
+    than vertices.
     """
     limit, settings = config.fullgraph.host_memory, config.fullgraph
     if settings.chunks > graph.num_vertices:
@@ -294,7 +270,7 @@ def _in_chunks(config: Config, device: Device, *, is_shared: bool) -> bool:
 
 
 def _device_bytes(config: Config) -> int | None:
-    """Return the limit on device memory; None lets the device choose."""
+    """Return the limit on device memory; None if the device chooses it."""
     limit = config.runtime.device_memory_gib
     limits = [None if limit is None else int(limit * 2**30), config.fullgraph.device_memory]
     return min((each for each in limits if each is not None), default=None)
@@ -328,10 +304,7 @@ def _closing(trainer: Trainer, timeout_s: float, warn: Callable[[str], None]) ->
 def refuse_global_dropout(model: torch.nn.Module) -> None:
     """Reject a model whose dropout would depend on the assignment of targets to trainers.
 
-    Raises
-    ------
-    ConfigError
-        If a layer has such dropout; the message names the layer.
+    Raises ConfigError, which names the layer.
     """
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0:
