@@ -1,3 +1,1 @@
-"""Runtime services without dependencies on graphs: worker threads, channels, stage threads, buffer pools,
-processes, files, random numbers.
-"""
+"""Runtime services that do not depend on graphs: threads, channels, buffer pools, processes, files."""

@@ -18,10 +18,7 @@ ALIGNMENT = 64
 
 
 def align_memory(memory: NDArray[np.uint8], shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """View `memory` as an array that starts at its first cache line.
-
-    `memory` must have `ALIGNMENT` bytes more than the array.
-    """
+    """View `memory`, which has `ALIGNMENT` spare bytes, as an array that starts at a cache line."""
     start = -memory.__array_interface__["data"][0] % ALIGNMENT
     return np.ndarray(shape, dtype, memory, start)
 
@@ -36,13 +33,7 @@ _PAGE = 4096
 
 
 class PooledArrays:
-    """Arrays that are taken from a pool for one purpose and released together.
-
-    Parameters
-    ----------
-    pool
-        The pool to take from.
-    """
+    """Arrays that are taken from a pool for one purpose and released together."""
 
     def __init__(self, pool: BufferPool) -> None:
         self._pool = pool
@@ -55,32 +46,24 @@ class PooledArrays:
         return array
 
     def release(self) -> None:
-        """Release all arrays; they must not be read afterwards."""
+        """Release all arrays, which must not be read afterwards."""
         for array in self._arrays:
             self._pool.release(array)
 
 
 class _Loan(weakref.ref[NDArray[Any]]):
-    """Weak reference to a lent array that releases its memory; `weakref.finalize` would take ten times as
-    long.
-    """
+    """Weak reference that releases a lent array's memory, ten times as fast as `weakref.finalize`."""
 
     __slots__ = ("memory",)
     memory: NDArray[np.uint8]
 
 
 class BufferPool:
-    """Thread-safe pool of reusable memory that arrays are taken from.
+    """Thread-safe pool of reusable memory from which arrays are taken.
 
-    Sizes of successive steps differ slightly: new buffers are an eighth larger than requested, and a request
-    takes the smallest free buffer that fits, unless the buffer is more than twice its size.
-
-    Parameters
-    ----------
-    allocate
-        Allocates a given number of bytes, returned as [n] uint8.
-    step_bytes
-        Granularity of buffer sizes.
+    Sizes of successive steps differ slightly. Therefore new buffers are an eighth larger than requested, and
+    a request takes the smallest free buffer that fits, unless the buffer is more than twice its size.
+    `allocate` returns a number of bytes as uint8 [n], and `step_bytes` is the granularity of buffer sizes.
     """
 
     def __init__(
@@ -131,14 +114,13 @@ class BufferPool:
         return array
 
     def release(self, array: NDArray[Any]) -> None:
-        """Release an array that `take` returned, so that its memory is reused."""
+        """Release an array from `take`, so that its memory is reused."""
         memory: Any = array
         while isinstance(memory.base, np.ndarray):
             memory = memory.base
         self._released.append(memory)
 
     def clear(self) -> None:
-        """Drop the free memory."""
         with self._lock:
             self._released.clear()
             self._sizes.clear()

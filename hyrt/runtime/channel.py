@@ -1,4 +1,4 @@
-"""Bounded channel between two pipeline stages, and snapshots of its queue counters."""
+"""Bounded channel between two pipeline stages, and snapshots of its counters."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ T = TypeVar("T")
 
 
 class ChannelClosedError(Exception):
-    """Raised by `get` if the stream has ended, and by `put` if the receiver has closed its end."""
+    """Exception of `get` at the end of the stream, and of `put` if the receiver has closed its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatistics:
     """Counters since the channel was created.
 
-    `send_blocked_s` and `receive_blocked_s` are the total waiting time of each end, `sends_blocked` and
-    `receives_blocked` count the waits. `peak` is the highest occupancy. `item_s` is the total residence time
-    of all items; divided by the elapsed time it is the mean occupancy.
+    `send_blocked_s` and `receive_blocked_s` are the total waiting times of the two ends, and `sends_blocked`
+    and `receives_blocked` count the waits. `peak` is the highest occupancy. `item_s` is the total residence
+    time of all items; divided by the elapsed time, it is the mean occupancy.
     """
 
     capacity: int
@@ -67,10 +67,7 @@ class Channel(Generic[T]):
     def put(self, item: T) -> None:
         """Send an item; block while the channel is full.
 
-        Raises
-        ------
-        ChannelClosedError
-            If the receiver has closed its end.
+        Raises ChannelClosedError if the receiver has closed its end.
         """
         with self._changed:
             if self._must_wait_to_send():
@@ -97,10 +94,7 @@ class Channel(Generic[T]):
     def get(self) -> T:
         """Receive the next item; block while the channel is empty.
 
-        Raises
-        ------
-        ChannelClosedError
-            If the sender has closed its end and the channel is drained.
+        Raises ChannelClosedError if the sender has closed its end and the channel is drained.
         """
         with self._changed:
             if self._must_wait_to_receive():
@@ -131,7 +125,7 @@ class Channel(Generic[T]):
             yield item
 
     def close_sender(self) -> None:
-        """End the stream; queued items can still be received."""
+        """End the stream. Queued items can still be received."""
         with self._changed:
             self._sender_closed = True
             self._changed.notify_all()
@@ -145,7 +139,7 @@ class Channel(Generic[T]):
             self._changed.notify_all()
 
     def fail(self, failure: BaseException) -> None:
-        """Raise `failure` at both ends from now on; the first failure wins."""
+        """Raise `failure` at both ends from now on. Later failures are ignored."""
         with self._changed:
             if self._failure is None:
                 self._failure = failure
@@ -201,7 +195,6 @@ class QueueSnapshot:
     item_s: Mapping[str, float]
     """Total residence time of items in each channel, keyed by channel name."""
     capacity: Mapping[str, int]
-    """Capacity of each channel, keyed by channel name."""
 
     def mean_items_since(self, before: QueueSnapshot) -> dict[str, float]:
         """Return the mean number of items in each channel since the snapshot `before`."""

@@ -1,4 +1,4 @@
-"""Entry-point groups of plug-ins: names are listed without imports, classes are imported on first use."""
+"""Entry-point groups of plug-ins, which list names without imports and import classes on first use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Parent = TypeVar("Parent")
 
 @dataclass(frozen=True, slots=True)
 class EntryPointGroup:
-    """One extension point; built-in kinds and third-party kinds are declared in the same group."""
+    """Extension point. Built-in kinds and third-party kinds are declared in the same group."""
 
     group: str
     """Name of the entry-point group, such as `hyrt.devices`."""
@@ -32,9 +32,7 @@ class EntryPointGroup:
     """Last sentence of a message, which says where the names are documented; may be empty."""
 
     def entries_by_name(self) -> dict[str, list[EntryPoint]]:
-        """Return all entry points by name, without importing them; several entries for one name are a
-        conflict.
-        """
+        """Return all entry points by name, without imports; several entries for one name are a conflict."""
         by_name: dict[str, list[EntryPoint]] = {}
         for entry in _installed(entry_points, self.group, tuple(sys.path)):
             known = by_name.setdefault(entry.name, [])
@@ -53,19 +51,8 @@ class EntryPointGroup:
     def find_entry(self, name: str, *, nearest: str = "") -> EntryPoint:
         """Return the only entry point with a name, without importing it.
 
-        Parameters
-        ----------
-        name
-            Declared name.
-        nearest
-            Text to compare with the known names if `name` is unknown; default: `name`.
-
-        Raises
-        ------
-        HyrtError
-            The group's `error` if the name is not declared; the message suggests the nearest name.
-        PluginConflictError
-            If two distributions declare the name.
+        Raises the group's `error` for an unknown name, with a suggestion that resembles `nearest` (by default
+        the name), and PluginConflictError if two distributions declare the name.
         """
         known = self.entries_by_name()
         if name not in known:
@@ -82,10 +69,7 @@ class EntryPointGroup:
     def require_single(self, name: str, entries: list[EntryPoint]) -> EntryPoint:
         """Return the single entry of a name's entry points.
 
-        Raises
-        ------
-        PluginConflictError
-            If there are several; the message names the distributions.
+        Raises PluginConflictError, which names the distributions, if there are several.
         """
         if len(entries) > 1:
             owners, remedy = self.describe_conflict(entries)
@@ -93,16 +77,14 @@ class EntryPointGroup:
         return entries[0]
 
     def describe_conflict(self, entries: list[EntryPoint]) -> tuple[str, str]:
-        """Return the distributions that declare one name, and the remedy; the remedy never removes hyrt."""
+        """Return the distributions that declare one name, and the remedy, which never removes hyrt."""
         owners = " and by ".join(sorted(provider(entry) for entry in entries))
         foreign = sorted(provider(entry) for entry in entries if is_third_party(entry))
         remedy = "one of them" if len(foreign) == len(entries) else " and ".join(foreign)
         return owners, f"uninstall {remedy}"
 
     def report_exit_of(self, entry: EntryPoint) -> AbstractContextManager[None]:
-        """Report a third-party entry point on standard error if the process ends within the block, in any
-        way.
-        """
+        """Report a third-party entry point on standard error if the process ends within the block."""
         if not is_third_party(entry):
             return nullcontext()
         return report_unexpected_exit(
@@ -113,12 +95,8 @@ class EntryPointGroup:
     def load(self, name: str) -> Any:
         """Import the object that is declared under a name.
 
-        Raises
-        ------
-        HyrtError
-            The group's `error` if the name is not declared, or the object cannot be imported.
-        PluginConflictError
-            If two distributions declare the name.
+        Raises the group's `error` if the name is unknown or the object cannot be imported, and
+        PluginConflictError if two distributions declare the name.
         """
         entry = self.find_entry(name)
         try:
@@ -139,13 +117,8 @@ class EntryPointGroup:
     def load_class(self, name: str, parent: type[Parent]) -> type[Parent]:
         """Import the class that is declared under a name, like `load`.
 
-        Raises
-        ------
-        HyrtError
-            The group's `error`, also if the object is not a class derived from `parent` or lacks one of the
-            abstract methods of `parent`.
-        PluginConflictError
-            If two distributions declare the name.
+        Raises the group's `error` also if the object is not a class derived from `parent`, or lacks one of
+        the abstract methods of `parent`.
         """
         cls, entry = self.load(name), self.find_entry(name)
         if not (isinstance(cls, type) and issubclass(cls, parent)):
@@ -168,7 +141,7 @@ class EntryPointGroup:
     def wrap_errors(
         self, name: str, doing: str, *, passing: tuple[type[Exception], ...] = ()
     ) -> Iterator[None]:
-        """Turn exceptions of a declared kind's code into the group's `error`, naming kind and distribution.
+        """Turn exceptions of a declared kind's code into the group's `error`, with kind and distribution.
 
         hyrt's errors and those in `passing` are re-raised unchanged. `doing` names the failed operation, such
         as `build`.
@@ -186,7 +159,7 @@ class EntryPointGroup:
 def _installed(
     find: Callable[..., Iterable[EntryPoint]], group: str, path: tuple[str, ...]
 ) -> tuple[EntryPoint, ...]:
-    """Return the entry points on a search path; cached, because reading the distributions' files is slow."""
+    """Return the entry points on a search path, cached because reading the distributions' files is slow."""
     return tuple(find(group=group))
 
 
@@ -201,7 +174,5 @@ def format_remedy(entry: EntryPoint) -> str:
 
 
 def provider(entry: EntryPoint) -> str:
-    """Return name and version of the distribution that declares an entry point, or the entry point's
-    value.
-    """
+    """Return name and version of an entry point's distribution, or otherwise the entry point's value."""
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value

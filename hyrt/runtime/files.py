@@ -29,7 +29,7 @@ ARCHIVE_ERRORS = (
 
 
 def is_path_too_long(path: Path) -> bool:
-    """Return whether a path is too long for the system; pathlib would raise for such a path."""
+    """Return whether a path is too long for the system; pathlib would raise an error for such a path."""
     try:
         os.stat(path)
     except OSError as error:
@@ -53,20 +53,9 @@ def atomic_file(path: Path, on_operation: Callable[[str], None] = lambda doing: 
     """Open a temporary file that replaces `path` when the block ends: write, fsync, rename, fsync the folder.
 
     The temporary file is `.<name>.<pid>.partial` in the same folder. It is removed on any failure; only a
-    killed process leaves it there.
-
-    Parameters
-    ----------
-    path
-        The file.
-    on_operation
-        Called before each operation (`open`, `fsync`, `replace`, `sync`); may raise an OSError in its place.
-
-    Raises
-    ------
-    OSError
-        The operating system's error. `path` is unchanged, unless only the final fsync of the folder failed:
-        then the new file is in place but may not survive a power failure.
+    killed process leaves it there. `on_operation` is called before each operation (`open`, `fsync`,
+    `replace`, `sync`) and may raise an OSError in its place. On an OSError, `path` is unchanged, unless only
+    the final fsync of the folder failed: then the new file is in place but may not survive a power failure.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -99,13 +88,8 @@ def resolve_output_file(
 ) -> Path:
     """Return the regular file behind an output path, with symbolic links resolved.
 
-    `option` names the command-line option in messages.
-
-    Raises
-    ------
-    ConfigError
-        If the path is not a regular file, its folder is missing or not writable, it exists and `replace` is
-        not set, or its suffix is neither `suffix` nor `alternative_suffix`.
+    Raises ConfigError, which names `option`, if the path is not a regular file, its folder is missing or not
+    writable, it exists and `replace` is not set, or its suffix is neither `suffix` nor `alternative_suffix`.
     """
     if str(output) == "-":
         raise ConfigError(f"{option} -: nothing is written to the standard output: give the name of a file")

@@ -20,9 +20,7 @@ def available_cores() -> int:
 
 
 def shared_cores() -> int:
-    """Return the number of CPUs that this process may use together with other ranks of its run, at least
-    1.
-    """
+    """Return the number of CPUs, at least 1, that this process and other ranks of its run may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroup_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))["cpus"]
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
@@ -55,18 +53,11 @@ def processor_name() -> str | None:
 
 
 def processor_vendor(cpuinfo: Path = _CPUINFO) -> str | None:
-    """Return the vendor of an x86 processor, such as `GenuineIntel`; None if the system does not report it.
-
-    Parameters
-    ----------
-    cpuinfo
-        Linux's file that describes the processors.
-    """
+    """Return the vendor of an x86 processor, such as `GenuineIntel`; None if it is unknown."""
     return _cpuinfo_value(cpuinfo, "vendor_id")
 
 
 def _cpuinfo_value(cpuinfo: Path, *keys: str) -> str | None:
-    """Return the first value of one of the keys in /proc/cpuinfo."""
     for line in read_system_file(cpuinfo).splitlines():
         key, _, value = line.partition(":")
         if key.strip() in keys:
@@ -80,13 +71,7 @@ _LOW_PRECISION = {"amx_bf16": "AMX bf16", "avx512_bf16": "bf16", "bf16": "bf16"}
 
 
 def vector_instructions(cpuinfo: Path = _CPUINFO) -> list[str]:
-    """Return the processor's widest vector instructions and its bfloat16 instructions; empty if unknown.
-
-    Parameters
-    ----------
-    cpuinfo
-        Linux's file that lists the processors' features.
-    """
+    """Return the processor's widest vector instructions and its bfloat16 instructions; empty if unknown."""
     features = (_cpuinfo_value(cpuinfo, "flags", "Features") or "").split()
     names = [
         next((name for flag, name in kind.items() if flag in features), "")
@@ -96,18 +81,10 @@ def vector_instructions(cpuinfo: Path = _CPUINFO) -> list[str]:
 
 
 def cgroup_limits(membership: Path, root: Path) -> dict[str, float | int | None]:
-    """Read the CPU and memory limits of this process's control group, version 1 or 2.
+    """Read the limits of this process's control group, version 1 or 2: `cpus` and `memory_bytes`.
 
-    Parameters
-    ----------
-    membership
-        File that names the groups, `/proc/self/cgroup`.
-    root
-        Mount point of the control groups, `/sys/fs/cgroup`.
-
-    Returns
-    -------
-    `cpus` (number of CPUs whose time may be used) and `memory_bytes`; None if there is no limit.
+    A limit is None if there is none. `membership` is the file that names the groups, `/proc/self/cgroup`, and
+    `root` the mount point of the control groups, `/sys/fs/cgroup`.
     """
     cpus: list[float] = []
     for folder in _groups(membership, root, ""):
@@ -122,14 +99,9 @@ def cgroup_limits(membership: Path, root: Path) -> dict[str, float | int | None]
 
 
 def free_cgroup_memory(membership: Path, root: Path) -> int | None:
-    """Return the free memory in bytes: the minimum over this process's control groups; None without a limit.
+    """Return the free memory in bytes, the minimum over this process's control groups; None without a limit.
 
     Page cache that the system can reclaim counts as free.
-
-    Parameters
-    ----------
-    membership, root
-        The arguments of `cgroup_limits`.
     """
     free = [max(0, limit - used) for limit, used in _memory(membership, root) if used is not None]
     return min(free, default=None)
@@ -153,8 +125,9 @@ def _memory(membership: Path, root: Path) -> list[tuple[int, int | None]]:
 
 
 def _groups(membership: Path, root: Path, controller: str) -> list[Path]:
-    """Return the folders of this process's group and its ancestors, whose limits apply too; "" is version
-    2.
+    """Return the folders of this process's group and its ancestors, whose limits also apply.
+
+    The controller "" is version 2.
     """
     path = ""
     for line in _lines(membership):

@@ -46,15 +46,8 @@ class ProcessActivity:
 class HangDetector:
     """Idle and busy time of one item in a child process, with a limit for each.
 
-    Parameters
-    ----------
-    limit_s
-        Idle time allowed, in seconds; total time may be `BUSY_FACTOR` times as long.
-    activity
-        Returns the activity of the child, or None if the system does not report it: then all time counts as
-        idle.
-    clock
-        Clock in seconds; replaceable in tests.
+    The child may be idle for `limit_s` seconds; total time may be `BUSY_FACTOR` times as long. `activity`
+    returns the activity of the child, or None if the system does not report it: then all time counts as idle.
     """
 
     def __init__(
@@ -72,9 +65,7 @@ class HangDetector:
         self._worked_s = 0.0
 
     def check(self) -> str:
-        """Return why the item counts as hanging, or an empty string. Calls in quick succession count as
-        one.
-        """
+        """Return why the item counts as hanging, otherwise "". Calls in quick succession count as one."""
         now = self._clock()
         elapsed = now - self._looked
         if elapsed < min(POLL_INTERVAL_S, self._limit_s) / 2:
@@ -148,7 +139,7 @@ _MAX_OUTPUT_BYTES = 1 << 16
 
 
 class ChildProcess:
-    """A started child process; call `end` to reap it."""
+    """Running child process. Call `reap` to end it."""
 
     def __init__(self) -> None:
         # Drivers may print to standard output and read standard input, so messages use a separate pipe.
@@ -181,7 +172,7 @@ class ChildProcess:
 
     @property
     def recent_output(self) -> str:
-        """The end of the child's output since it started the current item."""
+        """End of the child's output since it started the current item."""
         return self._output.rpartition(ITEM_START)[2].decode(errors="replace")
 
     def send(self, message: Mapping[str, Any]) -> None:
@@ -218,11 +209,9 @@ class ChildProcess:
             self._process.kill()
 
     def reap(self, limit_s: float) -> int | None:
-        """Wait for the process to end (killing it if necessary) and close its pipes.
+        """Wait for the process to end (killing it if necessary) and close its pipes; return its exit code.
 
-        Returns
-        -------
-        Exit code; None if the process is stuck in the kernel and survives even a kill.
+        The exit code is None if the process is stuck in the kernel and survives even a kill.
         """
         if not self.has_ended:
             self.kill()
@@ -258,12 +247,10 @@ class Answer:
     """Answer of the worker about one item."""
 
     messages: tuple[Mapping[str, Any], ...] = ()
-    """Messages of the item, in order."""
     problem: str = ""
     """One-line reason why the item did not finish; empty if it finished."""
 
     def values(self, key: str) -> list[Any]:
-        """Return the values of all messages with this key."""
         return [message[key] for message in self.messages if key in message]
 
     def first_value(self, key: str) -> Any:
@@ -273,7 +260,7 @@ class Answer:
 
 @dataclass(slots=True)
 class _PartialAnswer:
-    """The part of an item's answer received so far."""
+    """Part of an item's answer that has been received so far."""
 
     messages: list[Mapping[str, Any]] = field(default_factory=list)
     problem: str | None = None
@@ -318,28 +305,15 @@ class IsolatedWorker:
         block_imports: bool = False,
         **arguments: Any,
     ) -> dict[str, Answer]:
-        """Run a module's `answer` function for each item, in one process as long as no item ends the
-        process.
+        """Return the answer of a module's `answer` function for each item, computed in a single process if
+        possible.
 
-        Parameters
-        ----------
-        module
-            Module with a function `answer(item, report, **arguments)`, or `module:function` for another name;
-            called once per item. The keyword arguments of each call of `report` are one message of the
-            answer.
-        items
-            Distinct items. An item that crashes or hangs the process is answered with that problem, and a new
-            process continues with the next item.
-        limit_s
-            Time limit of each item in seconds; see `hyrt.runtime.isolated_worker.HangDetector`.
-        block_imports
-            Whether items are packages that later processes must not import after one has crashed or hung.
-        **arguments
-            Arguments of `answer`; must be JSON-serialisable.
-
-        Returns
-        -------
-        The answer of each item.
+        `module` has a function `answer(item, report, **arguments)`; `module:function` selects another name.
+        The keyword arguments of each call of `report` are one message of the answer. Items are distinct. An
+        item that crashes or hangs the process is answered with that problem, and a new process continues with
+        the next item. `limit_s` is the time limit of each item in seconds (see `HangDetector`). With
+        `block_imports`, items are packages that later processes must not import after one has crashed or
+        hung. `arguments` must be JSON-serialisable.
         """
         answers: dict[str, Answer] = {}
         while remaining := [item for item in items if item not in answers]:
@@ -368,7 +342,7 @@ class IsolatedWorker:
     def _send_request(
         self, request: Mapping[str, Any], partials: dict[str, _PartialAnswer], limit_s: float
     ) -> str:
-        """Send one request to the worker (started if needed); return why it ended early, or an empty
+        """Send one request to the worker, started if needed; return why it ended early, or an empty
         string.
         """
         with self._lock:
@@ -405,7 +379,15 @@ class IsolatedWorker:
         return self._end(process)
 
     def _end(self, process: ChildProcess, hangs: str = "") -> str:
-        """Reap a worker that has ended, or kill one that hangs; return the reason."""
+        """Return the answer of a module's `answer` function for each item.
+
+        All items are answered in one process, unless an item crashes or hangs it: that item's answer is the
+        problem, and a new process continues with the next item. `module` has a function `answer(item, report,
+        **arguments)`; `module:function` selects another name. The keyword arguments of each call of `report`
+        are one message of the answer. Items are distinct, and `arguments` JSON-serialisable. `limit_s` is the
+        time limit of each item in seconds (see `HangDetector`). With `block_imports`, items are packages that
+        later processes must not import after one has crashed or hung.
+        """
         if hangs:
             process.signal(signal.SIGUSR1)
             end = time.monotonic() + _STACKS_S
@@ -422,7 +404,7 @@ class IsolatedWorker:
 
 
 def _exit_reason(code: int | None, noise: str) -> str:
-    """Explain why a process ended, from its exit code and the end of its output."""
+    """Send one request to the worker, started if needed; return why it ended early, otherwise ""."""
     if code is None:
         return f"did not end within {_END_S:g} s, not even when killed"
     if code < 0:

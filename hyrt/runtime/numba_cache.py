@@ -85,7 +85,7 @@ _WARNED = threading.Event()
 
 
 def _warn(folder: str) -> None:
-    """Warn once per process: if one kernel is damaged, others usually are, too."""
+    """Warn once per process, because other kernels are usually damaged if one is."""
     if not _WARNED.is_set():
         _WARNED.set()
         warn_user(

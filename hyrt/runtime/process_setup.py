@@ -1,6 +1,4 @@
-"""Setup of the process before torch and numba are used: environment settings, kernel cache folder, fork
-safety.
-"""
+"""Setup of the process before torch and numba are used: environment, kernel cache folder, fork safety."""
 
 from __future__ import annotations
 
@@ -29,15 +27,15 @@ _COMPILER = "torch._dynamo"
 class _LazyCompiler(ModuleType):
     """Lazy stand-in for torch's compiler module, replaced by the real module on first real use.
 
-    torch's optimizers import the compiler only to exclude functions from compilation. If it is not loaded,
-    no function is compiled, so none has to be excluded.
+    torch's optimizers import the compiler only to exclude functions from compilation. If it is not loaded, no
+    function is compiled, so none has to be excluded.
     """
 
     def graph_break(self, *_: Any, **__: Any) -> None:
-        """Return at once: there is no compiled graph to break."""
+        """Do nothing, because there is no compiled graph to break."""
 
     def disable(self, function: Callable[..., Any], *_: Any, **__: Any) -> Callable[..., Any]:
-        """Return the function unchanged: it is never compiled."""
+        """Return the function unchanged, because it is never compiled."""
         return function
 
     def __getattr__(self, name: str) -> Any:
@@ -77,12 +75,9 @@ def prepare_process() -> None:
 
 
 def check_compiler() -> None:
-    """Check that numba can compile and cache kernels; numba's own errors name no remedy.
+    """Check that numba can compile and cache kernels, because numba's own errors name no remedy.
 
-    Raises
-    ------
-    ConfigError
-        Naming the environment variable and the remedy.
+    Raises ConfigError, which names the environment variable and the remedy.
     """
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         raise ConfigError("NUMBA_DISABLE_JIT is set, but hyrt works only with compiled kernels: unset it")
@@ -103,8 +98,8 @@ def check_compiler() -> None:
 def ensure_kernel_cache() -> None:
     """Create a temporary kernel cache if neither the package's folder nor the user's cache is writable.
 
-    Every process then recompiles its kernels. No-op if NUMBA_CACHE_DIR is set. The folder is new and
-    private, because numba executes cached files.
+    Every process then recompiles its kernels. Nothing is done if NUMBA_CACHE_DIR is set. The folder is new
+    and private, because numba executes cached files.
     """
     if "NUMBA_CACHE_DIR" in os.environ:
         return
@@ -130,7 +125,6 @@ def ensure_kernel_cache() -> None:
 
 
 def _default_folders() -> tuple[Path, Path]:
-    """Return numba's default folders for compiled kernels."""
     return Path(__file__).parents[1] / "nn" / "__pycache__", user_cache_dir() / "numba"
 
 

@@ -1,4 +1,4 @@
-"""Errors of public functions: one-line messages for wrong calls, tracebacks with only the user's frames."""
+"""Error reporting of public functions: one-line messages for wrong calls, and tracebacks of user frames."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Counter-based random generator for every sampled edge and every dropout mask.  A random number is a pure
-function of (seed, step, layer, vertex, counter), so it does not depend on the thread, the device, the order
-or the mini-batch it is made in. The mixing function is the finaliser of SplitMix64 (Steele, Lea and Flood,
-"Fast splittable pseudorandom number generators", OOPSLA 2014); it needs only 64-bit multiplications, shifts
-and exclusive ors, which every device has.
+"""Counter-based random generator for every sampled edge and every dropout mask.
+
+A random number is a pure function of (seed, step, layer, vertex, counter), so it does not depend on the
+thread, the device, the order or the mini-batch. The mixing function is the finaliser of SplitMix64 (Steele,
+Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014); it needs only 64-bit
+multiplications, shifts and exclusive ors, which every device has.
 """
 
 from __future__ import annotations
@@ -92,23 +93,19 @@ def _mix64_int(z: int) -> int:
 
 
 def stream_key(seed: int, purpose: int, step: int, layer: int) -> np.uint64:
-    """Return the key of all random numbers for one purpose in one layer of one step.
+    """Return the 64-bit key of all random numbers for one purpose in one layer of one step.
 
     Parameters
     ----------
     seed
-        The run's seed.
+        Seed of the run.
     purpose
-        `SAMPLE`, `DROPOUT`, `WALK`, `SHUFFLE`, `PRESAMPLE`, `ATTENTION`, `LAYER`, `ROUNDING`,
-        `LINKS` or `SPLIT`.
+        `SAMPLE`, `DROPOUT`, `WALK`, `SHUFFLE`, `PRESAMPLE`, `ATTENTION`, `LAYER`, `ROUNDING`, `LINKS` or
+        `SPLIT`.
     step
         Step of the run, counted from 0.
     layer
         Layer 1..L of the model.
-
-    Returns
-    -------
-    64-bit key.
     """
     key = _mix64_int((seed + int(GOLDEN)) & _MASK)
     for part in (purpose, step, layer):

@@ -116,16 +116,12 @@ _EARLY_MESSAGE = "interrupted before the run began"
 
 
 class StopSignals:
-    """Listener for `STOP_SIGNALS` on a separate thread; a context manager for the main thread.
+    """Listener for `STOP_SIGNALS` on a separate thread, as a context manager for the main thread.
 
     SIGHUP is sent when a terminal closes. If SIGHUP or a batch system's signal is ignored, as under nohup, it
     stays ignored. Python runs signal handlers between two bytecodes of the main thread, which may be in a
-    compiled kernel for minutes; a thread that reads signal numbers from a socket acts at once.
-
-    Parameters
-    ----------
-    grace_s
-        Longest time from the first signal during training to the end of the process.
+    compiled kernel for minutes; a thread that reads signal numbers from a socket acts at once. During
+    training, the process ends at most `grace_s` seconds after the first signal.
     """
 
     def __init__(self, grace_s: float = 8.5) -> None:
@@ -138,7 +134,6 @@ class StopSignals:
 
     @property
     def requested(self) -> bool:
-        """Whether a signal has been received."""
         return self._first != 0
 
     @property
@@ -154,13 +149,9 @@ class StopSignals:
     def defer_to_step_end(self, announce: Callable[[str], None], exit_message: Callable[[], str]) -> None:
         """From now on, let the first signal only set `requested`.
 
-        Parameters
-        ----------
-        announce
-            Called at once with the message that the current step is finished first.
-        exit_message
-            Returns the message to print if the process exits before the step has ended: after the grace time,
-            or at a second signal that is not one of the batch systems' signals.
+        `announce` is called at once with the message that the current step is finished first. `exit_message`
+        returns the message to print if the process exits before the step has ended: after the grace time, or
+        at a second signal that is not one of the batch systems' signals.
         """
         self._exit_message = exit_message
         self._announce = announce
@@ -212,13 +203,11 @@ class StopSignals:
 
 
 def _ignore_signal(number: int, frame: FrameType | None) -> None:
-    """Replace the default action; the listening thread receives the signal number through the wakeup
-    socket.
-    """
+    """Replace the default action: the listening thread gets the signal number through the wakeup socket."""
 
 
 def _exit_now(exit_code: int, words: str) -> NoReturn:
-    """Exit without waiting; files are replaced atomically, so none is left half written."""
+    """Exit without waiting. Files are replaced atomically, so none is left half written."""
     try:
         # sys.__stdout__, because a live display may have replaced sys.stdout.
         if sys.__stdout__ is not None and sys.__stdout__.isatty():

@@ -1,6 +1,4 @@
-"""Named stage threads joined by channels, with shared failure handling and shutdown, and the watchdog that
-ends a run without progress.
-"""
+"""Named stage threads joined by channels, with shared failure handling, shutdown and a stall watchdog."""
 
 from __future__ import annotations
 
@@ -19,20 +17,11 @@ from hyrt.runtime.channel import Channel, ChannelClosedError
 
 
 class Watchdog:
-    """Detect that an activity counter stays unchanged while the consumer waits.
+    """Detector of an activity counter that stays unchanged while the consumer waits.
 
-    Parameters
-    ----------
-    timeout_s
-        Longest time without a change.
-    activity
-        Returns a number that changes with any progress.
-    is_waiting
-        Returns whether the consumer is waiting; its own work does not count as a stall.
-    on_stall
-        Called once with the stacks of all threads.
-    clock
-        Clock in seconds; replaceable in tests.
+    `activity` returns a number that changes with any progress. `is_waiting` returns whether the consumer is
+    waiting, because its own work does not count as a stall. After `timeout_s` seconds without a change,
+    `on_stall` is called once with the stacks of all threads.
     """
 
     def __init__(
@@ -64,11 +53,8 @@ class Watchdog:
     def check(self, late_s: float = 0.0) -> bool:
         """Check for progress once; return True if the run has stalled.
 
-        Parameters
-        ----------
-        late_s
-            Delay of this check beyond its schedule: the process was stopped or the machine slept, so no
-            progress was possible.
+        `late_s` is the delay of this check beyond its schedule: the process was stopped or the machine slept,
+        so no progress was possible.
         """
         now = self._clock()
         self._since += late_s
@@ -111,14 +97,7 @@ _JOIN_AFTER_STALL_S = 1.0
 class StageProgress:
     """Current work of one stage thread, updated by the thread itself.
 
-    Parameters
-    ----------
-    stage
-        Stage of the thread.
-    device
-        Device that the stage works on.
-    recent
-        Log of started steps, for the report of a stall.
+    `recent` is the log of started steps, for the report of a stall.
     """
 
     def __init__(self, stage: str, device: str, recent: deque[tuple[str, str, int]]) -> None:
@@ -142,26 +121,17 @@ class StageProgress:
 
 
 class StageThreads:
-    """The threads of a pipeline's stages, and the channels between them.
+    """Threads of a pipeline's stages, and the channels between them.
 
     The first failure wins: it fails every channel, so that every thread ends, and the consumer raises it.
     `close` joins all threads within a time limit; a thread that exceeds the limit is named in an error.
 
-    Parameters
-    ----------
-    stall_timeout_s
-        Longest time without progress while the consumer waits.
-    on_stall
-        Called with the stacks of all threads after a stall.
-    on_failure
-        Called with the first failure, in the thread that failed.
-    explain_stall
-        Called after a stall; returns the failure to raise if something else has blocked the threads, or None.
-    channel_observer
-        Returns the occupancy callback of a named channel, or None.
-    on_close
-        Called before the threads are joined; must release threads that wait for something other than a
-        channel, which then raise `ChannelClosedError`.
+    After `stall_timeout_s` seconds without progress while the consumer waits, `on_stall` is called with the
+    stacks of all threads, and then `explain_stall`, which returns the failure to raise if something else has
+    blocked the threads, or None. `on_failure` is called with the first failure, in the thread that failed.
+    `channel_observer` returns the occupancy callback of a named channel, or None. `on_close` is called before
+    the threads are joined; it must release threads that wait for something other than a channel, which then
+    raise `ChannelClosedError`.
     """
 
     def __init__(
@@ -231,7 +201,7 @@ class StageThreads:
             self._consumer_does = ""
 
     def raise_failure(self) -> None:
-        """Raise the first failure so far, if any; for a consumer that is busy with other work."""
+        """Raise the first failure so far, if any, for a consumer that is busy with other work."""
         if self._failure is not None:
             raise self._failure
 
@@ -247,12 +217,8 @@ class StageThreads:
         self.close()
 
     def close(self) -> None:
-        """End every thread.
-
-        Raises
-        ------
-        StageError
-            If a thread does not end within the time limit; the message names the thread.
+        """End all threads. Raises StageError, which names a thread that does not end within the
+        time limit.
         """
         self._is_closing = True
         self._guard.close()
@@ -315,7 +281,7 @@ class StageThreads:
         return busy
 
     def record_progress(self) -> None:
-        """Record progress that passes through no channel. Thread-safe."""
+        """Record progress that passes through no channel. This is thread-safe."""
         self._moves += 1
 
     def _activity(self) -> int:

@@ -1,4 +1,4 @@
-"""Main loop of the isolated worker process: answer requests item by item."""
+"""Main loop of the isolated worker process, which answers requests item by item."""
 
 from __future__ import annotations
 
@@ -21,16 +21,11 @@ from hyrt.runtime.process_setup import prepare_process
 
 
 def answer_requests(pipe: int) -> None:
-    """Answer requests until the parent closes the pipe. Messages are JSON.
+    """Answer requests, JSON messages on the file descriptor `pipe`, until the parent closes it.
 
     One process serves all requests, because importing torch costs more than all checks together. A request
     has `module`, `items`, `arguments`, `barred` (package to reason: packages that would crash or hang this
     process too) and `last_s` (time limit per item).
-
-    Parameters
-    ----------
-    pipe
-        File descriptor of the connection to the parent.
     """
     # Child processes of this process must not keep the pipe open.
     os.set_inheritable(pipe, False)

@@ -17,13 +17,12 @@ from hyrt.runtime.buffer_pool import BufferPool
 Chunk = Callable[[int, int], None]
 
 IntervalCallback = Callable[[int, int], None]
-"""Callback in a thread that has worked on a job, with start and end in nanoseconds of `time.perf_counter_ns`.
-"""
+"""Callback in a thread that has worked on a job, with start and end in nanoseconds of
+`time.perf_counter_ns`."""
 
 RunObserver = Callable[[Chunk], IntervalCallback | None]
 """Callback in the calling thread for each `Workers.run` that several threads share; returns the callback for
-each thread that has worked, or None.
-"""
+each thread that has worked, or None."""
 
 
 # A chunk takes milliseconds; a thread that needs longer than this to end is stuck.
@@ -40,9 +39,7 @@ _MAX_THREADS = 1 << 14
 
 
 class _Job:
-    """One call of `Workers.run`: threads draw chunks until none is left; the last one to finish sets
-    `done`.
-    """
+    """Call of `Workers.run`. Threads draw chunks until none is left; the last one to finish sets `done`."""
 
     def __init__(self, work: Chunk, size: int, grain: int, worked: IntervalCallback | None = None) -> None:
         self._worked = worked
@@ -131,7 +128,7 @@ class Workers:
     on_start
         Called once in every started thread.
     pool
-        Buffer pool for results of a step; without a pool, memory is newly allocated.
+        Buffer pool for results of a step; None allocates new memory.
     """
 
     def __init__(
@@ -143,8 +140,7 @@ class Workers:
     ) -> None:
         self.pool = pool
         self.observer: RunObserver | None = None
-        """Callback for shared calls, with the times of each thread; set it only between two calls of `run`.
-        """
+        """Callback for shared calls, with the times of each thread; set it between two calls of `run`."""
         self._name = name
         self._on_start = on_start
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -189,16 +185,15 @@ class Workers:
     def run(self, work: Chunk, size: int, grain: int) -> None:
         """Call `work(start, stop)` on consecutive ranges of at most `grain` that cover `range(size)`.
 
-        Returns when all calls are done; the first exception is raised here. The caller does short work alone
-        if that was measured to be faster.
+        Return when all calls are done, and raise the first exception. The caller does short work alone if
+        that was measured to be faster.
         """
         if size <= 0:
             return
         self._run(work, size, grain, grain)
 
     def run_rows(self, work: Chunk, size: int, grain: int) -> None:
-        """Run work whose rows are independent, so that ranges may begin and end anywhere; otherwise like
-        `run`.
+        """Run work like `run` whose rows are independent, so that ranges may begin and end anywhere.
 
         If the caller does all of it, that is one call: every avoided call is one less wait for the
         interpreter lock.
@@ -221,13 +216,7 @@ class Workers:
         times.record(time.perf_counter() - started, is_alone=is_alone)
 
     def close(self) -> None:
-        """End the threads.
-
-        Raises
-        ------
-        TimeoutError
-            If a thread is stuck in its chunk; the message names the thread.
-        """
+        """End the threads. Raises TimeoutError, which names a thread that is stuck in its chunk."""
         self.resize(1)
 
     def __enter__(self) -> Workers:
@@ -245,8 +234,8 @@ class Workers:
             error.add_note(str(stuck))
 
     def _measured_times(self, work: Chunk, num_chunks: int) -> _MeasuredTimes:
-        """Return the measured times of calls with the same code and number of chunks (which distinguishes
-        layers).
+        """Return the measured times of calls with the same code and number of chunks (one layer's,
+        usually).
         """
         kind = getattr(work, "__code__", type(work)), num_chunks
         times = self._times.get(kind)
