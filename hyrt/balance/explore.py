@@ -250,8 +250,7 @@ def _fewer_trainers(
 def fewer_shares(
     model: FittedStepModel, evidence: ObservationHistory, present: Assignment, limits: AssignmentLimits
 ) -> tuple[Assignment, str] | None:
-    """Use fewer, larger shares to reduce sampling and loading, if trainers can reach their best observed
-    speeds.
+    """Use fewer, larger shares to reduce sampling and loading, if trainers can reach their best speeds.
 
     Stages may slow each other down because they share resources outside the model: host memory or a switch.
     """

@@ -322,8 +322,7 @@ def _line(
     growth: ShareGrowth = PROPORTIONAL,
     curve: ThreadScaling | None = None,
 ) -> tuple[StageLine | None, float]:
-    """Return the line through the newest point whose launch fraction fits the other points best, and its
-    cost.
+    """Return the line through the newest point whose launch fraction fits the others best, with its cost.
 
     If trainers of the same kind contradict this one or each other, one of them may be excluded as an outlier.
     """

@@ -36,8 +36,7 @@ def assignment_state(stages: Stages, cores: int) -> dict[str, Any] | None:
 def restore_assignments(
     state: Mapping[str, Any], stages: Stages, step: int, cores: int, fixed_threads: Mapping[str, int]
 ) -> bool:
-    """Restore the assignments that `assignment_state` saved, from `step` on; return whether they fit this
-    run.
+    """Restore the assignments that `assignment_state` saved, from `step` on; return False if they do not fit.
 
     They fit if trainers and units per step are equal; with another number of ranks, the units per step
     differ. If the number of `cores` has changed, the initial threads are used. `fixed_threads` has the

@@ -57,8 +57,7 @@ class Recovery:
         share.failure = Failure(error, stage, is_lost=is_lost)
 
     def retry(self, work: StepWork) -> list[WorkShare]:
-        """Divide the failed shares of a step into new shares to be sampled; return an empty list if no share
-        failed.
+        """Divide the failed shares of a step into new shares to be sampled; an empty list means no failure.
 
         All trainers must have finished the step. Raises StageError, which names stage, device and step, if
         memory was exhausted too often or no trainer is left.

@@ -77,14 +77,14 @@ class StateHandoff(Protocol):
     """Exchange of gradient sums between two time steps, called by all processes at the same time."""
 
     def __call__(self, step: int, time: int, totals: StepTotals) -> StepTotals:
-        """Exchange the sums that this process holds after time step `time`; return those to which it adds
-        next.
+        """Exchange the sums that this process holds after time step `time`; return the sums to
+        continue with.
         """
         ...
 
 
 def no_handoff(step: int, time: int, totals: StepTotals) -> StepTotals:
-    """Exchange the sums that this process holds after time step `time`; return the sums to continue with."""
+    """Return `totals` unchanged."""
     return totals
 
 

@@ -305,15 +305,14 @@ class IsolatedWorker:
         block_imports: bool = False,
         **arguments: Any,
     ) -> dict[str, Answer]:
-        """Return the answer of a module's `answer` function for each item, computed in a single process if
-        possible.
+        """Return the answer of a module's `answer` function for each item.
 
-        `module` has a function `answer(item, report, **arguments)`; `module:function` selects another name.
-        The keyword arguments of each call of `report` are one message of the answer. Items are distinct. An
-        item that crashes or hangs the process is answered with that problem, and a new process continues with
-        the next item. `limit_s` is the time limit of each item in seconds (see `HangDetector`). With
-        `block_imports`, items are packages that later processes must not import after one has crashed or
-        hung. `arguments` must be JSON-serialisable.
+        All items are answered in one process, unless an item crashes or hangs it: that item's answer is the
+        problem, and a new process continues with the next item. `module` has a function `answer(item, report,
+        **arguments)`; `module:function` selects another name. The keyword arguments of each call of `report`
+        are one message of the answer. Items are distinct, and `arguments` JSON-serialisable. `limit_s` is the
+        time limit of each item in seconds (see `HangDetector`). With `block_imports`, items are packages that
+        later processes must not import after one has crashed or hung.
         """
         answers: dict[str, Answer] = {}
         while remaining := [item for item in items if item not in answers]:
@@ -342,9 +341,7 @@ class IsolatedWorker:
     def _send_request(
         self, request: Mapping[str, Any], partials: dict[str, _PartialAnswer], limit_s: float
     ) -> str:
-        """Send one request to the worker, started if needed; return why it ended early, or an empty
-        string.
-        """
+        """Send one request to the worker, started if needed; return why it ended early, otherwise ""."""
         with self._lock:
             if self._closed:
                 return "was not checked: it was stopped"
@@ -379,15 +376,7 @@ class IsolatedWorker:
         return self._end(process)
 
     def _end(self, process: ChildProcess, hangs: str = "") -> str:
-        """Return the answer of a module's `answer` function for each item.
-
-        All items are answered in one process, unless an item crashes or hangs it: that item's answer is the
-        problem, and a new process continues with the next item. `module` has a function `answer(item, report,
-        **arguments)`; `module:function` selects another name. The keyword arguments of each call of `report`
-        are one message of the answer. Items are distinct, and `arguments` JSON-serialisable. `limit_s` is the
-        time limit of each item in seconds (see `HangDetector`). With `block_imports`, items are packages that
-        later processes must not import after one has crashed or hung.
-        """
+        """Reap a worker that has ended, or kill one that hangs; return the reason."""
         if hangs:
             process.signal(signal.SIGUSR1)
             end = time.monotonic() + _STACKS_S
@@ -404,7 +393,7 @@ class IsolatedWorker:
 
 
 def _exit_reason(code: int | None, noise: str) -> str:
-    """Send one request to the worker, started if needed; return why it ended early, otherwise ""."""
+    """Explain why a process ended, from its exit code and the end of its output."""
     if code is None:
         return f"did not end within {_END_S:g} s, not even when killed"
     if code < 0:

@@ -217,9 +217,7 @@ class StageThreads:
         self.close()
 
     def close(self) -> None:
-        """End all threads. Raises StageError, which names a thread that does not end within the
-        time limit.
-        """
+        """End all threads. Raises StageError, which names a thread that does not end in time."""
         self._is_closing = True
         self._guard.close()
         end = ChannelClosedError("the pipeline is closed")

@@ -234,8 +234,8 @@ class Workers:
             error.add_note(str(stuck))
 
     def _measured_times(self, work: Chunk, num_chunks: int) -> _MeasuredTimes:
-        """Return the measured times of calls with the same code and number of chunks (one layer's,
-        usually).
+        """Return the measured times of calls with the same code and number of chunks, usually of
+        one layer.
         """
         kind = getattr(work, "__code__", type(work)), num_chunks
         times = self._times.get(kind)

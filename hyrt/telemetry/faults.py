@@ -70,8 +70,7 @@ class Fault:
     place: str
     when: str
     kind: str
-    """Kind of the fault. `stage`, `when` and `kind` are as in the environment variable; `place` has no rank
-    prefix."""
+    """Kind of the fault. The first four fields are as in the environment variable, without a rank prefix."""
     rank: int | None = None
     """Rank that has the fault; None for all ranks."""
 
@@ -230,9 +229,7 @@ class FaultInjectionHook(Hook):
         return None
 
     def _inject(self, stage: str, place: str, step: int) -> str | None:
-        """Inject the fault that is due; return its kind, since the caller applies some kinds to the
-        result.
-        """
+        """Inject the fault that is due; return its kind, because some kinds are applied to the result."""
         kind = self._due(stage, place, step)
         if kind is None:
             return None

@@ -53,8 +53,7 @@ def convert_to_host_clock(queues: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
 
 
 def split_overlaps(table: NDArray[Any], limit: int) -> list[NDArray[Any]]:
-    """Split a queue's spans into at most `limit` rows of disjoint spans; return the indices of each row by
-    start.
+    """Split a queue's spans into at most `limit` rows of disjoint spans; return each row's indices by start.
 
     A queue that runs in order has a single row. Remaining overlaps go to the last row, in which the later
     span is shortened at its start.

@@ -199,9 +199,7 @@ class TraceHook(Hook):
 
     @property
     def path(self) -> Path:
-        """Path `trace.json.gz`; `trace-from-<step>.json.gz` in a resumed run, which keeps the
-        earlier file.
-        """
+        """Path `trace.json.gz`, or `trace-from-<step>.json.gz` in a resumed run to keep the earlier file."""
         name = f"trace-from-{self._first_step}.json.gz" if self._first_step else "trace.json.gz"
         assert self._folder is not None
         return self._folder / name

@@ -148,10 +148,9 @@ class EpochEnd:
         return bool(patience and self._state.best.evaluations_since >= patience)
 
     def finish(self, check: Callable[[], None]) -> bool:
-        """Evaluate and checkpoint after an epoch, as configured; return False if the run is asked to stop
-        meanwhile.
+        """Evaluate and checkpoint after an epoch, as configured; return False if a stop interrupts this work.
 
-        A resumed run then repeats all of this work. `check` is called from time to time and may raise.
+        A resumed run then repeats all of it. `check` is called from time to time and may raise an exception.
         """
         config, state = self._parts.config, self._state
         state.checkpoint = None
@@ -212,10 +211,7 @@ class EpochEnd:
         )
 
     def _scores_on_device(self, vertices: Ids) -> NDArray[np.float32] | None:
-        """Evaluate and checkpoint after an epoch, as configured; return False if a stop interrupts this work.
-
-        A resumed run then repeats all of it. `check` is called from time to time and may raise an exception.
-        """
+        """Return scores from a device that holds the full graph; None if the host computes the scores."""
         trainers = self._run.stages.trainers
         if not self._parts.config.sampler.is_full_graph or len(trainers) != 1:
             return None

@@ -88,9 +88,7 @@ class Training:
             raise CheckpointError(f"{checkpoint.path} does not match this run: {error}") from error
 
     def _check_rows(self, checkpoint: Checkpoint) -> None:
-        """Compare a few feature rows with the checkpoint. With several ranks, some rows are
-        missing: skip it.
-        """
+        """Compare a few feature rows with the checkpoint, unless several ranks divide the rows."""
         sums = checkpoint.state.get("row_sums")
         graph = self.parts.graph
         if sums is None or self.parts.shared.part.num_processes > 1:
@@ -104,7 +102,7 @@ class Training:
         )
 
     def run(self) -> TrainResult:
-        """Compare a few feature rows with the checkpoint, unless several ranks divide the rows."""
+        """Train until the end, an early stop, or a stop request."""
         try:
             with open_run(self.parts, self.state) as run:
                 status = self._train(run)
