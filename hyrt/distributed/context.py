@@ -36,11 +36,7 @@ def set_local_world_size(group: RankGroup) -> Iterator[None]:
     """Set LOCAL_WORLD_SIZE, as torchrun does, to the number of ranks on this machine within the block.
 
     Without a launcher the variable is unset; with two launchers on one machine, each counts only its ranks.
-
-    Parameters
-    ----------
-    group
-        all ranks; each rank must call this function at the same time.
+    `group` has all ranks, and each rank must call this function at the same time.
     """
     machines = all_gather_object(group, machine_identity())
     count = max(machines.count(machines[group.rank]), num_local_ranks())
@@ -75,23 +71,13 @@ _PEER_FAILURE_S = 6.0
 class DistributedContext:
     """One process among all processes that train one model together.
 
-    Each thread that takes part in collective operations has its own group. The order of operations within a
-    group is then the same at every rank, regardless of the threads' speeds.
+    Each thread that takes part in collective operations has a separate group. The order of operations within
+    a group is then the same at every rank, regardless of the threads' speeds.
 
-    Parameters
-    ----------
-    store
-        A store that all ranks can reach and that no other run has written to.
-    rank, size
-        Number of this rank, and number of ranks.
-    timeout_s
-        Longest time that ranks wait for each other, in seconds.
-    max_silence_s
-        Longest silence of a rank before it counts as lost, in seconds.
-    on_peer_failure
-        Called in a separate thread when another rank is lost, with the error that ends the run.
-    store_host
-        Name of the process that hosts the store, for messages.
+    No other run may have written to `store`. Ranks wait for each other for at most `timeout_s` seconds, and a
+    rank counts as lost after `max_silence_s` seconds of silence. `on_peer_failure` is then called in a
+    separate thread with the error that ends the run. `store_host` is the name of the process that hosts the
+    store, for messages.
     """
 
     def __init__(
@@ -175,19 +161,10 @@ class DistributedContext:
         self._heartbeat.wait_until_acknowledged()
 
     def check_equal(self, subject: str, facts: Mapping[str, Any]) -> None:
-        """Check that values are equal at every rank.
+        """Check that named plain values are equal at every rank; each `subject` can be used once.
 
-        Parameters
-        ----------
-        subject
-            Name of the compared values; each name can be used once.
-        facts
-            Plain values by name.
-
-        Raises
-        ------
-        ConfigError
-            If a value differs: names the value, the rank that differs from rank 0, and both values.
+        Raises ConfigError for a different value, with its name, the rank that differs from rank 0, and both
+        values.
         """
         values = {name: json.dumps(value, default=str) for name, value in facts.items()}
         self._store.set(f"{subject}/{self.rank}", json.dumps(values))
@@ -229,7 +206,7 @@ class DistributedContext:
                 self._store.wait(readers, timedelta(seconds=min(self._timeout_s, _LEAVE_S)))
 
     def shut_down(self) -> None:
-        """Shut down together: wait until all ranks are done."""
+        """Wait until all ranks are done, and shut down together with them."""
         self.control.all_reduce(torch.zeros(1), "control")
         self._heartbeat.close()
         self._heartbeat.announce_shutdown()
@@ -243,7 +220,7 @@ class DistributedContext:
                 time.sleep(0.01)
 
     def close(self) -> None:
-        """Stop the threads; no communication may follow."""
+        """Stop the threads. No communication may follow."""
         self._heartbeat.close()
         for group in self._groups:
             group.close()
@@ -258,13 +235,8 @@ class DistributedContext:
     def group(self, name: str, members: Sequence[int] | None = None) -> RankGroup:
         """Create a group for one more thread.
 
-        Parameters
-        ----------
-        name
-            Purpose of the group; disjoint groups need different names too.
-        members
-            Member ranks, in the order of their numbers in the group; each rank must call this method at the
-            same time. Default: all ranks.
+        Disjoint groups also need different names. `members` are ranks in the order of their numbers in the
+        group, by default all ranks; each of them must call this method at the same time.
         """
         make = partial(
             RankGroup,
@@ -294,7 +266,7 @@ class DistributedContext:
         return group
 
     def _create_group(self, make: Callable[[], RankGroup]) -> RankGroup:
-        """Create a group with all its members; raise at once if a rank is lost meanwhile."""
+        """Create a group with all its members; raise an error at once if a rank is lost meanwhile."""
         outcome: list[RankGroup | Exception] = []
         is_done = threading.Event()
 
@@ -326,17 +298,8 @@ def init_from_launcher(
 ) -> Iterator[DistributedContext]:
     """Join the processes that torchrun or another launcher has started, and leave them when the block ends.
 
-    A failure in the block is reported to all ranks.
-
-    Parameters
-    ----------
-    timeout_s, on_peer_failure
-        Arguments of `DistributedContext`.
-
-    Raises
-    ------
-    RankFailureError
-        If the ranks cannot be joined, or a rank is lost.
+    A failure in the block is reported to all ranks. `timeout_s` and `on_peer_failure` are those of
+    `DistributedContext`. Raises RankFailureError if the ranks cannot be joined, or a rank is lost.
     """
     keeper = store_host_name()
     store, rank, size = connect_store(timeout_s, keeper)

@@ -1,6 +1,4 @@
-"""Distributed evaluation: each rank computes the scores of its vertices layer by layer, or from the matrices
-of full-graph training.
-"""
+"""Distributed evaluation: scores of each rank's vertices, layer by layer or from full-graph training."""
 
 from __future__ import annotations
 
@@ -40,26 +38,12 @@ _PURPOSE = "evaluation"
 
 
 class OwnerRankScorer:
-    """Scores vertices at the ranks that own their feature rows, and gathers the scores at rank 0.
+    """Scorer of vertices at the ranks that own their feature rows; rank 0 gathers the scores.
 
-    Parameters
-    ----------
-    graph
-        The topology.
-    local_rows
-        Feature rows of this rank.
-    group
-        The ranks, for the thread that evaluates.
-    memory_bytes
-        Memory budget in bytes; the arrays of a chunk of vertices may use a quarter of it.
-    fanouts
-        Fan-outs to score sampled mini-batches; None to score layer by layer over all neighbours.
-    batch_size, seed
-        Targets per mini-batch, and seed of the sampler.
-    agree
-        Called by all ranks before each chunk.
-    has_partitioned_topology
-        Whether the graph contains only the edges into this rank's vertices.
+    `group` belongs to the evaluation thread. `memory_bytes` is the memory budget, of which the arrays of a
+    chunk of vertices may use a quarter. `fanouts` are for sampled mini-batches with `batch_size` targets;
+    None scores layer by layer over all neighbours. All ranks call `agree` before each chunk. With
+    `has_partitioned_topology`, the graph has only the edges into this rank's vertices.
     """
 
     def __init__(
@@ -218,7 +202,6 @@ class OwnerRankScorer:
         )
 
     def _fetch_rows(self, rows: PrefetchedRowSource, sources: NDArray[Any], workers: Workers) -> Rows:
-        """Return the feature rows of a block's sources."""
         rows.fetch(-1, [sources], workers)
         if isinstance(rows, SparseSource):
             fetched: Rows = SparseRows.from_features(rows.take(sources, workers))
@@ -235,14 +218,8 @@ def gather_scores(
 ) -> NDArray[np.float32] | None:
     """Gather the scores of vertices, [n, C], at rank 0; return None at the other ranks.
 
-    Parameters
-    ----------
-    local_scores
-        [m, C] scores of this rank's vertices, in the order of `owners`.
-    owners
-        [n] integers, owner rank of each vertex.
-    group
-        The ranks.
+    `local_scores` are the scores [m, C] of this rank's vertices in the order of `owners`, [n] integers, the
+    owner rank of each vertex.
     """
     send_counts = [len(local_scores), *[0] * (group.size - 1)]
     counts = np.bincount(owners, minlength=group.size).tolist()
@@ -263,21 +240,11 @@ def gather_scores(
 
 
 class FullGraphScorer:
-    """Scores vertices with a forward pass of all ranks; see
-    `hyrt.inference.distributed_scorer.DistributedScorer`.
+    """`hyrt.inference.distributed_scorer.DistributedScorer` that makes a forward pass with all ranks.
 
-    Parameters
-    ----------
-    grid
-        The ranks.
-    local_rows
-        Rows of this rank's block; its `owners` are blocks.
-    group
-        The ranks, for the thread that evaluates.
-    fallback
-        Fallback if the graph is not on the devices yet, or if neighbours are sampled.
-    agree
-        Called by all ranks before each pass.
+    The `owners` of `local_rows` are blocks. `group` belongs to the evaluation thread. `fallback` is used if
+    the graph is not on the devices yet, or if neighbours are sampled. All ranks call `agree` before each
+    pass.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""Feature parallelism (P3): each rank holds some columns of all feature rows, multiplies them, and pushes
-partial products to the ranks of the mini-batches.
+"""Feature parallelism (P3), in which each rank multiplies some columns of all feature rows and pushes partial
+products to the ranks of the mini-batches.
 """
 
 from __future__ import annotations
@@ -40,18 +40,9 @@ _ROWS = 65_536
 def gather_columns(
     local_rows: LocalRows, column_owners: Ranks, group: RankGroup, workers: Workers
 ) -> NDArray[np.float32]:
-    """Gather this rank's columns of all rows, [V, columns]; every rank must call it at the same time.
+    """Gather this rank's columns of all rows, [V, columns]; all ranks must call this at the same time.
 
-    Parameters
-    ----------
-    local_rows
-        Rows of this rank, with all columns.
-    column_owners
-        [F] int32, rank that holds each column.
-    group
-        The ranks.
-    workers
-        Threads that read rows.
+    `local_rows` have all columns. `column_owners` is int32 [F], the rank that holds each column.
     """
     rank, size = group.rank, group.size
     columns = [np.flatnonzero(column_owners == item) for item in range(size)]
@@ -78,10 +69,8 @@ def gather_columns(
 def feature_parallel_weight(model: torch.nn.Module) -> torch.nn.Parameter:
     """Return the first layer's weight that multiplies the input rows or their aggregates.
 
-    Raises
-    ------
-    ConfigError
-        If the first layer is not a sum over columns before its activation, or if other layers read the rows.
+    Raises ConfigError if the first layer is not a sum over columns before its activation, or if other layers
+    read the rows.
     """
     if isinstance(model, GNN) and not overrides_only(type(model), "forward", "layer"):
         architecture, layer = model.architecture, model.layers[0]
@@ -120,9 +109,9 @@ class FeatureParallelLinear(ColumnShardedFeatures):
     rows: Sequence[NDArray[np.float32]]
     """For each rank [n, local columns], the input of its first layer."""
     columns: NDArray[np.intp]
-    """[local columns] the corresponding columns of the layer's weight."""
+    """Columns of the layer's weight that belong to the local columns, [local columns]."""
     group: RankGroup
-    """The ranks, for the propagation thread."""
+    """Group of all ranks for the propagation thread."""
 
     __repr__ = short_repr
 
@@ -132,7 +121,7 @@ class FeatureParallelLinear(ColumnShardedFeatures):
     def push(self, weight: torch.Tensor) -> torch.Tensor:
         """Return the sum of all ranks' parts of this rank's product, [n, out].
 
-        Every rank must call it at the same time.
+        All ranks must call this at the same time.
         """
         group = self.group
         local_weight = self._local_columns(weight)
@@ -148,7 +137,7 @@ class FeatureParallelLinear(ColumnShardedFeatures):
     def pull(self, grad: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Compute the weight's gradient in this rank's columns from the gradient of the product.
 
-        Every rank must call it at the same time.
+        All ranks must call this at the same time.
         """
         group = self.group
         counts = [len(rows_of_rank) for rows_of_rank in self.rows]
@@ -187,29 +176,14 @@ class _PushPull(torch.autograd.Function):
 
 
 class FeatureParallelInput:
-    """Provides the input of the first layer, which is computed from the columns of all ranks.
+    """Source of the first layer's input, which is computed from the columns of all ranks.
 
     Every rank must fetch the same steps in the same order, even without targets, because other ranks need its
-    columns.
-
-    Parameters
-    ----------
-    matrix
-        [V, local columns] float32, this rank's columns of all rows.
-    columns
-        [local columns] their numbers.
-    width
-        Number of columns of a complete row.
-    aggregation
-        Aggregation of the first layer before it multiplies; None if it multiplies each source's row.
-    weight
-        Index of the first layer's weight among the parameters.
-    parameters
-        Master weights.
-    batches
-        Samples the mini-batches of all ranks; in place if there is an aggregation.
-    group
-        The ranks, for the propagation thread.
+    columns. `matrix` is float32 [V, local columns], this rank's columns of all rows, and `columns` their
+    numbers in a complete row of `width` columns. `aggregation` is None if the first layer multiplies each
+    source's row. `weight` is the index of the first layer's weight in `parameters`, the master weights.
+    `batches` samples the mini-batches of all ranks, in place if there is an aggregation. `group` belongs to
+    the propagation thread.
     """
 
     matrix = None
@@ -252,10 +226,10 @@ class FeatureParallelInput:
         self._open_steps.append((step, bool(ids)))
 
     def release(self, step: int) -> None:
-        """No-op: `wrap_reduction` releases the step, since other ranks may need its columns."""
+        """Do nothing: `wrap_reduction` releases the step, since other ranks may need its columns."""
 
     def end(self) -> None:
-        """No-op: no thread waits for rows."""
+        """Do nothing, because no thread waits for rows."""
 
     def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
         raise TypeError("with strategy p3, a rank has only some columns of the rows")

@@ -1,6 +1,4 @@
-"""All-reduce of gradients over all ranks: buckets that overlap with the backward pass, sparse gradients of
-embedding tables, and the agreement on stop signals.
-"""
+"""All-reduce of gradients over all ranks, of sparse gradients of embedding tables, and of stop signals."""
 
 from __future__ import annotations
 
@@ -23,14 +21,8 @@ _BUCKET_PURPOSE = "gradients"
 def build_buckets(parameters: Sequence[torch.Tensor], min_bytes: int = _MIN_BUCKET_BYTES) -> list[list[int]]:
     """Group parameters into buckets that are reduced in one operation, in the order of the backward pass.
 
-    Returns the indices of the parameters of each bucket.
-
-    Parameters
-    ----------
-    parameters
-        In layer order; the backward pass computes the gradients of the last parameters first.
-    min_bytes
-        Size at which a bucket is closed, in bytes. All parameters of a bucket have the same dtype.
+    `parameters` are in layer order; the backward pass computes the gradients of the last ones first. A bucket
+    is closed at `min_bytes`, and its parameters have one dtype. Return the parameter indices of each bucket.
     """
     buckets: list[list[int]] = []
     free_bytes = 0
@@ -45,20 +37,12 @@ def build_buckets(parameters: Sequence[torch.Tensor], min_bytes: int = _MIN_BUCK
 
 
 class GradientBuckets:
-    """All-reduces a step's gradients bucket by bucket, as soon as each bucket is complete.
+    """All-reduce of a step's gradients bucket by bucket, as soon as each bucket is complete.
 
     All ranks reduce the same buckets in the same order, but may start at different times: a rank whose
     trainers do not report single gradients starts when it has all gradients. Equal gradients on the same
-    number of ranks give equal bits, and all ranks get the same bits.
-
-    Parameters
-    ----------
-    group
-        The ranks; the group is not used for other operations.
-    parameters
-        Master weights.
-    buckets
-        Result of `build_buckets`.
+    number of ranks give equal bits, and all ranks get the same bits. `group` must not be used for other
+    operations.
     """
 
     def __init__(
@@ -74,19 +58,13 @@ class GradientBuckets:
         self._gradients: dict[int, torch.Tensor] = {}
         self._pending: list[tuple[torch.Tensor, PendingCollective]] = []
         self.is_invalid = False
-        """Whether the started operations are invalid, because the step has been recomputed."""
+        """Whether the started operations are invalid because the step has been recomputed."""
 
     def add_gradient(self, index: int, gradient: torch.Tensor) -> None:
         """Add the gradient of one parameter, summed over this rank's targets of the step.
 
-        Called by the thread that computes the gradient. `all_reduce` raises the errors of lost ranks.
-
-        Parameters
-        ----------
-        index
-            Index of the parameter.
-        gradient
-            Must not be modified until the step is over.
+        The thread that computes the gradient calls this; the gradient must not be modified until the step is
+        over. `all_reduce` raises the errors of lost ranks.
         """
         self.is_invalid = self.is_invalid or index in self._gradients
         if self.is_invalid or self._failure is not None:
@@ -102,13 +80,10 @@ class GradientBuckets:
             self._failure = error
 
     def all_reduce(self, local: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the sums over all ranks, in parameter order; all ranks must call it at the same time.
+        """Return the sums over all ranks, in parameter order; all ranks must call this at the same time.
 
-        Parameters
-        ----------
-        local
-            Gradients of this rank; empty if it has none. Unless the step is void, gradients passed to
-            `add_gradient` are the same tensors.
+        `local` is empty if this rank has no gradients. Unless the step has been recomputed, it has the same
+        tensors that were passed to `add_gradient`.
         """
         if self._failure is not None:
             raise self._failure
@@ -135,14 +110,9 @@ _SPARSE_PURPOSE = "row gradients"
 
 
 class SparseGradientAllReduce:
-    """Adds the sparse gradients of all ranks in rank order, so that all ranks get the same bits.
+    """Sum of the sparse gradients of all ranks in rank order, so that all ranks get the same bits.
 
-    Parameters
-    ----------
-    group
-        The ranks.
-    tables
-        Embedding tables of the model, in the order of `find_embeddings`.
+    `tables` are the model's embedding tables in the order of `find_embeddings`.
     """
 
     def __init__(self, group: RankGroup, tables: Sequence[NodeEmbedding]) -> None:
@@ -150,7 +120,7 @@ class SparseGradientAllReduce:
         self._tables = list(tables)
 
     def __call__(self, local: Sequence[SparseGradient]) -> list[SparseGradient]:
-        """Return the sums over all ranks; all ranks must call it at the same time."""
+        """Return the sums over all ranks; all ranks must call this at the same time."""
         by_table = {gradients.table: gradients for gradients in local}
         parts: list[SparseGradient] = []
         for number, table in enumerate(self._tables):
@@ -159,7 +129,6 @@ class SparseGradientAllReduce:
         return [gradients for gradients in add_sparse_gradients(parts) if len(gradients.rows)]
 
     def _all_gather(self, local: SparseGradient) -> list[SparseGradient]:
-        """Gather the gradients of one table from all ranks."""
         group, size = self._group, self._group.size
         counts = group.exchange_counts([len(local.rows)] * size, _SPARSE_PURPOSE)
         gathered = []
@@ -177,26 +146,13 @@ _PURPOSE = "gradients"
 
 
 class GradientAllReduce:
-    """Adds a step's sums over all ranks, so that all ranks make the same optimizer step.
+    """Sum of a step's results over all ranks, with which all ranks make the same optimizer step.
 
-    Equal sums on the same number of ranks give equal bits, and all ranks get the same bits.
-
-    Parameters
-    ----------
-    group
-        The ranks.
-    parameters
-        Master weights, for the gradient shapes at a rank without targets.
-    counts
-        Names of the objective's counts.
-    stop_signal
-        Returns the number of the signal that requests this rank to stop; 0 for none.
-    buckets
-        All-reduces gradients that may be reported before the step is complete; None reduces all gradients at
-        the end of the step.
-    rows
-        All-reduces the sparse gradients of embedding tables; None if the model has none or does not train
-        them.
+    Equal sums on the same number of ranks give equal bits, and all ranks get the same bits. `parameters` give
+    the gradient shapes at a rank without targets. `stop_signal` returns the number of the signal that
+    requests this rank to stop, 0 for none. `buckets` reduces gradients that may be reported before the step
+    is complete; None reduces all gradients at the end of the step. `rows` reduces the sparse gradients of
+    embedding tables; None if the model has none or does not train them.
     """
 
     def __init__(
@@ -244,7 +200,7 @@ class GradientAllReduce:
         )
 
     def agree_to_stop(self) -> None:
-        """Agree whether one of the ranks was requested to stop; all ranks must call it at the same time."""
+        """Agree whether one of the ranks was requested to stop; all ranks must call this at the same time."""
         flags = torch.tensor(self._signal_flags(), dtype=torch.float64)
         self._group.all_reduce(flags, "control")
         self._agree(flags.tolist())
@@ -265,7 +221,6 @@ class GradientAllReduce:
         return self._buckets.all_reduce(local) if is_void else total
 
     def _all_reduce(self, local: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Add the gradients over all ranks, with one operation per dtype."""
         total: dict[int, torch.Tensor] = {}
         for dtype in dict.fromkeys(parameter.dtype for parameter in self._parameters):
             indices = [index for index, parameter in enumerate(self._parameters) if parameter.dtype == dtype]

@@ -1,6 +1,4 @@
-"""Heartbeats and failure detection between the ranks of a run, and the exchange of reports when a
-run fails.
-"""
+"""Heartbeats and failure detection between the ranks of a run, and exchange of failure reports."""
 
 from __future__ import annotations
 
@@ -32,22 +30,12 @@ MAX_SILENCE_S = 6.0
 
 
 class HeartbeatMonitor:
-    """Sends this rank's heartbeats through the store and detects ranks that have failed.
+    """Monitor that sends this rank's heartbeats through the store and detects failed ranks.
 
-    Parameters
-    ----------
-    store
-        A store that all ranks can reach.
-    rank, size
-        Number of this rank, and number of ranks.
-    on_peer_failure
-        Called once, in a separate thread, with the error that ends the run when another rank is lost.
-    store_host
-        Name of the process that hosts the store, for messages.
-    max_silence_s
-        Longest silence of a rank before it counts as lost, in seconds.
-    count_operations
-        Returns the number of operations that this rank has started per group name; sent with each heartbeat.
+    When another rank is lost, `on_peer_failure` is called once, in a separate thread, with the error that
+    ends the run. A rank counts as lost after `max_silence_s` seconds of silence. `store_host` is the name of
+    the process that hosts the store, for messages. `count_operations` returns the number of operations that
+    this rank has started per group name, which is sent with each heartbeat.
     """
 
     def __init__(
@@ -81,14 +69,14 @@ class HeartbeatMonitor:
         ]
 
     def start(self) -> None:
-        """Start the heartbeat threads; ranks without a first heartbeat are not considered lost."""
+        """Start the heartbeat threads. A rank without a first heartbeat does not count as lost."""
         self._answered_at = time.monotonic()
         self._heartbeats = dict.fromkeys(self._others, (b"", math.inf))
         for thread in self._threads:
             thread.start()
 
     def close(self) -> None:
-        """Stop the threads; they may be blocked in a call to an unresponsive store."""
+        """Stop the threads, which may be blocked in a call to an unresponsive store."""
         self._stop.set()
         for thread in self._threads:
             if thread.ident is not None and thread is not threading.current_thread():
@@ -106,8 +94,8 @@ class HeartbeatMonitor:
     def wait_until_acknowledged(self) -> None:
         """Wait briefly until all other ranks have acknowledged the failure.
 
-        For the process that hosts the store: without the store, the other ranks would only see that this
-        rank has disappeared.
+        The process that hosts the store calls this: without the store, the other ranks would only see that
+        this rank has disappeared.
         """
         end, pending = time.monotonic() + _ACKNOWLEDGE_S, set(self._others)
         with contextlib.suppress(DistError, RuntimeError):
@@ -151,14 +139,7 @@ class HeartbeatMonitor:
     def diagnose_failure(self, operation: str, error: Exception, group: str = "") -> RankFailureError:
         """Return the cause of a failed operation, after waiting briefly for the other ranks' reports.
 
-        Parameters
-        ----------
-        operation
-            Name of the operation.
-        error
-            Error raised by torch.
-        group
-            Name of the operation's group, or "". Operation counts of the group show which rank is late.
+        `error` is torch's error. The operation counts of `group` (its name, or "") show which rank is late.
         """
         started_at = time.monotonic()
         # Strip torch's source location prefix and its speculative explanation.
@@ -186,7 +167,7 @@ class HeartbeatMonitor:
         return self._failure
 
     def _silent_ranks(self) -> list[int]:
-        """Return the ranks without a recent heartbeat, relative to this rank's own last successful poll."""
+        """Return the ranks without a recent heartbeat, relative to this rank's last successful poll."""
         since = self._answered_at - _HEARTBEAT_GAP_S
         return [other for other, (_, received_at) in self._heartbeats.items() if received_at < since]
 
@@ -211,7 +192,7 @@ class HeartbeatMonitor:
         self._on_failure(failure)
 
     def _publish_failure(self, failure: RankFailureError, rank: int) -> None:
-        """Publish the lost rank: the other ranks may soon see several ranks end because of this one."""
+        """Publish the lost rank, because several ranks may soon end on account of it."""
 
         def publish() -> None:
             with contextlib.suppress(DistError, RuntimeError):
@@ -290,7 +271,6 @@ class HeartbeatMonitor:
 
 
 def _acknowledgement_key(rank: int) -> str:
-    """Return the key that a rank sets to acknowledge a failure."""
     return f"knows/{rank}"
 
 
@@ -309,16 +289,9 @@ _MAX_REPORT_BYTES = 32 << 20
 
 
 class FailureReportExchange:
-    """Exchange of data through the store, since the groups of a failing run are aborted.
+    """Exchange of data through the store, because the groups of a failing run are aborted.
 
-    Parameters
-    ----------
-    store
-        Opens a separate connection to a store that all ranks can reach.
-    rank
-        Number of this rank.
-    reachable
-        Returns the other ranks that may still send data.
+    `store` opens a separate connection. `reachable` returns the other ranks that may still send data.
     """
 
     def __init__(self, store: Callable[[], Any], rank: int, reachable: Callable[[], Sequence[int]]) -> None:
@@ -329,20 +302,14 @@ class FailureReportExchange:
 
     @property
     def is_receiver(self) -> bool:
-        """Whether this rank receives the data: the lowest rank that is not lost."""
+        """Whether this rank receives the data, as the lowest rank that is not lost."""
         return all(self._rank < other for other in self._reachable())
 
     def exchange(self, subject: str, data: bytes) -> Mapping[int, bytes]:
-        """Send data, and return the data of all reachable ranks at the lowest of them (elsewhere: empty).
+        """Send data; return the data of all reachable ranks at the lowest of them, and nothing elsewhere.
 
-        All calls together take at most two seconds; data that arrive later are ignored.
-
-        Parameters
-        ----------
-        subject
-            Name of the data; each name can be used once.
-        data
-            Any bytes; more than 32 MiB are not sent.
+        All calls together take at most two seconds; data that arrive later are ignored, and more than 32 MiB
+        are not sent. Each `subject` can be used once.
         """
         is_receiver = self.is_receiver
         reports = {self._rank: data} if is_receiver else {}

@@ -1,4 +1,4 @@
-"""Settings of a process from its launcher's environment variables, such as those of torchrun."""
+"""Rank and number of ranks from a launcher's environment variables, such as those of torchrun."""
 
 from __future__ import annotations
 
@@ -19,26 +19,16 @@ class LaunchInfo:
     """Rank of a process that was started by a launcher."""
 
     rank: int
-    """Rank of the process, from 0."""
     size: int
-    """Number of ranks."""
     restarts: int = 0
     """Number of times that the launcher has restarted all ranks."""
 
 
 def launch_info_from_env(environment: Mapping[str, str] = os.environ) -> LaunchInfo | None:
-    """Read the launch settings from the environment; None if the process was started alone.
+    """Read the launch settings from the environment; return None if the process was started alone.
 
-    Parameters
-    ----------
-    environment
-        Variables as set by torchrun: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and
-        TORCHELASTIC_RESTART_COUNT.
-
-    Raises
-    ------
-    ConfigError
-        If a variable is missing or is not a number.
+    torchrun sets RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and TORCHELASTIC_RESTART_COUNT. Raises
+    ConfigError if a variable is missing or is not a number.
     """
     size = _number(environment, "WORLD_SIZE", 1)
     if size < 2:

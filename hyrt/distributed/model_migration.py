@@ -1,5 +1,5 @@
-"""Migration of models between ranks: gradient sums between time steps (HopGNN section 5.1), and input rows of
-models that visit the owners of the rows (section 3.2).
+"""Migration of models between ranks: gradient sums between time steps (HopGNN section 5.1), and models that
+collect input rows at the owners (section 3.2).
 """
 
 from __future__ import annotations
@@ -29,20 +29,11 @@ from hyrt.sampling.minibatch import MiniBatch
 
 
 class ModelMigration:
-    """Sends this rank's model to its next rank and receives another model (HopGNN 5.1).
+    """Exchange of this rank's model for another one between two time steps (HopGNN 5.1).
 
     Weights are sent as well, as in the paper. They have the same bits at every rank, so received weights are
-    ignored and trainers keep theirs.
-
-    Parameters
-    ----------
-    group
-        The ranks, for the thread that adds gradients.
-    parameters
-        Master weights.
-    moves_of
-        Returns, for a step and its completed time step, the rank of each model in this time step and in the
-        next.
+    ignored and trainers keep theirs. `group` belongs to the thread that adds gradients. `moves_of` returns,
+    for a step and its completed time step, the rank of each model in this time step and in the next.
     """
 
     def __init__(
@@ -88,9 +79,9 @@ class MigrationRoute:
     block: Block
     """Input block of the model's mini-batch."""
     stops: NDArray[np.int64]
-    """[num_src] int64, the stop that owns each source, counted from the rank where the model starts."""
+    """int64 [num_src], the stop that owns each source, counted from the rank at which the model starts."""
     first: NDArray[np.int64]
-    """[n] int64, the first stop after which each row that the model carries is nonzero."""
+    """int64 [n], the first stop after which each row that the model carries is nonzero."""
 
     __repr__ = short_repr
 
@@ -100,25 +91,15 @@ class MigrationRoute:
 
 
 class MigratingModelInputs:
-    """Collects a model's input rows, or their aggregates, along a route over the ranks that own the rows.
+    """Collector of a model's input rows, or their aggregates, along a route over the owner ranks.
 
     At each stop the local rows are added to the values that the model carries; finally the model returns to
     its first rank. Every rank can sample every model's mini-batch, so edges are not sent. Models are sent as
-    placeholder bytes, without their weights: when the rows of a step are fetched, its weights do not exist
-    yet, and later they are equal at every rank.
+    `model_bytes` placeholder bytes, without their weights: when the rows of a step are fetched, its weights
+    do not exist yet, and later they are equal at every rank.
 
-    Parameters
-    ----------
-    local_rows
-        Rows of this rank.
-    aggregation
-        Sum over edges that the first layer applies to rows before any weight; None if it reads the rows.
-    model_bytes
-        Size of a model with its gradient sums, in bytes.
-    batches
-        Samples the mini-batches of all ranks.
-    group
-        The ranks, for the load stage.
+    `aggregation` is the sum over edges that the first layer applies to rows before any weight; None if it
+    reads the rows. `batches` samples the mini-batches of all ranks. `group` belongs to the load stage.
     """
 
     matrix = None
@@ -273,7 +254,7 @@ class MigratingModelInputs:
 
 
 def _edges_from(block: Block, is_here: NDArray[np.bool_], num_src: int) -> Block:
-    """Select the edges of a block from some sources, which are renumbered."""
+    """Return the edges of a block from some sources, which are renumbered."""
     keep = is_here[block.columns]
     ends = np.concatenate([[0], np.cumsum(keep)])
     numbers = np.cumsum(is_here) - 1

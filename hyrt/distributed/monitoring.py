@@ -1,6 +1,4 @@
-"""Hooks of a distributed run: failure broadcasts, comparison of weights, statistics, measured speeds,
-adaptive time steps, and merged traces.
-"""
+"""Hooks of a distributed run: failures, statistics, measured speeds, adaptive time steps and traces."""
 
 from __future__ import annotations
 
@@ -36,16 +34,10 @@ _ROUNDS = 32
 
 
 class TraceMerger:
-    """Gathers the traces of all ranks (`hyrt.telemetry.trace_hook`).
+    """Gatherer of the traces of all ranks (`hyrt.telemetry.trace_hook`).
 
-    Parameters
-    ----------
-    group
-        The ranks, for the thread that drives the run.
-    failure_reports
-        Sends the trace of a rank if the run fails.
-    clock
-        Clock of the traces, in nanoseconds.
+    `group` belongs to the thread that drives the run. `failure_reports` sends the trace of a rank if the run
+    fails. `clock` is the clock of the traces, in nanoseconds.
     """
 
     def __init__(
@@ -107,20 +99,11 @@ _MEASURED_STAGES = (*_SHARED_STAGES, "transfer", "propagate")
 
 
 class RankSpeeds(Hook):
-    """Measures this rank's stages, without waiting for other ranks, and exchanges the speeds.
+    """Hook that measures this rank's stages, without waits for other ranks, and exchanges the speeds.
 
-    All ranks know the speeds of all ranks, and therefore compute the same shares.
-
-    Parameters
-    ----------
-    group
-        The ranks, for the thread that trains.
-    steps_per_epoch
-        Number of steps per epoch.
-    steps_ahead
-        Number of steps that may already have been split when an epoch ends; they keep their shares.
-    overlapped
-        Whether stages run concurrently.
+    All ranks know the speeds of all ranks, and therefore compute the same shares. `group` belongs to the
+    training thread. Up to `steps_ahead` steps may already have been split when an epoch ends; they keep their
+    shares. With `overlapped`, stages run concurrently.
     """
 
     def __init__(self, group: RankGroup, steps_per_epoch: int, steps_ahead: int, *, overlapped: bool) -> None:
@@ -146,7 +129,6 @@ class RankSpeeds(Hook):
         self._first_epoch = epochs
 
     def wrap_call(self, stage: str, site: Site, work: Callable[[], T]) -> T:
-        """Measure the time of a stage."""
         if stage not in _MEASURED_STAGES or site.units < 1:
             return work()
         started = time.perf_counter()
@@ -157,7 +139,7 @@ class RankSpeeds(Hook):
         return result
 
     def on_event(self, event: Event) -> None:
-        """Exchange the speeds of all ranks after an epoch; all ranks call it at the same time."""
+        """Exchange the speeds of all ranks after an epoch; all ranks call this at the same time."""
         if not isinstance(event, EpochEnded):
             return
         records = all_gather_object(self._group, [event.seconds, self._speed()])
@@ -195,21 +177,12 @@ _MAX_MIXED_SHARE = 1 / 20
 
 
 class TimeSteps(Hook):
-    """Merges time steps from the second epoch on, as long as epochs get faster (HopGNN section 5.3).
+    """Hook that merges time steps from the second epoch on, as long as epochs get faster (HopGNN section
+    5.3).
 
-    All ranks use the epoch times of rank 0, so that they choose the same number.
-
-    Parameters
-    ----------
-    group
-        The ranks, for the thread that trains.
-    steps_per_epoch
-        Number of steps per epoch.
-    steps_ahead
-        Number of steps that may already have been split when an epoch ends; they keep their number of time
-        steps.
-    fixed
-        Fixed number of time steps; None to adapt it.
+    All ranks use the epoch times of rank 0, so that they choose the same number. `group` belongs to the
+    training thread. Up to `steps_ahead` steps may already have been split when an epoch ends; they keep their
+    time steps. `fixed` is a fixed number of time steps; None adapts it.
     """
 
     def __init__(
@@ -224,7 +197,6 @@ class TimeSteps(Hook):
         self._epochs_s: tuple[float, ...] = ()
 
     def num_times(self, step: int) -> int:
-        """Return the number of time steps of a step."""
         if self._fixed is not None:
             return min(self._fixed, self._group.size)
         ended = max(0, step - self._ahead) // self._steps_per_epoch
@@ -236,7 +208,6 @@ class TimeSteps(Hook):
         self._epochs_s = tuple(epochs_s)
 
     def on_event(self, event: Event) -> None:
-        """Record the duration of an epoch at rank 0."""
         if isinstance(event, EpochEnded) and self._fixed is None:
             seconds = torch.tensor([event.seconds], dtype=torch.float64)
             self._group.broadcast_from_first(seconds, "control")
@@ -254,16 +225,9 @@ _PURPOSES = (
 
 
 class RanksHook(Hook):
-    """Monitors one rank's part of a run.
+    """Hook that monitors one rank's part of a run.
 
-    Parameters
-    ----------
-    ranks
-        All ranks.
-    parameters
-        Master weights.
-    strategy
-        Name of the strategy, for the summary.
+    `strategy` is the name of the strategy, for the summary.
     """
 
     def __init__(self, ranks: DistributedContext, parameters: Sequence[torch.Tensor], strategy: str) -> None:
@@ -275,7 +239,6 @@ class RanksHook(Hook):
         self._steps: tuple[StepMetrics | None, list[Any]] = (None, [])
 
     def on_start(self, devices: Sequence[Device], steps: range) -> None:
-        """Record the devices of this rank."""
         self._stats.devices = [device.info.name for device in devices]
 
     def on_pipeline_failure(self, failure: BaseException) -> None:
@@ -289,10 +252,7 @@ class RanksHook(Hook):
     def on_event(self, event: Event) -> None:
         """Record step times, and compare the weights after each epoch.
 
-        Raises
-        ------
-        HyrtError
-            At all ranks, if weights differ from those of rank 0; names the ranks.
+        Raises HyrtError at all ranks if weights differ from those of rank 0; the message names the ranks.
         """
         if isinstance(event, StepMetrics):
             self._stats.add(event)

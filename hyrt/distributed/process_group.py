@@ -1,5 +1,5 @@
-"""Process groups: collective operations between ranks, each group with its own connections and thread, and
-counters of their network traffic.
+"""Process groups for collective operations, each with separate connections and a thread, and traffic
+counters.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ class TrafficCounters:
         self._lock = threading.Lock()
 
     def add(self, purpose: str, sent: int, received: int) -> None:
-        """Count bytes sent to other ranks and received from other ranks."""
         with self._lock:
             self._sent[purpose] += sent
             self._received[purpose] += received
@@ -47,20 +46,13 @@ class TrafficCounters:
 
 
 ErrorFactory = Callable[[str, Exception], Exception]
-"""Creates the error of a failed operation from its name and torch's error: finds out which rank was lost, and
-why.
-"""
+"""Function that turns torch's error of a named operation into one that says which rank was lost, and why."""
 
 
 class PendingCollective:
     """Handle of an asynchronous collective operation.
 
-    Parameters
-    ----------
-    operation
-        Torch's handle of the operation.
-    wait
-        Waits for the operation until the event is set.
+    `operation` is torch's handle, and `wait` waits for it until the event is set.
     """
 
     def __init__(self, operation: Any, wait: Callable[[Any, threading.Event], None]) -> None:
@@ -86,7 +78,7 @@ class PendingCollective:
         self._woken.set()
 
     def wait(self) -> None:
-        """Wait until the operation has ended; raise the group's errors. To be called once."""
+        """Wait until the operation has ended; raise the group's errors. Call this once only."""
         operation, self._operation = self._operation, None
         self._wait(operation, self._woken)
 
@@ -95,22 +87,9 @@ class RankGroup:
     """Process group of all or some ranks.
 
     One thread per rank uses the group, with the same order of operations at every rank. Tensors are
-    contiguous and on the CPU. If a rank is lost, an operation raises the error that `make_error` returns.
-
-    Parameters
-    ----------
-    name
-        Purpose of the group, for messages.
-    store
-        The store in which the ranks find each other's addresses.
-    rank, size
-        Number of this rank in the group, and number of its ranks.
-    timeout_s
-        Longest time for an operation, in seconds.
-    counts
-        Counts the bytes of all operations.
-    make_error
-        Creates the errors.
+    contiguous and on the CPU. If a rank is lost, an operation raises the error that `make_error` returns. The
+    ranks find each other's addresses in `store`. `rank` is the number of this rank in the group. An operation
+    may take at most `timeout_s` seconds. `counts` counts the bytes of all operations.
     """
 
     def __init__(
@@ -147,7 +126,7 @@ class RankGroup:
         self.start_all_reduce(tensor, purpose).wait()
 
     def start_all_reduce(self, tensor: torch.Tensor, purpose: str) -> PendingCollective:
-        """Start an `add`; the tensor must not be used until the operation has ended."""
+        """Start an `all_reduce`; the tensor must not be used until the operation has ended."""
         pending = self._start(lambda: self._group.allreduce([tensor]), purpose)
         num_bytes = 2 * (self.size - 1) * tensor.nbytes // self.size
         self._counts.add(purpose, num_bytes, num_bytes)
@@ -167,18 +146,9 @@ class RankGroup:
     ) -> None:
         """Send rows to every rank, and receive rows from every rank (all-to-all).
 
-        Parameters
-        ----------
-        sent
-            [n, ...] rows for rank 0, followed by the rows for rank 1, and so on.
-        send_counts
-            [size] number of rows for each rank.
-        received
-            [m, ...] overwritten with the rows from rank 0, followed by the rows from rank 1, and so on.
-        receive_counts
-            [size] number of rows from each rank.
-        purpose
-            Purpose, for the byte counters.
+        `sent` [n, ...] has the rows for rank 0, followed by those for rank 1, and so on, with `send_counts`
+        rows for each rank. `received` [m, ...] is overwritten with the rows from all ranks in the same way.
+        `purpose` is for the byte counters, as in all operations.
         """
         self.start_all_to_all(sent, send_counts, received, receive_counts, purpose).wait()
 
@@ -211,9 +181,8 @@ class RankGroup:
     def start_reduce(self, tensor: torch.Tensor, root: int, purpose: str) -> PendingCollective:
         """Start to replace the tensor of rank `root` by the sum over all ranks (reduce).
 
-        The tensors of the other ranks are undefined afterwards.
-
-        Equal tensors on the same number of ranks give equal bits in every run.
+        The tensors of the other ranks are undefined afterwards. Equal tensors on the same number of ranks
+        give equal bits in every run.
         """
         pending = self._start(lambda: self._group.reduce(tensor, root), purpose)
         # Gloo reduces pieces around a ring until each rank has the sum of one piece, and then gathers the

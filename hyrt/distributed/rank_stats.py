@@ -1,6 +1,4 @@
-"""Statistics of one rank's part of a run, their exchange between ranks, and the merging of step statistics
-over all ranks.
-"""
+"""Statistics of one rank's part of a run, their exchange, and step statistics merged over all ranks."""
 
 from __future__ import annotations
 
@@ -24,13 +22,7 @@ _MAX_GROUPS = 4096
 
 
 class RankStats:
-    """Collects the step times of one rank.
-
-    Parameters
-    ----------
-    counts
-        Byte counters of the rank.
-    """
+    """Step times of one rank, with its byte counters."""
 
     def __init__(self, counts: TrafficCounters) -> None:
         self._counts = counts
@@ -38,10 +30,8 @@ class RankStats:
         self._memory_bytes = 0
         self._chunks: Mapping[str, Mapping[str, Any]] = {}
         self.devices: list[str] = []
-        """Names of the rank's trainers."""
 
     def add(self, group: StepMetrics) -> None:
-        """Add the times of a group of steps."""
         self._times.append({"": group.step_s, **group.stage_s})
         self._memory_bytes = max(self._memory_bytes, group.memory_bytes)
         self._chunks = group.chunks
@@ -64,15 +54,7 @@ class RankStats:
 
 
 def all_gather_object(group: RankGroup, record: Any) -> list[Any]:
-    """Gather a record from each rank, in rank order; all ranks must call it at the same time.
-
-    Parameters
-    ----------
-    group
-        The ranks.
-    record
-        Record of this rank: plain values.
-    """
+    """Gather a record of plain values from each rank, in rank order; all ranks must call this together."""
     text = np.frombuffer(json.dumps(record).encode(), np.uint8)
     lengths = group.exchange_counts([len(text)] * group.size, "control")
     received = torch.empty(sum(lengths), dtype=torch.uint8)
@@ -84,10 +66,7 @@ def all_gather_object(group: RankGroup, record: Any) -> list[Any]:
 def find_bottleneck(records: Sequence[Any]) -> str:
     """Return the rank and the stage that take longest in a step, as text; empty without steps.
 
-    Parameters
-    ----------
-    records
-        Record of each rank; None for a lost rank.
+    The record of a lost rank is None.
     """
     times = [
         (seconds, rank, stage)
@@ -122,14 +101,7 @@ def steps_record(group: StepMetrics) -> dict[str, Any]:
 def merge_steps(group: StepMetrics, records: Sequence[Mapping[str, Any]]) -> StepMetrics:
     """Merge the step groups of all ranks: the slowest rank determines the time of a step.
 
-    Loss and edges of a step group already include all ranks.
-
-    Parameters
-    ----------
-    group
-        The steps.
-    records
-        Record of each rank (`steps_record`), in rank order.
+    `records` has the `steps_record` of each rank, in rank order. Loss and edges already include all ranks.
     """
     # Ranks that finish early wait in this stage: the shortest time is the cost of the exchange itself.
     stage_s = {
@@ -155,13 +127,7 @@ def merge_steps(group: StepMetrics, records: Sequence[Mapping[str, Any]]) -> Ste
 
 
 def merge_chunks(records: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Merge the chunk statistics of all ranks' trainers and devices, with keys such as `rank 1 cpu:0`.
-
-    Parameters
-    ----------
-    records
-        For each rank, statistics of `hyrt.fullgraph.chunks.chunk_stats.ChunkedStep` by trainer.
-    """
+    """Merge the `ChunkedStep` figures of all ranks' trainers, with keys such as `rank 1 cpu:0`."""
     return {
         f"rank {rank} {trainer}": {
             **figures,

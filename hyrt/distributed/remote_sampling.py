@@ -1,5 +1,5 @@
-"""Sampling with partitioned topology: the owners of vertices sample their neighbours, for all hops of a step
-in advance.
+"""Sampling with partitioned topology: owners sample the neighbours of their vertices, in advance
+for a step.
 """
 
 from __future__ import annotations
@@ -36,15 +36,9 @@ from hyrt.training.setup import PreparedRun
 def with_global_degrees(graph: Graph, group: RankGroup) -> Graph:
     """Return the graph of a rank's edges with the global in-degrees and sums of edge weights of all vertices.
 
-    Layers that weight neighbours by degree (GCN) need the degrees of remote sources. Every rank must call it
+    Layers that weight neighbours by degree (GCN) need the degrees of remote sources. `graph` has the edges
+    into the vertices of this rank; other vertices appear to have no incoming edges. All ranks must call this
     at the same time.
-
-    Parameters
-    ----------
-    graph
-        The edges into the vertices of this rank; other vertices appear to have no incoming edges.
-    group
-        The ranks.
     """
     local = graph.topology
     degrees = torch.from_numpy(local.in_degrees.copy())
@@ -71,21 +65,20 @@ class RemoteHop:
     """Sampled neighbours of all vertices that a rank reaches in one layer of a step."""
 
     vertices: Ids
-    """[n] vertices, sorted."""
+    """Sorted vertices, [n]."""
     hop: Hop
-    """Their neighbours."""
+    """Neighbours of the vertices."""
 
     __repr__ = short_repr
 
 
 class StepHops:
-    """Sampled neighbours of a step, for mini-batches of any of its units; a `HopSampler`."""
+    """`HopSampler` of a step's sampled neighbours, for mini-batches of any of its units."""
 
     def __init__(self) -> None:
         self._by_key: dict[int, RemoteHop] = {}
 
     def add(self, key: np.uint64, layer: RemoteHop) -> None:
-        """Add the neighbours of one layer."""
         self._by_key[int(key)] = layer
 
     def draw(self, vertices: Ids, fanout: int, key: np.uint64, *, relabel: bool) -> Hop:
@@ -106,28 +99,19 @@ class StepHops:
         )
 
     def close(self) -> None:
-        """Do nothing: no resources are held."""
+        """Do nothing, because no resources are held."""
 
 
 class RemoteNeighborSampler:
-    """Samples the neighbours of a step's vertices at the ranks that own their edges, hop by hop.
+    """Sampler of a step's neighbours at the ranks that own their edges, hop by hop.
 
     Each hop is one request and one response: vertices are sent to their owners, which sample as a single
     machine would, and the neighbours are sent back. All ranks must request the same steps in the same order,
     even without targets, because other ranks may need their edges.
 
-    Parameters
-    ----------
-    topology
-        The edges into the vertices of this rank.
-    owners
-        [V] rank that owns the edges into each vertex.
-    group
-        The ranks, for the sampling thread.
-    fanouts
-        Neighbours per vertex for each layer, the targets' layer first; -1 takes all.
-    seed
-        Seed of the run.
+    `topology` has the edges into the vertices of this rank, and `owners` [V] the rank that owns the edges
+    into each vertex. `group` belongs to the sampling thread. `fanouts` are neighbours per vertex for each
+    layer, the targets' layer first; -1 takes all.
     """
 
     def __init__(
@@ -141,7 +125,7 @@ class RemoteNeighborSampler:
         self._pool = BufferPool()
 
     def sample_step(self, step: int, units: Ids, workers: Workers) -> StepHops:
-        """Sample all hops of this rank's units of a step; every rank must call it at the same time."""
+        """Sample all hops of this rank's units of a step; all ranks must call this at the same time."""
         step_hops, layers, vertices = StepHops(), len(self._fanouts), np.unique(units)
         for depth, fanout in enumerate(self._fanouts):
             key = stream_key(self._seed, SAMPLE, step, layers - depth)
@@ -152,7 +136,7 @@ class RemoteNeighborSampler:
         return step_hops
 
     def end(self) -> None:
-        """Stop sampling: a waiting thread raises `ChannelClosedError`. Thread-safe."""
+        """Stop sampling: a waiting thread raises `ChannelClosedError`. This is thread-safe."""
         self._group.abort(ChannelClosedError("no more neighbours are asked for"))
 
     def _request_hop(self, vertices: Ids, fanout: int, key: np.uint64, workers: Workers) -> RemoteHop:
@@ -218,30 +202,19 @@ class RemoteNeighborSampler:
 
 
 def _sum_per_rank(lengths: Array, counts: Sequence[int]) -> list[int]:
-    """Sum consecutive groups of lengths; counts[i] is the size of group i."""
+    """Return the sum of each group of consecutive lengths; counts[i] is the size of group i."""
     totals = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[np.cumsum(counts)]
     sums: list[int] = np.diff(totals, prepend=0).tolist()
     return sums
 
 
 class DistributedNeighborSampler:
-    """Samples mini-batches from neighbours that were requested when the step was split.
+    """Sampler of mini-batches from neighbours that were requested when the step was split.
 
     All ranks therefore exchange requests once per step, regardless of their numbers of trainers and time
-    steps.
-
-    Parameters
-    ----------
-    sampler
-        Creates the steps, and mini-batches from neighbours.
-    hops
-        Requests neighbours from other ranks.
-    local_units
-        Returns this rank's units of a step, per time step.
-    workers
-        Threads that sample for other ranks.
-    in_flight
-        Maximum number of concurrent steps.
+    steps. `sampler` creates the steps, and mini-batches from neighbours that `hops` requests from other
+    ranks. `local_units` returns this rank's units of a step, per time step. `workers` sample for other ranks.
+    At most `in_flight` steps are concurrent.
     """
 
     def __init__(
@@ -276,7 +249,7 @@ class DistributedNeighborSampler:
     def end(self) -> None:
         """Stop splitting steps: a thread that requests neighbours raises `ChannelClosedError`.
 
-        Thread-safe.
+        This is thread-safe.
         """
         self._hops.end()
 
@@ -294,27 +267,11 @@ def build_distributed_sampler(
     prepared: PreparedRun,
     local_units: Callable[[int, Ids], list[Ids]],
 ) -> DistributedNeighborSampler:
-    """Create a sampler that requests neighbours from other ranks.
+    """Create a sampler that requests neighbours from other ranks; all ranks must call this at the same time.
 
-    Parameters
-    ----------
-    config
-        All settings.
-    graph
-        The edges into this rank's vertices, with the degrees of all vertices.
-    local_rows
-        Owners of all vertices.
-    ranks
-        All ranks; each rank must call it at the same time.
-    prepared
-        Sampler over the local edges.
-    local_units
-        Returns this rank's units of a step, per time step.
-
-    Raises
-    ------
-    ConfigError
-        If the strategy, the sampler or the cache needs all edges.
+    `graph` has the edges into this rank's vertices, with the degrees of all vertices. `prepared` has the
+    sampler over the local edges. `local_units` returns this rank's units of a step, per time step. Raises
+    ConfigError if the strategy, the sampler or the cache needs all edges.
     """
     sampler = config.sampler
     if problem := find_strategy_problem(config, config.distributed.strategy, has_partitioned_topology=True):

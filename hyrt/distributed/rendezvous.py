@@ -1,6 +1,7 @@
-"""Rendezvous of the processes that a launcher has started: connection to the store, exchange of tokens, and
-failure reports of a rank that cannot join. torchrun keeps one store for all its attempts, so keys of earlier
-processes must be distinguished from current keys.
+"""Rendezvous of the processes that a launcher has started, and failure reports of a rank that cannot join.
+
+torchrun keeps one store for all its attempts, so keys of earlier processes must be distinguished from current
+keys.
 """
 
 from __future__ import annotations
@@ -31,17 +32,8 @@ def store_host_name() -> str:
 def connect_store(timeout_s: float, store_host: str) -> tuple[Any, int, int]:
     """Connect to the store that the environment names; return the store, this rank and the number of ranks.
 
-    Parameters
-    ----------
-    timeout_s
-        Longest time to wait for the connection, in seconds.
-    store_host
-        Result of `store_host_name`.
-
-    Raises
-    ------
-    RankFailureError
-        If the store cannot be reached, or hosted, in this time.
+    `store_host` is the result of `store_host_name`. Raises RankFailureError if the store cannot be reached or
+    hosted within `timeout_s` seconds.
     """
     outcome: list[tuple[Any, int, int] | Exception] = []
 
@@ -95,10 +87,8 @@ _GRACE_S = 2.0
 
 
 class RendezvousResult(NamedTuple):
-    """Result of a rendezvous of all ranks."""
-
     name: str
-    """Unique name of this attempt; the same at all ranks."""
+    """Unique name of this attempt, which is the same at all ranks."""
     restarts: int
     """Highest number of restarts of any rank; complete at rank 0 only."""
 
@@ -106,32 +96,17 @@ class RendezvousResult(NamedTuple):
 def join_ranks(
     store: Any, rank: int, size: int, restarts: int, timeout_s: float, max_silence_s: float = MAX_SILENCE_S
 ) -> RendezvousResult:
-    """Wait until all ranks of this attempt have joined.
+    """Wait at most `timeout_s` seconds until all ranks of this attempt have joined.
 
     Each rank writes a unique token. Rank 0 publishes all tokens that it reads, until every other rank has
     found its token in the list and confirmed it with rank 0's token. Tokens of earlier processes are never
     confirmed. Meanwhile rank 0 sends heartbeats and checks the heartbeats of the ranks that have joined,
     under the keys of `HeartbeatMonitor`.
 
-    Parameters
-    ----------
-    store
-        A store that all ranks can reach, with `set`, `get` and `check`.
-    rank, size
-        Number of this rank, and number of ranks.
-    restarts
-        Number of restarts of this rank according to its launcher.
-    timeout_s
-        Longest time to wait, in seconds.
-    max_silence_s
-        Longest time without a heartbeat before rank 0 counts a rank as lost, in seconds.
-
-    Raises
-    ------
-    RankFailureError
-        If ranks did not join, or a rank failed or was lost meanwhile; names the ranks.
-    ConfigError
-        If the ranks have different numbers of ranks.
+    `store` has `set`, `get` and `check`. `restarts` is the launcher's number of restarts of this rank. Rank 0
+    counts a rank as lost after `max_silence_s` seconds without a heartbeat. Raises RankFailureError, which
+    names the ranks, if ranks did not join, or if a rank failed or was lost meanwhile, and ConfigError if the
+    ranks have different numbers of ranks.
     """
     token = f"{uuid.uuid4().hex} {restarts}"
     end = time.monotonic() + timeout_s
@@ -208,16 +183,9 @@ def _confirm_tokens(
 
 
 class _Heartbeats:
-    """Sends rank 0's heartbeats during the rendezvous and checks those of the ranks that have joined.
+    """Rank 0's heartbeats during the rendezvous, with a check of those of the ranks that have joined.
 
-    Parameters
-    ----------
-    store
-        Store of the rendezvous.
-    name
-        Name of the attempt.
-    silent_s
-        Longest time without a heartbeat, in seconds.
+    `name` is the name of the attempt, and `silent_s` the longest time without a heartbeat, in seconds.
     """
 
     def __init__(self, store: Any, name: str, silent_s: float) -> None:
@@ -267,14 +235,9 @@ _TIME_LIMIT_S = 6.0
 
 
 def report_join_failure(error: BaseException, time_limit_s: float = _TIME_LIMIT_S) -> None:
-    """Join the other ranks only to report why this rank fails; give up silently if they do not join in time.
+    """Join the other ranks only to report why this rank fails.
 
-    Parameters
-    ----------
-    error
-        The reason.
-    time_limit_s
-        Time limit in seconds.
+    Gives up silently if they do not join within the time limit.
     """
     # An unresponsive store may block its caller for longer.
     reporter = threading.Thread(
