@@ -177,8 +177,7 @@ _MAX_MIXED_SHARE = 1 / 20
 
 
 class TimeSteps(Hook):
-    """Hook that merges time steps from the second epoch on, as long as epochs get faster (HopGNN section
-    5.3).
+    """Hook that merges time steps from the second epoch on while epochs get faster (HopGNN section 5.3).
 
     All ranks use the epoch times of rank 0, so that they choose the same number. `group` belongs to the
     training thread. Up to `steps_ahead` steps may already have been split when an epoch ends; they keep their

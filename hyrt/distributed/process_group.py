@@ -1,6 +1,4 @@
-"""Process groups for collective operations, each with separate connections and a thread, and traffic
-counters.
-"""
+"""Process groups for collective operations, each with its connections and thread, and traffic counters."""
 
 from __future__ import annotations
 

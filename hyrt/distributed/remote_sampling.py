@@ -1,6 +1,4 @@
-"""Sampling with partitioned topology: owners sample the neighbours of their vertices, in advance
-for a step.
-"""
+"""Sampling with partitioned topology: the owners of vertices sample their neighbours for a whole step."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Gather operations on the edges of all ranks: distributed SpMM, general gather operations, their factory,
-and the widths that they exchange.
-"""
+"""Gather operations on the edges of all ranks: distributed SpMM, general gathers, and exchange widths."""
 
 from __future__ import annotations
 
@@ -41,20 +39,12 @@ Array = NDArray[Any]
 
 
 class DistributedSpMM:
-    """Sum, mean and GCN normalization over the edges of all ranks; a `hyrt.fullgraph.gather_ops.GatherOp`.
+    """`hyrt.fullgraph.gather_ops.GatherOp` for sum, mean and GCN normalization over the edges of all ranks.
 
     A row's sum is computed in a fixed order: the local block, then the rows of each exchange round. In the
     backward pass, each rank computes the contributions of its rows to the gradients of remote rows and sends
-    them to their owners. Directed graphs therefore need no special case.
-
-    Parameters
-    ----------
-    local_edges
-        The edges.
-    aggregation
-        The aggregation, which determines the factors.
-    dtype
-        Dtype of the messages.
+    them to their owners. Directed graphs therefore need no special case. `aggregation` determines the
+    factors, and `dtype` is that of the messages.
     """
 
     reads_messages_in_backward = False
@@ -183,20 +173,12 @@ class DistributedSpMM:
 
 
 class DistributedGather:
-    """Runs any gather operation on the edges of all ranks; a `hyrt.fullgraph.gather_ops.GatherOp`.
+    """`hyrt.fullgraph.gather_ops.GatherOp` that runs any gather operation on the edges of all ranks.
 
-    The halo rows are exchanged first; then the rank gathers over its local edges. In the backward pass, the
-    gradients of remote rows are sent to their owners. If ranks share a block (1.5D), the operation must be a
-    sum, and each of them adds the part of its edges.
-
-    Parameters
-    ----------
-    local_edges
-        The edges.
-    inner
-        Gathers over the edges of this rank.
-    reads_sources
-        For each message, whether edges read it at their source.
+    The halo rows are exchanged first; then the rank gathers over its local edges with `inner`. In the
+    backward pass, the gradients of remote rows are sent to their owners. If ranks share a block (1.5D), the
+    operation must be a sum, and each of them adds the part of its edges. `reads_sources` says for each
+    message whether edges read it at their source.
     """
 
     def __init__(self, local_edges: LocalEdges, inner: GatherOp, reads_sources: Sequence[bool]) -> None:
@@ -260,7 +242,7 @@ class DistributedGather:
         return self._sum_columns(out, parameter_gradients)
 
     def _localize(self, context: GatherContext) -> GatherContext:
-        """Restrict a gather over all rows to the local vertices: remote rows have no incoming edges here."""
+        """Restrict a gather over all rows to the local vertices; remote rows have no incoming edges here."""
         return (
             context
             if context.destinations is not None
@@ -305,19 +287,17 @@ def is_additive(gather: GatherSpec) -> bool:
 
 @dataclass(frozen=True)
 class RankGatherOps:
-    """Creates gather operations; see `hyrt.sampling.full_graph.GatherOps`."""
+    """Factory of gather operations, a `hyrt.sampling.full_graph.GatherOps`."""
 
     local_edges: LocalEdges
-    """Edges of this rank."""
     num_vertices: int
     num_edges: int
-    """`num_vertices` and `num_edges`: size of the whole graph."""
+    """Number of edges of the whole graph, like `num_vertices`."""
     cache_bytes: int
-    """Memory that every rank may use for data that persist between steps, in bytes."""
+    """Bytes that every rank may use for data that persist between steps."""
     loops: bool = False
-    """Whether a rank has devices that loop over edges; then all rows are exchanged before any rank sums them,
-    also for the sums of built-in layers.
-    """
+    """Whether a rank has devices that loop over edges. All rows are then exchanged before any rank sums them,
+    also for the sums of built-in layers."""
 
     __repr__ = short_repr
 
@@ -327,7 +307,6 @@ class RankGatherOps:
         return ChunkHaloExchange(self.local_edges, self.num_vertices)
 
     def build_gather_op(self, gather: GatherSpec, dtype: np.dtype[Any], layer: int) -> GatherOp:
-        """Create the gather operation of a layer, 1..L."""
         if isinstance(gather, Aggregation) and gather.reduce != "max" and not self.loops:
             return DistributedSpMM(self.local_edges, gather, dtype)
         edges = self.local_edges.edges
@@ -353,7 +332,7 @@ class ExchangeWidths:
 
     forward: tuple[int, ...]
     backward: tuple[int, ...]
-    """`forward` and `backward`: columns of rows, and columns of their gradients."""
+    """Columns of the gradients of rows; `forward` has those of rows."""
     is_additive: bool
     """Whether all gather operations are sums, as required for 1.5D."""
 
@@ -363,21 +342,8 @@ class ExchangeWidths:
     ) -> ExchangeWidths:
         """Determine the exchange widths of a model.
 
-        Parameters
-        ----------
-        model
-            The model.
-        num_vertices, num_edges
-            Size of the graph.
-        is_sparse
-            Whether features are sparse.
-        cache_bytes
-            Memory that each rank may use to keep the gathered rows of the first layer, in bytes.
-
-        Raises
-        ------
-        ConfigError
-            If the model cannot be distributed over ranks.
+        With `is_sparse`, features are sparse. Each rank may keep the gathered rows of the first layer in
+        `cache_bytes` bytes. Raises ConfigError if the model cannot be distributed over ranks.
         """
         if not is_decomposable(model):
             raise ConfigError(

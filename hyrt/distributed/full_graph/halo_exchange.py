@@ -1,6 +1,4 @@
-"""Halo exchange of rows and their gradients between ranks: sparsity-aware (only the needed rows) or sparsity-
-oblivious (broadcasts of whole blocks).
-"""
+"""Halo exchange of rows and their gradients between ranks: only the needed rows, or broadcasts of blocks."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
 
@@ -24,11 +22,11 @@ Array = NDArray[Any]
 
 
 class PendingRows(Protocol):
-    """Handle of rows being received."""
+    """Handle of rows that are being received."""
 
     @property
     def ended_at(self) -> float | None:
-        """Time when all rows had been received (`time.perf_counter`); None before."""
+        """Time at which all rows had been received (`time.perf_counter`); None before."""
         ...
 
     def wait(self) -> None:
@@ -37,11 +35,11 @@ class PendingRows(Protocol):
 
 
 class PendingGradients(Protocol):
-    """Handle of partial gradient sums being returned to the owners of the rows."""
+    """Handle of partial gradient sums that are being returned to the owners of the rows."""
 
     @property
     def ended_at(self) -> float | None:
-        """Time when all gradients had been received (`time.perf_counter`); None before."""
+        """Time at which all gradients had been received (`time.perf_counter`); None before."""
         ...
 
     def send(self, wave: int) -> None:
@@ -59,7 +57,7 @@ class HaloExchange(Protocol):
     def begin(self, matrix: Array, purpose: str, slot: int = 0) -> Sequence[PendingRows]:
         """Start to fill the remote rows of a matrix [n + h, w] from the local rows of all ranks.
 
-        Local rows may be read but not written meanwhile. Returns one handle per exchange round. Matrices that
+        Return one handle per exchange round. Local rows may be read but not written meanwhile. Matrices that
         are exchanged at the same time need different slots.
         """
         ...
@@ -77,23 +75,12 @@ def view_bytes(rows: Array) -> torch.Tensor:
 
 
 def broadcast_rows(rows: Array, root: int, group: RankGroup, purpose: str) -> None:
-    """Replace the rows of all ranks of a group by the rows of rank `root` (van de Geijn broadcast).
+    """Replace the rows [n, w] of all ranks of a group by those of rank `root` (van de Geijn broadcast).
 
     The root scatters one part to each rank, and then every rank sends its part to the other ranks. Each link
     carries the rows at most twice, for any number of ranks. gloo broadcasts along a tree: the root sends to
     several ranks at once, and these forward only complete messages. For four ranks that takes three times the
-    transfer time of the rows on one link.
-
-    Parameters
-    ----------
-    rows
-        [n, w] contiguous, of any dtype; overwritten at all ranks other than the root.
-    root
-        Rank of the group that provides the rows.
-    group
-        The ranks, which all call this function.
-    purpose
-        Purpose, for the byte counters.
+    transfer time of the rows on one link. `rows` is contiguous and of any dtype.
     """
     size, rank = group.size, group.rank
     if size < 2:
@@ -137,31 +124,25 @@ _GRAIN = 8192
 
 @dataclass(frozen=True, slots=True)
 class _SparseRound:
-    """One exchange round: an all-to-all with different numbers of rows."""
+    """Exchange round that is an all-to-all with different numbers of rows."""
 
     received: slice
     """Remote rows that the round receives."""
     receive_counts: Sequence[int]
-    """[ranks of the column] number of rows received from each rank."""
+    """Number of rows received from each rank of the column."""
     sent: Array
     """Local rows that other ranks need, grouped by rank."""
     send_counts: Sequence[int]
-    """[ranks of the column] number of rows sent to each rank."""
+    """Number of rows sent to each rank of the column."""
     offset: int
     """Offset of the round's rows in the send buffer."""
 
 
 class SparseHaloExchange:
-    """Exchanges only the needed rows; see `hyrt.distributed.full_graph.halo_exchange.HaloExchange`.
+    """`HaloExchange` of only the needed rows.
 
-    The ranks exchange the ids of the needed rows once, when this object is created.
-
-    Parameters
-    ----------
-    edges
-        Edges of this rank.
-    group
-        Ranks of its grid column, in the order of the grid's rows.
+    The ranks exchange the ids of the needed rows once, when this object is created. `group` has the ranks of
+    this rank's grid column, in the order of the grid's rows.
     """
 
     def __init__(self, edges: PartEdges, group: RankGroup) -> None:
@@ -219,7 +200,7 @@ class SparseHaloExchange:
 
 @dataclass(slots=True)
 class _SparseGradients:
-    """Handle of returned gradients; see `hyrt.distributed.full_graph.halo_exchange.PendingGradients`."""
+    """`PendingGradients` of returned gradients."""
 
     group: RankGroup
     waves: Sequence[_SparseRound]
@@ -281,8 +262,6 @@ def _add_range(matrix, rows, added, start, stop):
 
 @dataclass(frozen=True, slots=True)
 class _BroadcastBlock:
-    """Block of rows that is broadcast."""
-
     number: int
     wave: int | None
     """Exchange round of the block; None for the rank's local block."""
@@ -290,16 +269,10 @@ class _BroadcastBlock:
 
 
 class BroadcastExchange:
-    """Broadcasts whole blocks, and sums their gradients at their owners.
+    """`HaloExchange` that broadcasts whole blocks, and sums their gradients at their owners.
 
-    See `hyrt.distributed.full_graph.halo_exchange.HaloExchange`.
-
-    Parameters
-    ----------
-    edges
-        Edges of this rank, created with `oblivious`.
-    group
-        Ranks of its grid column, in the order of the grid's rows.
+    `edges` were created with `oblivious`. `group` has the ranks of this rank's grid column, in the order of
+    the grid's rows.
     """
 
     def __init__(self, edges: PartEdges, group: RankGroup) -> None:
@@ -334,8 +307,6 @@ class BroadcastExchange:
 
 @dataclass(frozen=True, slots=True)
 class _PendingGroup:
-    """Handle of several operations."""
-
     pending: Sequence[PendingCollective]
 
     @property
@@ -350,7 +321,7 @@ class _PendingGroup:
 
 @dataclass(slots=True)
 class _ReducedGradients:
-    """Handle of reduced gradients; see `hyrt.distributed.full_graph.halo_exchange.PendingGradients`."""
+    """`PendingGradients` of reduced gradients."""
 
     group: RankGroup
     blocks: Sequence[_BroadcastBlock]

@@ -1,6 +1,4 @@
-"""Local edges of a rank with the halo exchange of their source rows, also for chunked training, and timings
-of the products.
-"""
+"""Local edges of a rank with the halo exchange of their source rows, and timings of the products."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ class SpmmTimings:
     """Times in seconds, summed over products."""
 
     compute_s: float = 0.0
-    """Time spent on multiplying blocks."""
+    """Time for the multiplication of blocks."""
     communicate_s: float = 0.0
     """Time from the start of the exchanges to the end of the last exchange."""
     wait_s: float = 0.0
@@ -55,14 +53,13 @@ class SpmmTimings:
         return SpmmClock(self, time.perf_counter())
 
     def reset(self) -> None:
-        """Reset all times."""
         self.compute_s = self.communicate_s = self.wait_s = 0.0
 
     @property
     def hidden_s(self) -> float:
         """Communication time that overlapped with computation.
 
-        At least 0: a wait may end later than the exchange that it waited for.
+        It is at least 0, although a wait may end later than the exchange that it waited for.
         """
         return max(0.0, self.communicate_s - self.wait_s)
 
@@ -101,7 +98,7 @@ Array = NDArray[Any]
 ROWS = "rows"
 GRADIENTS = "row gradients"
 SUMS = "partial sums"
-"""Purposes for the byte counters."""
+"""Purpose of partial sums for the byte counters."""
 
 
 @dataclass(frozen=True)
@@ -109,13 +106,10 @@ class LocalEdges:
     """Edges of one rank, with the communication to the other ranks."""
 
     edges: PartEdges
-    """Renumbered edges."""
     exchange: HaloExchange
-    """Exchange of remote rows."""
     replicas: RankGroup | None
     """Ranks that have the same block, in the order of the grid's columns; None without replication."""
     timings: SpmmTimings = field(default_factory=SpmmTimings)
-    """Timings of products."""
 
     __repr__ = short_repr
 
@@ -167,21 +161,20 @@ class LocalEdges:
 
 @dataclass(frozen=True)
 class ChunkHaloExchange:
-    """Exchanges halo rows between layers; a `hyrt.fullgraph.chunks.halo_exchange.RowExchange`.
+    """`hyrt.fullgraph.chunks.halo_exchange.RowExchange` of halo rows between layers.
 
-    Used by the propagation thread only.
+    Only the propagation thread uses it.
     """
 
     local_edges: LocalEdges
-    """Edges of this rank."""
     num_vertices: int
-    """Number of vertices in the whole graph."""
+    """Number of vertices of the whole graph."""
 
     __repr__ = short_repr
 
     @property
     def vertices(self) -> Array:
-        """[n + h] ids of the local and then the remote vertices."""
+        """Ids of the local and then the remote vertices, [n + h]."""
         return self.local_edges.edges.vertices
 
     @cached_property
@@ -225,7 +218,7 @@ class ChunkHaloExchange:
 
 @dataclass(frozen=True, slots=True)
 class _InboundChunkRows:
-    """Handle of received rows; see `hyrt.fullgraph.chunks.halo_exchange.PendingHalo`."""
+    """`hyrt.fullgraph.chunks.halo_exchange.PendingHalo` of received rows."""
 
     clock: SpmmClock
     arrivals: Sequence[PendingRows]
@@ -242,7 +235,7 @@ class _InboundChunkRows:
 
 @dataclass(frozen=True, slots=True)
 class _OutboundChunkGradients:
-    """Handle of returned gradients; see `hyrt.fullgraph.chunks.halo_exchange.PendingHaloGradients`."""
+    """`hyrt.fullgraph.chunks.halo_exchange.PendingHaloGradients` of returned gradients."""
 
     clock: SpmmClock
     gradients: PendingGradients
@@ -256,14 +249,9 @@ class _OutboundChunkGradients:
 
 
 class SpmmTimingsHook(Hook):
-    """Reports how much of the communication of products was hidden behind computation.
+    """Hook that reports how much of the communication of products was hidden behind computation.
 
-    Parameters
-    ----------
-    local_edges
-        The edges, with their timings.
-    group
-        The ranks, for the thread that drives the run.
+    `group` belongs to the thread that drives the run.
     """
 
     def __init__(self, local_edges: LocalEdges, group: RankGroup) -> None:

@@ -1,6 +1,4 @@
-"""Two-dimensional grid of ranks, and the edges into one rank's block of vertices, with the remote source
-vertices (halo).
-"""
+"""Two-dimensional grid of ranks, and the edges into one rank's block with the remote sources (halo)."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
 
@@ -19,13 +17,12 @@ from hyrt.runtime.numba_cache import nb
 
 MAX_WAVES = 4
 """Maximum number of exchange rounds per product. Each round costs every rank one message to every other rank;
-received rows are multiplied while the next round is being exchanged.
-"""
+received rows are multiplied while the next round is being exchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankGrid:
-    """Grid of P / c x c ranks; each row of the grid holds one block of vertices, replicated c times (1.5D).
+    """Grid of P / c x c ranks, whose rows each hold one block of vertices, replicated c times (1.5D).
 
     Rank (i, j) adds up the contributions of the blocks of column j to block i. With c = 1, these are all
     blocks (1D).
@@ -54,7 +51,7 @@ class RankGrid:
         return self.rank % self.replication
 
     def owner(self, block: int) -> int:
-        """Return the rank that represents a block: the first rank that has the block."""
+        """Return the rank that represents a block, which is the first rank that has the block."""
         return block * self.replication
 
     def column_of(self, block: int) -> int:
@@ -108,27 +105,25 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class PartEdges:
-    """Edges of a block, with n local vertices followed by h remote ones; all are renumbered in this order.
+    """Edges of a block, whose n local vertices and then h remote ones are renumbered in this order.
 
     Remote vertices are ordered by the exchange round that receives their rows, and then by block.
     """
 
     grid: RankGrid
-    """Grid of ranks, with the position of this rank."""
     vertices: Array
-    """[n + h] vertex ids in the whole graph."""
+    """Vertex ids in the whole graph, [n + h]."""
     num_local: int
     """Number n of local vertices."""
     wave_starts: tuple[int, ...]
-    """[waves + 1] first row of each exchange round; the last entry is n + h."""
+    """First row of each exchange round, [waves + 1]; the last entry is n + h."""
     block_counts: tuple[tuple[int, ...], ...]
-    """For each exchange round, number of rows received from each block in `RankGrid.waves`."""
+    """Number of rows received from each block in `RankGrid.waves`, for each exchange round."""
     topology: Topology
     """Edges into the block's vertices from the blocks of the rank's column, with renumbered vertices.
 
     The edges of a row keep their order in the whole graph. Remote vertices have no incoming edges. In-degrees
-    are those in the whole graph.
-    """
+    are those in the whole graph."""
 
     __repr__ = short_repr
 
@@ -136,16 +131,9 @@ class PartEdges:
     def select(cls, grid: RankGrid, topology: Topology, blocks: Array, *, oblivious: bool) -> PartEdges:
         """Select and renumber the edges of a rank.
 
-        Parameters
-        ----------
-        grid
-            The ranks.
-        topology
-            All edges, or at least the edges into this rank's block; in-degrees are those in the whole graph.
-        blocks
-            [V] block of each vertex.
-        oblivious
-            Whether all rows of other blocks are received, even if they are not needed.
+        `topology` has at least the edges into this rank's block, with in-degrees in the whole graph. `blocks`
+        [V] is the block of each vertex. With `oblivious`, all rows of other blocks are received, even if they
+        are not needed.
         """
         local_vertices = np.flatnonzero(blocks == grid.row)
         is_column_block = np.zeros(grid.num_blocks, np.bool_)

@@ -1,6 +1,4 @@
-"""Dense and sparse feature rows partitioned over the ranks, and the wire format of dense rows; the remote
-rows of a step are exchanged once.
-"""
+"""Feature rows, dense or sparse, that are partitioned over the ranks, and the wire format of dense rows."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ _MAX_FLOAT16 = 65_504
 
 @dataclass(frozen=True, slots=True)
 class WireFormat:
-    """Data type of transferred values; float32 values are rounded to the nearest value of this type."""
+    """Data type of transferred values. Float32 values are rounded to the nearest value of this type."""
 
     values: torch.dtype
     """torch.float32, torch.float16 or torch.bfloat16."""
@@ -53,10 +51,7 @@ class WireFormat:
     def pack(self, rows: NDArray[np.float32]) -> NDArray[Any]:
         """Convert float32 rows to the wire format, [n, F] of `dtype`.
 
-        Raises
-        ------
-        DataError
-            If a value exceeds the range of float16.
+        Raises DataError if a value exceeds the range of float16.
         """
         if self.values == torch.float32:
             return rows
@@ -80,32 +75,23 @@ class WireFormat:
 
 
 class WireRoundingNotice(Hook):
-    """Reports at the start of a run that transferred rows are rounded.
+    """Hook that reports at the start of a run that transferred rows are rounded.
 
-    Parameters
-    ----------
-    name
-        Data type of the transferred rows.
+    `name` is the data type of the transferred rows.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def on_start(self, devices: Sequence[Device], steps: range) -> Notice:
-        """Return the notice."""
         text = f"feature rows that ranks send are rounded to {self._name}, which changes training slightly"
         return Notice(kind="info", text=text)
 
 
 def wire_format(name: str, value_bytes: int) -> WireFormat:
-    """Return the wire format for a setting; 16-bit features are sent as float16, without rounding.
+    """Return the wire format for the setting `float32`, `float16` or `bfloat16`.
 
-    Parameters
-    ----------
-    name
-        `float32`, `float16` or `bfloat16`.
-    value_bytes
-        Size of a stored feature value in bytes.
+    Features of 16 bits (`value_bytes` is 2) are sent as float16, without rounding.
     """
     if value_bytes == 2:
         return WireFormat(torch.float16)
@@ -117,27 +103,15 @@ _GRAIN = 512
 
 
 class DistributedRows:
-    """Feature rows of all vertices that were fetched for a step: local rows and rows from other ranks.
+    """Feature rows of all vertices of a step: local rows and rows that were fetched from other ranks.
 
-    `fetch`, `rows` and `aggregate` are called by one thread. Every rank must fetch the same steps in the same
-    order, even if it needs no rows, because other ranks may need its rows.
+    One thread calls `fetch`, `rows` and `aggregate`. Every rank must fetch the same steps in the same order,
+    even if it needs no rows, because other ranks may need its rows.
 
-    Parameters
-    ----------
-    local
-        [n, F] rows of this rank's vertices.
-    local_ids
-        [V] integers, row index of each vertex at its owner rank.
-    owners
-        [V] owner rank of each vertex.
-    group
-        The ranks.
-    wire
-        Data type of transferred values: `float32`, `float16` or `bfloat16`.
-    purpose
-        Purpose of the rows, for the byte counters.
-    same_host_rows
-        Rows of other ranks on this host, by rank. If this covers all ranks, rows are never exchanged.
+    `local` has the rows [n, F] of this rank's vertices, `local_ids` [V] the row index of each vertex at its
+    owner, and `owners` [V] the owner ranks. `wire` is `float32`, `float16` or `bfloat16`. `purpose` is for
+    the byte counters. `same_host_rows` has the rows of other ranks on this host, by rank; if it covers all
+    ranks, rows are never exchanged.
     """
 
     def __init__(
@@ -202,7 +176,6 @@ class DistributedRows:
         self._remote.cache(vertices, workers)
 
     def cache_counts(self) -> CacheStats:
-        """Return the size and hit counters of the cache."""
         return self._remote.cache_counts()
 
     def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
@@ -274,7 +247,7 @@ class DistributedRows:
         return out
 
     def _exchange_rows(self, plan: FetchPlan, workers: Workers) -> NDArray[Any]:
-        """Exchange rows; return the requested rows in wire format, from the pool unless they are cached."""
+        """Return the requested rows in wire format, from the pool unless they are for the cache."""
         sent = self._pool.take((len(plan.sent), self.width), np.float32)
         buffers = PooledArrays(self._pool)
         addresses = self._vertices.locations
@@ -298,21 +271,7 @@ _OFFSET_BYTES, _ENTRY_BYTES = 8, 8
 
 
 class DistributedSparseRows:
-    """Sparse counterpart of `hyrt.distributed.rows.distributed_rows.DistributedRows`.
-
-    Parameters
-    ----------
-    local
-        [n, F] rows of this rank's vertices.
-    local_ids
-        [V] integers, row index of each vertex at its owner rank.
-    owners
-        [V] owner rank of each vertex.
-    group
-        The ranks.
-    purpose
-        Purpose of the rows, for the byte counters.
-    """
+    """Sparse counterpart of `DistributedRows`, with the same arguments."""
 
     def __init__(
         self,
@@ -354,7 +313,7 @@ class DistributedSparseRows:
     def select_fitting(self, vertices: NDArray[Any], num_bytes: int, workers: Workers) -> NDArray[Any]:
         """Return the longest prefix of remote `vertices` whose rows fit into `num_bytes` of cache.
 
-        Every rank must call this method at the same time, because row lengths are exchanged.
+        All ranks must call this at the same time, because row lengths are exchanged.
         """
         plan = self._vertices.request_for_cache(vertices[: num_bytes // _OFFSET_BYTES])
         lengths = np.empty(len(plan.requested), np.int64)
@@ -369,7 +328,6 @@ class DistributedSparseRows:
         self._remote.cache(vertices, workers)
 
     def cache_counts(self) -> CacheStats:
-        """Return the size and hit counters of the cache."""
         return self._remote.cache_counts()
 
     def take(self, ids: NDArray[Any], workers: Workers) -> SparseFeatures:
@@ -396,7 +354,7 @@ class DistributedSparseRows:
     def _sources(
         self, ids: NDArray[Any], workers: Workers
     ) -> list[tuple[SparseFeatures, NDArray[Any], NDArray[np.intp]]]:
-        """Locate rows: list the source matrices with the row indices in each and their positions in `ids`."""
+        """Return source matrices, each with the indices of its rows and their positions in `ids`."""
         addresses = self._vertices.locations
         locations = np.empty(len(ids), addresses.table.dtype)
         addresses.look_up(ids, locations, workers)
@@ -415,7 +373,6 @@ class DistributedSparseRows:
         return lengths
 
     def _exchange_rows(self, plan: FetchPlan, workers: Workers) -> SparseFeatures:
-        """Exchange rows; return the requested rows."""
         sent = self._local.take(self._vertices.locations.table[plan.sent], workers)
         sent_lengths = np.diff(sent.indptr)
         lengths = np.empty(len(plan.requested), np.int64)
@@ -430,7 +387,7 @@ class DistributedSparseRows:
 
 
 def _sum_groups(lengths: NDArray[np.int64], counts: Sequence[int]) -> list[int]:
-    """Sum consecutive groups of lengths; counts[i] is the size of group i."""
+    """Return the sum of each group of consecutive lengths; counts[i] is the size of group i."""
     ends = np.cumsum(counts)
     totals = np.concatenate([[0], np.cumsum(lengths)])[ends]
     sums: list[int] = np.diff(totals, prepend=0).tolist()
@@ -444,7 +401,7 @@ def _copy_rows(
     result: SparseFeatures,
     workers: Workers,
 ) -> None:
-    """Copy rows `slots` of a matrix to the rows `positions` of `received`."""
+    """Copy rows `slots` of a matrix to the rows `positions` of `result`."""
     starts = result.indptr[positions]
     workers.run(
         lambda start, stop: gather_sparse_rows(

@@ -1,6 +1,4 @@
-"""Graph of a rank with the feature rows of all ranks, and the cache of remote rows, which is filled before
-the first step.
-"""
+"""Graph with the feature rows of all ranks, and the cache of remote rows, filled before the first step."""
 
 from __future__ import annotations
 
@@ -29,23 +27,10 @@ from hyrt.training.setup import PreparedRun
 def build_global_graph(
     config: Config, graph: Graph, local_rows: LocalRows, ranks: DistributedContext
 ) -> Graph:
-    """Return the graph with all rows; the load stage fetches rows of other ranks.
+    """Return the graph with all rows, of which the load stage fetches those of other ranks.
 
-    Parameters
-    ----------
-    config
-        All settings; `distributed.comm_dtype` is the wire format of the rows.
-    graph
-        Topology, labels and splits.
-    local_rows
-        Rows of this rank.
-    ranks
-        All ranks.
-
-    Raises
-    ------
-    ConfigError
-        If sparse rows would be rounded.
+    `distributed.comm_dtype` is the wire format of the rows. Raises ConfigError if sparse rows would be
+    rounded.
     """
     rows: PrefetchedRowSource
     if isinstance(local_rows.rows, SparseFeatures):
@@ -70,16 +55,9 @@ def build_global_graph(
 
 
 class RowCache(Hook):
-    """Reports the hit rate of the row caches of all ranks at the end of a run.
+    """Hook that reports the hit rate of the row caches of all ranks at the end of a run.
 
-    Parameters
-    ----------
-    rows
-        Rows of all ranks.
-    reads
-        Expected reads of this rank.
-    ranks
-        All ranks.
+    `reads` are the expected reads of this rank.
     """
 
     def __init__(
@@ -122,27 +100,11 @@ def fill_cache(
     prepared: PreparedRun,
     strategy: Strategy,
 ) -> RowCache:
-    """Fill this rank's row cache; every rank must call it at the same time.
+    """Fill this rank's row cache; all ranks must call this at the same time.
 
-    Parameters
-    ----------
-    config
-        All settings; `distributed.cache` is the size of the cache.
-    graph
-        The topology.
-    local_rows
-        Local rows and the owners of all rows.
-    ranks
-        All ranks.
-    prepared
-        Training vertices, and the graph with the rows of all ranks.
-    strategy
-        Places the targets, and thereby determines which rank needs which rows.
-
-    Raises
-    ------
-    ConfigError
-        If the sampler is not a neighbour sampler: its reads cannot be predicted.
+    `distributed.cache` is the size of the cache. `strategy` places the targets, and thereby determines which
+    rank needs which rows. Raises ConfigError if the sampler is not a neighbour sampler: its reads cannot be
+    predicted.
     """
     cache_size, settings, rows = config.distributed.cache, config.sampler, prepared.graph.features
     assert cache_size is not None

@@ -1,6 +1,4 @@
-"""Local feature rows of a rank, the owners of all rows, and rows of ranks on the same host, which are shared
-by mapping the files of their parts.
-"""
+"""Feature rows of a rank, owners of all rows, and rows of ranks on the same host, mapped from their files."""
 
 from __future__ import annotations
 
@@ -26,11 +24,11 @@ class LocalRows:
     """Feature rows of one rank's vertices, with the location of every other vertex's row."""
 
     rows: DenseFeatures | SparseFeatures
-    """[n, F] rows of this rank's vertices."""
+    """Rows of this rank's vertices, [n, F]."""
     owners: NDArray[Any]
-    """[V] integers, owner rank of each vertex."""
+    """Owner rank of each vertex, [V] integers."""
     local_ids: NDArray[Any]
-    """[V] integers, row index of each vertex at its owner rank."""
+    """Row index of each vertex at its owner rank, [V] integers."""
     same_host_rows: Mapping[int, DenseFeatures] = field(default_factory=dict)
     """Rows of other ranks on this host, by rank. The relation is symmetric: either both of two ranks list
     each other, or neither does."""
@@ -49,7 +47,7 @@ class SameHostRows:
     rows: Mapping[int, DenseFeatures]
     """Rows of other ranks, by rank."""
     group_leaders: Sequence[int]
-    """[N] for each rank, the lowest rank of its group; the rank itself if it shares no rows."""
+    """Lowest rank of each rank's group, [N]; the rank itself if it shares no rows."""
 
     __repr__ = short_repr
 
@@ -68,20 +66,12 @@ class SameHostRows:
 
 
 def map_same_host_rows(source: str, part: OpenPart, ranks: DistributedContext) -> SameHostRows:
-    """Find the ranks that can share rows, and map their rows; all ranks must call it at the same time.
+    """Find the ranks that can share rows, and map their rows; all ranks must call this at the same time.
 
     Two ranks can share rows if they are on one machine and in one network namespace, and if their parts are
-    in the same folder. A file that is mapped by several processes is in memory once. Containers and emulated
-    nodes have separate namespaces and exchange rows over the network.
-
-    Parameters
-    ----------
-    source
-        Folder with the parts.
-    part
-        Part of this rank. The owners of the other parts verify their checksums.
-    ranks
-        All ranks.
+    in the same folder (`source`). A file that is mapped by several processes is in memory once. Containers
+    and emulated nodes have separate namespaces and exchange rows over the network. The owners of the other
+    parts verify their checksums.
     """
     locations = all_gather_object(ranks.control, _row_location(source, part, ranks))
     # Lowest rank with the same location; a rank whose rows cannot be shared forms its own group.
@@ -107,7 +97,7 @@ def map_same_host_rows(source: str, part: OpenPart, ranks: DistributedContext) -
 
 
 def no_same_host_rows(num_ranks: int) -> SameHostRows:
-    """Return a result without shared rows: each rank sends its rows to all other ranks."""
+    """Return a result without shared rows, with which each rank sends its rows to all other ranks."""
     return SameHostRows({}, range(num_ranks))
 
 
@@ -152,7 +142,6 @@ def _file_identity(path: Path) -> list[int]:
 
 
 def _sharing_groups(machines: Sequence[int]) -> list[list[int]]:
-    """Group the ranks that share rows."""
     by_first: dict[int, list[int]] = {}
     for rank, first in enumerate(machines):
         by_first.setdefault(first, []).append(rank)

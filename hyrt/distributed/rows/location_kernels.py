@@ -1,4 +1,4 @@
-"""Compiled loops over row locations. All release the interpreter lock.
+"""Compiled loops over row locations, which release the interpreter lock.
 
 A location is one integer that encodes where a vertex's row is stored. A value >= 0 is a row in local memory:
 the low bits (`RowLocations.bits`) are the number of its matrix, 0 for this rank's matrix, and the other bits
@@ -31,9 +31,7 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 def mark_needed_rows(ids, table, missing, num_missing, cached, num_cached):
     """Collect vertices whose rows are missing and vertices whose rows are cached, without duplicates.
 
-    Returns
-    -------
-    Numbers of vertices in `missing` and in `cached`.
+    Return the numbers of vertices in `missing` and in `cached`.
     """
     for i in range(len(ids)):
         if i + _PREFETCH_DISTANCE < len(ids):
@@ -121,7 +119,7 @@ def locate(
 ):
     """Compute out[i], the memory address of the row of ids[i].
 
-    `bits` as in `RowLocations`; `local_matrices` to `mark` as in `RowMatrices`.
+    `bits` is as in `RowLocations`; `local_matrices` to `mark` are as in `RowMatrices`.
     """
     low = (1 << bits) - 1
     for i in range(start, stop):

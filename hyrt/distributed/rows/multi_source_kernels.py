@@ -2,10 +2,10 @@
 
 All loops release the interpreter lock and write disjoint rows. A row is given by its memory address
 (`hyrt.distributed.rows.location_kernels.locate`). `local` is a matrix of this rank's rows and determines the
-dtype of local values. If transferred rows have a different dtype, `wire` is a matrix of that dtype
-(otherwise None), and the lowest bit of the addresses of such rows is set. Matrices are float32, or the 16
-bits of float16 (uint16) or bfloat16 (int16) values. Sums run in the order of a row's edges, regardless of
-where the rows are stored.
+dtype of local values. If transferred rows have a different dtype, `wire` is a matrix of that dtype (otherwise
+None), and the lowest bit of the addresses of such rows is set. Matrices are float32, or the 16 bits of
+float16 (uint16) or bfloat16 (int16) values. Sums run in the order of a row's edges, regardless of where the
+rows are stored.
 """
 
 # mypy: disable-error-code="no-untyped-def,call-arg,unreachable"
@@ -59,7 +59,7 @@ def _add(row, local, wire, factor, total):
 
 @_compile
 def _update_max(row, local, wire, best):
-    """Update `best` with the elementwise maximum of itself and the row at an address."""
+    """Update `best` with its elementwise maximum with the row at an address."""
     if wire is not None:
         if row & 1:
             for k in range(len(best)):
@@ -150,7 +150,7 @@ def aggregate(
 
 @_compile
 def aggregate_max(indptr, columns, rows, self_rows, local, wire, out, sum_at, self_at, start, stop):
-    """Compute the elementwise maximum of source rows, 0 without edges; arguments as in `aggregate`."""
+    """Compute the elementwise maximum of source rows, 0 without edges; arguments are as in `aggregate`."""
     width = local.shape[1]
     row_bytes = width * local.itemsize
     for i in range(start, stop):

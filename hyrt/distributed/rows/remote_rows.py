@@ -1,6 +1,4 @@
-"""Remote feature rows: a table of all rows' locations, fetch plans, which state the rows that each rank needs
-from each other rank, and the rows of steps in flight.
-"""
+"""Remote feature rows: locations of all rows, plans of their exchange, and the rows of steps in flight."""
 
 from __future__ import annotations
 
@@ -25,21 +23,21 @@ class RemoteRowRequest(NamedTuple):
     """Request of a rank for remote rows."""
 
     missing: NDArray[Any]
-    """[m] distinct vertices whose rows are missing, grouped by owner rank."""
+    """Distinct vertices whose rows are missing, grouped by owner rank, [m]."""
     counts: list[int]
-    """[N] number of missing rows per owner rank."""
+    """Number of missing rows per owner rank, [N]."""
     num_cached: int
     """Number of further remote rows that are cached."""
 
 
 class RowMatrices(NamedTuple):
-    """Memory addresses of row matrices; all are C-contiguous."""
+    """Memory addresses of row matrices, all of which are C-contiguous."""
 
     local_matrices: NDArray[np.int64]
-    """[M] matrices in local or shared memory, this rank's matrix first."""
+    """Matrices in local or shared memory, this rank's matrix first, [M]."""
     fetched: int
     cached: int
-    """`fetched` and `cached`: matrices of transferred rows; any number if there are none."""
+    """Matrix of cached rows, any number if there is none; `fetched` is the matrix of fetched rows."""
     row_bytes: int
     """Bytes per row of the matrices in local or shared memory."""
     transferred_row_bytes: int
@@ -51,19 +49,9 @@ class RowMatrices(NamedTuple):
 class RowLocations:
     """Table with one integer per vertex that encodes where its row is stored.
 
-    See `hyrt.distributed.rows.location_kernels` for the encoding.
-
-    Parameters
-    ----------
-    owners
-        [V] owner rank of each vertex.
-    local_ids
-        [V] integers, row index of each vertex at its owner rank.
-    rank, size
-        Number of this rank, and number of ranks.
-    same_host_ranks
-        Other ranks on the same host, in the order of their matrices; their rows are read through shared
-        memory.
+    `hyrt.distributed.rows.location_kernels` explains the encoding. `owners` [V] is the owner rank of each
+    vertex, and `local_ids` [V] the row index there. `same_host_ranks` are other ranks on the same host, in
+    the order of their matrices; their rows are read through shared memory.
     """
 
     def __init__(
@@ -85,7 +73,7 @@ class RowLocations:
         is_local = table >= 0
         table[is_local] |= np.left_shift(local_ids[is_local], self.bits, dtype=dtype)
         self.table = table
-        """[V] location of each vertex's row; the matrices belong to the owner of this object."""
+        """Location of each vertex's row, [V]; the matrices belong to the owner of this object."""
         self._owners = owners
         self._size = size
         self._id_dtype = np.int32 if len(owners) < 2**31 else np.int64
@@ -95,12 +83,8 @@ class RowLocations:
     def mark_needed_rows(self, ids: Sequence[NDArray[Any]]) -> RemoteRowRequest:
         """Return the vertices that are neither local nor cached; their rows count as fetched from now on.
 
-        The fetched rows are in the order of the returned vertices.
-
-        Parameters
-        ----------
-        ids
-            Arrays of vertices, in any order; duplicates count once.
+        The fetched rows are in the order of the returned vertices. The arrays `ids` may have duplicates,
+        which count once, in any order.
         """
         self.set_fetched(self._fetched[:0])
         capacity = min(sum(map(len, ids)), len(self._owners))
@@ -137,17 +121,7 @@ class RowLocations:
         location_kernels.set_locations(cached, self.table, True)
 
     def look_up(self, ids: NDArray[Any], out: NDArray[Any], workers: Workers) -> None:
-        """Write the locations of some vertices.
-
-        Parameters
-        ----------
-        ids
-            [n] vertices.
-        out
-            [n] of the dtype of `table`, overwritten.
-        workers
-            Threads that share the work.
-        """
+        """Write the locations of the vertices `ids` [n] to `out` [n], which has the dtype of `table`."""
         workers.run(
             lambda start, stop: location_kernels.look_up(ids, self.table, out, start, stop), len(ids), _GRAIN
         )
@@ -155,19 +129,9 @@ class RowLocations:
     def compute_addresses(
         self, ids: NDArray[Any], matrices: RowMatrices, out: NDArray[np.int64], workers: Workers
     ) -> None:
-        """Write the memory addresses of the rows of some vertices.
+        """Write the memory addresses of the rows of vertices `ids` [n] to `out` [n]; no row may be missing.
 
-        Parameters
-        ----------
-        ids
-            [n] vertices; none of their rows may be missing.
-        matrices
-            Memory addresses of the matrices.
-        out
-            [n] overwritten. Addresses of transferred rows are increased by one if these have a different
-            dtype.
-        workers
-            Threads that share the work.
+        Addresses of transferred rows are increased by one if these have a different dtype.
         """
         workers.run(
             lambda start, stop: location_kernels.locate(
@@ -179,18 +143,10 @@ class RowLocations:
 
 
 def group_by_matrix(locations: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray[np.intp]]]:
-    """Group locations by matrix: local rows, fetched rows, cached rows.
+    """Group locations [n] by matrix: local rows, fetched rows, cached rows; no row may be missing.
 
-    Only for tables without other ranks on the same host.
-
-    Parameters
-    ----------
-    locations
-        [n] locations; no row may be missing.
-
-    Returns
-    -------
-    For each matrix the row indices in it, and the positions [m] of their locations in `locations`.
+    Return for each matrix the row indices in it, and the positions [m] of their locations in `locations`.
+    This is only for tables without other ranks on the same host.
     """
     kinds, slots = np.empty(len(locations), np.uint8), np.empty_like(locations)
     location_kernels.decode_locations(locations, kinds, slots)
@@ -202,42 +158,33 @@ def group_by_matrix(locations: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray
 
 
 CACHE = "cache"
-"""Purpose of cached rows, for the byte counters."""
+"""Purpose of cached rows for the byte counters."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FetchPlan:
-    """Rows to be exchanged: requested from and sent to each rank."""
+    """Plan of an exchange of rows, with those requested from and those sent to each rank."""
 
     requested: NDArray[Any]
-    """[m] distinct remote vertices whose rows this rank needs, grouped by owner rank."""
+    """Distinct remote vertices whose rows this rank needs, grouped by owner rank, [m]."""
     requested_counts: list[int]
-    """[N] number of rows requested from each rank."""
+    """Number of rows requested from each rank, [N]."""
     sent: NDArray[Any]
-    """[n] local vertices whose rows other ranks need, grouped by requesting rank."""
+    """Local vertices whose rows other ranks need, grouped by requesting rank, [n]."""
     sent_counts: list[int]
-    """[N] number of rows sent to each rank."""
+    """Number of rows sent to each rank, [N]."""
     purpose: str
-    """Purpose of the rows, for the byte counters."""
+    """Purpose of the rows for the byte counters."""
 
     __repr__ = short_repr
 
 
 class FetchPlanner:
-    """Plans, together with all other ranks, which rows are exchanged between which ranks.
+    """Planner of row exchanges, which works together with those of all other ranks.
 
-    Parameters
-    ----------
-    owners
-        [V] owner rank of each vertex.
-    local_ids
-        [V] integers, row index of each vertex at its owner rank.
-    group
-        The ranks.
-    purpose
-        Purpose of the rows, for the byte counters; vertex ids are counted as `indices`.
-    same_host_ranks
-        Ranks on the same host; their rows are read through shared memory and are never requested.
+    `owners` [V] is the owner rank of each vertex, and `local_ids` [V] the row index there. `purpose` is for
+    the byte counters; vertex ids are counted as `indices`. Rows of `same_host_ranks` are read through shared
+    memory and are never requested.
     """
 
     def __init__(
@@ -253,18 +200,14 @@ class FetchPlanner:
         self.lookups = 0
         """Number of remote rows needed by steps; a vertex counts once per step."""
         self.group = group
-        """The ranks."""
         self.locations = RowLocations(owners, local_ids, group.rank, group.size, same_host_ranks)
         """Location of each vertex's row; fetched rows are those of the last request."""
         self._purpose = purpose
 
     def request(self, ids: Sequence[NDArray[Any]]) -> FetchPlan:
-        """Request the rows of remote vertices that are not cached; every rank must call it at the same time.
+        """Request the rows of remote vertices that are not cached; all ranks must call this at the same time.
 
-        Parameters
-        ----------
-        ids
-            Arrays of vertices; duplicates are requested once.
+        Duplicates are requested once.
         """
         needs = self.locations.mark_needed_rows(ids)
         self.lookups += len(needs.missing) + needs.num_cached
@@ -272,12 +215,9 @@ class FetchPlanner:
         return self._plan(needs.missing, needs.counts, self._purpose)
 
     def request_for_cache(self, vertices: NDArray[Any]) -> FetchPlan:
-        """Request rows to cache for the whole run; every rank must call it at the same time, before any step.
+        """Request the rows of distinct remote vertices [n] to cache them for the whole run.
 
-        Parameters
-        ----------
-        vertices
-            [n] distinct remote vertices.
+        All ranks must call this at the same time, before any step.
         """
         return self._plan(*self.locations.group_by_owner(vertices), CACHE)
 
@@ -293,14 +233,8 @@ class FetchPlanner:
     def exchange(self, plan: FetchPlan, sent: NDArray[Any], received: NDArray[Any]) -> None:
         """Send the rows that other ranks requested, and receive the rows that this rank requested.
 
-        Parameters
-        ----------
-        plan
-            The plan.
-        sent
-            [n, ...] rows of `rows.given`.
-        received
-            [m, ...] overwritten with the rows of `rows.wanted`.
+        `sent` [n, ...] has the rows of `plan.sent`, and `received` [m, ...] is overwritten with the rows of
+        `plan.requested`.
         """
         self.exchange_counted(sent, plan.sent_counts, received, plan.requested_counts, plan.purpose)
 
@@ -340,19 +274,12 @@ class CacheStats(NamedTuple):
 
 
 class RemoteRows(Generic[Rows]):
-    """Fetches the remote rows of each step, and holds them until the step releases them.
+    """Fetcher of each step's remote rows, which holds them until the step releases them.
 
-    `fetch` is called by the thread that reads the rows. Every rank must fetch the same steps in the same
-    order, even if it needs no rows, because other ranks may need its rows.
-
-    Parameters
-    ----------
-    vertices
-        Plans which rows are exchanged between which ranks.
-    exchange
-        Exchanges the rows that all ranks have requested; returns the rows that this rank requested.
-    release_rows
-        Called with rows that are no longer needed.
+    The thread that reads the rows calls `fetch`. Every rank must fetch the same steps in the same order, even
+    if it needs no rows, because other ranks may need its rows. `vertices` plans the exchanges. `exchange`
+    exchanges the rows that all ranks have requested, and returns those that this rank requested.
+    `release_rows` is called with rows that are no longer needed.
     """
 
     def __init__(
@@ -368,7 +295,6 @@ class RemoteRows(Generic[Rows]):
         self.fetched: Rows | None = None
         """Rows of the step that was fetched last, in the order of its locations."""
         self.cached: Rows | None = None
-        """Cached rows."""
         self._cached_rows = self._cached_bytes = 0
 
     def fetch(self, step: int, ids: Sequence[NDArray[Any]], workers: Workers) -> None:
@@ -393,7 +319,7 @@ class RemoteRows(Generic[Rows]):
     def cache(self, vertices: NDArray[Any], workers: Workers) -> None:
         """Fetch the rows of distinct remote vertices and cache them for the whole run.
 
-        Every rank must call this method at the same time, before the first step.
+        All ranks must call this at the same time, before the first step.
         """
         plan = self._vertices.request_for_cache(vertices)
         self.cached = self._exchange(plan, workers)
@@ -401,6 +327,5 @@ class RemoteRows(Generic[Rows]):
         self._cached_rows, self._cached_bytes = len(plan.requested), self.cached.nbytes
 
     def cache_counts(self) -> CacheStats:
-        """Return the size and hit counters of the cache."""
         vertices = self._vertices
         return CacheStats(self._cached_rows, self._cached_bytes, vertices.hits, vertices.lookups)

@@ -47,23 +47,11 @@ def set_up_full_graph(
     *,
     has_partitioned_topology: bool = False,
 ) -> RankSetup:
-    """Create a rank's part of full-graph training; every rank must call it at the same time.
+    """Create a rank's part of full-graph training; all ranks must call this at the same time.
 
-    Parameters
-    ----------
-    config
-        All settings; `distributed.algorithm` and `distributed.replication` control the products.
-    graph
-        Topology, labels and splits.
-    local_rows
-        Rows of this rank's block; its `owners` are blocks.
-    ranks, prepared, stop_signal, has_partitioned_topology
-        Arguments of `hyrt.distributed.setup.mini_batch.set_up_run`.
-
-    Raises
-    ------
-    ConfigError
-        If the algorithm does not support the model.
+    `distributed.algorithm` and `distributed.replication` control the products. The `owners` of `local_rows`
+    are blocks. The other arguments are those of `hyrt.distributed.setup.mini_batch.set_up_run`. Raises
+    ConfigError if the algorithm does not support the model.
     """
     model, settings = prepared.model, config.distributed
     if not is_decomposable(model):
@@ -124,7 +112,7 @@ def set_up_full_graph(
 
 
 def _can_score(config: Config, ranks: DistributedContext) -> bool:
-    """Agree whether the devices of all ranks compute scores: a forward pass needs all ranks."""
+    """Agree whether the devices of all ranks compute scores, because a forward pass needs all ranks."""
     backends = [find_device(request.name)[0] for request in config.training_requests]
     can_score = len(backends) == 1 and issubclass(backends[0], ScoresVertices)
     return all(ranks.control.exchange_counts([int(can_score)] * ranks.size, "control"))

@@ -1,6 +1,4 @@
-"""Setup of a rank's part of a mini-batch run, on partitioned homogeneous or replicated
-heterogeneous graphs.
-"""
+"""Setup of a rank's part of a mini-batch run, on partitioned or on replicated heterogeneous graphs."""
 
 from __future__ import annotations
 
@@ -57,12 +55,9 @@ def build_feature_parallel_input(
     parameters: Sequence[torch.Tensor],
     placed: StepPlacement,
 ) -> FeatureParallelInput:
-    """Create feature-parallel inputs for strategy p3; every rank must call it at the same time.
+    """Create feature-parallel inputs for strategy p3; all ranks must call this at the same time.
 
-    Raises
-    ------
-    ConfigError
-        If the model's first layer does not support feature parallelism.
+    Raises ConfigError if the model's first layer does not support feature parallelism.
     """
     weight = feature_parallel_weight(prepared.model)
     aggregation = get_model_inputs(prepared.model).aggregation
@@ -112,20 +107,18 @@ def _all_rank_batches(
 
 @dataclass(frozen=True, slots=True)
 class RankSetup:
-    """A rank's part of a run, with the components that its session needs."""
+    """Part of a run that one rank has, with the components that its session needs."""
 
     graph: Graph
     """Graph with the feature rows that the trainers use."""
     shared: DistributedRunConfig
-    """Distributed configuration of the run."""
     reduction: GradientAllReduce
-    """All-reduces gradients, and agrees when all ranks stop."""
+    """All-reduce of gradients, which also agrees when all ranks stop."""
     time_steps: TimeSteps | None
-    """Chooses the number of time steps; None if steps have one time step."""
+    """Hook that chooses the number of time steps; None if steps have one time step."""
     speeds: RankSpeeds | None
-    """Measures the ranks, if a step is divided by their speeds."""
+    """Hook that measures the ranks, if a step is divided by their speeds."""
     hooks: Sequence[Hook]
-    """Additional hooks of the run."""
 
     __repr__ = short_repr
 
@@ -152,28 +145,10 @@ def set_up_run(
 ) -> RankSetup:
     """Create a rank's part of a run.
 
-    Parameters
-    ----------
-    config
-        All settings; `distributed` configures the ranks.
-    graph
-        Topology, labels and splits.
-    local_rows
-        Rows of this rank.
-    ranks
-        All ranks.
-    prepared
-        Model, objective and sampler.
-    stop_signal
-        Returns the number of the signal that requests this rank to stop; 0 for none.
-    has_partitioned_topology
-        Whether the graph contains only the edges into this rank's vertices, with all in-degrees
-        (`hyrt.distributed.remote_sampling`).
-
-    Raises
-    ------
-    ConfigError
-        If partitioned topology does not support the strategy or the sampler, or the strategy the model.
+    `stop_signal` returns the number of the signal that requests this rank to stop, 0 for none. With
+    `has_partitioned_topology`, the graph has only the edges into this rank's vertices, with all in-degrees
+    (`hyrt.distributed.remote_sampling`). Raises ConfigError if partitioned topology does not support the
+    strategy or the sampler, or the strategy does not support the model.
     """
     model = prepared.model
     full, by_layers = config.evaluate.mode == "full", computes_by_layers(config, model)
@@ -266,7 +241,7 @@ def set_up_run(
 
 
 def _do_nothing() -> None:
-    """Do nothing: no thread waits for neighbours."""
+    """Do nothing, because no thread waits for neighbours."""
 
 
 _STRATEGIES = ("home", "model-centric")
@@ -277,11 +252,7 @@ def convert_to_one_step(config: Config, graph: Graph) -> tuple[Config, str]:
 
     A full-graph step equals a mini-batch step of all targets with all their neighbours. Each rank trains a
     part of the targets and reads their neighbourhoods; vertices near targets of several ranks are computed by
-    each of them.
-
-    Returns
-    -------
-    Settings with a different sampler and batch size, and a notice for the user.
+    each of them. Return the settings and a notice for the user.
     """
     count = len(graph.split("train", config.data.split))
     sampler = NeighborSettings(fanout=[-1] * config.model.layers)
@@ -304,22 +275,7 @@ def set_up_hetero(
 
     No feature rows are exchanged, since each rank opens the whole dataset. Gradients are all-reduced, and
     those of embedding tables only for rows that the step has read. Every rank evaluates independently.
-
-    Parameters
-    ----------
-    config, graph
-        All settings, and the graph.
-    ranks
-        All ranks.
-    prepared
-        Model, objective and sampler.
-    stop_signal
-        Returns the number of the signal that requests this rank to stop; 0 for none.
-
-    Raises
-    ------
-    ConfigError
-        If a setting applies to partitioned graphs only.
+    `stop_signal` is that of `set_up_run`. Raises ConfigError if a setting applies to partitioned graphs only.
     """
     settings = config.distributed
     for name in ("strategy", "shares", "cache", "comm_dtype", "shared_memory_features"):

@@ -1,5 +1,6 @@
-"""Placement of each step's units on ranks and time steps; all ranks compute the same placement and can sample
-the mini-batches of all ranks.
+"""Placement of each step's units on ranks and time steps, and sampling of the mini-batches of all ranks.
+
+All ranks compute the same placement.
 """
 
 from __future__ import annotations
@@ -31,16 +32,11 @@ from hyrt.training.setup import PreparedRun
 
 
 class AllRankBatches:
-    """Samples the mini-batches of all ranks.
+    """Sampler of the mini-batches of all ranks.
 
-    Parameters
-    ----------
-    sampler
-        A separate sampler, because other threads may sample at the same time.
-    units_of_ranks
-        Returns the units of each rank, for a step and all of its units.
-    in_place
-        Whether blocks are read in place.
+    `sampler` must be a separate one, because other threads may sample at the same time. `units_of_ranks`
+    returns the units of each rank, for a step and all of its units. With `in_place`, blocks are read in
+    place.
     """
 
     def __init__(
@@ -69,18 +65,10 @@ class AllRankBatches:
 class StepPlacement:
     """Placement of every step by a strategy.
 
-    Parameters
-    ----------
-    strategy
-        Returns the strategy of a step.
-    owners
-        [V] owner rank of each vertex; for links, [M] owner rank of each source.
-    rank, size
-        Number of this rank, and number of ranks.
-    expected_rows
-        Computes the `remote_rows` of `Seeds` from units; None if they are unknown.
-    order
-        Batches of a strategy that draws targets from each part; None for the batches of the sampler.
+    `strategy` returns the strategy of a step. `owners` [V] is the owner rank of each vertex; for links [M],
+    the owner rank of each source. `expected_rows` computes the `remote_rows` of `Seeds` from units; None if
+    they are unknown. `order` has the batches of a strategy that draws targets from each part; None for the
+    batches of the sampler.
     """
 
     def __init__(
@@ -93,7 +81,7 @@ class StepPlacement:
         order: LocalOrder | None = None,
     ) -> None:
         self.strategy = strategy
-        """Returns the strategy of a step."""
+        """Function that returns the strategy of a step."""
         self._owners = owners
         self._rank = rank
         self._size = size
@@ -111,7 +99,7 @@ class StepPlacement:
         return [np.ascontiguousarray(units[group]) for group in placement.positions_by_time(self._rank)]
 
     def units_by_rank(self, step: int, units: Ids) -> list[Ids]:
-        """Return the units of a step that each rank trains; only for strategies with one time step."""
+        """Return the units of a step that each rank trains, for a strategy with one time step."""
         placement = self._place(step, units)
         return [np.ascontiguousarray(units[placement.positions_of_rank(rank)]) for rank in range(self._size)]
 
@@ -128,7 +116,7 @@ class StepPlacement:
     def move(self, step: int, time: int) -> tuple[Ranks, Ranks]:
         """Return the rank of each model in a time step and in the next, [N] int32.
 
-        To be called once per time step, in order.
+        Call this once per time step, in order.
         """
         paths = self._paths[step]
         if time + 2 == len(paths):

@@ -1,6 +1,4 @@
-"""Expected numbers of remote rows: of a unit at each rank, and of a rank over a run, for load balancing and
-row caches.
-"""
+"""Expected numbers of remote rows, for load balancing and row caches."""
 
 from __future__ import annotations
 
@@ -18,27 +16,11 @@ from hyrt.sampling.hotness import HotnessRanking, expected_accesses
 def expected_remote_rows(
     topology: Topology, seeds: NDArray[Any], owners: NDArray[Any], num_ranks: int, fanout: int
 ) -> NDArray[np.float64]:
-    """Compute how many rows of a seed and its sampled neighbours each rank would have to fetch.
+    """Compute how many rows of a seed and its sampled neighbours each rank would have to fetch, on average.
 
     Only the first hop is considered, at the cost of one pass over the seeds' edges. Further hops correlate
-    with it, because the part of a vertex contains most of its neighbours.
-
-    Parameters
-    ----------
-    topology
-        All edges.
-    seeds
-        [n] distinct vertices.
-    owners
-        [V] owner rank of each vertex's features.
-    num_ranks
-        Number of ranks, N.
-    fanout
-        Number of neighbours sampled per seed; -1 takes all.
-
-    Returns
-    -------
-    [n, N] float64, expected numbers over the random neighbours.
+    with it, because the part of a vertex contains most of its neighbours. `seeds` [n] are distinct vertices,
+    `owners` [V] the owner ranks, and `fanout` is -1 for all neighbours. Return float64 [n, N].
     """
     starts, degrees = topology.indptr[seeds], topology.in_degrees[seeds].astype(np.int64)
     rows = np.repeat(np.arange(len(seeds)), degrees)
@@ -68,24 +50,10 @@ def remote_reads(
 ) -> HotnessRanking:
     """Compute how often a rank is expected to fetch each remote row under a strategy.
 
-    Parameters
-    ----------
-    topology
-        The edges.
-    targets
-        [n] training vertices.
-    owners
-        [V] owner rank of each vertex.
-    rank, num_ranks
-        The rank, and the number of ranks.
-    strategy
-        Places the targets. It is called once for all targets; load balancing of single steps is ignored.
-    batch_size
-        Targets per step, over all ranks.
-    fanouts
-        Neighbours per vertex for each layer, the targets' layer first; -1 takes all.
-    same_host_ranks
-        Ranks on the same host; their rows are read through shared memory and are never fetched.
+    `targets` [n] are the training vertices, and `owners` [V] the owner ranks. `strategy` is called once for
+    all targets; load balancing of single steps is ignored. `batch_size` is the number of targets per step
+    over all ranks. `fanouts` has the targets' layer first; -1 takes all. Rows of `same_host_ranks` are read
+    through shared memory and are never fetched.
     """
     target_owners = owners[targets]
     placed = strategy.place(Seeds(target_owners, num_ranks)).ranks

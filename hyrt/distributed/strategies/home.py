@@ -1,4 +1,4 @@
-"""Owner strategy: every seed is trained by the owner of its features, with min-cost load balancing."""
+"""Owner strategy, in which the owner of its features trains a seed, with min-cost load balancing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hyrt.distributed.strategies.strategy import (
 
 @dataclass(frozen=True, slots=True)
 class HomeStrategy:
-    """Trains units in one pass at the rank that owns their rows; models do not migrate.
+    """Strategy that trains units in one pass at the rank that owns their rows; models do not migrate.
 
     Replicas hold equal weights, and gradient sums are added over all ranks. A step's gradient is therefore
     the same for any assignment of units to ranks, and no model has to move.
@@ -59,12 +59,11 @@ class HomeStrategy:
         return place_without_migration(min_cost_assignment(added, homes, capacities), num_ranks)
 
     def traffic(self, placement: Placement, owners: NDArray[Any], sampled: InputBlock) -> Traffic:
-        """Count the remote rows of every rank's mini-batch."""
         return traffic_with_pregather(placement, owners, sampled)
 
 
 def _added_rows(roots: Seeds) -> NDArray[np.float64]:
-    """Compute each rank's additional rows relative to the unit's owner; clipped at 0.
+    """Compute each rank's additional rows relative to the unit's owner, clipped at 0.
 
     Clipping keeps units at their owner if another rank seems cheaper. Expected rows are those of one unit.
     Rows that the unit shares with other units of its owner are ignored; they make the owner the better choice

@@ -1,4 +1,4 @@
-"""HopGNN strategy: models migrate to the features, over time steps of micrographs."""
+"""HopGNN strategy, in which models migrate to the features over time steps of micrographs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hyrt.distributed.strategies.time_step_merging import merge_smallest_time_st
 
 @dataclass(frozen=True, slots=True)
 class HopGnnStrategy:
-    """Trains seeds at their owners; each model visits the owners of the seeds of its mini-batch.
+    """Strategy that trains seeds at their owners; each model visits the owners of its mini-batch's seeds.
 
     Model d is at rank (d + t) mod N at time step t, with its gradient sums (HopGNN section 5.1).
 

@@ -1,6 +1,4 @@
-"""Load balancing of ranks: min-cost assignment of units to ranks with limited capacity, and shares by
-measured speed.
-"""
+"""Load balancing of ranks: min-cost assignment with limited capacity, and shares by measured speed."""
 
 from __future__ import annotations
 
@@ -16,28 +14,12 @@ from hyrt.distributed.strategies.strategy import Ranks
 
 
 def min_cost_assignment(costs: NDArray[np.float64], start: NDArray[Any], max_units: Sequence[int]) -> Ranks:
-    """Assign units to ranks at minimum total cost, subject to the ranks' capacities.
+    """Assign units to ranks at minimum total cost, subject to the ranks' capacities; return ranks [n] int32.
 
     While a rank exceeds its capacity, one unit is moved off it along the cheapest chain of moves over other
-    ranks (successive shortest paths: exact).
-
-    Parameters
-    ----------
-    costs
-        [n, N] float64, cost of each unit at each rank.
-    start
-        [n] initial rank of each unit, which must be a cheapest rank; units stay there if possible.
-    max_units
-        [N] capacity of each rank; the sum must be at least n.
-
-    Returns
-    -------
-    [n] int32, rank of each unit.
-
-    Raises
-    ------
-    ValueError
-        If the total capacity is less than n.
+    ranks (successive shortest paths: exact). `costs` is float64 [n, N]. `start` [n] is a cheapest rank of
+    each unit, at which it stays if possible. `max_units` [N] are the capacities. Raises ValueError if the
+    total capacity is less than n.
     """
     num_units, num_ranks = costs.shape
     if sum(max_units) < num_units:
@@ -105,14 +87,11 @@ _MIN_IMPROVEMENT = 0.95
 
 @dataclass(frozen=True, slots=True)
 class MeasuredEpoch:
-    """Measurements of an epoch."""
-
     seconds: float
     """Duration in seconds, at rank 0."""
     speeds: tuple[float | None, ...]
-    """[N] units per second of each rank's slowest stage, without waiting for other ranks; None for ranks
-    without units.
-    """
+    """Units per second of each rank's slowest stage, [N], without waits for other ranks; None for ranks
+    without units."""
 
 
 def speed_weighted_shares(epochs: Sequence[MeasuredEpoch], num_ranks: int, lag: int = 1) -> tuple[float, ...]:
@@ -121,16 +100,7 @@ def speed_weighted_shares(epochs: Sequence[MeasuredEpoch], num_ranks: int, lag: 
     All shares are equal at first. After each epoch except the first, which includes compilation, they are set
     so that all ranks would take the same time, if that makes the slowest rank faster by more than 5 %. If an
     epoch with changed shares was not faster than the epoch before, the bottleneck is elsewhere: the previous
-    shares are restored and kept.
-
-    Parameters
-    ----------
-    epochs
-        Completed epochs, in order.
-    num_ranks
-        Number of ranks, N.
-    lag
-        Number of epochs until a change takes effect; epochs in between are ignored.
+    shares are restored and kept. A change takes effect after `lag` epochs; epochs in between are ignored.
     """
     shares = (1 / num_ranks,) * num_ranks
     previous: tuple[tuple[float, ...], float] | None = None

@@ -1,4 +1,4 @@
-"""Local strategy: every rank draws seeds from its part, which reduces traffic but changes the batches."""
+"""Local strategy, in which every rank draws seeds from its part: less traffic, but other batches."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from hyrt.sampling.block import Ids
 
 @dataclass(frozen=True, slots=True)
 class LocalStrategy:
-    """Draws and trains seeds at their owners; the batches differ from those on one machine.
+    """Strategy that draws and trains seeds at their owners; the batches differ from those on one machine.
 
-    The locality-optimized method of HopGNN (sections 5.1 and 7.9), which may reduce accuracy. Remote
+    This is the locality-optimized method of HopGNN (sections 5.1 and 7.9), which may reduce accuracy. Remote
     neighbours are still fetched, so mini-batches are complete.
     """
 
@@ -33,31 +33,18 @@ class LocalStrategy:
     draws_locally = True
 
     def place(self, seeds: Seeds) -> Placement:
-        """Place units at their owners."""
         return place_without_migration(seeds.owners, seeds.num_ranks)
 
     def traffic(self, placement: Placement, owners: NDArray[Any], sampled: InputBlock) -> Traffic:
-        """Count the remote rows of every rank's mini-batch."""
         return traffic_with_pregather(placement, owners, sampled)
 
 
 class LocalOrder:
     """Batch order with a proportional share of every part; each part is shuffled separately.
 
-    Like `hyrt.sampling.block_builder.TargetShuffler`: every target once per epoch, with a shorter last batch.
-
-    Parameters
-    ----------
-    targets
-        [n] training vertices of all parts.
-    owners
-        [V] part of each vertex.
-    num_ranks
-        Number of parts.
-    batch_size
-        Targets per step, over all ranks.
-    seed
-        Seed of the run.
+    Every target occurs once per epoch, and the last batch is shorter, as in
+    `hyrt.sampling.block_builder.TargetShuffler`. `targets` [n] are the training vertices of all parts,
+    `owners` [V] the part of each vertex, and `batch_size` the targets per step over all ranks.
     """
 
     def __init__(
@@ -78,7 +65,6 @@ class LocalOrder:
         return -(-len(self._interleaved) // self._batch_size)
 
     def batch(self, step: int) -> Ids:
-        """Return the targets of one step of the run."""
         epoch, position = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
             self._order = np.concatenate(

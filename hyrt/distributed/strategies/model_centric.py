@@ -1,4 +1,4 @@
-"""Model-centric strategy: features are sent to the models, which do not migrate (as in DistDGL)."""
+"""Model-centric strategy, which sends features to the models, as DistDGL does; models do not migrate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hyrt.distributed.strategies.strategy import (
 
 @dataclass(frozen=True, slots=True)
 class ModelCentricStrategy:
-    """Trains an equal part of the seeds on every rank, in sampling order, regardless of their owners.
+    """Strategy that trains an equal part of the seeds on every rank, in sampling order.
 
     Zheng et al., "DistDGL: distributed graph neural network training for billion-scale graphs", IA3 2020;
     HopGNN section 2.
@@ -31,9 +31,7 @@ class ModelCentricStrategy:
     draws_locally = False
 
     def place(self, seeds: Seeds) -> Placement:
-        """Split the seeds in sampling order into one part per rank."""
         return place_without_migration(split_in_order(len(seeds.owners), seeds.num_ranks), seeds.num_ranks)
 
     def traffic(self, placement: Placement, owners: NDArray[Any], sampled: InputBlock) -> Traffic:
-        """Count the remote rows of every rank's mini-batch."""
         return traffic_with_pregather(placement, owners, sampled)

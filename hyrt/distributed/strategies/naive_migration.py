@@ -1,4 +1,4 @@
-"""Naive migration strategy: models migrate to the features layer by layer, with partial aggregates."""
+"""Naive migration strategy, in which models carry partial aggregates to the features, layer by layer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hyrt.sampling.block import Block
 
 @dataclass(frozen=True, slots=True)
 class NaiveMigrationStrategy:
-    """Lets each model visit all ranks that own input rows of its mini-batch, and return (HopGNN section 3.2).
+    """Strategy in which models visit the owners of their input rows, and return (HopGNN section 3.2).
 
     At each rank, the local rows are added to the first layer's aggregates, which migrate to the next rank
     with the model and its gradient sums. Back at its first rank, the model has all aggregates, and needs no
@@ -40,7 +40,7 @@ class NaiveMigrationStrategy:
     draws_locally = False
 
     def place(self, seeds: Seeds) -> Placement:
-        """Split the seeds in sampling order into one part per rank: the start and end of each route."""
+        """Split the seeds in sampling order into one part per rank, the start and end of each route."""
         return place_without_migration(split_in_order(len(seeds.owners), seeds.num_ranks), seeds.num_ranks)
 
     def traffic(self, placement: Placement, owners: NDArray[Any], sampled: InputBlock) -> Traffic:
@@ -71,22 +71,9 @@ class NaiveMigrationStrategy:
 
 
 def first_visits(block: Block, owners: NDArray[Any], start: int, num_ranks: int) -> NDArray[np.int64]:
-    """Compute the first stop of a route at which each destination has a source.
+    """Return the first stop, 0 to N - 1, of a route from rank `start` at which each destination has a source.
 
-    Parameters
-    ----------
-    block
-        Input block; each destination is also its own source.
-    owners
-        [V] owner rank of each vertex's features.
-    start
-        Rank at which the route starts.
-    num_ranks
-        Number of ranks.
-
-    Returns
-    -------
-    [num_dst] int64, in 0..N-1.
+    Each destination is also its own source. `owners` [V] are the owner ranks. The result is int64 [num_dst].
     """
     assert block.sources is not None
     stops = (owners[block.sources].astype(np.int64) - start) % num_ranks

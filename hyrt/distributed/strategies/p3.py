@@ -1,4 +1,4 @@
-"""P3 strategy: the first layer is computed by feature columns; hidden vectors are sent instead of rows."""
+"""P3 strategy, which computes the first layer by feature columns and sends hidden vectors instead of rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hyrt.runtime.rng import SHUFFLE, stream_key
 
 @dataclass(frozen=True, slots=True)
 class P3Strategy:
-    """Computes the first layer feature-parallel: each rank holds some columns of all rows.
+    """Strategy that computes the first layer feature-parallel: each rank holds some columns of all rows.
 
     Gandhi and Iyer, "P3: distributed deep graph learning at scale", OSDI 2021: the partial results of a first
     layer are pushed to the rank of the mini-batch and summed there; in the backward pass this rank sends
@@ -42,7 +42,6 @@ class P3Strategy:
     draws_locally = False
 
     def place(self, seeds: Seeds) -> Placement:
-        """Split the seeds in sampling order into one part per rank."""
         return place_without_migration(split_in_order(len(seeds.owners), seeds.num_ranks), seeds.num_ranks)
 
     def traffic(self, placement: Placement, owners: NDArray[Any], sampled: InputBlock) -> Traffic:
@@ -60,16 +59,9 @@ class P3Strategy:
 
 
 def column_owners(num_columns: int, num_ranks: int, seed: int) -> Ranks:
-    """Assign feature columns to ranks at random, [F] int32, with counts that differ by at most one.
+    """Assign F feature columns to ranks at random, int32 [F], with counts that differ by at most one.
 
-    Parameters
-    ----------
-    num_columns
-        Number of feature columns, F.
-    num_ranks
-        Number of ranks.
-    seed
-        Seed of the partition.
+    `seed` is the seed of the partition.
     """
     generator = np.random.Generator(np.random.Philox(key=int(stream_key(seed, SHUFFLE, 0, 0))))
     owners: Ranks = generator.permutation(np.arange(num_columns) % num_ranks).astype(np.int32)

@@ -1,6 +1,4 @@
-"""Registry of strategies by name, and their compatibility with samplers, link prediction and partitioned
-topology.
-"""
+"""Registry of strategies, and their compatibility with samplers, link prediction and topologies."""
 
 from __future__ import annotations
 
@@ -22,14 +20,7 @@ from hyrt.distributed.strategies.strategy import Strategy
 def find_strategy_problem(config: Config, strategy: str, *, has_partitioned_topology: bool = False) -> str:
     """Return an error message if the sampler or the topology does not support a strategy, otherwise "".
 
-    Parameters
-    ----------
-    config
-        All settings; only the sampler is used.
-    strategy
-        Name of the strategy.
-    has_partitioned_topology
-        Whether each rank has only the edges into its vertices.
+    With `has_partitioned_topology`, each rank has only the edges into its vertices.
     """
     sampler, setting = config.sampler, f"distributed.strategy={strategy}"
     if sampler.unit != "target" and strategy != "model-centric":
@@ -53,12 +44,7 @@ def find_strategy_problem(config: Config, strategy: str, *, has_partitioned_topo
 def find_link_problem(config: Config, strategy: str | None = None) -> str:
     """Return an error message if the settings do not support link prediction on ranks, otherwise "".
 
-    Parameters
-    ----------
-    config
-        All settings.
-    strategy
-        Name of the strategy; default: the configured one.
+    `strategy` is the configured one by default.
     """
     strategy = strategy or config.distributed.strategy
     if not config.train.predicts_links:
@@ -100,13 +86,7 @@ STRATEGIES: Mapping[str, Callable[[], Strategy]] = MappingProxyType(
 
 
 def create_strategy(name: str) -> Strategy:
-    """Create the strategy with a name.
-
-    Raises
-    ------
-    ValueError
-        If there is no strategy with this name.
-    """
+    """Create the strategy with a name. Raises ValueError for an unknown name."""
     if name not in STRATEGIES:
         near = nearest_name(name, STRATEGIES)
         hint = f"did you mean {near!r}?" if near else f"give one of {', '.join(STRATEGIES)}"

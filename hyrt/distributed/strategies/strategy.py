@@ -1,6 +1,4 @@
-"""Protocol of placement strategies, placements of a step's units on ranks and time steps, and
-traffic counts.
-"""
+"""Protocol of placement strategies, placements of units on ranks and time steps, and traffic counts."""
 
 from __future__ import annotations
 
@@ -33,22 +31,21 @@ class TrafficItemBytes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traffic:
-    """Number of items that each rank sends to each other rank; [from, to], with zeros on the diagonal."""
+    """Number of items that each rank sends to each other rank: [from, to], with zeros on the diagonal."""
 
     rows: Counts
-    """[N, N] int64, input rows."""
+    """Input rows, [N, N] int64."""
     hidden: Counts
-    """[N, N] int64, first-layer results and their gradients."""
+    """First-layer results and their gradients, [N, N] int64."""
     partials: Counts
-    """[N, N] int64, partial aggregates of the first layer."""
+    """Partial aggregates of the first layer, [N, N] int64."""
     models: Counts
-    """[N, N] int64, migrating models."""
+    """Migrating models, [N, N] int64."""
 
     __repr__ = short_repr
 
     @classmethod
     def zero(cls, num_ranks: int) -> Self:
-        """Create counts without any traffic."""
         return cls(*(np.zeros((num_ranks, num_ranks), np.int64) for _ in range(4)))
 
     def __add__(self, other: Traffic) -> Traffic:
@@ -70,22 +67,9 @@ class Traffic:
 
 
 def count_remote_rows(inputs: NDArray[Any], owners: NDArray[Any], rank: int, num_ranks: int) -> Counts:
-    """Count the rows of some vertices that a rank needs from each other rank.
+    """Count the rows of distinct vertices `inputs` [n] that a rank needs from each rank, int64 [N].
 
-    Parameters
-    ----------
-    inputs
-        [n] distinct vertices.
-    owners
-        [V] owner rank of each vertex's features.
-    rank
-        Rank that needs the rows.
-    num_ranks
-        Number of ranks, N.
-
-    Returns
-    -------
-    [N] int64, with 0 for the rank itself.
+    `owners` [V] are the owner ranks. The count for the rank itself is 0.
     """
     counts = np.bincount(owners[inputs], minlength=num_ranks).astype(np.int64)
     counts[rank] = 0
@@ -100,16 +84,16 @@ Ranks = NDArray[np.int32]
 class Placement:
     """Assignment of a step's n units to N ranks and T time steps.
 
-    A model is the replica that a mini-batch of the step was drawn for; if models do not migrate, model d is
+    A model is the replica for which a mini-batch of the step was drawn; if models do not migrate, model d is
     at rank d.
     """
 
     models: Ranks
-    """[n] int32, model that trains each unit, in sampling order."""
+    """Model that trains each unit, in sampling order, [n] int32."""
     times: Ranks
-    """[n] int32, time step of each unit."""
+    """Time step of each unit, [n] int32."""
     paths: Ranks
-    """[T, N] int32, rank of each model in each time step; every row is a permutation."""
+    """Rank of each model in each time step, [T, N] int32; every row is a permutation."""
 
     __repr__ = short_repr
 
@@ -123,7 +107,7 @@ class Placement:
 
     @property
     def ranks(self) -> Ranks:
-        """[n] int32, rank that trains each unit."""
+        """Rank that trains each unit, [n] int32."""
         ranks: Ranks = self.paths[self.times, self.models]
         return ranks
 
@@ -139,15 +123,7 @@ class Placement:
 
 
 def place_without_migration(ranks: NDArray[Any], num_ranks: int) -> Placement:
-    """Create a placement whose models do not migrate.
-
-    Parameters
-    ----------
-    ranks
-        [n] rank that trains each unit.
-    num_ranks
-        Number of ranks.
-    """
+    """Create a placement whose models do not migrate, with units at `ranks` [n]."""
     return Placement(
         models=ranks.astype(np.int32),
         times=np.zeros(len(ranks), np.int32),
@@ -156,27 +132,16 @@ def place_without_migration(ranks: NDArray[Any], num_ranks: int) -> Placement:
 
 
 def split_in_order(num_units: int, num_ranks: int) -> Ranks:
-    """Split the units in sampling order into equal parts; return each unit's part.
+    """Split the units in sampling order into equal parts; return each unit's part, [n] int32.
 
     The sizes differ by at most one.
-
-    Parameters
-    ----------
-    num_units
-        Number of units of the step.
-    num_ranks
-        Number of parts.
-
-    Returns
-    -------
-    [n] int32.
     """
     ends = np.rint(np.arange(1, num_ranks + 1) * (num_units / num_ranks)).astype(np.int64)
     return np.searchsorted(ends, np.arange(num_units), side="right").astype(np.int32)
 
 
 InputBlock = Callable[[NDArray[np.intp]], Block]
-"""Returns the input block of a mini-batch of some units, given by their positions in the step."""
+"""Function that returns the input block of a mini-batch of units, given by their positions in the step."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,19 +149,17 @@ class Seeds:
     """Units of a step, in sampling order."""
 
     owners: NDArray[Any]
-    """[n] integers, owner rank of the features of each unit's seed."""
+    """Owner rank of the features of each unit's seed, [n] integers."""
     num_ranks: int
-    """Number of ranks, N."""
     remote_rows: Callable[[], NDArray[np.float64]] | None = None
-    """Computes [n, N] float64, the expected remote rows of each unit if a rank trains it; None if unknown,
-    which disables load balancing.
-    """
+    """Function that computes the expected remote rows of each unit if a rank trains it, [n, N] float64; None
+    if unknown, which disables load balancing."""
 
     __repr__ = short_repr
 
 
 class Strategy(Protocol):
-    """Decides where the units of a step are trained, and counts the resulting traffic.
+    """Policy that decides where the units of a step are trained, and counts the resulting traffic.
 
     A strategy is a pure function of data that every rank has, so all ranks compute the same result without
     communication. Any placement gives the same gradient sums, up to rounding.
@@ -239,10 +202,7 @@ class Strategy(Protocol):
 def traffic_with_pregather(placement: Placement, owners: NDArray[Any], sampled: InputBlock) -> Traffic:
     """Count each rank's remote rows if they are fetched once per step (pre-gathering).
 
-    Parameters
-    ----------
-    placement, owners, sampled
-        Arguments of `hyrt.distributed.strategies.strategy.Strategy.traffic`.
+    The arguments are those of `Strategy.traffic`.
     """
     traffic = Traffic.zero(placement.num_ranks)
     rows = traffic.rows.copy()
@@ -256,10 +216,7 @@ def traffic_with_pregather(placement: Placement, owners: NDArray[Any], sampled: 
 def traffic_without_pregather(placement: Placement, owners: NDArray[Any], sampled: InputBlock) -> Traffic:
     """Count each rank's remote rows if they are fetched again in each time step.
 
-    Parameters
-    ----------
-    placement, owners, sampled
-        Arguments of `hyrt.distributed.strategies.strategy.Strategy.traffic`.
+    The arguments are those of `Strategy.traffic`.
     """
     traffic = Traffic.zero(placement.num_ranks)
     rows = traffic.rows.copy()

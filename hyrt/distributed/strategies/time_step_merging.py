@@ -11,16 +11,11 @@ from hyrt.distributed.strategies.strategy import Placement
 
 
 def merge_smallest_time_step(placement: Placement) -> Placement:
-    """Merge the smallest time step into the other time steps.
+    """Merge the smallest of at least two time steps into the other time steps.
 
     The time step with the fewest seeds, over all models, is dropped. Each model's seeds of this time step are
     distributed evenly over its other time steps, starting with the time step that has the model's fewest
     seeds. Every model keeps its seeds, and its work stays balanced over time.
-
-    Parameters
-    ----------
-    placement
-        Placement of a step with at least two time steps.
     """
     models, times = placement.models, placement.times
     counts = np.zeros((placement.num_ranks, placement.num_times), np.int64)
@@ -42,34 +37,19 @@ def merge_smallest_time_step(placement: Placement) -> Placement:
 def decision_lag(steps_per_epoch: int, steps_ahead: int, mixed: float) -> int:
     """Return after how many epochs a decision at the end of an epoch applies; 1 for the next epoch.
 
-    Parameters
-    ----------
-    steps_per_epoch
-        Number of steps per epoch.
-    steps_ahead
-        Maximum number of steps of the next epoch that were already prepared with the previous decision.
-    mixed
-        Maximum fraction of an epoch that may use the previous decision. With a larger fraction, the decision
-        applies to whole epochs only, from the first epoch without prepared steps.
+    Up to `steps_ahead` steps of the next epoch were already prepared with the previous decision. `mixed` is
+    the maximum fraction of an epoch that may use the previous decision. With a larger fraction, the decision
+    applies to whole epochs only, from the first epoch without prepared steps.
     """
     return 1 if steps_ahead <= mixed * steps_per_epoch else 1 + math.ceil(steps_ahead / steps_per_epoch)
 
 
 def num_time_steps(epochs_s: Sequence[float], num_ranks: int, lag: int = 1) -> int:
-    """Return the number of time steps in the epoch `lag` epochs after the last of `epochs_s`.
+    """Return the number of time steps in the epoch `lag` epochs after the last of `epochs_s`, in seconds.
 
     The first epochs have one time step per rank. Then one more time step is merged as long as epochs get
-    faster; the first merge that does not help is undone, and the number is final. With a lag of several
-    epochs, epochs with an earlier number of time steps are ignored.
-
-    Parameters
-    ----------
-    epochs_s
-        Durations of the epochs so far, in seconds.
-    num_ranks
-        Number of ranks.
-    lag
-        Result of `decision_lag`.
+    faster; the first merge that does not help is undone, and the number is final. With a `lag` of several
+    epochs (see `decision_lag`), epochs with an earlier number of time steps are ignored.
     """
     numbers, times, previous_s = [num_ranks] * lag, num_ranks, math.inf
     for epoch, seconds in enumerate(epochs_s):
