@@ -127,7 +127,7 @@ def check_relation_edges(
     ends = (types.starts, types.relation_sources, types.relation_destinations)
     for low in range(0, types.num_vertices, _ROWS):
         high = min(low + _ROWS, types.num_vertices)
-        at, row, error_code = hetero_kernels.find_invalid_edge(
+        at, row, error_code = hetero_kernels.find_invalid_relation_edge(
             indptr, indices, numbers, *ends, low, high, ordered
         )
         if error_code:

@@ -113,11 +113,11 @@ def count_relation_edges(indptr, numbers, edges, longest, reached):
 
 
 NO_RELATION, WRONG_DESTINATION, WRONG_SOURCE, DISORDER = 1, 2, 3, 4
-"""Error codes of `find_invalid_edge`."""
+"""Error codes of `find_invalid_relation_edge`."""
 
 
 @_compile
-def find_invalid_edge(indptr, indices, numbers, starts, from_types, to_types, low, high, ordered):
+def find_invalid_relation_edge(indptr, indices, numbers, starts, from_types, to_types, low, high, ordered):
     """Return the first invalid edge into vertices low..high-1, its row and the error code, or (-1, -1, 0).
 
     If `ordered`, rows must also be strictly increasing by relation, then source.
