@@ -2,6 +2,8 @@
 range.
 """
 
+# mypy: disable-error-code="no-untyped-def"
+
 from __future__ import annotations
 
 import numpy as np
@@ -13,7 +15,7 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 
 
 @_compile
-def find_invalid_edge(sources, targets, bound):  # type: ignore[no-untyped-def]
+def find_invalid_edge(sources, targets, bound):
     """Return the first edge with an endpoint outside 0..bound-1, or -1."""
     for i in range(len(sources)):
         if sources[i] < 0 or sources[i] >= bound or targets[i] < 0 or targets[i] >= bound:
@@ -22,7 +24,7 @@ def find_invalid_edge(sources, targets, bound):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def count_edges(sources, targets, symmetric, self_loops, counts):  # type: ignore[no-untyped-def]
+def count_edges(sources, targets, symmetric, self_loops, counts):
     """Add each target's entries to counts [V], or both ends' entries if symmetric; a self loop counts at most
     once.
     """
@@ -35,7 +37,7 @@ def count_edges(sources, targets, symmetric, self_loops, counts):  # type: ignor
 
 
 @_compile
-def scatter_edges(sources, targets, symmetric, self_loops, low, high, cursor, entries):  # type: ignore[no-untyped-def]
+def scatter_edges(sources, targets, symmetric, self_loops, low, high, cursor, entries):
     """Write the edges into vertices low..high-1 at their row's cursor [high-low], and advance the cursor."""
     for i in range(len(sources)):
         u, v = sources[i], targets[i]
@@ -49,7 +51,7 @@ def scatter_edges(sources, targets, symmetric, self_loops, low, high, cursor, en
 
 
 @_compile
-def sort_range(entries, a, b):  # type: ignore[no-untyped-def]
+def sort_range(entries, a, b):
     """Sort entries a..b-1."""
     if b - a <= 24:
         for i in range(a + 1, b):
@@ -64,7 +66,7 @@ def sort_range(entries, a, b):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def renumber_rows(indptr, entries, order, places, starts, first, last, out):  # type: ignore[no-untyped-def]
+def renumber_rows(indptr, entries, order, places, starts, first, last, out):
     """Write row order[r] as sorted row r, renumbered by places, at starts[r], for r in first..last-1."""
     for r in range(first, last):
         at = starts[r]
@@ -75,7 +77,7 @@ def renumber_rows(indptr, entries, order, places, starts, first, last, out):  # 
 
 
 @_compile
-def sort_rows(starts, first, last, entries, counts):  # type: ignore[no-untyped-def]
+def sort_rows(starts, first, last, entries, counts):
     """Sort rows first..last-1 and remove duplicates; write the remaining length of each row to counts."""
     for r in range(first, last):
         a, b = starts[r], starts[r + 1]
@@ -89,7 +91,7 @@ def sort_rows(starts, first, last, entries, counts):  # type: ignore[no-untyped-
 
 
 @_compile
-def sort_rows_with_values(starts, first, last, entries, values):  # type: ignore[no-untyped-def]
+def sort_rows_with_values(starts, first, last, entries, values):
     """Sort rows first..last-1 stably, and permute the parallel array `values` in the same way."""
     for r in range(first, last):
         a, b = starts[r], starts[r + 1]
@@ -108,7 +110,7 @@ def sort_rows_with_values(starts, first, last, entries, values):  # type: ignore
 
 
 @_compile
-def compact_rows(starts, counts, entries):  # type: ignore[no-untyped-def]
+def compact_rows(starts, counts, entries):
     """Compact the first counts[r] entries of every row; return the number of remaining entries."""
     at = 0
     for r in range(len(counts)):
@@ -119,7 +121,7 @@ def compact_rows(starts, counts, entries):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def count_self_loops(indptr, indices, first, last, counts):  # type: ignore[no-untyped-def]
+def count_self_loops(indptr, indices, first, last, counts):
     """Write the number of self loops of each of the rows first..last-1 to counts [V]."""
     for r in range(first, last):
         counts[r] = 0
@@ -128,7 +130,7 @@ def count_self_loops(indptr, indices, first, last, counts):  # type: ignore[no-u
 
 
 @_compile
-def mark_self_loops(indptr, indices, first, last, marks):  # type: ignore[no-untyped-def]
+def mark_self_loops(indptr, indices, first, last, marks):
     """Mark the self loops of the rows first..last-1 in marks [E]."""
     for r in range(first, last):
         for i in range(indptr[r], indptr[r + 1]):
@@ -136,14 +138,14 @@ def mark_self_loops(indptr, indices, first, last, marks):  # type: ignore[no-unt
 
 
 @_compile
-def hash_edge(key, u, v):  # type: ignore[no-untyped-def]
+def hash_edge(key, u, v):
     """Return the random 64-bit hash of an undirected edge, equal in both directions."""
     low, high = np.uint64(min(u, v)), np.uint64(max(u, v))
     return mix64(mix64(np.uint64(key) + (low + np.uint64(1)) * GOLDEN) + (high + np.uint64(1)) * GOLDEN)
 
 
 @_compile
-def collect_edge_ranks(starts, entries, first_vertex, key, bound, ranks):  # type: ignore[no-untyped-def]
+def collect_edge_ranks(starts, entries, first_vertex, key, bound, ranks):
     """Write the hashes below bound of the edges (u, v), u < v, of these rows to ranks; return their count."""
     found = 0
     base = starts[0]
@@ -160,7 +162,7 @@ def collect_edge_ranks(starts, entries, first_vertex, key, bound, ranks):  # typ
 
 
 @_compile
-def drop_low_ranks(starts, entries, first_vertex, key, bound, out, counts):  # type: ignore[no-untyped-def]
+def drop_low_ranks(starts, entries, first_vertex, key, bound, out, counts):
     """Copy the edges whose hash is at least bound to out, row by row; return their number."""
     at = 0
     base = starts[0]
@@ -176,7 +178,7 @@ def drop_low_ranks(starts, entries, first_vertex, key, bound, out, counts):  # t
 
 
 @_compile
-def is_symmetric_csr(indptr, indices, low, high):  # type: ignore[no-untyped-def]
+def is_symmetric_csr(indptr, indices, low, high):
     """Return whether edges u -> v and v -> u match, for all u, v with low <= min(u, v) < high.
 
     Each row c has a cursor into its edges from higher vertices, which must match the rows i > c in order. The
@@ -209,7 +211,7 @@ def is_symmetric_csr(indptr, indices, low, high):  # type: ignore[no-untyped-def
 
 
 @_compile
-def count_columns(indices, low, high, counts):  # type: ignore[no-untyped-def]
+def count_columns(indices, low, high, counts):
     """Count the edges of each column c, low <= c < high, into counts[c]."""
     counts[low:high] = 0
     for e in range(len(indices)):
@@ -219,7 +221,7 @@ def count_columns(indices, low, high, counts):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def transpose_rows(indptr, indices, t_indptr, low, high, t_indices):  # type: ignore[no-untyped-def]
+def transpose_rows(indptr, indices, t_indptr, low, high, t_indices):
     """Write rows low..high-1 of the transpose."""
     at = t_indptr[low:high].copy()
     for i in range(len(indptr) - 1):
@@ -231,7 +233,7 @@ def transpose_rows(indptr, indices, t_indptr, low, high, t_indices):  # type: ig
 
 
 @_compile
-def transpose_edge_ids(indptr, indices, t_indptr, low, high, edges):  # type: ignore[no-untyped-def]
+def transpose_edge_ids(indptr, indices, t_indptr, low, high, edges):
     """Write the original edge index of each edge in rows low..high-1 of the transpose."""
     at = t_indptr[low:high].copy()
     for i in range(len(indptr) - 1):
