@@ -20,7 +20,7 @@ from hyrt.nn.tensor_operators.tensor_ops import aggregate_tensors
 from hyrt.runtime.workers import Workers, current_workers
 from hyrt.sampling.block import Block
 
-_GRAIN = 512
+GRAIN = 512
 # The 16-bit integers hold the bits of float16 (uint16) and bfloat16 (int16).
 _ROW_DTYPES = (np.float32, np.float64, np.uint16, np.int16)
 
@@ -148,7 +148,7 @@ def aggregate_into(
         def work(start: int, stop: int) -> None:
             kernels.aggregate(*edges, s.row, s.source, s.edge, s.self_loop, out, *columns, onto, start, stop)
 
-    (workers or current_workers()).run_rows(work, block.num_dst, _GRAIN)
+    (workers or current_workers()).run_rows(work, block.num_dst, GRAIN)
 
 
 def check_rows(
@@ -232,7 +232,7 @@ class _Aggregate(torch.autograd.Function):
                 scale = (factors.row, factors.source, factors.edge, factors.self_loop)
                 kernels.aggregate_backward(*edges, *scale, result, *columns, start, stop)
 
-        current_workers().run_rows(work, len(out), 2 * _GRAIN)
+        current_workers().run_rows(work, len(out), 2 * GRAIN)
         return out, onto_grad, None, None
 
 

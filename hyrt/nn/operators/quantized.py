@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hyrt.graph.quantized.rows import QuantizedRows
 from hyrt.nn.architecture import Aggregation
-from hyrt.nn.operators.aggregate import aggregate_into, check_rows, check_weights, compute_scales
+from hyrt.nn.operators.aggregate import GRAIN, aggregate_into, check_rows, check_weights, compute_scales
 from hyrt.nn.operators.kernels import prefetch_ahead
 from hyrt.runtime.intrinsics import value
 from hyrt.runtime.numba_cache import nb
@@ -133,9 +133,6 @@ def aggregate_codes_max(
                     self_out[k] *= column_scales[k]
 
 
-_GRAIN = 512
-
-
 def aggregate_quantized_into(
     aggregation: Aggregation, block: Block, x: QuantizedRows, out: NDArray[np.float32], workers: Workers
 ) -> None:
@@ -160,4 +157,4 @@ def aggregate_quantized_into(
         def work(start: int, stop: int) -> None:
             aggregate_codes(*edges, s.row, s.source, s.edge, s.self_loop, out, *at, start, stop)
 
-    workers.run_rows(work, block.num_dst, _GRAIN)
+    workers.run_rows(work, block.num_dst, GRAIN)
