@@ -11,7 +11,7 @@ from hyrt.graph.partition.methods.method import DEFAULT_BOUNDS, PartBounds, Repo
 from hyrt.graph.topology import Topology
 
 # Memory per vertex for temporary arrays of vertex numbers.
-_VERTEX_BYTES = 24
+_BLOCK_VERTEX_BYTES = 24
 
 
 class BlockParts:
@@ -24,7 +24,7 @@ class BlockParts:
         """Return without checks, because there are no dependencies."""
 
     def memory_bytes(self, num_vertices: int, num_edges: int) -> int:
-        return _VERTEX_BYTES * num_vertices
+        return _BLOCK_VERTEX_BYTES * num_vertices
 
     def homes(
         self,
