@@ -86,12 +86,12 @@ def generate_hetero(spec: SyntheticSpec, scratch: Path | None = None) -> Dataset
         for number, (name, width) in enumerate(spec.type_widths.items())
         if width
     }
-    draws = [_draws_needed(spec, populations, number) for number in range(len(RELATION_SHARES))]
+    draws = [_relation_draws_needed(spec, populations, number) for number in range(len(RELATION_SHARES))]
 
     def edges() -> Iterator[RelationEdges]:
         for number, num_draws in enumerate(draws):
             reverse = REVERSE_RELATIONS[number]
-            for sources, targets in _edge_pieces(spec, populations, number, num_draws):
+            for sources, targets in _relation_edge_pieces(spec, populations, number, num_draws):
                 yield RelationEdges(number, sources, targets)
                 if reverse is not None:
                     yield RelationEdges(reverse, targets, sources)
@@ -111,13 +111,13 @@ def _ends(populations: dict[str, Population], number: int) -> tuple[Population, 
     return populations[RELATIONS[number].source], populations[RELATIONS[number].destination]
 
 
-def _draws_needed(spec: SyntheticSpec, populations: dict[str, Population], number: int) -> int:
+def _relation_draws_needed(spec: SyntheticSpec, populations: dict[str, Population], number: int) -> int:
     """Estimate from a sample how many draws give about the requested number of distinct edges."""
     num_edges = int(spec.edges * RELATION_SHARES[number])
     if num_edges == 0:
         return 0
     first, second = _ends(populations, number)
-    pieces = list(_edge_pieces(spec, populations, number, _SAMPLED_EDGES))
+    pieces = list(_relation_edge_pieces(spec, populations, number, _SAMPLED_EDGES))
     u, v = (np.concatenate(ends) for ends in zip(*pieces, strict=True))
     u_weights, v_weights = (_weights(population) for population in (first, second))
     class_weights = np.diff(second.cumulative[second.class_start]).astype(np.float64)
@@ -146,7 +146,7 @@ def _weights(population: Population) -> NDArray[np.float64]:
     return weights
 
 
-def _edge_pieces(
+def _relation_edge_pieces(
     spec: SyntheticSpec, populations: dict[str, Population], number: int, draws: int
 ) -> Iterator[tuple[Array, Array]]:
     """Yield the sampled edges of one relation, about a million at a time."""
