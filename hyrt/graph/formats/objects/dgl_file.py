@@ -1,8 +1,4 @@
-"""Files of `dgl.save_graphs`, read as plain arrays without dgl.
-
-The format is that of DGL 0.5 and later: a header page of numbers, tensors that belong to no graph, then per
-graph its relations as CSR or COO matrices, vertex tensors, edge tensors, and the names of both.
-"""
+"""Files of `dgl.save_graphs` of DGL 0.5 and later, read as plain arrays without dgl."""
 
 from __future__ import annotations
 
@@ -127,7 +123,11 @@ class _SavedBytes:
 
 
 def _graph(saved: _SavedBytes) -> Any:
-    """Read the graph of a file with a single graph."""
+    """Read the graph of a file with a single graph.
+
+    The file has a header page of numbers, tensors that belong to no graph, then per graph its relations as
+    CSR or COO matrices, vertex tensors, edge tensors, and the names of both.
+    """
     saved.expect(_FILE, "file of dgl.save_graphs")
     version, kind, count = (saved.number() for _ in range(3))
     if (version, kind) != (_VERSION, _OF_TYPES):
