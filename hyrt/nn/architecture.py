@@ -1,6 +1,4 @@
-"""Architecture of a model, from which it is built, and the aggregation of a layer as every device describes
-it. Needs no torch.
-"""
+"""Architecture of a model, and the aggregation of a layer as all devices describe it; needs no torch."""
 
 from __future__ import annotations
 
@@ -29,12 +27,13 @@ class Aggregation:
     """`mean`: mean over the sampled neighbours. `sum`: each of k sampled neighbours out of d counts d / k
     times, so that the expectation is the sum over all neighbours. `gcn`: sum weighted by
     1 / sqrt((d_i + 1)(d_j + 1)) with full-graph in-degrees d. `max`: element-wise maximum. If edges have
-    weights w, `sum` adds w x, `mean` is the sum of w x divided by the full graph's sum of w, and `gcn`
-    multiplies by w and uses sums of w as in-degrees; `max` ignores weights."""
+    weights w, `sum` adds w x, `mean` divides the sum of w x by the full graph's sum of w, and `gcn`
+    multiplies by w and uses sums of w as in-degrees; `max` ignores weights.
+    """
     self_path: SelfPath
-    """Use of the destination's row: `none`; `add` (for gcn as a self-loop with weight 1 / (d_i + 1),
-    otherwise multiplied by 1 + epsilon); `concat` (self row first, then the aggregate, so that the layer's
-    f_in is twice f)."""
+    """Use of the destination's row: `none`; `add` (for gcn a self-loop with weight 1 / (d_i + 1), otherwise
+    multiplied by 1 + epsilon); `concat` (self row first, then the aggregate: the layer's f_in is 2 f).
+    """
     epsilon: float = 0.0
     """Extra weight of the self row for `add`; unused by gcn."""
     weighted: bool = True
@@ -61,17 +60,15 @@ class Aggregation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """Everything that a model is built from. Equal architectures have equal parameter names and shapes."""
+    """Parameters from which a model is built. Equal architectures have equal parameter names and shapes."""
 
     kind: str = "graphsage"
     """Name in the entry-point group `hyrt.models`."""
     in_features: int
     hidden: int = 128
     num_classes: int
-    """`in_features`, `hidden`, `num_classes`: widths of the input features, the hidden layers and the
-    scores."""
+    """`in_features`, `hidden`, `num_classes`: widths of input features, hidden layers and scores."""
     layers: int = 2
-    """Number of layers."""
     aggregate: Literal["mean", "sum", "max"] = "mean"
     """Reduction over neighbours in GraphSAGE."""
     heads: int = 4
@@ -90,8 +87,7 @@ class Architecture:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments that are specific to the kind."""
     shape: GraphMetadata | None = None
-    """Vertex types and relations of a heterogeneous graph, whose rows are projected to `in_features` columns;
-    None for homogeneous graphs."""
+    """Vertex types and relations of a heterogeneous graph; None for homogeneous graphs."""
 
     @property
     def widths(self) -> list[int]:

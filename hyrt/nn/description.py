@@ -1,7 +1,7 @@
-"""Model descriptions that devices with their own kernels compile: aggregations, products and dropout.
+"""Descriptions of models as aggregations, products and dropout, for devices that compile kernels.
 
-A module describes itself with a method `description() -> ModelDescription`; `GNN` has one, and a user-defined
-module may have one.
+A module describes itself with a method `description() -> ModelDescription`, which `GNN` has and a
+user-defined module may have.
 """
 
 from __future__ import annotations
@@ -17,15 +17,7 @@ from hyrt.nn.architecture import Aggregation
 
 
 def overrides_only(kind: type, method: str, companion: str) -> bool:
-    """Return whether a class overrides `method` without overriding `companion`, which describes it.
-
-    Parameters
-    ----------
-    kind
-        The class.
-    method, companion
-        Names of attributes of the class, such as `forward` and `inputs`.
-    """
+    """Return whether a class overrides `method` but not the attribute `companion` that describes it."""
     defined = [{method, companion} & vars(base).keys() for base in kind.__mro__]
     return next(names for names in defined if names) == {method}
 
@@ -39,14 +31,13 @@ class Product:
     bias: nn.Parameter | None
     """[out], or None for no bias."""
     relu: bool
-    """Whether a ReLU is applied to the result."""
 
     __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
 class LayerDescription:
-    """One layer: an aggregation of source rows over a block, followed by products of the destinations."""
+    """A layer: an aggregation of source rows over a block, followed by products of the destinations."""
 
     name: str
     """Name of the module, for messages."""
@@ -55,8 +46,7 @@ class LayerDescription:
     products: tuple[Product, ...]
     """Products in order: one for GCN and GraphSAGE, two for GIN."""
     dropout: float = 0.0
-    """Dropout rate after the layer, with masks keyed by (seed, step, layer number, destination, column) as in
-    `hyrt.nn.operators.dropout`; 0 for no dropout."""
+    """Dropout rate after the layer, with the mask keys of `hyrt.nn.operators.dropout`; 0 for no dropout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +62,7 @@ class ModelDescription:
 def suggest_device(device: str) -> str:
     """Return the message text that suggests another device for a model that `device` cannot run.
 
-    Devices on `cpu` and torch reject a model only if it is trained in chunks or on several devices together.
+    CPU and torch devices reject a model only if it is trained in chunks or on several devices together.
     """
     if "+" not in device and not device.startswith(("cpu", "cuda", "mps", "xpu")):
         return "train it on cpu or cuda"
@@ -91,9 +81,9 @@ def describe(
     Parameters
     ----------
     model
-        The model to describe.
+        The model.
     device
-        Name of the requesting device, for messages.
+        Name of the device, for messages.
     supported
         Built-in models that the device supports, for messages.
     dropout
@@ -102,8 +92,8 @@ def describe(
     Raises
     ------
     UnsupportedModelError
-        If a layer cannot be described, a parameter is frozen, or the model has dropout that the device does
-        not support. The message names the layer and the device.
+        If a layer cannot be described, a parameter is frozen, or the device does not support the dropout. The
+        message names the layer and the device.
     """
     check_type("device", device, str, "give the name of a device, such as fpga:0")
     check_type("model", model, nn.Module, "give a torch module")

@@ -1,4 +1,4 @@
-"""Forms of input features for the first layer, and the declaration of the forms that a model accepts."""
+"""Forms of a model's input features, and the interface by which a model declares the accepted forms."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hyrt.sampling.block import Block
 
 @dataclass(frozen=True, slots=True)
 class AggregatedFeatures:
-    """Input features that the load stage has already aggregated; the first layer only updates them."""
+    """Input features that the load stage has already aggregated for the first layer."""
 
     values: torch.Tensor
     """[num_dst, aggregation.width(f)] float32."""
@@ -32,7 +32,7 @@ class AggregatedFeatures:
 
 @dataclass(frozen=True, slots=True)
 class InPlaceFeatures:
-    """Whole feature matrix for a block whose columns are vertex ids of the graph; gets no gradient."""
+    """Whole feature matrix, for a block whose columns are vertex ids of the graph; gets no gradient."""
 
     values: NDArray[Any]
     """[V, f] float32, float64, float16 bits as uint16, or bfloat16 bits as int16."""
@@ -44,26 +44,25 @@ class InPlaceFeatures:
 class MultipliedFeatures:
     """Sparse features times the layer's `source_weight()`, for a block read in place; gets no gradient.
 
-    In a full graph a vertex is the source of many destinations, so its row is multiplied once in advance.
+    In a full graph a vertex is the source of many destinations, so each row is multiplied once in advance.
     """
 
     products: NDArray[np.float32]
     """[V, width] float32, product of each source row."""
     destination_rows: SparseRows
-    """Unmultiplied rows of the destinations."""
+    """Rows of the destinations before the product."""
 
     __repr__ = short_repr
 
 
 class ColumnShardedFeatures(ABC):
-    """First-layer input whose columns are sharded over processes, so that only its products are available."""
+    """Input features whose columns are sharded over processes, so that only their products are available."""
 
     @abstractmethod
     def product(self, weight: torch.Tensor) -> torch.Tensor:
-        """Return [n, out], the rows times the transposed weight [out, width].
+        """Return [n, out], the rows times the transposed weight [out, width]; differentiable by the weight.
 
-        The rows are aggregated if the layer aggregates first; otherwise they are the source rows. The result
-        is differentiable with respect to the weight.
+        The rows are aggregated if the layer aggregates first; otherwise they are the source rows.
         """
 
 
@@ -83,10 +82,7 @@ Rows = (
 def destination_rows(block: Block | TensorBlock, x: Rows) -> torch.Tensor | SparseRows:
     """Return the feature rows of the destinations, [num_dst, f].
 
-    Raises
-    ------
-    TypeError
-        If the rows are not available: aggregated, sharded by columns, or of several types.
+    Raises TypeError for aggregated rows, rows sharded by columns, and rows of several types.
     """
     if isinstance(x, HeteroInput | HeteroInPlaceInput | HeteroSources):
         raise TypeError("rows of several types have no common width before they are mapped")
@@ -105,10 +101,7 @@ def destination_rows(block: Block | TensorBlock, x: Rows) -> torch.Tensor | Spar
 def source_rows(x: Rows) -> torch.Tensor | NDArray[Any]:
     """Return dense source rows [num_src, f] as input of `hyrt.nn.operators.aggregate.aggregate`.
 
-    Raises
-    ------
-    TypeError
-        If the rows are not available: aggregated, multiplied, sharded by columns, or of several types.
+    Raises TypeError for aggregated or multiplied rows, rows sharded by columns, and rows of several types.
     """
     if isinstance(x, HeteroInput | HeteroInPlaceInput | HeteroSources):
         raise TypeError("rows of several types have no common width before they are mapped")
@@ -124,15 +117,13 @@ class ModelInputs:
     """Forms of input features that a model accepts in addition to gathered rows."""
 
     aggregation: Aggregation | None = None
-    """Aggregation of the raw features before any weight that a loader may compute for the first layer
-    (`AggregatedFeatures`); None if the loader must not aggregate."""
+    """Aggregation that a loader may compute for the first layer (`AggregatedFeatures`); None for none."""
     in_place: bool = False
-    """Whether the first layer accepts the whole matrix instead of gathered rows (`InPlaceFeatures`)."""
+    """Whether the first layer accepts `InPlaceFeatures`."""
     sparse: bool = False
     """Whether the first layer accepts `SparseRows`."""
     prefers_gathered_rows: bool = False
-    """Whether gathered rows are cheaper for the first layer than the whole matrix, from which the layer would
-    gather them itself. This applies to sampled mini-batches, not to full graphs."""
+    """Whether gathered rows are cheaper than `InPlaceFeatures` in sampled mini-batches."""
 
 
 class DeclaresInputs(ABC):
@@ -146,7 +137,7 @@ class DeclaresInputs(ABC):
 def get_model_inputs(model: torch.nn.Module) -> ModelInputs:
     """Return the forms of input features that a model accepts; only gathered rows if it declares no others.
 
-    A subclass that overrides `forward` but not `inputs` is treated as declaring no others.
+    A subclass that overrides `forward` but not `inputs` is treated as if it declared no others.
     """
     if isinstance(model, DeclaresInputs) and not overrides_only(type(model), "forward", "inputs"):
         return model.inputs()

@@ -1,6 +1,4 @@
-"""Interface of a layer, for models and inference, and its decomposition into Scatter, Gather and ApplyVertex.
-Built-in layers and user-defined layers implement it.
-"""
+"""Interface of a layer, and its decomposition into Scatter, Gather and ApplyVertex."""
 
 from __future__ import annotations
 
@@ -27,8 +25,8 @@ from hyrt.sampling.block import Block
 class AttentionSum:
     """Gather that sums with softmax weights over a vertex's edges and its self-loop (GAT).
 
-    Each vertex sends three messages: its row [n, heads * width], and its scores [n, heads] as a source and as
-    a destination. The score of an edge is LeakyReLU(source score + destination score).
+    A vertex sends its row [n, heads * width], and its scores [n, heads] as a source and as a destination. The
+    score of an edge is LeakyReLU(source score + destination score).
     """
 
     heads: int
@@ -51,20 +49,17 @@ class ApplyVertex(Protocol):
 class LayerParts:
     """Scatter, Gather and ApplyVertex of a layer (NeuGraph, section 2.2).
 
-    Only the gather reads edges; the other stages are row-wise. They can therefore be computed in chunks of
-    any number of rows, and recomputed if that is cheaper than saving their results.
+    Only the gather reads edges. The other stages are row-wise, so they can be computed in chunks of any
+    number of rows, and recomputed if that is cheaper than saving their results.
     """
 
     scatter: Callable[[torch.Tensor | SparseRows], tuple[torch.Tensor, ...]] | None
     """Function from rows [n, in] to messages; None if the rows themselves are the messages."""
     message_widths: tuple[int, ...]
-    """Width of each message."""
     gather: Aggregation | AttentionSum | SagaGather
     """Combination of messages along the edges. The self path of an `Aggregation` is `none` or `add`."""
     gathered_width: int
-    """Number of columns of the gathered rows."""
     apply: ApplyVertex
-    """Function from gathered rows to the layer's result."""
     reads_self: bool = False
     """Whether `apply` also reads the input rows of the vertices."""
 
@@ -85,7 +80,7 @@ class Footprint:
 
 
 class Layer(nn.Module, ABC):
-    """One layer of a `GNN`: combines source rows over a block and updates the destinations."""
+    """A layer of a `GNN`, which combines source rows over a block and updates the destinations."""
 
     takes_relations: ClassVar[bool] = False
     """Whether the layer computes a separate function for each relation of a heterogeneous graph."""
@@ -106,7 +101,7 @@ class Layer(nn.Module, ABC):
 
     @abstractmethod
     def footprint(self, *, multiplied: bool = False) -> Footprint:
-        """Return the memory use of the layer; inference divides its work by it to fit a memory budget.
+        """Return the memory use of the layer; inference divides its work to fit a memory budget.
 
         Parameters
         ----------
@@ -116,7 +111,7 @@ class Layer(nn.Module, ABC):
 
     @property
     def aggregation(self) -> Aggregation | None:
-        """Return the aggregation before any weight, or None if it cannot be computed outside of the layer."""
+        """Return the aggregation before any weight; None if it cannot be computed outside of the layer."""
         return None
 
     @property
@@ -140,8 +135,8 @@ class Layer(nn.Module, ABC):
         Parameters
         ----------
         multiply_first
-            Whether rows should be multiplied before they are gathered, if the layer supports both orders. The
-            results are equal up to rounding.
+            Whether to multiply rows before the gather, if the layer supports both orders; results are equal
+            up to rounding.
         """
         return None
 

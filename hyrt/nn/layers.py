@@ -1,4 +1,4 @@
-"""Built-in layers: each aggregates rows over a block, then updates the destinations with a linear map."""
+"""Built-in layers, which aggregate rows over a block and then apply a linear map to the destinations."""
 
 from __future__ import annotations
 
@@ -34,17 +34,8 @@ from hyrt.sampling.block import Block
 class ConvolutionLayer(Layer):
     """Aggregation followed by one linear map (HyScale-GNN, equations 1 and 2): GraphSAGE, GCN, half of GIN.
 
-    Sparse rows are multiplied before they are aggregated, which gives the same sums: the product costs one
-    multiply-accumulate per stored value.
-
-    Parameters
-    ----------
-    in_features, out_features
-        Widths of source rows and of the result.
-    aggregation
-        Combination of the neighbours' rows and the self row.
-    low_precision
-        Multiply in bfloat16.
+    Sparse rows are multiplied before the aggregation, which costs one multiply-accumulate per stored value
+    and gives the same sums. `low_precision` multiplies in bfloat16.
     """
 
     def __init__(
@@ -153,7 +144,7 @@ class ConvolutionLayer(Layer):
 
 
 def _aggregate(block: Block | TensorBlock, x: Rows, aggregation: Aggregation) -> torch.Tensor:
-    """Aggregate rows, on the device that runs the calling thread's loops if there is one."""
+    """Aggregate rows on the device that runs the calling thread's loops, otherwise on the host."""
     if isinstance(block, Block) and is_on_device():
         block, rows = relabel_block(block, x, torch.float32)
         return aggregate_with_loops(
@@ -180,13 +171,12 @@ class SageLayer(ConvolutionLayer):
 
 
 class GcnLayer(ConvolutionLayer):
-    """GCN (Kipf and Welling, 2017; equation 3 of HyScale-GNN):
-    W sum_j x_j / sqrt((d_i + 1)(d_j + 1)) + b over neighbours and a self loop.
+    """GCN (Kipf and Welling, 2017; equation 3 of HyScale-GNN), with a self-loop.
 
-
-    Degrees d are full-graph degrees, also in sampled blocks. If k of a destination's d neighbours were
-    sampled, their sum (without the self-loop) is multiplied by d / k, so that its expectation over the
-    sampling is the full-graph value; with all neighbours it is exactly that value.
+    The result is W sum_j x_j / sqrt((d_i + 1)(d_j + 1)) + b over the neighbours and the self-loop, with
+    full-graph degrees d also in sampled blocks. If k of a destination's d neighbours were sampled, their sum
+    (without the self-loop) is multiplied by d / k, so that its expectation over the sampling is the
+    full-graph value; with all neighbours it is exactly that value.
     """
 
     def __init__(self, in_features: int, out_features: int, *, low_precision: bool = False) -> None:
@@ -194,25 +184,15 @@ class GcnLayer(ConvolutionLayer):
 
 
 class GinLayer(Layer):
-    """GIN (Xu et al., ICLR 2019): MLP((1 + epsilon) x_i + sum_j x_j), a two-layer MLP.
+    """GIN (Xu et al., ICLR 2019): MLP((1 + epsilon) x_i + sum_j x_j), with a two-layer MLP.
 
     In sampled blocks the sum of k sampled neighbours out of d is multiplied by d / k, as in `GcnLayer`.
+    `hidden` is the width of the MLP's hidden layer, by default that of the result; a last layer with few
+    classes needs more units, because large input sums soon make all of a few ReLU units dead.
 
-    Parameters
-    ----------
-    in_features, out_features
-        Widths of source rows and of the result.
-    hidden
-        Width of the MLP's hidden layer; the width of the result by default. In a last layer with few classes,
-        so few units would soon all be dead, because their inputs are large sums.
-    epsilon
-        Extra weight of the self row.
-    norm
-        Whether the MLP's hidden layer has a LayerNorm before its ReLU. Sums grow with the degree, and without
-        a norm the scores of the last layer are unbounded. The paper uses a batch norm (section 7), which
-        would make a vertex's result depend on its mini-batch.
-    low_precision
-        Multiply in bfloat16.
+    `norm` adds a LayerNorm before the MLP's ReLU. Sums grow with the degree, and without a norm the scores of
+    the last layer are unbounded. The paper uses a batch norm (section 7), which would make a vertex's result
+    depend on its mini-batch.
     """
 
     def __init__(
@@ -272,25 +252,11 @@ class GinLayer(Layer):
 
 
 class GatLayer(Layer):
-    """GAT (Velickovic et al., ICLR 2018) with a self-loop; heads are concatenated, or averaged if last.
+    """GAT (Velickovic et al., ICLR 2018) with a self-loop; heads are concatenated, or averaged if `average`.
 
     The softmax runs over the sampled neighbours of a destination and the destination itself. It is normalized
-    by construction, so a block's edge weights (GraphSAINT's aggregator normalization) are not used.
-
-    Parameters
-    ----------
-    in_features
-        Width of source rows.
-    head_features
-        Width of one head's result.
-    heads
-        Number of heads.
-    average
-        Whether to average the heads instead of concatenating them.
-    dropout
-        Dropout rate of attention weights in training; see `AttentionMask`.
-    low_precision
-        Multiply in bfloat16.
+    by construction, so a block's edge weights (GraphSAINT's aggregator normalization) are not used. `dropout`
+    is the dropout rate of attention weights in training; see `AttentionMask`.
     """
 
     def __init__(

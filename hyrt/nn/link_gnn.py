@@ -1,4 +1,4 @@
-"""GNNs for link prediction: the vertex-wise part of a decoder after the last layer.
+"""GNNs for link prediction, with the vertex-wise part of a decoder after the last layer.
 
 `hyrt.objective.link_prediction.DECODERS` scores pairs of the resulting rows.
 """
@@ -45,13 +45,13 @@ class TransEHead(nn.Module):
 class MlpHead(nn.Module):
     """Rows [A u + b | B u | w | c]: the first layer of a perceptron over both ends, and its second layer.
 
-    The second layer's weights are equal in every row. A pair uses the copy in its source row, and the
+    The second layer's weights w and c are equal in all rows. A pair uses the copy in its source row, and the
     gradients of all copies are summed.
     """
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        # One matrix for both ends, so that it is initialized like a layer with twice the input width.
+        # One matrix for both ends is initialized like a layer with twice the input width.
         self.hidden = nn.Linear(2 * width, width)
         self.out = nn.Linear(width, 1)
 
@@ -72,16 +72,9 @@ LINK_HEADS: dict[str, type[nn.Module]] = {
 
 
 class LinkGNN(GNN):
-    """GNN with the head of a decoder after its last layer.
+    """GNN with the head of a decoder (a key of `LINK_HEADS`) after its last layer.
 
-    Parameters
-    ----------
-    architecture
-        Architecture of the GNN; `num_classes` is the width of an embedding.
-    decoder
-        Name in `LINK_HEADS`.
-    columns
-        Width of an output row.
+    `architecture.num_classes` is the width of an embedding, and `columns` the width of an output row.
     """
 
     def __init__(self, architecture: Architecture, decoder: str, columns: int) -> None:

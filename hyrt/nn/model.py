@@ -1,4 +1,4 @@
-"""A GNN of any depth over blocks."""
+"""GNN of any depth over blocks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hyrt.sampling.minibatch import check_blocks
 
 @contextmanager
 def _explain_allocation_failure(layer: int, in_features: int, out_features: int) -> Iterator[None]:
-    """Report the size of a layer that cannot be allocated."""
+    """Raise ConfigError with the layer's size if the layer cannot be allocated."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -43,14 +43,8 @@ class GNN(nn.Module, DeclaresInputs):
     """L layers with dropout, and optionally LayerNorm and residual connections between them.
 
     Each hidden layer is followed by residual, LayerNorm, ReLU and dropout; in kinds with `adds_rows_last` by
-    LayerNorm, ReLU, residual and dropout. The last layer has none of these.
-
-    Parameters
-    ----------
-    architecture
-        Architecture of the model.
-    layers
-        Layers with the architecture's widths; by default they are created by the model kind.
+    LayerNorm, ReLU, residual and dropout. The last layer has none of these. The layers are created by the
+    model kind unless `layers` are given.
     """
 
     def __init__(self, architecture: Architecture, layers: Sequence[Layer] | None = None) -> None:
@@ -95,7 +89,7 @@ class GNN(nn.Module, DeclaresInputs):
         return self.architecture.widths
 
     def inputs(self) -> ModelInputs:
-        """Return the first layer's input forms, restricted if the model uses the features elsewhere."""
+        """Return the first layer's input forms, restricted if the model uses the features in other places."""
         layer, aggregation = self._layer(0), self.input_aggregation
         if self.architecture.input_dropout > 0:
             return ModelInputs(sparse=True)
@@ -116,10 +110,7 @@ class GNN(nn.Module, DeclaresInputs):
     def description(self) -> ModelDescription:
         """Return the description that kernel devices compile.
 
-        Raises
-        ------
-        UnsupportedModelError
-            If a layer cannot be described, or a subclass overrides `forward`; the message names it.
+        Raises UnsupportedModelError if a layer cannot be described, or a subclass overrides `forward`.
         """
         a = self.architecture
         if any(overrides_only(type(self), method, "description") for method in ("forward", "layer")):
@@ -153,23 +144,10 @@ class GNN(nn.Module, DeclaresInputs):
         return ModelDescription(tuple(layers), a.input_dropout)
 
     def forward(self, blocks: Sequence[Block], x: Rows) -> torch.Tensor:
-        """Compute the scores of the targets.
+        """Compute the scores [targets, classes] from L blocks, input block first, and their source rows.
 
-        Parameters
-        ----------
-        blocks
-            L blocks, input block first.
-        x
-            Features of the first block's sources: [num_src, f] float32, or another form of `Rows`.
-
-        Returns
-        -------
-        [targets, classes].
-
-        Raises
-        ------
-        ValueError
-            If the number of blocks is not the number of layers.
+        `x` is [num_src, f] float32, or another form of `Rows`. Raises ValueError if there is not one block
+        per layer.
         """
         a = self.architecture
         check_model_input(blocks, x)
@@ -266,9 +244,9 @@ def stack(
     Parameters
     ----------
     *layers
-        The layers, input layer first. Each has `in_features` and `out_features`, like a `SagaLayer`.
+        Layers with `in_features` and `out_features`, like a `SagaLayer`; input layer first.
     norm, residual, dropout, input_dropout
-        Operations between the layers: see `Architecture`.
+        Operations between the layers, as in `Architecture`.
 
     Raises
     ------
@@ -318,6 +296,6 @@ def stack(
 def num_torch_threads(model: nn.Module, count: int) -> int:
     """Return the number of threads for torch operators in a model that has `count` threads.
 
-    One thread for models of hyrt.nn, whose work the thread team divides; all for user-defined modules.
+    The thread team divides the work of `hyrt.nn` models, which get one thread; user-defined modules get all.
     """
     return 1 if isinstance(model, GNN) else count

@@ -1,4 +1,4 @@
-"""Removal of self-loops in the data for models whose layers add self-loops."""
+"""Removal of self-loops from the data, for models whose layers add self-loops."""
 
 from __future__ import annotations
 
@@ -18,21 +18,11 @@ def drop_replaced_loops(graph: Graph, model: torch.nn.Module) -> Graph:
     """Return the graph without self-loops if the layers of a model add self-loops, otherwise unchanged.
 
     Each vertex then has exactly one self-loop in such a layer, as in PyG's `GCNConv` and `GATConv`, and no
-    vertex is sampled as its own neighbour. Other models treat self-loops in the data as edges.
+    vertex is sampled as its own neighbour. Other models treat self-loops in the data as edges. User-defined
+    modules may declare an attribute `adds_self_loops`, as hyrt layers do.
 
-    Parameters
-    ----------
-    graph
-        The data, or a result of this function, which is returned unchanged.
-    model
-        A module with an attribute `adds_self_loops`, or with submodules that have it, such as hyrt layers;
-        user-defined modules may also have this attribute.
-
-    Raises
-    ------
-    DataError
-        If the graph has self-loops and only some of the layers add self-loops, or if a layer that multiplies
-        by edge weights would replace a self-loop with a weight other than 1.
+    Raises DataError if the graph has self-loops and only some layers add them, or if a layer that multiplies
+    by edge weights would replace a self-loop with a weight other than 1.
     """
     parts = _find_parts(model)
     adding = [type(part).__name__ for part, adds in parts if adds]
@@ -53,7 +43,7 @@ def drop_replaced_loops(graph: Graph, model: torch.nn.Module) -> Graph:
 
 
 def _find_parts(module: torch.nn.Module) -> list[tuple[torch.nn.Module, bool]]:
-    """Return the submodules that declare whether they add self-loops, with their declaration.
+    """Return the submodules that declare whether they add self-loops, with their declarations.
 
     A module that declares False is ignored if a submodule declares True.
     """
@@ -65,7 +55,7 @@ def _find_parts(module: torch.nn.Module) -> list[tuple[torch.nn.Module, bool]]:
 
 
 def _multiplies(part: torch.nn.Module) -> bool:
-    """Return whether a layer multiplies by edge weights; the self-loops that it adds have weight 1."""
+    """Return whether a layer multiplies by edge weights; self-loops that it adds have weight 1."""
     if isinstance(part, SagaLayer):
         return "weight" in part.edge_fields
     aggregation = part.aggregation if isinstance(part, Layer) else None

@@ -1,9 +1,9 @@
 """Number of threads that torch operators use in the calling thread; no other module changes it.
 
-Parallelism is provided by thread teams (`hyrt.runtime.workers`). torch operators run on one thread each,
-because the rounding of some operators (matrix products, LayerNorm's backward pass, sums of all elements)
-depends on the number of threads. Only user-defined modules, whose operators are not divided into row ranges,
-use several. torch stores the number partly per thread, so each thread has to set it.
+torch operators run on one thread each, because the rounding of some operators (matrix products, LayerNorm's
+backward pass, sums of all elements) depends on the number of threads. Only user-defined modules, whose
+operators are not divided into row ranges, use several. torch stores the number partly per thread, so each
+thread has to set it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Differentiable gathers of a layer over a sampled block.
 
-If messages are linear maps of vertex rows, one autograd function computes the maps and the gather, so that
-the gradients of all messages are accumulated in one matrix.
+If messages are linear maps of vertex rows, one autograd function computes the maps and the gather, so that it
+can accumulate the gradients of all messages in one matrix.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def block_edges(gather: SagaGather, block: Block, dtype: np.dtype[Any]) -> Edges
     """Return the edges of a relabelled block by destination, with the factors of the accumulator.
 
     A sum counts each of k sampled neighbours out of d as d / k, so that its expectation is the sum over all
-    neighbours. If the block has weights, the weights correct for the sampling, and a mean divides by d. A
-    maximum and a softmax have no factors.
+    neighbours. If the block has weights, they correct for the sampling, and a mean divides by d. A maximum
+    and a softmax have no factors.
     """
     scale = loop_scale = None
     accumulate = gather.program.accumulate
@@ -69,7 +69,7 @@ def block_edges(gather: SagaGather, block: Block, dtype: np.dtype[Any]) -> Edges
 
 @dataclass(frozen=True, slots=True)
 class BlockGather:
-    """A gather over a relabelled block, with the state for its backward pass."""
+    """Gather over a relabelled block, with the state for its backward pass."""
 
     gather: SagaGather
     block: Block
@@ -84,22 +84,10 @@ class BlockGather:
     def forward(
         cls, gather: SagaGather, block: Block, inputs: Sequence[torch.Tensor], *, keeps: bool
     ) -> tuple[BlockGather, torch.Tensor]:
-        """Gather the messages of a block.
+        """Gather the messages of a block; return the saved state and the gathered rows [num_dst, width].
 
-        Parameters
-        ----------
-        gather
-            The gather.
-        block
-            The block.
-        inputs
-            The messages: [num_src, w] of sources, then [num_dst, w] of destinations.
-        keeps
-            Whether to save the state for a backward pass.
-
-        Returns
-        -------
-        The object with the saved state, and the gathered rows [num_dst, width].
+        `inputs` are the messages: [num_src, w] of sources, then [num_dst, w] of destinations. `keeps` saves
+        the state for a backward pass.
         """
         messages = [np.ascontiguousarray(message.detach().numpy()) for message in inputs]
         dtype = messages[0].dtype if messages else np.dtype(np.float32)
@@ -113,19 +101,10 @@ class BlockGather:
     def backward(
         self, grad: torch.Tensor, needs_gradient: Sequence[bool]
     ) -> tuple[list[Array | None], list[torch.Tensor]]:
-        """Backpropagate the gradient of the gathered rows.
+        """Return the gradients of the messages, None if not needed, and those of `SagaGather.parameters`.
 
-        Parameters
-        ----------
-        grad
-            [num_dst, width], gradient of the gathered rows.
-        needs_gradient
-            For each message, whether its gradient is needed. Input features need none, which saves half of
-            the work in a first layer's backward loops.
-
-        Returns
-        -------
-        The gradients of the messages, None if not needed, and the gradients of `SagaGather.parameters`.
+        `grad` is [num_dst, width], and `needs_gradient` has one flag per message. Input features need no
+        gradient, which saves half of the work in a first layer's backward loops.
         """
         outs = [
             empty_array(message.shape, message.dtype) if is_required else None
@@ -244,7 +223,7 @@ def _init_row_gradient(
     """Return a matrix for the gradient of the rows, and whether products must accumulate into it.
 
     The gradient of unmultiplied source rows is used as the start value. Otherwise the first source product
-    overwrites an uninitialized matrix, or zeros are used if there is no source product.
+    overwrites an uninitialized matrix; without source products, the matrix starts with zeros.
     """
     source_pairs = [
         (product, out) for product, out in zip(products, outs, strict=True) if product.end == "source"
@@ -258,18 +237,9 @@ def _init_row_gradient(
 def gather_linear(
     gather: SagaGather, block: Block, rows: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return the gathered rows [num_dst, width] of a block, and the rows of its destinations [num_dst, in].
+    """Return gathered rows [num_dst, width] of a relabelled block, and its destinations' rows [num_dst, in].
 
-    None if the messages are not linear maps of rows.
-
-    Parameters
-    ----------
-    gather
-        The gather.
-    block
-        A relabelled block.
-    rows
-        [num_src, in], the source rows.
+    `rows` are the source rows [num_src, in]. Return None if the messages are not linear maps of rows.
     """
     products, layer = gather.program.products, gather.layer
     if products is None:
@@ -290,13 +260,10 @@ def gather_linear(
 
 
 def relabel_block(block: Block, x: Rows, dtype: torch.dtype) -> tuple[Block, torch.Tensor | SparseRows]:
-    """Return a block with local source indices, and its source rows; gathers the rows of `InPlaceFeatures`
-    features.
+    """Return a block with local source indices, and its source rows, gathered if `x` is `InPlaceFeatures`.
 
-    Raises
-    ------
-    TypeError
-        If the source rows are not available: aggregated, multiplied, sharded by columns, or of several types.
+    Raises TypeError if the source rows are not available: aggregated, multiplied, sharded by columns, or of
+    several types.
     """
     if isinstance(
         x,
@@ -356,23 +323,10 @@ class _Gather(torch.autograd.Function):
 def gather_block(
     gather: SagaGather, block: Block, rows: torch.Tensor | SparseRows
 ) -> tuple[torch.Tensor, torch.Tensor | SparseRows]:
-    """Return the gathered rows [num_dst, width] of a block, and the rows of its destinations [num_dst, in].
+    """Return gathered rows [num_dst, width] of a relabelled block, and its destinations' rows [num_dst, in].
 
-    Parameters
-    ----------
-    gather
-        The gather.
-    block
-        A relabelled block.
-    rows
-        [num_src, in], the source rows.
-
-    Raises
-    ------
-    ValueError
-        If the number of rows is not the number of sources.
-    UnsupportedModelError
-        If a destination has more edges than the layer has slots for.
+    `rows` are the source rows [num_src, in]. Raises UnsupportedModelError if a destination has more edges
+    than the layer has slots for.
     """
     if not isinstance(rows, SparseRows | torch.Tensor):
         raise ArgumentError(

@@ -1,6 +1,6 @@
 """Gather with `apply_edge` computed by torch in chunks of edges, if it cannot be fused.
 
-Edge values exist for one chunk only. The backward pass recomputes a chunk and differentiates it. Sums are
+Edge values exist for one chunk only; the backward pass recomputes and differentiates each chunk. Sums are
 accumulated in chunk order, whichever chunk is finished first.
 """
 
@@ -25,12 +25,12 @@ from hyrt.runtime.workers import Workers, current_workers, use_workers
 Array = NDArray[Any]
 
 CHUNK_EDGES = 1 << 14
-"""Edges per chunk, enough to make the call overhead of torch negligible. One destination may have more."""
+"""Edges per chunk, enough to make the call overhead of torch negligible; one destination may have more."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Edges of a range of destinations; self-loops come first."""
+    """Edges of a range of destinations, starting with their self-loops."""
 
     rows: Array
     """[n] destinations."""
@@ -65,7 +65,7 @@ def _chunk(edges: Edges, start: int, stop: int) -> _Chunk:
 
 
 def _factors(edges: Edges, chunk: _Chunk, dtype: Any) -> Array | None:
-    """Return [e, 1], the factors of messages for sums; None for 1."""
+    """Return [e, 1], the factors of messages for sums; None if all are 1."""
     if edges.row_scale is None and edges.factors is None and edges.loop_scale is None:
         return None
     is_loop, factors = chunk.numbers < 0, np.ones(len(chunk.numbers), dtype)
@@ -143,18 +143,10 @@ def gather_chunks_backward(
     parameters: Sequence[nn.Parameter],
     workers: Workers | None,
 ) -> list[torch.Tensor]:
-    """Add the gradients of both ends' values to `outs`, and return the gradients of parameters.
+    """Add the gradients of both ends' values to `outs`, and return the gradients of `parameters`.
 
-    Parameters
-    ----------
-    program, layer, edges, operands, workers
-        The same as for `gather_in_chunks`.
-    grad
-        [m, width], gradient of the gathered rows.
-    outs
-        One matrix per operand that is not fixed.
-    parameters
-        The parameters that need a gradient.
+    `grad` is [m, width], the gradient of the gathered rows, and `outs` has one matrix per operand that is not
+    fixed.
     """
     inputs = [value for value in program.inputs if value.end != "shared"]
     totals = [torch.zeros_like(parameter) for parameter in parameters]

@@ -1,6 +1,4 @@
-"""Gather of a layer's messages over any edges: fused, or in chunks of edges; and the weights, types and
-features of edges that a layer reads.
-"""
+"""Gather of a layer's messages over any edges, and the edge weights, types and features of a layer."""
 
 from __future__ import annotations
 
@@ -53,10 +51,7 @@ class EdgesWithValues(Protocol):
 def read_edge_columns(program: EdgeProgram, layer: nn.Module, edges: EdgesWithValues) -> dict[str, Any]:
     """Return the edge values that a layer reads, by name: [E] types and weights, [E, d] data.
 
-    Raises
-    ------
-    UnsupportedModelError
-        If a value that the layer reads is missing, a type is out of range, or a width differs.
+    Raises UnsupportedModelError if a value is missing, a type is out of range, or a width differs.
     """
     result: dict[str, Any] = {}
     for name in program.edge_fields:
@@ -88,14 +83,7 @@ def _missing_values_error(layer: nn.Module, name: str) -> UnsupportedModelError:
 def self_loop_rows(name: str, values: Array, indptr: Array) -> Array:
     """Return the values of n self-loops, [n, ...]: weight 1, and the mean of the vertex's edge data.
 
-    Parameters
-    ----------
-    name
-        Name of the column.
-    values
-        [E, ...], values of the other edges, by destination.
-    indptr
-        [n + 1], start of each vertex's incoming edges.
+    `values` [E, ...] belong to the other edges by destination, and `indptr` is [n + 1].
     """
     counts = np.diff(indptr)
     if name == "weight":
@@ -109,13 +97,7 @@ def self_loop_rows(name: str, values: Array, indptr: Array) -> Array:
 
 
 def check_edge_types(layer: nn.Module, types: Array | None) -> Array:
-    """Return the edge types [E] after checking that a layer supports them.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If edges have no types, or a type that is out of the layer's range.
-    """
+    """Return the edge types [E]; raise UnsupportedModelError if they are missing or out of range."""
     if types is None:
         raise missing_types_error(layer)
     num_types, highest = int(getattr(layer, "edge_types", 0)), int(types.max(initial=0))
@@ -145,7 +127,7 @@ class SagaGather:
     """Gather of a `SagaLayer`: its messages and their reduction.
 
     Messages are the values that vertices send as sources, followed by the values that they send as
-    destinations, in the order of `EdgeProgram.of_end`.
+    destinations, in the order of `EdgeProgram.inputs_from`.
     """
 
     program: EdgeProgram
@@ -162,7 +144,7 @@ class SagaGather:
         names = self.program.edge_parameters
         if not names:
             return []
-        # A shared parameter has several names, and the edge computation may read it by any of them.
+        # A shared parameter has several names, and the edge computation may read it by any of these.
         read = {
             id(parameter): parameter
             for name, parameter in self.layer.named_parameters(remove_duplicate=False)
@@ -186,22 +168,8 @@ class SagaGather:
     ) -> list[Array]:
         """Compute the inputs without gradient, from in-degrees and edge values, as C-contiguous matrices.
 
-        Matrices of edges have one row per edge by destination, followed by one row per self-loop if there are
-        self-loops.
-
-        Parameters
-        ----------
-        sources, destinations
-            In-degrees of both ends.
-        edges
-            Edges by destination: a block or a topology.
-        dtype
-            Dtype of the matrices.
-
-        Raises
-        ------
-        UnsupportedModelError
-            If the edges lack a value that the layer reads, or have a type that is out of range.
+        `sources` and `destinations` are the in-degrees of both ends. Matrices of edges have one row per edge
+        by destination, followed by one row per self-loop if there are self-loops.
         """
         matrices: list[Array] = []
         for end, degrees in (("source", sources), ("destination", destinations)):
@@ -233,26 +201,12 @@ class SagaGather:
         workers: Workers | None,
         allocate: AllocateArray | None,
     ) -> tuple[Array, ...]:
-        """Gather at destinations.
+        """Gather at destinations into `out` [m, width]; return the matrices that `backward` needs in
+        addition.
 
-        Parameters
-        ----------
-        edges
-            Edges by destination.
-        messages
-            One C-contiguous matrix per message.
-        fixed
-            The result of `fixed_rows`.
-        out
-            [m, width], the gathered rows; overwritten.
-        workers
-            Thread team; the calling thread's by default.
-        allocate
-            Allocator of the matrices that `backward` needs in addition; None if there is no backward pass.
-
-        Returns
-        -------
-        These matrices.
+        `messages` has one C-contiguous matrix per message, and `fixed` is the result of `fixed_rows`.
+        `allocate` creates the returned matrices; None if there is no backward pass. None for `workers`
+        selects the calling thread's team.
         """
         program, fused = self.program, self.program.fused
         if fused is None:
@@ -286,22 +240,10 @@ class SagaGather:
         outs: Sequence[Array | None],
         workers: Workers | None,
     ) -> list[torch.Tensor]:
-        """Backpropagate the gradient of the gathered rows to the messages.
+        """Backpropagate the gradient of the gathered rows to `outs`; return the gradients of `parameters`.
 
-        Parameters
-        ----------
-        edges, messages, fixed, saved, workers
-            Arguments and result of `forward`.
-        by_source
-            Function that returns the same edges by source.
-        grad
-            [m, width], C-contiguous gradient of the gathered rows.
-        outs
-            Gradients of the messages; overwritten. None for a gradient that is not needed.
-
-        Returns
-        -------
-        Gradients of `parameters`.
+        `by_source` returns the same edges by source, and `grad` is [m, width], C-contiguous. Gradients in
+        `outs` are overwritten; None for messages whose gradient is not needed.
         """
         program, fused, parameters = self.program, self.program.fused, self.parameters
         ends = self.ends

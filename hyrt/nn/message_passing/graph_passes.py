@@ -1,7 +1,9 @@
-"""Passes over traced operations: shape inference with dummy rows, splitting of linear maps over both ends,
-and detection of messages that are linear maps of one end. A linear map splits: W [a, b] = W_a a + W_b b, and
-W (a - b) = W a - W b. So most products that are written for an edge need one product per vertex (NeuGraph,
-section 3.3, moves the products that are written for one end).
+"""Passes over traced operations: shape inference, splitting of linear maps, and detection of endpoint
+messages.
+
+A linear map over both ends of an edge splits: W [a, b] = W_a a + W_b b, and W (a - b) = W a - W b. Most
+products that are written for an edge therefore need one product per vertex (NeuGraph, section 3.3, moves the
+products that are written for one end).
 """
 
 from __future__ import annotations
@@ -35,31 +37,13 @@ _COUNT_OPS = ("view", "reshape", "expand", "unflatten", "view_as")
 def infer_shapes(
     layer: nn.Module, graph: Graph, arguments: Mapping[str, tuple[int, ...]], label: str
 ) -> Shapes:
-    """Run the operations of a traced method on two batches of dummy rows.
+    """Run the operations of a traced method on two batches of dummy rows; return the shapes of all tensors.
 
-    Sizes that the method reads from shapes become constants of its operations. The dtype of each result is
-    stored in the metadata of its node.
+    Sizes that the method reads from shapes become constants in `graph`, and node metadata gets the dtypes.
+    `arguments` has the shape of a row of each argument; () for a column, such as a degree or a type.
 
-    Parameters
-    ----------
-    layer
-        The layer.
-    graph
-        The operations; modified in place.
-    arguments
-        Shape of a row of each argument; () for a column, such as a degree or a type.
-    label
-        Name of the method, for messages.
-
-    Returns
-    -------
-    Shapes of all tensors.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If an operation fails, a row depends on other rows, or the number of rows is used other than in
-        `view`; the message has the line of user code.
+    Raises UnsupportedModelError with the line of user code if an operation fails, a row depends on other
+    rows, or the number of rows is used other than in `view`.
     """
     few, more = (_values(layer, graph, arguments, rows, label) for rows in (range(_FEW), _POSITIONS))
     _inline_sizes(graph, few, more, label)
@@ -142,7 +126,7 @@ def _inline_sizes(graph: Graph, few: Mapping[Node, Any], more: Mapping[Node, Any
 
 
 def _has_tensors(value: Any) -> bool:
-    """Return whether a value is a tensor, or a tuple with tensors as from torch.sort, and not a size."""
+    """Return whether a value is a tensor or a tuple with tensors, as from torch.sort, but not a size."""
     if isinstance(value, tuple | list):
         return any(map(_has_tensors, value))
     return isinstance(value, torch.Tensor)
@@ -201,17 +185,7 @@ Ends = Callable[[Node], frozenset[str]]
 
 
 def split_linear(graph: Graph, shapes: Shapes, ends: Ends) -> None:
-    """Split the linear maps of a method whose terms each depend on one end.
-
-    Parameters
-    ----------
-    graph
-        The operations; modified in place.
-    shapes
-        Shapes of the results; shapes of new operations are added.
-    ends
-        Edge inputs that a value depends on.
-    """
+    """Split the linear maps of `graph` whose terms each depend on one end; add new shapes to `shapes`."""
     for node in list(graph.nodes):
         if node.target is not torch.nn.functional.linear or len(ends(node)) < 2:
             continue
@@ -231,7 +205,7 @@ def _linear_arguments(node: Node) -> tuple[Any, Any, Any]:
 
 
 Term = tuple[Node, tuple[int, int], int, frozenset[str]]
-"""Rows, the columns of the weight that multiply them, their sign, and their edge inputs."""
+"""Rows, the columns of the weight that multiply the rows, their sign, and their edge inputs."""
 
 
 def _terms(

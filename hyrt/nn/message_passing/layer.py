@@ -1,6 +1,4 @@
-"""Base class of user-defined layers, written as an edge function and a vertex function, and the traced vertex
-function.
-"""
+"""Base class of user-defined layers, written as an edge function and a vertex function."""
 
 from __future__ import annotations
 
@@ -47,7 +45,7 @@ class VertexProgram:
     reads_self: bool
     """Whether it reads the input row of the vertex."""
     num_computed: int
-    """Count of numbers that it computes per vertex."""
+    """Count of numbers that are computed per vertex."""
 
     def __call__(
         self,
@@ -57,15 +55,14 @@ class VertexProgram:
         *,
         relu: bool = False,
     ) -> torch.Tensor:
-        """Compute [n, out] from the input rows [n, in], if it reads them, and the gathered rows.
-
-        The result goes through a ReLU if `relu`.
+        """Compute [n, out] from gathered rows and, if `reads_self`, input rows [n, in], with an optional
+        ReLU.
         """
         values: dict[str, Any] = {"vertex": self_rows, "gathered": gathered}
         inputs, nodes, result = self._steps
         known = {node: values[str(node.target)] for node in inputs}
         out: torch.Tensor = run_nodes(layer, nodes, known, result if relu else None)[result]
-        # An input that is returned unchanged is not computed, so its ReLU is still missing.
+        # An input that is returned unchanged is not computed, so it has not gone through the ReLU.
         return out.relu() if relu and result in known else out
 
     @cached_property
@@ -93,21 +90,9 @@ def _no_vertex_program() -> None:
 def trace_vertex(
     layer: nn.Module, in_features: int, out_features: int, gathered_shape: tuple[int, ...]
 ) -> VertexProgram:
-    """Trace `apply_vertex` of a layer.
+    """Trace `apply_vertex` of a layer whose gathered rows have the shape `gathered_shape`.
 
-    Parameters
-    ----------
-    layer
-        The layer.
-    in_features, out_features
-        Widths of vertex rows before and after the layer.
-    gathered_shape
-        Shape of a gathered row.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If it cannot be traced, or does not return rows of width `out_features`.
+    Raises UnsupportedModelError if it cannot be traced, or does not return rows of width `out_features`.
     """
     label = f"{type(layer).__name__}.apply_vertex"
     graph = trace_method(layer, "apply_vertex", ("vertex", "gathered"))
@@ -149,8 +134,9 @@ class Edge(Protocol):
     weight: torch.Tensor
     """[E, 1], weight of the edge; 1 for self-loops."""
     data: torch.Tensor
-    """[E, d], features of the edge, with d = `edge_features` of the layer; the weight if edges have no
-    features. A self-loop has the mean of the vertex's other edges."""
+    """[E, d], edge features with d = `edge_features` of the layer; the weight if edges have no features. A
+    self-loop has the mean of the vertex's other edges.
+    """
 
 
 class SagaLayer(Layer):
@@ -174,10 +160,10 @@ class SagaLayer(Layer):
     element-wise. `attention`: `apply_edge` returns a pair of the edge's score, [E] or [E, heads], and its
     message, [E, width] or [E, heads, width]; messages are summed with the softmax of the scores over a
     vertex's edges as weights. `concatenation`: messages are concatenated in edge order, in `slots` slots. The
-    result is zero for vertices without edges."""
+    result is zero for vertices without edges.
+    """
     slots: int = 0
-    """For `concatenation`, the maximum number of edges per vertex, including its self-loop; unused slots are
-    zero."""
+    """For `concatenation`, the maximum number of edges per vertex, with its self-loop; unused slots are 0."""
     self_loops: ClassVar[bool] = False
     """Whether each vertex has a self-loop, which replaces self-loops in the data."""
     edge_types: int = 0
@@ -257,7 +243,7 @@ class SagaLayer(Layer):
             )
 
         if program.source_message is not None and not is_on_device():
-            # Messages that depend on sources only are gathered like in the built-in layers.
+            # Messages that depend on sources only are gathered as in the built-in layers.
             assert program.accumulate != "attention"
             assert program.accumulate != "concatenation"
             gather = Aggregation(program.accumulate, "none", weighted=False)
@@ -293,7 +279,7 @@ class SagaLayer(Layer):
 
     @property
     def unfused_reason(self) -> str:
-        """Return the reason why the edge computation is not one fused loop; empty if it is."""
+        """Return why the edge computation is not one fused loop; empty if it is fused."""
         return self._read()[0].unfused_reason
 
     def footprint(self, *, multiplied: bool = False) -> Footprint:

@@ -1,6 +1,4 @@
-"""Built-in layers that derive from `SagaLayer` like user-defined layers: CommNet, GAT with edge features,
-GNN-FiLM, G-GCN, GINE and GG-NN.
-"""
+"""Built-in layers that derive from `SagaLayer`, as user-defined layers do."""
 
 from __future__ import annotations
 
@@ -15,15 +13,7 @@ from hyrt.nn.message_passing.program import Accumulator
 
 
 class CommNetLayer(SagaLayer):
-    """H x_i + C mean_j x_j (Sukhbaatar, Szlam and Fergus, 2016, equations 1 and 2); edges send plain rows.
-
-    Parameters
-    ----------
-    in_features, out_features
-        Widths of vertex rows before and after the layer.
-    low_precision
-        Multiply in bfloat16.
-    """
+    """H x_i + C mean_j x_j (Sukhbaatar, Szlam and Fergus, 2016, equations 1 and 2); edges send plain rows."""
 
     accumulate = "mean"
 
@@ -49,22 +39,7 @@ class EdgeAttentionLayer(SagaLayer):
 
     Equals PyG's `GATConv(edge_dim=d)`, with a self-loop whose features are the mean over the vertex's other
     edges (in a sampled block, over the sampled edges). Since a_e . E e is linear in e, an edge multiplies its
-    features by one vector per head.
-
-    Parameters
-    ----------
-    in_features
-        Width of source rows.
-    head_features
-        Width of one head's result.
-    heads
-        Number of heads.
-    edge_features
-        Number of edge features.
-    average
-        Whether to average the heads instead of concatenating them.
-    low_precision
-        Multiply vertex rows in bfloat16.
+    features by one vector per head. Heads are concatenated, or averaged if `average`.
     """
 
     accumulate: ClassVar[Accumulator] = "attention"
@@ -132,19 +107,8 @@ class FilmLayer(SagaLayer):
     """sum_j relu(g_i * W_t x_j + b_i), over the edges from j to i of type t (Brockschmidt, 2020, equation 5).
 
     The scale g_i and the shift b_i of an edge type are linear maps of x_i. Self-loops have a separate type.
-    The paper's function of the sum is the norm that the model adds. Scores are sums without a ReLU, since
-    they may be negative.
-
-    Parameters
-    ----------
-    in_features, out_features
-        Widths of vertex rows before and after the layer.
-    scores
-        Whether the result is class scores.
-    edge_types
-        Number of edge types; 0 to ignore edge types.
-    low_precision
-        Multiply in bfloat16.
+    The paper's function of the sum is the norm that the model adds. If the result is class `scores`, the sum
+    has no ReLU, since scores may be negative. `edge_types` is 0 to ignore edge types.
     """
 
     def __init__(
@@ -183,13 +147,6 @@ class GatedLayer(SagaLayer):
     The residual gated graph convolution of Bresson and Laurent (2017), equation 11; the model adds the
     residual and the norm. NeuGraph's G-GCN (equations 1 and 2) has no self term, and multiplies after the
     sum.
-
-    Parameters
-    ----------
-    in_features, out_features
-        Widths of vertex rows before and after the layer.
-    low_precision
-        Multiply in bfloat16.
     """
 
     def __init__(self, in_features: int, out_features: int, *, low_precision: bool = False) -> None:
@@ -213,23 +170,8 @@ class GatedLayer(SagaLayer):
 class GineLayer(SagaLayer):
     """MLP((1 + epsilon) x_i + sum_j relu(x_j + E e_ij)): GIN with edge features e (Hu et al., ICLR 2020).
 
-    Equals PyG's `GINEConv` with `edge_dim`. In sampled blocks the sum of k sampled neighbours out of d
-    is multiplied by d / k.
-
-    Parameters
-    ----------
-    in_features, out_features
-        Widths of vertex rows before and after the layer.
-    edge_features
-        Number of edge features.
-    hidden
-        Width of the MLP's hidden layer; the width of the result by default.
-    epsilon
-        Extra weight of the self row.
-    norm
-        Whether the MLP's hidden layer has a LayerNorm before its ReLU; see `hyrt.nn.layers.GinLayer`.
-    low_precision
-        Multiply vertex rows in bfloat16.
+    Equals PyG's `GINEConv` with `edge_dim`. In sampled blocks the sum of k sampled neighbours out of d is
+    multiplied by d / k. `hidden` and `norm` are those of `hyrt.nn.layers.GinLayer`.
     """
 
     def __init__(
@@ -265,18 +207,9 @@ class GineLayer(SagaLayer):
 class RecurrentLayer(SagaLayer):
     """GRU(sum_j W_t x_j, x_i): a vertex's row is the state of a gated recurrent unit (Li et al., ICLR 2016).
 
-    There is one matrix W_t per edge type t, or one for all edges if edge types are ignored. If the layer
-    changes the width, the state is a linear map of the row; if its result is class scores, the scores are a
-    linear map of the state.
-
-    Parameters
-    ----------
-    in_features, out_features
-        Widths of vertex rows before and after the layer.
-    scores
-        Whether the result is class scores.
-    edge_types
-        Number of edge types; 0 to ignore edge types.
+    There is one matrix W_t per edge type t, or one for all edges if `edge_types` is 0. If the layer changes
+    the width, the state is a linear map of the row; if its result is class `scores`, they are a linear map of
+    the state.
     """
 
     def __init__(

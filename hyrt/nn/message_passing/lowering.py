@@ -54,14 +54,8 @@ def _finite(number: float) -> float:
 class ExprLowering:
     """Lowering of traced operations to an edge expression.
 
-    Parameters
-    ----------
-    shapes
-        Shapes of the operations' results.
-    ends
-        End of each input value of an edge.
-    constants
-        Constant numbers that are the same for all edges, by node.
+    `shapes` are the shapes of the results, `ends` the end of each input value of an edge, and `constants`
+    numbers that are the same for all edges.
     """
 
     def __init__(self, shapes: Shapes, ends: Mapping[Node, End], constants: Mapping[Node, float]) -> None:
@@ -72,19 +66,10 @@ class ExprLowering:
         self.operands: list[EdgeExprInput] = []
 
     def lower(self, nodes: Sequence[Node], results: Sequence[Node]) -> EdgeExpr:
-        """Lower operations to an expression.
+        """Lower operations on an edge, in order, to an expression for a message, or for a score and a
+        message.
 
-        Parameters
-        ----------
-        nodes
-            Operations on an edge, in order.
-        results
-            The results: a message, or a score and a message.
-
-        Raises
-        ------
-        NotElementwiseError
-            If an operation cannot be lowered; the message names the first one.
+        Raises NotElementwiseError for the first operation that cannot be lowered.
         """
         self._heads, self._width = self._size(nodes, results)
         self._builder = EdgeExprBuilder(self._heads, self._width)
@@ -286,7 +271,7 @@ class ExprLowering:
             return b.where_positive(value, value, constant(0))
 
         def absolute(value: int) -> int:
-            # As in torch, the gradient at zero is zero. Rows of both ends are often equal.
+            # As in torch, the gradient at zero is zero; rows of both ends are often equal.
             minus = b.negative(value)
             both = b.add(b.where_positive(value, value, minus), b.where_positive(minus, minus, value))
             return b.multiply(constant(0.5), both)

@@ -1,6 +1,4 @@
-"""Checks that a model can be trained on a graph, by its edge weights, edge features and edge types, and on a
-device that runs loops over edges.
-"""
+"""Checks that a model matches a graph's edge values, and a device that runs loops over edges."""
 
 from __future__ import annotations
 
@@ -20,21 +18,9 @@ from hyrt.nn.user_modules.conv_stack import ConvStack
 def check_edge_values(model: torch.nn.Module, graph: Graph, *, sampler_uses_weights: bool = False) -> None:
     """Check that a graph has the edge weights and features that a model reads, and no unused ones.
 
-    Parameters
-    ----------
-    model
-        The model; a user-defined torch module is assumed to read the blocks as needed.
-    graph
-        The graph.
-    sampler_uses_weights
-        Whether the sampler uses the weights, so that the model may ignore them.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If the model reads values that the graph does not have, or another width; the message names the layer.
-    DataError
-        If the graph has weights or features that no layer reads.
+    User-defined torch modules are assumed to read the blocks as needed. If `sampler_uses_weights`, the model
+    may ignore the weights. Raises UnsupportedModelError for missing values and wrong widths, and DataError
+    for weights or features that no layer reads.
     """
     topology, name = graph.topology, graph.name
     if isinstance(model, ConvStack):
@@ -114,19 +100,8 @@ def _reads(layer: Layer, field: str) -> bool:
 def check_types(model: torch.nn.Module, graph: Graph) -> None:
     """Check that a graph has the edge types that a model reads, and no unused ones.
 
-    Parameters
-    ----------
-    model
-        The model; a model that does not consist of hyrt layers is assumed to read no edge types.
-    graph
-        The graph.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If a layer reads edge types and the graph has none, or has a type that is out of the layer's range.
-    DataError
-        If the graph has edge types that no layer reads.
+    Models without hyrt layers are assumed to read no edge types. Raises UnsupportedModelError if the graph's
+    types are missing or out of a layer's range, and DataError if no layer reads them.
     """
     if isinstance(model, GNN) and any(
         isinstance(layer, Layer) and layer.takes_relations for layer in model.layers
@@ -181,17 +156,7 @@ def _parts(layer: torch.nn.Module) -> LayerParts | None:
 def check_loops(model: torch.nn.Module, device: str) -> None:
     """Check that the edge computation of every layer is one fused loop.
 
-    Parameters
-    ----------
-    model
-        The model.
-    device
-        Name of the device that runs the loops, for messages.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If not; the message names the layer and the reason.
+    Raises UnsupportedModelError with the layer, the reason and `device`.
     """
     assert isinstance(model, GNN)
     remedy = suggest_device(device)

@@ -1,6 +1,4 @@
-"""Traced `apply_edge`, divided into per-vertex and per-edge work, and the reduction of its messages with
-torch operators.
-"""
+"""Traced `apply_edge`, divided into per-vertex and per-edge work, and the reduction of messages in torch."""
 
 from __future__ import annotations
 
@@ -50,24 +48,11 @@ def combine(
     factors: torch.Tensor | None,
     slots: int = 0,
 ) -> torch.Tensor:
-    """Reduce the messages of edges, differentiable and without float atomics.
+    """Reduce messages of edges to [num_dst, width], or [num_dst, slots * width] for `concatenation`.
 
-    Parameters
-    ----------
-    accumulate
-        The accumulator; a mean is a sum with factors.
-    values
-        The messages [E, ...], or scores [E, heads] and messages.
-    block
-        The edges.
-    factors
-        [E, 1] factors of the messages for sums; None for 1.
-    slots
-        For `concatenation`, the number of messages per destination; no destination has more edges.
-
-    Returns
-    -------
-    [num_dst, width], for `concatenation` [num_dst, slots * width]; zero without edges.
+    `values` are the messages [E, ...], or scores [E, heads] and messages; `factors` [E, 1] multiply the
+    messages of sums (a mean is a sum with factors), and None stands for 1. No destination has more than
+    `slots` edges. The result is differentiable, computed without float atomics, and zero without edges.
     """
     message = values[-1]
     flat = message.flatten(1)
@@ -80,7 +65,7 @@ def combine(
         _, winners = segment_max(flat.detach(), block.indptr)
         if not len(flat):
             return flat.new_zeros(winners.shape)
-        # Destinations share no edges, so the backward pass adds at max_count one gradient to each edge.
+        # Destinations share no edges, so the backward pass adds at most one gradient to each edge.
         return torch.where(winners >= 0, flat.gather(0, winners.clamp(min=0)), 0)
     if accumulate == "attention":
         heads = message.shape[1] if message.ndim == 3 else 1
@@ -98,21 +83,8 @@ def combine(
 def check_slots(layer: nn.Module, slots: int, counts: NDArray[Any], vertices: NDArray[Any]) -> None:
     """Check that a layer that concatenates messages has a slot for every edge of a vertex.
 
-    Parameters
-    ----------
-    layer
-        The layer.
-    slots
-        Number of slots per vertex.
-    counts
-        [n], number of edges of each vertex.
-    vertices
-        [n], vertex ids.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If a vertex has too many edges; the message names the vertex with the maximum.
+    `counts` [n] are the vertices' numbers of edges. Raises UnsupportedModelError with the vertex that has the
+    maximum.
     """
     max_count = int(counts.max(initial=0))
     if max_count > slots:
@@ -154,7 +126,7 @@ class EdgeInput:
 
 @dataclass(frozen=True, eq=False)
 class EdgeProgram:
-    """Traced `apply_edge`, divided by where values are computed.
+    """Traced `apply_edge`, with its operations grouped by the rows that they are computed for.
 
     All copies of a layer share it, since the layer with its parameters is an argument of each call.
     """
@@ -165,17 +137,16 @@ class EdgeProgram:
     fused: FusedGather | None
     """Fused gather loops; None if torch computes the edges in chunks."""
     on_edge: tuple[Node, ...]
-    """Operations on an edge, for the computation without `fused`."""
+    """Operations on an edge, if torch computes it in chunks."""
     message_shape: tuple[int, ...]
-    """Shape of a message."""
     slots: int
     """Number of messages that are concatenated per vertex; 0 if messages are reduced to one."""
     source_message: Node | None
     """Node of the message if it depends on the source only."""
     unfused_reason: str = ""
-    """Reason why `fused` is None; empty if it is not."""
+    """Why `fused` is None; empty otherwise."""
     edge_numbers: int = 0
-    """Count of numbers that torch computes per edge, without `fused`."""
+    """Count of numbers that torch computes per edge if the loop is not fused."""
 
     @property
     def gathered_shape(self) -> tuple[int, ...]:
@@ -221,16 +192,9 @@ class EdgeProgram:
     def vertex_values(
         self, layer: nn.Module, rows: torch.Tensor | SparseRows, end: End
     ) -> list[torch.Tensor]:
-        """Compute the inputs from one end, [n, width] for each of `inputs_from`, differentiable.
+        """Compute the inputs from one end, [n, width] for each of `inputs_from`; differentiable.
 
-        Parameters
-        ----------
-        layer
-            The layer.
-        rows
-            [n, in], rows of the vertices.
-        end
-            Source or destination.
+        `rows` are the vertex rows [n, in].
         """
         return self._values(layer, end, {"src" if end == "source" else "dst": rows}, len(rows))
 
@@ -252,12 +216,7 @@ class EdgeProgram:
     def edge_values(self, layer: nn.Module, inputs: Mapping[Node, torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Compute `apply_edge` for some edges with torch: the message, or score and message.
 
-        Parameters
-        ----------
-        layer
-            The layer.
-        inputs
-            Value of each of `inputs` for these edges, by node.
+        `inputs` has the values of the program's `inputs` for these edges.
         """
         _, nodes = self._inputs_by_end["shared", False]
         inputs = {node: _restore_dtype(node, value) for node, value in inputs.items()}
@@ -347,23 +306,9 @@ def _dependencies(graph: Graph, nodes: Iterable[Node]) -> list[Node]:
 
 
 def trace_edge(layer: nn.Module, accumulate: Accumulator, in_features: int, *, loops: bool) -> EdgeProgram:
-    """Trace `apply_edge` of a layer.
+    """Trace `apply_edge` of a layer; `loops` tells whether vertices have a self-loop.
 
-    Parameters
-    ----------
-    layer
-        The layer.
-    accumulate
-        Reduction of the messages.
-    in_features
-        Width of vertex rows.
-    loops
-        Whether vertices have a self-loop in addition to their edges.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If it cannot be traced, or its result does not match the accumulator.
+    Raises UnsupportedModelError if it cannot be traced, or its result does not match the accumulator.
     """
     label = f"{type(layer).__name__}.apply_edge"
     if accumulate not in get_args(Accumulator):
@@ -446,7 +391,7 @@ def trace_edge(layer: nn.Module, accumulate: Accumulator, in_features: int, *, l
             raise NotElementwiseError(fused.unfused_reason)
     except NotElementwiseError as reason:
         unfused = str(reason)
-        # No warning for built-in layers, where this is intended.
+        # Built-in layers are unfused on purpose, so they need no warning.
         level = logging.INFO if type(layer).__module__.startswith("hyrt.") else logging.WARNING
         _LOG.log(level, "%s is not fused, and edges are computed by torch in chunks: %s", label, reason)
         fused = None

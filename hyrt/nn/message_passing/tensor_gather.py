@@ -1,6 +1,4 @@
-"""Differentiable gathers of a layer over a block of tensors: by the fused loops of the device, or by torch
-for all edges at once.
-"""
+"""Differentiable gathers of a layer over a block of tensors, by fused loops on the device or by torch."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ class FusedTensorGather:
     loops: TensorLoops
     block: TensorBlock
     factors: torch.Tensor | None
-    """[E] factors of the edges; None for 1."""
+    """[E] factors of the edges; None if all are 1."""
 
     __repr__ = short_repr
 
@@ -147,15 +145,7 @@ class _GatherFused(torch.autograd.Function):
 
 
 def gather_fused(gather: FusedTensorGather, operands: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the gathered rows [num_dst, width], differentiable.
-
-    Parameters
-    ----------
-    gather
-        The loops and the edges.
-    operands
-        One matrix per operand of the edge expression.
-    """
+    """Return the gathered rows [num_dst, width], differentiable; one operand per expression operand."""
     return cast(torch.Tensor, _GatherFused.apply(gather, *operands))  # type: ignore[no-untyped-call]
 
 
@@ -164,18 +154,7 @@ def gather_tensors(
 ) -> torch.Tensor:
     """Return the gathered rows [num_dst, width] of a block, differentiable.
 
-    Parameters
-    ----------
-    program
-        The traced `apply_edge` of the layer.
-    layer
-        The layer.
-    block
-        The edges.
-    x
-        [num_src, in], the source rows.
-    loops
-        Whether destinations have a self-loop in addition to their edges.
+    `x` are the source rows [num_src, in]; `loops` adds a self-loop to each destination.
     """
     factors = _factors(program, block, x.dtype, loops=loops)
     edges = _with_loops(block) if loops else block
@@ -218,7 +197,7 @@ def gather_tensors(
 
 
 def _edge_rows(name: str, values: torch.Tensor, block: TensorBlock, *, loops: bool) -> torch.Tensor:
-    """Return edge values [E, ...] including self-loops; see `read_edge_columns.self_loop_rows`."""
+    """Return edge values [E, ...] including self-loops; see `self_loop_rows`."""
     if not loops:
         return values
     loop_values = values.new_ones(block.num_dst, 1)
@@ -263,7 +242,7 @@ def _edge_positions(block: TensorBlock) -> torch.Tensor:
 def _factors(
     program: EdgeProgram, block: TensorBlock, dtype: torch.dtype, *, loops: bool
 ) -> torch.Tensor | None:
-    """Return [E, 1], the factors of messages, as in `block_gathering.block_edges`; None for 1."""
+    """Return [E, 1], the factors of messages, as in `block_gather.block_edges`; None if all are 1."""
     if program.accumulate not in ("sum", "mean"):
         return None
     weighted = block.weights is not None

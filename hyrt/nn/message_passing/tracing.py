@@ -1,6 +1,6 @@
 """Symbolic tracing of a layer's method: its torch operations, with their lines in user code.
 
-torch.fx records the operations on proxies. The layer's parameters are replaced by proxies as well.
+torch.fx records the operations on proxies, which also replace the layer's parameters.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _Tracer(GraphAppendingTracer):
 
 
 class _RejectRandomNumbers(TorchFunctionMode):
-    """Function mode that rejects random numbers: the method is traced once, so they would be constants."""
+    """Function mode that rejects random numbers, which would become constants of the traced method."""
 
     def __init__(self, label: str) -> None:
         super().__init__()
@@ -117,13 +117,7 @@ def _random_error(label: str, line: str, name: str) -> UnsupportedModelError:
 
 
 class EdgeProxy:
-    """Argument of `apply_edge` during tracing.
-
-    Parameters
-    ----------
-    tracer
-        Records the accessed fields.
-    """
+    """Argument of `apply_edge` during tracing; the tracer records the accessed fields."""
 
     def __init__(self, tracer: GraphAppendingTracer) -> None:
         self._tracer = tracer
@@ -143,25 +137,10 @@ class EdgeProxy:
 
 
 def trace_method(layer: nn.Module, method: str, arguments: Sequence[str]) -> Graph:
-    """Trace a method of a layer.
+    """Trace a method of a layer, without modifying the layer.
 
-    Parameters
-    ----------
-    layer
-        The layer; not modified.
-    method
-        Name of the method.
-    arguments
-        Names of its arguments; `edge` becomes an `EdgeProxy`, other arguments become proxies.
-
-    Returns
-    -------
-    The operations; `returned_nodes` returns the nodes of the method's result.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If it depends on concrete values or cannot be traced; the message has the line.
+    `arguments` are the names of its arguments: `edge` becomes an `EdgeProxy`, others become proxies. Raises
+    UnsupportedModelError with the line if the method depends on concrete values or cannot be traced.
     """
     graph = Graph()
     tracer = _Tracer(graph)
@@ -221,7 +200,7 @@ def returned_nodes(graph: Graph) -> tuple[Node, ...]:
 
 
 def _is_leaf(module: nn.Module) -> bool:
-    """Return whether a torch module is one opaque operation, since its code may read concrete values."""
+    """Return whether a torch module is traced as one operation, since its code may read concrete values."""
     traced_types = (nn.Linear, nn.Sequential, nn.ModuleList, nn.ModuleDict, *_TRACED_MODULES)
     return type(module).__module__.startswith("torch.nn") and not isinstance(module, traced_types)
 
@@ -276,22 +255,9 @@ def operation_name(node: Node) -> str:
 def run_nodes(
     layer: nn.Module, nodes: Sequence[Node], known_values: Mapping[Node, Any], relu_node: Node | None = None
 ) -> dict[Node, Any]:
-    """Run traced operations.
+    """Run traced operations in order; return `known_values` and the results.
 
-    Parameters
-    ----------
-    layer
-        Layer with the parameters.
-    nodes
-        The operations, in order.
-    known_values
-        Known values of nodes, including all placeholders.
-    relu_node
-        Operation whose result goes through a ReLU, if any.
-
-    Returns
-    -------
-    The known values and the results of the operations.
+    `known_values` must include all placeholders. The result of `relu_node` goes through a ReLU.
     """
     values = dict(known_values)
     for node in nodes:

@@ -25,7 +25,7 @@ class CommNet(ModelKind):
     reads = ()
 
     def products(self, options: Mapping[str, Any]) -> tuple[float, float]:
-        """Count one product per source, whose mean is taken, and one per destination for its own row."""
+        """Count one product per source, for the mean, and one per destination."""
         return 1, 1
 
     def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:

@@ -8,10 +8,10 @@ from hyrt.nn.models.gcn import Gcn
 
 
 class DeepGcn(Gcn):
-    """A GCN with many layers, in which all layers but the first and the last add their input to their result.
+    """GCN with many layers, in which all layers but the first and the last add their input to their result.
 
-    Li et al. use batch normalisation; this model normalises the columns of each vertex, which is independent
-    of the split of a step.
+    Li et al. use batch normalisation; this model normalises the columns of each vertex, because batch
+    statistics would depend on the split of a step.
     """
 
     adds_rows_last = True

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class Gat(ModelKind):
-    """Neighbours weighted by attention; hidden layers concatenate their heads, the last averages them.
+    """Neighbours weighted by attention; hidden layers concatenate their heads, the last layer averages them.
 
-    `model.options={out_heads: n}` sets the number of heads of the last layer, which is that of the other
-    layers by default: Velickovic et al. use one if there are few labels (3.3).
+    `model.options={out_heads: n}` sets the number of heads of the last layer. By default it has as many as
+    the other layers; Velickovic et al. use one if there are few labels (3.3).
     """
 
     # Attention dropout as in Velickovic et al. 2018, 3.3.

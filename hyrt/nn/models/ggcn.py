@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Ggcn(ModelKind):
-    """Neighbours through gates that depend on both ends of an edge, added to the vertex's own row."""
+    """Neighbours multiplied by gates that depend on both ends of an edge, added to the vertex's own row."""
 
     best_form = "rows"
     # Sums of neighbours grow with the degree; the norm bounds them.
@@ -26,7 +26,7 @@ class Ggcn(ModelKind):
     reads = ()
 
     def products(self, options: Mapping[str, Any]) -> tuple[float, float]:
-        """Count a message and a gate term per source; the own row and the other gate term per destination."""
+        """Count a message and a gate term per source; the vertex's row and a gate term per destination."""
         return 2, 2
 
     def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:

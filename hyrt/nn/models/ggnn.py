@@ -27,7 +27,7 @@ class Ggnn(ModelKind):
     reads = ()
 
     def products(self, options: Mapping[str, Any]) -> tuple[float, float]:
-        """Count a message per source and edge type; three gates of the sum and of the own row."""
+        """Count a message per source and edge type; three gates of the sum and of the vertex's row."""
         return max(1, options.get("edge_types", 0)), 6
 
     def layer(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Gin(ModelKind):
-    """The sum of neighbours and the vertex's own row, through two products, with a norm between them."""
+    """The sum of the neighbours and the vertex's own row, followed by two products with a norm in between."""
 
     best_form = "aggregated"
     # Sums grow with the degree: without a norm, steps of this size diverge.

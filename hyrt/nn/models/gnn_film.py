@@ -34,7 +34,7 @@ class GnnFilm(ModelKind):
     assumption = "a gnn-film layer multiplies at the rate of gcn's, and scaling and shifting an edge are free"
 
     def products(self, options: Mapping[str, Any]) -> tuple[float, float]:
-        """Count messages per source; scales and shifts per destination, with all three for its self-loop."""
+        """Count messages per source; scales and shifts, and a self-loop's message, per destination."""
         types = max(1, options.get("edge_types", 0))
         return types, 2 * types + 3
 

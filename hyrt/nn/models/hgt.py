@@ -35,7 +35,7 @@ class Hgt(ModelKind):
             out_features,
             architecture.heads,
             architecture.shape,
-            # The number of classes is arbitrary: the last layer's keys and values have the width of its
+            # The number of classes is arbitrary: keys and values of the last layer have the width of its
             # input.
             hidden=in_features if last else out_features,
             low_precision=architecture.low_precision,

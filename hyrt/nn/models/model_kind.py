@@ -1,4 +1,4 @@
-"""Interface of a model kind: its layers, checks and costs. Needs no torch."""
+"""Interface of a model kind: its layers, checks and costs; needs no torch."""
 
 from __future__ import annotations
 
@@ -18,35 +18,30 @@ if TYPE_CHECKING:
 
 MODELS = EntryPointGroup("hyrt.models", "model.kind")
 EDGE_FEATURES = "edge_features"
-"""Name of the option of model kinds whose layers are built for a given width of edge features."""
+"""Option of model kinds whose layers are built for a given width of edge features."""
 EDGE_TYPES = "edge_types"
-"""Name of the option of model kinds whose layers distinguish a given number of edge types."""
+"""Option of model kinds whose layers distinguish a given number of edge types."""
 
 
 class ModelKind(ABC):
     """A model kind: a `hyrt.nn.model.GNN` with the layers of this kind.
 
-    Its class is declared in the entry-point group `hyrt.models` under the name that `model.kind` uses.
-    Importing it should be quick, since every command that reads settings imports it: import torch inside
-    `layer`.
+    Its class is declared in the entry-point group `hyrt.models` under the name that `model.kind` uses. Every
+    command that reads settings imports the class, so import torch inside `layer`.
     """
 
     best_form: ClassVar[Literal["rows", "aggregated", "in_place"]] = "in_place"
-    """Input format for which the first layer is cheapest, if a trainer supports it; see
+    """Cheapest input form of the first layer, if a trainer supports it; see
     `hyrt.pipeline.trainer.InputPlan`.
     """
     costs_like: ClassVar[str] = ""
-    """Model of `hyrt_perfmodel.model_workload` that has the same costs;
-    empty if the kind has separate costs.
-    """
+    """Model of `hyrt_perfmodel.model_workload` with the same costs; empty if the kind has separate costs."""
     defaults: ClassVar[Mapping[str, Any]] = {}
-    """Default settings of a run with this kind, by names such as `train.lr`; the user's settings take
-    precedence.
+    """Default settings of a run with this kind, by names such as `train.lr`; user settings take precedence.
     """
     reads: ClassVar[Collection[str] | None] = None
-    """The settings among `aggregate`, `heads`, `attention_dropout`, `hidden` and `norm` of the architecture
-    that `layer` reads: a run warns about the settings that the user sets and the kind does not read. None:
-    no warnings.
+    """The settings among `aggregate`, `heads`, `attention_dropout`, `hidden` and `norm` that `layer` reads; a
+    run warns about others that the user sets. None disables the warnings.
     """
     adds_rows_last: ClassVar[bool] = False
     """Whether `model.residual` adds a layer's input after the norm and the ReLU, except in the first layer
@@ -70,38 +65,28 @@ class ModelKind(ABC):
         in_features, out_features
             Widths of the layer's source rows and of its result.
         last
-            Whether the layer's result is the scores.
+            Whether the result is the scores.
         """
 
     def products(self, options: Mapping[str, Any]) -> tuple[float, float] | None:
         """Count the products of a row with a layer's weights: per source, and per destination.
 
         Return None to use the products of `costs_like`, whose rates and other costs apply in any case.
-
-        Parameters
-        ----------
-        options
-            The options of the kind, as `layer` receives them.
+        `options` are the options of the kind, as `layer` receives them.
         """
         return None
 
     def check(self, *, hidden: int, heads: int) -> None:  # noqa: B027
         """Check that the settings of the model are consistent.
 
-        Raises
-        ------
-        ValueError
-            If they are not, with the names of the settings.
+        Raise ValueError with the names of the settings if they are not.
         """
 
 
 def find_model(name: str) -> ModelKind:
     """Return the model kind that is declared under a name.
 
-    Raises
-    ------
-    ConfigError, PluginConflictError
-        As for `EntryPointGroup.load_class`, and if `costs_like` is not a known model.
+    Raises ConfigError or PluginConflictError if it cannot be loaded, or `costs_like` is not a known model.
     """
     kind = MODELS.load_class(name, ModelKind)  # type: ignore[type-abstract]
     if kind.costs_like not in ("", *KINDS):
@@ -116,12 +101,7 @@ def find_model(name: str) -> ModelKind:
 def check_model(name: str, options: Mapping[str, Any], *, hidden: int, heads: int) -> None:
     """Check the settings of a model.
 
-    Raises
-    ------
-    ConfigError, PluginConflictError
-        As for `find_model`.
-    ValueError
-        If the settings are inconsistent, or an option is unknown to the kind.
+    Raises ValueError if the settings are inconsistent, or an option is unknown to the kind.
     """
     kind = find_model(name)
     with MODELS.wrap_errors(name, "check", passing=(ValueError,)):
@@ -156,13 +136,7 @@ def supports_edge_types(kind: str) -> bool:
 
 
 def check_edge_width(kind: str, width: int) -> int:
-    """Return the width of the edge features if it is a positive integer.
-
-    Raises
-    ------
-    ConfigError
-        If it is not, with a remedy.
-    """
+    """Return the width of the edge features; raise ConfigError if it is not a positive integer."""
     if isinstance(width, bool) or not isinstance(width, int) or width < 1:
         raise ConfigError(
             f"model.kind={kind} needs edge features, and the data has none: give it the key "

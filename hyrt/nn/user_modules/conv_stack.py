@@ -1,6 +1,4 @@
-"""Stacks of PyG or DGL convolutions over the blocks of a mini-batch, and checks of the signature and depth of
-user-defined modules.
-"""
+"""Stacks of PyG or DGL convolutions over blocks, and checks of user-defined modules."""
 
 from __future__ import annotations
 
@@ -29,13 +27,10 @@ BLOCKS = ("blocks", "mfgs")
 
 
 def check_forward_signature(module: nn.Module) -> None:
-    """Reject a module that would interpret feature rows as edges.
+    """Reject a module that would interpret feature rows as edges; the error suggests a replacement.
 
-    Raises
-    ------
-    UnsupportedModelError
-        If its forward has an argument `edge_index` or `adj_t`, or a graph for DGL convolutions; the message
-        suggests a replacement.
+    Raises UnsupportedModelError if `forward` has an argument `edge_index` or `adj_t`, or a graph for DGL
+    convolutions.
     """
     try:
         names = list(inspect.signature(module.forward).parameters)
@@ -86,7 +81,7 @@ _SOURCES = 3
 
 
 class ConvAdapter(Protocol):
-    """Adapter to one library: calls of its convolutions, and their properties."""
+    """Adapter to a library: calls of its convolutions, and their properties."""
 
     @property
     def factory_name(self) -> str:
@@ -124,24 +119,15 @@ class ConvAdapter(Protocol):
         ...
 
     def adds_self_loops(self, conv: nn.Module) -> bool:
-        """Whether each vertex gets a self loop for a convolution, in place of any in the data."""
+        """Return whether each vertex gets a self-loop for a convolution, in place of any in the data."""
         ...
 
 
 class ConvStack(nn.Module):
     """Unmodified convolutions, with activation and dropout between them.
 
-    Parameters
-    ----------
-    convolutions
-        The convolutions, input layer first.
-    adapter
-        Adapter to their library.
-    activation
-        Activation of hidden rows, after convolutions without an activation.
-    dropout
-        Dropout rate of hidden rows in training. Masks depend on seed, step, layer, vertex and column, but not
-        on the split or the mini-batch.
+    The activation follows hidden convolutions that have none. Dropout masks depend on seed, step, layer,
+    vertex and column, but not on the split or the mini-batch.
     """
 
     def __init__(
@@ -178,27 +164,14 @@ class ConvStack(nn.Module):
 
     @property
     def adds_self_loops(self) -> bool:
-        """Whether each vertex gets a self loop for all convolutions, in place of any in the data."""
+        """Whether each vertex gets a self-loop for all convolutions, in place of any in the data."""
         return all(map(self._calls.adds_self_loops, self.convs))
 
     def check_edges(self, name: str, *, has_weights: bool, width: int) -> None:
-        """Check that the convolutions match the edge weights and edge features of a graph.
+        """Check that the convolutions match the edge weights and `width` edge features of the graph `name`.
 
-        Parameters
-        ----------
-        name
-            Name of the graph.
-        has_weights
-            Whether its edges have weights.
-        width
-            Number of edge features; 0 for none.
-
-        Raises
-        ------
-        UnsupportedModelError
-            If a convolution expects another number; the message names it.
-        DataError
-            If no convolution reads the weights or features.
+        Raises UnsupportedModelError for another number of features, and DataError if no convolution reads the
+        weights or features.
         """
         argument = self._calls.edge_width_argument
         num_readers = 0
@@ -231,10 +204,7 @@ def build_conv_stack(
 ) -> ConvStack:
     """Build a stack of convolutions after testing each one on a small synthetic block.
 
-    Raises
-    ------
-    UnsupportedModelError
-        If a convolution fails; the message names it, the reason and a fix.
+    Raises UnsupportedModelError with the convolution that fails, the reason and a fix.
     """
     if not convolutions:
         raise UnsupportedModelError(
@@ -342,13 +312,7 @@ def num_model_layers(module: torch.nn.Module) -> int | None:
 
 
 def check_depth(module: torch.nn.Module, blocks: int) -> None:
-    """Check that mini-batches have one block per layer.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If not; the message has both numbers and the setting.
-    """
+    """Raise UnsupportedModelError unless mini-batches have one block per layer."""
     depth = num_model_layers(module)
     if depth is not None and depth != blocks:
         raise UnsupportedModelError(

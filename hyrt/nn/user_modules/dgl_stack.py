@@ -32,13 +32,7 @@ WEIGHTS, FEATURES = "weight", "feat"
 
 
 def import_dgl(factory_name: str) -> None:
-    """Import dgl.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If dgl cannot be imported.
-    """
+    """Import dgl; raise UnsupportedModelError if it cannot be imported."""
     try:
         import_module("dgl")
     # OSError: dgl loads libraries that are built for one version of torch.
@@ -53,15 +47,8 @@ def import_dgl(factory_name: str) -> None:
 def to_dgl_block(block: Block | TensorBlock, dtype: torch.dtype, *, self_loops: bool) -> Any:
     """Convert a block to a `DGLBlock` with edge weights and edge features in `edata`.
 
-    Parameters
-    ----------
-    block
-        Block of a mini-batch, not read in place.
-    dtype
-        Dtype of the edge weights and features.
-    self_loops
-        Whether to add a self-loop to each destination, with weight and features 1 as in
-        `dgl.add_self_loop`.
+    The block must not be read in place. `self_loops` adds a self-loop to each destination, with weight and
+    features 1 as in `dgl.add_self_loop`.
     """
     indptr, columns = _as_ids(block.indptr), _as_ids(block.columns)
     values = {
@@ -163,15 +150,7 @@ def _features_name(conv: nn.Module) -> str | None:
 
 
 class DglModel(nn.Module):
-    """Unmodified module over DGL blocks; created by `from_dgl`.
-
-    Parameters
-    ----------
-    model
-        Module that is called with a list of `DGLBlock` and the first block's source rows [num_src, f].
-    self_loops
-        Whether to add a self-loop to each destination.
-    """
+    """Unmodified module over a list of `DGLBlock` and source rows [num_src, f]; created by `from_dgl`."""
 
     def __init__(self, model: nn.Module, *, self_loops: bool) -> None:
         super().__init__()
@@ -204,8 +183,8 @@ def from_dgl(
     Parameters
     ----------
     *convolutions
-        `dgl.nn` convolutions, input layer first; or one module whose `forward(blocks, x)` accepts DGL blocks.
-        Such a module is trained unmodified, with edge data `weight` and `feat` in `block.edata`.
+        `dgl.nn` convolutions, input layer first; or one module whose `forward(blocks, x)` accepts DGL blocks,
+        which is trained unmodified with edge data `weight` and `feat` in `block.edata`.
     activation
         Activation of hidden rows, after convolutions that were created without an activation.
     dropout
@@ -221,8 +200,7 @@ def from_dgl(
     Raises
     ------
     UnsupportedModelError
-        If dgl cannot be imported or a convolution is not supported; the message names it, the reason and a
-        fix.
+        If dgl cannot be imported or a convolution is not supported; the message has the reason and a fix.
     """
     import_dgl("from_dgl")
     if len(convolutions) == 1 and _takes_blocks(convolutions[0]):

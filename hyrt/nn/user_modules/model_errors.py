@@ -1,6 +1,4 @@
-"""Error handling for user-defined modules: validation of their outputs, and torch errors with the module, its
-line and a fix.
-"""
+"""Validation of the outputs of user-defined modules, and torch errors with the module, its line and a fix."""
 
 from __future__ import annotations
 
@@ -66,13 +64,7 @@ def _describe_output(scores: Any) -> str:
 
 
 def _check_gradient(name: str, model: torch.nn.Module, scores: torch.Tensor) -> None:
-    """Check that scores are on the parameters' device and, if gradients are enabled, differentiable.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If they are not.
-    """
+    """Raise UnsupportedModelError if scores are on a wrong device, or lack a gradient although it is enabled."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
         return
@@ -89,13 +81,7 @@ def _check_gradient(name: str, model: torch.nn.Module, scores: torch.Tensor) -> 
 
 
 def check_width(name: str, width: int, num_scores: int | None) -> None:
-    """Check that there are at least `num_scores` scores per target; None accepts any number.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If there are fewer.
-    """
+    """Raise UnsupportedModelError if there are fewer than `num_scores` scores per target; None allows any."""
     if num_scores is not None and width < num_scores:
         raise UnsupportedModelError(
             f"{name} returned {width} scores for {num_scores} classes: return one score for each class"
@@ -105,26 +91,14 @@ def check_width(name: str, width: int, num_scores: int | None) -> None:
 def add_output_check(
     model: torch.nn.Module, num_scores: int | None, extra_outputs: set[str] | None = None
 ) -> RemovableHandle:
-    """Register a hook that raises UnsupportedModelError if the model returns an invalid output for the
-    objective.
+    """Register a hook that raises UnsupportedModelError for outputs that are invalid for the objective.
 
-    Parameters
-    ----------
-    model
-        Model whose first argument is the blocks of a mini-batch, the targets' block last.
-    num_scores
-        Number of scores per target that the objective needs; None for any number.
-    extra_outputs
-        Set to which a message is added if the model or a copy of it returns more scores; None to ignore.
+    The last block of `model`'s first argument is the targets' block. `num_scores` is the number of scores per
+    target that the objective needs; None for any. `extra_outputs` collects a message if the model or a copy
+    of it returns more. Removing the returned handle ends the checks of `model`, but not of copies.
 
-    Returns
-    -------
-    Handle whose `remove` ends the checks of `model`, but not of copies.
-
-    Raises
-    ------
-    UnsupportedModelError
-        Immediately, if the model has a description for kernel devices with too few scores.
+    Raises UnsupportedModelError at once if the model has a description for kernel devices with too few
+    scores.
     """
     get_description = getattr(model, "description", None)
     if get_description is not None:
@@ -185,18 +159,10 @@ _LIBRARIES = (Path(torch.__file__).parent, Path(__file__).parents[2])
 
 @contextmanager
 def explain_model_errors(model: torch.nn.Module) -> Iterator[None]:
-    """Explain common torch errors in a user-defined module, with the module and a fix.
+    """Explain common torch errors that a user-defined module raises in the `with` block.
 
-    Parameters
-    ----------
-    model
-        The module that is called, or differentiated, in the `with` block.
-
-    Raises
-    ------
-    UnsupportedModelError
-        With the fix for a known torch error, or with the line of user code that raised an exception that no
-        device raises. Other exceptions pass through, since the device may have failed.
+    Known torch errors, and exceptions that no device raises, become UnsupportedModelError with a fix or the
+    line of user code. Other exceptions pass through, since the device may have failed.
     """
     try:
         yield

@@ -56,7 +56,7 @@ class _PygCalls:
     def edge_width(self, conv: nn.Module) -> int | None:
         if hasattr(conv, "edge_dim") or not _takes(conv, "edge_attr"):
             return getattr(conv, "edge_dim", None)
-        # GINEConv does not store the width: it is the width of a linear map, or else the width of the rows.
+        # GINEConv does not store the width, which is that of a linear map or, without one, of the rows.
         width = getattr(getattr(conv, "lin", None), "in_channels", None)
         return self.in_width(conv) if width is None else int(width)
 
@@ -67,7 +67,7 @@ class _PygCalls:
         return False
 
     def adds_self_loops(self, conv: nn.Module) -> bool:
-        # It also removes those of a block, so that convolutions of both kinds go together.
+        # A stack removes self-loops in the data for all convolutions, so that both kinds can be combined.
         return getattr(conv, "add_self_loops", False) is True
 
 
@@ -104,7 +104,7 @@ def from_pyg(
     Raises
     ------
     UnsupportedModelError
-        If a convolution is not supported; the message names it, the reason and a fix.
+        If a convolution is not supported; the message has the reason and a fix.
     """
     convs: Sequence[Any] = convolutions
     if len(convs) == 1 and isinstance(getattr(convs[0], "convs", None), nn.ModuleList):

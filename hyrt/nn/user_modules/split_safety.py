@@ -1,6 +1,7 @@
-"""Checks that reject modules whose results would depend on the split: batch statistics, and random numbers
-from torch's generator. A layer such as `torch.nn.Dropout` can be found in the module; a call of
-`torch.nn.functional.dropout` is only visible in the operators that torch runs.
+"""Checks that reject modules whose results depend on the split: batch statistics, and torch's random numbers.
+
+A layer such as `torch.nn.Dropout` can be found in the module; a call of `torch.nn.functional.dropout` is only
+visible in the operators that torch runs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def reject_batch_statistics(model: torch.nn.Module, device: str) -> None:
     Raises
     ------
     UnsupportedModelError
-        If the model has a batch norm; the message names the layer and the device.
+        If the model has a batch norm; the message names the layer and `device`.
     """
     check_type("model", model, torch.nn.Module, "give a torch module")
     for name, module in model.named_modules():
@@ -66,16 +67,10 @@ def _module_line(frame: FrameType | None) -> str:
 
 
 class RngGuard:
-    """Hooks that raise UnsupportedModelError if a model or a copy on a device draws random numbers in
-    training.
+    """Hooks that raise UnsupportedModelError if a model or a copy draws random numbers in training.
 
     Each calling thread is checked once: a module that draws random numbers does so in its first mini-batch,
     and a check costs microseconds per operator.
-
-    Parameters
-    ----------
-    model
-        Model to check; its copies share the hooks before and after `forward`.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
