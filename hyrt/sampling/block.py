@@ -30,7 +30,7 @@ class Transposed:
     rows: NDArray[np.int32]
     """[E] int32, destination of each edge."""
     edges: Ids
-    """[E] position of each edge in the block: int32, or int64 if the block's `indptr` is int64."""
+    """[E] position of each edge in the block; int32, or int64 if the block's `indptr` is int64."""
 
     __repr__ = short_repr
 
@@ -54,11 +54,10 @@ class EdgeFormatCache(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """One layer of a mini-batch: a bipartite graph from sources to destinations, as CSR over destinations.
+    """A layer of a mini-batch: a bipartite graph from sources to destinations, as CSR over destinations.
 
-    Destinations are the prefix of sources. In a block that is read in place (`in_place`), columns are
-    vertices of the graph instead and rows of the whole feature matrix are its sources: nothing was relabelled
-    or copied.
+    Destinations are the first sources. In a block that is read in place (`in_place`), columns are vertices of
+    the graph, and its sources are the rows of the whole feature matrix, without relabelling or copies.
     """
 
     indptr: Ids
@@ -78,12 +77,10 @@ class Block:
     layer: int
     """1..L, counted from the input."""
     step: int = 0
-    """Step of the run; together with `seed`, the key of the dropout masks."""
+    """Step of the run; keys the dropout masks together with `seed`."""
     seed: int = 0
     source_scale: Callable[[], NDArray[np.float32]] | None = None
-    """Returns [num_src] float32, 1 / sqrt(source degree + 1), if it is cached; otherwise it is computed
-    when needed.
-    """
+    """Returns [num_src] float32, 1 / sqrt(source degree + 1), if it is cached; otherwise None."""
     weights: NDArray[np.float32] | None = None
     """[E] float32 edge factors that compensate for sampling (GraphSAINT's aggregator normalisation); None if
     all are 1.
@@ -95,12 +92,12 @@ class Block:
     edge_features: NDArray[np.float32] | None = None
     """[E, d] float32, edge features; None if there are no edge features."""
     run_weights: NDArray[np.float32] | None = None
-    """[E] float32, in a heterogeneous graph with edge weights: for each edge, the total weight of all
-    edges of its relation into its destination in the full graph.
+    """[E] float32, total full-graph weight of the edges with the same relation and destination; only in
+    heterogeneous graphs with edge weights.
     """
     weighted_degrees: NDArray[np.float32] | None = None
-    """[num_dst] float32, total weight of all in-edges of each destination in the full graph; None in a graph
-    without edge weights, in which the totals equal `degrees`.
+    """[num_dst] float32, total weight of all in-edges of each destination in the full graph; None if edges
+    have no weights, so that the totals equal `degrees`.
     """
     source_weighted_degrees: NDArray[np.float32] | None = None
     """[num_src] float32, total in-edge weight of each source, as `weighted_degrees`."""
@@ -155,23 +152,21 @@ class Block:
 
     @property
     def edge_rows(self) -> NDArray[np.float32] | None:
-        """Return [E, d] edge data that layers read; as `Topology.edge_rows`."""
+        """Return [E, d] edge data that layers read, as `Topology.edge_rows`."""
         if self.edge_features is not None or self.edge_weights is None:
             return self.edge_features
         return self.edge_weights[:, None]
 
     @property
     def edge_factors(self) -> NDArray[np.float32] | None:
-        """Return [E] float32 factors of edges in sums: edge weights times sampling weights; None if all
-        are 1.
-        """
+        """Return [E] float32 factors of edges in sums, edge weight times `weights`; None if all are 1."""
         if self.weights is None or self.edge_weights is None:
             return self.edge_weights if self.weights is None else self.weights
         factors: NDArray[np.float32] = self.weights * self.edge_weights
         return factors
 
     def transposed(self) -> Transposed:
-        """Return the edges by source, built at the first call. Not for a block that is read in place."""
+        """Return the edges by source, built at the first call; not for a block that is read in place."""
         if self._transposed is None:
             block = self.checked
             if block.in_place:

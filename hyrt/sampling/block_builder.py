@@ -1,6 +1,4 @@
-"""Construction of blocks: shuffled targets of each step, blocks of sampled neighbours, and square blocks of
-subgraphs.
-"""
+"""Construction of blocks: shuffled targets of each step, blocks of sampled neighbours, and square blocks."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ from hyrt.sampling.sampler import EdgeValues, Hop, gather_edge_values
 
 
 class TargetShuffler:
-    """Batches of shuffled targets, whose order in an epoch is a function of only the seed and the epoch."""
+    """Batches of shuffled targets; the order in an epoch depends only on the seed and the epoch."""
 
     def __init__(self, targets: Ids, batch_size: int, seed: int) -> None:
         self._targets = targets
@@ -51,21 +49,13 @@ class TargetShuffler:
 _GRAIN = 1024
 
 LayerSampleFunction = Callable[[int, Ids, bool, PooledArrays], Hop]
-"""Callback that samples the neighbours of one layer. Arguments: layer (1..L, where L is the targets' layer),
+"""Callback that samples the neighbours of a layer. Arguments: layer (1..L, where L is the targets' layer),
 [n] distinct vertices, whether to relabel vertices as in `Hop.sources`, and the allocator of the result.
 """
 
 
 class BoundedDegrees:
-    """Degrees, clipped to a limit, and their GCN scales.
-
-    Parameters
-    ----------
-    edges
-        The edges that determine the unclipped degrees.
-    limit
-        Maximum degree; -1 disables clipping.
-    """
+    """Degrees of a topology, clipped to `limit` (-1 disables clipping), and their GCN scales."""
 
     def __init__(self, edges: Topology | ExcludedEdges, limit: int) -> None:
         self._edges = edges
@@ -121,7 +111,7 @@ class BlockBuilder:
         self.local = np.full(graph.num_vertices, -1, np.int32)
         """[V] int32 scratch, all -1 between two mini-batches."""
         self.pool = BufferPool()
-        """Buffer pool of the mini-batches; a mini-batch returns its buffers when it is released."""
+        """Buffer pool of the mini-batches, which return their buffers when they are released."""
 
     def _stated_degrees(self, edges: Topology | ExcludedEdges) -> list[Topology | BoundedDegrees]:
         """Return the degrees per layer, the input's first."""
@@ -162,8 +152,7 @@ class BlockBuilder:
         in_place
             Whether the first block keeps vertex ids as its sources and reads the feature matrix in place.
         may_overwrite
-            Whether the arrays that `sample_layer` returns may be overwritten because no other code reads the
-            arrays.
+            Whether the arrays that `sample_layer` returns may be overwritten, since no other code reads them.
         """
         arrays = PooledArrays(self.pool)
         blocks: list[Block] = []
@@ -283,29 +272,11 @@ def build_square_blocks(
     workers: Workers,
     in_place: bool,
 ) -> list[Block]:
-    """Build the blocks of all layers: all have the same edges, except that the last has only target
-    destinations.
+    """Build the blocks of all layers from the same edges; the last block has only target destinations.
 
-    Parameters
-    ----------
-    topology
-        The edges of the graph.
-    arrays
-        Allocates the arrays of the result.
-    layers
-        Number of blocks.
-    step, seed
-        The key of the dropout masks.
-    sources
-        [n] vertex of each row, targets first; a vertex may have several rows.
-    num_targets
-        Number of rows that are targets.
-    offsets, columns, weights
-        Edges as CSR over all rows, and the edge weights.
-    workers
-        Worker team that looks up edge weights and edge features.
-    in_place
-        Whether the sources of the first block are vertex ids of the graph.
+    `sources` [n] is the vertex of each row, targets first; a vertex may have several rows. `offsets`,
+    `columns` and `weights` are the edges as CSR over all rows. If `in_place`, the sources of the first block
+    stay vertex ids of the graph.
     """
     num = len(sources)
     degrees = arrays.take(num, np.int32)

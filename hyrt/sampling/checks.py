@@ -54,21 +54,9 @@ def check_sampler(
 ) -> tuple[Graph, Ids]:
     """Return the graph and the targets of a sampler after validating the sampler's arguments.
 
-    Parameters
-    ----------
-    graph, targets, seed, class_weights
-        See `hyrt.sampling.sampler_settings.SamplerSettings.build`.
-    allow_empty
-        Whether `targets` may be empty, as in the evaluation of an empty split.
-    **counts
-        Further arguments by name, which must be integers of at least 1.
-
-    Raises
-    ------
-    ArgumentError
-        Names the invalid argument.
-    DataError
-        If the graph's arrays are inconsistent.
+    The arguments are those of `hyrt.sampling.sampler_settings.SamplerSettings.build`; `counts` are others
+    that must be integers of at least 1. `allow_empty` allows zero targets, as in the evaluation of an empty
+    split. Raises ArgumentError with the argument's name, or DataError for inconsistent arrays of the graph.
     """
     graph = check_graph(graph)
     if len(graph.labels) != graph.num_vertices:
@@ -124,14 +112,8 @@ def check_call(
 ) -> NDArray[Any]:
     """Return the units passed to `Sampler.sample` after validating all of its arguments.
 
-    Parameters
-    ----------
-    step, units, workers, in_place, hops
-        See `hyrt.sampling.sampler.Sampler.sample`.
-    count, noun
-        Number of units that exist, and the noun for units in messages.
-    takes_hops
-        Whether neighbours may be sampled on a device.
+    `count` is the number of units that exist, and `noun` their name in messages. `takes_hops` allows a device
+    that samples.
     """
     # Training steps are not negative; evaluations use negative steps to get separate random streams.
     check_int("step", step, -(2**62), 2**62)
@@ -148,23 +130,10 @@ def check_call(
 
 
 def check_hop(hop: Any, vertices: Any, num_vertices: int, *, relabelled: bool) -> Hop:
-    """Return sampled neighbours after validation, so that blocks can be built from these neighbours.
+    """Return neighbours that a device or a user-defined sampler sampled, after validation.
 
-    Parameters
-    ----------
-    hop
-        Neighbours that were sampled by a device or by a user-defined sampler.
-    vertices
-        [n] the vertices whose neighbours were sampled.
-    num_vertices
-        Number of vertices of the graph.
-    relabelled
-        Whether the hop's `sources` and `columns` are used, if present.
-
-    Raises
-    ------
-    ArgumentError
-        Names the array and the first invalid position.
+    `vertices` [n] are the destinations. If `relabelled`, `sources` and `columns` are used and checked as
+    well. Raises ArgumentError with the array and the first invalid position.
     """
     drawn = check_type("what draws neighbours returned what", hop, Hop, "return a hyrt.sampling.sampler.Hop")
     num = len(vertices)

@@ -33,20 +33,9 @@ class ClusterSampler:
     """Sampler whose steps consist of groups of parts; a unit is one group, identified by its global number.
 
     The parts that have training vertices are shuffled in each epoch and divided into groups of
-    `parts_per_unit` parts. The subgraph of a group has the vertices of the group's parts and all edges
-    between these vertices; edges to other parts are missing. All training vertices of a group are targets, so
-    each training vertex is visited once per epoch.
-
-    Parameters
-    ----------
-    parts
-        [V] integers, the part index of each vertex.
-    parts_per_unit
-        Number of parts per group.
-    units_per_step
-        Number of groups per step.
-    graph, targets, layers, seed, class_weights
-        See `hyrt.sampling.sampler_settings.SamplerSettings.build`.
+    `parts_per_unit` parts. The subgraph of a group has the vertices of its parts and all edges between these
+    vertices; edges to other parts are missing. All training vertices of a group are targets, so each training
+    vertex is visited once per epoch. `parts` [V] is the part index of each vertex.
     """
 
     def __init__(

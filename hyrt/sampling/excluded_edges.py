@@ -19,16 +19,10 @@ from hyrt.sampling.sampler import Hop
 
 
 class ExcludedEdges:
-    """Edges of a topology that carry no messages in a step: those of all targets of the step, on all
-    trainers.
+    """Edges of a topology that carry no messages in a step: those of all of its targets, on all trainers.
 
-    Parameters
-    ----------
-    topology
-        The message-passing edges.
-    pairs
-        Arrays [n, 2] of (source, destination) pairs, each with the relation whose edges are excluded, or None
-        in a homogeneous graph. Pairs without an edge, and duplicates, have no effect.
+    `pairs` are arrays [n, 2] of (source, destination), each with the relation whose edges are excluded, or
+    None in a homogeneous graph. Pairs without an edge, and duplicates, have no effect.
     """
 
     def __init__(self, topology: Topology, pairs: Sequence[tuple[NDArray[Any], int | None]]) -> None:
@@ -69,8 +63,7 @@ class ExcludedEdges:
         topology = self._topology
         if topology.edge_weights is None:
             return self.in_degrees.astype(np.float32)
-        # Sum the remaining weights: if none remain, subtracting the excluded weights would leave a rounding
-        # error.
+        # Sum the remaining weights: subtracting all weights of a vertex would leave a rounding error.
         sums = topology.weighted_degrees.copy()
         rows, positions = self._left
         weights = topology.edge_weights[positions]
@@ -82,12 +75,8 @@ class ExcludedEdges:
     ) -> NDArray[np.float32]:
         """Return `Topology.run_weights` for some edges, without the excluded edges.
 
-        Parameters
-        ----------
-        rows, relations
-            [E] destination and relation of each edge.
-        sums
-            [E] the values of `Topology.run_weights`; overwritten.
+        `rows` and `relations` are [E], the destination and relation of each edge; `sums` [E] are the values
+        of `Topology.run_weights`, which are overwritten.
         """
         keys, left = self._runs_left
         if not len(keys):
@@ -138,18 +127,10 @@ class ExcludedEdges:
         return rows[is_included], positions[is_included]
 
     def remove_from(self, vertices: Ids, hop: Hop, rows: NDArray[np.int32], arrays: PooledArrays) -> Hop:
-        """Remove the excluded edges from sampled neighbours.
+        """Remove the excluded edges from the sampled neighbours of `vertices` [n].
 
-        Parameters
-        ----------
-        vertices
-            [n] the destinations.
-        hop
-            The sampled neighbours, not relabelled yet; its arrays are overwritten.
-        rows
-            Scratch, [V] int32, all -1 before and after the call.
-        arrays
-            Allocates temporary arrays.
+        `hop` is not relabelled yet, and its arrays are overwritten. `rows` is scratch, [V] int32, all -1
+        before and after the call.
         """
         assert hop.columns is None, "neighbours are left out before vertices are numbered"
         if not len(self._destinations) or not len(hop.neighbors):

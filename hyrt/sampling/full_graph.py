@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class GatherOps(Protocol):
-    """Factory of gather operations along edges, some of whose sources belong to other processes."""
+    """Factory of gather operations along edges, if some sources belong to other processes."""
 
     @property
     def num_vertices(self) -> int:
@@ -29,9 +29,7 @@ class GatherOps(Protocol):
 
     @property
     def cache_bytes(self) -> int:
-        """Return the number of bytes that each process can cache between steps, in addition to graph and
-        features.
-        """
+        """Return the bytes that each process can cache between steps, in addition to graph and features."""
         ...
 
     @property
@@ -47,17 +45,10 @@ class GatherOps(Protocol):
 class FullGraph:
     """Builder of blocks over all vertices and edges of a topology; the blocks share one set of arrays.
 
-    Parameters
-    ----------
-    topology
-        The graph's edges; not copied. In a process that has only some of the vertices: the in-edges of the
-        local vertices. Local vertices come first, followed by the remote vertices that are read.
-    vertices
-        [n] ids of the local vertices; by default all vertices.
-    gather_ops
-        Factory of the gather operations, if other processes have the other vertices.
-    is_hetero
-        Whether edge types are the relations of a heterogeneous graph.
+    The topology is not copied. In a process that has only some of the vertices, it has the in-edges of the
+    local vertices, which come first, followed by the remote vertices that are read. `vertices` [n] are the
+    ids of the local vertices, by default all, and `gather_ops` is None if all vertices are local. In a
+    heterogeneous graph (`is_hetero`), edge types are its relations.
     """
 
     def __init__(
@@ -76,15 +67,12 @@ class FullGraph:
         self.vertices: Ids = self.rows if vertices is None else vertices
         """[n] vertex id of each row."""
         self.gather_ops = gather_ops
-        """Factory of the gather operations; None if all vertices are local."""
         self.relations: Any = None
         """See `Block.relations`."""
 
     @property
     def is_distributed(self) -> bool:
-        """Return whether some vertices belong to other processes, which may need rows even of a process
-        without targets.
-        """
+        """Return whether other processes have vertices, and may need rows from a process without targets."""
         return self.gather_ops is not None
 
     @cached_property
@@ -102,16 +90,10 @@ class FullGraph:
         return torch.from_numpy(np.stack([self.topology.indices.astype(np.int64), rows]))
 
     def block(self, layer: int, *, step: int, seed: int, in_place: bool = False) -> Block:
-        """Build a block of all edges.
+        """Build a block of all edges for a layer, 1..L from the input.
 
-        Parameters
-        ----------
-        layer
-            1..L, counted from the input.
-        step, seed
-            The key of the dropout masks.
-        in_place
-            Whether sources stay vertex ids, to be read from the feature matrix in place.
+        `step` and `seed` are the key of the dropout masks. If `in_place`, sources stay vertex ids, to be read
+        from the feature matrix in place.
         """
         topology, rows = self.topology, self.rows
         sums = None if topology.edge_weights is None else topology.weighted_degrees

@@ -1,4 +1,4 @@
-"""Sampler of full-graph training, in which all steps use the same blocks over the full graph."""
+"""Sampler of full-graph training."""
 
 from __future__ import annotations
 
@@ -24,15 +24,9 @@ from hyrt.sampling.full_graph import FullGraph
 
 
 class FullSampler:
-    """Sampler that returns the same mini-batch in every step: all training targets, in blocks of the full
-    graph.
+    """Sampler that returns all training targets in blocks of the full graph, in every step.
 
     A step has one unit, and an epoch has one step. Steps differ only in the keys of the dropout masks.
-
-    Parameters
-    ----------
-    graph, targets, layers, seed, class_weights
-        See `hyrt.sampling.sampler_settings.SamplerSettings.build`.
     """
 
     def __init__(
@@ -52,16 +46,10 @@ class FullSampler:
         self._target_weights = None if class_weights is None else class_weights[self._labels]
 
     def for_part(self, full_graph: FullGraph, chosen: NDArray[np.bool_], rows: Ids) -> Self:
-        """Return a copy of the sampler for one part of the graph.
+        """Return a copy of the sampler for one part of the graph, with the part's blocks `full_graph`.
 
-        Parameters
-        ----------
-        full_graph
-            The blocks of the part.
-        chosen
-            [n] whether each target is in the part.
-        rows
-            Row index in the part of each chosen target.
+        `chosen` [n] tells whether each target is in the part, and `rows` has the row index in the part of
+        each chosen target.
         """
         other = copy.copy(self)
         other._whole = full_graph

@@ -1,6 +1,4 @@
-"""Hotness of vertices: how often each feature row is read in an epoch, estimated or counted
-before training.
-"""
+"""Hotness of vertices: how often each feature row is read in an epoch, estimated or counted in advance."""
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
@@ -31,23 +29,10 @@ def count_accesses(
     *,
     all_units: bool = False,
 ) -> NDArray[np.float64]:
-    """Count how often one trainer reads the feature row of each vertex in some steps, [V].
+    """Count how often one trainer reads the feature row of each vertex in some steps of the run, [V].
 
-    Parameters
-    ----------
-    sampler
-        Sampler whose result for a step is deterministic.
-    steps
-        Step numbers of the run.
-    fraction
-        Fraction of each step's units that is assigned to the trainer.
-    num_vertices
-        Number of vertices of the graph.
-    workers
-        Worker team that samples.
-    all_units
-        Whether to sample all units of a step, in pieces of the trainer's size, and average the counts. Use
-        this for few units that differ much from each other.
+    The trainer has `fraction` of each step's units. `all_units` samples all units of a step, in pieces of the
+    trainer's size, and averages the counts; use it for few units that differ much from each other.
     """
     visits = np.zeros(num_vertices)
     for step in steps:
@@ -66,20 +51,10 @@ def count_accesses(
 def access_probabilities(
     topology: Topology, target_probabilities: NDArray[np.float64], fanouts: Sequence[int]
 ) -> NDArray[np.float64]:
-    """Compute, for each vertex, the probability that a mini-batch reads the vertex's row.
+    """Compute the probability that a mini-batch reads each vertex's row, [V] float64.
 
-    Parameters
-    ----------
-    topology
-        The edges.
-    target_probabilities
-        [V] the probability that each vertex is a target of the mini-batch.
-    fanouts
-        Neighbours of each vertex per layer, the targets' layer first; -1 takes all.
-
-    Returns
-    -------
-    [V] float64 from 0 to 1.
+    `target_probabilities` [V] are the vertices' probabilities to be a target of the mini-batch. `fanouts`
+    start with the targets' layer; -1 takes all neighbours.
     """
     degrees = np.maximum(topology.in_degrees, 1)
     reached = target_probabilities
@@ -103,22 +78,11 @@ def expected_accesses(
     batches: Sequence[int],
     fanouts: Sequence[int],
 ) -> NDArray[np.float64]:
-    """Compute, for each row, the expected number of steps per epoch in which a rank reads the row.
+    """Compute the expected number of steps per epoch in which a rank reads each row, [V] float64.
 
-    Parameters
-    ----------
-    topology
-        The edges.
-    target_weights
-        [V] probability that this rank trains the vertex, for a step with one target.
-    batches
-        Number of targets of each step, over all ranks.
-    fanouts
-        Neighbours of each vertex per layer, the targets' layer first; -1 takes all.
-
-    Returns
-    -------
-    [V] float64, from 0 to the number of steps.
+    `target_weights` [V] are the probabilities that this rank trains the vertex in a step with one target, and
+    `batches` the numbers of targets of the steps, over all ranks. `fanouts` start with the targets' layer; -1
+    takes all neighbours.
     """
     total = np.zeros(topology.num_vertices)
     for size, steps in zip(*np.unique(batches, return_counts=True), strict=True):
@@ -137,7 +101,7 @@ def _add_to_neighbours(indptr, indices, values, sums):
 
 # Sampled steps per fold.
 _IN_FOLD = 16
-# Number of folds if the ranking itself is based on counts.
+# Number of folds if the ranking is also based on counts.
 _FOLDS = 4
 
 
@@ -178,31 +142,17 @@ def rank_by_hotness(
     fraction: float,
     workers: Workers,
 ) -> HotnessRanking:
-    """Rank the rows that one trainer of a run reads.
+    """Rank the rows that one trainer of a run reads; the trainer has `fraction` of each step's units.
 
-    For neighbour sampling, the ranking follows from sampling probabilities and the training split. Reads per
-    ranking position are then counted in a few steps that are sampled ahead of training, because vertices of a
-    cluster are read together more often than independent sampling would predict. For other samplers, the
-    ranking is also based on sampled steps. The steps are divided into four folds, and the reads of each fold
-    are counted with the ranking of the other three, because a ranking looks too good on the data that
-    produced it.
+    For neighbour sampling, the ranking follows from sampling probabilities and the training vertices
+    `targets` [n]. Reads per ranking position are then counted in a few steps that are sampled ahead of
+    training, because vertices of a cluster are read together more often than independent sampling would
+    predict.
 
-    Parameters
-    ----------
-    settings, sampler
-        The settings of the sampler, and the sampler of the run.
-    topology
-        The edges.
-    targets
-        [n] training vertices.
-    batch_size
-        Number of targets per step, over all trainers.
-    fanouts
-        Neighbours of each vertex per layer, the targets' layer first; -1 takes all.
-    fraction
-        Fraction of a step's units that is assigned to the trainer, above 0 and at most 1.
-    workers
-        Worker team that samples.
+    For other samplers, the ranking is also based on sampled steps. These are divided into four folds, and the
+    reads of each fold are counted with the ranking of the other three, because a ranking looks too good on
+    the data that produced it. `batch_size` is the number of targets per step over all trainers, and `fanouts`
+    start with the targets' layer.
     """
     dtype, per_epoch = topology.indices.dtype, sampler.steps_per_epoch()
     # Folds must not share epochs: targets of one step do not occur in the other steps of its epoch.

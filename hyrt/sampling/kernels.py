@@ -91,13 +91,10 @@ def sample_neighbors(indptr, indices, vertices, offsets, key, start, stop, posit
 
 @_compile
 def relabel(destinations, neighbors, local, sources, columns):
-    """Assign local ids to the vertices of a block: destinations first, then sources in order of appearance.
+    """Assign local ids to a block's vertices; return the number of sources.
 
-    `local` is scratch with one entry per vertex of the graph, all -1 before and after.
-
-    Returns
-    -------
-    Number of sources.
+    Destinations come first, followed by sources in order of appearance. `local` is scratch with one entry per
+    vertex of the graph, all -1 before and after.
     """
     num = len(destinations)
     for i in range(num):
@@ -144,7 +141,7 @@ def transpose(indptr, columns, num_src, out_indptr, out_rows, out_edges):
 def find_edges(indptr, indices, vertices, offsets, neighbors, start, stop, edges):
     """Find the positions of the edges from `neighbors` to vertices[start:stop].
 
-    Returns the position of a neighbour whose edge is missing or not unique; -1 if there is no such neighbour.
+    Return the position of a neighbour whose edge is missing or not unique; -1 if there is no such neighbour.
     """
     for i in range(start, stop):
         first, last = indptr[vertices[i]], indptr[vertices[i] + 1]
@@ -170,9 +167,7 @@ def copy_rows(offsets, values, rows, new_offsets, start, stop, out):
 def find_excluded(vertices, offsets, neighbors, types, rows, starts, codes, new_offsets, dropped):
     """Find excluded edges among sampled edges, and compute the offsets of the remaining neighbours.
 
-    Returns
-    -------
-    Number of entries written to `dropped`.
+    Return the number of entries written to `dropped`.
     """
     num = 0
     new_offsets[0] = 0
@@ -215,7 +210,7 @@ _0 = np.uint64(0)
 
 @nb.njit("uint8(uint64, uint64, float64)", inline="always", cache=True, nogil=True)
 def is_sampled(key, vertex, probability):
-    """Return whether a vertex is sampled with a key; the probability is `probability`."""
+    """Return whether a vertex is sampled with a key, which is the case with the given probability."""
     number = (np.float64(random_bits(vertex_stream(key, vertex), _0) >> _11) + 1.0) * _UNIT
     return number <= probability
 
@@ -224,12 +219,8 @@ def is_sampled(key, vertex, probability):
 def add_importance(indptr, indices, in_degrees, vertices, sums, found):
     """Add 1 / ((d_v + 1) (d_u + 1)) to sums[u] for every edge from u to one of the vertices v.
 
-    `sums` has one entry per vertex of the graph; `found` receives the sources whose sum was 0, in the order
-    of discovery.
-
-    Returns
-    -------
-    Number of entries written to `found`.
+    `sums` has one entry per vertex of the graph. Sources whose sum was 0 are written to `found` in the order
+    of discovery; return their number.
     """
     num = 0
     for i in range(len(vertices)):
@@ -260,8 +251,7 @@ def count_sampled(indptr, indices, vertices, key, probabilities, start, stop, co
 def write_sampled(
     indptr, indices, vertices, offsets, key, probabilities, scale_weights, start, stop, neighbors, weights
 ):
-    """Write the edges that `count_sampled` counted in row order, and the inverse probabilities of the
-    sources.
+    """Write the edges that `count_sampled` counted, in row order, and the sources' inverse probabilities.
 
     If `scale_weights` is true, the weights of a vertex are scaled to sum to its degree.
     """

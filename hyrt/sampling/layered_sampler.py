@@ -48,17 +48,7 @@ class LayerSampler(Protocol):
 
 
 class LayeredSampler:
-    """Sampler of L blocks around targets; a unit is one target.
-
-    Parameters
-    ----------
-    layers
-        Number of blocks per mini-batch.
-    layer_sampler
-        Sampler of the edges of each layer.
-    graph, targets, batch_size, seed, class_weights
-        See `hyrt.sampling.sampler_settings.SamplerSettings.build`.
-    """
+    """Sampler of L blocks around targets, with edges from `layer_sampler`; a unit is one target."""
 
     def __init__(
         self,
@@ -138,9 +128,8 @@ class StepSampler:
 
     Every process and device that samples mini-batches of a step first samples the edges of the whole step,
     with the same result everywhere, and then selects the rows of its mini-batch. The in-edges of a vertex are
-    therefore the same in every mini-batch of the step, although the edges depend on all targets of the step.
-    The edges of the last step are cached, because the mini-batches of one step are sampled one after the
-    other.
+    therefore the same in every mini-batch of the step, although they depend on all targets of the step. The
+    edges of the last step are cached, because the mini-batches of a step are sampled one after the other.
 
     Parameters
     ----------
@@ -182,13 +171,7 @@ class StepSampler:
     def sample(
         self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None
     ) -> MiniBatch:
-        """Sample a mini-batch; see `Sampler.sample`.
-
-        Raises
-        ------
-        ValueError
-            If a unit does not belong to the step.
-        """
+        """Sample a mini-batch; see `Sampler.sample`. Raises ValueError for a unit that is not in the step."""
         units = check_call(step, units, workers, in_place, hops, self._num_vertices, "vertices")
         if self._drawn is None or self._drawn[0] != step:
             self._drawn = step, self._layers_of(step, workers)

@@ -20,16 +20,7 @@ from hyrt.sampling.sampler import Hop
 def inclusion_probabilities(importance: NDArray[np.float64], size: int) -> NDArray[np.float64]:
     """Compute inclusion probabilities proportional to importance, at most 1, that sum to `size`.
 
-    Parameters
-    ----------
-    importance
-        [n] float64, all positive.
-    size
-        Expected number of sampled items; all probabilities are 1 if there are no more items.
-
-    Returns
-    -------
-    [n] float64.
+    `importance` is [n] float64, all positive. All probabilities are 1 if there are at most `size` items.
     """
     num = len(importance)
     if num <= size:
@@ -48,12 +39,7 @@ def inclusion_probabilities(importance: NDArray[np.float64], size: int) -> NDArr
 def column_probabilities(topology: Topology, size: int) -> NDArray[np.float64]:
     """Compute [V] float64 probabilities proportional to the squared column norms of the adjacency matrix.
 
-    Parameters
-    ----------
-    topology
-        Topology to sample from.
-    size
-        Expected number of sampled sources.
+    `size` is the expected number of sampled sources.
     """
     num = topology.num_vertices
     sums = np.zeros(num)
@@ -78,13 +64,11 @@ class FastGcnLayerSampler:
     """
 
     topology: Topology
-    """The edges."""
     probabilities: NDArray[np.float64]
     """[V] float64, inclusion probability of each vertex."""
     scale_weights: bool
     """Whether the weights of a vertex's edges are scaled to sum to its degree."""
     seed: int
-    """The random seed."""
 
     __repr__ = short_repr
 
@@ -109,19 +93,17 @@ class LadiesLayerSampler:
     """Sampler of a layer's sources among the neighbours of the step's destinations, by importance.
 
     Zou et al., "Layer-dependent importance sampling for training deep and large graph convolutional
-    networks", NeurIPS 2019: in proportion to the squared norms of the columns of the GCN-normalised
-    adjacency, of which only the rows of the step's destinations are kept. Poisson sampling, as in
+    networks", NeurIPS 2019. Importance is the squared norm of a source's column in the GCN-normalised
+    adjacency, restricted to the rows of the step's destinations. Poisson sampling, as in
     `FastGcnLayerSampler`.
     """
 
     topology: Topology
-    """Topology to sample from."""
     size: int
     """Expected number of sources per layer."""
     scale_weights: bool
     """Whether the weights of a vertex's edges are scaled to sum to its degree."""
     seed: int
-    """The random seed."""
     sums: NDArray[np.float64]
     """[V] float64 scratch, all 0 between two calls."""
 
@@ -156,29 +138,11 @@ def sample_edges(
     *,
     scale_weights: bool,
 ) -> Hop:
-    """Return the edges into some vertices from sampled sources.
+    """Return the edges into `vertices` [n] from sampled sources; the vertices are distinct.
 
-    Parameters
-    ----------
-    topology
-        The edges.
-    vertices
-        [n] distinct vertices.
-    key
-        Key from `hyrt.runtime.rng.stream_key`.
-    probabilities
-        [V] float64, inclusion probability of each vertex.
-    workers
-        Worker team that runs the chunks.
-    arrays
-        Allocates the arrays of the result.
-    scale_weights
-        Whether the weights of a vertex's edges are scaled to sum to its degree.
-
-    Raises
-    ------
-    OverflowError
-        If there are too many edges for int32.
+    `key` is from `hyrt.runtime.rng.stream_key`, and `probabilities` [V] float64 are inclusion probabilities.
+    `scale_weights` scales the weights of a vertex's edges to sum to its degree. Raises OverflowError if there
+    are too many edges for int32.
     """
     graph, num = (topology.indptr, topology.indices), len(vertices)
     counts = np.empty(num, np.int32)

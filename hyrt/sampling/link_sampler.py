@@ -37,11 +37,10 @@ class NegativeSampler:
 
     kind: NegativeKind
     num: int
-    """`kind` and `num`: the kind of negatives, and the number of negatives per link."""
+    """`kind` and `num`: the kind of negatives, and their number per link."""
     seed: int
-    """Seed of all random streams."""
     known_edges: Topology
-    """Edges that may be known in training: pairs that are one of these edges are sampled again."""
+    """Edges that may be known in training; pairs that are one of these edges are sampled again."""
     ends: LinkEndpoints
     """Vertices that links may connect."""
     listed_pairs: NDArray[Any] | None = None
@@ -54,16 +53,8 @@ class NegativeSampler:
     ) -> NDArray[np.int64]:
         """Sample [n, num, 2] pairs without a link.
 
-        Parameters
-        ----------
-        step
-            Step of the run.
-        units
-            [n] the positions of the links in the list of all links.
-        links
-            [n, 2] sources and destinations of these links.
-        step_links
-            [S, 2] all links of the step, in order.
+        `units` [n] are positions in the list of all links, and `links` [n, 2] their sources and destinations;
+        `step_links` [S, 2] has all links of the step, in order.
         """
         streams = vertex_streams(stream_key(self.seed, LINKS, step, _STEP), units)
         row, place = (at.ravel() for at in np.indices((len(units), self.num)))
@@ -94,8 +85,7 @@ class NegativeSampler:
         if self.kind == "uniform":
             return self.ends.sample(bits, ends)
         if self.kind == "degree":
-            # Select an end of a random edge: vertices are chosen with probability proportional to their
-            # degree.
+            # An end of a random edge has a probability proportional to its degree.
             at = random_ints_below(bits, topology.num_edges)
             into = np.searchsorted(topology.indptr, at, side="right") - 1
             return np.where(ends == 0, topology.indices[at], into)
@@ -103,31 +93,15 @@ class NegativeSampler:
 
 
 class LinkSampler:
-    """Sampler of link mini-batches: a unit is one link, and targets are the distinct ends of links and
-    negatives.
+    """Sampler of link mini-batches; a unit is one link, and targets are the ends of links and negatives.
 
     The labels are [n, 1 + K, 2] int64: for each link, the rows of its two ends and of the two ends of each of
-    its K negatives. The edges of all links of a step carry no messages in the step, on any trainer.
+    its K negatives. The edges of all links of a step carry no messages in the step, on any trainer. `sampler`
+    samples around vertices, `links` are [M, 2], and `batch_size` counts links per step.
 
-    Parameters
-    ----------
-    links
-        [M, 2] sources and destinations of the links to train on.
-    sampler
-        Sampler of mini-batches around vertices.
-    negatives
-        Sampler of negatives.
-    topology
-        The message-passing edges.
-    exclude
-        The message-passing edges to exclude in a step: the edges of the step's links (`edges`); all edges
-        between the ends of a link, in either direction and of any relation (`both`); or no edges (`none`).
-    relation
-        The relation whose edges are the links, in a heterogeneous graph; None in a homogeneous graph.
-    batch_size
-        Number of links per step.
-    seed
-        Seed of the shuffled order.
+    `exclude` selects the message-passing edges to exclude in a step: the edges of the step's links (`edges`);
+    all edges between the ends of a link, in either direction and of any relation (`both`); or no edges
+    (`none`). `relation` is the relation whose edges are the links; None in a homogeneous graph.
     """
 
     def __init__(
@@ -192,15 +166,7 @@ class LinkSampler:
 
 
 class FullLinkSampler:
-    """Sampler of full-graph link prediction: every step has all links, with new negatives.
-
-    Parameters
-    ----------
-    links, negatives
-        The links and the sampler of negatives, as in `LinkSampler`.
-    sampler
-        Sampler of the full-graph blocks.
-    """
+    """Sampler of full-graph link prediction: every step has all links, with new negatives."""
 
     def __init__(self, links: NDArray[Any], sampler: FullSampler, negatives: NegativeSampler) -> None:
         self._links = links
@@ -228,11 +194,9 @@ class FullLinkSampler:
 def sample_pairs(
     step: int, units: Ids, links: NDArray[Any], negatives: NegativeSampler, step_links: NDArray[Any]
 ) -> tuple[NDArray[np.int64], Ids]:
-    """Return the vertex pairs of links and negatives as positions, and the distinct vertices.
+    """Return the pairs of links and negatives as positions in the distinct vertices, and these vertices.
 
-    Returns
-    -------
-    [n, 1 + K, 2] int64 positions in the vertices; and [v] the sorted vertices, with the dtype of `links`.
+    Positions are [n, 1 + K, 2] int64; the vertices [v] are sorted and have the dtype of `links`.
     """
     positives = links[units]
     others = negatives.sample(step, units, positives, step_links)

@@ -37,14 +37,14 @@ class MiniBatch:
     target_weights: NDArray[np.float32] | None
     """[n] float32 loss weight of each target; None if all are 1."""
     normalizer: float
-    """Share of this mini-batch in the divisor of the step's gradient sum: its number of targets, or its
-    number of units for subgraph samplers.
+    """Share of this mini-batch in the divisor of the step's gradient sum: its number of targets, or of units
+    for subgraph samplers.
     """
     inputs: Any = None
     """Input features in the form that the trainer needs, set by the load stage."""
     target_rows: Ids | None = None
-    """[n] row of the scores of each target. None if the scores have one row per target, in order;
-    otherwise the last block has more destinations than targets, and only these rows enter the loss.
+    """[n] score row of each target. None if scores have one row per target, in order; otherwise the last
+    block has more destinations than targets, and only these rows enter the loss.
     """
     full_graph: FullGraph | None = None
     """The full graph, if every block covers it; otherwise None. Mini-batches with the same object have the

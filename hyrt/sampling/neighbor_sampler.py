@@ -35,29 +35,11 @@ def sample_hop(
     pool: BufferPool,
     arrays: PooledArrays,
 ) -> Hop:
-    """Sample neighbours without replacement, as a function of the key and the vertex id only.
+    """Sample `fanout` (-1: all) neighbours of distinct `vertices` [n], without replacement.
 
-    Parameters
-    ----------
-    topology
-        The edges, including all in-edges of the given vertices.
-    vertices
-        [n] distinct vertices.
-    fanout
-        Neighbours per vertex; -1 takes all.
-    key
-        Key from `hyrt.runtime.rng.stream_key`.
-    workers
-        Worker team that runs the chunks.
-    pool
-        Buffer pool for temporary arrays.
-    arrays
-        Allocates the arrays of the result.
-
-    Raises
-    ------
-    OverflowError
-        If there are too many edges for int32.
+    The result for a vertex depends only on `key`, from `hyrt.runtime.rng.stream_key`, and the vertex id.
+    `pool` is for temporary arrays, and `arrays` allocates the result. Raises OverflowError if there are too
+    many edges for int32.
     """
     indptr, indices = topology.indptr, topology.indices
     num = len(vertices)
@@ -97,8 +79,8 @@ def sample_hop(
 class NeighborSampler:
     """Node-wise neighbour sampler of L blocks around targets; a unit is one target.
 
-    A vertex's neighbours in layer l of a step are sampled with the key (seed, step, l, vertex), so the
-    neighbours are the same in every mini-batch, on every thread and for every split.
+    A vertex's neighbours in layer l of a step are sampled with the key (seed, step, l, vertex), so they are
+    the same in every mini-batch, on every thread and for every split.
 
     Parameters
     ----------

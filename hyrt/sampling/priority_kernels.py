@@ -27,12 +27,7 @@ def uniform_number(bits):
 
 @nb.njit(inline="always", cache=True, nogil=True)
 def push_bottom_k(ranks, positions, begin, size, capacity, rank, position):
-    """Push an item into a max-heap at `begin` that holds the `capacity` smallest ranks so far.
-
-    Returns
-    -------
-    Number of items in the heap.
-    """
+    """Push an item into a max-heap of the `capacity` smallest ranks at `begin`; return its new size."""
     if size < capacity:
         at = size
         while at > 0:
@@ -222,8 +217,8 @@ def solve_factors(indptr, indices, vertices, fanout, probabilities, start, stop,
 def update_probabilities(indptr, indices, vertices, factors, max_factors, probabilities):
     """Multiply the inclusion probability of each neighbour by the largest factor of its destinations.
 
-    One round of the paper's fixed-point iteration; probabilities are at most 1. `max_factors` is scratch with
-    one entry per vertex of the graph, all 0 before and after.
+    One round of LABOR's fixed-point iteration; probabilities are at most 1. `max_factors` is scratch with one
+    entry per vertex of the graph, all 0 before and after.
     """
     for i in range(len(vertices)):
         for e in range(indptr[vertices[i]], indptr[vertices[i] + 1]):
@@ -282,9 +277,7 @@ def sample_by_priority(
 def sample_with_replacement(
     indptr, indices, edge_weights, vertices, offsets, key, start, stop, numbers, neighbors, weights, edges
 ):
-    """Sample neighbours of vertices[start:stop] by edge weight; a vertex with few neighbours keeps each one
-    once.
-    """
+    """Sample neighbours of vertices[start:stop] by edge weight; if they are few, keep each one once."""
     for i in range(start, stop):
         first = indptr[vertices[i]]
         degree = indptr[vertices[i] + 1] - first

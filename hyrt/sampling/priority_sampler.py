@@ -47,19 +47,15 @@ class LaborLayerSampler:
     fanouts: Sequence[int]
     """Fan-out per layer, counted from the input; -1 takes all neighbours."""
     seed: int
-    """The random seed."""
 
     __repr__ = short_repr
 
     def draw(
         self, step: int, layer: int, vertices: Ids, workers: Workers, pool: BufferPool, arrays: PooledArrays
     ) -> Hop:
-        """Sample the neighbours of some vertices, as in `LayerSampler`.
+        """Sample neighbours, as in `LayerSampler`.
 
-        Raises
-        ------
-        OverflowError
-            If there are too many edges for int32.
+        Raises OverflowError if there are too many edges for int32.
         """
         topology, fanout, num = self.topology, self.fanouts[layer - 1], len(vertices)
         key = stream_key(self.seed, SAMPLE, step, layer)
@@ -104,18 +100,16 @@ class LaborImportanceSampler:
     In each of `iterations` rounds, the factor of every destination is solved for the variance of neighbour
     sampling, and the importance of every source is multiplied by the largest factor of its destinations. This
     minimizes the number of distinct sources over all destinations of the step. The result therefore depends
-    on all destinations, and edges are sampled for a whole step at once (`hyrt.sampling`).
+    on all destinations, and edges are sampled for a whole step at once (`StepSampler`).
 
     The number of neighbours of a destination is the rounded sum of its inclusion probabilities (sequential
     Poisson sampling). Weights are inverse probabilities, scaled to sum to the degree (Hajek's estimator).
     """
 
     graph: Graph
-    """The graph."""
     fanouts: Sequence[int]
     """Fan-out per layer of the equivalent neighbour sampling, counted from the input."""
     seed: int
-    """Seed of all random streams."""
     iterations: int
     """Number of fixed-point iterations for the importances, at least 1."""
     probabilities: NDArray[np.float64]
@@ -174,25 +168,19 @@ class WeightedLayerSampler:
     fanouts: Sequence[int]
     """Fan-out per layer, counted from the input; -1 takes all neighbours."""
     replacement: bool
-    """Whether to sample with replacement: an edge that is sampled several times is in the result as often."""
+    """Whether to sample with replacement; an edge that is sampled several times is repeated in the result."""
     scale_weights: bool
-    """Whether the factors of a vertex's edges are scaled so that factors times edge weights sum to the total
-    weight of all edges of the vertex.
-    """
+    """Whether to scale the factors of a vertex so that factors times weights sum to its weighted degree."""
     seed: int
-    """Seed of all random streams."""
 
     __repr__ = short_repr
 
     def draw(
         self, step: int, layer: int, vertices: Ids, workers: Workers, pool: BufferPool, arrays: PooledArrays
     ) -> Hop:
-        """Sample the neighbours of some vertices, as in `LayerSampler`.
+        """Sample neighbours, as in `LayerSampler`.
 
-        Raises
-        ------
-        OverflowError
-            If there are too many edges for int32.
+        Raises OverflowError if there are too many edges for int32.
         """
         topology, fanout, num = self.topology, self.fanouts[layer - 1], len(vertices)
         key = stream_key(self.seed, SAMPLE, step, layer)

@@ -15,21 +15,10 @@ def resolve_relation_fanouts(
 ) -> list[list[int]]:
     """Return the [L][R] fan-outs per layer and relation.
 
-    Parameters
-    ----------
-    fanouts
-        [L] default fan-outs for relations that are not in `overrides`, the targets' layer first.
-    overrides
-        Fan-outs of single relations: one number, or one number per layer. A key is a relation's name, or the
-        names of source type, relation and destination type, separated by slashes, if several relations have
-        the same name.
-    relations
-        [R] the relations of the graph.
-
-    Raises
-    ------
-    ConfigError
-        Names a relation that does not exist, is given twice, or does not have one fan-out per layer.
+    `fanouts` [L] apply to relations that are not in `overrides`, the targets' layer first. An override is one
+    number, or one number per layer. Its key is a relation's name, or the names of source type, relation and
+    destination type, separated by slashes, if several relations have the same name. Raises ConfigError for a
+    relation that does not exist, is given twice, or does not have one fan-out per layer.
     """
     found = [list(fanouts) for _ in relations]
     by: dict[int, str] = {}

@@ -45,9 +45,7 @@ def find_run_end(types, first, last):
 
 @_compile
 def count_by_relation(indptr, types, vertices, fanouts, start, stop, degrees, counts):
-    """Count neighbours and sampled neighbours of vertices[start:stop]; [R] fan-outs by relation, -1 takes
-    all.
-    """
+    """Count neighbours and sampled neighbours of vertices[start:stop]; `fanouts` are [R], -1 takes all."""
     for i in range(start, stop):
         if i + _AHEAD < stop:
             prefetch(indptr, np.int64(vertices[i + _AHEAD]))
@@ -149,22 +147,12 @@ def count_runs(indptr, types, runs, edges):
 
 @_compile
 def split_runs(indptr, types, next_run, next_edge, run_indptr, run_rows, edge_numbers, row_indptr, row_runs):
-    """Assign numbers to runs, by relation and then by destination.
+    """Assign numbers to runs, by relation and then by destination, in a block of E edges and P runs.
 
-    Parameters
-    ----------
-    indptr, types
-        [n + 1] and [E], the edges of a block, sorted by relation within a row.
-    next_run, next_edge
-        [R] first run and first edge of each relation; overwritten.
-    run_indptr
-        [P + 1] output: offsets of the runs in the new edge order.
-    run_rows
-        [P] output: destination of each run.
-    edge_numbers
-        [E] output: position in the block of each edge in the new order.
-    row_indptr, row_runs
-        [n + 1] and [P] output: the runs of each destination, as CSR.
+    `next_run` and `next_edge` are [R], the first run and edge of each relation; overwritten. Output:
+    `run_indptr` [P + 1], offsets of the runs in the new edge order; `run_rows` [P], their destinations;
+    `edge_numbers` [E], position in the block of each edge in the new order; `row_indptr` [n + 1] and
+    `row_runs` [P], the runs of each destination as CSR.
     """
     placed = 0
     row_indptr[0] = 0

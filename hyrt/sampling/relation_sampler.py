@@ -27,16 +27,10 @@ _GRAIN = 1024
 class RelationSampler:
     """Sampler of L blocks around shuffled targets, with neighbours of every relation into each vertex.
 
-    The sampled neighbours of a vertex and relation are a function of (seed, step, layer, vertex, relation).
-    The edges of a destination stay sorted by relation. The weight of an edge is the number of existing edges
-    of the relation, divided by the number of sampled ones.
-
-    Parameters
-    ----------
-    fanouts
-        [L, R] fan-outs per layer, the targets' first, and per relation; -1 takes all neighbours.
-    graph, targets, batch_size, seed, class_weights
-        See `hyrt.sampling.sampler_settings.SamplerSettings.build`; the graph is heterogeneous.
+    The sampled neighbours of a vertex and relation are a function of (seed, step, layer, vertex, relation),
+    and the edges of a destination stay sorted by relation. The weight of an edge is the number of existing
+    edges of the relation, divided by the number of sampled ones. `fanouts` are [L, R], the targets' layer
+    first; -1 takes all neighbours.
     """
 
     def __init__(

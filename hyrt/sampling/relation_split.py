@@ -77,12 +77,7 @@ class RelationSplit:
 def split_block(block: Block, num_relations: int) -> RelationSplit:
     """Sort a block's edges by relation, in one counting pass and one placing pass.
 
-    Parameters
-    ----------
-    block
-        A block whose edges are sorted by relation within each destination, with relations in `edge_types`.
-    num_relations
-        Number of relations of the graph.
+    Within each destination, the block's edges must be sorted by relation, given by `edge_types`.
     """
     types = block.checked.edge_types
     if types is None:

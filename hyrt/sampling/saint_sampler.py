@@ -66,27 +66,8 @@ class SaintSampler:
     and clip the ratio).
 
     Pre-sampling ends when the targets have been visited `coverage` times on average, as in the authors' code.
-    The counts take 4 bytes per edge and per vertex.
-
-    Parameters
-    ----------
-    graph, targets, layers, seed, class_weights
-        See `hyrt.sampling.sampler_settings.SamplerSettings.build`.
-    roots
-        Number of walks per subgraph.
-    walk_length
-        Number of steps per walk; a subgraph has at most roots * (walk_length + 1) vertices.
-    units_per_step
-        Number of subgraphs per step.
-    coverage
-        Average number of pre-sampled subgraphs per target.
-    workers
-        Worker team that pre-samples; by default only the calling thread.
-
-    Raises
-    ------
-    ValueError
-        If there are no targets, a count is below 1, or edges have types.
+    The counts take 4 bytes per edge and per vertex. Raises ValueError if there are no targets, a count is
+    below 1, or edges have types.
     """
 
     def __init__(
@@ -218,9 +199,7 @@ class SaintSampler:
         return batch
 
     def _walk(self, purpose: int, subgraph: int, workers: Workers) -> Ids:
-        """Return the [roots * (walk_length + 1)] vertices that the walks of a subgraph visit, with
-        duplicates.
-        """
+        """Return the [roots * (walk_length + 1)] vertices that a subgraph's walks visit, with duplicates."""
         topology = self._graph.topology
         visited: Ids = self._pool.take(self._roots * (self._walk_length + 1), self.ids)
         key = stream_key(self._seed, purpose, subgraph, 0)
@@ -234,9 +213,7 @@ class SaintSampler:
         return visited
 
     def _presample(self, coverage: int, workers: Workers) -> int:
-        """Count vertices and edges over subgraphs until the targets are covered; return the number of
-        subgraphs.
-        """
+        """Count vertices and edges until subgraphs cover the targets; return the number of subgraphs."""
         topology = self._graph.topology
         members = np.empty(topology.num_vertices, np.uint64)
         counts = (self._vertex_counts, self._edge_counts)
@@ -278,9 +255,7 @@ class SaintSampler:
         workers: Workers,
         work: Callable[[Ids, int, int], None],
     ) -> None:
-        """Run `work(vertices, start, stop)` for each subgraph, while `_local` has the subgraph's rows in the
-        union.
-        """
+        """Run `work(vertices, start, stop)` per subgraph, while `_local` has its rows in the union."""
         target_row, other_row = 0, num_targets
         for vertices, targets in subgraphs:
             assign_rows(vertices, targets, target_row, other_row, self._local, sources)

@@ -1,4 +1,4 @@
-"""Interface of a sampler, and the sampled neighbours of one hop with edge weights and edge features."""
+"""Interface of a sampler, and the sampled neighbours of a hop with edge weights and edge features."""
 
 from __future__ import annotations
 
@@ -47,25 +47,11 @@ def gather_edge_values(
     arrays: PooledArrays,
     edges: NDArray[np.int64] | None = None,
 ) -> EdgeValues:
-    """Gather the weights and features of edges.
+    """Gather the weights and features of the edges from `neighbors` [E] to `vertices` [n].
 
-    Parameters
-    ----------
-    topology
-        The edges of the graph.
-    vertices, offsets, neighbors
-        [n], [n + 1] and [E]: destinations, offsets of their edges, and sources of the edges.
-    workers
-        Worker team that gathers.
-    arrays
-        Allocates the arrays of the result.
-    edges
-        [E] positions of the edges in the topology; by default, edges are looked up by source and destination.
-
-    Raises
-    ------
-    DataError
-        If an edge that must be looked up is not unique, or its row is not sorted.
+    `offsets` are [n + 1], and `edges` [E] the positions of the edges in the topology; None to look them up by
+    source and destination. Raises DataError if an edge that must be looked up is not unique, or its row is
+    not sorted.
     """
     if not topology.has_edge_values:
         return EdgeValues()
@@ -179,7 +165,7 @@ class Hop:
 
 
 class HopSampler(Protocol):
-    """Sampler of one layer's neighbours on a device, with bitwise the same result as on the host."""
+    """Sampler of a layer's neighbours on a device, with bitwise the same result as on the host."""
 
     def draw(self, vertices: Ids, fanout: int, key: np.uint64, *, relabel: bool) -> Hop:
         """Sample neighbours of some vertices.

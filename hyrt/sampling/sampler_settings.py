@@ -1,4 +1,4 @@
-"""Base class of sampler settings, which describes a sampler kind to hyrt; registry of kinds."""
+"""Base class of sampler settings, which describes a sampler kind to hyrt, and the registry of kinds."""
 
 from __future__ import annotations
 
@@ -24,22 +24,18 @@ class SamplerSettings(Section):
     """Settings section `sampler` of one kind of sampler.
 
     Each kind derives a class, declares its settings as fields, and overrides methods as needed. The class is
-    registered in the entry-point group `hyrt.samplers` under the name of the kind. It must be quick to
-    import, because every command that reads settings imports it; import slow dependencies in `build`.
+    registered in the entry-point group `hyrt.samplers` under the name of the kind. Every command that reads
+    settings imports it, so import slow dependencies in `build`.
     """
 
     unit: ClassVar[str] = "target"
-    """Name of the smallest piece of work that can be assigned to a trainer; `target` if a mini-batch can
-    be split anywhere.
-    """
+    """Smallest piece of work that can be assigned to a trainer; `target` if batches can be split anywhere."""
     units_setting: ClassVar[str] = "data.batch_size"
     """The setting that determines the number of units per step."""
     smaller_unit: ClassVar[str] = "lower sampler.fanout"
     """Remedy if a device cannot hold one unit."""
     is_full_graph: ClassVar[bool] = False
-    """Whether every step is one unit with the same mini-batch over the full graph, which one device trains
-    without prefetching.
-    """
+    """Whether all steps are the same full-graph mini-batch, trained by one device without prefetching."""
     preparation: ClassVar[str] = ""
     """Progress message for slow work in `build`, like `counting ...`."""
     unpredictable: ClassVar[str] = ""
@@ -63,17 +59,12 @@ class SamplerSettings(Section):
         return [25, 10, 10, 10, *[2] * (layers - 4)][:layers] if self.fanout is None else self.fanout
 
     def check(self, layers: int) -> None:
-        """Check the settings.
-
-        Parameters
-        ----------
-        layers
-            Number of layers of the model.
+        """Check the settings for a model with `layers` layers.
 
         Raises
         ------
         ValueError
-            Names the invalid setting.
+            If a setting is invalid; the message names it.
         """
         fanouts = self.fanouts(layers)
         if len(fanouts) != layers:
@@ -101,9 +92,7 @@ class SamplerSettings(Section):
 
     @property
     def reads_edge_weights(self) -> bool:
-        """Return whether sampling accounts for edge weights; if not, the model must multiply by the edge
-        weights.
-        """
+        """Return whether sampling accounts for edge weights; if not, the model must multiply by them."""
         return False
 
     def describe(self, layers: int, batch_size: int) -> str:
@@ -115,6 +104,8 @@ class SamplerSettings(Section):
     ) -> BlockSizes | None:
         """Return the expected sizes of a mini-batch, computed only from the degree distribution.
 
+        Return None if they are unknown; predictions then require an open graph.
+
         Parameters
         ----------
         degrees
@@ -125,10 +116,6 @@ class SamplerSettings(Section):
             Number of training vertices of the graph.
         units
             Number of units of the mini-batch, not necessarily an integer.
-
-        Returns
-        -------
-        The sizes, or None if unknown; in that case, predictions require an open graph.
         """
         return None
 
@@ -147,9 +134,7 @@ class SamplerSettings(Section):
         )
 
     def persistent_bytes(self, num_vertices: float, num_edges: float) -> float:
-        """Return the size in bytes of the arrays that the sampler holds during the whole run, without the
-        graph.
-        """
+        """Return the bytes of the arrays that the sampler holds during the whole run, without the graph."""
         return 0.0
 
     @abstractmethod

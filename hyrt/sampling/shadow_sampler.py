@@ -25,19 +25,10 @@ _GRAIN = 16
 class ShadowSampler:
     """Sampler of a subgraph around each target; a unit is one target.
 
-    The subgraph of a target has the target, `fanout` of its neighbours, `fanout` neighbours of each of these
-    neighbours, and so on for `hops` hops, and all edges between these vertices. All layers of the model run
-    on the subgraph. It is sampled with the keys (seed, step, hop, vertex), independently of the other
-    targets: a vertex that is in two subgraphs has two rows.
-
-    Parameters
-    ----------
-    layers
-        Number of blocks per mini-batch.
-    hops, fanout
-        Number of hops of a subgraph, and number of neighbours that each of its vertices adds.
-    graph, targets, batch_size, seed, class_weights
-        See `hyrt.sampling.sampler_settings.SamplerSettings.build`.
+    The subgraph of a target has the target, `fanout` of its neighbours, `fanout` neighbours of each of these,
+    and so on for `hops` hops, and all edges between these vertices. All layers of the model run on the
+    subgraph. It is sampled with the keys (seed, step, hop, vertex), independently of the other targets: a
+    vertex that is in two subgraphs has two rows.
     """
 
     def __init__(
@@ -77,13 +68,7 @@ class ShadowSampler:
     def sample(
         self, step: int, units: Ids, workers: Workers, *, in_place: bool, hops: HopSampler | None = None
     ) -> MiniBatch:
-        """Sample a mini-batch; see `Sampler.sample`.
-
-        Raises
-        ------
-        OverflowError
-            If there are too many edges for int32.
-        """
+        """Sample a mini-batch; see `Sampler.sample`. Raises OverflowError if int32 cannot count the edges."""
         vertices = self._graph.num_vertices
         units = check_call(step, units, workers, in_place, hops, vertices, "vertices")
         topology, num = self._graph.topology, len(units)

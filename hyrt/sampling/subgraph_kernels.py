@@ -210,12 +210,7 @@ def count_members(indptr, indices, members, start, stop, vertex_counts, edge_cou
 
 @_compile
 def collect_distinct(visited, is_target, local, vertices):
-    """Collect the visited vertices without duplicates, targets first.
-
-    Returns
-    -------
-    The number of targets and of vertices written.
-    """
+    """Collect the visited vertices, targets first; return the numbers of distinct targets and vertices."""
     num = 0
     num_targets = 0
     for collects_targets in (True, False):

@@ -55,8 +55,8 @@ class VertexProgram:
         *,
         relu: bool = False,
     ) -> torch.Tensor:
-        """Compute [n, out] from gathered rows and, if `reads_self`, input rows [n, in], with an optional
-        ReLU.
+        """Compute [n, out] from gathered rows and, if `reads_self`, input rows [n, in]; apply a ReLU if
+        `relu`.
         """
         values: dict[str, Any] = {"vertex": self_rows, "gathered": gathered}
         inputs, nodes, result = self._steps

@@ -37,8 +37,7 @@ class ModelKind(ABC):
     costs_like: ClassVar[str] = ""
     """Model of `hyrt_perfmodel.model_workload` with the same costs; empty if the kind has separate costs."""
     defaults: ClassVar[Mapping[str, Any]] = {}
-    """Default settings of a run with this kind, by names such as `train.lr`; user settings take precedence.
-    """
+    """Default settings of a run with this kind, by names such as `train.lr`; users can override them."""
     reads: ClassVar[Collection[str] | None] = None
     """The settings among `aggregate`, `heads`, `attention_dropout`, `hidden` and `norm` that `layer` reads; a
     run warns about others that the user sets. None disables the warnings.

@@ -64,7 +64,7 @@ def _describe_output(scores: Any) -> str:
 
 
 def _check_gradient(name: str, model: torch.nn.Module, scores: torch.Tensor) -> None:
-    """Raise UnsupportedModelError if scores are on a wrong device, or lack a gradient although it is enabled."""
+    """Raise UnsupportedModelError if scores are on a wrong device, or lack an enabled gradient."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
         return

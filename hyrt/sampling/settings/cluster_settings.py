@@ -56,7 +56,7 @@ class ClusterSettings(SamplerSettings):
         from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
 
         share = min(self.parts_per_group / self.parts, 1.0)
-        # For a random partition, an edge is inside a group with a probability equal to the group's share of
+        # In a random partition, an edge is inside a group with a probability equal to the group's share of
         # the graph; METIS is assumed to cut half of the edges.
         inside = max(share, 0.5) if self.method in ("metis", "volume") else share
         vertices, edges = (units * share * count for count in (degrees.num_vertices, degrees.num_edges))

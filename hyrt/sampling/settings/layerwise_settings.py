@@ -20,13 +20,7 @@ if TYPE_CHECKING:
 
 
 def check_no_edge_types(graph: Graph, kind: str) -> None:
-    """Raise an error for edge types, which some samplers do not support.
-
-    Raises
-    ------
-    ConfigError
-        Names the graph and the sampler kind.
-    """
+    """Raise ConfigError if the graph has edge types, which this kind of sampler does not support."""
     from hyrt.sampling.checks import check_graph
 
     if check_graph(graph).topology.edge_types is not None:
