@@ -36,7 +36,7 @@ def drop_replaced_loops(graph: Graph, model: torch.nn.Module) -> Graph:
             f"{graph.name}: has {loops}, which {adding[0]} replaces by its own and {others[0]} takes as "
             "edges: make all layers of one kind, or remove the self loops from the dataset"
         )
-    if any(_multiplies(part) for part, _ in parts):
+    if any(_multiplies_edge_weights(part) for part, _ in parts):
         _check_weights(graph, loops, adding[0])
     topology = graph.topology.without_self_loops
     return replace(graph, topology=topology, num_loops_left_out=graph.num_loops_left_out + count)
@@ -54,7 +54,7 @@ def _find_parts(module: torch.nn.Module) -> list[tuple[torch.nn.Module, bool]]:
     return inside
 
 
-def _multiplies(part: torch.nn.Module) -> bool:
+def _multiplies_edge_weights(part: torch.nn.Module) -> bool:
     """Return whether a layer multiplies by edge weights; self-loops that it adds have weight 1."""
     if isinstance(part, SagaLayer):
         return "weight" in part.edge_fields

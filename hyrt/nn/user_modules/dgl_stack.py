@@ -211,7 +211,7 @@ def from_dgl(
             )
         return DglModel(convolutions[0], self_loops=self_loops)
     for i, conv in enumerate(convolutions):
-        _check_conv(f"from_dgl(): convolution {i + 1} ({type(conv).__name__})", conv, self_loops)
+        _check_dgl_conv(f"from_dgl(): convolution {i + 1} ({type(conv).__name__})", conv, self_loops)
     return build_conv_stack(convolutions, _DglCalls(self_loops), activation, dropout)
 
 
@@ -223,7 +223,7 @@ def _first_argument(module: nn.Module) -> str | None:
     return next(iter(inspect.signature(module.forward).parameters), None)
 
 
-def _check_conv(label: str, conv: Any, self_loops: bool) -> None:
+def _check_dgl_conv(label: str, conv: Any, self_loops: bool) -> None:
     if hasattr(conv, "ndata"):
         raise UnsupportedModelError(
             f"{label} is a graph: give it to hyrt.load, and convolutions to from_dgl()"

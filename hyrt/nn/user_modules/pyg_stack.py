@@ -111,7 +111,7 @@ def from_pyg(
         model = convs[0]
         convs, activation, dropout = _split_basic_model(model)
     for i, conv in enumerate(convs):
-        _check_conv(f"from_pyg(): convolution {i + 1} ({type(conv).__name__})", conv)
+        _check_pyg_conv(f"from_pyg(): convolution {i + 1} ({type(conv).__name__})", conv)
     return build_conv_stack(convs, _PygCalls(), activation, dropout)
 
 
@@ -130,7 +130,7 @@ def _split_basic_model(model: Any) -> tuple[Sequence[Any], Callable[[torch.Tenso
     return list(model.convs), act or nn.Identity(), float(getattr(rate, "p", rate))
 
 
-def _check_conv(label: str, conv: Any) -> None:
+def _check_pyg_conv(label: str, conv: Any) -> None:
     if hasattr(conv, "edge_index"):
         raise UnsupportedModelError(
             f"{label} is a graph: give it to hyrt.load, and convolutions to from_pyg()"
