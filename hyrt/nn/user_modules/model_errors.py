@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import traceback
 from collections.abc import Iterator
@@ -154,7 +155,7 @@ _FOREIGN_BLOCKS = (
 )
 # Exceptions that indicate a bug in the module; failing devices raise other exceptions.
 _CODE_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, ValueError)
-_LIBRARIES = (Path(torch.__file__).parent, Path(__file__).parents[2])
+_LIBRARIES = (Path(torch.__file__).parent, Path(inspect.getfile(UnsupportedModelError)).parent)
 
 
 @contextmanager
