@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from hyrt_perfmodel.suggestions import nearest_name
 
 from hyrt.errors import ConfigError
-from hyrt.graph.hetero.graph_types import Relation
+
+if TYPE_CHECKING:
+    from hyrt.graph.hetero.graph_types import Relation
 
 
 def resolve_relation_fanouts(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from hyrt.sampling.relation_fanouts import resolve_relation_fanouts
 from hyrt.sampling.sampler_settings import SamplerSettings
 from hyrt.section import NotBool
 
@@ -104,7 +105,6 @@ class NeighborSettings(SamplerSettings):
     def _by_relation(self, graph: Graph, targets: Ids, *, layers: int, **options: Any) -> Sampler:
         """Build the sampler of a heterogeneous graph."""
         from hyrt.errors import ConfigError
-        from hyrt.sampling.relation_fanouts import resolve_relation_fanouts
         from hyrt.sampling.relation_sampler import RelationSampler
 
         for setting, is_set in (
