@@ -17,13 +17,18 @@ from hyrt_perfmodel.platforms.measured_costs import (
 )
 from hyrt_perfmodel.platforms.platform import Host, Platform, PlatformTrainer, TrainerRates
 from hyrt_perfmodel.policy import Assignment, Threads
-from hyrt_perfmodel.prediction import extra_terms, stages
+from hyrt_perfmodel.prediction import stages
 from hyrt_perfmodel.prediction.extra_terms import (
     ExtraTerms,
+    num_edge_rows,
+    num_results,
+    num_values,
     sparse_macs,
     sparse_weights,
     split_layers,
     threaded_layers_s,
+    topology_s,
+    weight_gradients_s,
     without_sparse_product,
 )
 from hyrt_perfmodel.workload import LoadForm, TrainingWorkload, Workload
@@ -282,7 +287,7 @@ class StepModel:
         link = trainer.device.link_gb_s * _GB
         seconds = self.link_bytes(trainer, work) / link
         if self.terms.topology:
-            seconds += extra_terms.topology_s(work, link)
+            seconds += topology_s(work, link)
         return seconds + (trainer.device.link_latency_s if self.terms.launch else 0.0)
 
     def propagate_s(self, trainer: PlatformTrainer, work: Workload, threads: Threads) -> float:
@@ -405,12 +410,12 @@ class StepModel:
             reads_each_source_once=trainer.device.reads_each_source_once,
         )
         if terms.weight_gradients:
-            seconds += extra_terms.weight_gradients_s(work, macs_per_s)
+            seconds += weight_gradients_s(work, macs_per_s)
         if terms.values:
-            seconds += extra_terms.num_values(work) / (rates.values_per_s * part)
-            seconds += extra_terms.num_results(work) / (rates.results_per_s * part)
+            seconds += num_values(work) / (rates.values_per_s * part)
+            seconds += num_results(work) / (rates.results_per_s * part)
             seconds += sum(work.vertices[1:]) / (rates.rows_per_s * part)
-            seconds += extra_terms.num_edge_rows(work) / (rates.edges_per_s * part)
+            seconds += num_edge_rows(work) / (rates.edges_per_s * part)
             # One thread sorts, regardless of the threads of the trainer.
             seconds += sum(work.edges) / rates.sorted_edges_per_s
         if terms.launch:
