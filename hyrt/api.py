@@ -37,14 +37,13 @@ def load(source: Any, *, normalize: Normalize = "none") -> Graph:
         A .npz file, a folder of .npy files, a name (`cora`, `synthetic:community`, `ogbn-products`), a PyG
         `Data` or `HeteroData`, or a DGL graph with `feat`, `label` and three masks in `ndata`.
     normalize
-        Scale features: `row` divides each row by its sum, `length` by its Euclidean length; `standard`
-        gives each column mean 0 and deviation 1; `auto` is `length` for bags of words, and `none` for
-        others.
+        Scaling of features: `row` divides each row by its sum, `length` by its Euclidean length; `standard`
+        gives each column mean 0 and deviation 1; `auto` is `length` for bags of words, and `none` for others.
 
     Raises
     ------
     DataError
-        Naming file, key and first bad position.
+        If the data is invalid; the message names file, key and first bad position.
     """
     check_compiler()
     return open_graph(source, normalize=normalize)
@@ -61,7 +60,7 @@ def save(
     order: str | None = None,
     force: bool = False,
 ) -> None:
-    """Write a graph to a file or a folder, as `hyrt data convert` does, atomically.
+    """Write a graph to a file or a folder atomically, as `hyrt data convert` does.
 
     Parameters
     ----------
@@ -74,18 +73,18 @@ def save(
     normalize
         Scaling of features, as for `load`.
     reverse
-        Add the reverse of each relation of a heterogeneous graph; its name begins with `rev_`.
+        Whether to add the reverse of each relation of a heterogeneous graph; its name begins with `rev_`.
     order
         New order of the vertices, such as `degree`; by default unchanged.
     force
-        Replace an existing destination.
+        Whether to replace an existing destination.
 
     Raises
     ------
     ConfigError
         If an argument has a wrong type.
     DataError
-        For invalid input, and for a destination that exists or cannot be written.
+        If the input is invalid, or the destination exists or cannot be written.
     """
     check_compiler()
     from hyrt.graph.formats.convert import Conversion, convert
@@ -135,13 +134,13 @@ def train(
     config
         All settings, in place of `sections`.
     emit
-        Called with each event of the run (`hyrt.telemetry.events`). By default, warning events become Python
+        Callback for each event of the run (`hyrt.telemetry.events`). By default, warning events become Python
         warnings of the category `hyrt.errors.RunWarning`.
     folder
-        New folder for checkpoints; by default no checkpoints are written. `loggers` need a folder, too.
+        New folder for checkpoints; by default no checkpoints are written. `loggers` also need a folder.
     full_graph
-        Train on the full graph in each step; short for `sampler={"kind": "full"}`. A custom module gets
-        blocks of all vertices, and returns scores of all vertices.
+        Whether to train on the full graph in each step; short for `sampler={"kind": "full"}`. A custom module
+        gets blocks of all vertices, and returns scores of all vertices.
     **sections
         Settings by section, such as `train={"epochs": 5}, data={"batch_size": 512}, seed=1`.
 
@@ -152,7 +151,7 @@ def train(
     Raises
     ------
     ConfigError
-        Naming the wrong setting.
+        If a setting is wrong; the message names it.
     """
     if forked_after_threads():
         raise ConfigError(
@@ -297,7 +296,7 @@ def _check_torch(*, custom_model: bool) -> None:
 
 
 def _check_flags(**flags: Any) -> None:
-    """Reject values other than True and False: the word 'no' would count as True."""
+    """Reject values other than True and False, because the word 'no' would count as True."""
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise ConfigError(f"{name}={show(value)}: give True or False")
@@ -358,18 +357,18 @@ def load_run(
     folder
         Folder of a run of `hyrt run`, or the `folder` of `train`.
     graph
-        A graph from `load`, or a source as for `load`; it may contain other data, which are
-        converted to the form that the run was trained on. By default the dataset of the run's settings, which
-        `train` does not store.
+        A graph from `load`, or a source as for `load`. It may contain other data, which are converted to the
+        form on which the run was trained. By default, the dataset of the run's settings, which `train` does
+        not store.
     model
-        The custom module that was trained, which receives the weights. By default the settings' model.
+        The custom module that was trained, which receives the weights. By default, the settings' model.
     checkpoint
-        `best`: the weights of the best evaluation (the newest weights if there was none); `newest`; or the
+        `best` for the weights of the best evaluation (the newest weights if there was none), `newest`, or the
         file of a checkpoint.
 
     Returns
     -------
-    `model` in evaluation mode, `config` and `metrics` by split, the `graph`, and the `schema`, which has the
+    `model` in evaluation mode, `config`, `metrics` by split, the `graph`, and the `schema`, which has the
     other fitted data. `scores()` applies the model.
 
     Raises

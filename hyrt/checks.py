@@ -77,7 +77,7 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """Return True or False; the word 'no' would count as True."""
+    """Return True or False; reject other values, because the word 'no' would count as True."""
     if not isinstance(value, bool) and not _is_numpy_bool(value):
         raise ArgumentError(f"{name} is {show(value)}: give True or False")
     return bool(value)
@@ -121,16 +121,8 @@ def check_array(
 ) -> Array:
     """Return a numpy array that has an allowed dtype and the expected shape.
 
-    Parameters
-    ----------
-    name, value
-        The argument.
-    dtypes
-        Kinds of dtypes as in numpy, such as `iu`, or the dtypes themselves.
-    shape
-        Size of each axis; None for any size.
-    description
-        Description of a valid argument, for the message.
+    `dtypes` are kinds of dtypes as in numpy, such as `iu`, or the dtypes themselves. None in `shape` allows
+    any size of an axis. `description` describes a valid argument in the message.
     """
     import numpy as np
 
@@ -161,25 +153,11 @@ def check_range(name: str, values: Array, count: int, noun: str) -> None:
 def check_ids(
     name: str, values: Any, count: int, noun: str = "vertices", *, dtype: Any = None, distinct: bool = False
 ) -> Array:
-    """Return [n] ids of vertices, or of other items, that compiled loops may use as indices.
+    """Return ids [n] of vertices, or of other items, that compiled loops may use as indices.
 
-    Parameters
-    ----------
-    name, values
-        The argument: an array of whole numbers.
-    count
-        Number of vertices: each id is from 0 to count - 1.
-    noun
-        Noun for the items, for the message.
-    dtype
-        Dtype to return; by default that of the values, or int64 if it is neither int32 nor int64.
-    distinct
-        Also reject repeated ids.
-
-    Raises
-    ------
-    ArgumentError
-        Naming the argument, the first bad position and its value.
+    Each id is from 0 to count - 1. `noun` names the items in messages. `dtype` is by default that of the
+    values, or int64 if it is neither int32 nor int64. With `distinct`, repeated ids are rejected. Raises
+    ArgumentError, which names the argument, the first bad position and its value.
     """
     import numpy as np
 

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 
 class Terminated(SystemExit):
-    """Raised if a signal ends the process; the interrupted work has not failed."""
+    """A signal ends the process; the interrupted work has not failed."""
 
     @classmethod
     def handle_signal(cls, number: int, frame: FrameType | None) -> NoReturn:
@@ -27,7 +27,7 @@ class Terminated(SystemExit):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised on Ctrl-C. In the command line, any other KeyboardInterrupt was raised without Ctrl-C."""
+    """Ctrl-C was pressed. In the command line, any other KeyboardInterrupt was raised without Ctrl-C."""
 
     @classmethod
     def handle_signal(cls, number: int, frame: FrameType | None) -> NoReturn:
@@ -36,7 +36,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class StepInterrupted(BaseException):
-    """Raised if a run is stopped within a step whose partial work has been saved; this is not a failure."""
+    """A run is stopped within a step whose partial work has been saved, which is not a failure."""
 
 
 class HyrtError(Exception):
@@ -49,7 +49,7 @@ class HyrtError(Exception):
     """Whether other ranks, if a launcher has started any, wait for this rank to join."""
 
     def __str__(self) -> str:
-        """Return the message in one line, unless it is a report: names of files may have several."""
+        """Return the message in one line, unless it is a report; file names may contain line breaks."""
         text = super().__str__()
         return "\n".join(printable(line) for line in (text.split("\n") if self.is_multiline else [text]))
 
@@ -87,9 +87,7 @@ def _is_hyrt_frame(frame: FrameType) -> bool:
 
 
 def is_user_frame(frame: FrameType) -> bool:
-    """Return whether a frame runs the user's code, which belongs neither to hyrt nor to an installed
-    library.
-    """
+    """Return whether a frame runs the user's code, that is, neither hyrt nor an installed library."""
     return not _is_hyrt_frame(frame) and not frame.f_code.co_filename.startswith(("<frozen", *_LIBRARIES))
 
 
@@ -133,17 +131,13 @@ class ConfigError(HyrtError):
 
 
 class ArgumentError(HyrtError, ValueError):
-    """An argument of a call has a wrong type, shape or range: the message names the argument and the
-    remedy.
-    """
+    """An argument of a call has a wrong type, shape or range; the message names argument and remedy."""
 
     exit_code = 2
 
 
 class HostMemoryError(HyrtError):
-    """Data that exceeds the host memory limit could not be written to a file: the disk is full or read-
-    only.
-    """
+    """Data beyond the host memory limit could not be written to a file: the disk is full or read-only."""
 
 
 class CheckpointError(HyrtError):
@@ -177,7 +171,7 @@ class PluginConflictError(HyrtError):
 
 
 class DeviceOutOfMemoryError(HyrtError):
-    """A device could not store a mini-batch. Recoverable: with fewer targets it may fit.
+    """A device could not store a mini-batch. With fewer targets it may fit.
 
     Parameters
     ----------
@@ -193,7 +187,7 @@ class DeviceOutOfMemoryError(HyrtError):
 
 
 class DeviceFaultError(HyrtError):
-    """A device failed permanently: every later call on it raises this error again."""
+    """A device failed permanently; every later call on it raises this error again."""
 
 
 class StageError(HyrtError):
@@ -240,7 +234,7 @@ def join_names(names: Iterable[str], word: str = "and") -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error as one line: hyrt's errors without, other errors with the name of the class."""
+    """Return an error as one line, with the name of the class unless it is an error of hyrt."""
     if isinstance(error, HyrtError):
         return str(error)
     text = one_line(str(error))
@@ -249,9 +243,7 @@ def describe_error(error: BaseException) -> str:
 
 @contextmanager
 def convert_number_errors() -> Iterator[None]:
-    """Turn ValueError and ArithmeticError within the block into ConfigError, for numbers given by the
-    user.
-    """
+    """Turn ValueError and ArithmeticError in the block into ConfigError, for numbers from the user."""
     try:
         yield
     except ValueError as error:
@@ -263,16 +255,13 @@ def convert_number_errors() -> Iterator[None]:
 def escape_undecodable(name: str) -> str:
     r"""Return a file name with non-UTF-8 bytes escaped as in a shell's `$'...'`: `b\xffd`.
 
-    Parameters
-    ----------
-    name
-        Name with such bytes as lone surrogates, which cannot be printed.
+    Such bytes are lone surrogates in `name`, which cannot be printed.
     """
     return re.sub("[\udc80-\udcff]", lambda byte: f"\\x{ord(byte[0]) - 0xDC00:02x}", name)
 
 
 def printable(text: str) -> str:
-    """Return text whose letters that cannot be printed are written as escapes."""
+    """Return text with escapes in place of letters that cannot be printed."""
     if text.isprintable():
         return text
     return "".join(
@@ -282,7 +271,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return foreign text (of drivers or exceptions) as one printable line."""
+    """Return foreign text, such as an exception of a driver, as one printable line."""
     return " ".join(
         "".join(letter if letter.isprintable() else " " for letter in escape_undecodable(text)).split()
     )

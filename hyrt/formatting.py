@@ -39,9 +39,7 @@ def _brief(value: float) -> str:
 
 
 def pluralize(count: int, noun: str, plural: str = "") -> str:
-    """Format a count with its noun: `1 target`, `1,200 targets`; `plural` is only needed for irregular
-    plurals.
-    """
+    """Format a count with its noun: `1 target`, `1,200 targets`; only irregular nouns need `plural`."""
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
@@ -54,9 +52,7 @@ def format_bytes(num_bytes: float) -> str:
 
 
 def format_duration(time_s: float) -> str:
-    """Format a duration with at most three digits and a unit: `15 us`, `46.1 ms`, `3.52 s`, `12.3 min`, `2.1
-    h`.
-    """
+    """Format a duration with at most three digits and a unit: `15 us`, `46.1 ms`, `3.52 s`, `2.1 h`."""
     if 0 < time_s < 1e-3:
         return f"{_brief(time_s * 1e6)} us"
     if time_s < 0.1:
@@ -104,9 +100,7 @@ def format_following_duration(time_s: float, other_s: float) -> str:
 
 
 def short_repr(value: Any) -> str:
-    """Return a dataclass in one line, for its `__repr__`; an array is its dtype and shape, such as
-    `int64[2709]`.
-    """
+    """Return the `__repr__` of a dataclass, with arrays as dtype and shape, such as `int64[2709]`."""
     shown = [
         f"{field.name}={_short_value(getattr(value, field.name))}"
         for field in fields(value)

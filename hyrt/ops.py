@@ -52,7 +52,8 @@ _KINDS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 def threads(count: int) -> Iterator[Workers]:
     """Let the operators inside the block, on CPU tensors and arrays, share `count` threads.
 
-    The backward pass of a loss must be in the block, too: `torch.autograd` runs it in the calling thread.
+    The backward pass of a loss must also be in the block, because `torch.autograd` runs it in the calling
+    thread.
 
     Raises
     ------
@@ -76,14 +77,14 @@ def spmm(
 ) -> Rows:
     """Aggregate the rows of each vertex's neighbours: gSpMMv, or gSpMMve with edge values.
 
-    out[i] = row_scale[i] * reduce of edge_values[e] * source_scale[c] * x[c] over the edges e from c
-    into i, + self_scale[i] * x[i]. GCN's normalisation is `row_scale=s, source_scale=s, self_scale=s * s`,
-    where s is `graph.topology.gcn_scale`.
+    out[i] = self_scale[i] * x[i] + row_scale[i] * reduce of edge_values[e] * source_scale[c] * x[c] over the
+    edges e from c into i. For GCN's normalisation, give `row_scale=s, source_scale=s, self_scale=s * s` with
+    `s = graph.topology.gcn_scale`.
 
     Parameters
     ----------
     graph
-        The edges: a graph or its topology.
+        A graph or its topology.
     x
         [V, ...] rows of the vertices; [V, H, d] for H heads.
     edge_values
@@ -93,7 +94,8 @@ def spmm(
         "sum", "mean" (the sum over the number of edges), or "max" (without values and scales; zero without
         edges, and the gradient of a tie goes to its first source).
     transposed
-        Aggregate along outgoing edges: gSpMMv^T, or gSpMMve^T, which reads edge values by the edges' numbers.
+        Whether to aggregate along outgoing edges: gSpMMv^T, or gSpMMve^T, which reads edge values by the
+        edges' numbers.
     row_scale, source_scale, self_scale
         [V] constants without gradient; None adds no cost.
 
@@ -152,7 +154,7 @@ def sddmm(
     Parameters
     ----------
     graph
-        The edges: a graph or its topology.
+        A graph or its topology.
     left, right
         [V, ...], or [E, ...] for edge tensors: of equal dtype, and equal shape except for the first axis. For
         "dot" [., d], or [., H, d] for H heads.
@@ -204,7 +206,7 @@ def edge_reduce(graph: Graph | Topology, values: Rows, reduce: Reduce = "sum") -
     Parameters
     ----------
     graph
-        The edges: a graph or its topology.
+        A graph or its topology.
     values
         [E, ...] rows of the edges.
     reduce
@@ -239,7 +241,7 @@ def edge_softmax(graph: Graph | Topology, scores: Rows) -> Rows:
     Parameters
     ----------
     graph
-        The edges: a graph or its topology.
+        A graph or its topology.
     scores
         [E], or [E, H] for H heads.
 
@@ -279,13 +281,13 @@ def attention(
     Parameters
     ----------
     graph
-        The edges: a graph or its topology.
+        A graph or its topology.
     x
         [V, d], or [V, H, d] for H heads.
     at_source, at_destination
         [V], or [V, H]: the two terms of the scores, of x's dtype, or float32 if x has 16 bits.
     negative_slope
-        The slope of the LeakyReLU below zero.
+        Slope of the LeakyReLU below zero.
     self_loops
         Whether each vertex also attends to itself, once. A self loop of the graph is an additional edge.
 

@@ -127,13 +127,7 @@ class Section(BaseModel):
 
 
 def reject_unknown_keys(section: Section, path: str = "") -> None:
-    """Reject unknown keys that `model_copy` has added to settings.
-
-    Raises
-    ------
-    ConfigError
-        Naming the first unknown key.
-    """
+    """Reject unknown keys that `model_copy` has added. Raises ConfigError, which names the first one."""
     for name, value in vars(section).items():
         if name not in type(section).model_fields:
             known = "see `hyrt run --print-config` for all settings"
