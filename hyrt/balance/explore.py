@@ -348,7 +348,7 @@ def _launch_bound_devices(
             continue
         if limits.is_host[index] and not launches:
             continue
-        # With the current threads, if there are any.
+        # Host training time per unit of work is scaled by the current threads.
         work = line.growth.work(max(seen)) * (train if limits.is_host[index] else 1.0)
         observed_s = line.launch_s + line.unit_s * work
         propagate[index] = StageLine(

@@ -217,7 +217,7 @@ def fit_step_model(
             stages.append((None,) * trainers)
             continue
         points = [_points(periods, errors, trainer, first + trainer) for trainer in range(trainers)]
-        # Observations that other trainers of the kind use: the last one.
+        # Other trainers of the kind use only the newest points.
         peer_points = [
             [] if limits.is_host[trainer] else [point.as_peer() for point in trainer_points[:2]]
             for trainer, trainer_points in enumerate(points)
@@ -240,8 +240,7 @@ def fit_step_model(
                 ]
                 trainer_points = list(chain.from_iterable(peers))
             sizes = [point.units for point in trainer_points]
-            # A trainer's own observations at other sizes are more informative than those of others of its
-            # kind.
+            # Observations of the trainer at other sizes are more informative than those of its peers.
             has_sizes = bool(sizes) and max(sizes) > OTHER_SIZE * min(sizes)
             growth_choices = _distinct_growths(growth)
             # Transfers move the loaded rows, so they share the growth of loading if it was shown to be

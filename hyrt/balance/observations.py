@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# Columns of a step's times: these, then propagate, transfer and device sampling, one column per trainer each.
+# Columns of a step's times: these four, then propagate, transfer and device sampling of each trainer.
 SAMPLE, LOAD, SYNCHRONIZE, ITERATION = range(4)
 FIRST_TRAINER = 4
 
@@ -24,8 +24,8 @@ USUAL_NOISE = 0.05
 _CHANGE_ERRORS = 5.0
 _MIN_CHANGE = 0.14
 _CHANGE_STEPS = 3
-# It has also changed if its time differs by this factor from the time that its units account for, in at least
-# this many steps.
+# A speed has also changed if the time differs by this factor from the time that the units account for, in at
+# least this many steps.
 _SPEED_RATIO = 1.5
 _MIN_STEPS = 2
 # Only periods of at least this many steps are tested for drift.

@@ -99,7 +99,7 @@ class DistributedContext:
         self._store = store
         self._timeout_s = timeout_s
         self._report = on_peer_failure
-        # A separate connection: a blocking wait for a key occupies its connection to the store.
+        # Use a separate connection, because a blocking wait for a key occupies its connection to the store.
         self._heartbeat = HeartbeatMonitor(
             store.clone(), rank, size, self._abort, store_host, max_silence_s, lambda: self._operation_counts
         )
@@ -119,7 +119,7 @@ class DistributedContext:
             """Group of the load stage, for feature rows."""
         except BaseException as error:
             if self._heartbeat.peer_failure is None:
-                # For example a missing network interface: the other ranks are waiting for this rank.
+                # The other ranks wait for this rank, which may for example lack a network interface.
                 self._heartbeat.broadcast_failure(error)
             self.close()
             raise

@@ -58,9 +58,8 @@ class Channel(Generic[T]):
         self._failure: BaseException | None = None
         self._peak = self._sent = self._received = 0
         self._sends_blocked = self._receives_blocked = 0
-        # Running sums: each interval subtracts its start time when it begins and adds its end time when it
-        # ends, so
-        # intervals in progress have only their start time in the sum.
+        # Each interval subtracts its start time from these sums when it begins, and adds its end time when it
+        # ends. Only the start time of an interval in progress is included.
         self._send_blocked_s = self._receive_blocked_s = self._item_s = 0.0
         self._senders_waiting = self._receivers_waiting = 0
 

@@ -209,7 +209,7 @@ def _ignore_signal(number: int, frame: FrameType | None) -> None:
 def _exit_now(exit_code: int, words: str) -> NoReturn:
     """Exit without waiting. Files are replaced atomically, so none is left half written."""
     try:
-        # sys.__stdout__, because a live display may have replaced sys.stdout.
+        # A live display may have replaced sys.stdout.
         if sys.__stdout__ is not None and sys.__stdout__.isatty():
             os.write(sys.__stdout__.fileno(), _SHOW_CURSOR)
         os.write(2, f"{words}\n".encode())

@@ -34,7 +34,7 @@ def answer_requests(pipe: int) -> None:
     # The parent requests the stacks of a hanging item with SIGUSR1. faulthandler's C handler needs no
     # interpreter lock, so it works inside a driver too.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    # As in the command line: before torch is loaded.
+    # This must precede the import of torch, as in the command line.
     prepare_process()
     parent = Connection(pipe)
     with contextlib.suppress(EOFError):

@@ -1,13 +1,17 @@
-"""Fault injection on request, to test how a run reacts to failures.  Off unless the environment variable
-HYRT_FAULT is set; every injected fault is reported.  HYRT_FAULT is a comma-separated list of
-`<stage>:<place>:<when>:<kind>`:  - stage: `sample`, `load`, `transfer`, `propagate`, `update` (a trainer
-receives the weights), `synchronize`,   `evaluate` or `checkpoint`; - place: the trainer of the share
-(`opencl:0`), `host` for synchronize and evaluate, an operation of the   atomic write for checkpoint (`of`,
-`write`, `fsync`, `replace`, `sync`); `*` matches any. With several   ranks, every rank has the fault; a
-prefix limits the fault to one rank (`rank1.opencl:0`, `rank1.*`); - when: `first`, `middle` or `last` step,
-or a step number: the fault happens once, at or after this step;   `<when>+` repeats the fault at every step
-from there on. For evaluate and checkpoint a step is the number of   steps done; - kind: one of `KINDS`.  The
-faults are injected by a hook, which exists only in runs with faults.
+"""Fault injection on request, to test how a run reacts to failures.
+
+Runs have faults only if the environment variable HYRT_FAULT is set, and every injected fault is reported.
+HYRT_FAULT is a comma-separated list of `<stage>:<place>:<when>:<kind>`:
+
+- stage: `sample`, `load`, `transfer`, `propagate`, `update` (a trainer receives the weights), `synchronize`,
+  `evaluate` or `checkpoint`;
+- place: the trainer of the share (`opencl:0`), `host` for synchronize and evaluate, or an operation of the
+  atomic write for checkpoint (`open`, `write`, `fsync`, `replace`, `sync`); `*` matches any. With several
+  ranks, every rank has the fault; a prefix limits the fault to one rank (`rank1.opencl:0`, `rank1.*`);
+- when: `first`, `middle` or `last` step, or a step number: the fault happens once, at or after this step;
+  `<when>+` repeats the fault at every step from there on. For evaluate and checkpoint, a step is the number
+  of finished steps;
+- kind: one of `KINDS`.
 """
 
 from __future__ import annotations
@@ -163,7 +167,7 @@ class FaultInjectionHook(Hook):
         self._size = size
         self._pending: list[_PendingFault] = []
         self._lock = threading.Lock()
-        # A fault is terminal for its device, as for every device.
+        # A device that has failed fails again at every later call.
         self._terminal: dict[str, DeviceFaultError] = {}
 
     def on_start(self, devices: Sequence[Device], steps: range) -> Notice:
@@ -234,7 +238,7 @@ class FaultInjectionHook(Hook):
         if kind is None:
             return None
         if kind != "slow":
-            # In monotonic time, from which tests measure the delay.
+            # Tests measure the delay from this monotonic time.
             print(
                 f"fault injected at {time.monotonic():.3f} s: {stage} on {place} at step {step}: {kind}",
                 file=sys.stderr,

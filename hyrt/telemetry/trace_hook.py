@@ -55,7 +55,7 @@ class RankTraceGatherer(Protocol):
 
 T = TypeVar("T")
 
-# Already reduces the size sevenfold, at some hundredths of a second per ten thousand events.
+# This level reduces the size sevenfold, at some hundredths of a second per ten thousand events.
 _COMPRESSION = 1
 
 

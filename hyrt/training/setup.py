@@ -47,7 +47,7 @@ def assign_threads(config: Config, host_trainers: int = 1, expected: RunPredicti
     cores = available_cores()
     runtime = config.runtime
     if config.sampler.is_full_graph:
-        # No sampling and no loading needed.
+        # Full-graph steps need neither sampling nor loading.
         chosen = Threads(sample=1, load=1, train=cores)
     elif expected is not None:
         chosen = expected.threads
