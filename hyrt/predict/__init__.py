@@ -1,5 +1,1 @@
-"""Prediction of run times before a run starts, and choice of its devices.
-
-Workloads are derived from settings and datasets; runs are predicted on this machine, from its calibration,
-and on other platforms. `--devices auto` and `data.feature_dtype=auto` choose by prediction.
-"""
+"""Prediction of runs on this or other machines before they start, and choice of devices and formats."""

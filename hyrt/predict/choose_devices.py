@@ -1,4 +1,4 @@
-"""Implementation of `--devices auto`: which of the machine's devices train, and with what shares."""
+"""Implementation of `--devices auto`: which devices of this machine train, and with what shares."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hyrt.predict.meta_model import model_for_widths
 from hyrt.predict.workload import check_predictable, expected_workload, sampled_workload
 from hyrt.training.setup import PreparedRun
 
-# Minimum share of a step: a slower device costs more to feed than it contributes.
+# Feeding a device with a smaller share of a step costs more than the device contributes.
 _MIN_SHARE = 0.05
 _NOT_MEASURED = "its rates are unknown: run `hyrt devices --measure`"
 
@@ -43,23 +43,14 @@ class DeviceChoice:
     devices: tuple[str, ...]
     """Entries `name=share` for the settings."""
     unused: tuple[tuple[str, str], ...]
-    """Devices that were found but not selected, as (name, reason)."""
+    """Devices that were not selected, as (name, reason)."""
 
 
 def resolve_auto(config: Config, prepared: PreparedRun) -> tuple[Config, DeviceChoice | None]:
-    """Replace `devices: auto` in the settings by the selected devices; other settings are unchanged.
+    """Replace `devices: auto` in the settings by the selected devices.
 
-    Parameters
-    ----------
-    config
-        All settings.
-    prepared
-        The run's graph, model and sampler; objects that are built here are reused by the run.
-
-    Raises
-    ------
-    DeviceUnavailableError
-        If no device can train, with every device's reason.
+    The run reuses the objects of `prepared` that are built here. Raises DeviceUnavailableError, with every
+    device's reason, if no device can train.
     """
     if config.device_requests[0].name != AUTO:
         return config, None
@@ -90,7 +81,7 @@ def _resolved(
     candidates = real_devices(surveys)
     model_kind = find_model(config.model.kind).costs_like
     if model_kind and any(not info.host_cores for info in candidates):
-        # Measure only if there is another device to compare the CPU with.
+        # Measure only if the CPU has to be compared with another device.
         calibration = _with_cpu(candidates, calibration, model_kind)
         try:
             work = work_of()
@@ -105,7 +96,7 @@ def _resolved(
     )
     balance = config.balance
     if balance.policy == "auto" and not config.sampler.is_full_graph:
-        # Selected shares are only a starting point, unlike shares in the settings.
+        # Unlike shares in the settings, selected shares are only a starting point.
         balance = balance.model_copy(update={"policy": DEFAULT_POLICY})
     return config.model_copy(update={"devices": list(choice.devices), "balance": balance}), choice
 
@@ -118,36 +109,20 @@ def choose_devices(
     *,
     only_fastest: bool = False,
 ) -> DeviceChoice:
-    """Choose among the devices found.
+    """Choose the CPU, and every suitable real device with its share.
 
-    The CPU always trains. Every other real device trains if it can run the model, does not share the CPU's
-    cores, and is fast enough to do at least a twentieth of a step. Shares are proportional to the speed of
-    each device on a whole step alone.
-
-    Parameters
-    ----------
-    surveys
-        Findings of every backend.
-    step_s
-        Function that returns the seconds of a device for a whole step alone; None if unknown.
-    unsupported_reason
-        Function that returns the reason why a device cannot run the model; empty if it can.
-    unknown_reason
-        Reason against a device of unknown speed.
-    only_fastest
-        Whether to choose only the fastest device, for full-graph training on one device.
-
-    Raises
-    ------
-    DeviceUnavailableError
-        If no device can train, with every device's reason.
+    A suitable device can run the model, does not share the CPU's cores, and is fast enough for at least a
+    twentieth of a step. Shares are proportional to speeds: `step_s` returns the seconds of a device alone for
+    a whole step, or None if unknown. `unsupported_reason` returns "" for a device that can run the model.
+    With `only_fastest` (full-graph training on one device), one device is chosen. Raises
+    DeviceUnavailableError, with every device's reason, if no device can train.
     """
     speeds: dict[str, float] = {}
     unused: list[tuple[str, str]] = []
     for info in real_devices(surveys):
         if info.kind == "cpu":
-            # If its speed is unknown, the CPU is the only device: its speed is measured whenever another
-            # device's is known.
+            # A CPU of unknown speed is the only device, because the CPU is measured whenever another device's
+            # speed is known.
             speeds[info.name] = 1 / (step_s(info) or 1.0)
             continue
         seconds = None if info.host_cores else step_s(info)
@@ -185,7 +160,7 @@ def choose_devices(
 def _with_cpu(
     candidates: Sequence[DeviceInfo], calibration: Calibration | None, kind: str
 ) -> Calibration | None:
-    """Return the calibration, after measuring the CPU if its speed with the kind of model is unknown."""
+    """Return the calibration; measure the CPU before if its speed with the model kind is unknown."""
     cpu = [info for info in candidates if info.kind == "cpu"]
     for info in cpu:
         speed = device_speed(info, calibration, kind)
@@ -198,30 +173,25 @@ def _with_cpu(
             try:
                 save_calibration(calibration)
             except DataWriteError:
-                pass  # The next run has to measure again, nothing else is lost.
+                pass  # Only the measurement is lost, and the next run repeats it.
     return calibration
 
 
 def _step_s(
     info: DeviceInfo, calibration: Calibration | None, model: str, work: TrainingWorkload | None
 ) -> float | None:
-    """Return the seconds of a device for a whole step alone; None if unknown."""
+    """Return the seconds of a device alone for a whole step; None if unknown."""
     trainer = device_speed(info, calibration, model).trainer
     return None if trainer is None or work is None else whole_step_s(trainer, work)
 
 
 def whole_step_s(trainer: PlatformTrainer, work: TrainingWorkload) -> float:
-    """Return the seconds of a trainer for a whole step, with transfer and compute overlapped.
+    """Return the seconds of a trainer for one whole step, with transfer and computation overlapped.
 
-    Parameters
-    ----------
-    trainer
-        The trainer; the host trainer computes with all cores.
-    work
-        The work, of which one step counts.
+    The host trainer computes with all cores.
     """
     host = Host(memory_gb_s=1.0, macs_per_s=1.0)
-    # Include work that the load stage would do (aggregation). Sparse rows stay sparse.
+    # Include the aggregation, which the load stage could do. Sparse rows stay sparse.
     model = StepModel(Platform(name="one trainer", host=host), work, ExtraTerms(load_forms=False))
     step, threads = work.at(float(work.batch_size)), Threads(sample=1, load=1, train=1)
     computing = model.propagate_s(replace(trainer, is_host=False), step, threads)
@@ -229,12 +199,9 @@ def whole_step_s(trainer: PlatformTrainer, work: TrainingWorkload) -> float:
 
 
 def known_work(config: Config, prepared: PreparedRun) -> TrainingWorkload:
-    """Return a run's work before it starts: sampled, or expected if sampling is expensive.
+    """Return a run's work before its start: sampled, or expected if sampling is expensive.
 
-    Raises
-    ------
-    ConfigError
-        If the work is unknown, with the reason.
+    Raises ConfigError with the reason if the work is unknown.
     """
     graph, targets = prepared.graph, prepared.targets
     if len(targets) and config.sampler.preparation:
@@ -246,7 +213,7 @@ def known_work(config: Config, prepared: PreparedRun) -> TrainingWorkload:
 
 
 def _unsupported_reason(info: DeviceInfo, model: torch.nn.Module, objective: Objective) -> str:
-    """Try the model on the device; any exception is the reason against the device."""
+    """Try the model on the device; any exception is a reason against the device."""
     try:
         backend, found = find_device(info.name)
         with opened(backend, found, DeviceOptions()) as device:
@@ -257,6 +224,6 @@ def _unsupported_reason(info: DeviceInfo, model: torch.nn.Module, objective: Obj
                 lambda: load_replica(device, model, trainable, objective),
                 fault=DeviceFaultError,
             )
-    except Exception as error:  # Plug-in exceptions must not stop the run.
+    except Exception as error:  # A plug-in may raise anything, and must not stop the run.
         return " ".join(describe_error(error).split()).removeprefix(f"{info.name}: ")
     return ""

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from hyrt.training.setup import PreparedRun
 
 AUTO, STORED = "auto", "stored"
-# In order of increasing rounding error.
+# In order of rounding errors, the smallest first.
 _QUANTIZED = ("float16", "int8")
-# Minimum relative gain that justifies more rounding.
+# Minimum relative gain for which more rounding is worthwhile.
 _MIN_GAIN = 0.03
 
 Assign = Callable[[TrainingWorkload], Assignment | None]
@@ -36,9 +36,9 @@ class RowsChoice:
     rows: str
     """Value of the setting `data.feature_dtype`."""
     training: TrainingWorkload
-    """The work with rows in that format."""
+    """Work with rows in that format."""
     reason: str
-    """Reason for the choice, as a sentence."""
+    """Reason, as a sentence."""
 
 
 def choose_rows(
@@ -46,16 +46,8 @@ def choose_rows(
 ) -> RowsChoice:
     """Choose the most precise format whose epoch is within 3 % of the shortest.
 
-    Parameters
-    ----------
-    config
-        All settings.
-    platform
-        The machine, with the run's trainers.
-    training
-        The work with rows in their stored format.
-    assign
-        Function that returns the initial assignment of some work; None to search for the best one.
+    `platform` has the run's trainers. `training` has rows in their stored format. `assign` returns the
+    initial assignment of a workload, or None to search for the best one.
     """
     sample = training.at(1.0)
     if sample.sparse is not None or training.resident:
@@ -86,16 +78,7 @@ def choose_rows(
 def resolve_rows(config: Config, prepared: PreparedRun) -> tuple[Config, PreparedRun, str]:
     """Replace `data.feature_dtype: auto` in settings and graph by the selected format.
 
-    Parameters
-    ----------
-    config
-        All settings; `devices` names the trainers.
-    prepared
-        The run's graph and sampler.
-
-    Returns
-    -------
-    The settings, the matching graph and sampler, and a line for the user.
+    Returns the settings, the matching graph and sampler, and a line for the user.
     """
     if config.data.feature_dtype != AUTO:
         return config, prepared, ""
@@ -122,7 +105,7 @@ def resolve_rows(config: Config, prepared: PreparedRun) -> tuple[Config, Prepare
 
 
 def _choice_here(config: Config, prepared: PreparedRun) -> tuple[str, str]:
-    """Return the format for a run on this machine, and the reason."""
+    """Return the format for a run on this machine, and why it was selected."""
     from hyrt.predict.calibrate.store import usable_calibration
     from hyrt.predict.choose_devices import known_work
     from hyrt.predict.predict_run import first_assignment, run_platform

@@ -1,6 +1,4 @@
-"""Sizes of datasets, of full graphs and of mini-batches: published, from a generator's law, of an open graph,
-or sampled.
-"""
+"""Sizes of datasets, full graphs and mini-batches: published, generated, of an open graph, or sampled."""
 
 from __future__ import annotations
 
@@ -35,36 +33,31 @@ _OFFSET_BYTES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSizes:
-    """Dataset sizes that determine the work and the memory of a run."""
+    """Sizes of a dataset that determine the work and the memory of a run."""
 
     features: int
     classes: int
     targets: int
-    """`features`, `classes` and `targets`: width of a feature row, number of classes, number of training
-    vertices."""
+    """Number of training vertices."""
     value_bytes: int
-    """Bytes per feature value during computation: as stored, unless rows have a quantized format."""
+    """Bytes per feature value in computations: as stored, except for quantized rows."""
     row_bytes: float | None = None
-    """Bytes of a dense row in a quantized format; None for other formats, whose bytes follow from the
-    values."""
+    """Bytes of a dense row in a quantized format; otherwise None, for `value_bytes` per value."""
     feature_bytes: float
     graph_bytes: float
-    """`feature_bytes` and `graph_bytes`: bytes of the feature matrix and of the topology in memory, without
-    memory-mapped files, which are left to the page cache."""
+    """Bytes of the topology in memory; like `feature_bytes`, without memory-mapped files."""
     degrees: DegreeDistribution | None = None
-    """Vertices, edges and their degree distribution; None for an open graph, whose mini-batches are
-    sampled."""
+    """Vertices, edges and degree distribution; None for an open graph, whose mini-batches are sampled."""
     edge_value_bytes: float = 0.0
     """Bytes of an edge's weight and features."""
     transpose_bytes: float = 0.0
-    """Bytes of the edges sorted by source, which full-graph training needs for graphs that are not
-    symmetric."""
+    """Bytes of the edges by source, for full-graph training on a graph that is not symmetric."""
     mapped_bytes: float = 0.0
-    """Bytes that are memory-mapped instead."""
+    """Bytes in memory-mapped files."""
     is_mapped: bool = False
-    """Whether an open graph's dense rows are in a memory-mapped file."""
+    """Whether the dense rows of an open graph are memory-mapped."""
     row_entries: float | None = None
-    """Mean number of stored values per sparse row; None if rows are dense."""
+    """Mean number of stored values per sparse row; None for dense rows."""
     location: str = ""
     """Location of the dataset, for display."""
 
@@ -79,7 +72,7 @@ class DatasetSizes:
         value_bytes: int,
         location: str = "",
     ) -> DatasetSizes:
-        """Return the sizes of a dataset that is held in memory completely, with dense rows."""
+        """Return the sizes of a dataset with dense rows that is completely in memory."""
         vertices, edges = float(degrees.num_vertices), float(degrees.num_edges)
         graph_bytes = edges * _ID_BYTES + vertices * _OFFSET_BYTES
         return cls(
@@ -96,14 +89,9 @@ class DatasetSizes:
 
 
 def with_row_format(sizes: DatasetSizes, rows: str) -> DatasetSizes:
-    """Return the sizes of a dataset after quantizing its dense rows.
+    """Return the sizes of a dataset whose dense rows are quantized to `rows`.
 
-    Parameters
-    ----------
-    sizes
-        Sizes of the stored dataset.
-    rows
-        Value of the setting `data.feature_dtype`; `auto` is treated like `stored` until it is resolved.
+    `rows`: the setting `data.feature_dtype`; an unresolved `auto` is treated like `stored`.
     """
     if rows in ("stored", "auto") or sizes.row_entries is not None:
         return sizes
@@ -125,15 +113,7 @@ def published_sizes(
 ) -> DatasetSizes:
     """Return the published sizes of a dataset, with log-normal degrees.
 
-    Parameters
-    ----------
-    published
-        Published figures.
-    symmetrized
-        Whether to count edges in both directions, as opening the dataset stores them, instead of as
-        published.
-    location
-        Location of the dataset, for display.
+    With `symmetrized`, edges count in both directions, as they are stored after opening.
     """
     edges, reciprocity = published.edges, float(published.symmetric)
     if symmetrized:
@@ -151,17 +131,9 @@ def published_sizes(
 
 
 def generated_sizes(source: str) -> DatasetSizes:
-    """Return the sizes of a generated dataset, with degrees from the generator's law.
+    """Return the sizes of `synthetic:PRESET[,key=value,...]`, with degrees from the generator's law.
 
-    Parameters
-    ----------
-    source
-        `synthetic:PRESET[,key=value,...]`.
-
-    Raises
-    ------
-    DataError
-        If there is no such preset or key.
+    Raises DataError if a preset or key does not exist.
     """
     from hyrt.graph.synthetic.degree_distribution import compute_degree_distribution
     from hyrt.graph.synthetic.spec import parse_spec
@@ -178,7 +150,7 @@ def generated_sizes(source: str) -> DatasetSizes:
 
 
 def graph_sizes(graph: Graph, targets: np.ndarray) -> DatasetSizes:
-    """Return the sizes of an open graph; if a rank has only part of the rows, they represent all rows."""
+    """Return the sizes of an open graph with all its rows, even if a rank has only some of them."""
     from hyrt.fullgraph.mmap_rows import find_mmap
     from hyrt.graph.quantized.features import QuantizedFeatures
     from hyrt.graph.quantized.row_format import FLOAT16, FLOAT32
@@ -207,36 +179,25 @@ def graph_sizes(graph: Graph, targets: np.ndarray) -> DatasetSizes:
 
 
 def edge_columns(topology: Topology) -> int:
-    """Return the number of four-byte values per edge besides its source."""
+    """Return the number of four-byte values per edge in addition to its source."""
     weights, features = topology.edge_weights, topology.edge_features
     return (weights is not None) + (0 if features is None else int(features.shape[1]))
 
 
-# Numbers of equal pieces that steps are divided into, since a trainer's share may be any part of a step.
+# Numbers of equal pieces of a step, because a trainer's share may be any part of a step.
 _PIECES = (16, 8, 4, 2, 1)
 _STEPS = 4
 
 
 class SamplerSizesUnknownError(ConfigError):
-    """A sampler does not provide expected mini-batch sizes."""
+    """Error for a sampler without expected mini-batch sizes."""
 
 
 def expected_block_sizes(config: Config, dataset: DatasetSizes, units: float) -> BlockSizes:
     """Return the expected mini-batch sizes of the configured sampler.
 
-    Parameters
-    ----------
-    config
-        All settings.
-    dataset
-        Sizes of the dataset, with its degrees.
-    units
-        Targets of the mini-batch, or its subgraphs if the sampler produces subgraphs.
-
-    Raises
-    ------
-    SamplerSizesUnknownError
-        If the sampler provides no sizes.
+    `units`: targets of the mini-batch, or subgraphs for a sampler of subgraphs. Raises
+    SamplerSizesUnknownError if the sampler has no expected sizes.
     """
     assert dataset.degrees is not None
     sampler, layers = config.sampler, config.model.layers
@@ -252,17 +213,7 @@ def expected_block_sizes(config: Config, dataset: DatasetSizes, units: float) ->
 def sampled_block_sizes(settings: SamplerSettings, sampler: Sampler, workers: Workers) -> SampledSizes:
     """Sample pieces of a run's first steps and average their sizes.
 
-    Parameters
-    ----------
-    settings, sampler
-        Settings of the run's sampler, and the sampler.
-    workers
-        Sampling threads.
-
-    Raises
-    ------
-    ConfigError
-        If the sampler fails, naming its kind and package.
+    Raises ConfigError, with the sampler's kind and package, if sampling fails.
     """
     with SAMPLERS.wrap_errors(settings.kind, "sample"):
         rows = measure_pieces(sampler, workers, lambda batch, size: settings.batch_sizes(batch, size).row)
@@ -274,16 +225,10 @@ def measure_pieces(
 ) -> dict[float, tuple[float, ...]]:
     """Return the mean sizes of pieces of a run's first steps, by number of units.
 
-    Parameters
-    ----------
-    sampler, workers
-        The run's sampler, and the sampling threads.
-    sizes_of
-        Function of a mini-batch and its number of units that returns its sizes; always the same number of
-        values.
+    `sizes_of` maps a mini-batch and its number of units to a fixed number of sizes.
     """
     steps = [sampler.units(step) for step in range(_STEPS)]
-    # Keep the step numbers, but skip steps that end an epoch, which have fewer units.
+    # Keep the step numbers, but skip the last steps of epochs, which have fewer units.
     full_steps = {step: units for step, units in enumerate(steps) if len(units) == len(steps[0])}
     measured = {}
     for pieces in _PIECES:
@@ -307,31 +252,23 @@ class FullGraphSizes:
     vertices: int
     edges: int
     targets: int
-    """`vertices`, `edges` and `targets`: sizes of the graph, and number of training vertices."""
+    """Number of training vertices."""
     target_edges: float
-    """Edges into the targets."""
+    """Number of edges into the targets."""
     scored: int
-    """Vertices that an evaluation scores."""
+    """Number of vertices that an evaluation scores."""
     data_bytes: Mapping[str, float]
-    """Bytes of the data, by array name."""
+    """Bytes by array."""
     row_entries: float | None = None
-    """Mean number of stored values per sparse feature row; None if rows are dense."""
+    """Mean number of stored values per sparse feature row; None for dense rows."""
     is_mapped: bool = False
     """Whether the features are memory-mapped."""
     degrees: DegreeDistribution | None = None
-    """Degree distribution, if it was counted."""
+    """Counted degree distribution, or None."""
 
 
 def expected_full_graph_sizes(config: Config, dataset: DatasetSizes) -> FullGraphSizes:
-    """Return the expected sizes of a graph from its degrees.
-
-    Parameters
-    ----------
-    config
-        All settings.
-    dataset
-        Sizes of the dataset, with its degrees.
-    """
+    """Return the expected sizes of a graph, from the degrees in `dataset`."""
     assert dataset.degrees is not None
     vertices, edges = round(dataset.degrees.num_vertices), round(dataset.degrees.num_edges)
     return FullGraphSizes(
@@ -339,7 +276,7 @@ def expected_full_graph_sizes(config: Config, dataset: DatasetSizes) -> FullGrap
         edges=edges,
         targets=dataset.targets,
         target_edges=edges * dataset.targets / vertices,
-        # All other vertices are for validation or test.
+        # The other vertices are for validation or test.
         scored=vertices - dataset.targets if config.evaluate.mode == "full" else 0,
         data_bytes=_data_arrays(config, dataset, vertices),
         row_entries=dataset.row_entries,
@@ -347,9 +284,9 @@ def expected_full_graph_sizes(config: Config, dataset: DatasetSizes) -> FullGrap
 
 
 def with_transpose(dataset: DatasetSizes, graph: Graph) -> DatasetSizes:
-    """Return the sizes of an open graph, including its edges by source if they need a separate array.
+    """Add the edges by source to the sizes of an open graph if they need a separate array.
 
-    Edge values are read by edge index, which needs one more number per edge.
+    Edge values are read by edge index, which is one more number per edge.
     """
     topology = graph.topology
     index_bytes = (
@@ -364,19 +301,7 @@ def with_transpose(dataset: DatasetSizes, graph: Graph) -> DatasetSizes:
 def counted_full_graph_sizes(
     config: Config, graph: Graph, dataset: DatasetSizes, targets: np.ndarray
 ) -> FullGraphSizes:
-    """Return the sizes of an open graph.
-
-    Parameters
-    ----------
-    config
-        All settings.
-    graph
-        The graph.
-    dataset
-        Its sizes, from `with_transpose`.
-    targets
-        Its training vertices.
-    """
+    """Return the sizes of an open graph and its training vertices; `dataset` is from `with_transpose`."""
     topology = graph.topology
     scored = sum(len(graph.split(name, config.data.split)) for name in ("val", "test"))
     return FullGraphSizes(
@@ -397,7 +322,7 @@ def counted_full_graph_sizes(
 
 
 def _data_arrays(config: Config, dataset: DatasetSizes, vertices: int) -> dict[str, float]:
-    """Return the bytes of the data in memory, per array."""
+    """Return the bytes of the data in memory, by array."""
     arrays = {
         "topology": dataset.graph_bytes,
         "edges by source": dataset.transpose_bytes,
@@ -409,9 +334,7 @@ def _data_arrays(config: Config, dataset: DatasetSizes, vertices: int) -> dict[s
 
 
 def _copies_rows(config: Config, dataset: DatasetSizes) -> bool:
-    """Return whether dense rows are copied before the first step: for input dropout, unless they are float32
-    in memory.
-    """
+    """Return whether dense rows are copied for input dropout, because they are not float32 in memory."""
     if config.model.input_dropout == 0 or dataset.row_entries is not None:
         return False
     return dataset.value_bytes != 4 or dataset.is_mapped

@@ -1,4 +1,4 @@
-"""Memory of training on an open graph, homogeneous or heterogeneous, per array."""
+"""Memory of training on an open graph, homogeneous or heterogeneous, by array."""
 
 from __future__ import annotations
 
@@ -26,24 +26,11 @@ _WITH_MOMENTS = 3
 
 
 def hetero_memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
-    """Return the memory of graph, rows and learned embeddings for a kind of model, ready for JSON.
+    """Return the memory of a heterogeneous graph, its rows and its learned embeddings as JSON values.
 
-    Parameters
-    ----------
-    graph
-        An open heterogeneous graph.
-    kind
-        Kind of the model, such as rgcn.
-
-    Returns
-    -------
-    `model`, and `arrays`, the bytes of each array: learned embeddings include Adam's two moments, at the
-    kind's default width. The memory of a step's computation is unknown before a run and not included.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such kind, or it does not support heterogeneous graphs.
+    Keys: `model`, and `arrays`, the bytes of each array. Embeddings have the default width of the model
+    `kind` and include the two moments of Adam. The memory of a step is unknown before a run and not included.
+    Raises ConfigError if the kind does not exist, or does not support heterogeneous graphs.
     """
     if not find_model(kind).hetero:
         raise ConfigError(
@@ -67,7 +54,7 @@ def hetero_memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
 
 
 def hetero_memory_lines(facts: dict[str, Any]) -> list[str]:
-    """Format the result of `hetero_memory_facts` as terminal lines."""
+    """Format the result of `hetero_memory_facts` as lines."""
     arrays = facts["arrays"]
     width = max(map(len, arrays))
     return [
@@ -82,28 +69,13 @@ _FLOAT_BYTES = 4
 
 
 def memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
-    """Return the memory of full-graph training with a kind of model at its default size, ready for JSON.
+    """Return the memory of full-graph training of a model `kind` of default size, as JSON values.
 
-    Parameters
-    ----------
-    graph
-        An open graph.
-    kind
-        Kind of the model, such as gcn.
-
-    Returns
-    -------
-    `model`; `symmetric`; `topology_integers`, counted like GraphPy (6.1): V + E, doubled by the transpose of
-    a graph that is not symmetric; `edge_tensor_integers`, plus E integers by which the transpose finds edge
-    values, for user modules with edge tensors; `arrays`, bytes per array on the CPU; `at_most`,
-    whether they are upper bounds.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such kind, or the data has no training vertices.
-    UnsupportedModelError
-        If a layer of the kind cannot be read.
+    Keys: `model`; `symmetric`; `topology_integers`, counted as in GraphPy (6.1): V + E, doubled by the
+    transpose of a graph that is not symmetric; `edge_tensor_integers`, plus E integers by which the transpose
+    finds edge values, for user modules with edge tensors; `arrays`, bytes of each array on the CPU;
+    `at_most`, whether these are upper bounds. Raises ConfigError if there is no such kind or no training
+    vertex, and UnsupportedModelError if a layer of the kind cannot be read.
     """
     config = new_config(None, [f"model.kind={kind}", "sampler.kind=full"])
     targets = training_vertices(config, graph)
@@ -130,9 +102,9 @@ def memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
 
 
 def _layer_arrays(model: GNN, sizes: FullGraphSizes) -> dict[str, float]:
-    """Return an upper bound of the bytes per array for a model that takes the full graph as one block.
+    """Return upper bounds of the bytes by array for a model that takes the full graph as one block.
 
-    Torch saves all results of a layer for the backward pass, plus the gradient of the largest.
+    Torch saves all results of a layer for the backward pass; the gradient of the largest comes on top.
     """
     arrays = dict(sizes.data_bytes)
     rows = []
@@ -148,7 +120,7 @@ def _layer_arrays(model: GNN, sizes: FullGraphSizes) -> dict[str, float]:
 
 
 def memory_lines(facts: dict[str, Any]) -> list[str]:
-    """Format the result of `memory_facts` as terminal lines."""
+    """Format the result of `memory_facts` as lines."""
     arrays = facts["arrays"]
     explanation = (
         "it is symmetric: its own transpose" if facts["symmetric"] else "with its transpose: it is directed"

@@ -1,4 +1,4 @@
-"""Sizes of heterogeneous datasets and mini-batches, and the workloads of runs on heterogeneous graphs."""
+"""Workloads of runs on heterogeneous graphs, and sizes of such datasets and mini-batches."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ _ID_BYTES, _OFFSET_BYTES, _FLOAT_BYTES = 4, 8, 4
 _HALVINGS = 12
 
 Sizes = Callable[[float], RelationSizes]
-"""Function of a number of targets that returns mini-batch sizes."""
+"""Returns mini-batch sizes for a number of targets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeteroDatasetSizes:
-    """Dataset sizes that determine the work and the memory of a run on a heterogeneous graph."""
+    """Sizes of a heterogeneous dataset that determine the work and the memory of a run."""
 
     widths: HeteroWidths
     relations: tuple[Relation, ...]
     counts: tuple[int, ...]
-    """[T] vertices per type."""
+    """Vertices by type, [T]."""
     classes: int
     targets: int
-    """`classes` and `targets`: columns of the scores, and number of training vertices."""
+    """Number of training vertices."""
     feature_bytes: float
     graph_bytes: float
-    """`feature_bytes` and `graph_bytes`: bytes of all feature rows, and of the edges."""
+    """Bytes of all edges, like `feature_bytes` of all feature rows."""
     degrees: HeteroDegrees | None = None
     """Degree distributions; None for an open graph, whose mini-batches are sampled."""
 
@@ -93,12 +93,9 @@ def hetero_graph_sizes(graph: Graph, targets: np.ndarray) -> HeteroDatasetSizes:
 
 
 def generated_hetero_sizes(source: str) -> HeteroDatasetSizes:
-    """Return the sizes of a generated heterogeneous graph, with degrees from the generator's law.
+    """Return the sizes of a generated heterogeneous dataset, with degrees from the generator's law.
 
-    Raises
-    ------
-    DataError
-        If there is no such preset or key.
+    Raises DataError if a preset or key does not exist.
     """
     from hyrt.graph.synthetic.degree_distribution import compute_hetero_degrees
     from hyrt.graph.synthetic.hetero_planted_partition import RELATIONS
@@ -153,7 +150,7 @@ def _sizes_from_degrees(
 ) -> HeteroDatasetSizes:
     edges, vertices = sum(degrees.num_edges), sum(counts)
     row_values = sum(n * width for n, width in zip(counts, widths, strict=True))
-    # Each edge stores its relation's number next to its source.
+    # Each edge stores the number of its relation and its source.
     edge_bytes = _ID_BYTES + (1 if len(relations) <= 2**7 else 2)
     return HeteroDatasetSizes(
         widths=HeteroWidths(
@@ -172,12 +169,9 @@ def _sizes_from_degrees(
 
 
 def expected_hetero_sizes(config: Config, dataset: HeteroDatasetSizes) -> Sizes:
-    """Return the expected sizes of mini-batches, from degrees per relation.
+    """Return the expected sizes of mini-batches, from the degrees of each relation.
 
-    Raises
-    ------
-    ConfigError
-        If fan-outs are given for an unknown relation.
+    Raises ConfigError if there are fan-outs for an unknown relation.
     """
     degrees, layers = dataset.degrees, config.model.layers
     assert degrees is not None
@@ -196,7 +190,7 @@ def expected_hetero_sizes(config: Config, dataset: HeteroDatasetSizes) -> Sizes:
 
 
 def _full_graph_sizes(degrees: HeteroDegrees, layers: int) -> RelationSizes:
-    """Return the sizes of all layers with all vertices and edges."""
+    """Return the sizes if every layer has all vertices and edges."""
     vertices = tuple(float(round(count)) for count in degrees.num_vertices)
     edges = tuple(degrees.num_edges)
     runs = tuple(
@@ -209,12 +203,9 @@ def _full_graph_sizes(degrees: HeteroDegrees, layers: int) -> RelationSizes:
 
 
 def sampled_hetero_sizes(config: Config, graph: Graph, sampler: Sampler, workers: Workers) -> Sizes:
-    """Return mini-batch sizes of an open graph, interpolated between sampled pieces of a run's first steps.
+    """Sample pieces of a run's first steps; return mini-batch sizes that are interpolated between them.
 
-    Raises
-    ------
-    ConfigError
-        If the sampler fails, naming its kind and package.
+    Raises ConfigError, with the sampler's kind and package, if sampling fails.
     """
     types = graph.types
     assert types is not None
@@ -233,7 +224,7 @@ def _interpolate(curves: SizeCurves, layers: int, types: int) -> Sizes:
 
 
 def relation_sizes(batch: MiniBatch, types: GraphTypes) -> RelationSizes:
-    """Return the sizes of a sampled mini-batch, by type and relation."""
+    """Return the sizes of a sampled mini-batch by type and relation."""
     from hyrt.sampling.relation_kernels import count_runs
 
     num_types, num = len(types.vertex_types), len(types.relations)
@@ -266,12 +257,9 @@ _MOMENTS = {"Adam": 2, "AdamW": 2, "Adagrad": 1}
 
 
 def expected_hetero_workload(config: Config, dataset: HeteroDatasetSizes) -> TrainingWorkload:
-    """Build the work of a run from degrees per relation; nothing is loaded or sampled.
+    """Build the work of a run from degrees per relation, without loading and sampling.
 
-    Raises
-    ------
-    ConfigError
-        If the settings do not support a heterogeneous graph, or the model's products are unknown.
+    Raises ConfigError if the settings do not support a heterogeneous graph or have an unknown cost.
     """
     check_hetero_costs(config)
     return _build_workload(config, dataset, expected_hetero_sizes(config, dataset))
@@ -280,21 +268,10 @@ def expected_hetero_workload(config: Config, dataset: HeteroDatasetSizes) -> Tra
 def sampled_hetero_workload(
     config: Config, graph: Graph, targets: np.ndarray, sampler: Sampler | None = None
 ) -> TrainingWorkload:
-    """Build the work of a run on an open heterogeneous graph, from sampled mini-batches.
+    """Build the work of a run on an open heterogeneous graph from sampled mini-batches.
 
-    Parameters
-    ----------
-    config, graph
-        All settings, and the graph to train on.
-    targets
-        [n] training vertices.
-    sampler
-        The run's sampler; by default one is built.
-
-    Raises
-    ------
-    ConfigError
-        The same as for `expected_hetero_workload`.
+    `targets`: training vertices [n]. If `sampler` is None, the configured one is built. Raises ConfigError as
+    `expected_hetero_workload` does.
     """
     from hyrt.runtime.workers import Workers
     from hyrt.training.setup import build_sampler
@@ -307,20 +284,12 @@ def sampled_hetero_workload(
 
 
 def cost_kind(kind: str) -> str:
-    """Return the kind of model whose costs apply to a kind on a heterogeneous graph; by default the kind
-    itself.
-    """
+    """Return the model kind with the costs of a kind on a heterogeneous graph, by default the kind itself."""
     return find_model(kind).costs_like or kind
 
 
 def check_hetero_costs(config: Config) -> None:
-    """Reject settings whose cost on a heterogeneous graph is unknown.
-
-    Raises
-    ------
-    ConfigError
-        Naming the setting.
-    """
+    """Raise ConfigError for a setting whose cost on a heterogeneous graph is unknown."""
     kind, sampler = config.model.kind, config.sampler
     if sampler.kind not in ("neighbor", "full"):
         raise ConfigError(
@@ -358,7 +327,7 @@ def _build_workload(config: Config, dataset: HeteroDatasetSizes, sizes: Sizes) -
     units = config.sampler.units_per_epoch(dataset.targets)
     is_full_graph = config.sampler.is_full_graph
     arrays = 1 + _MOMENTS.get(config.train.optimizer, 0)
-    # Layers that aggregate rows first read the feature tables in place.
+    # Layers that aggregate first read the feature tables in place.
     in_place = costs in AGGREGATE_FIRST_KINDS and config.runtime.fuse_load and model.input_dropout == 0
     if (model.residual and model.layers > 1) or dataset.widths.edge_value_bytes:
         in_place = False

@@ -17,14 +17,11 @@ from hyrt.training.setup import build_model
 def model_for_widths(config: Config, num_features: int, num_classes: int) -> GNN:
     """Build the configured model for a graph with these widths.
 
-    Raises
-    ------
-    ConfigError, ValueError
-        If there is no such model.
+    Raises ConfigError or ValueError if there is no such model.
     """
     if find_model(config.model.kind).hetero:
         return build_model(config, _one_type(num_features, num_classes))
-    # Models are built for a graph: this graph has a single vertex, labeled with the last class.
+    # Models are built for a graph: this one has a single vertex in the last class.
     graph = Graph.from_arrays(
         name="none",
         indptr=np.zeros(2, np.int64),
@@ -37,7 +34,7 @@ def model_for_widths(config: Config, num_features: int, num_classes: int) -> GNN
 
 
 def _one_type(num_features: int, num_classes: int) -> Graph:
-    """Return a heterogeneous graph with one vertex, for models that require one."""
+    """Return a heterogeneous graph with one vertex, for models that need one."""
     rows, no_edges = np.zeros((1, num_features), np.float32), np.zeros(0, np.int64)
     labels = np.full(1, num_classes - 1, np.int64)
     masks = {split: np.zeros(1, np.bool_) for split in SPLITS}

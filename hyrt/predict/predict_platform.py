@@ -1,5 +1,5 @@
-"""Prediction of configured work on any machine: built in, from a file, or this machine as calibrated; FPGAs
-by kernel cycles if the kernels support the model.
+"""Prediction of work on any machine: built in, from a file, or this machine as calibrated. FPGAs whose
+kernels support the model are predicted by cycles.
 """
 
 from __future__ import annotations
@@ -44,17 +44,9 @@ if TYPE_CHECKING:
 
 
 def unsupported_reason(config: Config) -> str:
-    """Return why the FPGA kernels do not support a configured model, in the device's words; empty if they do.
+    """Return why the FPGA kernels do not support a configured model; empty if they do.
 
-    Parameters
-    ----------
-    config
-        All settings. Row width limits depend on the dataset's sizes and are not checked here.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such model.
+    Limits of row widths depend on the dataset and are not checked. Raises ConfigError for unknown models.
     """
     from hyrt.device.discovery import BACKENDS
     from hyrt.errors import ConfigError
@@ -70,16 +62,9 @@ def unsupported_reason(config: Config) -> str:
 def select_designs(
     machine: Platform, work: TrainingWorkload, config: Config | None, *, paper: bool
 ) -> tuple[Platform, list[str]]:
-    """Return the platform with FPGA designs only if they apply, and a sentence about designs that do not.
+    """Remove FPGA designs that do not apply from a platform, and return it with a sentence about them.
 
-    Parameters
-    ----------
-    machine, work
-        The machine and the work to predict.
-    config
-        Settings of the work; None if the work was given as sizes, which do not determine the model.
-    paper
-        Whether the paper's form is used, which has no designs.
+    `config` is None for work given as sizes, without a model. The `paper` form has no designs.
     """
     designed = [accelerator.kind for accelerator in machine.accelerators if accelerator.design is not None]
     if not designed:
@@ -101,16 +86,9 @@ def select_designs(
 
 
 def kernel_sentences(machine: Platform, prediction: Prediction, unit: str = "target") -> list[str]:
-    """Return the assumptions about FPGAs predicted by the cycle model, one sentence each.
+    """Return the assumptions about FPGAs in the cycle model, one sentence each.
 
-    Parameters
-    ----------
-    machine
-        The machine, with the sizes of tasks (`hyrt_hls.arena_limits`).
-    prediction
-        The prediction for the machine.
-    unit
-        Unit of the sampler's split.
+    `machine` has the task sizes (`hyrt_hls.arena_limits`); `unit` is that of the sampler's split.
     """
     return [
         _describe_accelerator(accelerator, prediction, unit)
@@ -146,21 +124,10 @@ def _describe_tasks(units: Sequence[int], task_units: int | None, unit: str) -> 
 
 
 def load_machine(name: str) -> tuple[Platform, list[str]]:
-    """Load a platform by name or from a file.
+    """Load a platform: the name of a built-in one, a .yaml file, or `this-machine`.
 
-    Parameters
-    ----------
-    name
-        A built-in platform, a .yaml file, or `this-machine`.
-
-    Returns
-    -------
-    The platform, and the reasons why this machine's calibration is out of date.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such platform, or this machine's calibration cannot be used.
+    Also returns why this machine's calibration is out of date. Raises ConfigError if there is no such
+    platform, or the calibration cannot be used.
     """
     try:
         platform = load_platform(name)
@@ -171,7 +138,7 @@ def load_machine(name: str) -> tuple[Platform, list[str]]:
 
 
 def _staleness() -> list[str]:
-    """Return why this machine's calibration is out of date; raise an error if it is of another machine."""
+    """Return why this machine's calibration is out of date; raise ConfigError if it is of another machine."""
     from hyrt_perfmodel.platforms.platform_file import read_calibration, staleness_reasons
 
     from hyrt.predict.calibrate.store import describe_machine
@@ -189,20 +156,17 @@ class MachinePrediction:
     """Prediction of some work on a machine."""
 
     machine: Platform
-    """Platform of the prediction."""
     prediction: Prediction
-    """The prediction."""
     advice: Sequence[Advice]
-    """Changes that would speed it up, best first."""
+    """Changes that would make the run faster, the best first."""
     scaling: Sequence[tuple[int, Prediction]]
-    """Predictions by number of accelerators, if a range was requested."""
+    """Predictions by number of accelerators if several were requested."""
     chunked: ChunkPrediction | None = None
-    """Epoch in chunks, for full-graph training if the graph does not fit a device or chunks are
-    configured."""
+    """Epoch of full-graph training in chunks, if chunks are configured or the graph does not fit a device."""
     in_chunks: bool = False
-    """Whether a run with these settings trains in chunks, so that `now` describes another run."""
+    """Whether a run with these settings trains in chunks, so that `prediction` is of another run."""
     choices: Sequence[str]
-    """Resolutions of `auto`, one sentence each."""
+    """Resolved values of `auto`, one sentence each."""
     assumptions: Sequence[str]
     """Assumptions about the work and about FPGAs, one sentence each."""
 
@@ -216,26 +180,12 @@ def predict_platform(
     counts: Sequence[int] = (),
     paper: bool = False,
 ) -> MachinePrediction:
-    """Predict work on a machine.
+    """Predict work on a machine; raise ConfigError if that is not possible.
 
-    Parameters
-    ----------
-    platform, work
-        The machine and the work.
-    config
-        Settings of the work; None if the work was given as sizes, with a batch per trainer.
-    is_local
-        Whether the platform is this machine with the configured trainers: the assignment is then the initial
-        one of a run.
-    counts
-        Numbers of accelerators: a single number replaces the platform's, several are predicted one by one.
-    paper
-        Whether to use the published form of the model, without re-splitting.
-
-    Raises
-    ------
-    ConfigError
-        If the work or the platform cannot be predicted.
+    `config` is None for work given as sizes, whose batch is that of one trainer. With `is_local`, `platform`
+    is this machine with the configured trainers, and the assignment is the initial one of a run. A single
+    number in `counts` replaces the platform's number of accelerators, several are predicted one by one.
+    `paper` is the published model, which does not split work again.
     """
     if config is not None and not is_local:
         _check_known_costs(platform, config, work)
@@ -288,7 +238,7 @@ def predict_platform(
 
 
 def _check_known_costs(platform: Platform, config: Config, work: TrainingWorkload) -> None:
-    """Reject kinds of models whose costs are known only where they were measured."""
+    """Reject model kinds whose costs are known only for measured machines."""
     kind = config.model.kind
     if work.at(1.0).edge_bytes is not None:
         for accelerator in platform.accelerators:
@@ -298,7 +248,7 @@ def _check_known_costs(platform: Platform, config: Config, work: TrainingWorkloa
                     "rows of several: give a --platform without it"
                 )
     if work.model in HETERO_KINDS:
-        return  # Their products and reads are known.
+        return  # Products and reads of these kinds are known.
     if not find_model(kind).costs_like:
         raise ConfigError(
             f"model.kind={kind} can be predicted for this machine alone, where `hyrt calibrate --model "
@@ -311,11 +261,11 @@ def _chunked(
 ) -> tuple[ChunkPrediction | None, bool]:
     """Return the epoch in chunks, and whether chunks are configured.
 
-    Reasons that limit the prediction's accuracy are appended to `notes`.
+    Reasons for a less accurate prediction are appended to `notes`.
     """
     if not config.sampler.is_full_graph:
         return None, False
-    # Deferred: mini-batches are predicted without torch, whose import dominates a short command's time.
+    # Deferred: predictions of mini-batches do not need torch, whose import dominates a short command's time.
     from hyrt.predict.chunks.chunk_prediction import chunk_prediction_gap as chunk_gap
     from hyrt.predict.chunks.chunk_prediction import file_sentence, predict_chunks, trains_in_chunks
 
@@ -332,21 +282,11 @@ def _chunked(
 def match_platform(
     platform: Platform, work: TrainingWorkload, config: Config | None
 ) -> tuple[Platform, TrainingWorkload]:
-    """Match a machine and work: task sizes of FPGAs, and the batch size of a whole step.
+    """Match a machine and work: task sizes of FPGAs, and batch size of a whole step.
 
-    Parameters
-    ----------
-    platform, work
-        The machine and the work.
-    config
-        Settings of the work; None if the work was given as sizes, with a batch per trainer.
-
-    Raises
-    ------
-    ConfigError
-        If an FPGA cannot hold one unit of a sampler whose mini-batches cannot be divided.
-    ValueError
-        If an FPGA cannot hold one target, or rows are wider than a trainer supports.
+    `config` is None for work given as sizes, whose batch is that of one trainer. Raises ConfigError if an
+    FPGA cannot hold one unit of a sampler whose mini-batches cannot be divided, and ValueError if it cannot
+    hold one target, or rows are wider than a trainer supports.
     """
     if config is None:
         work = replace(work, batch_size=work.batch_size * len(platform.trainers()))
@@ -368,7 +308,7 @@ def match_platform(
 
 
 def _fixed_assignment(config: Config, platform: Platform, work: TrainingWorkload) -> Assignment | None:
-    """Return the assignment that the settings fix in part or completely; None if they fix nothing."""
+    """Return the assignment that the settings fix, even if only in part; None if they fix nothing."""
     runtime = config.runtime
     counts = {"sample": runtime.sample_threads, "load": runtime.load_threads, "train": runtime.train_threads}
     fixed = {stage: count for stage, count in counts.items() if count}
@@ -386,7 +326,7 @@ def _fixed_assignment(config: Config, platform: Platform, work: TrainingWorkload
 
 
 def _check_finite(prediction: Prediction) -> None:
-    """Raise ConfigError for a prediction with infinite or zero times."""
+    """Raise ConfigError if a predicted time is infinite or zero."""
     times_s = (*prediction.stages_s.values(), prediction.epoch_s, prediction.ideal_epoch_s)
     if not all(math.isfinite(time_s) for time_s in (*times_s, prediction.throughput_mteps)):
         raise ConfigError(

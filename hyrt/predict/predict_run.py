@@ -31,20 +31,10 @@ def predict_run(
     sampler: Sampler | None = None,
     notify: Callable[[str], None] = lambda text: None,
 ) -> RunPrediction | None:
-    """Predict a run on this machine; None if it is not calibrated.
+    """Predict a run on this machine; None if the machine is not calibrated.
 
-    The result is also None for unsupported runs, and for devices or models that were not measured.
-
-    Parameters
-    ----------
-    config
-        All settings; `devices` names the trainers.
-    graph
-        Graph to train on.
-    sampler
-        The run's sampler; by default one is built.
-    notify
-        Callback for the reason if there is no prediction although the machine is calibrated.
+    Also returns None for unsupported runs, and for devices or models without measurements, with a reason to
+    `notify`. If `sampler` is None, the configured one is built.
     """
     from hyrt.predict.calibrate.store import usable_calibration
 
@@ -90,10 +80,7 @@ def _predict_in_chunks(
 ) -> RunPrediction | None:
     """Predict a run that trains the full graph in chunks; None for other runs.
 
-    Raises
-    ------
-    ConfigError
-        If such a run cannot be predicted.
+    Raises ConfigError if such a run cannot be predicted.
     """
     from hyrt.predict.chunks.chunk_prediction import predict_chunked_run
     from hyrt.training.setup import assign_threads
@@ -119,13 +106,7 @@ def _predict_in_chunks(
 
 
 def run_platform(config: Config, platform: Platform) -> Platform:
-    """Return the part of a calibrated machine that a run trains on.
-
-    Raises
-    ------
-    ConfigError
-        If a device was not calibrated.
-    """
+    """Return the trainers of a run on a calibrated machine; raise ConfigError if one was not measured."""
     platform_of_run = select_trainers(platform, _trainer_names(config))
     if platform_of_run is None:
         calibrated = ", ".join(trainer.name for trainer in platform.trainers())
@@ -140,19 +121,8 @@ def run_platform(config: Config, platform: Platform) -> Platform:
 def first_assignment(config: Config, platform: Platform, training: TrainingWorkload) -> Assignment:
     """Return the initial split and threads of a run on this machine.
 
-    Parameters
-    ----------
-    config
-        All settings; `devices` names the trainers.
-    platform
-        The machine with these trainers, the host's first.
-    training
-        Work of the run.
-
-    Raises
-    ------
-    ConfigError
-        If a device was not measured with the run's kind of model.
+    `platform` has only the run's trainers, the host's first. Raises ConfigError if a device was not measured
+    with the run's model kind.
     """
     from hyrt.training.setup import assign_threads, first_split
 
@@ -170,22 +140,7 @@ def first_assignment(config: Config, platform: Platform, training: TrainingWorkl
 
 
 def check_calibrated(config: Config, platform: Platform, training: TrainingWorkload) -> None:
-    """Reject devices that were not measured with the run's kind of model.
-
-    Parameters
-    ----------
-    config
-        All settings.
-    platform
-        The machine with the run's trainers.
-    training
-        Work of the run.
-
-    Raises
-    ------
-    ConfigError
-        Naming the device.
-    """
+    """Raise ConfigError for a device that was not measured with the run's model kind."""
     for trainer in platform.trainers(training.model):
         models = platform.host.models if trainer.is_host else trainer.device.models
         if training.model not in models:
@@ -203,5 +158,5 @@ def _trainer_names(config: Config) -> list[str]:
 
 
 def _platform_order(names: list[str]) -> list[int]:
-    """Return the indices of the trainers in platform order: the host's trainer first."""
+    """Return the indices of the trainers in the order of the platform, the host's first."""
     return sorted(range(len(names)), key=lambda i: not names[i].startswith("cpu:"))

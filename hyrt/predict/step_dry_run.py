@@ -1,6 +1,4 @@
-"""Dry run of a full-graph step of `hyrt.fullgraph`: the matrices it allocates, its work, and the memory of a
-run per array.
-"""
+"""Dry run of a full-graph step of `hyrt.fullgraph`: its matrices, its work, and the memory by array."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ from hyrt.predict.dataset_sizes import FullGraphSizes
 
 @dataclass(slots=True)
 class PooledMatrix:
-    """A matrix in use, in memory that may be shared with earlier and later matrices."""
+    """A matrix in use; other matrices may use the same memory at other times."""
 
     name: str
     num_bytes: int
@@ -38,10 +36,10 @@ class PooledMatrix:
 
 @dataclass(slots=True)
 class MatrixPoolModel:
-    """Size-only model of `MatrixPoolModel`, without a memory limit."""
+    """Size-only model of a matrix pool without a memory limit."""
 
     events: list[tuple[str, int]] = field(default_factory=list)
-    """`take` and `give` operations in order, with bytes; for a released matrix, all of its memory."""
+    """Events `take` and `give` in order, with bytes; for a released matrix, all bytes of its memory."""
     arrays: dict[str, float] = field(default_factory=dict)
     """Bytes by the name of the first matrix in each memory block."""
     _sizes: list[int] = field(default_factory=list)
@@ -67,8 +65,7 @@ class MatrixPoolModel:
 
 
 _INDEX_BYTES = 4
-# Passes over rows: forward; in the backward pass the recomputed forward, and the gradients of rows and
-# weights.
+# Passes over rows: forward, recomputation in the backward pass, and gradients of rows and of weights.
 _FORWARD, _RECOMPUTE, _GRADIENTS = 1, 1, 2
 
 
@@ -84,18 +81,9 @@ class _Layer:
 
 
 class StepDryRun:
-    """Dry run of a step.
+    """Dry run of a step: `FullGraphForward`, `compute_loss` and `run_backward` with sizes instead of arrays.
 
-    It follows a step through `FullGraphForward`, `compute_loss` and `run_backward`, with sizes instead of
-    arrays. A change in the order in which these allocate and release matrices must be repeated here: tests
-    compare the two, matrix by matrix.
-
-    Parameters
-    ----------
-    plan
-        Execution plan of the model.
-    sizes
-        Sizes of the graph.
+    Matrices must be allocated and released in the same order as there; tests compare each one.
     """
 
     def __init__(self, plan: FullGraphPlan, sizes: FullGraphSizes) -> None:
@@ -134,11 +122,11 @@ class StepDryRun:
         self.release(self.forward(self._num_last_rows(self.sizes.scored), keep=False)[-1])
 
     def _num_last_rows(self, rows: int) -> int | None:
-        """Return the rows of the last layer; None for all rows."""
+        """Return the number of rows of the last layer; None for all rows."""
         return None if rows == self.sizes.vertices else rows
 
     def forward(self, at: int | None, *, keep: bool) -> list[_Layer]:
-        """Simulate `Chain.forward`, with `at` rows in the last layer; None for all."""
+        """Simulate the forward pass, with `at` rows in the last layer; None for all rows."""
         plan, layers = self.plan, []
         self_rows: PooledMatrix | None = None
         messages: tuple[PooledMatrix, ...] = ()
@@ -162,7 +150,7 @@ class StepDryRun:
         return layers
 
     def release(self, layer: _Layer) -> None:
-        """Simulate `Chain.release`."""
+        """Simulate the release of a layer's matrices."""
         for matrix in (layer.values, *layer.messages, *layer.saved, layer.self_rows):
             if matrix is not None:
                 self.pool.release(matrix)
@@ -217,7 +205,7 @@ class StepDryRun:
     def _gather_backward(self, i: int, layer: _Layer, *, last: bool) -> tuple[PooledMatrix, ...]:
         parts = self.plan.parts[i]
         accumulates_self = parts.scatter is None and layer.self_rows is not None
-        # Attention reads the first two saved matrices before the gradient overwrites its result.
+        # Attention reads its first two saved matrices before the gradient overwrites the result.
         num_released = 2 if isinstance(parts.gather, AttentionSum) else 0
         for matrix in layer.saved[:num_released]:
             self.pool.release(matrix)
@@ -259,7 +247,7 @@ class StepDryRun:
         if rows is None:
             edges, num = sizes.target_edges, sizes.targets
             if is_backward:
-                # Only the targets have gradients.
+                # Only targets have gradients.
                 sources = min(sources, float(num))
                 is_transposed = kind == "sum" and edges <= MAX_TRANSPOSED_FRACTION * sizes.edges
                 passed = 0.0 if is_transposed else sizes.edges - edges
@@ -276,9 +264,9 @@ class StepDryRun:
         )
 
     def _compute(self, stage: DenseStage, rows: int, passes: int) -> None:
-        """Record passes over rows in a stage."""
+        """Record passes over the rows of a stage."""
         is_first = stage.before is None or (stage.index == 0 and not self.plan.stages[0].parameters)
-        # The products of features have gradients; the features have none.
+        # The products with features have gradients; the features have none.
         products = passes - 1 if is_first and passes > _FORWARD else passes
         work = stage_work(stage, self.sizes.row_entries)
         chunks = -(-rows // self.plan.chunk_rows)
@@ -297,23 +285,15 @@ class RowWork:
     values: float
     sparse_macs: float
     sparse_weights: float
-    """Weights of sparse products per chunk of rows."""
+    """Weights of sparse products, per chunk of rows."""
 
 
 def stage_work(stage: DenseStage, row_entries: float | None) -> RowWork:
-    """Return the work of a stage.
-
-    Parameters
-    ----------
-    stage
-        The stage.
-    row_entries
-        `FullGraphSizes.row_entries`.
-    """
+    """Return the work of a stage; `row_entries` is that of `FullGraphSizes`."""
     model, widths = stage.model, stage.model.architecture.widths
     i, before, after = stage.index, stage.before, stage.after
     macs = values = sparse_macs = sparse_weights = 0.0
-    # The features are read by the stages before and after the first gather.
+    # The stages before and after the first gather read the features.
     sparse = row_entries if i <= 0 else None
     if before is None:
         values += widths[0] if sparse is None else 2 * sparse
@@ -353,9 +333,7 @@ def stage_work(stage: DenseStage, row_entries: float | None) -> RowWork:
 
 
 def _multiplies(parts: LayerParts) -> bool:
-    """Return whether a single product yields a layer's messages; products of both ends count in the layer
-    itself.
-    """
+    """Return whether one product computes a layer's messages; the layer counts products of both ends."""
     return parts.scatter is not None and not isinstance(parts.gather, SagaGather)
 
 
@@ -374,15 +352,7 @@ _ENDS: tuple[End, ...] = ("source", "destination")
 
 
 def memory_breakdown(dry_run: StepDryRun, threads: int) -> dict[str, float]:
-    """Return the bytes of each array, by display name.
-
-    Parameters
-    ----------
-    dry_run
-        Dry run after a step and an evaluation.
-    threads
-        Threads that compute chunks of rows.
-    """
+    """Return the bytes by array after a dry run of a step and an evaluation."""
     plan, sizes = dry_run.plan, dry_run.sizes
     numbers = sum(parameter.numel() for parameter in plan.model.parameters())
     arrays = {
@@ -414,7 +384,7 @@ def _vertex_bytes(plan: FullGraphPlan, sizes: FullGraphSizes) -> float:
 
 
 def _loop_input_bytes(plan: FullGraphPlan, sizes: FullGraphSizes) -> dict[str, float]:
-    """Return the bytes of degree and edge type values that loops read, which are computed once."""
+    """Return the bytes of the degrees and edge types that loops read, which are computed once."""
     arrays: dict[str, float] = {}
     for i, parts in enumerate(plan.parts, 1):
         if isinstance(parts.gather, SagaGather):
@@ -442,7 +412,7 @@ def _unpooled_bytes(plan: FullGraphPlan, sizes: FullGraphSizes) -> dict[str, flo
 
 
 def _chunk_bytes(plan: FullGraphPlan, sizes: FullGraphSizes, threads: int) -> float:
-    """Return the bytes of the row chunks that threads compute concurrently, with gradients."""
+    """Return the bytes of the chunks of rows that threads compute at once, with gradients."""
     numbers = [stage_work(stage, sizes.row_entries).values for stage in plan.stages]
     rows = min(plan.chunk_rows * threads, sizes.vertices)
     saved = sum(numbers[:-1]) * sizes.vertices if plan.saves_activations else 0.0
@@ -450,7 +420,7 @@ def _chunk_bytes(plan: FullGraphPlan, sizes: FullGraphSizes, threads: int) -> fl
 
 
 def _edge_chunk_bytes(plan: FullGraphPlan, sizes: FullGraphSizes, threads: int) -> float:
-    """Return the bytes of the edge chunks that threads compute concurrently with torch, with gradients."""
+    """Return the bytes of the chunks of edges that threads compute at once with torch, with gradients."""
     numbers = [0]
     for parts in plan.parts:
         if isinstance(parts.gather, SagaGather) and parts.gather.program.unfused_reason:
@@ -461,7 +431,7 @@ def _edge_chunk_bytes(plan: FullGraphPlan, sizes: FullGraphSizes, threads: int) 
 
 
 def is_predictable(model: torch.nn.Module) -> TypeGuard[GNN]:
-    """Return whether the CPU time of a step of a model can be predicted.
+    """Return whether the CPU time of a model's step can be predicted.
 
     It cannot if the CPU trains the full graph as one block, or torch computes messages in chunks.
     """
@@ -481,18 +451,8 @@ def full_graph_step(
 ) -> FullGraphStep:
     """Return the work of a step, and the memory of a run.
 
-    Parameters
-    ----------
-    model
-        A model that `is_decomposable`. Without `is_predictable`, only the memory is exact.
-    sizes
-        Sizes of the graph.
-    memory_bytes
-        Memory of the machine, a fraction of which may cache the first layer's gather.
-    threads
-        Threads that compute chunks of rows.
-    limited
-        Whether matrices in host memory are limited.
+    `model` must be decomposable; unless it `is_predictable`, only the memory is exact. A fraction of
+    `memory_bytes` may cache the first layer's gather. `limited`: the settings limit matrices in host memory.
     """
     plan = plan_full_graph(
         model,

@@ -1,4 +1,4 @@
-"""Workloads of configured runs, as input of the performance model."""
+"""Workloads of configured runs for the performance model."""
 
 from __future__ import annotations
 
@@ -57,28 +57,14 @@ def training_workload(
     full_graph: FullGraphSizes | None = None,
     hit_rate: Callable[[float], float] | None = None,
 ) -> TrainingWorkload:
-    """Build the work of a run with known mini-batch sizes.
+    """Build the work of a run with known mini-batch sizes, without a graph; full graphs need torch.
 
-    No graph is needed, and torch only for full graphs.
-
-    Parameters
-    ----------
-    config
-        All settings.
-    dataset
-        Sizes of the dataset.
-    sizes
-        Function that returns mini-batch sizes for a number of targets, or of subgraphs if the sampler
-        produces subgraphs.
-    full_graph
-        Sizes of the full graph, for full-graph training; None if the CPU trainer's full-graph step is not
-        needed.
-    hit_rate
-        `TrainingWorkload.hit_rate`.
+    `sizes` returns the sizes of a number of targets (or subgraphs). `full_graph` is None if the CPU trainer's
+    full-graph step is not needed. `hit_rate`: as in `TrainingWorkload`.
     """
     dataset = with_row_format(dataset, config.data.feature_dtype)
     model, kind = config.model, find_model(config.model.kind)
-    # Rates of user-defined kinds are fitted to the terms of GCN's form, with the kind's own products.
+    # The rates of a user-defined kind are those of GCN's terms, with the products of the kind.
     costs, products = kind.costs_like or "gcn", kind.products(config.model.options)
     widths = [dataset.features, *[model.hidden] * (model.layers - 1), dataset.classes]
 
@@ -125,7 +111,7 @@ def training_workload(
 
 
 def _cached_fraction(config: Config, dataset: DatasetSizes) -> float:
-    """Return the fraction of rows that each device caches under `data.cache`; 0 for an unresolved `auto`."""
+    """Return the fraction of rows in each device's cache (`data.cache`); 0 for an unresolved `auto`."""
     cache = config.data.cache
     if cache is None or cache == "auto" or not dataset.feature_bytes:
         return 0.0
@@ -139,7 +125,7 @@ def _full_graph_step(
     from hyrt.predict.meta_model import model_for_widths
     from hyrt.predict.step_dry_run import full_graph_step, is_predictable
 
-    # A model with values, not a meta model: user-defined layers are tried on a few rows.
+    # A model with values, because user-defined layers are tried on a few rows.
     model = model_for_widths(config, dataset.features, dataset.classes)
     if not is_predictable(model):
         return None
@@ -162,52 +148,33 @@ def _best_form(config: Config) -> LoadForm:
 
 
 def aggregates_first(config: Config) -> bool:
-    """Return whether the first layer of the configured model aggregates rows before all other operations."""
+    """Return whether the first layer of the configured model aggregates rows before any other operation."""
     model, kind = config.model, find_model(config.model.kind)
     adds_residual = model.residual and model.layers > 1 and not kind.adds_rows_last
     return kind.best_form == "aggregated" and model.input_dropout == 0 and not adds_residual
 
 
 def expected_workload(config: Config, dataset: DatasetSizes) -> TrainingWorkload:
-    """Build the work of a run from degrees; nothing is loaded or sampled.
-
-    Parameters
-    ----------
-    config
-        All settings.
-    dataset
-        Sizes of the dataset, with its degrees.
-    """
-    # Compute the expected sizes at a few mini-batch sizes and interpolate, since the search for the best
-    # split evaluates thousands.
+    """Build the work of a run from the degrees in `dataset`, without loading and sampling."""
+    # Interpolate between expected sizes of a few mini-batches: the search for the best split evaluates
+    # thousands.
     max_units = min(config.units_per_step, max(1, config.sampler.units_per_epoch(dataset.targets)))
     counts = sorted({max(1.0, max_units / 2**power) for power in range(_HALVINGS)})
     sizes = SampledSizes({count: expected_block_sizes(config, dataset, count) for count in counts})
     if not config.sampler.is_full_graph:
         hits = None
         if config.sampler.kind == "neighbor" and dataset.degrees is not None:
-            # The hit rate depends little on a trainer's part of the step.
+            # The hit rate hardly depends on a trainer's share of the step.
             hits = expected_hit_rates(dataset.degrees, config.fanouts, max_units)
         return training_workload(config, dataset, sizes.at, hit_rate=hits)
     return training_workload(config, dataset, sizes.at, expected_full_graph_sizes(config, dataset))
 
 
 def sampled_workload(config: Config, graph: Graph, sampler: Sampler | None = None) -> TrainingWorkload:
-    """Build the work of a run on an open graph, from sampled mini-batches.
+    """Build the work of a run on an open graph from sampled mini-batches.
 
-    Parameters
-    ----------
-    config
-        All settings.
-    graph
-        Graph to train on.
-    sampler
-        The run's sampler; by default one is built.
-
-    Raises
-    ------
-    ConfigError
-        If the performance model does not support the run, or there are no training vertices.
+    If `sampler` is None, the configured one is built. Raises ConfigError if the performance model does not
+    support the run, or there are no training vertices.
     """
     from hyrt.runtime.workers import Workers
     from hyrt.training.setup import build_sampler, select_edges
@@ -243,10 +210,7 @@ def sampled_workload(config: Config, graph: Graph, sampler: Sampler | None = Non
 def training_vertices(config: Config, graph: Graph) -> np.ndarray:
     """Return the training vertices of a run on an open graph, or the indices of its training links.
 
-    Raises
-    ------
-    ConfigError
-        If there are none.
+    Raises ConfigError if there are none.
     """
     if graph.links is not None:
         return np.arange(len(graph.links.split.train))
@@ -261,11 +225,11 @@ def training_vertices(config: Config, graph: Graph) -> np.ndarray:
 def _measured_hit_rate(
     config: Config, graph: Graph, sampler: Sampler, targets: np.ndarray
 ) -> Callable[[float], float] | None:
-    """Return a lazy cache hit rate function; None if it is not needed and expensive to compute."""
+    """Return a lazily computed cache hit rate; None if it is not needed, or too expensive."""
     if config.sampler.is_full_graph or (config.data.cache is None and config.sampler.kind != "neighbor"):
         return None
     if graph.links is not None:
-        return None  # Devices do not cache rows of link endpoints.
+        return None  # Devices do not cache the rows of link endpoints.
 
     @cache
     def curve() -> CacheHitCurve:
@@ -292,13 +256,7 @@ def _measured_hit_rate(
 
 
 def check_predictable(config: Config) -> None:
-    """Reject settings that the performance model does not support.
-
-    Raises
-    ------
-    ConfigError
-        Naming the sampler or the model.
-    """
+    """Raise ConfigError for a sampler or model that the performance model does not support."""
     sampler, model = config.sampler, config.model
     if sampler.unpredictable:
         raise ConfigError(f"sampler.kind={sampler.kind} cannot be predicted: {sampler.unpredictable}")
@@ -308,7 +266,7 @@ def check_predictable(config: Config) -> None:
 
 
 def calibration_gap(kind: str) -> str:
-    """Return why a kind of model has no known costs and cannot be measured; empty if it has or can."""
+    """Return why a model kind has no known costs and cannot be measured; empty if it has or can."""
     model_kind = find_model(kind)
     if not (model_kind.costs_like or model_kind.hetero) and supports_edge_features(kind):
         return "its costs would be measured on generated graphs, whose edges have no features"
@@ -318,20 +276,9 @@ def calibration_gap(kind: str) -> str:
 def configured_workload(config: Config) -> TrainingWorkload:
     """Build the work of a configured run.
 
-    Published and generated datasets are not loaded. Other datasets, and all link-prediction runs, are opened
-    and a few mini-batches are sampled.
-
-    Parameters
-    ----------
-    config
-        All settings.
-
-    Raises
-    ------
-    ConfigError
-        If the performance model does not support the configuration.
-    DataError
-        If the dataset is missing or damaged.
+    Published and generated datasets are not loaded. Other datasets, and all for link prediction, are opened
+    to sample a few mini-batches. Raises ConfigError if the performance model does not support the run, and
+    DataError if the dataset is missing or damaged.
     """
     source = config.data.source
     check_predictable(config)
@@ -353,7 +300,7 @@ def configured_workload(config: Config) -> TrainingWorkload:
 
 
 def _with_links(config: Config, graph: Graph) -> Graph:
-    """Return the graph with its prediction links, if links are predicted."""
+    """Return the graph with its links if links are predicted."""
     if not config.train.predicts_links:
         return graph
     from hyrt.training.open_graph import link_graph
@@ -362,9 +309,7 @@ def _with_links(config: Config, graph: Graph) -> Graph:
 
 
 def _unopened_hetero_sizes(source: str) -> HeteroDatasetSizes | None:
-    """Return the sizes of a heterogeneous dataset that is predicted without loading; None for other
-    datasets.
-    """
+    """Return the sizes of a heterogeneous dataset that does not have to be loaded; None for others."""
     if source in HETERO_DATASETS:
         return published_hetero_sizes(HETERO_DATASETS[source])
     if not source.startswith(_GENERATED):
@@ -375,7 +320,7 @@ def _unopened_hetero_sizes(source: str) -> HeteroDatasetSizes | None:
 
 
 def _check_model_graph_type(config: Config, source: str, *, is_hetero: bool) -> None:
-    """Reject a kind of model that does not match the graph, as a run does after opening the data."""
+    """Reject a model kind that does not match the graph, as a run does after opening the data."""
     name = config.model.kind
     if is_hetero and not (find_model(name).hetero or supports_edge_types(name)):
         raise ConfigError(
@@ -390,17 +335,10 @@ def _check_model_graph_type(config: Config, source: str, *, is_hetero: bool) -> 
 
 
 def other_samplers(config: Config, training: TrainingWorkload) -> list[tuple[str, TrainingWorkload]]:
-    """Return workloads under samplers that read fewer rows, as (description, workload) pairs.
+    """Return workloads with samplers that read fewer rows, as (description, workload) pairs.
 
-    Only for default neighbor sampling with sizes that follow from degrees: other datasets would have to be
-    sampled.
-
-    Parameters
-    ----------
-    config
-        All settings.
-    training
-        Current work, with rows in their current format.
+    Empty unless the run has default neighbor sampling and sizes that follow from degrees; otherwise the data
+    would have to be sampled. `training` has the configured rows.
     """
     source = config.data.source
     is_named = (source in DATASETS or source.startswith(_GENERATED)) and _unopened_hetero_sizes(
@@ -418,14 +356,7 @@ def other_samplers(config: Config, training: TrainingWorkload) -> list[tuple[str
 
 
 def workload_assumptions(config: Config) -> list[str]:
-    """Return the assumptions about a configured run that are neither published nor counted, one sentence
-    each.
-
-    Parameters
-    ----------
-    config
-        Settings, as for `configured_workload`.
-    """
+    """Return the assumptions about a run that are neither published nor counted, one sentence each."""
     assumptions = []
     source, of_model = config.data.source, find_model(config.model.kind).assumption
     if config.train.predicts_links:
@@ -443,7 +374,7 @@ def workload_assumptions(config: Config) -> list[str]:
 
 
 def dense_row_notes(platform: Platform, work: TrainingWorkload) -> list[str]:
-    """Return a sentence about trainers that receive sparse features as dense rows, if there are any."""
+    """Return a sentence about trainers that receive sparse features as dense rows, if any."""
     step = work.at(1.0)
     names = sorted(
         {trainer.device.kind for trainer in platform.trainers() if trainer.adapt_workload(step) != step}
@@ -457,7 +388,7 @@ def dense_row_notes(platform: Platform, work: TrainingWorkload) -> list[str]:
 
 
 def configured_terms(config: Config) -> ExtraTerms:
-    """Return all terms of the performance model, with the concurrency of a run with these settings."""
+    """Return all terms of the performance model, with the concurrency of a configured run."""
     if config.sampler.is_full_graph:
         # Only one stage has work.
         return ExtraTerms(overlap="nothing", shared_cores=False)
@@ -467,9 +398,7 @@ def configured_terms(config: Config) -> ExtraTerms:
 
 
 def other_schedules(config: Config) -> list[tuple[str, ExtraTerms]]:
-    """Return other ways to run the same steps, as (description, terms) pairs: short steps may be faster
-    without threads.
-    """
+    """Return other ways to run the steps, as (description, terms): short steps may not need threads."""
     serial = config.model_copy(update={"runtime": config.runtime.model_copy(update={"pipelined": False})})
     if configured_terms(serial) == configured_terms(config):
         return []

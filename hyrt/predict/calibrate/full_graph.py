@@ -49,14 +49,14 @@ from hyrt.runtime.buffer_pool import BufferPool
 from hyrt.runtime.workers import Workers, use_workers
 from hyrt.sampling.full_sampler import FullSampler
 
-# Matrix sizes of which all, some and almost no rows fit in a cache.
+# Bytes of matrices: all, some and almost none of the rows fit in a cache.
 _CHUNK_MATRIX_BYTES = (2**20, 2**24, 2**27)
-# Row widths, and edges that are read at a time for each.
+# Edges that are read at a time, by row width.
 _EDGES = {16: 400_000, 128: 100_000}
-# Edges per destination row, if rows have many.
+# Edges per destination row if rows have many.
 _DEGREE = 16
 _CLASSES = 32
-# Rows of products and losses, per width.
+# Rows of products and losses, by row width.
 _ROWS = {16: 1 << 16, 128: 1 << 14}
 _FEW_EDGES = 16
 _DROPOUT = 0.5
@@ -65,7 +65,7 @@ _CHUNK_REPETITIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class _MeasuredChunk:
-    """Random edges between two intervals, with weights of their ends."""
+    """Random edges between two intervals, with the weights of their end points."""
 
     edges: EdgeChunk
     of_rows: np.ndarray
@@ -80,7 +80,7 @@ class _MeasuredChunk:
         return cls(edges, np.ones(rows, np.float32), np.ones(vertices, np.float32))
 
     def seconds(self, kernels: ChunkKernels, *, scaled: bool = False) -> float:
-        """Return the seconds to gather along the edges in the second layer."""
+        """Return the seconds of a gather along the edges in the second layer."""
         factors = self.of_columns if scaled else None
 
         def gather() -> None:
@@ -92,7 +92,7 @@ class _MeasuredChunk:
 
 @contextmanager
 def _kernels(threads: int, width: int, vertices: int, edges: int) -> Iterator[ChunkKernels]:
-    """Yield chunk kernels on the CPU with `threads` threads, for a model with rows of `width` columns."""
+    """Yield chunk kernels on the CPU with `threads` threads, for a model of rows with `width` columns."""
     backend, info = find_device("cpu:0")
     model = GNN(Architecture(kind="gcn", in_features=width, hidden=width, num_classes=_CLASSES, dropout=0.0))
     sizes = ChunkSizes(vertices=vertices, targets=min(vertices, _ROWS[width]), edges=edges, edge_rows=edges)
@@ -110,13 +110,7 @@ def _kernels(threads: int, width: int, vertices: int, edges: int) -> Iterator[Ch
 
 
 def measure_chunk_rates(cores: int) -> tuple[HostChunkRates, ...]:
-    """Measure the CPU with one thread, with more, and with all cores.
-
-    Raises
-    ------
-    HyrtError
-        If a chunked training step fails.
-    """
+    """Measure the CPU with one thread, several threads, and all cores; raise HyrtError if a step fails."""
     return tuple(_rates(threads) for threads in thread_counts(cores))
 
 
@@ -130,7 +124,7 @@ def _rates(threads: int) -> HostChunkRates:
     for width, count in _EDGES.items():
         for matrix_bytes in _CHUNK_MATRIX_BYTES:
             vertices = matrix_bytes // (4 * width)
-            # There are no more destination rows than an interval has.
+            # An interval cannot have more destination rows than vertices.
             rows = min(vertices, count // _DEGREE)
             chunk = _MeasuredChunk.drawn(vertices, rows, _DEGREE)
             with _kernels(threads, width, max(vertices, _ROWS[width]), count) as kernels:
@@ -145,7 +139,7 @@ def _rates(threads: int) -> HostChunkRates:
                 copy_s = _copy_s(kernels, vertices, width)
                 dropout_s = _dropout_s(kernels, width)
                 loss_s = _loss_s(kernels, width)
-    # Compare rows with one edge and rows with many.
+    # Compare rows of one edge with rows of many edges.
     row_s = {w: max(0.0, (single_edge_s[w] - many_edges_s[w, middle]) / (1 - 1 / _DEGREE)) for w in _EDGES}
     width_low, width_high = sorted(_EDGES)
     row_value_s = max(0.0, (row_s[width_high] - row_s[width_low]) / (width_high - width_low))
@@ -174,9 +168,7 @@ def _rates(threads: int) -> HostChunkRates:
 def _read(
     many_edges_s: dict[tuple[int, int], float], row_s: dict[int, float], matrix_bytes: int
 ) -> ChunkReadCost:
-    """Return the costs per edge and per row byte, from two widths, excluding the costs of destination
-    rows.
-    """
+    """Return the costs per edge and per row byte from two widths, without the costs of destination rows."""
     width_low, width_high = sorted(_EDGES)
     short_s, long_s = (
         max(0.0, many_edges_s[w, matrix_bytes] - row_s[w] / _DEGREE) for w in (width_low, width_high)
@@ -188,7 +180,7 @@ def _read(
 
 
 def _rows_to_read(kernels: ChunkKernels, width: int) -> np.ndarray:
-    """Upload as many rows as are computed at a time; return their indices."""
+    """Upload as many rows as one chunk computes; return their indices."""
     kernels.put("read", np.ones((_ROWS[width], width), np.float32))
     return np.arange(_ROWS[width])
 
@@ -251,18 +243,18 @@ def _min_chunk_s(work: Callable[[], object]) -> float:
     return max(min(spent[1:]), 1e-9)
 
 
-# Matrix sizes of which all, some and almost no rows fit in a core's private cache or the shared cache.
+# Bytes of matrices: all, some and almost none of the rows fit in a core's private cache or the shared cache.
 _MATRIX_BYTES = (2**20, 2**24, 2**27)
-# Heads and columns per head: rows of one cache line, and of several.
+# Heads and columns per head: rows of one cache line, or of several.
 _HEADS = ((1, 16), (4, 32))
-# Edges read at a time, per width: about a tenth of a second, and more rows than a cache holds.
+# Edges that are read at a time, by row width: about a tenth of a second, and more rows than a cache holds.
 _READS = {16: 2_000_000, 128: 750_000}
 _REPETITIONS, _MAX_SPREAD = 3, 0.03
 
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """A model and a random graph; the probes differ in their dominating terms."""
+    """A model and a random graph; probes differ in the terms that dominate."""
 
     kind: str
     vertices: int
@@ -272,7 +264,7 @@ class _Probe:
     classes: int
 
 
-# Few distinct widths, because each requires the compilation of a loop.
+# Few distinct widths, because each width compiles a loop.
 _PROBES = (
     _Probe("gcn", 1 << 9, 4, 16, 16, 16),
     _Probe("gcn", 1 << 17, 2, 16, 16, 16),
@@ -283,7 +275,7 @@ _PROBES = (
 )
 
 
-# Probes for the loops of a kind of model: narrow and wide messages, few and many edges per vertex.
+# Probes of the loops of a model kind: narrow or wide messages, and few or many edges per vertex.
 _LOOP_PROBES = ((1 << 15, 32, 16), (1 << 16, 8, 64), (1 << 15, 8, 16))
 
 
@@ -298,14 +290,9 @@ def _team(cores: int) -> Iterator[Workers]:
 
 
 def measure_loop_cost(kind: str, rates: FullGraphRates) -> LoopCost | None:
-    """Measure the edge loops of a kind of model; None if it has none, or torch computes them.
+    """Measure the edge loops of a model kind, given the `rates` of all other parts of a step.
 
-    Parameters
-    ----------
-    kind
-        Kind of model.
-    rates
-        Rates of all other parts of a step on this machine.
+    Returns None if the kind has no loops, or torch computes them.
     """
     terms, seconds = [], []
     with _team(rates.threads) as workers:
@@ -327,13 +314,7 @@ def measure_loop_cost(kind: str, rates: FullGraphRates) -> LoopCost | None:
 
 
 def measure_full_graph_rates(cores: int) -> FullGraphRates:
-    """Measure this machine with all its cores.
-
-    Raises
-    ------
-    HyrtError
-        If a step fails.
-    """
+    """Measure full-graph steps with all cores; raise HyrtError if a step fails."""
     with _team(cores) as workers:
         reads = tuple(_reads(workers))
         mask_s = _mask_s(workers)
@@ -345,7 +326,7 @@ def measure_full_graph_rates(cores: int) -> FullGraphRates:
         for probe in _PROBES:
             step, measured_s = _measured_step(probe, workers)
             rest_s = measured_s - gather_rates.reads_s(step.reads, cores)
-            # If the gathers alone appear to take longer than the step, the remainder is noise.
+            # If the measured gathers take longer than the whole step, the remainder is noise.
             terms.append([step.calls, step.macs, step.values])
             seconds.append(max(rest_s, 0.1 * measured_s))
     call_s, mac_s, value_s = fit_nonnegative(np.array(terms) / np.array(seconds)[:, None])
@@ -361,7 +342,7 @@ def measure_full_graph_rates(cores: int) -> FullGraphRates:
 
 
 def _reads(workers: Workers) -> Iterator[GatherCost]:
-    """Yield the costs of reading rows, from two widths each."""
+    """Yield the costs of reading rows, each from two widths."""
     for matrix_bytes in _MATRIX_BYTES:
         by_width: dict[int, tuple[float, float, float]] = {}
         for heads, columns in _HEADS:
@@ -383,7 +364,7 @@ def _reads(workers: Workers) -> Iterator[GatherCost]:
 
 
 def _random_topology(vertices: int, edges: int) -> Topology:
-    """Create random edges, approximately `edges` in number, which are representative for reading times."""
+    """Create about `edges` random edges, whose reading times are representative."""
     random, degree = np.random.default_rng(0), max(1, edges // vertices)
     indices = random.integers(0, vertices, (vertices, degree), dtype=np.int32)
     indices.sort(axis=1)
@@ -421,7 +402,7 @@ def _read_s(topology: Topology, heads: int, columns: int, workers: Workers) -> t
 
 
 def _loop_ratios(workers: Workers) -> dict[str, float]:
-    """Return the time of the loops used with chunks, relative to the compiled operators."""
+    """Return the times of the loops that chunks use, relative to the compiled operators."""
     heads, columns = _HEADS[-1]
     width = heads * columns
     rows = _MATRIX_BYTES[1] // (4 * width)
@@ -466,7 +447,7 @@ def _loop_ratios(workers: Workers) -> dict[str, float]:
 
 
 def _mask_s(workers: Workers) -> float:
-    """Return the seconds that a mask adds to attention, per edge and head."""
+    """Return the seconds per edge and head that a mask adds to attention."""
     heads, columns = _HEADS[-1]
     rows = _MATRIX_BYTES[1] // (4 * heads * columns)
     topology = _random_topology(rows, _READS[heads * columns])
@@ -489,7 +470,7 @@ def _model(probe: _Probe) -> GNN:
 
 
 def _measured_step(probe: _Probe, workers: Workers) -> tuple[FullGraphStep, float]:
-    """Return the work of a step, and its measured time."""
+    """Return the work and the measured time of a step."""
     topology = _random_topology(probe.vertices, probe.vertices * probe.degree)
     # The transpose of a random graph is another random graph with the same reading time.
     topology.__dict__["is_symmetric"] = True
@@ -524,7 +505,7 @@ def _measured_step(probe: _Probe, workers: Workers) -> tuple[FullGraphStep, floa
 
 
 def _min_s(work: Callable[[], object]) -> float:
-    """Return the minimum of some repetitions with cold caches, since disturbances only add time.
+    """Return the minimum of a few repetitions with cold caches, because disturbances only add time.
 
     Two repetitions suffice if they agree.
     """

@@ -1,4 +1,4 @@
-"""Measurement of the host stages: memory and disk bandwidth, sampling, loading."""
+"""Measurement of host stages: bandwidth of memory and disk, sampling, and loading."""
 
 from __future__ import annotations
 
@@ -30,16 +30,12 @@ from hyrt.sampling.neighbor_sampler import NeighborSampler
 from hyrt.sampling.saint_sampler import SaintSampler
 from hyrt.sampling.settings.saint_settings import SaintSettings
 
-# Written and read in a fraction of a second on any reasonable disk.
+# Any reasonable disk writes and reads this in a fraction of a second.
 _BYTES = 64 << 20
 
 
 def measure_file_gb_s() -> float | None:
-    """Measure the bandwidth of writing a temporary file and reading it back from disk, in 1e9 bytes per
-    second.
-
-    The result is None if no temporary file can be written.
-    """
+    """Measure writing a temporary file and reading it from disk, in GB/s; None if no file can be written."""
     block = os.urandom(1 << 20)
     try:
         with tempfile.TemporaryFile(prefix="hyrt-disk-", buffering=0) as file:
@@ -59,42 +55,42 @@ def measure_file_gb_s() -> float | None:
 
 
 REPETITIONS, _SHORT_REPETITIONS = 5, 15
-# Stop repeating once the median is this close to the lower quartile.
+# Stop repeating when median and lower quartile are this close.
 _MIN_REPETITIONS, _MAX_SPREAD = 3, 0.02
-# SMALL and its rows fit in most last-level caches, LARGE does not fit in any. LEAST fits in a core's private
-# cache, as graphs of a few thousand vertices do.
+# SMALL and its rows fit in most last-level caches, LARGE fits in none. TINY fits in a core's private cache,
+# as do graphs of a few thousand vertices.
 TINY = "synthetic:tiny"
 SMALL = "synthetic:community,vertices=30k"
 LARGE = "synthetic:products-s,vertices=300k,features=4"
-# Its rows span more memory pages than the TLB covers: each row costs twice as much.
+# The rows span more memory pages than the TLB covers, so each row costs twice as much.
 HUGE = "synthetic:papers-s,features=4"
-# HUGE is skipped if less memory is available: its widest rows take 1.3 GB, and its edges are copied.
+# HUGE is skipped if less memory is available: its widest rows need 1.3 GB, and its edges are copied.
 HUGE_BYTES = 6e9
 _WIDTHS = (32, 160)
 _FANOUTS = (10, 10)
 _BATCHES = (64, 1024, 4096)
 _LOAD_BATCH = 1024
-# Approximate bytes that a step reads and writes per target between two mini-batches of one stage: source rows
+# Approximate bytes per target that a step reads and writes between two mini-batches of one stage: source rows
 # and results of all layers, forward and backward. If cores have 2 MiB of private cache and a larger shared
 # cache, sampling and loading take up to 2.5 times as long after a large step as after a small one.
 _STEP_BYTES_PER_TARGET, _MAX_SWEEP_BYTES = 80_000, 2**28
 # Stored values per sparse row. Shorter rows are so small that a core's private cache holds many of them.
 _ROW_ENTRIES = (16, 128)
-# Targets whose sparse rows are loaded: few enough that most rows are skipped. If almost all rows are read in
-# order, hardware prefetching hides the cost, which it cannot do in a run.
+# Few targets, so that most sparse rows are skipped. If almost all rows are read in order, hardware
+# prefetching hides the cost, which it cannot do in a run.
 _SPARSE_BATCH = 128
-# Targets of a mini-batch that measures the fixed cost of loading.
+# Targets of the mini-batch for the fixed cost of loading.
 _FEW_TARGETS = 2
-# Walks of a subgraph and of a very small subgraph, walk length, and edges per vertex in the graph for which
-# walk steps dominate the work.
+# Walks of a subgraph and of a very small one, walk length, and edges per vertex of the graph in which the
+# steps of walks dominate the work.
 _ROOTS, _FEW_ROOTS, _WALK_LENGTH, _FEW_EDGES = 1000, 20, 2, 3
-# Columns of sparse rows, with frequencies as skewed as those of words, and columns of their products: weights
-# that fit in a core's private cache, and larger ones. The gradient of products with up to 32 columns is
-# summed by one thread.
+# Columns of sparse rows, whose frequencies are as skewed as those of words, and columns of their products:
+# weights that fit in a core's private cache, and larger ones. One thread sums the gradient of products with
+# up to 32 columns.
 _SPARSE_WIDTHS, _PRODUCT_WIDTHS = (512, 8192), (16, 32, 64, 256)
 # Enough rows that the products take much longer than the cost per weight.
 _SPARSE_ROWS, _SPARSE_ENTRIES, _SPARSE_REPETITIONS = 4000, 64, 8
-# Input plans of the models' first layers.
+# Input plans of first layers, by form and aggregation.
 _PLANS: dict[tuple[LoadForm, str], InputPlan] = {
     ("rows", ""): InputPlan("rows"),
     ("sparse", ""): InputPlan("sparse"),
@@ -109,18 +105,15 @@ class Timing:
     """Statistics of a repeated measurement."""
 
     seconds: float
-    """Lower quartile, since disturbances only add time."""
+    """Lower quartile, because disturbances only add time."""
     spread: float
-    """Relative difference between median and lower quartile."""
+    """Relative difference of median and lower quartile."""
 
 
 class CacheSweep:
     """Callable that evicts caches as the other stages of a run do between two mini-batches of one stage.
 
-    Parameters
-    ----------
-    targets
-        Targets of a mini-batch.
+    `targets`: targets per mini-batch.
     """
 
     def __init__(self, targets: int = 400) -> None:
@@ -133,14 +126,9 @@ class CacheSweep:
 def time_call(
     work: Callable[[], object], repetitions: int = REPETITIONS, before: Callable[[], None] = lambda: None
 ) -> Timing:
-    """Time a call several times, each after `before`, excluding a first call that may compile.
+    """Time at most `repetitions` calls, each after a call of `before`; fewer if they agree.
 
-    Parameters
-    ----------
-    work, before
-        The call, and a call before each repetition.
-    repetitions
-        Maximum number of repetitions; fewer are made if they agree.
+    The first call may compile and is not counted.
     """
     work()
     spent: list[float] = []
@@ -153,27 +141,25 @@ def time_call(
 
 
 def has_converged(spent: Sequence[float]) -> bool:
-    """Return whether repetitions suffice: at least three, whose lower quartile and median are almost
-    equal.
-    """
+    """Return whether there are at least three repetitions whose lower quartile and median almost agree."""
     return len(spent) >= _MIN_REPETITIONS and summarize(spent).spread <= _MAX_SPREAD
 
 
 def summarize(spent: Sequence[float]) -> Timing:
-    """Return lower quartile and spread of repetitions."""
+    """Return the lower quartile and the spread of repetitions."""
     ordered = sorted(spent)
     low = ordered[len(ordered) // 4]
     return Timing(low, statistics.median(ordered) / low - 1)
 
 
 def thread_counts(cores: int) -> list[int]:
-    """Return the numbers of threads to measure: powers of two and all cores."""
+    """Return the numbers of threads to measure: powers of two, and all cores."""
     counts = [2**power for power in range(cores.bit_length()) if 2**power <= cores]
     return sorted({*counts, cores})
 
 
 def measure_copy(workers: Workers) -> Timing:
-    """Measure the seconds to copy 1e9 bytes (read and written) with the worker threads."""
+    """Measure the seconds of copying 1e9 bytes (read and written) on the worker threads."""
     source = np.ones(2**25, np.float32)
     target = np.empty_like(source)
 
@@ -185,7 +171,7 @@ def measure_copy(workers: Workers) -> Timing:
 
 
 def measure_sampling(graph: Graph, graph_bytes: float, cores: int) -> Iterator[tuple[SampleCost, float]]:
-    """Measure the sampling table of a graph; yield each entry with its spread."""
+    """Measure the sampling costs of a graph; yield each entry with its spread."""
     targets = graph.split("train")
     for threads, batch in itertools.product(thread_counts(cores), _BATCHES):
         sampler, sweep = NeighborSampler(graph, targets, _FANOUTS, batch, 0), CacheSweep(batch)
@@ -219,10 +205,10 @@ def measure_sampling(graph: Graph, graph_bytes: float, cores: int) -> Iterator[t
 
 
 def measure_walks(graph: Graph, graph_bytes: float, cores: int) -> Iterator[WalkCost]:
-    """Measure the random-walk table of a graph.
+    """Measure the random-walk costs of a graph.
 
-    The costs per walk step and per scanned edge follow from two graphs: this one, and the same with few edges
-    per vertex. The fixed cost of a mini-batch follows from a few walks.
+    Costs per walk step and per scanned edge follow from the graph and from the same graph with few edges per
+    vertex; the fixed cost of a mini-batch follows from a few walks.
     """
     sparse_graph = _with_few_edges(graph)
     for threads in thread_counts(cores):
@@ -230,7 +216,7 @@ def measure_walks(graph: Graph, graph_bytes: float, cores: int) -> Iterator[Walk
         with Workers(threads, "hyrt.calibrate.sample") as workers:
             for probe_graph, roots in ((graph, _ROOTS), (sparse_graph, _ROOTS), (sparse_graph, _FEW_ROOTS)):
                 settings = SaintSettings(kind="saint", roots=roots, walk_length=_WALK_LENGTH)
-                # The number of normalization samples does not affect the sampling time.
+                # The number of normalization samples does not matter for the sampling time.
                 sampler = SaintSampler(
                     probe_graph,
                     probe_graph.split("train"),
@@ -254,7 +240,7 @@ def measure_walks(graph: Graph, graph_bytes: float, cores: int) -> Iterator[Walk
 def _sample_walks(
     sampler: SaintSampler, settings: SaintSettings, workers: Workers, sweep: CacheSweep
 ) -> tuple[BlockSizes, float]:
-    """Return the sizes of a subgraph, and the seconds to sample one."""
+    """Return the sizes of a subgraph, and the seconds of sampling it."""
     spent: list[float] = []
     for step in range(_SHORT_REPETITIONS + 2):
         if has_converged(spent[2:]):
@@ -279,9 +265,9 @@ def _with_few_edges(graph: Graph) -> Graph:
 
 
 def measure_sparse_products(cores: int) -> Iterator[SparseCost]:
-    """Measure the table of sparse products."""
+    """Measure the costs of sparse products."""
     for threads, columns, width in itertools.product(thread_counts(cores), _SPARSE_WIDTHS, _PRODUCT_WIDTHS):
-        # With a buffer pool, like the CPU trainer.
+        # The CPU trainer has a buffer pool as well.
         with Workers(threads, "hyrt.calibrate.train", pool=BufferPool()) as workers, use_workers(workers):
             many_rows_s, one_row_s = (_product_s(rows, columns, width) for rows in (_SPARSE_ROWS, 1))
         yield SparseCost(
@@ -298,7 +284,7 @@ def measure_sparse_products(cores: int) -> Iterator[SparseCost]:
 
 
 def _product_s(rows: int, columns: int, width: int) -> float:
-    """Return the seconds of a product of sparse rows and the weight gradient."""
+    """Return the seconds of a product with sparse rows and of its weight gradient."""
     sparse = SparseRows.from_features(sparse_features(rows, columns, _SPARSE_ENTRIES))
     weight = torch.ones(width, columns, requires_grad=True)
     grad = torch.ones(rows, width)
@@ -311,9 +297,7 @@ def _product_s(rows: int, columns: int, width: int) -> float:
 
 
 def sparse_features(rows: int, columns: int, entries: int) -> SparseFeatures:
-    """Create sparse rows with equal numbers of values; the frequency of column k is proportional to 10 / (10
-    + k).
-    """
+    """Create sparse rows of equally many values; column k has a frequency proportional to 10 / (10 + k)."""
     random = np.random.default_rng(0)
     frequency = 1.0 / (10.0 + np.arange(columns))
     sampled = np.searchsorted(np.cumsum(frequency) / frequency.sum(), random.random(rows * entries))
@@ -325,7 +309,7 @@ def sparse_features(rows: int, columns: int, entries: int) -> SparseFeatures:
 def measure_loading(
     graph: Graph, cores: int, forms: Collection[LoadForm] = ("rows", "sparse", "aggregated")
 ) -> Iterator[tuple[LoadCost, float]]:
-    """Measure the loading table for a graph's size; yield each entry with its spread.
+    """Measure the loading costs for a graph of this size; yield each entry with its spread.
 
     Costs per row and per byte follow from two widths, and the cost per mini-batch from one with few targets.
     """
@@ -335,7 +319,7 @@ def measure_loading(
     }
     count = graph.num_vertices
     dense = [DenseFeatures(np.ones((count, width), np.float32)) for width in _WIDTHS]
-    # Gathering depends on the number of stored values, not on their columns.
+    # A gather depends on the number of stored values, not on their columns.
     sparse = [
         SparseFeatures(
             np.arange(0, count * entries + 1, entries, dtype=np.int64),
@@ -357,7 +341,7 @@ def measure_loading(
                 loader = Loader(source)
                 spent: list[float] = []
                 loaded: list[int] = []
-                # Use a new mini-batch each time: rows of the last one may still be cached.
+                # Use a new mini-batch each time, because rows of the last one may still be in a cache.
                 for step in range(REPETITIONS + 2):
                     if has_converged(spent[2:]):
                         break
@@ -369,14 +353,13 @@ def measure_loading(
                     block = batch.blocks[0]
                     loaded.append(block.num_edges + block.num_dst if form == "aggregated" else block.num_src)
                     batch.release()
-                # The first repetitions compile and allocate buffers.
+                # The first repetitions compile kernels and allocate buffers.
                 measured.append(summarize(spent[2:]))
                 rows.append(statistics.median(loaded[2:]))
         first_bytes, second_bytes = (source.nbytes / count for source in sources)
         byte_s = max(
             1e-13, (measured[2].seconds - measured[1].seconds) / rows[2] / (second_bytes - first_bytes)
         )
-        # For the narrower rows.
         first_row_s = max(0.0, (measured[1].seconds - measured[0].seconds) / (rows[1] - rows[0]))
         row_s = max(0.0, first_row_s - byte_s * first_bytes)
         cost = LoadCost(

@@ -1,4 +1,4 @@
-"""Calibration of this machine: all measurements that the performance model needs."""
+"""Calibration of this machine: all measurements for the performance model."""
 
 from __future__ import annotations
 
@@ -76,7 +76,6 @@ KINDS: tuple[str, ...] = ("graphsage", "gcn", "gin", "gat")
 _FORMS: tuple[LoadForm, ...] = ("rows", "aggregated", "in_place", "sparse")
 
 ProgressCallback = Callable[[str], None]
-"""Callback for progress messages."""
 
 
 @dataclass(slots=True)
@@ -86,8 +85,7 @@ class _Trainer:
     info: DeviceInfo
     rates: dict[str, TrainerRates] = field(default_factory=dict)
     alone: dict[str, TrainerRates] = field(default_factory=dict)
-    """`rates` and `alone`: rates per kind of model; for the CPU with all threads, and with one thread if it
-    has several."""
+    """Rates by model kind with one thread, for a CPU with several; `rates` are those with all threads."""
     link: tuple[float, float] = (0.0, float("inf"))
     spreads: list[float] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)
@@ -96,20 +94,10 @@ class _Trainer:
 
 
 def calibrate(notify: ProgressCallback = lambda text: None, *, everything: bool = False) -> Calibration:
-    """Measure this machine: about a minute on two cores, longer if every device is measured.
+    """Measure this machine: a minute or more on two cores.
 
-    Parameters
-    ----------
-    notify
-        Callback for progress messages.
-    everything
-        Whether devices that share the CPU's cores are also measured; most of their time is kernel
-        compilation.
-
-    Raises
-    ------
-    HyrtError
-        If the CPU cannot be measured. Other devices that fail are skipped, with the reason in `measured`.
+    With `everything`, devices that share the CPU's cores are measured as well; most of that time is kernel
+    compilation. Raises HyrtError if the CPU fails; other failures are recorded in `measured`.
     """
     started, date = time.perf_counter(), datetime.date.today().isoformat()
     cores = shared_cores()
@@ -175,27 +163,10 @@ def measure_devices(
     kinds: Sequence[str] = KINDS,
     known: Calibration | None = None,
 ) -> tuple[Calibration, dict[str, str]]:
-    """Measure devices alone and merge them into the calibration of this machine, if it is still valid.
+    """Measure real devices alone and merge the results into the calibration of this machine if it is valid.
 
-    Parameters
-    ----------
-    infos
-        The devices; real ones only.
-    notify
-        Callback for progress messages.
-    kinds
-        Kinds of models; each device is measured with the first kind that it supports.
-    known
-        Existing calibration; by default the stored one.
-
-    Returns
-    -------
-    The merged calibration, and by device name the reason why a device could not be measured.
-
-    Raises
-    ------
-    HyrtError
-        If the CPU cannot be measured.
+    Each device is measured with the first supported model kind of `kinds`. `known` replaces the stored
+    calibration. Returns the result, and by name why a device failed. Raises HyrtError if the CPU fails.
     """
     cores = shared_cores()
     known = known or read_measured()
@@ -212,7 +183,7 @@ def measure_devices(
     date = datetime.date.today().isoformat()
     devices = {} if known is None else dict(known.machine.devices)
     accelerators = {} if known is None else accelerators_by_name(known)
-    # Until the CPU is measured, the host is unknown and does not train.
+    # Before the CPU is measured, the rates of the host are unknown and it does not train.
     host = Host(memory_gb_s=1.0, macs_per_s=1.0, trains=False) if known is None else known.platform.host
     for trainer in trainers:
         name = trainer.info.name
@@ -243,25 +214,10 @@ def measure_devices(
 
 
 def measure_kinds(kinds: Sequence[str], notify: ProgressCallback = lambda text: None) -> Calibration:
-    """Measure the CPU with further kinds of models, whose costs equal those of no other kind.
+    """Measure the CPU with further model kinds, and add their rates to the calibration.
 
-    Parameters
-    ----------
-    kinds
-        Kinds, by their `model.kind` names.
-    notify
-        Callback for progress messages.
-
-    Returns
-    -------
-    The stored calibration of this machine, extended by the new rates.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such kind, or it has the costs of another kind.
-    HyrtError
-        If this machine has not been calibrated, or a kind cannot be measured.
+    Raises ConfigError if a kind does not exist or has the costs of another kind, and HyrtError if this
+    machine is not calibrated or a measurement fails.
     """
     for kind in kinds:
         if similar := find_model(kind).costs_like:
@@ -291,7 +247,7 @@ def measure_kinds(kinds: Sequence[str], notify: ProgressCallback = lambda text: 
 
 
 def _graphs(kinds: Sequence[str]) -> Sequence[str]:
-    """Return the graphs that the kinds of models are measured with."""
+    """Return the names of the graphs with which the model kinds are measured."""
     is_hetero = {find_model(kind).hetero for kind in kinds}
     return [*([SMALL, LARGE, DENSE] if False in is_hetero else []), *([HETERO] if True in is_hetero else [])]
 
@@ -301,7 +257,7 @@ def _has_changed(known: Calibration, info: DeviceInfo) -> bool:
 
 
 def _measure_host(small: Graph, large: Graph, cores: int) -> tuple[Host, dict[str, Any]]:
-    """Measure the host; return it without its trainer's rates, and further figures."""
+    """Measure the host; return it without the rates of its trainer, and further figures."""
     with Workers(1, "hyrt.calibrate") as one, Workers(cores, "hyrt.calibrate") as all_cores:
         one_thread = host_measurements.measure_copy(one)
         all_threads = host_measurements.measure_copy(all_cores)
@@ -322,7 +278,7 @@ def _measure_host(small: Graph, large: Graph, cores: int) -> tuple[Host, dict[st
     widest = [cost for cost, _ in loading if cost.threads == cores and cost.form == "rows"]
     random_gb_s = min(cost.gb_s for cost in widest)
     if psutil.virtual_memory().available > HUGE_BYTES:
-        # Graphs with sparse rows are smaller.
+        # Sparse rows are not measured: graphs with sparse rows are smaller.
         add(open_graph(HUGE), ("rows", "aggregated"))
     host = Host(
         memory_gb_s=random_gb_s,
@@ -357,9 +313,7 @@ def _measure_trainers(
     kinds: Sequence[str] = KINDS,
     max_kinds: int = len(KINDS),
 ) -> tuple[list[_Trainer], dict[str, str]]:
-    """Measure every device; return the measured ones, and by name why others failed. A failure of the CPU is
-    raised.
-    """
+    """Measure every device; return the results, and by name why a device failed. Raise if the CPU fails."""
     trainers: list[_Trainer] = []
     skipped: dict[str, str] = {}
     for info in infos:
@@ -380,14 +334,14 @@ def _measure_trainer(
     kinds: Sequence[str] = KINDS,
     max_kinds: int = len(KINDS),
 ) -> _Trainer:
-    """Measure a device's rates for the kinds of models that it supports, at most `max_kinds` of them."""
+    """Measure a device with at most `max_kinds` model kinds that it supports."""
     backend, device_info = find_device(info.name)
     trainer = _Trainer(info)
     all_measured: list[ProbeMeasurement] = []
     for kind in kinds:
         if len(trainer.rates) == max_kinds:
             break
-        # Measure the CPU with one thread first, so that its rates exclude the cost of waking threads.
+        # Measure the CPU with one thread first, for rates without the cost of waking threads.
         first_threads = 1 if info.kind == "cpu" else threads
         is_hetero = find_model(kind).hetero
         probes = (HETERO_PROBES,) if is_hetero else ()
@@ -396,7 +350,7 @@ def _measure_trainer(
         if not measured:
             continue
         fit = fit_trainer(measured)
-        # With few edges, the call dominates the time.
+        # With few edges, the fixed cost of the call dominates.
         widest = max(measured, key=lambda entry: sum(entry.workload.edges))
         rates = replace(fit.rates, sorted_edges_per_s=widest.sorted_edges_per_s)
         if "sparse" in info.forms and not is_hetero:
@@ -431,8 +385,7 @@ def _measure_trainer(
     return trainer
 
 
-# A probe whose repetitions differ by more than this is measured again after all others, when a disturbance is
-# probably over.
+# A probe with a larger spread is measured again after all others, when a disturbance is probably over.
 _MAX_SPREAD = 0.04
 
 
@@ -444,7 +397,7 @@ def measure_kind(
     graph: ProbeGraphs,
     probes: Sequence[Probe] = PROBES,
 ) -> list[ProbeMeasurement]:
-    """Run all probes of a kind of model, with its default options or plain; empty if it supports neither."""
+    """Run all probes of a model kind, with its default options or plain; empty if neither is supported."""
     for plain in (False, True):
         try:
             with opened(backend, info, DeviceOptions(threads=threads)) as device:
@@ -464,12 +417,12 @@ def measure_kind(
 
 
 def _macs(workload: Workload) -> float:
-    """Return the multiply-accumulates of forward and backward passes."""
+    """Return the multiply-accumulates of forward and backward pass."""
     return trainer_s(workload, math.inf, 1.0) + weight_gradients_s(workload, 1.0)
 
 
 def _with_cpu(host: Host, cpu: _Trainer) -> Host:
-    """Return the host with its trainer's rates with all threads."""
+    """Add the rates of the CPU with all threads to the host."""
     general = next((rates for kind, rates in cpu.rates.items() if kind in KINDS), None)
     if general is not None:
         host = replace(
@@ -487,7 +440,7 @@ def _with_cpu(host: Host, cpu: _Trainer) -> Host:
 
 
 def _reached_rates(trainers: Sequence[_Trainer], date: str) -> dict[str, dict[str, Any]]:
-    """Return each device's measurement date and the rates that it reached, fitted or not."""
+    """Return each device's measurement date and highest measured rates, fitted or not."""
     return {trainer.info.name: {"date": date, **trainer.reached} for trainer in trainers}
 
 
@@ -516,22 +469,21 @@ def _forms(info: DeviceInfo) -> tuple[LoadForm, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A short run with the shape of a probe; `steps` steps are measured."""
+    """A short run of `steps` measured steps with the shape of a probe."""
 
     kind: str
     probe: Probe
-    """Widths equal those of a trainer probe, so that no further kernels are compiled, except for sparse
-    rows."""
+    """Probe with the widths of a trainer probe, so that only sparse rows need further kernels."""
     steps: int
     walks: int = 0
-    """Random walks per subgraph, with `probe.targets` subgraphs per step; 0 for neighbor sampling."""
+    """Random walks per subgraph, with `probe.targets` subgraphs per step; 0 for neighbour sampling."""
 
 
 def _small_probe(targets: int, *, fanouts: tuple[int, ...] = (10, 10), graph: str = SMALL) -> Probe:
     return Probe(features=100, hidden=64, classes=47, targets=targets, fanouts=fanouts, graph=graph)
 
 
-# Long and short steps, on a graph beyond the caches and on one within the caches.
+# Long and short steps, on a graph that exceeds the caches and on one that fits.
 _RUNS = (
     _Run("graphsage", Probe(features=128, hidden=256, classes=48, targets=1024, fanouts=(25, 10)), 14),
     _Run("gcn", _small_probe(1024, fanouts=(25, 10), graph=LARGE), 24),
@@ -541,7 +493,7 @@ _RUNS = (
     _Run("graphsage", _small_probe(64), 80),
     _Run("gcn", _small_probe(128), 80),
     _Run("graphsage", _small_probe(1), 40, walks=1000),
-    # Many weights and few values, which exposes the cost of weights.
+    # Many weights and few values show the cost of weights.
     _Run(
         "gcn",
         Probe(
@@ -556,9 +508,9 @@ _WARMUP_STEPS = 9
 def _runs(
     platform: Platform, graphs: ProbeGraphs, cpu: _Trainer, others: Sequence[_Trainer], say: ProgressCallback
 ) -> list[MeasuredRun]:
-    """Train the CPU alone, every accelerator alone, and both together, for about a second each."""
+    """Train on the CPU alone, on every accelerator alone, and on both, for about a second each."""
     sets = [[cpu], *([trainer] for trainer in others), *([cpu, trainer] for trainer in others)]
-    # The work of a step is the same on all of them.
+    # All devices do the same work per step.
     works = {spec: sampled_workload(_config(spec), graphs.graph(spec.probe)) for spec in _RUNS}
     runs = []
     for trainers in sets:
@@ -587,12 +539,12 @@ def _runs(
 
 
 def _can_run(trainer: _Trainer, run: _Run) -> bool:
-    """Return whether a trainer can execute a run; sparse rows must stay sparse to be representative."""
+    """Return whether a trainer supports a run; sparse rows must stay sparse to be representative."""
     return run.kind in trainer.rates and (not run.probe.row_entries or "sparse" in trainer.info.forms)
 
 
 def _config(run: _Run, trainers: Sequence[_Trainer] = ()) -> Config:
-    """Return the settings of a short run, by default on the default devices."""
+    """Return the settings of a short run."""
     probe = run.probe
     settings: dict[str, Any] = {
         "model": {"kind": run.kind, "hidden": probe.hidden, "layers": len(probe.fanouts)},

@@ -1,4 +1,4 @@
-"""Measurement of the network between ranks with the operations of a run."""
+"""Measurement of the network between ranks by the operations of a run."""
 
 from __future__ import annotations
 
@@ -21,39 +21,24 @@ from hyrt.formatting import pluralize
 
 _PURPOSE = "calibration"
 _MIN_BYTES, _GROWTH = 64, 4
-# Larger operations give no further information and need this much memory per rank.
+# Larger operations add no information, and need as much memory per rank.
 _MAX_BYTES = 2**26
 _LONG_S = 0.25
-# Short operations are repeated more often, because disturbances affect them more.
+# Short operations have more repetitions, because disturbances affect them more.
 _MIN_REPEATS, _MAX_REPEATS, _REPEATS_S = 3, 25, 0.1
-# Approximate size range of blocks from a graph partitioner, relative to the mean.
+# Approximate sizes of the blocks of a graph partitioner, relative to the mean.
 _SIZE_RANGE = (0.5, 1.5)
 _NUM_UNEVEN = 3
 
 
 def measure_network(ranks: DistributedContext, name: str, long_s: float = _LONG_S) -> FittedNetwork:
-    """Measure exchanges and all-reduces between all ranks; a collective call that returns the same result on
-    every rank.
+    """Measure exchanges and all-reduces between all ranks, at least two.
 
-    Sizes grow until an operation takes long, or a rank sends 64 MiB in it.
-
-    Parameters
-    ----------
-    ranks
-        All ranks; at least two.
-    name
-        Name of the network.
-    long_s
-        Time of an operation, in seconds, after which sizes stop growing.
-
-    Raises
-    ------
-    RankFailureError
-        If a rank is lost during the measurement.
-    ValueError
-        If the times do not determine a bandwidth.
+    Collective, with the same result on every rank. Sizes grow until an operation takes `long_s` seconds, or a
+    rank sends 64 MiB. Raises RankFailureError if a rank is lost, and ValueError if no bandwidth can be
+    fitted.
     """
-    # Exchange this first, so that a refusal of another rank is received before connections are made.
+    # This comes first, so that the refusal of another rank is received before connections are made.
     host = zlib.crc32(platform.node().encode())
     hosts = len(set(ranks.control.exchange_counts([host] * ranks.size, "control")))
     timing = _Timing(ranks.group("calibration"))
@@ -82,13 +67,13 @@ def measure_network(ranks: DistributedContext, name: str, long_s: float = _LONG_
 
 
 class _Timing:
-    """Timer for operations of a group."""
+    """Timer of the operations of a group."""
 
     def __init__(self, group: RankGroup) -> None:
         self._group = group
 
     def exchange(self, operation: str, num_bytes: NDArray[np.int64]) -> TimedCollective:
-        """Time an exchange of [N, N] bytes from each rank to each other."""
+        """Time an exchange of [N, N] bytes, from each rank to each other."""
         rank = self._group.rank
         send_sizes, receive_sizes = num_bytes[rank].tolist(), num_bytes[:, rank].tolist()
         sent = torch.zeros((sum(send_sizes), 1), dtype=torch.uint8)
@@ -97,12 +82,12 @@ class _Timing:
             lambda: self._group.all_to_all(sent, send_sizes, received, receive_sizes, _PURPOSE)
         )
         busiest = busiest_link_bytes(num_bytes.astype(float))
-        # On average, ranks have fewer bytes than the busiest one.
+        # An average rank has fewer bytes than the busiest one.
         core_s *= busiest * len(num_bytes) / float(num_bytes.sum())
         return TimedCollective(operation, len(num_bytes) - 1, busiest, seconds, core_s)
 
     def all_reduce(self, size: int) -> TimedCollective:
-        """Time an all-reduce in which a rank sends as much as `size` bytes to each other rank."""
+        """Time an all-reduce in which a rank sends `size` bytes to each other rank."""
         ranks = self._group.size
         values = torch.zeros(size * ranks // 2 // 4)
         times = self._measure(lambda: self._group.all_reduce(values, _PURPOSE))
@@ -110,11 +95,9 @@ class _Timing:
         return TimedCollective("all-reduces", 2 * (ranks - 1), sent_bytes, *times)
 
     def _measure(self, operation: Callable[[], None]) -> tuple[float, float]:
-        """Return the median time of the slowest rank and the median CPU time averaged over ranks; equal on
-        all ranks.
-        """
+        """Return the slowest rank's median time, and the mean of all median CPU times, on every rank."""
         (first,) = self._times(operation, 1)
-        # Skip the first operation, which sets up connections and memory.
+        # The first operation sets up connections and memory, and does not count.
         (second,) = self._times(operation, 1)
         shorter = max(min(first[0], second[0]), 1e-9)
         repeats = min(max(int(_REPEATS_S / shorter), _MIN_REPEATS), _MAX_REPEATS)
@@ -126,7 +109,7 @@ class _Timing:
         barrier = torch.zeros(1)
         for repeat in range(repeats):
             self._group.all_reduce(barrier, _PURPOSE)
-            # CPU time of the whole process, because another thread sends and receives.
+            # CPU time of the process, because another thread sends and receives.
             start, spent = time.perf_counter(), time.process_time()
             operation()
             times[0, self._group.rank, repeat] = time.perf_counter() - start

@@ -15,36 +15,24 @@ from hyrt.training.train import Training
 
 @dataclass(frozen=True, slots=True)
 class ShortRun:
-    """Times of the full steps of a run: all but the last of an epoch, which may be smaller."""
+    """Times of the full steps of a run; the last step of an epoch may be smaller and does not count."""
 
     iteration_s: float
-    """Median wall time of a step, over groups of steps."""
+    """Median wall time per step, over groups of steps."""
     gap_s: float
-    """Median step time outside propagation and synchronization, over groups of steps."""
+    """Median time per step outside propagation and synchronization, over groups of steps."""
     stage_s: Mapping[str, float]
-    """Mean work time per stage."""
+    """Mean work time by stage."""
     split: Mapping[str, int]
     threads: Mapping[str, int]
-    """`split` and `threads`: assignment of the run."""
+    """Host threads by stage; `split` is the assignment of the targets."""
 
 
 def short_run(config: Config, graph: Graph, *, warm: int, steps: int, balance: bool = False) -> ShortRun:
-    """Train `warm` steps and then at least `steps` measured steps, without evaluation and output.
+    """Train `warm` and then at least `steps` measured steps, without evaluation and output.
 
-    Parameters
-    ----------
-    config, graph
-        The run.
-    warm, steps
-        Warm-up steps and measured steps.
-    balance
-        Whether the run starts from its prediction and its policy may move work; otherwise the configured
-        assignment is kept.
-
-    Raises
-    ------
-    HyrtError
-        If the run fails.
+    With `balance`, the run starts as predicted and its policy may move work; otherwise the configured
+    assignment is kept. Raises HyrtError if the run fails.
     """
     groups: list[StepMetrics] = []
 
@@ -55,7 +43,7 @@ def short_run(config: Config, graph: Graph, *, warm: int, steps: int, balance: b
     def is_complete() -> bool:
         return bool(groups) and groups[-1].step >= warm + steps
 
-    # More epochs than needed: the run is stopped early.
+    # More epochs than necessary: the run is stopped early.
     train = config.train.model_copy(update={"epochs": warm + steps})
     evaluate = config.evaluate.model_copy(update={"every": 0})
     # The measurement must not depend on an older calibration.
@@ -87,14 +75,12 @@ def short_run(config: Config, graph: Graph, *, warm: int, steps: int, balance: b
 
 
 def _full_step_groups(groups: list[StepMetrics]) -> list[StepMetrics]:
-    """Return the groups without the last step of an epoch, which may be smaller; all groups if each has such
-    a step.
-    """
+    """Return the groups without the last step of an epoch, or all groups if each has such a step."""
     return [group for group in groups if group.steps_done < group.steps_per_epoch] or groups
 
 
 def _median(values: Sequence[float], groups: Sequence[StepMetrics]) -> float:
-    """Return the median, with each group weighted by its number of steps."""
+    """Return the median of values per group, weighted by steps."""
     ordered = sorted(zip(values, (len(group.losses) for group in groups), strict=True))
     half, seen = sum(count for _, count in ordered) / 2, 0
     for value, count in ordered:

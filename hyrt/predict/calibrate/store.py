@@ -1,7 +1,6 @@
 """Store of measured speeds: one calibration file per machine, and its validity.
 
-`hyrt calibrate` measures the whole machine and `hyrt devices --measure` only its devices; predictions and
-`--devices auto` read the file.
+`hyrt calibrate` measures the machine, `hyrt devices --measure` only devices.
 """
 
 from __future__ import annotations
@@ -41,13 +40,7 @@ _PACKAGES = ("hyrt", "torch", "numba", "numpy")
 
 
 def describe_machine(devices: Mapping[str, str]) -> Machine:
-    """Describe this machine, to decide whether measurements are comparable.
-
-    Parameters
-    ----------
-    devices
-        Descriptions of the available devices, by name.
-    """
+    """Describe this machine with its `devices` (descriptions by name), to check a measurement."""
     return Machine(
         node=platform.node(),
         processor=processor_name() or "unknown",
@@ -58,12 +51,9 @@ def describe_machine(devices: Mapping[str, str]) -> Machine:
 
 
 def real_devices(surveys: Sequence[Survey] | None = None) -> list[DeviceInfo]:
-    """Return every device that may be measured and chosen: all real devices, the CPU once.
+    """Return the devices that may be measured and chosen: all real devices, and the CPU once.
 
-    Parameters
-    ----------
-    surveys
-        Findings of the backends; by default the backends are queried.
+    If `surveys` is None, the backends are queried.
     """
     surveys = survey_devices() if surveys is None else surveys
     found = [info for survey in surveys for info in survey.found if not info.simulated]
@@ -71,9 +61,7 @@ def real_devices(surveys: Sequence[Survey] | None = None) -> list[DeviceInfo]:
 
 
 def shares_cores(info: DeviceInfo) -> bool:
-    """Return whether a device other than the CPU computes on the CPU's cores, so that auto never selects
-    it.
-    """
+    """Return whether a device other than the CPU uses the CPU's cores; auto never selects such devices."""
     return info.kind != "cpu" and info.host_cores > 0
 
 
@@ -98,13 +86,7 @@ def _naming_errors(path: Path) -> Iterator[None]:
 
 
 def save_calibration(calibration: Calibration) -> None:
-    """Write measurements to the user's cache folder.
-
-    Raises
-    ------
-    DataWriteError
-        If the folder is not writable.
-    """
+    """Write measurements to the user's cache folder; raise DataWriteError if that is not writable."""
     path = calibration_file()
     with _naming_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,11 +94,9 @@ def save_calibration(calibration: Calibration) -> None:
 
 
 def usable_calibration() -> tuple[Calibration | None, str]:
-    """Return the calibration if it matches this machine's cores and versions; devices are not checked.
+    """Return the calibration if it matches this machine's cores and versions, without a check of the devices.
 
-    Returns
-    -------
-    The calibration, or None with the reason, which is empty if there is no calibration.
+    Otherwise returns None and the reason, which is empty if there is no calibration.
     """
     if not os.path.exists(calibration_file()):
         return None, ""
@@ -133,13 +113,9 @@ def usable_calibration() -> tuple[Calibration | None, str]:
 
 
 def stored_calibration(devices: list[DeviceInfo] | None = None) -> tuple[Calibration | None, list[str]]:
-    """Read this machine's calibration, and the reasons why it is missing or incomplete; no reasons if it is
-    valid.
+    """Read this machine's calibration; return it with the reasons why it is missing or incomplete.
 
-    Parameters
-    ----------
-    devices
-        Available devices; discovered by default.
+    If `devices` is None, they are discovered. A valid calibration has no reasons.
     """
     try:
         calibration = read_calibration()
@@ -147,7 +123,7 @@ def stored_calibration(devices: list[DeviceInfo] | None = None) -> tuple[Calibra
         return None, [str(error)]
     found = real_devices() if devices is None else devices
     measured = calibration.machine.devices
-    # Devices that share the CPU's cores are only measured on request.
+    # Devices that share the CPU's cores are measured only on request.
     expected = [info for info in found if info.name in measured or not shares_cores(info)]
     here = describe_machine({info.name: info.description for info in expected})
     return calibration, staleness_reasons(calibration, here)
@@ -158,15 +134,15 @@ class DeviceSpeed:
     """Known speed of a device."""
 
     trainer: PlatformTrainer | None
-    """Device with its rates for a kind of model, as input of the performance model; None if unknown."""
+    """The device with its rates, as input of the performance model; None if unknown."""
     rates: Rates | None
-    """Rates for display: the median over all kinds of models; None if unknown."""
+    """Rates for display: the median over all model kinds; None if unknown."""
     not_used: str = ""
-    """Reason why a measurement was not used; empty if there is none, or it was used."""
+    """Why an existing measurement was not used, or ""."""
 
 
 def read_measured() -> Calibration | None:
-    """Read the calibration of this machine, at least of its devices; None without a readable file."""
+    """Read the calibration of this machine, which may cover only its devices; None if no file can be read."""
     try:
         return read_calibration(require_complete=False)
     except CalibrationError:
@@ -174,16 +150,9 @@ def read_measured() -> Calibration | None:
 
 
 def device_speed(info: DeviceInfo, calibration: Calibration | None, model: str = "") -> DeviceSpeed:
-    """Return the measured speed of a device if valid, otherwise the assumed speed.
+    """Return the measured speed of a device if it is valid, otherwise the assumed speed.
 
-    Parameters
-    ----------
-    info
-        The device as discovered now.
-    calibration
-        Measurements of the machine.
-    model
-        Kind of model; the rates of the first measured kind are used for an unmeasured one.
+    Rates of a `model` kind that was not measured are those of the first measured kind.
     """
     not_used = ""
     if calibration is not None and info.name in calibration.machine.devices:
@@ -238,10 +207,9 @@ def _measured_speed(info: DeviceInfo, calibration: Calibration, model: str) -> D
 
 
 def _typical_rate(fitted: Sequence[float], reached: Any) -> float:
-    """Return the median of the rates fitted to kinds of models, at least the reached rate; 0 if there are
-    none.
+    """Return the median of the rates fitted to model kinds, but at least the reached rate; 0 without any.
 
-    A kind that hardly depends on a term says little about its rate: the fit may be far too high, or infinite.
+    A kind that hardly depends on a term does not determine its rate: the fit may be too high or infinite.
     """
     finite = [rate for rate in fitted if math.isfinite(rate)]
     minimum = float(reached) if isinstance(reached, int | float) and math.isfinite(reached) else 0.0

@@ -1,4 +1,4 @@
-"""Measurement of trainer steps: mini-batches of several shapes, through the device protocol only."""
+"""Measurement of training steps of several shapes, through the device protocol only."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ from hyrt.training.setup import build_model
 
 
 def with_widths(graph: Graph, features: int, classes: int) -> Graph:
-    """Return a heterogeneous graph with other widths: `features` columns for its first type, halved for each
-    further type.
+    """Return a heterogeneous graph with `features` columns for its first type, halved for each further type.
 
     Types without features stay without features.
     """
@@ -61,16 +60,14 @@ def with_widths(graph: Graph, features: int, classes: int) -> Graph:
 
 
 def relation_sampler(graph: Graph, fanouts: tuple[int, ...], targets: int) -> RelationSampler:
-    """Create a sampler with the same fan-outs along all relations."""
+    """Create a sampler with equal fan-outs for all relations."""
     assert graph.types is not None
     by_relation = [[fanout] * len(graph.types.relations) for fanout in fanouts]
     return RelationSampler(graph, graph.split("train"), by_relation, targets, 0)
 
 
 def hetero_work(kind: str, batch: MiniBatch, graph: Graph, **widths: Any) -> Workload:
-    """Return the work of a heterogeneous mini-batch, for a model with the widths that `hetero_workload`
-    takes.
-    """
+    """Return the work of a heterogeneous mini-batch; `widths` are those of `hetero_workload`."""
     assert graph.types is not None
     sizes = relation_sizes(batch, graph.types)
     return hetero_workload(kind, sizes, hetero_graph_sizes(graph, batch.targets).widths, **widths)
@@ -84,40 +81,39 @@ HETERO = "synthetic:typed"
 
 HEADS = 4
 CHUNK_ROWS = {"gat": attention.GRAIN}
-"""Rows that a CPU trainer thread computes at a time, by kind of model; `product.GRAIN` for other kinds."""
-# Short steps are repeated more often, because their times are less certain.
+"""Rows that a thread of the CPU trainer computes at a time, by model kind; otherwise `product.GRAIN`."""
+# Short steps have more repetitions, because their times vary more.
 _MIN_REPETITIONS, _MAX_REPETITIONS, _ENOUGH_S = 2, 10, 0.15
-# The first steps compile kernels, allocate reused buffers, and tune which work is shared among threads.
+# The first steps compile kernels, allocate the buffers, and tune which work threads share.
 _WARMUP_STEPS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One shape of a mini-batch."""
+    """Shape of a mini-batch and widths of a model."""
 
     features: int
     hidden: int
     classes: int
-    """`features`, `hidden` and `classes`: widths of the model."""
     targets: int
     fanouts: tuple[int, ...]
-    """`targets` and `fanouts`: shape of the mini-batch, the targets' fan-out first."""
+    """Fan-out of each layer, the layer of the `targets` first."""
     row_entries: int = 0
     """Stored values per sparse row; 0 for dense rows."""
     graph: str = LARGE
     """Graph whose topology is sampled."""
 
 
-# The probes differ in the dominating term: products, fixed costs, values, and aggregation. If vertices have
-# few edges, the rates of aggregation and of values are not identifiable: the value costs of GIN were
-# attributed to aggregation, and subgraphs with many edges were predicted up to twice too long. Two probes
-# therefore have 25 edges per vertex, one of them with narrow rows, which cost more than their bytes. Small
-# probes determine fixed costs: with wide and narrow weights, since each weight costs, and with two and three
-# layers, since a further layer makes other calls than the first two.
+# Each probe is dominated by one term: products, fixed costs, values or aggregation. If vertices have few
+# edges, the rates of aggregation and of values are not identifiable: the value costs of GIN were attributed
+# to aggregation, and subgraphs with many edges were predicted up to twice too long. Two probes therefore have
+# 25 edges per vertex, one of them with narrow rows, which cost more than their bytes. Small probes determine
+# fixed costs: with wide and narrow weights, because each weight costs, and with two and three layers, because
+# a third layer makes other calls than the first two.
 PROBES = (
     Probe(features=128, hidden=256, classes=48, targets=1024, fanouts=(5, 5)),
     Probe(features=128, hidden=256, classes=48, targets=128, fanouts=(10, 5, 5)),
-    # Row counts in full multiples of the libraries' padding: with fewer rows, padding dominates the products.
+    # The numbers of rows are multiples of the libraries' padding, which otherwise dominates the products.
     Probe(features=128, hidden=256, classes=48, targets=128, fanouts=(2, 2)),
     Probe(features=100, hidden=64, classes=47, targets=1024, fanouts=(25, 10), graph=SMALL),
     Probe(features=100, hidden=64, classes=47, targets=128, fanouts=(10, 10)),
@@ -126,7 +122,7 @@ PROBES = (
     Probe(features=10, hidden=128, classes=2, targets=512, fanouts=(25, 10, 10), graph=SMALL),
     Probe(features=10, hidden=128, classes=2, targets=1024, fanouts=(25, 25, 25), graph=DENSE),
     Probe(features=10, hidden=32, classes=2, targets=1024, fanouts=(25, 25, 25), graph=DENSE),
-    # Many narrow rows, which expose the cost per row.
+    # Many narrow rows show the cost per row.
     Probe(features=10, hidden=32, classes=2, targets=1024, fanouts=(5, 5), graph=SMALL),
     Probe(features=10, hidden=32, classes=2, targets=64, fanouts=(5, 5), graph=SMALL),
     Probe(features=10, hidden=32, classes=2, targets=16, fanouts=(3, 2, 2), graph=SMALL),
@@ -136,7 +132,7 @@ SPARSE_PROBE = Probe(
     features=64, hidden=32, classes=2, targets=16, fanouts=(3, 2), row_entries=8, graph=SMALL
 )
 
-# Heterogeneous probes, whose segments (the edges of one relation into one vertex) have many edges or few.
+# Heterogeneous probes: a segment (the edges of one relation into one vertex) has many edges or few.
 HETERO_PROBES = (
     Probe(features=128, hidden=256, classes=48, targets=1024, fanouts=(5, 5), graph=HETERO),
     Probe(features=128, hidden=256, classes=48, targets=128, fanouts=(5, 5), graph=HETERO),
@@ -152,35 +148,30 @@ HETERO_PROBES = (
     Probe(features=16, hidden=32, classes=8, targets=16, fanouts=(2, 2, 2), graph=HETERO),
 )
 
-# Long and short steps with rows for several chunks: they determine the gain from further threads and the cost
-# of waking them.
+# Long and short steps with rows for several chunks, for the gain from further threads and the cost of waking
+# them.
 SHARED_PROBES = (PROBES[0], *PROBES[3:6])
 HETERO_SHARED_PROBES = (*HETERO_PROBES[:4], HETERO_PROBES[5])
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeMeasurement:
-    """Measurement of a probe on a device."""
+    """Measurement of a probe."""
 
     workload: Workload
-    """Sizes of the mini-batch; the first layer's edges are 0 if the input was aggregated while loading."""
+    """Sizes of the mini-batch; the first layer has 0 edges if loading has aggregated the input."""
     propagate: Timing
-    """Time of the propagation."""
     transfer: Timing
-    """Time of the transfer."""
     moved_bytes: float
-    """Bytes of the inputs."""
+    """Bytes of the transferred inputs."""
     sorted_edges_per_s: float = math.inf
-    """Edges per second sorted by source before `propagate`; infinite if sorting is part of `propagate`."""
+    """Edges per second that are sorted by source before `propagate`; infinite if `propagate` sorts them."""
 
 
 class ProbeGraphs:
     """Graphs with features and classes of given widths; features are created once per width.
 
-    Parameters
-    ----------
-    graphs
-        Graphs that provide topologies, splits and labels, by the names that probes use.
+    `graphs` have the topologies, splits and labels, by the names in the probes.
     """
 
     def __init__(self, graphs: Mapping[str, Graph]) -> None:
@@ -206,21 +197,10 @@ class ProbeGraphs:
 def measure_probe(
     device: Device, kind: str, probe: Probe, graph: Graph, *, plain: bool = False
 ) -> ProbeMeasurement:
-    """Train a few mini-batches of one shape, excluding the first ones, which compile.
+    """Train a few mini-batches with the widths of `probe`; the first ones compile and are not measured.
 
-    Parameters
-    ----------
-    device, kind, probe
-        Device, kind of model, and shape.
-    graph
-        A graph with the probe's widths.
-    plain
-        Whether to disable the kind's default dropout and norm.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If the device does not support the kind of model.
+    `plain` disables the default dropout and norm of the model kind. Raises UnsupportedModelError if the
+    device does not support the kind.
     """
     model = build_model(_settings(kind, probe, plain=plain), graph)
     name, parameters = device.info.name, list(model.parameters())
@@ -248,7 +228,7 @@ def measure_probe(
                 break
             batch = sampler.sample(step, units, workers, in_place=plan.in_place)
             loader.load(batch, plan, workers)
-            # Heterogeneous models sort the edges of relations as part of `propagate`.
+            # Heterogeneous models sort the edges of relations in `propagate`.
             if is_host and graph.types is None:
                 started = time.perf_counter()
                 edges = _sort_by_source(batch)
@@ -274,7 +254,7 @@ def measure_probe(
 
 
 def _sort_by_source(batch: MiniBatch) -> int:
-    """Sort the edges of the backward pass by source; return their number."""
+    """Sort the edges by source for the backward pass; return their number."""
     blocks = [block for block in batch.blocks if not block.in_place]
     for block in blocks:
         block.transposed()
@@ -315,24 +295,22 @@ def _input_bytes(batch: MiniBatch) -> float:
     if isinstance(inputs, HeteroInput):
         return float(sum(4 * rows.numel() for rows in inputs.matrices if rows is not None))
     if inputs is None or isinstance(inputs, InPlaceFeatures | HeteroInPlaceInput | SparseRows):
-        return 0.0  # Not transferred: devices that accept sparse rows read them in place.
+        return 0.0  # Devices that accept sparse rows read them in place.
     assert isinstance(inputs, torch.Tensor)
     return float(inputs.numel() * inputs.element_size())
 
 
 def fit_trainer(measured: Sequence[ProbeMeasurement]) -> FittedRates:
-    """Fit a device's rates for one kind of model; unmeasured terms as in `fit_rates`."""
+    """Fit a device's rates for one model kind; terms without measurements are as in `fit_rates`."""
     return fit_rates([entry.workload for entry in measured], [entry.propagate.seconds for entry in measured])
 
 
 def fit_link(measured: Sequence[ProbeMeasurement]) -> tuple[float, float]:
-    """Fit a link's latency in seconds and its bandwidth in 1e9 bytes per second to transfers of several
-    sizes.
-    """
+    """Fit a link's latency in seconds and bandwidth in 1e9 bytes per second to transfers of several sizes."""
     moved = np.array([entry.moved_bytes for entry in measured])
     seconds = np.array([entry.transfer.seconds for entry in measured])
     slope, latency_s = np.polyfit(moved, seconds, 1, w=1 / seconds)
     if slope <= 0 or latency_s < 0:
-        # The latency is not distinguishable from noise: attribute all time to bandwidth.
+        # The latency cannot be distinguished from noise: attribute all time to the bandwidth.
         return 0.0, float(np.median(moved / seconds)) / 1e9
     return float(latency_s), float(1 / slope) / 1e9

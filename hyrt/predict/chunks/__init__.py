@@ -1,1 +1,1 @@
-"""Prediction of full-graph training in chunks: its schedule, and the arrays that stay on the host."""
+"""Prediction of full-graph training in chunks: its schedule, and the arrays on the host."""

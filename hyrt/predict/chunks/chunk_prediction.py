@@ -1,6 +1,4 @@
-"""Prediction of full-graph training in chunks, by simulating the schedule of copies, with matrices in a file
-beyond the host memory budget.
-"""
+"""Prediction of full-graph training in chunks by simulating copies, and files beyond the host memory."""
 
 from __future__ import annotations
 
@@ -29,25 +27,20 @@ from hyrt.predict.chunks.chunk_team import PredictedDeviceGroup, free_bytes
 from hyrt.predict.chunks.chunked_work import MAX_SIMULATED, ChunkedWork, expected_edges, host_arrays
 
 _GIB, _GB = 2**30, 1e9
-# A matrix is written in the forward pass; in the backward pass it is read, and overwritten by its gradient.
+# The forward pass writes a matrix; the backward pass reads it, and overwrites it by its gradient.
 _PASSES = 3
 
 
 def file_bytes(config: Config, matrix_bytes: float) -> float:
-    """Return the bytes stored in a file, if the matrices exceed `fullgraph.host_memory`."""
+    """Return the bytes in a file if the matrices exceed `fullgraph.host_memory`."""
     limit = config.fullgraph.host_memory
     return 0.0 if limit is None else max(0.0, matrix_bytes - limit)
 
 
 def file_s(config: Config, host: Host, work: TrainingWorkload, matrix_bytes: float) -> float:
-    """Return the seconds of disk I/O per epoch for the part of the file that does not fit the page cache.
+    """Return the seconds of disk I/O per epoch for the part of the file that exceeds the page cache.
 
-    Parameters
-    ----------
-    config, host, work
-        Settings, machine and work of the run.
-    matrix_bytes
-        Bytes of all matrices, in memory and in the file.
+    `matrix_bytes`: all matrices, in memory and in the file.
     """
     limit, in_file = config.fullgraph.host_memory, file_bytes(config, matrix_bytes)
     if limit is None or host.memory_gib is None or host.file_gb_s is None:
@@ -59,7 +52,7 @@ def file_s(config: Config, host: Host, work: TrainingWorkload, matrix_bytes: flo
 
 
 def file_sentence(config: Config, host: Host, work: TrainingWorkload) -> str:
-    """Describe the file of a CPU that trains without chunks; empty if there is no file."""
+    """Describe the file of a CPU that trains without chunks; empty without a file."""
     if config.fullgraph.host_memory is None or work.full_graph_step is None:
         return ""
     memory = math.inf if host.memory_gib is None else host.memory_gib * _GIB
@@ -77,36 +70,34 @@ def file_sentence(config: Config, host: Host, work: TrainingWorkload) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkPrediction:
-    """Predicted epoch in chunks on one device, or on several."""
+    """Predicted epoch in chunks, on one or several devices."""
 
     device: str
-    """Device name; names of several devices are joined by `+`."""
+    """Name; names of several devices are joined by `+`."""
     intervals: int
-    """P: number of vertex intervals."""
+    """P, the number of vertex intervals."""
     vertices: int
     """Vertices per interval."""
     columns: tuple[int, ...]
     """Chunk columns per device."""
     in_flight: int
-    """Chunks on the device at once."""
+    """Number of chunks on a device at once."""
     epoch: ChunkedEpoch
-    """The simulated epoch."""
     synchronize_s: float
-    """Seconds of the gradient reduction and the optimizer step."""
+    """Seconds of gradient reduction and optimizer step."""
     relative_error: float
-    """Expected relative error."""
     gather_fraction: float
     """Fraction of the epoch in which the busiest device gathers along edges, including its copies."""
     file_s: float = 0.0
-    """Seconds of disk I/O for the part of a file that does not fit the page cache."""
+    """Seconds of disk I/O for the part of the file that exceeds the page cache."""
     swapped: Mapping[str, float]
-    """Bytes per array that stays on the host, by display name."""
+    """Bytes of each array on the host, by display name."""
     file_bytes: float
-    """Portion of these bytes that must be stored in a file."""
+    """Bytes of `swapped` that must be in a file."""
     bound: str
-    """Description of what bounds the epoch."""
+    """Description of the bottleneck."""
     on_all_devices: ChunkPrediction | None = None
-    """Prediction on all accelerators of the platform together, if there are several."""
+    """Prediction for all accelerators of the platform together, if it has several."""
 
     @property
     def epoch_s(self) -> float:
@@ -115,21 +106,21 @@ class ChunkPrediction:
 
     @property
     def num_reads(self) -> int:
-        """Number of chunks for which rows of an interval are copied."""
+        """Number of chunks that copy rows of an interval."""
         return sum(task.queue.startswith("copy in") and ": rows " in task.name for task in self.epoch.tasks)
 
     @property
     def num_filtered(self) -> int:
-        """Number of these chunks whose rows the host filters."""
+        """Number of chunks in `num_reads` whose rows the host filters."""
         return sum(task.queue.startswith("filter") for task in self.epoch.tasks)
 
     @property
     def num_forwarded(self) -> int:
-        """Number of chunks for which a device receives rows from its predecessor under the same switch."""
+        """Number of chunks whose rows come from the previous device under the same switch."""
         return sum("passed on" in task.name for task in self.epoch.tasks)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content that `hyrt predict --json` prints."""
+        """Return the JSON values of `hyrt predict --json`."""
         return {
             "device": self.device,
             "intervals": self.intervals,
@@ -153,7 +144,7 @@ class ChunkPrediction:
         }
 
     def lines(self) -> list[str]:
-        """Return the lines that `hyrt predict` prints."""
+        """Return the lines of `hyrt predict`."""
         epoch, num = self.epoch, self.intervals
         low, high = (self.epoch_s * (1 + sign * self.relative_error) for sign in (-1, 1))
         copied = "reads host memory in place"
@@ -200,17 +191,7 @@ def predict_loops(
 ) -> ChunkPrediction | None:
     """Predict an epoch on the CPU; None for other devices, or if its loops were not measured.
 
-    The CPU runs the loops of an interval over rows in memory, so nothing is copied, and the computation does
-    not depend on the number of intervals.
-
-    Parameters
-    ----------
-    platform, work, config
-        The machine, the work and its settings.
-    trainers
-        Devices that train.
-    synchronize_s, relative_error
-        Fields of the prediction.
+    The loops read the rows of an interval in memory, so nothing is copied, whatever the number of intervals.
     """
     if not all(trainer.is_host for trainer in trainers) or work.full_graph_step is None:
         return None
@@ -257,15 +238,8 @@ def predict_loops(
 def predict_chunks(platform: Platform, work: TrainingWorkload, config: Config) -> ChunkPrediction | None:
     """Simulate an epoch in chunks on the configured devices, or on a platform's first accelerator.
 
-    The result is None if the run is not full-graph training, no device trains it in chunks, the graph fits
-    the device and the settings do not request chunks, or no chunks fit.
-
-    Parameters
-    ----------
-    platform, work
-        The machine and the work.
-    config
-        Settings of the work. Its devices are used if there are several, all of them the platform's.
+    The devices of `config` are used if there are several and all are the platform's. Returns None unless the
+    run trains a full graph in chunks on a device, chunks are necessary or requested, and they fit.
     """
     if not config.sampler.is_full_graph:
         return None
@@ -275,7 +249,7 @@ def predict_chunks(platform: Platform, work: TrainingWorkload, config: Config) -
         return None
     if len(trainers) == 1 and not trains_in_chunks(platform, work, config):
         if trainers[0].is_host:
-            return None  # It computes in host memory, so no copies in chunks are needed.
+            return None  # The device computes in host memory, and no chunks have to be copied.
         budget = min(free_bytes(trainers[0]), config.fullgraph.device_memory or math.inf)
         if sum(full_graph_arrays(work.at(float(work.batch_size)), work).values()) <= budget:
             return None
@@ -288,17 +262,7 @@ def predict_chunks(platform: Platform, work: TrainingWorkload, config: Config) -
 def predict_chunked_run(platform: Platform, work: TrainingWorkload, config: Config) -> ChunkPrediction | None:
     """Predict a run that trains in chunks with these settings; None if it does not.
 
-    Parameters
-    ----------
-    platform
-        The machine with only the run's trainers.
-    work, config
-        The run's work and settings.
-
-    Raises
-    ------
-    ConfigError
-        If such a run cannot be predicted.
+    `platform` has only the run's trainers. Raises ConfigError if such a run cannot be predicted.
     """
     if reason := chunk_prediction_gap(platform, work, config):
         raise ConfigError(reason)
@@ -309,14 +273,7 @@ def predict_chunked_run(platform: Platform, work: TrainingWorkload, config: Conf
 
 
 def chunk_prediction_gap(platform: Platform, work: TrainingWorkload, config: Config) -> str:
-    """Return why a run in chunks cannot be predicted accurately; empty if it can, or does not train in
-    chunks.
-
-    Parameters
-    ----------
-    platform, work, config
-        Arguments of `predict_chunks`.
-    """
+    """Return why a run in chunks cannot be predicted accurately; empty if it can, or has no chunks."""
     trainers, _ = _selected_trainers(platform, work, config)
     if not trains_in_chunks(platform, work, config):
         return ""
@@ -335,7 +292,7 @@ def chunk_prediction_gap(platform: Platform, work: TrainingWorkload, config: Con
         full_graph_rates is None or not full_graph_rates.looped or work.full_graph_step is None
     )
     if not uses_loops and len(devices) < len(trainers):
-        # The rates of other machines are assumed.
+        # Rates of other machines are assumed.
         unknown = platform.name == THIS_MACHINE and not platform.host.chunks
     if not unknown:
         return ""
@@ -344,13 +301,7 @@ def chunk_prediction_gap(platform: Platform, work: TrainingWorkload, config: Con
 
 
 def trains_in_chunks(platform: Platform, work: TrainingWorkload, config: Config) -> bool:
-    """Return whether a run with these settings trains in chunks even if the graph fits the device.
-
-    Parameters
-    ----------
-    platform, work, config
-        Arguments of `predict_chunks`.
-    """
+    """Return whether a run with these settings trains in chunks even if the graph fits the device."""
     settings, (trainers, _) = config.fullgraph, _selected_trainers(platform, work, config)
     if not (config.sampler.is_full_graph and trainers):
         return False
@@ -361,9 +312,9 @@ def trains_in_chunks(platform: Platform, work: TrainingWorkload, config: Config)
 def _selected_trainers(
     platform: Platform, work: TrainingWorkload, config: Config
 ) -> tuple[list[PlatformTrainer], list[float]]:
-    """Return the configured devices with their shares if there are several, or a single default device.
+    """Return several configured devices with their shares, or one default device.
 
-    The default is the platform's first accelerator, or its CPU if there is none.
+    The default is the platform's first accelerator, or its CPU without accelerators.
     """
     trainers, shares = configured_trainers(platform, work, config)
     if len(trainers) > 1:
@@ -378,7 +329,7 @@ def _predict_on_trainers(
     trainers: Sequence[PlatformTrainer],
     shares: Sequence[float],
 ) -> ChunkPrediction | None:
-    """Predict an epoch on some trainers; None if no chunks fit, or their cost is unknown."""
+    """Predict an epoch on some trainers; None if no chunks fit, or the cost is unknown."""
     chunked = ChunkedWork.from_config(work, config, trainers[-1].device.kind)
     synchronize_s = StepModel(platform, work, ExtraTerms()).synchronize_s(host_trainers(trainers))
     error = ASSUMED_ERROR if platform.relative_error is None else platform.relative_error
@@ -432,16 +383,7 @@ def _simulate(
 def configured_trainers(
     platform: Platform, work: TrainingWorkload, config: Config
 ) -> tuple[list[PlatformTrainer], list[float]]:
-    """Return the configured devices, and their shares if given; empty if the platform lacks one of the
-    devices.
-
-    Parameters
-    ----------
-    platform, work
-        The machine and the work.
-    config
-        All settings; `devices` names the trainers.
-    """
+    """Return the configured devices and any configured shares; empty if the platform lacks a device."""
     requests = config.training_requests
     names, platform_trainers = (
         [device_name(trainer.name) for trainer in requests],
@@ -449,7 +391,7 @@ def configured_trainers(
     )
     by_name = {trainer.name: trainer for trainer in platform_trainers}
     if sorted(_kind(name) for name in names) == sorted(_kind(name) for name in by_name):
-        # The platform consists of exactly these devices, renumbered in their order, host first.
+        # The platform consists of exactly these devices, numbered in their order with the host first.
         ordered = sorted(names, key=lambda name: _kind(name) != "cpu")
         by_name = {
             name: replace(trainer, name=name)
@@ -472,7 +414,7 @@ def _accelerators(platform: Platform, work: TrainingWorkload) -> list[PlatformTr
 
 
 def _busiest(epoch: ChunkedEpoch, num: int) -> tuple[int, dict[str, float]]:
-    """Return the busiest device, and its seconds of copying, gathering and products."""
+    """Return the index of the busiest device, and its seconds of copying, gathering and products."""
     busy = [dict.fromkeys(("copy", "gather", "update"), 0.0) for _ in range(num)]
     for task in epoch.tasks:
         queue, _, device = task.queue.rpartition(" ")
@@ -486,7 +428,7 @@ def _busiest(epoch: ChunkedEpoch, num: int) -> tuple[int, dict[str, float]]:
 
 
 def _bound(epoch: ChunkedEpoch, trainers: Sequence[PlatformTrainer], machine: ChunkMachine) -> str:
-    """Describe the dominating activity of the busiest device: copying or computing."""
+    """Describe whether copying or computing dominates on the busiest device."""
     index, busy_s = _busiest(epoch, len(trainers))
     trainer, costs = trainers[index], machine.devices[index]
     location = f" on {trainer.name}" if len(trainers) > 1 else ""

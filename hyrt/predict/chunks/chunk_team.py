@@ -1,4 +1,4 @@
-"""Devices that train a full graph in chunks: their capacities and shares."""
+"""Devices that train a full graph in chunks, with their capacities and shares."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hyrt.config import Config
 from hyrt.predict.chunks.chunked_work import MAX_SIMULATED, ChunkedWork
 
 _GIB = 2**30
-# Fraction of a device's memory that its driver and other processes leave free.
+# The driver and other processes use the rest of a device's memory.
 _FREE_FRACTION = 0.9
-# Enough intervals to compare device speeds; more take longer to simulate.
+# Enough intervals for a comparison of device speeds; a simulation of more takes longer.
 _MAX_SPEED_INTERVALS = 16
 
 
 def free_bytes(trainer: PlatformTrainer) -> float:
-    """Return the device memory available for chunks, without a configured limit."""
+    """Return the device memory for chunks if the settings have no limit."""
     memory_gib = trainer.device.memory_gib
     return math.inf if memory_gib is None else _FREE_FRACTION * memory_gib * _GIB
 
@@ -36,11 +36,11 @@ class PredictedDeviceGroup:
     shares: tuple[float, ...]
     """Relative shares of the columns."""
     intervals: int
-    """P."""
+    """P, the number of vertex intervals."""
     in_flight: int
-    """Chunks on a device at once; 1 for the CPU."""
+    """Number of chunks on a device at once; 1 for the CPU."""
     threads: int | None = None
-    """Threads of the CPU trainer, if it is one of the devices; None for all."""
+    """Threads of a CPU trainer among the devices; None for all."""
 
     @classmethod
     def from_config(
@@ -51,17 +51,9 @@ class PredictedDeviceGroup:
         config: Config,
         shares: Sequence[float] = (),
     ) -> PredictedDeviceGroup | None:
-        """Plan the devices as a run does; None if no chunks fit, or more are configured than can be
-        simulated.
+        """Plan the devices as a run does; None if no chunks fit, or too many are configured.
 
-        Parameters
-        ----------
-        work, config
-            Work and settings of the run.
-        trainers, host
-            The devices, and their host.
-        shares
-            Relative shares of the columns; if empty, the speed of each device alone.
+        Empty `shares` stand for the speed of each device alone.
         """
         settings, intervals = config.fullgraph, []
         if settings.chunks > MAX_SIMULATED:
@@ -92,7 +84,7 @@ class PredictedDeviceGroup:
 
     @property
     def machine(self) -> ChunkMachine:
-        """Machine model of the devices, for the simulation."""
+        """Machine model for the simulation."""
         return group_machine(self.trainers, self.host, self.threads)
 
     def epoch(self, work: ChunkedWork, config: Config) -> ChunkedEpoch:
@@ -103,7 +95,7 @@ class PredictedDeviceGroup:
             filter_below=config.fullgraph.filter_below,
             order=config.fullgraph.order,
             max_resident=self.in_flight,
-            # Devices without a shared switch form chains of length one.
+            # A device without a shared switch is a chain of length one.
             chain=True,
             shares=self.shares,
         )
@@ -111,7 +103,7 @@ class PredictedDeviceGroup:
         return simulate_epoch(grid, work.layers, self.machine, schedule, targets)
 
     def limits(self, config: Config) -> list[float]:
-        """Return, per column, the useful fraction of rows below which rows are filtered for the column."""
+        """Return, for each column, the useful fraction of rows below which its rows are filtered."""
         settings, machine = config.fullgraph, self.machine
         limits = [0.0] * self.intervals
         for device, columns in enumerate(assign_columns(self.intervals, self.shares)):
@@ -121,7 +113,7 @@ class PredictedDeviceGroup:
         return limits if settings.order == "column-row" else [0.0] * self.intervals
 
     def _speeds(self, work: ChunkedWork, config: Config) -> tuple[float, ...]:
-        """Return each device's speed alone, relative to the fastest, to three digits."""
+        """Return the speed of each device alone, relative to the fastest, to three digits."""
         num = min(self.intervals, _MAX_SPEED_INTERVALS)
         alone = [replace(self, trainers=(team,), shares=(1.0,), intervals=num) for team in self.trainers]
         epochs_s = [team.epoch(work, config).seconds for team in alone]
@@ -129,16 +121,14 @@ class PredictedDeviceGroup:
 
 
 def _num_in_flight(trainer: PlatformTrainer, in_flight: int) -> int:
-    """Return the chunks that a device holds at once: as configured, or two if the device prefetches
-    copies.
-    """
+    """Return the number of chunks on a device: as configured, or two if the device prefetches copies."""
     if trainer.is_host:
         return 1
     return in_flight or (1 if math.isinf(trainer.device.link_gb_s) else 2)
 
 
 def _threads(trainers: Sequence[PlatformTrainer], host: Host, config: Config) -> int | None:
-    """Return the threads of the CPU trainer, which trainers on the host cores share; None for all."""
+    """Return the threads of the CPU trainer, fewer if others use the host cores; None for all."""
     host_trainers = sum(trainer.is_host or trainer.device.host_cores > 0 for trainer in trainers)
     total = config.runtime.train_threads or host.cores
     return None if total is None else max(1, total // max(1, host_trainers))

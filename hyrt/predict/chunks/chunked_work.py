@@ -1,6 +1,4 @@
-"""Work of full-graph training in chunks: chunk counts of an open graph, layers, and the arrays that stay on
-the host.
-"""
+"""Work of full-graph training in chunks: layers, chunk counts, and the arrays on the host."""
 
 from __future__ import annotations
 
@@ -35,20 +33,10 @@ Array = NDArray[Any]
 
 
 def count_graph_chunks(topology: Topology, targets: Array, parts: int) -> tuple[GridSizes, GridSizes]:
-    """Count the chunks of all edges, and of the edges into the targets.
+    """Count the chunks of all edges, and of the edges into the targets [n].
 
-    Parameters
-    ----------
-    topology
-        All edges.
-    targets
-        [n] the targets.
-    parts
-        P, number of intervals; capped at the number of vertices.
-
-    Returns
-    -------
-    Both sizes, with the intervals of `hyrt.fullgraph.chunks.chunk_grid.ChunkGrid`.
+    `parts`: P, the number of intervals, at most the number of vertices. The intervals are those of
+    `hyrt.fullgraph.chunks.chunk_grid.ChunkGrid`.
     """
     vertices = Intervals(topology.num_vertices, min(parts, topology.num_vertices))
     target_intervals = Intervals(len(targets), -(-len(targets) // max(1, vertices.longest)))
@@ -102,7 +90,7 @@ def _sources(topology: Topology, chosen: Array | None, first: int, last: int) ->
 
 
 _FLOAT_BYTES = _INT_BYTES = 4
-# Maximum number of intervals to simulate: the time of a simulation grows with its square.
+# The time of a simulation grows with the square of the number of intervals.
 MAX_SIMULATED = 256
 _SCORE_MATRICES = 6
 
@@ -113,38 +101,28 @@ class ChunkedWork:
 
     model: ModelDescription
     layers: tuple[GatherLayer, ...]
-    """Layers of the model: the first caches its gathered features, and the last is computed at the targets
-    only."""
+    """Layers of the model; the first caches its gathered features, the last computes only the targets."""
     vertices: int
     edges: int
     targets: float
     target_edges: float
-    """`vertices`, `edges`, `targets` and `target_edges`: sizes of the graph, and edges into its targets."""
+    """Number of edges into the targets."""
     degrees: DegreeDistribution
-    """Counted or assumed degree distribution."""
+    """Degree distribution, counted or assumed."""
     is_symmetric: bool
-    """Whether the graph is symmetric, so that its edges by source are its edges by destination."""
+    """Whether the edges by source are the edges by destination."""
     counts: Callable[[int], tuple[GridSizes, GridSizes]] | None = None
-    """Function that counts the chunks for a number of intervals, and the chunks of the targets; None if the
-    graph is not open."""
+    """Counts the chunks of all edges and of the targets' edges for a given P; None if no graph is open."""
 
     @classmethod
     def from_config(cls, work: TrainingWorkload, config: Config, device: str) -> ChunkedWork | None:
-        """Return the work of a run; None if its model is not trained in chunks.
-
-        Parameters
-        ----------
-        work, config
-            Work and settings of the run.
-        device
-            Kind of device, for messages.
-        """
+        """Return the work of a run; None if its model is not trained in chunks. Messages name `device`."""
         step = work.at(float(work.batch_size))
         try:
             described = describe(meta_model(config, step.features[0], step.features[-1]), device)
         except UnsupportedModelError:
             return None
-        # Expected sizes are whole numbers except for rounding errors.
+        # Expected sizes are whole numbers, but have rounding errors.
         vertices, edges = round(step.vertices[0]), round(step.edges[0])
         targets = float(work.targets or vertices)
         return cls(
@@ -161,9 +139,7 @@ class ChunkedWork:
         )
 
     def grids(self, num: int) -> tuple[GridSizes, GridSizes]:
-        """Return the chunks for a number of intervals, and those of the edges into the targets: counted or
-        expected.
-        """
+        """Return the counted or expected chunks of all edges and of the targets' edges for P = `num`."""
         if self.counts is not None:
             return self.counts(num)
         num = min(num, self.vertices)
@@ -172,19 +148,10 @@ class ChunkedWork:
         )
 
     def min_intervals(self, budget_bytes: float, in_flight: int, *, is_host: bool = False) -> int | None:
-        """Return the smallest P whose chunks fit a device, by the search that a run uses; None if there is
-        none.
+        """Return the smallest P whose chunks fit into `budget_bytes`, as a run finds it, or None.
 
-        Chunks are assumed to have equal sizes unless they can be counted.
-
-        Parameters
-        ----------
-        budget_bytes
-            Memory for chunks.
-        in_flight
-            Chunks on the device at once.
-        is_host
-            Whether the CPU computes, with operators that create additional score rows.
+        Chunks are counted if possible, and otherwise assumed to have equal sizes. `in_flight`: chunks on the
+        device at once. With `is_host`, the CPU computes, whose operators create additional rows of scores.
         """
         if math.isinf(budget_bytes):
             return 1
@@ -214,7 +181,7 @@ class ChunkedWork:
             return None
 
     def _largest(self, num: int) -> ChunkSizes:
-        """Return the sizes of the largest counted chunks, as in `ChunkGrid`."""
+        """Return the sizes of the largest counted chunks, as `ChunkGrid` does."""
         grid, target_grid = self.grids(num)
         read = (grid, target_grid) if len(self.layers) > 1 else (target_grid,)
         edges = max(int(entry.edges.max()) for entry in read)
@@ -239,7 +206,7 @@ class ChunkedWork:
 
 
 def gathering_layers(model: ModelDescription) -> tuple[GatherLayer, ...]:
-    """Return the layers of a model, for computation in chunks."""
+    """Return the layers of a model for computation in chunks."""
     last = len(model.layers) - 1
     return tuple(
         GatherLayer(
@@ -270,12 +237,12 @@ class ChunkedEdges:
 
     edges: int
     rows: int
-    """Rows with edges, summed over the chunks."""
+    """Rows with edges, summed over chunks."""
     chunks: int
     useful: int = 0
     """Rows that are copied for chunks with filtered rows."""
     max_useful: int = 0
-    """Maximum of such rows in one chunk."""
+    """Maximum of `useful` in one chunk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,23 +251,16 @@ class EdgeArrays:
 
     into_targets: ChunkedEdges
     from_targets: ChunkedEdges
-    """`into_targets` and `from_targets`: edges of the last layer, by target and by source."""
+    """Edges of the last layer by source; `into_targets` has them by target."""
     into_all: ChunkedEdges
     from_all: ChunkedEdges
-    """`into_all` and `from_all`: edges of the other layers, by destination and by source."""
+    """Edges of the other layers by source; `into_all` has them by destination."""
 
 
 def expected_edges(work: ChunkedWork, degrees: DegreeDistribution, limits: Sequence[float]) -> EdgeArrays:
     """Estimate the chunks of a graph from its degrees; targets are assumed to be like all vertices.
 
-    Parameters
-    ----------
-    work
-        The graph and its targets.
-    degrees
-        Degrees of its vertices.
-    limits
-        Per destination interval, the useful fraction below which rows are filtered.
+    `limits`: for each destination interval, the useful fraction below which rows are filtered.
     """
     num, mean_limit = len(limits), sum(limits) / len(limits)
     interval = work.vertices / num
@@ -308,9 +268,7 @@ def expected_edges(work: ChunkedWork, degrees: DegreeDistribution, limits: Seque
     has_self_path = any(layer.aggregation.self_path != "none" for layer in work.model.layers)
 
     def touched(class_degrees: NDArray[Any], probability: float) -> float:
-        """Return the fraction of vertices with an edge into a set that edges lead to with probability
-        `part`.
-        """
+        """Return the fraction of vertices with an edge into a set that an edge enters with `probability`."""
         shares = degrees.counts / degrees.counts.sum()
         return float((shares * (1 - (1 - probability) ** class_degrees)).sum())
 
@@ -321,9 +279,7 @@ def expected_edges(work: ChunkedWork, degrees: DegreeDistribution, limits: Seque
         self_fraction: float,
         limit: float,
     ) -> ChunkedEdges:
-        """Combine rows and reads, each as (vertices of an interval, fraction with edges, number of
-        intervals).
-        """
+        """Combine rows and reads, as (vertices of an interval, fraction with edges, number of intervals)."""
         (added, filled, parts), (length, probability, others) = rows, read
         useful = 1 - (1 - probability) * (1 - self_fraction)
         is_filtered = useful < limit
@@ -381,24 +337,11 @@ def host_arrays(
 ) -> dict[str, int]:
     """Return the bytes of a step's matrices by the name of their first content, as in `ChunkedReplica`.
 
-    Parameters
-    ----------
-    model
-        The model.
-    edges
-        The edges in chunks.
-    vertices, targets
-        Number of vertices and of targets.
-    is_symmetric
-        Whether the edges by source are the edges by destination.
-    order
-        Order of the chunks.
-    devices
-        Number of devices that compute columns.
+    `is_symmetric`: the edges by source are those by destination. `devices` share the columns.
     """
     walk = _ChunkedDryRun(model, MatrixPoolModel(), vertices, targets, moves=order == "row-column")
     walk.prepare(edges, is_symmetric=is_symmetric, devices=devices)
-    # Buffers freed in the first step change the second step's allocations.
+    # Buffers that the first step frees change the allocations of the second.
     for first in (True, False):
         walk.step(first=first)
     return {name: int(num_bytes) for name, num_bytes in walk.pool.arrays.items() if num_bytes}
@@ -416,7 +359,7 @@ class _ChunkedDryRun:
     into_all: list[PooledMatrix] = field(default_factory=list)
 
     def prepare(self, edges: EdgeArrays, *, is_symmetric: bool, devices: int) -> None:
-        """Allocate the edges sorted into chunks."""
+        """Allocate the edges, sorted into chunks."""
         last = len(self.model.layers) - 1
         directions = [edges.into_targets, *([edges.from_targets] if last else [])]
         self._edges(directions)
@@ -431,7 +374,7 @@ class _ChunkedDryRun:
             )
 
     def step(self, *, first: bool) -> None:
-        """Simulate one step; the first step computes the cached gather of the first layer."""
+        """Simulate one step; the first computes the cached gather of the first layer."""
         pool, last = self.pool, len(self.model.layers) - 1
         caches_first = not self.model.input_dropout and last > 0
         rows: PooledMatrix | None = None
@@ -476,9 +419,7 @@ class _ChunkedDryRun:
         return width
 
     def _edges(self, directions: Sequence[ChunkedEdges]) -> list[PooledMatrix]:
-        """Allocate the arrays of `EdgeChunks` and `SelectiveRows`, in the order in which they are
-        released.
-        """
+        """Allocate the arrays of `EdgeChunks` and `SelectiveRows`, in the order of their release."""
         matrices = [
             [
                 self.pool.take(EDGES, direction.rows, 1, _INT),

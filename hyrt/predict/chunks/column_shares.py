@@ -1,4 +1,4 @@
-"""Shares of a full graph among several devices, from their measured rates."""
+"""Shares of a full graph among several devices, by measured rates."""
 
 from __future__ import annotations
 
@@ -14,20 +14,10 @@ from hyrt.training.setup import PreparedRun
 
 
 def share_columns(config: Config, prepared: PreparedRun) -> tuple[Config, str]:
-    """Set the devices' shares of a full graph to the speed of each device alone.
+    """Set the devices' shares of a full graph to the speed of each device alone; a resumed run keeps them.
 
-    The shares become part of the settings, so that a resumed run keeps them.
-
-    Parameters
-    ----------
-    config
-        All settings. Settings of other runs, with shares, or with `balance.predict=false` are unchanged.
-    prepared
-        The run's graph and model.
-
-    Returns
-    -------
-    The settings, and a description of the shares' origin or of why there are none; empty for other runs.
+    Settings with shares, with `balance.predict=false` or of other runs do not change. Returns the settings,
+    and where the shares come from or why there are none; "" for other runs.
     """
     is_team = config.sampler.is_full_graph and len(config.training_requests) > 1
     if not is_team or config.has_explicit_split or not config.balance.predict or prepared.is_own_model:

@@ -1,6 +1,4 @@
-"""Traffic of a step on a partitioned graph, counted with the run's sampler, including remote neighbor
-sampling.
-"""
+"""Traffic of a step on a partitioned graph, remote sampling included, counted with the run's sampler."""
 
 from __future__ import annotations
 
@@ -45,12 +43,9 @@ from hyrt.sampling.settings.neighbor_settings import NeighborSettings
 
 
 def read_partition_map(file: Path, num_vertices: int) -> NDArray[Any]:
-    """Read the file given by `--partition-map`: [V] integers of at least 0.
+    """Read the file of `--partition-map`: [V] integers of at least 0.
 
-    Raises
-    ------
-    ConfigError
-        If the file is not such an array, or does not match the number of vertices.
+    Raises ConfigError if the file is not such an array, or does not match the number of vertices.
     """
     usage = f"--partition-map {file}: give a .npy file of the part of each vertex, integers [{num_vertices}]"
     try:
@@ -58,7 +53,7 @@ def read_partition_map(file: Path, num_vertices: int) -> NDArray[Any]:
             homes = np.lib.format.read_array(opened, allow_pickle=False)
     except OSError as error:
         raise ConfigError(f"{usage}: {error.strerror or error}") from None
-    # MemoryError and OverflowError occur if the header declares more values than memory or int64 can hold.
+    # Headers with too many values for memory or for int64 raise MemoryError or OverflowError.
     except (ValueError, MemoryError, OverflowError) as error:
         raise ConfigError(f"{usage}: {error}") from None
     if homes.shape != (num_vertices,) or homes.dtype.kind not in "iu":
@@ -75,27 +70,16 @@ _ANSWER_BYTES, _COUNT_BYTES = 8, 8
 def remote_sampling_bytes(
     batch: MiniBatch, homes: NDArray[Any], rank: int, num_ranks: int
 ) -> NDArray[np.float64]:
-    """Return the bytes exchanged between ranks while one of them samples, by the protocol of
-    `RemoteNeighborSampler`.
+    """Return the bytes [N, N] from each rank to each other while `rank` samples all its units of a step.
 
-    Parameters
-    ----------
-    batch
-        Mini-batch of all units that the rank trains in a step.
-    homes
-        [V] rank that has the edges into each vertex.
-    rank, num_ranks
-        The sampling rank, and the number of ranks.
-
-    Returns
-    -------
-    [N, N] float64, bytes from each rank to each other.
+    The protocol is that of `RemoteNeighborSampler`. `homes` [V]: rank with the edges into each vertex.
     """
     sent = np.zeros((num_ranks, num_ranks))
     sources = batch.blocks[0].sources
     assert sources is not None
     for block in batch.blocks:
-        # Destinations of a block are a prefix of its sources, which are the destinations of the block below.
+        # The destinations of a block are a prefix of its sources, which are the destinations of the block
+        # below.
         requested = homes[sources[: block.num_dst]]
         values = (block.edge_types, block.edge_weights, block.edge_features)
         edge_bytes = sources.itemsize + sum(
@@ -111,42 +95,21 @@ def remote_sampling_bytes(
     return sent
 
 
-# Number of sampled steps, each of which is sampled for every rank; steps differ by a few per cent.
+# Number of sampled steps. Each is sampled for every rank; steps differ by a few per cent.
 _STEPS = 4
-# Sequential messages per hop: counts, vertices, sizes and neighbors.
+# Successive messages per hop: counts, vertices, sizes and neighbors.
 _MESSAGES_PER_HOP = 4
 
 
 class CountedSteps:
     """Steps of a run that are placed and sampled, but not trained.
 
-    Parameters
-    ----------
-    graph
-        The graph; its features are not read.
-    homes
-        [V] rank that owns each vertex's features.
-    num_ranks
-        Number of ranks, N.
-    fanouts
-        Neighbors per vertex and layer, the targets' layer first; None if `sampler` is not a neighbor sampler.
-    batch_size
-        Targets per step, over all ranks.
-    seed
-        Seed of the run.
-    split
-        Index of the split, for graphs with several.
-    wire_fraction
-        Bytes of a transferred row relative to its bytes in memory.
-    cache
-        Cache of remote rows per rank: bytes, or a fraction of all rows; None for no cache. Requires
-        `fanouts`.
-    sampler
-        The run's sampler; None for a neighbor sampler.
-    edges_are_split
-        Whether the ranks have only the edges into their own vertices, and request others.
-    machines
-        [N] equal for ranks that read each other's rows in shared memory; if None, all rows are sent.
+    `homes` [V]: rank that owns each vertex's features, which are not read. `fanouts`: the targets' layer
+    first; None if `sampler` is not a neighbor sampler. `batch_size`: targets per step of all N ranks.
+    `wire_fraction`: bytes of a sent row relative to memory. `cache`: bytes of remote rows per rank, or a
+    fraction of all rows; requires `fanouts`. `sampler`: None for a neighbor sampler. `edges_are_split`: ranks
+    have only the edges into their vertices, and request others. `machines` [N]: equal for ranks that share
+    memory; None if all rows are sent.
     """
 
     def __init__(
@@ -170,7 +133,7 @@ class CountedSteps:
         self._targets, self._fanouts, self._batch_size = targets, fanouts, batch_size
         self._wire_part, self._cache = wire_fraction, cache
         machine_ids = np.arange(num_ranks) if machines is None else np.array(machines)
-        # [N, N] whether a rank reads another rank's rows (or its own) in place.
+        # [N, N] whether a rank reads the rows of another rank (or its own) in place.
         self._reads_in_place = machine_ids[:, None] == machine_ids
         if sampler is None:
             assert fanouts is not None
@@ -178,18 +141,13 @@ class CountedSteps:
         self._sampler, self._edges_are_split = sampler, edges_are_split
         ids = sampler.units(0).dtype
         self._local = LocalOrder(targets.astype(ids), homes, num_ranks, batch_size, seed)
-        # The last step of an epoch is short.
+        # The last step of an epoch is smaller.
         self._steps = range(min(_STEPS, max(1, self._sampler.steps_per_epoch() - 1)))
 
     def traffic(self, strategy: Strategy, work: Workload) -> StepTraffic:
-        """Return the mean traffic of a step.
+        """Return the mean traffic of a step with units placed by `strategy`.
 
-        Parameters
-        ----------
-        strategy
-            Strategy that places the units.
-        work
-            A mini-batch that defines the sizes of rows, vectors and weights; its counts are ignored.
+        `work` has the sizes of rows, vectors and weights; its counts are ignored.
         """
         total, largest_share, time_steps = Traffic.zero(self._num_ranks), 0.0, 1
         edges = np.zeros((self._num_ranks, self._num_ranks))
@@ -228,7 +186,7 @@ class CountedSteps:
     def _edge_request_bytes(
         self, placement: Placement, batch_of: Callable[[NDArray[np.intp]], MiniBatch]
     ) -> NDArray[np.float64]:
-        """Return [N, N] bytes that ranks send for the neighbors of a step."""
+        """Return the bytes [N, N] that ranks send for the neighbors of a step."""
         positions_of_ranks = [placement.positions_of_rank(rank) for rank in range(self._num_ranks)]
         return sum(
             (
@@ -244,12 +202,12 @@ class CountedSteps:
             assert self._fanouts is not None
             return expected_remote_rows(self._topology, units, self._homes, self._num_ranks, self._fanouts[0])
 
-        # As in a run: without expected rows, no unit is moved for load balancing.
+        # As in a run, the load is not balanced without expected rows.
         has_expected = self._fanouts is not None and not self._edges_are_split
         return strategy.place(Seeds(self._homes[units], self._num_ranks, expected if has_expected else None))
 
     def _miss_rates(self, strategy: Strategy, row_bytes: float) -> NDArray[np.float64]:
-        """Return [N] expected cache miss rates of each rank's remote rows."""
+        """Return the expected cache miss rate of each rank's remote rows, [N]."""
         miss_rates = np.ones(self._num_ranks)
         if self._cache is None:
             return miss_rates
@@ -302,16 +260,9 @@ class CountedSteps:
 
 
 def configured_strategy(config: Config, name: str, time_steps: int | None = None) -> Strategy:
-    """Return the strategy of a configured run, set up to count the traffic of its model.
+    """Return the strategy of a configured run, to count the traffic of its model.
 
-    Parameters
-    ----------
-    config
-        The settings.
-    name
-        Name of the strategy.
-    time_steps
-        Time steps of `hopgnn`, if known.
+    `time_steps`: time steps of `hopgnn`, if known.
     """
     if name == "hopgnn":
         return HopGnnStrategy(config.distributed.pre_gather, time_steps)
@@ -325,30 +276,16 @@ def configured_strategy(config: Config, name: str, time_steps: int | None = None
 
 
 def multiplies_sources(config: Config) -> bool:
-    """Return whether the first layer of a configured model multiplies or compares rows before summing."""
+    """Return whether the configured model's first layer multiplies or compares rows before summing."""
     return not aggregates_first(config) or config.model.aggregate == "max"
 
 
 def load_counted_steps(
     config: Config, file: Path, num_ranks: int, *, edges_are_split: bool = False
 ) -> CountedSteps:
-    """Return the steps of a configured run, with homes from a file.
+    """Return the steps of a configured run, with `homes` from a .npy file of [V] integers.
 
-    Parameters
-    ----------
-    config
-        The settings.
-    file
-        A .npy file: [V] integers, rank that owns each vertex's features.
-    num_ranks
-        Number of ranks.
-    edges_are_split
-        Whether the ranks have only the edges into their own vertices.
-
-    Raises
-    ------
-    ConfigError
-        If the file does not match the graph and the ranks, or the sampler does not support a cache.
+    Raises ConfigError if the file does not match graph and ranks, or the sampler does not support a cache.
     """
     from hyrt.training.setup import build_sampler, select_edges
 
@@ -378,18 +315,7 @@ def configured_steps(
 ) -> CountedSteps:
     """Return the steps of a configured run on an open graph.
 
-    Parameters
-    ----------
-    config
-        The settings.
-    graph, homes, num_ranks, sampler, edges_are_split, machines
-        Arguments of `CountedSteps`.
-
-    Raises
-    ------
-    ConfigError
-        If the sampler or partitioned edges do not support a cache, or shares are configured for another
-        number of ranks.
+    Raises ConfigError if the sampler or partitioned edges do not support a cache, or shares do not match.
     """
     if problem := find_shares_problem(config, num_ranks):
         raise ConfigError(problem)
@@ -413,9 +339,7 @@ def configured_steps(
 
 
 def wire_fraction(config: Config, graph: Graph) -> float:
-    """Return the bytes of a transferred row relative to memory: `distributed.comm_dtype` rounds dense float32
-    rows.
-    """
+    """Return the bytes of a sent row relative to memory, as rounded to `distributed.comm_dtype`."""
     features = graph.features
     rounds = config.distributed.comm_dtype != "float32" and not isinstance(features, SparseSource)
     return 2 / features.value_bytes if rounds else 1.0

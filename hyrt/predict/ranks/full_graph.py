@@ -1,4 +1,4 @@
-"""Prediction of distributed full-graph training, per algorithm."""
+"""Prediction of distributed full-graph training, by algorithm."""
 
 from __future__ import annotations
 
@@ -49,42 +49,27 @@ from hyrt.predict.step_dry_run import StepDryRun
 
 @dataclass(frozen=True, slots=True)
 class RankChunks:
-    """Epoch in chunks of all ranks together, as if computed on one machine."""
+    """Epoch in chunks of all ranks together, as if one machine computed it."""
 
     prediction: ChunkPrediction
-    """Prediction of that machine, which has as many intervals as all ranks together."""
+    """Prediction of that machine, which has the intervals of all ranks."""
     edges_s: float
-    """Seconds of gathering along edges, including its copies."""
+    """Seconds of gathers along edges and their copies."""
     rows_s: float
     """Seconds of all other work."""
     columns: tuple[int, ...] | None
-    """Columns of the rows exchanged forward per epoch, and of their gradients backward; None if they are the
-    same as without chunks."""
+    """Columns of rows sent forward and of gradients sent backward per epoch; None: as without chunks."""
 
 
 def predict_rank_chunks(
     platform: Platform, work: TrainingWorkload, config: Config, ranks: int, threads: int
 ) -> RankChunks | None:
-    """Predict the compute of equal ranks; None if they do not train in chunks.
+    """Predict the computation of equal ranks; None if they do not train in chunks.
 
-    Each rank divides its vertices into P intervals, and remote rows into intervals that are no longer, so
-    that the chunks are those of one machine with P intervals per rank.
-
-    Parameters
-    ----------
-    platform
-        Machine of one rank, with only its trainers.
-    work, config
-        Work of all ranks, and its settings.
-    ranks
-        Number of ranks.
-    threads
-        Threads that compute on the machine, for all its ranks.
-
-    Raises
-    ------
-    ConfigError
-        If such ranks cannot be predicted.
+    Each rank divides its vertices into P intervals, and remote rows into intervals that are not longer, so
+    that the chunks are those of one machine with P intervals per rank. `platform` has only the trainers of
+    one rank; `work` and `threads` are those of all ranks. Raises ConfigError if such ranks cannot be
+    predicted.
     """
     settings, device_kinds = (
         config.fullgraph,
@@ -96,7 +81,7 @@ def predict_rank_chunks(
         raise ConfigError(reason)
     chunks_per_rank = settings.chunks
     if not chunks_per_rank:
-        # If the graph fits one machine, each rank has one interval.
+        # If one machine can hold the graph, each rank has one interval.
         single = predict_chunks(platform, work, config)
         chunks_per_rank = 1 if single is None else math.ceil(single.intervals / ranks)
     runtime = config.runtime.model_copy(update={"train_threads": threads})
@@ -118,27 +103,23 @@ def predict_rank_chunks(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedFullGraphStep:
-    """A step as planned by ranks, with the first layer's gather cached if possible."""
+    """A full-graph step as planned by the ranks, with the first layer's gather cached if it fits."""
 
     platform: Platform
-    """The machine."""
     rates: FullGraphRates
     """Measured rates of the machine."""
     training: TrainingWorkload
-    """The work."""
     full_step: FullGraphStep
-    """The step over all rows."""
+    """Step over all rows."""
     row: FullGraphStep
-    """The step over a single row without edges: the fixed cost of a step."""
+    """Step over a single row without edges: the fixed cost."""
     chunk_rows: int
     """Rows that a thread computes at a time."""
 
     __repr__ = short_repr
 
     def seconds(self, threads: int) -> tuple[float, float, float]:
-        """Return (gather, row-wise, fixed) times: seconds with `threads` threads, and core-seconds per
-        rank.
-        """
+        """Return gather and row-wise seconds with `threads` threads, and fixed core-seconds per rank."""
         full_step, row, rates = self.full_step, self.row, self.rates
         calls_s = rates.call_s * rates.threads
         rows_s = rates.rows_s(full_step, threads) - row.calls * calls_s / threads
@@ -170,12 +151,7 @@ def shared_full_graph_step(
 ) -> SharedFullGraphStep | None:
     """Return a step of the CPU; None if its cost was not measured.
 
-    Parameters
-    ----------
-    config, graph, platform, training
-        Arguments of `hyrt.predict.ranks.full_graph.full_graph_work`.
-    cache_bytes
-        Cache size per rank for the first layer's gather.
+    `cache_bytes`: cache per rank for the first layer's gather.
     """
     rates = platform.host.whole_graph
     is_host = all(trainer.is_host for trainer in platform.trainers(training.model))
@@ -241,16 +217,14 @@ class PartitionChoice:
     """A partition of a graph."""
 
     homes: NDArray[Any]
-    """[V] integers, part of each vertex."""
+    """Part of each vertex, [V] integers."""
     number: int
     """Number of parts."""
 
     __repr__ = short_repr
 
     def blocks(self, count: int) -> NDArray[Any] | None:
-        """Return [V] the block of each vertex, made of adjacent parts; None if the parts do not divide into
-        `count` blocks.
-        """
+        """Return the block of adjacent parts of each vertex, [V]; None unless `count` divides the parts."""
         return None if self.number % count else merge_parts(self.homes, self.number, count)
 
 
@@ -261,15 +235,12 @@ class FullGraphComparison:
     machine: str
     """Name of the platform of every rank."""
     network: Network
-    """Network between the ranks."""
     ranks: int
-    """Number of ranks."""
     algorithms: Sequence[AlgorithmEpoch]
-    """One prediction per algorithm that the ranks support."""
+    """Predictions for the algorithms that the ranks support."""
     scaling: Sequence[AlgorithmEpoch]
     """Fastest algorithm for 1, 2, 4, ... ranks."""
     relative_error: float
-    """Expected relative error."""
     assumptions: Sequence[str]
     """Assumptions, one sentence each."""
 
@@ -279,7 +250,7 @@ class FullGraphComparison:
         return min(self.scaling, key=lambda epoch: (epoch.epoch_s, epoch.ranks)).ranks
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content that `hyrt predict --full-graph --ranks --json` prints."""
+        """Return the JSON values of `hyrt predict --full-graph --ranks --json`."""
         return {
             "platform": self.machine,
             "ranks": self.ranks,
@@ -301,31 +272,12 @@ def predict_full_graph(
     homes: Path | None = None,
     notify: Callable[[str], None] = lambda line: None,
 ) -> FullGraphComparison:
-    """Predict full-graph training on several equal machines; volumes are counted from a partition.
+    """Predict full-graph training on several equal machines; the traffic is counted on a partition.
 
-    Parameters
-    ----------
-    platform
-        Machine of one rank.
-    work
-        Work of the full graph.
-    config
-        Settings of the work.
-    ranks
-        Number of machines.
-    network
-        Network between the machines.
-    homes
-        A .npy file with the part of each vertex; None to use the partition of the dataset, or to partition
-        the graph.
-    notify
-        Callback for a line before the graph is partitioned, which takes time and memory.
-
-    Raises
-    ------
-    ConfigError
-        If ranks cannot train the model together, the data cannot be opened, or the homes do not match the
-        ranks.
+    `platform` is the machine of one rank. `homes`: .npy file with the part of each vertex; None for the
+    dataset's partition, or a new one, which `notify` announces because it takes time and memory. Raises
+    ConfigError if ranks cannot train the model together, the data cannot be opened, or the file does not
+    match the ranks.
     """
     from hyrt.training.setup import select_edges
 
@@ -375,19 +327,9 @@ def candidate_epochs(
     work: FullGraphWork,
     network: Network,
 ) -> list[AlgorithmEpoch]:
-    """Predict an epoch under each algorithm that the ranks support with the given partitions.
+    """Predict an epoch with each algorithm that the ranks support.
 
-    Parameters
-    ----------
-    topology
-        All edges.
-    partitions
-        Partitions, in order of preference; the first that divides into an algorithm's number of blocks is
-        used.
-    ranks
-        Number of ranks.
-    work, network
-        Arguments of `algorithm_epoch`.
+    The first of `partitions` that divides into an algorithm's blocks is used.
     """
     epochs = []
     for copies in range(1, min(ranks, MAX_REPLICATION) + 1):
@@ -419,7 +361,7 @@ def work_at_assumed_rates(config: Config, graph: Graph) -> FullGraphWork:
         has_only_sums=widths.is_additive,
         target_fraction=len(graph.split("train", config.data.split)) / max(1, graph.num_vertices),
         edges_s=4.0 * columns * graph.num_edges / ASSUMED_BYTES_PER_S,
-        # Forward, recomputed forward, and the gradients of rows and weights.
+        # Forward pass, its repetition, and the gradients of rows and weights.
         rows_s=4.0 * weights * graph.num_vertices / ASSUMED_MACS_PER_S,
         gradient_bytes=4.0 * weights,
         matrix_bytes=0.0,
@@ -439,21 +381,8 @@ def full_graph_work(
 ) -> FullGraphWork:
     """Return the parts of an epoch on one machine.
 
-    Parameters
-    ----------
-    config, graph, platform
-        Settings, data and machine.
-    training
-        Work of the full graph.
-    threads
-        Threads that compute on the machine, for all its ranks; None for one per core.
-    ranks
-        Number of ranks, which determines the size of chunks if they train in chunks.
-
-    Raises
-    ------
-    ConfigError
-        If ranks that train in chunks cannot be predicted.
+    `threads`: for all ranks of the machine; None for all cores. `ranks` determines the size of chunks. Raises
+    ConfigError if ranks that train in chunks cannot be predicted.
     """
     single = predict(platform, training)
     model = meta_model(config, graph.num_features, graph.num_outputs)
@@ -501,7 +430,7 @@ def full_graph_work(
 def _find_partitions(
     config: Config, graph: Graph, ranks: int, homes: Path | None, say: Callable[[str], None]
 ) -> tuple[list[PartitionChoice], str]:
-    """Return partitions of the graph for `ranks` ranks and fewer, and a sentence about their origin."""
+    """Return partitions of the graph for `ranks` or fewer ranks, and a sentence on where they come from."""
     folder = Path(config.data.source)
     partitions: list[PartitionChoice] = []
     method, seed, for_fewer = "metis", config.seed, ""

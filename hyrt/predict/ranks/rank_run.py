@@ -1,4 +1,4 @@
-"""Prediction of a distributed run on one of its ranks, and choice of the algorithm for full graphs."""
+"""Prediction of a distributed run on one rank, and choice of the algorithm for full graphs."""
 
 from __future__ import annotations
 
@@ -46,24 +46,12 @@ from hyrt.training.setup import assign_threads, first_split, select_edges
 
 
 def choose_algorithm(config: Config, ranks: int, network: Network) -> tuple[str, int, str]:
-    """Return the fastest algorithm, its replication, and an explanation.
+    """Return the fastest algorithm for a partitioned dataset, its replication, and an explanation.
 
-    Parameters
-    ----------
-    config
-        All settings; the dataset is partitioned.
-    ranks
-        Number of ranks.
-    network
-        Network between the ranks.
-
-    Raises
-    ------
-    ConfigError
-        If the ranks support no algorithm with these partitions.
+    Raises ConfigError if the ranks support no algorithm with these partitions.
     """
     folder = config.data.source
-    # Rank 0 has partition 0 under every algorithm; it may not have others.
+    # Rank 0 has partition 0 under every algorithm, but possibly no other.
     part = open_part(folder, 0)
     num_parts = part.manifest.num_parts
     graph = part.graph.with_features(part.rows)
@@ -88,7 +76,7 @@ def choose_algorithm(config: Config, ranks: int, network: Network) -> tuple[str,
 
 
 def _work_and_origin(config: Config, graph: Graph) -> tuple[FullGraphWork, str]:
-    """Return the work of an epoch on one machine, and the origin of its times."""
+    """Return the work of an epoch on one machine, and where its times come from."""
     calibration, _ = usable_calibration()
     if calibration is None:
         return work_at_assumed_rates(config, graph), "assumed, for this machine is not calibrated"
@@ -105,41 +93,32 @@ _MODELS = "models"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRun:
-    """A distributed run, as seen by one of its ranks before it starts."""
+    """A distributed run before its start, described for one of its ranks."""
 
     config: Config
-    """All settings; for full-graph training, `distributed.algorithm` is already resolved."""
+    """All settings; `distributed.algorithm` is resolved for full-graph training."""
     graph: Graph
-    """Graph with only this rank's rows, and all edges."""
+    """Graph with all edges, but only the rows of this rank."""
     homes: NDArray[Any]
-    """[V] rank that owns each vertex's rows, or block for full-graph training."""
+    """Rank that owns each vertex's rows, or block for full-graph training, [V]."""
     num_ranks: int
-    """Number of ranks, N."""
     sampler: Callable[[], Sampler]
-    """Function that returns the run's sampler."""
+    """Returns the run's sampler."""
     edges_are_split: bool = False
     """Whether the graph has only the edges into this rank's vertices."""
     machines: Sequence[int]
-    """[N] equal for ranks that read each other's rows in shared memory."""
+    """Equal for ranks that read each other's rows in shared memory, [N]."""
     measured: Network | None = None
-    """Network measured at the start of the run, if it was measured."""
+    """Network as measured at the start of the run, or None."""
 
     __repr__ = short_repr
 
     def predict(self, notify: Callable[[str], None]) -> RunPrediction | None:
-        """Predict the run; None if it cannot be predicted.
+        """Predict the run, assuming that all ranks are like this one.
 
-        The other ranks are assumed to be like this rank.
+        If that is not possible, returns None and passes the reason to `notify`.
 
-        Parameters
-        ----------
-        notify
-            Callback for the reason if there is no prediction.
-
-        Raises
-        ------
-        ConfigError
-            If `distributed.network` is a file that cannot be read.
+        Raises ConfigError if `distributed.network` is a file that cannot be read.
         """
         try:
             named = self.config.distributed.network
@@ -184,7 +163,7 @@ class RankRun:
         )
 
     def _traffics(self, training: TrainingWorkload) -> list[StepTraffic]:
-        """Return the traffic of a step; for `hopgnn` with every possible number of time steps."""
+        """Return the traffic of a step; for `hopgnn`, of each possible number of time steps."""
         config, settings = self.config, self.config.distributed
         steps = configured_steps(
             config, self.graph, self.homes, self.num_ranks, self.sampler(), machines=self.machines
@@ -223,9 +202,7 @@ class RankRun:
         )
 
     def _initial_assignment(self, platform: Platform, training: TrainingWorkload) -> Assignment:
-        """Return a rank's initial assignment, which does not depend on the prediction; local ranks share the
-        cores.
-        """
+        """Return a rank's initial assignment before the prediction; ranks of a machine share its cores."""
         balance = self.config.balance.model_copy(update={"predict": False})
         assignment = first_assignment(self.config.model_copy(update={"balance": balance}), platform, training)
         cores = max(1, (platform.host.cores or shared_cores()) // num_local_ranks())
@@ -266,14 +243,12 @@ def _missing_reason(network: Network | None, reason: str, *, calibrated: bool) -
 
 
 def _num_host_trainers(platform: Platform) -> int:
-    """Return the number of trainers that compute on the host cores."""
+    """Return the number of trainers on the host cores."""
     return sum(trainer.is_host or trainer.device.host_cores > 0 for trainer in platform.trainers())
 
 
 def _stages(prediction: DistributedPrediction) -> dict[str, Any]:
-    """Return the prediction by the stages that a run measures: gradients and models count as
-    synchronization.
-    """
+    """Return the prediction by the stages of a run; gradients and models count as synchronization."""
     communication_s = prediction.communication_s[GRADIENTS] + prediction.communication_s[_MODELS]
     stages_s = {**prediction.stages_s, "propagate": prediction.stages_s["propagate"] - communication_s}
     return {

@@ -1,4 +1,4 @@
-"""Prediction of configured work on several ranks, per strategy."""
+"""Prediction of work on several ranks, by strategy."""
 
 from __future__ import annotations
 
@@ -32,25 +32,18 @@ from hyrt.predict.workload import configured_terms, workload_assumptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPredictionRequest:
-    """Ranks of a prediction.
-
-    Raises
-    ------
-    ConfigError
-        If the numbers, the network or the strategy are invalid.
-    """
+    """Ranks of a prediction. Raises ConfigError if the numbers, the network or the strategy are invalid."""
 
     ranks: int
     """Number of ranks, each on a separate machine."""
     network_name: str
-    """A name or a rate, for `hyrt_perfmodel.communication.network.find_network`."""
+    """Name or rate, as for `hyrt_perfmodel.communication.network.find_network`."""
     strategy_name: str | None = None
-    """Name of the strategy; None for all strategies."""
+    """Name, or None for all strategies."""
     locality: float | None = None
-    """Fraction of the local targets' input rows that are also local; None for random partitions."""
+    """Fraction of the input rows of local targets that are local as well; None for random partitions."""
     homes: Path | None = None
-    """File with the rank of each vertex, to count traffic instead of estimating it from `locality`. None for
-    the partition of a dataset in as many parts."""
+    """File with the rank of each vertex, to count the traffic; None for the dataset's partition."""
 
     def __post_init__(self) -> None:
         if self.homes is not None and self.locality is not None:
@@ -79,29 +72,26 @@ class RankPredictionRequest:
 
     @property
     def strategies(self) -> Sequence[str]:
-        """Strategies to predict, in table order."""
+        """Strategies to predict, in the order of the table."""
         return list(STRATEGIES) if self.strategy_name is None else [self.strategy_name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksComparison:
-    """Prediction of some work on several ranks."""
+    """Prediction of work on several ranks."""
 
     machine: str
     """Name of the platform of every rank."""
     network: Network
-    """Network between the ranks."""
     ranks: int
-    """Number of ranks."""
     predictions: Sequence[DistributedPrediction]
-    """One prediction per strategy."""
+    """Predictions by strategy."""
     relative_error: float
-    """Expected relative error."""
     assumptions: Sequence[str]
     """Assumptions, one sentence each."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content that `hyrt predict --ranks --json` prints."""
+        """Return the JSON values of `hyrt predict --ranks --json`."""
         return {
             "platform": self.machine,
             "ranks": self.ranks,
@@ -117,21 +107,8 @@ def predict_on_ranks(
 ) -> RanksComparison:
     """Predict work on several equal machines.
 
-    Parameters
-    ----------
-    platform
-        Machine of one rank.
-    work
-        The work; its batch size is that of a step over all ranks.
-    config
-        Settings of the work; None if the work was given as sizes, with a batch per trainer of a rank.
-    request
-        The ranks.
-
-    Raises
-    ------
-    ConfigError
-        If the work cannot be divided among ranks.
+    The batch size of `work` is that of all ranks. `config` is None for work given as sizes, whose batch is
+    that of one trainer of a rank. Raises ConfigError if the work cannot be divided among ranks.
     """
     if work.resident:
         raise ConfigError("--ranks predicts mini-batches: omit --full-graph")
@@ -166,7 +143,7 @@ def predict_on_ranks(
     def predict_strategy(name: str) -> DistributedPrediction:
         configured_steps = None if config is None else config.distributed.time_steps
         fixed = None if configured_steps is None else min(configured_steps, request.ranks)
-        # Time steps are merged until epochs become no faster.
+        # Time steps are merged until epochs do not become shorter.
         step_counts = range(1, request.ranks + 1) if name == "hopgnn" and fixed is None else [fixed]
         predictions_by_steps = []
         for time_steps in step_counts:
@@ -209,9 +186,7 @@ def _predict_replicated(
     question: RankPredictionRequest,
     notes: Sequence[str],
 ) -> RanksComparison:
-    """Predict a heterogeneous graph, which every rank reads completely, so that only gradients are
-    exchanged.
-    """
+    """Predict a heterogeneous graph: every rank reads all of it, and only gradients are exchanged."""
     name = "model-centric"
     if question.strategy_name not in (None, "home", name) or question.homes or question.locality is not None:
         raise ConfigError(
@@ -243,7 +218,7 @@ def _predict_replicated(
 
 
 def _is_split(config: Config) -> bool:
-    """Return whether the data is partitioned with separate edges per part."""
+    """Return whether each part of a partitioned dataset has only the edges into its vertices."""
     folder = Path(config.data.source)
     return is_partition(folder) and read_manifest(folder).topology == "split"
 
@@ -251,9 +226,7 @@ def _is_split(config: Config) -> bool:
 def _unavailable_strategies(
     config: Config, question: RankPredictionRequest, *, edges_are_split: bool
 ) -> dict[str, str]:
-    """Return why strategies are unavailable, by name; raise the reason if no requested strategy is
-    available.
-    """
+    """Return why strategies are unavailable, by name; raise the reason if it concerns all requested ones."""
     reasons = {
         name: find_strategy_problem(config, name, has_partitioned_topology=edges_are_split)
         or find_link_problem(config, name)
@@ -268,9 +241,7 @@ def _unavailable_strategies(
 def _with_dataset_partition(
     question: RankPredictionRequest, config: Config | None
 ) -> tuple[RankPredictionRequest, list[str]]:
-    """Return the request with the dataset's partition, and a sentence if it is for another number of
-    ranks.
-    """
+    """Use the dataset's partition; also return a sentence if it is for another number of ranks."""
     if config is None or question.homes is not None or question.locality is not None:
         return question, []
     folder = Path(config.data.source)
@@ -284,7 +255,7 @@ def _with_dataset_partition(
 
 
 def _uncounted_settings(config: Config | None, question: RankPredictionRequest) -> list[str]:
-    """Return sentences about settings that only affect counted traffic."""
+    """Return sentences about settings that only matter for counted traffic."""
     if config is None or question.homes is not None:
         return []
     settings = config.distributed
