@@ -112,7 +112,7 @@ def diagnose(request: DoctorRequest, output: Path, *, limit_s: float, as_json: b
     started = time.monotonic()
     findings: list[DoctorFinding] = []
     is_terminal = sys.stdout.isatty()
-    # Wrap the lines even in a pipe, which often ends at a person; programs use --json.
+    # Wrap lines in pipes as well, because people read that output; programs use --json.
     width = shutil.get_terminal_size().columns
     coloured = is_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     for finding in run_checks(request, output, limit_s):

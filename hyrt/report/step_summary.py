@@ -32,7 +32,7 @@ _MIN_BOTTLENECK_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSummary:
-    """Text on one trainer, for a display or a page; a line is empty if its data are missing."""
+    """Text about one trainer, for a display or a page; a line is empty if its data are missing."""
 
     cut: str
     """Partitioning into chunks, and the amounts of copied and swapped data."""

@@ -189,7 +189,7 @@ def _attention(block: Block, z: Tensor, to_source: Tensor, to_destination: Tenso
     times = _edges(block, weighted=False) + torch.eye(block.num_dst, block.num_src, dtype=torch.float64)
     score = (z @ to_source)[None, :] + (z[: block.num_dst] @ to_destination)[:, None]
     score = torch.where(score > 0, score, 0.2 * score)
-    # Adding the logarithm of the edge count repeats an edge in the softmax, or excludes an absent edge.
+    # The logarithm of the edge count weights repeated edges in the softmax, and excludes absent edges.
     return ((score + times.log()).softmax(1) * mask) @ z
 
 

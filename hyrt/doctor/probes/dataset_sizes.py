@@ -78,7 +78,7 @@ _HETERO_REASON = "the sizes of a graph with types of vertices are known once it 
 
 
 class SizesUnknownError(Exception):
-    """Raised if the size of a dataset is known only after the dataset is opened."""
+    """Error for a dataset whose size is known only after it is opened."""
 
 
 def read_dataset_sizes(source: str, split: int, normalize: str) -> DatasetSizes:

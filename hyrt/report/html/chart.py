@@ -265,7 +265,7 @@ def ticks(low: float, high: float) -> list[float]:
     if not size or not math.isfinite(size) or size < _MIN_TICK:
         return [low, high]
     first, last = math.floor(low / size + 1e-9), math.ceil(high / size - 1e-9)
-    # Print 0.3 instead of 0.30000000000000004.
+    # Round: 0.3 instead of 0.30000000000000004.
     values = [float(f"{i * size:.12g}") for i in range(first, last + 1)]
     # Far from zero, twelve digits may not distinguish the numbers.
     return values if len(set(values)) == len(values) > 1 else [low, high]

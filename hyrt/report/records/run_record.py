@@ -20,7 +20,7 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """Contents of a run folder; empty where the run has written nothing."""
+    """Contents of a run folder; parts that the run did not reach are empty."""
 
     path: Path
     config: str
