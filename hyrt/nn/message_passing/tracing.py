@@ -271,17 +271,17 @@ def _compute(layer: nn.Module, node: Node, values: Mapping[Node, Any], *, relu: 
         return _compute(layer, node, values).relu()
     if node.op == "get_attr":
         return node.meta["constant"] if "constant" in node.meta else get_tensor(layer, str(node.target))
-    args: Any = map_arg(node.args, values.__getitem__)
-    kwargs: Any = map_arg(node.kwargs, values.__getitem__)
-    if node.op == "call_module":
-        return layer.get_submodule(str(node.target))(*args, **kwargs)
     if node.target in _LINEAR:
+        args: Any = map_arg(node.args, values.__getitem__)
+        kwargs: Any = map_arg(node.kwargs, values.__getitem__)
         return _linear(layer, *args, **kwargs, relu=relu)
     # Map nodes, not nested values, since mapping the result of torch.sort would lose its field names.
     args, kwargs = (
         map_arg(arguments, lambda operand: _dense(layer, values[operand]))
         for arguments in (node.args, node.kwargs)
     )
+    if node.op == "call_module":
+        return layer.get_submodule(str(node.target))(*args, **kwargs)
     if node.op == "call_method":
         first, *rest = args
         return getattr(first, str(node.target))(*rest, **kwargs)

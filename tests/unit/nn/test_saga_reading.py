@@ -26,6 +26,7 @@ class Tried(SagaLayer):
         super().__init__(4, 4)
         self.product = nn.Linear(4, 4)
         self.both = nn.Linear(8, 4)
+        self.unit = nn.GRUCell(4, 4)
         self.scale = nn.Parameter(torch.ones(4))
         self.on_edge = on_edge
         self.at_vertex = at_vertex or (lambda layer, vertex, gathered: gathered.flatten(1))
@@ -112,9 +113,10 @@ def test_a_layer_is_read_where_its_caller_has_turned_gradients_off() -> None:
         lambda layer, vertex, gathered: layer.product(vertex),
         lambda layer, vertex, gathered: layer.product(vertex) - gathered,
         lambda layer, vertex, gathered: layer.both(torch.cat([layer.product(vertex), gathered], 1)),
+        lambda layer, vertex, gathered: layer.unit(gathered, vertex),
         lambda layer, vertex, gathered: gathered,
     ],
-    ids=["product", "of own rows", "difference", "of a product", "as it came"],
+    ids=["product", "of own rows", "difference", "of a product", "recurrent unit", "as it came"],
 )
 def test_a_relu_that_a_model_asks_for_is_taken_of_the_result_alone(at_vertex: Any) -> None:
     torch.manual_seed(0)
