@@ -29,7 +29,7 @@ class ProbedBackends:
 
     @property
     def devices(self) -> list[Mapping[str, Any]]:
-        """Return all detected devices, in the form that `hyrt.doctor.probes.backends` reports."""
+        """Return all detected devices, in the form that `probe_backend` reports."""
         return [
             info for answer in self.answers.values() for found in answer.values("found") for info in found
         ]
@@ -52,7 +52,8 @@ def probe_backends(children: IsolatedWorker, limit_s: float, threads: int) -> Pr
         return ProbedBackends({}, {}, one_line(describe_error(error)))
     kinds = [kind for kind, providers in entries.items() if len(providers) == 1]
     return ProbedBackends(
-        entries, children.query("hyrt.doctor.probes.backends", kinds, limit_s=limit_s, threads=threads)
+        entries,
+        children.query("hyrt.doctor.probes.backends:probe_backend", kinds, limit_s=limit_s, threads=threads),
     )
 
 

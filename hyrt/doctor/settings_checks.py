@@ -38,7 +38,7 @@ def probe_settings(
     if not request.has_settings:
         return None
     return children.query(
-        "hyrt.doctor.probes.settings",
+        "hyrt.doctor.probes.settings:probe_run_settings",
         ["settings"],
         limit_s=limit_s,
         words=list(request.words),

@@ -11,13 +11,14 @@ from typing import Any
 from hyrt.device import Device, DeviceInfo, DeviceOptions
 from hyrt.device.discovery import BACKENDS, probed
 from hyrt.errors import describe_error
-from hyrt.testing.trial import CheckFailedError
 
 _LEARNING_RATE = 1e-3
 
 
-def answer(item: str, report: Callable[..., None], *, threads: int, **arguments: Any) -> None:
+def probe_backend(item: str, report: Callable[..., None], *, threads: int, **arguments: Any) -> None:
     """Report `found` (device descriptions) or `missing`, and for each device `trained` or `failed`."""
+    from hyrt.testing.trial import CheckFailedError
+
     backend, found, missing = probed(BACKENDS.find_entry(item))
     if missing:
         report(missing=missing)

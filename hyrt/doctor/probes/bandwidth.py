@@ -16,7 +16,9 @@ _ROW_BYTES = 4 * _WIDTH
 _GRAIN_BYTES = 1 << 20
 
 
-def answer(item: str, report: Callable[..., None], *, threads: int, num_bytes: int, **arguments: Any) -> None:
+def probe_bandwidth(
+    item: str, report: Callable[..., None], *, threads: int, num_bytes: int, **arguments: Any
+) -> None:
     """Report `copy_gb_s` (bytes read and written), `gather_gb_s` (bytes read) and any `calibrated_gb_s`.
 
     All threads share the work. The source has `num_bytes`, which should exceed the caches.

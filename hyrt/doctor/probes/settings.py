@@ -9,7 +9,7 @@ from typing import Any
 from hyrt.errors import HyrtError, PluginConflictError, describe_error
 
 
-def answer(
+def probe_run_settings(
     item: str,
     report: Callable[..., None],
     *,

@@ -14,7 +14,7 @@ import hyrt
 from hyrt.config import build_config
 from hyrt.doctor.probes.dataset_sizes import SizesUnknownError, read_dataset_sizes
 from hyrt.doctor.probes.resource_needs import _MOMENTS, estimate_needs, optimizer_values_per_weight
-from hyrt.doctor.probes.settings import answer
+from hyrt.doctor.probes.settings import probe_run_settings
 from hyrt.doctor.settings_checks import DoctorRequest, evaluate_settings, probe_settings, requested_devices
 from hyrt.errors import DataError
 from hyrt.graph.row_source import DenseFeatures
@@ -317,7 +317,7 @@ def test_no_field_is_lost_between_the_processes() -> None:
 def test_a_sampler_that_cannot_say_its_sizes_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NeighborSettings, "expected_sizes", SamplerSettings.expected_sizes)
     said: dict[str, Any] = {}
-    answer("", said.update, words=["data.source=synthetic:tiny"], options={}, found=[])
+    probe_run_settings("", said.update, words=["data.source=synthetic:tiny"], options={}, found=[])
     assert said["sizes"]
     assert "needs" not in said
     assert said["unknown"] == "the sampler does not say how large its mini-batches are"

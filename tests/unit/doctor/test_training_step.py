@@ -53,7 +53,7 @@ def said(monkeypatch: pytest.MonkeyPatch, kind: str, backend: type) -> list[dict
     monkeypatch.setattr(backends, "BACKENDS", SimpleNamespace(find_entry=declared.__getitem__))
     monkeypatch.setattr("hyrt.runtime.process_setup.prepare_process", lambda: None)
     heard: list[dict[str, Any]] = []
-    backends.answer(kind, lambda **more: heard.append(more), threads=2)
+    backends.probe_backend(kind, lambda **more: heard.append(more), threads=2)
     return heard
 
 
