@@ -22,7 +22,7 @@ from hyrt.predict.workload import training_workload
 _GIB = 2**30
 # A process with torch, numba and the compiled kernels, without data: 467 MiB in runs on `synthetic:tiny`.
 _PROCESS_BYTES = 480 * 2**20
-_FLOAT_BYTES = 4
+_FLOAT32_BYTES = 4
 # Settings, counters and RNG state of a checkpoint.
 _STATE_BYTES = 10_000
 # State values per weight of torch.optim's optimizers; unknown optimizers count as 0.
@@ -48,7 +48,7 @@ def estimate_needs(
     host_workloads, device_workloads = _split_trainers(config, training, devices)
     workloads = [*host_workloads, *(workload for _, workload in device_workloads.values())]
     model = meta_model(config, sizes.features, sizes.classes)
-    weights = sum(parameter.numel() for parameter in model.parameters()) * _FLOAT_BYTES
+    weights = sum(parameter.numel() for parameter in model.parameters()) * _FLOAT32_BYTES
     moments = optimizer_values_per_weight(config.train.optimizer, config.train.optimizer_options)
     # Weights, optimizer state and the best weights.
     checkpoint = (2 + moments) * weights + _STATE_BYTES
@@ -60,7 +60,7 @@ def estimate_needs(
             mini_batch_bytes(workload) for workload in workloads
         )
         batches += sum(activations_bytes(workload) for workload in host_workloads)
-    hidden = sizes.degrees.num_vertices * config.model.hidden * _FLOAT_BYTES
+    hidden = sizes.degrees.num_vertices * config.model.hidden * _FLOAT32_BYTES
     layers = min(2, config.model.layers - 1)
     full = config.evaluate.mode == "full" and config.model.layers > 1
     budget = config.evaluate.memory_gib * _GIB

@@ -41,7 +41,7 @@ def measure_network(ranks: DistributedContext, name: str, long_s: float = _LONG_
     # This comes first, so that the refusal of another rank is received before connections are made.
     host = zlib.crc32(platform.node().encode())
     hosts = len(set(ranks.control.exchange_counts([host] * ranks.size, "control")))
-    timing = _Timing(ranks.group("calibration"))
+    timing = _CollectiveTimer(ranks.group("calibration"))
     all_reduces: list[TimedCollective] = []
     exchanges: list[TimedCollective] = []
     size = _MIN_BYTES
@@ -66,7 +66,7 @@ def measure_network(ranks: DistributedContext, name: str, long_s: float = _LONG_
     )
 
 
-class _Timing:
+class _CollectiveTimer:
     """Timer of the operations of a group."""
 
     def __init__(self, group: RankGroup) -> None:

@@ -178,9 +178,6 @@ class ChunkPrediction:
         ]
 
 
-_BYTES_PER_GIB = 2**30
-
-
 def predict_loops(
     platform: Platform,
     work: TrainingWorkload,
@@ -206,9 +203,7 @@ def predict_loops(
     vertices = round(step.vertices[0])
     num = max(1, min(config.fullgraph.chunks, vertices))
     memory_gib = platform.host.memory_gib
-    swapped = work.full_graph_step(
-        math.inf if memory_gib is None else memory_gib * _BYTES_PER_GIB, count
-    ).matrices
+    swapped = work.full_graph_step(math.inf if memory_gib is None else memory_gib * _GIB, count).matrices
     seconds = gather_s + rest_s
     dominating = ("reading rows along edges", gather_s) if gather_s >= rest_s else ("products", rest_s)
     return ChunkPrediction(

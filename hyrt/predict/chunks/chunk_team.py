@@ -14,7 +14,6 @@ from hyrt_perfmodel.platforms.platform import Host, PlatformTrainer
 from hyrt.config import Config
 from hyrt.predict.chunks.chunked_work import MAX_SIMULATED, ChunkedWork
 
-_GIB = 2**30
 # The driver and other processes use the rest of a device's memory.
 _FREE_FRACTION = 0.9
 # Enough intervals for a comparison of device speeds; a simulation of more takes longer.
@@ -24,7 +23,7 @@ _MAX_SPEED_INTERVALS = 16
 def free_bytes(trainer: PlatformTrainer) -> float:
     """Return the device memory for chunks if the settings have no limit."""
     memory_gib = trainer.device.memory_gib
-    return math.inf if memory_gib is None else _FREE_FRACTION * memory_gib * _GIB
+    return math.inf if memory_gib is None else _FREE_FRACTION * memory_gib * 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
