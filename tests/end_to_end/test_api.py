@@ -202,7 +202,7 @@ def test_what_is_set_for_all_of_torch_and_lets_nothing_be_trained() -> None:
         ({"destination": None}, r"^destination=None: give the path of a \.npz file or a folder$"),
         ({"destination": "a\0b"}, r"^destination='a\\x00b': give the path"),
         ({"source": "a\0b"}, r"^source='a\\x00b': give a graph, the path of one, or a name such as "),
-        ({"rows": []}, r"^rows=\[\]: give a word, as hyrt data convert --help lists them$"),
+        ({"feature_dtype": []}, r"^feature_dtype=\[\]: give a word, as hyrt data convert --help lists them$"),
         ({"order": 5}, "^order=5: give a word"),
         ({"force": "no"}, "^force='no': give True or False$"),
         ({"reverse": None}, "^reverse=None: give True or False$"),
