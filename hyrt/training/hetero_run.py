@@ -25,7 +25,7 @@ def check_kind(config: Config, graph: Graph) -> None:
         if kind.hetero:
             raise ConfigError(
                 f"model.kind={name} is for typed graphs, and {graph.name} has vertices of one type: choose "
-                "another kind, such as graphsage, or give a typed graph (docs/typed.md)"
+                "another kind, such as graphsage, or give a typed graph (docs/heterogeneous.md)"
             )
         return
     if not kind.hetero and not supports_edge_types(name):
@@ -66,7 +66,8 @@ def check_user_module(module: torch.nn.Module, graph: Graph) -> None:
     if graph.types is not None and not isinstance(module, HeteroGNN):
         raise ConfigError(
             f"{type(module).__name__} cannot be trained on {graph.name}, which has types of vertices: "
-            "give a kind such as model='rgcn', or layers of your own in hyrt.nn.hetero_stack (docs/typed.md)"
+            "give a kind such as model='rgcn', or layers of your own in hyrt.nn.hetero_stack "
+            "(docs/heterogeneous.md)"
         )
     if graph.types is None and isinstance(module, HeteroGNN):
         raise ConfigError(

@@ -74,7 +74,7 @@ def test_the_readme_runs(code: str) -> None:
     assert names["result"].metrics["test"]["accuracy"] > 0.5
 
 
-@pytest.mark.parametrize("name", ["layers", "full-graph", "typed"])
+@pytest.mark.parametrize("name", ["layers", "full-graph", "heterogeneous"])
 def test_the_code_on_pages_runs(name: str) -> None:
     page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     found = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

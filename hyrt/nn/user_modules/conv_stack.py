@@ -40,12 +40,12 @@ def check_forward_signature(module: nn.Module) -> None:
     if any(name in _EDGES for name in names) and "blocks" not in names:
         raise UnsupportedModelError(
             f"{type(module).__name__}.forward takes ({', '.join(names)}), but hyrt gives it (blocks, x): "
-            f"{suggest_from_pyg(module)}, or let forward take blocks (see the page Coming from PyG)"
+            f"{suggest_from_pyg(module)}, or let forward take blocks (see docs/from-pyg.md)"
         )
     if names and names[0] in GRAPHS and any(map(is_dgl_module, module.modules())):
         raise UnsupportedModelError(
             f"{type(module).__name__}.forward takes ({', '.join(names)}), but hyrt gives it (blocks, x): "
-            f"{suggest_from_dgl(module)} (see the page Coming from DGL)"
+            f"{suggest_from_dgl(module)} (see docs/from-dgl.md)"
         )
 
 

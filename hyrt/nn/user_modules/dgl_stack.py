@@ -40,7 +40,7 @@ def import_dgl(factory_name: str) -> None:
         raise UnsupportedModelError(
             f"{factory_name}() needs the package dgl, which cannot be imported: "
             f"{' '.join(str(error).split())}: install a dgl that goes with this torch, such as pip install "
-            "dgl==1.1.3 (see the page Coming from DGL)"
+            "dgl==1.1.3 (see docs/from-dgl.md)"
         ) from error
 
 

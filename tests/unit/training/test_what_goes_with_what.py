@@ -1,4 +1,4 @@
-"""The tables in the documentation that say what goes with what: every cell trains a step, or is refused."""
+"""The feature compatibility tables in the documentation: every cell trains a step, or is refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from hyrt.sampling.sampler_settings import SAMPLERS
 from hyrt.training.open_graph import link_graph, opened_graph
 
 DOCS = Path(__file__).parents[3] / "docs"
-HEADING = "## What goes with what"
+HEADING = "## Feature compatibility"
 BARE = random_graph(60, 5, features=4)
 WEIGHTED, FEATURED = with_values(BARE), with_values(BARE, 1)
 RICH = replace(FEATURED, topology=replace(FEATURED.topology, edge_weights=None))
@@ -128,7 +128,7 @@ def _bound(check: Callable[..., None], column: str) -> Callable[[Cell], None]:
 def cells() -> dict[tuple[str, str, str], str]:
     """The texts of all cells, by page, row and column."""
     found = {}
-    for page in ("edges", "typed", "links"):
+    for page in ("edges", "heterogeneous", "links"):
         lines = (DOCS / f"{page}.md").read_text(encoding="utf-8").split(HEADING)[1].splitlines()
         rows = [
             [part.strip() for part in line.strip("|").split("|")] for line in lines if line.startswith("|")
@@ -352,25 +352,25 @@ def convolutions_of_dgl(found: Cell, column: str) -> None:
             found.refuses("edge_features", RICH, means)
 
 
-@cell("edges", "typed graphs", "weights", "features")
+@cell("edges", "heterogeneous graphs", "weights", "features")
 def typed_edges(found: Cell, column: str) -> None:
     weights(found) if column == "weights" else features(found)
 
 
-# --- docs/typed.md
+# --- docs/heterogeneous.md
 
-ON = "typed graphs"
+ON = "heterogeneous graphs"
 KINDS = ("rgcn", "rsage", "rgat", "hgt", "ggnn")
 
 
-@cell("typed", "one or several `cpu` trainers", ON)
+@cell("heterogeneous", "one or several `cpu` trainers", ON)
 def typed_cpu(found: Cell) -> None:
     for kind in KINDS:
         found.trains(TYPED, kind)
     found.trains(TYPED, "rgcn", devices=["cpu:0", "cpu:1"])
 
 
-@cell("typed", "torch devices (`cuda`, `mps`, `xpu`), alone or together with `cpu`", ON)
+@cell("heterogeneous", "torch devices (`cuda`, `mps`, `xpu`), alone or together with `cpu`", ON)
 def typed_torch(found: Cell) -> None:
     found.trains(TYPED, "rgcn", devices=["cuda:0"])
     found.trains(TYPED, "rgcn", devices=["cpu:0", "cuda:0"])
@@ -378,14 +378,14 @@ def typed_torch(found: Cell) -> None:
     found.refuses("data.cache", TYPED, "rgcn", devices=["cuda:0"], data={"batch_size": 32, "cache": 0.5})
 
 
-@cell("typed", "`opencl`, `fpga`, `fpga-csim`", ON)
+@cell("heterogeneous", "`opencl`, `fpga`, `fpga-csim`", ON)
 def typed_kernels(found: Cell) -> None:
     needs(OpenclDevice)
     for device in ["opencl:0", *(["fpga-csim:0"] if FpgaCsimDevice.probe() else [])]:
         found.refuses(f"{device} takes rows of one type of vertices", TYPED, "rgcn", devices=[device])
 
 
-@cell("typed", "`sampler.kind=neighbor`, `full`", ON)
+@cell("heterogeneous", "`sampler.kind=neighbor`, `full`", ON)
 def typed_samplers(found: Cell) -> None:
     found.trains(TYPED, "rgcn", sampler={"kind": "neighbor"})
     found.trains(TYPED, "rgcn", full_graph=True)
@@ -393,14 +393,14 @@ def typed_samplers(found: Cell) -> None:
     found.refuses("sampler.degrees=sampled does not go", TYPED, "rgcn", sampler={"degrees": "sampled"})
 
 
-@cell("typed", "other kinds of samplers", ON)
+@cell("heterogeneous", "other samplers", ON)
 def typed_other_samplers(found: Cell) -> None:
     for kind in set(SAMPLERS.entries_by_name()) - {"neighbor", "full"}:
         words = f"sampler.kind={kind} does not know the relations"
         found.refuses(words, TYPED, "rgcn", sampler={"kind": kind, **OWN.get(kind, {})})
 
 
-@cell("typed", "evaluation, sampled and full; `hyrt eval`, `hyrt infer`", ON)
+@cell("heterogeneous", "evaluation, sampled and full; `hyrt eval`, `hyrt infer`", ON)
 def typed_evaluation(found: Cell) -> None:
     for mode in ("full", "sampled"):
         found.trains(TYPED, "rgcn", evaluate={"every": 1, "mode": mode})
@@ -416,7 +416,7 @@ def typed_run(found: Cell, *words: str) -> None:
     command(found, "run", *given, "--quiet", "data.batch_size=32", *words)
 
 
-@cell("typed", "several machines (`torchrun`)", ON)
+@cell("heterogeneous", "multiple machines (`torchrun`)", ON)
 def typed_ranks(found: Cell) -> None:
     given = {
         "model": {"kind": "rgcn", "hidden": 8},
@@ -433,13 +433,13 @@ def typed_ranks(found: Cell) -> None:
     found.refusals += 1
 
 
-@cell("typed", "checkpoints and `--resume`", ON)
+@cell("heterogeneous", "checkpoints and `--resume`", ON)
 def typed_checkpoints(found: Cell) -> None:
     typed_run(found)
     command(found, "run", "--resume", "runs/r", "train.epochs=2", "--quiet")
 
 
-@cell("typed", "`data.feature_dtype` other than `stored`", ON)
+@cell("heterogeneous", "`data.feature_dtype` other than `stored`", ON)
 def typed_rows(found: Cell) -> None:
     source = "synthetic:typed,vertices=400,edges=2000"
     for rows in ("float16", "bfloat16", "int8"):
@@ -450,12 +450,12 @@ def typed_rows(found: Cell) -> None:
         found.refusals += 1
 
 
-@cell("typed", "`train.objective=links`", ON)
+@cell("heterogeneous", "`train.objective=links`", ON)
 def typed_links(found: Cell) -> None:
     links_of_a_relation(found)
 
 
-@cell("typed", "weights of edges", ON)
+@cell("heterogeneous", "edge weights", ON)
 def weights(found: Cell) -> None:
     for kind in KINDS:
         if kind in ("rgcn", "rsage", "rgat"):
@@ -483,7 +483,7 @@ class OfFeatures(OfTypes, Shared):
     """One that reads features of edges, too."""
 
 
-@cell("typed", "features of edges", ON)
+@cell("heterogeneous", "edge features", ON)
 def features(found: Cell) -> None:
     rows = np.ones((TYPED.num_edges, 1), np.float32)
     graph = replace(TYPED, topology=replace(TYPED.topology, edge_features=rows))
@@ -493,7 +493,7 @@ def features(found: Cell) -> None:
         found.refuses("'edge_features': no layer of the model", graph, kind)
 
 
-@cell("typed", "`hyrt partition`", ON)
+@cell("heterogeneous", "`hyrt partition`", ON)
 def typed_partition(found: Cell) -> None:
     hyrt.save(TYPED, found.folder / "g.npz")
     words = refused_command("partition", "--data", "g.npz", "--parts", "2", "-o", "parts", cwd=found.folder)
@@ -501,7 +501,7 @@ def typed_partition(found: Cell) -> None:
     found.refusals += 1
 
 
-@cell("typed", "`hyrt predict`", ON)
+@cell("heterogeneous", "`hyrt predict`", ON)
 def typed_predict(found: Cell) -> None:
     hyrt.save(TYPED, found.folder / "g.npz")
     drawn = "synthetic:typed,vertices=400,edges=2000"
@@ -515,14 +515,14 @@ def typed_predict(found: Cell) -> None:
             command(found, *given)
 
 
-@cell("typed", "`hyrt export`", ON)
+@cell("heterogeneous", "`hyrt export`", ON)
 def typed_export(found: Cell) -> None:
     for kind in KINDS:
         told = None if kind in ("rgcn", "rsage", "rgat", "hgt") else f"model.kind={kind} has no plain PyTorch"
         exports(found, found.trains(TYPED, kind).model, told)
 
 
-@cell("typed", "a torch module of your own", ON)
+@cell("heterogeneous", "custom torch modules", ON)
 def typed_module(found: Cell) -> None:
     found.trains(TYPED, hyrt.nn.hetero_stack(TYPED, OfTypes(4, 4), OfTypes(4, 4)))
     found.refuses("has types of vertices: give a kind such as", TYPED, torch.nn.Linear(3, 2))
@@ -542,7 +542,7 @@ def links_of_batches(found: Cell) -> None:
         found.trains(BARE, "gcn", **LINKS, devices=["opencl:0"])
 
 
-@cell("links", "[typed graphs](#links-of-a-typed-graph)", "links")
+@cell("links", "[heterogeneous graphs](#links-in-heterogeneous-graphs)", "links")
 def links_of_a_relation(found: Cell) -> None:
     of_relation = {**LINKS, "links": {"relation": "writes"}}
     found.trains(TYPED, "rgcn", **of_relation)
@@ -566,7 +566,7 @@ def links_of_the_whole(found: Cell) -> None:
     )
 
 
-@cell("links", "other kinds of samplers", "links")
+@cell("links", "other samplers", "links")
 def links_of_samplers(found: Cell) -> None:
     for kind in set(SAMPLERS.entries_by_name()) - {"neighbor", "full"}:
         if kind == "weighted":
@@ -583,7 +583,7 @@ def links_on_devices(found: Cell) -> None:
     found.refuses("data.cache=0.5 is for predicting vertices", BARE, "gcn", **LINKS, data={"cache": 0.5})
 
 
-@cell("links", "several machines (`torchrun`)", "links")
+@cell("links", "multiple machines (`torchrun`)", "links")
 def links_of_ranks(found: Cell) -> None:
     for strategy in ("home", "model-centric"):
         given = settings_of_ranks("graphsage", **LINKS, distributed={"strategy": strategy})
@@ -607,7 +607,7 @@ def links_predicted(found: Cell) -> None:
     command(found, *given, "--ranks", "2")
 
 
-@cell("links", "a module of your own", "links")
+@cell("links", "custom modules", "links")
 def links_of_modules(found: Cell) -> None:
     own = hyrt.nn.stack(Bare(4, 8), Bare(8, 6))
     found.trains(BARE, own, **LINKS, links={"width": 6})
