@@ -134,7 +134,7 @@ def test_the_error_lists_every_failed_check() -> None:
 
 def test_the_backend_of_the_documentation_conforms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "backends.md").read_text()
-    section = page.partition("## A device that runs torch\n")[2].partition("\n## ")[0]
+    section = page.partition("## Torch device example\n")[2].partition("\n## ")[0]
     code = [line for line in section.splitlines() if line.startswith("    ") or not line]
     (tmp_path / "documented_backend.py").write_text(textwrap.dedent("\n".join(code)))
     monkeypatch.syspath_prepend(str(tmp_path))
