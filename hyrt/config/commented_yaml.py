@@ -82,8 +82,13 @@ def _settings(
     for name in names:
         field = type(section).model_fields[name]
         meaning = " ".join((field.description or "").split())
+        # A setting such as int8-columns must not be broken at its hyphen.
         yield from textwrap.wrap(
-            meaning, _WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "
+            meaning,
+            _WIDTH,
+            initial_indent=f"{indent}# ",
+            subsequent_indent=f"{indent}# ",
+            break_on_hyphens=False,
         )
         is_shown = f"{prefix}{name}" in shown or values[name] != defaults.get(name, field.default)
         yield f"{indent}{'' if is_shown else '# '}{format_setting(name, values[name])}"
