@@ -1,8 +1,9 @@
-"""Write docs/configuration.md from the declarations of the settings in hyrt/config/settings.py."""
+"""Write docs/configuration.md from the settings that are declared in hyrt/config and hyrt/sampling."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -19,37 +20,37 @@ PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 
 HEAD = """# Settings
 
-This page is generated from the settings' declarations in `hyrt/config/` by `make docs`.
+`make docs` generates this page from the settings that are declared in `hyrt/config/` and `hyrt/sampling/`.
 
-Settings come from several places, and later ones override earlier ones:
+Settings are read from several sources. Later sources override earlier sources:
 
 1. the defaults below;
 2. a YAML file;
 3. the options `--data`, `--model` and `--devices`, and `--epochs`, `--lr`, `--hidden`, `--layers`,
-   `--batch-size` and `--seed`, which are short for the settings of these names;
-4. arguments of the form `key.path=value`. Values are read as YAML, except that numbers are always decimal
-   (`010` is 10, not 8) and that dates are read as text.
+   `--batch-size` and `--seed`, which are short forms of the settings with these names;
+4. arguments of the form `key.path=value`. Values are parsed as YAML, except that numbers are always decimal
+   (`010` is 10, not 8) and that dates are text.
 
-If the command line gives a setting twice, for example by an option and by an argument, hyrt prints a warning.
+If the command line sets a setting twice, for example by an option and by an argument, hyrt prints a warning.
 
 For example:
 
     hyrt run settings.yaml --data cora.npz train.epochs=50 sampler.fanout=10,5
     hyrt run --data cora.npz train.optimizer_options='{eps: 1e-7}'
 
-`hyrt init --data cora.npz` writes a settings file to edit, in which every setting is explained. `hyrt run
---print-config` prints the whole resolved tree, which is itself a valid settings file. An unknown key is an
-error that names the nearest known one. In Python, sections are keyword arguments:
+`hyrt init --data cora.npz` writes a settings file to edit, with an explanation of every setting. `hyrt run
+--print-config` prints all resolved settings as a valid settings file. An unknown key is an
+error that names the nearest known key. In Python, sections are keyword arguments:
 `hyrt.train(graph, "gcn", train={"epochs": 50}, seed=1)`.
 
 A resumed run may change `train.epochs`, `checkpoint.*`, `runtime.*`, `fullgraph.host_memory`, `balance.*` and
-`evaluate.*`; the settings of `distributed` that move work without changing what is trained (`cache`,
+`evaluate.*`; the settings of `distributed` that move work without changing the training result (`cache`,
 `network`, `pre_gather`, `shared_memory_features`, `shares`, `time_steps`, `timeout_s`); and the path of the
-graph (`--data`), for example to use parts for another number of ranks.
+graph (`--data`), for example to use a partition for another number of ranks.
 """
 
-MODELS_HEAD = """Each kind of model has defaults with which it trains well; settings of your own take
-precedence. `hyrt run --model KIND --print-config` shows the result."""
+MODELS_HEAD = """Each model has suitable defaults for these settings; explicit settings override them.
+`hyrt run --model KIND --print-config` prints the result."""
 
 
 def values(schema: dict[str, Any]) -> str:
@@ -60,7 +61,8 @@ def values(schema: dict[str, Any]) -> str:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     match schema["type"]:
         case "array":
-            return f"list of {values(schema['items']).replace('integer', 'integers')}"
+            items = re.sub(r"^(integer|number)", r"\1s", values(schema["items"]))
+            return f"list of {items}"
         case "boolean":
             return "`true`, `false`"
         case "object":
@@ -127,7 +129,7 @@ def is_section(annotation: Any) -> bool:
 
 def page() -> str:
     columns = ["", "| setting | default | values | meaning |", "| --- | --- | --- | --- |"]
-    lines = [HEAD, "## Whole run", *columns, *rows(Config, "")]
+    lines = [HEAD, "## Top-level settings", *columns, *rows(Config, "")]
     for name, field in Config.model_fields.items():
         if is_section(field.annotation):
             lines += ["", f"## {name}", *columns, *rows(field.annotation, f"{name}.")]
@@ -139,7 +141,7 @@ def page() -> str:
                         if is_third_party(marker.group.find_entry(kind)):
                             continue
                         lines += rows(section, f"{name}.", but=shared, kind=kind)
-    lines += ["", "## Defaults of models", "", MODELS_HEAD, "", *defaults_of_models()]
+    lines += ["", "## Model defaults", "", MODELS_HEAD, "", *defaults_of_models()]
     return "\n".join(lines) + "\n"
 
 

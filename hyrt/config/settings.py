@@ -100,33 +100,28 @@ def _explicit_values(section: Any) -> Any:
 
 class DataConfig(Section):
     source: Annotated[str, BeforeValidator(_to_text)] = "synthetic:community"
-    """The dataset: a .npz file, a folder of .npy files, or a name like `synthetic:tiny`, `ogbn-arxiv`,
+    """The dataset: a .npz file, a folder of .npy files, or a name such as `synthetic:tiny`, `ogbn-arxiv`,
     `mag240m`."""
     split: Index = 0
-    """The number of the split to use, for datasets with several alternative splits."""
+    """The index of the split, for datasets with several alternative splits."""
     normalize: Literal["auto", "none", "row", "length", "standard"] = "auto"
-    """How to scale features.
-
-    `row` divides each row by its sum, `length` by its Euclidean length; `standard` gives each column
-    mean 0 and deviation 1. `auto` is `length` for bags of words (sparse features whose
-    values are all 1) and `none` for all others."""
+    """The scaling of features. `row` divides each row by its sum, `length` by its Euclidean length;
+    `standard` gives each column mean 0 and deviation 1. `auto` means `length` for bags of words (sparse
+    features whose values are all 1) and `none` for all other features."""
     feature_dtype: Literal["stored", "auto", "float16", "bfloat16", "int8", "int8-columns"] = "stored"
     """The format to which dense feature rows are rounded before they are used. Half-precision and quantized
-    rows take less memory, and fewer bytes are sent to devices. `int8` has a scale for each row,
-    `int8-columns` one for each column. `stored` leaves rows as the dataset has them. `auto` takes
-    float16 or int8 if that is predicted to be at least 3 % faster on a calibrated machine; the run prints its
-    choice and keeps it in its settings.
-    """
+    rows take less memory, and fewer bytes are sent to devices. `int8` has one scale per row, `int8-columns`
+    one per column. `stored` keeps the format of the dataset. `auto` uses float16 or int8 if that is predicted
+    to be at least 3 % faster on a calibrated machine; the run prints its choice and records it in its
+    settings."""
     rounding: Literal["nearest", "stochastic"] = "nearest"
-    """How values are rounded to `int8` and `int8-columns`.
-
-    `nearest` takes the nearest code. `stochastic`
-    takes the code below or above at random, from `seed`, so that the value is correct on average."""
+    """The rounding mode of `int8` and `int8-columns`. `nearest` rounds to the nearest code. `stochastic`
+    rounds to the code below or above at random, from `seed`, so that the expected value is exact."""
     cache: RowCacheSize | None = None
-    """How much of its memory each device may use to keep feature rows for the whole run, so that they are not
-    sent to it in each step. It keeps the rows that it is expected to need in most steps. Give a size such as
-    `2GiB`, or a share of the graph's rows such as `20%`; `auto` takes half of the free memory of devices with
-    separate memory. The weights are the same. `null` keeps none."""
+    """The memory that each device may use for the feature cache, which holds rows for the whole run so that
+    they are not sent to the device in each step. The device caches the rows that it is expected to need in
+    most steps. Set a size such as `2GiB`, or a share of the graph's rows such as `20%`; `auto` uses half of
+    the free memory of devices with separate memory. The weights are the same. `null` disables the cache."""
     batch_size: Count = 1024
     """The number of targets in one step, summed over all trainers."""
 
@@ -146,53 +141,53 @@ class ModelConfig(Section):
     """The model: `graphsage` (Hamilton et al. 2017), `gcn` (Kipf and Welling 2017), `gin` (Xu et al. 2019),
     `gat` (Veličković et al. 2018), `ggcn` (gates, Bresson and Laurent 2017), `ggnn` (gated recurrent units,
     Li et al. 2016), `commnet` (Sukhbaatar et al. 2016), `deepgcn` (Li et al. 2019), `gnn-film` (Brockschmidt
-    2020); or, for graphs with edge features, `gine` (Hu et al. 2020) and `edge-gat`; installed packages may
-    declare more."""
+    2020); or, for graphs with edge features, `gine` (Hu et al. 2020) and `edge-gat`. Installed packages may
+    declare more models."""
     layers: Annotated[Count, Field(le=256)] = 2
-    """The number of layers of the model, which is also the number of blocks in a mini-batch; each kind of
-    model may have its own default."""
+    """The number of layers of the model, which is also the number of blocks in a mini-batch; the default
+    depends on the model."""
     hidden: Count = 128
     """The width of hidden layers; for GAT, of all heads together."""
     aggregate: Literal["mean", "sum", "max"] = "mean"
-    """The way `graphsage` combines neighbours. `sum` scales the sampled sum up to all neighbours."""
+    """The aggregation of neighbours in `graphsage`. `sum` scales the sampled sum up to all neighbours."""
     heads: Count = 4
     """The number of attention heads of `gat`."""
     dropout: Fraction = 0.0
-    """The dropout rate of hidden activations; each kind of model may have its own default."""
+    """The dropout rate of hidden activations; the default depends on the model."""
     input_dropout: Fraction = 0.0
     """The dropout rate of the input features."""
     attention_dropout: Fraction = 0.0
-    """The dropout rate of the attention weights of `gat`, by default 0.6; other kinds have none."""
+    """The dropout rate of the attention weights of `gat`, by default 0.6; other models have no attention
+    dropout."""
     norm: Literal["none", "layer"] = "none"
-    """The normalisation after each hidden layer, `layer` for LayerNorm; each kind of model may have its
-    own default."""
+    """The normalisation after each hidden layer, `layer` for LayerNorm; the default depends on the model."""
     residual: bool = False
     """Whether to add each hidden layer's input to its output, through a projection if their widths differ;
     `deepgcn` and `gnn-film` add it after the norm and ReLU, starting with the second layer."""
     options: dict[str, Any] = Field(default={})
-    """Keyword arguments for the model, such as those that a model of an installed package takes.
-    `{edge_types: n}` gives `ggnn` and `gnn-film` a matrix for each of n types of edges. `{out_heads: n}` is
-    the number of heads in the last layer of `gat`, by default as many as in the others."""
+    """Keyword arguments for the model, for example for a model of an installed package. `{edge_types: n}`
+    gives `ggnn` and `gnn-film` a matrix for each of n edge types. `{out_heads: n}` is the number of heads in
+    the last layer of `gat`, by default as many as in the other layers."""
 
 
 class TrainConfig(Section):
     epochs: Count | None = None
-    """The number of passes over all training targets. For `saint`, a pass takes as many walk steps as there
-    are targets. By default 5, or as many as it takes to make at least 400 steps."""
+    """The number of passes over all training targets. For `saint`, a pass has as many walk steps as there are
+    targets. By default 5, or as many epochs as are needed for 400 steps, whichever is larger."""
     optimizer: str = "Adam"
     """The name of a class of torch.optim."""
     lr: Annotated[Positive, Field(le=1e30)] = 3e-3
-    """The learning rate; each kind of model may have its own default."""
+    """The learning rate; the default depends on the model."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False), NotBool] = 0.0
-    """The weight decay, passed to the optimizer; each kind of model may have its own default."""
+    """The weight decay, passed to the optimizer; the default depends on the model."""
     optimizer_options: dict[str, Any] = Field(default={})
-    """Further keyword arguments for the optimizer."""
+    """Additional keyword arguments for the optimizer."""
     clip_norm: Annotated[float, Field(ge=0, allow_inf_nan=False), NotBool] = 0.0
-    """The largest norm of a step's gradient, over all parameters together; a gradient with a larger norm is
-    scaled down to it. 0 does not clip."""
+    """The maximum norm of a step's gradient, over all parameters together; larger gradients are scaled down
+    to it. 0 disables clipping."""
     warmup_steps: Index = 0
-    """The number of steps over which the learning rate grows linearly to the value that `lr` and `schedule`
-    give; 0 starts with that value."""
+    """The number of steps over which the learning rate grows linearly to the value of `lr` and `schedule`; 0
+    disables the warm-up."""
     warmup_epochs: Annotated[float, Field(ge=0, allow_inf_nan=False), NotBool] = 0.0
     """The length of the warm-up in epochs, which may be a fraction, in place of `warmup_steps`."""
     schedule: str | None = None
@@ -201,11 +196,12 @@ class TrainConfig(Section):
     schedule_options: dict[str, Any] = Field(default={})
     """Keyword arguments for the schedule."""
     patience: Index = 0
-    """Stop after this many evaluations without a better validation metric; 0 never stops early."""
+    """The number of evaluations without a better validation metric after which the run stops early; 0
+    disables early stopping."""
     objective: Annotated[str, BeforeValidator(OBJECTIVES.canonical_name)] = AUTO_OBJECTIVE
-    """The objective to train for. `auto` chooses it by the labels: `classification` for a class of each
-    vertex, `multilabel` for labels of 0 and 1, `regression` for numbers. `links` predicts edges: see `links`.
-    Installed packages may declare more."""
+    """The training objective. `auto` chooses it by the labels: `classification` for a class of each vertex,
+    `multilabel` for labels of 0 and 1, `regression` for numbers. `links` predicts edges: see `links`.
+    Installed packages may declare more objectives."""
     objective_options: dict[str, Any] = Field(default={})
     """Keyword arguments for the objective. With `{loss: mae}`, `regression` trains for the absolute error
     instead of the squared error."""
@@ -214,16 +210,16 @@ class TrainConfig(Section):
     )
     """The weights of classes in the loss. `balanced` weights a class by the inverse of its share of the
     training targets; for labels of 0 and 1, it weights each 1 by the number of targets with 0 divided by the
-    number with 1. Or give a list with a number for each class or label."""
+    number with 1. Alternatively, a list with a number for each class or label."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1), NotBool] = 0.0
     """The fraction of each target's label that is spread evenly over all classes in training. Evaluations,
-    including their loss, use the plain labels. `opencl` computes the smoothed loss on the host; `fpga`
+    including their loss, use the original labels. `opencl` computes the smoothed loss on the host; `fpga`
     refuses it."""
     metric: str = "auto"
     """The metric that chooses the best epoch: for `classification`, `accuracy`, `macro_f1`, `roc_auc` or
     `loss`; for `multilabel`, `micro_f1`, `macro_f1`, `mean_average_precision`, `roc_auc` or `loss`; for
     `regression`, `mse`, `mae` or `r2`; for `links`, `roc_auc`, `average_precision`, `mrr`, `hits@1`,
-    `hits@10`, `hits@50` or `loss`. `auto` takes the first metric of the objective."""
+    `hits@10`, `hits@50` or `loss`. `auto` uses the first metric of the objective."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """The precision of matrix products. `bf16` multiplies in bfloat16 and rounds each product to it; weights,
     gradient sums and optimizer state stay in fp32. `ggnn` and custom modules stay in fp32."""
@@ -268,16 +264,14 @@ class TrainConfig(Section):
 class EvaluateConfig(Section):
     every: Index | None = None
     """The number of epochs between evaluations; 0 evaluates only at the end. By default 1; with
-    `--full-graph`, whose epochs are one step, as many as it takes for a run to have at most 100
-    evaluations."""
+    `--full-graph`, whose epochs are one step, the smallest number with at most 100 evaluations per run."""
     mode: Literal["full", "sampled"] = "full"
-    """How to evaluate. `full` computes layer by layer over all neighbours; `sampled` draws neighbours
-    uniformly with `sampler.fanout`, for every kind of sampler."""
+    """The evaluation mode. `full` computes layer by layer over all neighbours; `sampled` samples neighbours
+    uniformly with `sampler.fanout`, for every sampler."""
     memory_gib: Annotated[Positive, Field(le=1e6)] = 1.0
-    """The maximum memory of layer-wise inference; beyond it, intermediate layers go to a file. With `--full-
-    graph`, a device that evaluates in the memory of its steps does not use this setting, which the run
-    reports.
-    """
+    """The maximum memory of layer-wise inference; beyond it, intermediate layers are offloaded to a file.
+    With `--full-graph`, a device that evaluates in the memory of its steps does not use this setting, and the
+    run prints a message."""
 
     def is_due(self, epoch: int, epochs: int, *, full_graph: bool) -> bool:
         """Return whether to evaluate after an epoch, counted from 1, in a run of `epochs` epochs."""
@@ -289,16 +283,16 @@ class EvaluateConfig(Section):
 
 class CheckpointConfig(Section):
     every_epochs: Index | None = None
-    """The number of epochs between checkpoints; 0 writes one only at the end. By default 1; with
-    `--full-graph`, a checkpoint follows the first epoch that ends more than a minute after the last one. The
-    end of a run always writes one."""
+    """The number of epochs between checkpoints; 0 writes a checkpoint only at the end. By default 1; with
+    `--full-graph`, a checkpoint follows the first epoch that ends more than a minute after the last
+    checkpoint. The end of a run always writes a checkpoint."""
     every_steps: Index = 0
-    """The number of steps between additional checkpoints; 0 writes none. Steps are counted from the start of
-    the run, in resumed runs, too. With `--full-graph`, a step is an epoch. If such a step ends an epoch, its
-    checkpoint follows the epoch's evaluation."""
+    """The number of steps between additional checkpoints; 0 disables them. Steps are counted from the start
+    of the run, also in resumed runs. With `--full-graph`, a step is an epoch. If such a step ends an epoch,
+    its checkpoint follows the epoch's evaluation."""
     keep: Count = 3
-    """The number of newest checkpoints to keep, whatever they were written for. Each also has the weights of
-    the best evaluation so far."""
+    """The number of latest checkpoints to keep, regardless of their trigger. Each checkpoint also has the
+    weights of the best evaluation so far."""
 
     def is_due_within(self, seconds: float, took_s: float) -> bool:
         """Return whether to write a mid-step checkpoint, `seconds` after the last checkpoint.
@@ -334,10 +328,10 @@ class Config(Section):
     devices: Annotated[list[str], Field(min_length=1), BeforeValidator(_device_names)] = Field(
         default=["cpu"]
     )
-    """The devices that train, as `kind` or `kind:index`, optionally with their shares of a step
-    (`cpu=1,cuda:0=3`); or `auto`, which chooses them."""
+    """The training devices, as `kind` or `kind:index`, optionally with their shares of a step
+    (`cpu=1,cuda:0=3`); or `auto`, which chooses the devices."""
     split: Annotated[list[Index] | None, ListFromText] = None
-    """The number of targets of a step for each trainer (for `saint`, of subgraphs). They must add up to
+    """The number of targets per step for each trainer (for `saint`, of subgraphs). The numbers must add up to
     `data.batch_size` (`sampler.units`). By default, the split follows from the shares in `devices`; without
     shares, from the prediction; and without a prediction, all trainers get equal parts."""
     runtime: RuntimeConfig = RuntimeConfig()
@@ -346,8 +340,8 @@ class Config(Section):
     distributed: DistributedConfig = DistributedConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     loggers: Annotated[list[Literal["tensorboard", "mlflow", "wandb"]], ListFromText] = Field(default=[])
-    """Other programs that also get a log of the run: `tensorboard` and `wandb` (offline), in the run folder;
-    `mlflow`, in the current folder or at the place that its environment variables name."""
+    """Additional loggers: `tensorboard` and `wandb` (offline) write to the run folder; `mlflow` writes to the
+    current folder or to the location that its environment variables set."""
 
     @model_validator(mode="before")
     @classmethod

@@ -42,16 +42,16 @@ class SamplerSettings(Section):
     """Why run time cannot be predicted, and the remedy; empty if it can."""
 
     kind: str = "neighbor"
-    """How mini-batches are sampled. `neighbor` draws neighbours of each vertex without replacement; `labor`
-    draws them so that vertices share them, and fewer rows are read; `fastgcn` and `ladies` draw the sources
-    of whole layers by importance; `weighted` draws neighbours by the weights of edges; `saint` draws
-    subgraphs by GraphSAINT random walks, `shadow` one around each target; `cluster` trains on parts of the
-    graph; `full` trains on the whole graph in each step, and `--full-graph` sets it; installed packages may
-    declare more."""
+    """The sampler. `neighbor` samples neighbours of each vertex without replacement; `labor` samples them so
+    that vertices share them, and fewer rows are read; `fastgcn` and `ladies` sample the sources of whole
+    layers by importance; `weighted` samples neighbours by edge weight; `saint` samples subgraphs by
+    GraphSAINT random walks, `shadow` one subgraph around each target; `cluster` trains on graph parts; `full`
+    trains on the full graph in each step, and `--full-graph` sets it. Installed packages may declare more
+    samplers."""
     fanout: Annotated[list[Annotated[int, NotBool]] | None, ListFromText] = None
-    """The number of neighbours to sample in each layer, starting with the targets' layer; -1 takes all
-    neighbours. By default 25, then 10 in the next three layers, and 2 in each further one, because deep
-    models reach many vertices even with few neighbours. Kinds that draw no neighbours by layer use it for
+    """The number of neighbours to sample in each layer, starting with the targets' layer; -1 selects all
+    neighbours. By default 25, then 10 in the next three layers, and 2 in each further layer, because deep
+    models reach many vertices even with few neighbours. Samplers without fan-outs use it for
     `evaluate.mode=sampled`."""
 
     def fanouts(self, layers: int) -> list[int]:

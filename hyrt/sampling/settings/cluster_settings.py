@@ -29,15 +29,15 @@ class ClusterSettings(SamplerSettings):
     preparation: ClassVar[str] = "dividing the graph into parts, for Cluster-GCN ..."
 
     parts: Count = 100
-    """The number of parts that the graph is divided into."""
+    """The number of graph parts."""
     parts_per_group: Count = 2
-    """The number of parts whose vertices and edges make one subgraph; which parts go together is drawn again
-    in each epoch."""
+    """The number of parts whose vertices and edges make one subgraph; parts are grouped at random in each
+    epoch."""
     groups: Count = 1
     """The number of subgraphs that one step trains, in place of `data.batch_size` targets. One device trains
-    a whole subgraph, so give at least as many as there are devices."""
+    a whole subgraph, so set at least the number of devices."""
     method: Literal["metis", "volume", "block", "random"] = "metis"
-    """How the graph is divided, as `hyrt partition --method` does. `metis` and `volume` need
+    """The partitioning method, as for `hyrt partition --method`. `metis` and `volume` need
     `pip install "hyrt[partition]"`."""
 
     def units_per_step(self, batch_size: int) -> int:

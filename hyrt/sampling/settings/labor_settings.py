@@ -26,9 +26,9 @@ class LaborSettings(SamplerSettings):
 
     iterations: Annotated[int, Field(ge=0, le=20), NotBool] = 0
     """The number of rounds that compute the importance of sources. With 0 (LABOR-0), every source has one
-    random number in a layer, and each vertex keeps the `fanout` neighbours with the smallest numbers. With 1
+    random number per layer, and each vertex keeps the `fanout` neighbours with the smallest numbers. With 1
     or more (LABOR-1 and so on), fewer rows are read, along more edges, which have weights; the neighbours of
-    a whole step are then drawn together."""
+    a whole step are then sampled together."""
 
     @property
     def draws_whole_steps(self) -> bool:

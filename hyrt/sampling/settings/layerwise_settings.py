@@ -34,11 +34,11 @@ class FastGcnSettings(SamplerSettings):
     """FastGCN: the sources of each layer are sampled from all vertices of the graph."""
 
     layer_size: Count = 512
-    """The number of sources that are drawn for each layer, on average. Those among them that have no edge to
+    """The number of sources that are sampled for each layer, on average. Sampled sources without an edge to
     the layer's destinations are not read."""
     scale_weights: bool = False
-    """Make the weights of each vertex's drawn edges add up to its degree, which lowers the noise of sums and
-    gives them a small bias."""
+    """Whether the weights of each vertex's sampled edges are scaled to add up to its degree, which reduces
+    the noise of sums and gives them a small bias."""
 
     def describe(self, layers: int, batch_size: int) -> str:
         return f"FastGCN {self.layer_size} a layer · batch {batch_size}"
@@ -81,10 +81,10 @@ class LadiesSettings(SamplerSettings):
     """LADIES: the sources of each layer are sampled from the neighbours of the step's destinations."""
 
     layer_size: Count = 512
-    """The number of sources that are drawn for each layer of a step, on average."""
+    """The number of sources that are sampled for each layer of a step, on average."""
     scale_weights: bool = True
-    """Make the weights of each vertex's drawn edges add up to its degree, as the paper does. This gives less
-    noise in sums, and a small bias."""
+    """Whether the weights of each vertex's sampled edges are scaled to add up to its degree, as in the paper,
+    which reduces the noise of sums and gives them a small bias."""
 
     @property
     def draws_whole_steps(self) -> bool:

@@ -23,18 +23,18 @@ class NeighborSettings(SamplerSettings):
     """Node-wise sampling without replacement: `fanout` neighbours per vertex and layer, and per relation."""
 
     on_device: bool = False
-    """Let each trainer whose device can sample draw the neighbours of its own mini-batches. The sampled edges
-    are the same."""
+    """Whether each trainer whose device supports sampling samples the neighbours of its mini-batches. The
+    sampled edges are the same."""
 
     degrees: Literal["full", "sampled"] = "full"
-    """The degrees by which GCN normalises. `full` takes those of the graph, so that sampled sums are
-    unbiased. `sampled` takes at most the fan-out of the layer, which is biased, less noisy, and closer to
+    """The degrees by which GCN normalises. `full` uses the degrees of the graph, so that sampled sums are
+    unbiased. `sampled` uses at most the fan-out of the layer, which is biased, less noisy, and closer to
     other libraries' GCNs over sampled subgraphs. Evaluations use the degrees of the graph."""
 
     relation_fanout: dict[str, Annotated[int, NotBool] | list[Annotated[int, NotBool]]] = Field(default={})
-    """On typed graphs, fan-outs for some relations in place of `sampler.fanout`, such as `{writes: 5, cites:
-    [10, 5]}`: one number, or one for each layer, starting with the targets' layer. If several relations have
-    the same name, write `author/writes/paper` for one of them."""
+    """Fan-outs for some relations of a heterogeneous graph, in place of `sampler.fanout`, such as
+    `{writes: 5, cites: [10, 5]}`: one number, or one for each layer, starting with the targets' layer. If
+    several relations have the same name, write `author/writes/paper` for one of them."""
 
     def check(self, layers: int) -> None:
         super().check(layers)

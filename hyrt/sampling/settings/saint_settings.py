@@ -37,7 +37,7 @@ class SaintSettings(SamplerSettings):
     """The number of steps of each walk."""
     units: Count = 1
     """The number of subgraphs that one step trains, in place of `data.batch_size` targets. One device trains
-    a whole subgraph, so give at least as many as there are devices."""
+    a whole subgraph, so set at least the number of devices."""
 
     def units_per_step(self, batch_size: int) -> int:
         return self.units

@@ -25,9 +25,10 @@ class ShadowSettings(SamplerSettings):
     """A bounded subgraph around each target (ShaDow), on which all layers run."""
 
     hops: Count = 2
-    """The number of hops that a target's subgraph reaches, for any number of layers."""
+    """The number of hops in a target's subgraph, for any number of layers."""
     hop_neighbors: Count = 10
-    """The number of neighbours, drawn without replacement, that each vertex of a hop adds to the subgraph."""
+    """The number of neighbours, sampled without replacement, that each vertex of a hop adds to the
+    subgraph."""
 
     def check(self, layers: int) -> None:
         super().check(layers)

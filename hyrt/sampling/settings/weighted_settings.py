@@ -22,10 +22,10 @@ class WeightedSettings(SamplerSettings):
     """Sampling of `fanout` neighbours per vertex by edge weight (the `edge_weight` of the data)."""
 
     replacement: bool = False
-    """Draw with replacement, so that the same edge may be drawn several times."""
+    """Whether to sample with replacement, so that the same edge may be sampled several times."""
     scale_weights: bool = True
-    """Scale the factors of each vertex's drawn edges so that factors times weights add up to the sum of the
-    weights of all its edges. This gives less noise in sums, and a small bias."""
+    """Whether the factors of each vertex's sampled edges are scaled so that factors times weights add up to
+    the sum of the weights of all its edges. This reduces the noise of sums and gives them a small bias."""
 
     @property
     def reads_edge_weights(self) -> bool:
