@@ -23,7 +23,7 @@ _EDGE_DISTANCE = 32
 _SELF_DISTANCE = 4
 _LINE = 64
 
-_compile = nb.njit(
+_compile_fastmath = nb.njit(
     nogil=True,
     cache=True,
     error_model="numpy",
@@ -32,7 +32,7 @@ _compile = nb.njit(
 )
 
 
-@_compile
+@_compile_fastmath
 def _copy(row, local, wire, out):
     """Copy the row at an address."""
     # One condition per `if`: numba prunes only such branches at compile time.
@@ -45,7 +45,7 @@ def _copy(row, local, wire, out):
         out[k] = value(element_at(local, row, k))
 
 
-@_compile
+@_compile_fastmath
 def _add(row, local, wire, factor, total):
     """Add the row at an address, times a factor."""
     if wire is not None:
@@ -57,7 +57,7 @@ def _add(row, local, wire, factor, total):
         total[k] += factor * value(element_at(local, row, k))
 
 
-@_compile
+@_compile_fastmath
 def _update_max(row, local, wire, best):
     """Update `best` with its elementwise maximum with the row at an address."""
     if wire is not None:
@@ -69,7 +69,7 @@ def _update_max(row, local, wire, best):
         best[k] = max(best[k], value(element_at(local, row, k)))
 
 
-@_compile
+@_compile_fastmath
 def _prefetch_rows(rows, start, stop, row_bytes):
     """Prefetch the rows at some addresses."""
     for e in range(start, stop):
@@ -79,7 +79,7 @@ def _prefetch_rows(rows, start, stop, row_bytes):
         prefetch_at(first + row_bytes - 1)
 
 
-@_compile
+@_compile_fastmath
 def gather(rows, local, wire, out, start, stop):
     """Copy the row at address rows[i] to out[i]."""
     row_bytes = local.shape[1] * local.itemsize
@@ -89,7 +89,7 @@ def gather(rows, local, wire, out, start, stop):
         _copy(rows[i], local, wire, out[i])
 
 
-@_compile
+@_compile_fastmath
 def _prefetch_destination(indptr, columns, rows, self_rows, source_scale, row_bytes, i, start, stop):
     """Prefetch the rows and factors of destinations shortly after i."""
     first = indptr[i] + _EDGE_DISTANCE if i > start else indptr[i]
@@ -102,7 +102,7 @@ def _prefetch_destination(indptr, columns, rows, self_rows, source_scale, row_by
         _prefetch_rows(self_rows, i + _SELF_DISTANCE, min(i + _SELF_DISTANCE + 1, stop), row_bytes)
 
 
-@_compile
+@_compile_fastmath
 def aggregate(
     indptr, columns, rows, self_rows, local, wire, row_scale, source_scale, weights, self_scale, out, sum_at,
     self_at, start, stop,
@@ -148,7 +148,7 @@ def aggregate(
             _copy(self_rows[i], local, wire, out[i, self_at : self_at + width])
 
 
-@_compile
+@_compile_fastmath
 def aggregate_max(indptr, columns, rows, self_rows, local, wire, out, sum_at, self_at, start, stop):
     """Compute the elementwise maximum of source rows, 0 without edges; arguments are as in `aggregate`."""
     width = local.shape[1]
