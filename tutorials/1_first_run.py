@@ -1,15 +1,16 @@
 """
-# Cora to its published accuracy
+# Reproducing the published accuracy on Cora
 
-Cora is a small graph that comes with hyrt: 2,708 papers, the citations among them, and the words of each
-paper. The task is to tell the topic of a paper when only 140 papers have a label. Kipf and Welling, who
-introduced the graph convolutional network (GCN) in 2017, reached an accuracy of 81.5 %. So will we.
+Cora is a small graph that is bundled with hyrt: 2,708 papers, the citations between them, and the words
+of each paper. The task is to predict the topic of a paper when only 140 papers have a label. Kipf and
+Welling, who introduced the graph convolutional network (GCN) in 2017, reached an accuracy of 81.5 %.
+This tutorial reproduces it.
 """
 
 # %%
 # ## Open the graph
 #
-# `hyrt.load` takes a file, a folder, an object of another library, or a name. The name `cora` needs no
+# `hyrt.load` accepts a file, a folder, an object of another library, or a name. The name `cora` needs no
 # download.
 
 import hyrt
@@ -20,12 +21,12 @@ print(graph)
 # %%
 # ## Train
 #
-# One call trains a model. Cora is so small that each step can use the whole graph: its gradient is exact,
-# and nothing is sampled. All settings have defaults for the kind of model; for a GCN they are those of the
-# paper.
+# One call trains a model. Cora is so small that each step can use the full graph: its gradient is exact,
+# and nothing is sampled. All settings have defaults that depend on the model; the defaults for GCN are
+# the settings of the paper.
 #
-# `emit` is a function that is called with every event of the training. Here it keeps the events in a list,
-# to look at later.
+# `emit` is a function that is called with every training event. Here it appends the events to a list for
+# later use.
 
 events = []
 result = hyrt.train(graph, "gcn", full_graph=True, train={"epochs": 200}, emit=events.append)
@@ -33,12 +34,12 @@ accuracy = result.metrics["test"]["accuracy"]
 print(f"accuracy on {graph.masks['test'].sum():,} papers that were never trained on: {accuracy:.1%}")
 
 # %%
-# The test split was not used to choose anything: hyrt keeps the weights of the epoch whose accuracy on the
-# *validation* split was best, and `result.metrics` are the metrics of that epoch.
+# The test split was not used for any choice: hyrt keeps the weights of the epoch with the best accuracy
+# on the *validation* split, and `result.metrics` are the metrics of that epoch.
 #
-# ## Look at how it learned
+# ## Plot the learning curve
 #
-# Two kinds of events make a learning curve: `EpochEnded` has the loss, `Evaluated` the metrics.
+# Two kinds of events make a learning curve: `EpochEnded` has the loss, `EvaluationFinished` the metrics.
 
 import matplotlib.pyplot as plt
 
@@ -57,17 +58,17 @@ right.set(title="Accuracy by split", xlabel="epoch", ylabel="accuracy")
 right.legend()
 
 # %%
-# ## Use what was learned
+# ## Use the trained model
 #
-# `result.model` is a torch module with the best weights. `hyrt.train(..., folder="runs/cora")` keeps them
-# in a folder, from which `hyrt.load_run("runs/cora", graph=graph)` brings them back, also after the run was
+# `result.model` is a torch module with the best weights. `hyrt.train(..., folder="runs/cora")` saves
+# them in a folder, and `hyrt.load_run("runs/cora", graph=graph)` loads them again, even if the run was
 # stopped.
 #
 # The same from the command line, with a display, checkpoints and a report:
 #
 #     hyrt run --data cora --model gcn --full-graph --epochs 200
 #
-# The last lines check that this page keeps its promise: a single run must lie within two points of the
+# The last line checks the result of this tutorial: a single run must be within two points of the
 # published mean.
 
 assert abs(accuracy - 0.815) < 0.02, accuracy

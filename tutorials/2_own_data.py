@@ -1,16 +1,16 @@
 """
-# Your own data, from CSV files
+# Training on CSV files
 
-A shop has a table of its customers and a list of who recommended the shop to whom. Some customers have
-chosen a plan, and the shop would like to know which plan the others would choose. Two CSV files become a
-graph, a model learns from it, and its guesses go back into a CSV file.
+A shop has a table of its customers and a list of recommendations between customers. Some customers have
+chosen a plan, and the shop would like to predict the plans of the other customers. In this tutorial, two
+CSV files become a graph, a model is trained on it, and its predictions are written to a CSV file.
 """
 
 # %%
-# ## Two files
+# ## Create two files
 #
-# You already have your own files. The files on this page are made up: they describe customers, and those who
-# recommend the shop to each other have similar tastes.
+# You already have your files. The files on this page are generated: they describe customers, and
+# customers who recommend the shop to each other have similar tastes.
 
 import csv
 from pathlib import Path
@@ -41,12 +41,12 @@ for name in ("customers.csv", "recommended.csv"):
     print(name, *(here / name).read_text().splitlines()[:3], sep="\n    ")
 
 # %%
-# ## Read them
+# ## Read the files
 #
-# Vertices are numbers that count from 0, so first give each name a number. The columns of a table have
-# different units; each is scaled to mean 0 and deviation 1, because otherwise the largest would drown out
-# the others. A customer without a plan has the label -1, which means unknown. ("The same in one command",
-# below, does without this.)
+# Vertices are numbers that count from 0, so each name first gets a number. The columns of the table have
+# different units; each column is scaled to mean 0 and deviation 1, because otherwise the largest column
+# would dominate the others. A customer without a plan has the label -1, which means unknown. ("One
+# command instead", below, does not need this code.)
 
 with open(here / "customers.csv", newline="") as file:
     customers = list(csv.DictReader(file))
@@ -62,10 +62,10 @@ edges = np.array([[number_of[each["from"]], number_of[each["to"]]] for each in p
 print(f"{len(customers)} customers, {(labels >= 0).sum()} of them with a plan, {len(edges)} recommendations")
 
 # %%
-# ## Choose what to learn from
+# ## Split the labels
 #
-# Of the customers with a plan, 60 % train the model, 20 % choose the best epoch, and 20 % test how good the
-# model is.
+# Of the customers with a plan, 60 % train the model, 20 % choose the best epoch, and 20 % test the
+# model.
 
 known = draw.permutation(np.flatnonzero(labels >= 0))
 parts = np.split(known, [int(0.6 * len(known)), int(0.8 * len(known))])
@@ -77,9 +77,9 @@ masks = {
 # %%
 # ## Write the graph
 #
-# hyrt keeps edges by their destination: `indices[indptr[v]:indptr[v + 1]]` are the vertices with an edge
-# into `v`, in ascending order. A recommendation says something about both customers, so each pair becomes
-# two edges. `np.unique` sorts the edges and drops duplicates.
+# hyrt stores edges by their destination: `indices[indptr[v]:indptr[v + 1]]` are the vertices with an
+# edge into `v`, in ascending order. A recommendation contains information about both customers, so each
+# pair becomes two edges. `np.unique` sorts the edges and drops duplicates.
 
 both = np.concatenate([edges, edges[:, ::-1]])
 destinations, sources = np.unique(both[:, ::-1], axis=0).T
@@ -99,17 +99,17 @@ graph = hyrt.load(here / "shop.npz")
 print(graph)
 
 # %%
-# `hyrt.load` checks every array. If one is wrong, the error names the file, the key and the first wrong
-# position. [Data](../docs/data.md#schema) has the whole schema, also for several labels or numbers to
-# predict.
+# `hyrt.load` checks every array. If an array is invalid, the error names the file, the key and the first
+# bad position. [Data](../docs/data.md#schema) documents the whole schema, including several labels or
+# numbers to predict.
 #
-# ## The same in one command
+# ## One command instead
 #
-# `hyrt data import` makes a graph of such tables by itself (it needs `pip install "hyrt[import]"`). It
-# guesses what each column is. A schema tells it the two things that it cannot guess: the labels are the
-# names in the column `plan`, and a recommendation goes both ways. To begin such a schema, `hyrt data import
-# --print-schema FILES` prints the guess as a schema in which everything is explained. The import does not
-# scale features, so the rest of this page uses the graph above, whose features are scaled.
+# `hyrt data import` makes a graph of such tables (it needs `pip install "hyrt[import]"`). It guesses the
+# meaning of each column. A schema sets the two facts that it cannot guess: the labels are the names in
+# the column `plan`, and a recommendation counts in both directions. To start such a schema,
+# `hyrt data import --print-schema FILES` prints the guess as a schema with explanations. The import does
+# not scale features, so the rest of this page uses the graph above, whose features are scaled.
 
 import subprocess
 import sys
@@ -140,13 +140,14 @@ imported = hyrt.load(here / "imported")
 assert np.array_equal(imported.topology.indices, graph.topology.indices)
 
 # %%
-# Now `hyrt run --data imported data.normalize=standard` would train on it; this setting scales the features.
+# Now `hyrt run --data imported data.normalize=standard` would train on this graph; the setting scales
+# the features.
 #
 # ## Train
 #
-# GraphSAGE combines each customer with the mean of its neighbours. `hyrt run` trains it, and keeps
-# settings, metrics, weights and a report in a folder. In a shell, type only the words of the command,
-# without the Python around them.
+# GraphSAGE combines each customer with the mean of its neighbours. `hyrt run` trains the model, and
+# writes settings, metrics, weights and a report to a folder. In a shell, type only the words of the
+# command, without the Python code around them.
 
 hyrt_command(
     *("run", "--data", "shop.npz", "--model", "graphsage", "--full-graph", "--epochs", "60"),
@@ -154,10 +155,10 @@ hyrt_command(
 )
 
 # %%
-# ## Did the graph help?
+# ## Measure the benefit of the graph
 #
-# To find out, train the same model on the same customers without the recommendations, so that it knows only
-# the table.
+# For comparison, train the same model on the same customers without the recommendations, so that it
+# reads only the table.
 
 settings = {"full_graph": True, "train": {"epochs": 60}}
 table = dict(np.load(here / "shop.npz"))
@@ -168,7 +169,7 @@ helped = run.metrics["test"]["accuracy"]
 print(f"accuracy with the recommendations {helped:.2f}, with the table alone {alone:.2f}")
 
 # %%
-# ## Guess the plans that are not known
+# ## Predict the unknown plans
 
 hyrt_command("infer", "runs/shop", "--output", "guesses.npy", "--output-kind", "classes")
 guesses = np.load(here / "guesses.npy")
@@ -180,18 +181,18 @@ with open(here / "guesses.csv", "w", newline="") as file:
 print(*(here / "guesses.csv").read_text().splitlines()[:4], sep="\n")
 
 # %%
-# The files are made up, so the true plans of these customers are known, too.
+# The files are generated, so the true plans of these customers are also known.
 
 right = (guesses[unknown] == taste[unknown]).mean()
 print(f"{right:.0%} of the {len(unknown)} guesses are right")
 
 # %%
-# ## From a graph of PyG or DGL
+# ## Load a graph of PyG or DGL
 #
-# A graph that another library has opened needs no file: `hyrt.load(data)` takes a `Data` of PyG with `x`,
-# `edge_index`, `y` and three masks, and `hyrt.load(g)` a graph of DGL with `feat`, `label` and three masks
-# in `ndata`. [Coming from PyG](../docs/from-pyg.md) and [Coming from DGL](../docs/from-dgl.md) have the
-# rest.
+# A graph of another library needs no file: `hyrt.load(data)` accepts a PyG `Data` with `x`,
+# `edge_index`, `y` and three masks, and `hyrt.load(g)` a DGL graph with `feat`, `label` and three masks
+# in `ndata`. See [Migrating from PyG](../docs/from-pyg.md) and [Migrating from
+# DGL](../docs/from-dgl.md).
 
 try:
     import torch
@@ -206,7 +207,8 @@ else:
     assert np.array_equal(from_pyg.topology.indices, graph.topology.indices)
 
 # %%
-# The last lines check what this page has shown: the recommendations help, and most guesses are right.
+# The last lines check the results of this tutorial: the recommendations help, and most predictions are
+# correct.
 
 folder.cleanup()
 assert helped > alone + 0.1, (helped, alone)

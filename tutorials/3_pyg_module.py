@@ -1,20 +1,21 @@
 """
-# A PyG module on CPU and OpenCL at once
+# A PyG module on CPU and OpenCL
 
-You have a model made of PyG's convolutions, and a loop that trains it. Here hyrt trains the same module on
-the same graph, first on the CPU, then on two devices that share each step. The losses are those of PyG's
-own loop each time: which device computes which part changes how long a step takes, not what is learned.
+You have a model made of PyG's convolutions, and a loop that trains it. In this tutorial, hyrt trains the
+same module on the same graph, first on the CPU, then on two devices that share each step. The losses
+equal the losses of the PyG loop in both cases: the assignment of work to devices changes how long a step
+takes, but not its result.
 """
 
 # %%
-# This tutorial needs PyG (`pip install torch_geometric`). Its last part uses OpenCL where there is a
-# driver; the one for CPUs comes with `pip install "hyrt[opencl]"`.
+# This tutorial needs PyG (`pip install torch_geometric`). Its last part uses OpenCL if there is a
+# driver; `pip install "hyrt[opencl]"` installs a driver for CPUs.
 #
-# ## A graph and a model of PyG
+# ## Create a graph and a PyG model
 #
-# The graph has four groups of 300 vertices. Two vertices of one group are joined ten times as often as two
-# of different groups. The features of a single vertex are mostly noise, so a model has to look at its
-# neighbours, too.
+# The graph has four groups of 300 vertices. Two vertices of one group are connected ten times as often
+# as two vertices of different groups. The features of a single vertex are mostly noise, so a model must
+# also use its neighbours.
 
 import torch
 from torch_geometric.data import Data
@@ -38,9 +39,9 @@ def convolutions():
 
 
 # %%
-# ## PyG's own loop
+# ## Train with a PyG loop
 #
-# Forty steps of plain gradient descent on the whole graph.
+# The loop makes forty steps of plain gradient descent on the full graph.
 
 first, second = convolutions()
 optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.5)
@@ -54,9 +55,9 @@ for _ in range(40):
     losses["PyG's loop"].append(loss.item())
 
 # %%
-# ## The same module, trained by hyrt
+# ## Train the same module with hyrt
 #
-# `hyrt.load` takes the `Data`, and `hyrt.from_pyg` the convolutions: the loop above becomes one call.
+# `hyrt.load` accepts the `Data`, and `hyrt.from_pyg` the convolutions: the loop above becomes one call.
 
 import hyrt
 from hyrt.telemetry.events import EpochEnded
@@ -75,10 +76,10 @@ result = hyrt.train(graph, hyrt.from_pyg(*convolutions()), emit=hear_losses("hyr
 print(f"test accuracy {result.metrics['test']['accuracy']:.3f}")
 
 # %%
-# ## CPU and OpenCL together
+# ## Train on CPU and OpenCL together
 #
-# OpenCL devices compile kernels of their own, so they have to know what happens on an edge. A `SagaLayer`
-# says this in two methods. The convolution inside is still PyG's, with PyG's weights.
+# OpenCL devices compile custom kernels, so they need a description of the work on an edge. A `SagaLayer`
+# provides it in two methods. It uses PyG's convolution, with PyG's weights.
 
 
 class Sage(hyrt.nn.SagaLayer):
@@ -107,7 +108,7 @@ accuracy = shared.metrics["test"]["accuracy"]
 print(f"trained on {' and '.join(devices)}: test accuracy {accuracy:.3f}")
 
 # %%
-# ## The losses
+# ## Compare the losses
 #
 # The three curves coincide. They differ only by rounding, because each device adds its sums in another
 # order.
@@ -127,5 +128,5 @@ for name, values in losses.items():
     assert difference < 1e-4
 
 # %%
-# [Coming from PyG](../docs/from-pyg.md) shows more of PyG's idioms beside hyrt's. [A layer of your
-# own](../docs/layers.md) explains what else a `SagaLayer` can do.
+# [Migrating from PyG](../docs/from-pyg.md) lists more PyG idioms with their equivalents in hyrt. [Custom
+# layers](../docs/layers.md) documents the `SagaLayer`.

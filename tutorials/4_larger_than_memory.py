@@ -1,18 +1,18 @@
 """
 # A graph larger than memory
 
-The features of a graph are its largest part, and they need not fit into memory: hyrt reads them from files
-that are mapped to memory, a few rows at a time. A device such as a GPU need not hold the graph either. This
-page sets memory limits that are far too small for its graph, and still trains with all features and all
-edges, to the same losses.
+The features of a graph are its largest part, and they need not fit into memory: hyrt reads them from
+memory-mapped files, a few rows at a time. A device such as a GPU need not hold the graph either. This
+tutorial sets memory limits that are far too small for its graph, and still trains with all features and
+all edges, with the same losses.
 """
 
 # %%
-# ## A graph in a folder
+# ## Generate a graph in a folder
 #
-# `hyrt data generate` writes a graph as a folder with a file for each array; `hyrt data convert mine.npz
-# mine` makes one of yours. The graph here is small, so that the page runs quickly. Everything on it works
-# the same way for a large graph.
+# `hyrt data generate` writes a graph as a folder with one file per array;
+# `hyrt data convert mine.npz mine` converts your graph to such a folder. The graph here is small, so
+# that the page runs quickly. Large graphs work in the same way.
 
 import subprocess
 import sys
@@ -27,10 +27,10 @@ for file in sorted((here / "big").iterdir()):
     print(f"{file.stat().st_size / 2**20:8.2f} MiB  {file.name}")
 
 # %%
-# ## Features that stay on disk
+# ## Keep features on disk
 #
-# `hyrt.load` maps the features of a folder to memory. The system reads the pages that are used, and frees
-# them again if the memory is needed for something else.
+# `hyrt.load` maps the features of a folder to memory. The operating system reads the pages that are
+# used, and frees them again if the memory is needed for other data.
 
 import psutil
 
@@ -42,20 +42,21 @@ mapped = [Path(each.path).name for each in psutil.Process().memory_maps() if str
 print("mapped to memory:", *sorted(mapped))
 
 # %%
-# ## Mini-batches take no more than they need
+# ## Train on mini-batches
 #
-# A mini-batch holds the rows that its targets and their sampled neighbours need, and only a few
-# mini-batches are in flight at once. So its memory does not grow with the graph.
+# A mini-batch contains the rows that its targets and their sampled neighbours need, and only a few
+# mini-batches are in flight at once. Its memory does not grow with the graph.
 
 settings = {"train": {"epochs": 2}, "data": {"batch_size": 512}, "sampler": {"fanout": [5, 5]}}
 batches = hyrt.train(graph, "graphsage", **settings)
 print(f"mini-batches: test accuracy {batches.metrics['test']['accuracy']:.3f}")
 
 # %%
-# ## The whole graph, with a limit for the host
+# ## Train on the full graph with a host memory limit
 #
-# A step on the whole graph keeps rows of every vertex in every layer. `fullgraph.host_memory` limits the
-# memory of these matrices. Those that exceed the limit go to a file, and the losses have the same bits.
+# A full-graph step keeps rows of every vertex in every layer. `fullgraph.host_memory` limits the memory
+# of these matrices. Matrices that exceed the limit are offloaded to a file, and the losses have the same
+# bits.
 
 from hyrt.telemetry.events import EpochEnded, Notice
 
@@ -78,11 +79,11 @@ bounded = losses_of(fullgraph={"host_memory": "1MiB"})
 print("equal in every bit:", free == bounded)
 
 # %%
-# ## The whole graph on a small device
+# ## Train on the full graph with a small device
 #
-# A device with memory of its own holds a few *chunks* of the graph at a time: vertices are cut into
-# intervals, and a chunk is the edges from one interval to another. hyrt takes the fewest intervals that
-# fit. With an OpenCL driver for CPUs, you can try this without a GPU.
+# A device with separate memory holds a few *chunks* of the graph at a time: vertices are divided into
+# intervals, and a chunk is the edges from one interval to another. hyrt uses the smallest number of
+# intervals that fits. With an OpenCL driver for CPUs, you can try this without a GPU.
 
 from hyrt.device.discovery import survey_devices
 
@@ -96,14 +97,14 @@ else:
     print("there is no OpenCL driver here: see `hyrt devices`")
 
 # %%
-# Another device adds the sums in another order, so the last digits differ, but nothing else does.
+# Another device adds the sums in another order, so the last digits differ.
 #
-# To know before you start what a graph needs and whether it fits:
+# To check the requirements of a graph before you start:
 #
 #     hyrt predict --data big --model graphsage --full-graph
 #     hyrt data info big --memory graphsage
 #
-# [Full graph or mini-batch](../docs/full-graph.md) helps you to choose between the two.
+# [Full-graph training](../docs/full-graph.md) compares full-graph and mini-batch training.
 
 assert "features.npy" in mapped
 assert batches.metrics["test"]["accuracy"] > 0.6

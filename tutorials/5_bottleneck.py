@@ -1,16 +1,17 @@
 """
-# Find the bottleneck, and mend it
+# Finding and relieving the bottleneck
 
-A step of training goes through stages: sample, load, transfer, propagate, synchronize. They overlap, so the
-slowest one sets the pace, and making any other stage faster gains nothing. Here a run shows which stage is
-the slowest, and one setting makes it faster.
+A training step consists of stages: sample, load, transfer, propagate, synchronize. The stages overlap,
+so the slowest stage determines the speed, and making any other stage faster has no effect. In this
+tutorial, a run shows its slowest stage, and one setting makes it faster.
 """
 
 # %%
-# ## A run
+# ## Train a model
 #
-# GraphSAGE on a generated graph, with 25 sampled neighbours of each target and 10 of each of those. The
-# resource manager is off (`balance.policy=static`), so that only our own change has an effect.
+# The model is GraphSAGE on a generated graph, with 25 sampled neighbours of each target and 10
+# neighbours of each of these. The resource manager is off (`balance.policy=static`), so that only our
+# change has an effect.
 
 import json
 import subprocess
@@ -34,11 +35,11 @@ def hyrt_run(name, *settings):
 wide = hyrt_run("wide", "--epochs", "4", "sampler.fanout=25,10")
 
 # %%
-# ## What bounds it
+# ## Find the bottleneck
 #
-# `report.html` in the run folder has a section with this name. It shows how long each stage works and waits
-# in a step, and how many mini-batches queue up behind it. Open it in a browser. The stage marked with ◀ is
-# the slowest. The same figures are in `summary.json`:
+# `report.html` in the run folder shows how long each stage works and waits in a step, and how many
+# mini-batches queue up behind it. Open it in a browser. The stage marked with ◀ is the slowest.
+# `summary.json` contains the same values:
 
 
 def stages_ms(summary):
@@ -51,21 +52,21 @@ for stage, time_ms in stages_ms(wide).items():
     print(f"{stage:12} {time_ms:8.2f} ms {'◀' if stage == bottleneck else ''}")
 
 # %%
-# ## What can be done about it
+# ## Choose a remedy
 #
-# | the slowest is | try |
+# | slowest stage | remedies |
 # | --- | --- |
 # | sample | fewer neighbours (`sampler.fanout`), `sampler.kind=labor`, more threads |
-# | load | narrow rows (`data.feature_dtype=int8`), a folder on a faster disk |
-# | transfer | narrow rows, rows that stay on the device (`data.cache`) |
+# | load | quantized features (`data.feature_dtype=int8`), a folder on a faster disk |
+# | transfer | quantized features, a feature cache on the device (`data.cache`) |
 # | propagate | fewer neighbours, fewer hidden units, one more device |
 # | synchronize | larger batches |
 #
-# Unless you turn it off, the resource manager moves threads and targets to the slowest stage by itself; the
-# report lists each decision with its reason. `hyrt predict` says what would make a run faster, without
-# running it.
+# Unless it is turned off, the resource manager moves threads and targets to relieve the slowest stage;
+# the report lists each decision with its reason. `hyrt predict` lists changes that would make a run
+# faster, without training.
 #
-# ## Mend it
+# ## Reduce the fan-out
 #
 # Every stage has work for each sampled neighbour, so fewer neighbours make all stages faster. Gradients
 # become noisier, so half of the saved time is spent on more epochs.
@@ -79,7 +80,7 @@ for name, summary, accuracy in zip(("25,10", "5,5"), (wide, narrow), accuracies,
     )
 
 # %%
-# Speed means something only beside the accuracy that was reached. Here the accuracy is no lower.
+# Speed is only meaningful together with the accuracy. Here the accuracy is no lower.
 
 import matplotlib.pyplot as plt
 
@@ -93,8 +94,8 @@ axes.set(title="Work of each stage in a step", xlabel="milliseconds")
 axes.legend()
 
 # %%
-# To see single threads instead of sums, record a trace with `hyrt run --trace` ([See what ran
-# where](../docs/trace.md)), and to compare two runs on one page, write `hyrt report runs/wide runs/narrow`.
+# To see single threads instead of sums, record a trace with `hyrt run --trace`
+# ([Traces](../docs/trace.md)). To compare two runs on one page, use `hyrt report runs/wide runs/narrow`.
 
 
 def sampled_edges(name):

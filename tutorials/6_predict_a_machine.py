@@ -1,16 +1,16 @@
 """
-# Predict a machine that you do not own
+# Predicting training time on another machine
 
 How long would an epoch take on another machine? Would more GPUs help? `hyrt predict` answers these
-questions from the sizes of the graph and the rates of the machine. Neither the graph nor the machine has to
-be here.
+questions from the sizes of the graph and the rates of the machine. It needs neither the graph nor the
+machine.
 """
 
 # %%
-# ## One command
+# ## Run one command
 #
-# ogbn-papers100M has 111 million papers. The machine has two processors of 64 cores each, and four GPUs; a
-# range of `--accelerators` asks the same question for other numbers of GPUs.
+# ogbn-papers100M has 111 million papers. The machine has two processors with 64 cores each, and four
+# GPUs; a range of `--accelerators` also predicts other numbers of GPUs.
 
 import subprocess
 import sys
@@ -23,19 +23,20 @@ predicted = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=Tru
 print(predicted)
 
 # %%
-# The first lines are the stages of a step: how long each one works, and which one sets the pace. Then come
-# the split of a step among the devices, and the memory that is needed. The next lines say what would make
-# an epoch shorter, how far off the prediction may be, and what was assumed.
+# The first lines are the stages of a step: how long each stage works, and which stage is the bottleneck.
+# The next lines are the split of a step among the devices, and the required memory. They are followed by
+# changes that would make an epoch shorter, by the estimated error of the prediction, and by its
+# assumptions.
 #
 # The table shows how many GPUs are worth buying. When the time stops falling, the host has become the
-# bottleneck: it loads rows for all GPUs, and further GPUs would only wait for it.
+# bottleneck: it loads rows for all GPUs, and more GPUs would only wait for it.
 #
-# ## A machine of your own making
+# ## Define a machine
 #
-# A platform is a short YAML file. It has the rates of the data sheets, each times the fraction that is
-# reached in practice ([Predict before buying](../docs/performance-model.md) describes the file). In Python,
-# a platform is a value that can be changed. Here the host gets memory that is twice as fast. The workload
-# of a step is the number of its vertices and edges in each layer.
+# A platform is a short YAML file. It contains the rates of the data sheets, each times the fraction that
+# is reached in practice ([Performance model](../docs/performance-model.md) describes the file). In
+# Python, a platform is a value that can be changed. Here the host gets memory that is twice as fast. The
+# workload of a step is the number of its vertices and edges in each layer.
 
 from dataclasses import replace
 
@@ -71,8 +72,8 @@ axes.set(title="Predicted time of an epoch", xlabel="GPUs", ylabel="seconds", yl
 axes.legend()
 
 # %%
-# How good are such predictions? The pages under [Figures](../benchmarks) compare them with measured and
-# with published runs. For the machine that you have, `hyrt calibrate` measures the rates in about a minute.
+# The pages under [Benchmarks](../benchmarks) compare such predictions with measured and published runs.
+# For your machine, `hyrt calibrate` measures the rates in about a minute.
 
 assert "bottleneck" in predicted
 assert epochs["as it is"][-1].bottleneck == "load"

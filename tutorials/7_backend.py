@@ -1,20 +1,21 @@
 """
 # A backend in 100 lines
 
-One class is enough to let hyrt train with a new kind of device. This page writes such a class for an
-imaginary processor, and lets the conformance suite compare it with dense float64 matrices.
+One class is enough to train with a new kind of device. This tutorial writes such a class for an
+imaginary processor, and uses the conformance suite to compare it with dense float64 matrices.
 """
 
 # %%
-# ## What a backend has to do
+# ## Write the backend
 #
-# hyrt samples mini-batches and gathers their rows. A backend takes one to its device (`transfer`), computes
-# the loss and the gradients there (`propagate`), and gets new weights (`update`). Two rules make a step
-# exact, whichever device computes it. Losses and gradients are *sums* over the targets, never means,
-# because hyrt divides once by the number of all targets of a step. And equal steps give equal bits.
+# hyrt samples mini-batches and collects their rows. A backend copies a mini-batch to its device
+# (`transfer`), computes the loss and the gradients there (`propagate`), and receives new weights
+# (`update`). Two rules make a step exact, whichever device computes it. Losses and gradients are *sums*
+# over the targets, never means, because hyrt divides once by the number of all targets of a step. And
+# equal steps give equal bits.
 #
-# The imaginary processor runs torch, so that the page works everywhere. A real one would copy in `transfer`
-# and call its own kernels in `propagate`.
+# The imaginary processor runs torch, so that the page works everywhere. A real backend would copy data
+# in `transfer` and call its kernels in `propagate`.
 
 import copy
 from dataclasses import dataclass
@@ -104,12 +105,12 @@ class DemoDevice:
 
 
 # %%
-# ## Is it right?
+# ## Run the conformance suite
 #
 # The suite builds small graphs, computes each step with dense matrices in float64, and compares loss and
-# gradients. It also tests what often goes wrong in practice: two threads at once, steps without targets,
-# calls after a fault and after `close`, and leaks of memory. All checks take about half a minute. This page
-# runs only those whose names contain certain words; leave out `only` to run all.
+# gradients. It also tests typical failures: two threads at once, steps without targets, calls after a
+# fault and after `close`, and memory leaks. All checks take about half a minute. This page runs only the
+# checks whose names contain certain words; omit `only` to run all checks.
 
 from hyrt.testing import check_device
 
@@ -130,9 +131,9 @@ for words in (
     print(f"{words}: {str(check_device(open_demo, only=words)).splitlines()[0]}")
 
 # %%
-# ## Would it notice?
+# ## Test the suite with a bug
 #
-# A suite that cannot fail proves nothing. Here is a device with a small mistake: it returns the mean of the
+# A suite that cannot fail proves nothing. This device has a small bug: it returns the mean of the
 # losses' gradients in place of their sum.
 
 from dataclasses import replace
@@ -159,15 +160,15 @@ except ConformanceError as error:
     print(noticed)
 
 # %%
-# ## Train with it
+# ## Train with the backend
 #
-# An entry point makes the class known. Put it into the `pyproject.toml` of your package:
+# An entry point registers the class. Add it to the `pyproject.toml` of your package:
 #
 #     [project.entry-points."hyrt.devices"]
 #     demo = "my_package:DemoDevice"
 #
-# After `pip install`, `hyrt devices` lists `demo:0`, and `hyrt run --devices cpu,demo:0` trains with both.
-# [Writing a device backend](../docs/backends.md) explains what else a device may do: sample, keep rows,
-# train whole graphs in chunks.
+# After `pip install`, `hyrt devices` lists `demo:0`, and `hyrt run --devices cpu,demo:0` trains with
+# both devices. [Backends](../docs/backends.md) documents the optional capabilities of a device:
+# sampling, caching rows, training full graphs in chunks.
 
 assert "gradient" in noticed

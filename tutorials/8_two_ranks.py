@@ -1,16 +1,16 @@
 """
 # Two ranks on a laptop
 
-Several machines train one model together: each machine has a part of the graph and runs one process, called
-a rank. Two ranks on one computer work the same way, so you can try everything before you have two machines.
-The losses are those of a single process.
+Several machines train one model together: each machine has a part of the graph and runs one process,
+called a rank. Two ranks on one computer work in the same way, so you can try this before you have two
+machines. The losses equal the losses of a single process.
 """
 
 # %%
-# ## Cut the graph into parts
+# ## Partition the graph
 #
-# Each rank reads only the features of its own part, and asks the other rank for the rows that it lacks. So
-# good parts have few edges between them; METIS finds such parts (`pip install "hyrt[partition]"`).
+# Each rank reads only the features of its part, and requests all other rows from the other rank. Good
+# parts therefore have few edges between them; METIS finds such parts (`pip install "hyrt[partition]"`).
 
 import json
 import os
@@ -36,10 +36,10 @@ def command(*words):
 command("hyrt", "partition", "--data", "cora", "--parts", "2", "--output", "parts")
 
 # %%
-# ## Train on both
+# ## Train on two ranks
 #
-# torchrun, which comes with torch, starts the ranks and lets them find each other. On several machines,
-# give the same command on each of them, with `--nnodes` and `--rdzv-endpoint` ([Several
+# torchrun, which is part of torch, starts the ranks and connects them. On multiple machines, run the
+# same command on each machine, with `--nnodes` and `--rdzv-endpoint` ([Multiple
 # machines](../docs/distributed.md)).
 
 command(
@@ -49,10 +49,10 @@ command(
 )
 
 # %%
-# In every step the ranks add up their gradients, divide them once by all targets, and make the same update.
-# So the number of ranks does not change what is learned.
+# In every step, the ranks add up their gradients, divide them once by the number of all targets, and
+# make the same update. The number of ranks therefore does not change the result.
 #
-# ## The same in one process
+# ## Train in one process
 #
 # The folder of parts is a dataset like any other.
 
@@ -73,9 +73,9 @@ difference = max(abs(a - b) for a, b in zip(together, alone, strict=True))
 print(f"{len(alone)} steps; the losses differ by at most {difference:.0e}")
 
 # %%
-# ## What was sent
+# ## Inspect the communication
 #
-# The summary of a run on several ranks counts the bytes by purpose, and so does its report.
+# The summary of a run on several ranks counts the sent bytes by purpose, and so does its report.
 
 sent = json.loads((here / "runs" / "two" / "summary.json").read_text())["distributed"]["bytes_sent"]
 for purpose, size_bytes in sorted(sent.items(), key=lambda each: -each[1]):
@@ -83,9 +83,9 @@ for purpose, size_bytes in sorted(sent.items(), key=lambda each: -each[1]):
         print(f"{purpose:12} {size_bytes / 2**20:8.2f} MiB")
 
 # %%
-# On a graph as small as Cora, gradients are the largest part of what is sent. On large graphs, feature rows
-# are. `distributed.strategy` can choose to send other things instead, and `hyrt predict --ranks 4 --network
-# 10gbit` says how long each strategy would take.
+# On a graph as small as Cora, gradients are the largest part of the communication. On large graphs,
+# feature rows are the largest part. `distributed.strategy` selects other communication patterns, and
+# `hyrt predict --ranks 4 --network 10gbit` predicts the time of each strategy.
 
 assert difference < 1e-4, difference
 assert sent["gradients"] > sent["rows"] > 0

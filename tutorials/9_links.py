@@ -1,18 +1,18 @@
 """
-# Which papers will cite each other?
+# Predicting citations
 
-A link predictor learns from known links, such as friendships, purchases or citations, which links are
-missing. This page hides a tenth of Cora's citations and finds them among pairs of papers that do not cite
-each other.
+A link predictor learns from known links, such as friendships, purchases or citations, to predict missing
+links. This tutorial hides a tenth of Cora's citations and finds them among pairs of papers that do not
+cite each other.
 """
 
 # %%
 # ## Train
 #
-# `train.objective=links` trains a link predictor. hyrt hides some citations for the tests by itself, and
-# draws pairs without a citation to compare with. The model gives each paper a row of numbers, its
-# *embedding*, and the score of a pair is the dot product of the two embeddings. The labels of the papers
-# are not used.
+# `train.objective=links` trains a link predictor. hyrt hides some citations for the tests, and samples
+# pairs without a citation for comparison. The model computes a vector for each paper, its *embedding*,
+# and the score of a pair is the dot product of the two embeddings. The labels of the papers are not
+# used.
 
 import hyrt
 from hyrt.telemetry.events import EvaluationFinished
@@ -27,11 +27,12 @@ result = hyrt.train(
 metrics = result.metrics["test"]
 
 # %%
-# ## How good is it?
+# ## Evaluate
 #
-# The ROC AUC is the chance that a hidden citation scores above a pair without one: 0.5 is a guess, 1 is
-# perfect. Ranking is harder: one end of each hidden citation is replaced by a hundred other papers, and
-# `hits@10` tells how often the true paper is among the ten best.
+# The ROC AUC is the probability that a hidden citation has a higher score than a pair without a
+# citation: 0.5 is random, 1 is perfect. Ranking is harder: one end of each hidden citation is replaced
+# by a hundred other papers, and `hits@10` is the share of citations whose true paper is among the ten
+# best.
 
 print(f"ROC AUC {metrics['roc_auc']:.3f}")
 for name in ("hits@1", "hits@10", "hits@50"):
@@ -47,11 +48,12 @@ axes.set(title="Hidden citations", xlabel="epoch", ylabel="metric of the test li
 axes.legend()
 
 # %%
-# ## Why the model cannot cheat
+# ## Prevent leakage
 #
-# A citation whose own edge carries a message would be easy to find. So the edges of all links of a step are
-# left out of that step, and held-out links carry no messages at all. [Predict links](../docs/links.md) has
-# the decoders, the losses, splits by time, and how `hyrt infer --links pairs.npy` scores pairs of yours.
+# A citation would be easy to find if its edge carried a message. The edges of all links of a step are
+# therefore excluded from that step, and held-out links carry no messages at all. [Link
+# prediction](../docs/links.md) documents the decoders, the losses, splits by time, and the scoring of
+# pairs with `hyrt infer --links pairs.npy`.
 
 assert metrics["roc_auc"] > 0.8, metrics
 assert metrics["hits@1"] < metrics["hits@10"] < metrics["hits@50"]
