@@ -1,9 +1,10 @@
-# make run    sets up .venv and runs the main job
-# make test   sets up .venv and runs the tests
-# make lint   ruff, mypy and hadolint
-# make docs-site   runs the tutorials and builds the documentation site in build/site, which needs no server:
-#                  open its index.html
-# PYTHON=python3.12 make ...   chooses the interpreter
+# make run         set up .venv and run the default training
+# make test        set up .venv and run the tests
+# make lint        run ruff, mypy and hadolint
+# make docs        write docs/configuration.md from the settings
+# make docs-site   run the tutorials and build the documentation site; open build/site/index.html without a server
+# make clean       remove .venv, build and caches
+# PYTHON=python3.12 make ...   select the interpreter
 
 PYTHON ?= python3
 VENV := .venv
@@ -23,22 +24,22 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/hadolint --ignore DL3008 packaging/docker/*.Dockerfile  # Debian keeps no old versions to pin.
+	$(BIN)/hadolint --ignore DL3008 packaging/docker/*.Dockerfile  # Debian does not keep old versions, so they cannot be pinned.
 
 docs: $(READY)
 	$(BIN)/python tools/write_configuration_docs.py
 
 docs-site: $(READY)
-	rm -rf docs/tutorials  # Else what is left of an earlier tutorial is on the site.
+	rm -rf docs/tutorials  # Remove the pages of deleted tutorials.
 	NO_MKDOCS_2_WARNING=1 TQDM_DISABLE=1 $(BIN)/mkdocs build --quiet
 	@echo 'The site is in build/site/index.html'
 
 clean:
 	rm -rf $(VENV) build docs/tutorials .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-# Written last: an interrupted installation is done again, and so is one older than what it installs. pip would
-# compile modules on one core; some packages bring files for other interpreters, which cannot be compiled. Two
-# fifths of all code are tests of packages and what is hardly ever imported: Python compiles it when it is.
+# The file .ready is written last: an interrupted or outdated installation is repeated. compileall uses all cores,
+# unlike pip. Its errors are ignored, because some packages contain files for other interpreters. The excluded folders
+# are rarely imported, and are two fifths of all code; Python compiles such modules at their first import.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "hyrt needs Python 3.11 or newer: PYTHON=python3.11 make ..."; exit 1; }

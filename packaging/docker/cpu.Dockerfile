@@ -1,5 +1,5 @@
-# CPU and OpenCL (PoCL): docker build -f packaging/docker/cpu.Dockerfile -t hyrt .
-# With --build-arg PIP_EXTRA_INDEX_URL=URL, the index of torch's CPU wheels, the image has no CUDA libraries.
+# Image for CPUs and OpenCL (PoCL): docker build -f packaging/docker/cpu.Dockerfile -t hyrt .
+# To omit the CUDA libraries, pass the index of torch's CPU wheels: --build-arg PIP_EXTRA_INDEX_URL=URL
 FROM python:3.11-slim-bookworm
 
 ARG PIP_EXTRA_INDEX_URL=

@@ -1,6 +1,6 @@
-# NVIDIA GPUs: docker build -f packaging/docker/cuda.Dockerfile -t hyrt:cuda .
-# docker run --gpus all hyrt:cuda devices
-# torch's wheels bring CUDA's libraries and NVRTC; the driver comes from the host.
+# Image for NVIDIA GPUs: docker build -f packaging/docker/cuda.Dockerfile -t hyrt:cuda .
+# Run with: docker run --gpus all hyrt:cuda devices
+# torch's wheels include the CUDA libraries and NVRTC; the host provides the driver.
 FROM python:3.11-slim-bookworm
 
 RUN apt-get update \
