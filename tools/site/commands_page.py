@@ -10,7 +10,7 @@ import typer.main
 
 _HEAD = """# Commands
 
-This page is generated from the commands themselves: `hyrt COMMAND --help` says the same.
+This page is generated from the command definitions: `hyrt COMMAND --help` prints the same text.
 """
 
 

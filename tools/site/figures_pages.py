@@ -6,12 +6,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-_HEAD = """# Figures
+_HEAD = """# Benchmarks
 
-What was measured, newest first. Each page has the commands, the machine, and the accuracy beside every time.
-The commands run from a checkout of the repository, where these pages are in `benchmarks/`.
+Benchmark results, newest first. Each page has the commands, the machine, and the accuracy next to every time.
+The commands run from a checkout of the repository, which has these pages in `benchmarks/`.
 
-| date | what |
+| date | benchmark |
 | --- | --- |
 """
 

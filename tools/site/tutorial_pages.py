@@ -9,9 +9,8 @@ from pathlib import Path
 
 _HEAD = """# Tutorials
 
-Each page is a script that ran from top to bottom when this site was built. What is shown is what it printed
-then, and a script that had not kept the promise of its page would have stopped the building. Take one, run it
-with `python`, change it.
+Each page is a script that was run when this site was built. The page shows the output of this run. A script
+that fails, or whose results are wrong, stops the build. Download a script, run it with `python`, and change it.
 
 """
 _COMMENT = re.compile(r"<!--.*?-->\n*", re.S)
