@@ -10,7 +10,8 @@ from pathlib import Path
 _HEAD = """# Tutorials
 
 Each page is a script that was run when this site was built. The page shows the output of this run. A script
-that fails, or whose results are wrong, stops the build. Download a script, run it with `python`, and change it.
+that fails, or whose results are wrong, stops the build. Download a script, run it with `python`, and
+change it.
 
 """
 _COMMENT = re.compile(r"<!--.*?-->\n*", re.S)
