@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from hyrt.api import load, load_run, save, train
     from hyrt.config import Config
     from hyrt.graph.graph import Graph
-    from hyrt.nn.user_modules.dgl_stack import from_dgl
-    from hyrt.nn.user_modules.pyg_stack import from_pyg
-    from hyrt.report.records.trained_run import TrainedRun
+    from hyrt.nn.conv_adapters import from_dgl, from_pyg
+    from hyrt.report.trained_run import TrainedRun
     from hyrt.training.train import TrainResult
 
     __version__: str
@@ -41,8 +40,8 @@ __all__ = [
 ]
 
 _MODULES = {
-    "from_dgl": "hyrt.nn.user_modules.dgl_stack",
-    "from_pyg": "hyrt.nn.user_modules.pyg_stack",
+    "from_dgl": "hyrt.nn.conv_adapters",
+    "from_pyg": "hyrt.nn.conv_adapters",
     "load": "hyrt.api",
     "load_run": "hyrt.api",
     "save": "hyrt.api",
@@ -50,7 +49,7 @@ _MODULES = {
     "Config": "hyrt.config",
     "Graph": "hyrt.graph.graph",
     "TrainResult": "hyrt.training.train",
-    "TrainedRun": "hyrt.report.records.trained_run",
+    "TrainedRun": "hyrt.report.trained_run",
 }
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from hyrt.config.load import ConfigSections
-    from hyrt.report.records.trained_run import TrainedRun
+    from hyrt.report.trained_run import TrainedRun
     from hyrt.telemetry.events import Emit, Event
     from hyrt.training.train import TrainResult
 
@@ -159,15 +159,14 @@ def train(
             "would hang: start such processes by multiprocessing.get_context('spawn'), or before the parent "
             "trains"
         )
-    from hyrt.graph.links.link_file import write_links
-    from hyrt.nn.user_modules.conv_stack import check_depth, num_model_layers
-    from hyrt.predict.choose_devices import resolve_auto
-    from hyrt.predict.choose_rows import resolve_rows
-    from hyrt.predict.chunks.column_shares import share_columns
+    from hyrt.graph.links.build_split import write_links
+    from hyrt.nn.conv_stack import check_depth, num_model_layers
+    from hyrt.predict.choose_devices import resolve_auto, share_columns
+    from hyrt.predict.predict_platform import resolve_rows
     from hyrt.predict.predict_run import predict_run
     from hyrt.report.loggers.logger import RunLoggers, check_loggers
-    from hyrt.telemetry.env_hooks import hooks_from_environment
     from hyrt.telemetry.events import Notice
+    from hyrt.telemetry.run_hooks import hooks_from_environment
     from hyrt.training.build_run import build_run
     from hyrt.training.open_graph import LINKS, opened_graph
     from hyrt.training.setup import PreparedRun
@@ -380,7 +379,7 @@ def load_run(
     DataError
         If the graph lacks data that the model reads; the message names the differences.
     """
-    from hyrt.report.records.trained_run import open_trained_run
+    from hyrt.report.trained_run import open_trained_run
 
     _check_path("folder", folder, "give the path of a run's folder, such as runs/<name>")
     _check_path("checkpoint", checkpoint, "give best, newest or the file of a checkpoint")

@@ -10,13 +10,13 @@ import torch
 
 from hyrt.graph.graph import Graph
 from hyrt.graph.hetero.dataset import build_hetero_graph
-from hyrt.nn.hetero.graph_metadata import GraphMetadata
+from hyrt.nn.architecture import GraphMetadata
 from hyrt.nn.hetero.hetero_gnn import get_graph_metadata
 from hyrt.pipeline.load import Loader
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.relation_sampler import RelationSampler
+from hyrt.sampling.neighbor_sampler import RelationSampler
 
 COUNTS = {"paper": 120, "author": 70, "venue": 15}
 WIDTHS = {"paper": 9, "author": 5, "venue": None}

@@ -222,7 +222,7 @@ def sample_once(check: GpuCheck, graph: Any, way: str, open_device: Callable[[An
     from hyrt.device import DeviceOptions
     from hyrt.device.capabilities import device_sampler
     from hyrt.runtime.rng import SAMPLE, stream_key
-    from hyrt.testing.check_sampler import sample_hop_on_host
+    from hyrt.testing.check_capabilities import sample_hop_on_host
 
     check.lines += [f"With {way}:", ""]
     device = open_device(DeviceOptions())

@@ -40,7 +40,7 @@ print(predicted)
 
 from dataclasses import replace
 
-from hyrt_perfmodel.platforms.platform_file import load_platform
+from hyrt_perfmodel.platform_file import load_platform
 from hyrt_perfmodel.prediction.predict import predict, with_accelerators
 from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 

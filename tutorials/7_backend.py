@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from hyrt.device import DeviceInfo, Health, StepResult
-from hyrt.nn.user_modules.split_safety import reject_batch_statistics
+from hyrt.nn.model_errors import reject_batch_statistics
 
 
 @dataclass(eq=False)

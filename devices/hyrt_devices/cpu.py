@@ -25,13 +25,13 @@ from hyrt.device.capabilities import (
 )
 from hyrt.device.host_model import HostModel
 from hyrt.errors import UnsupportedModelError
-from hyrt.fullgraph.loops.loop_device import HostLoops
+from hyrt.fullgraph.loop_device import HostLoops
 from hyrt.fullgraph.matrix_pool import HostMemoryBudget
 from hyrt.fullgraph.plan import is_decomposable
 from hyrt.fullgraph.step_checkpoint import StepCheckpointer
 from hyrt.nn.description import ModelDescription, describe
+from hyrt.nn.model_errors import reject_batch_statistics
 from hyrt.nn.torch_threads import use_one_torch_thread
-from hyrt.nn.user_modules.split_safety import reject_batch_statistics
 from hyrt.objective import Objective
 from hyrt.objective.classification import Classification
 from hyrt.runtime.buffer_pool import BufferPool
@@ -39,10 +39,10 @@ from hyrt.runtime.hardware import shared_cores, vector_instructions
 from hyrt.runtime.workers import RunObserver, Workers, use_workers
 from hyrt.sampling.block import Ids
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt_devices.cuda.chunks.torch_chunk_steps import TorchChunkMemory
 from hyrt_devices.cuda.driver import HostDriver, Timeline
+from hyrt_devices.cuda.tile_math import HostTileMath
+from hyrt_devices.cuda.torch_chunks import TorchChunkMemory
 from hyrt_devices.host_staged import HostStaged
-from hyrt_devices.host_tile_math import HostTileMath
 
 
 class HostChunkMemory(TorchChunkMemory):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from hyrt_perfmodel.fpga_design import LANES, num_chunks
-from hyrt_perfmodel.platforms.platform import Accelerator, Platform
+from hyrt_perfmodel.platform import Accelerator, Platform
 from hyrt_perfmodel.prediction.stage_times import has_single_products
 from hyrt_perfmodel.workload import TrainingWorkload, Workload
 

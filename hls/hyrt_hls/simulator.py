@@ -1,21 +1,288 @@
-"""Simulation of the trainer kernels: Vitis HLS code, compiled with g++ and called through ctypes."""
+"""Simulation of the trainer kernels: Vitis HLS code, compiled with g++ into a cached library and called
+through ctypes. Cached names contain a checksum, because loading a truncated library ends the process with
+SIGBUS.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import functools
+import glob
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from hyrt_perfmodel.fpga_design import LANES
+from hyrt_perfmodel.user_cache import user_cache_dir
 
 import hyrt_hls
-from hyrt_hls.compile import compile_library
 from hyrt_hls.resources import KernelDesign
 from hyrt_hls.task_layout import ARGUMENTS, Floats, Task
+
+_LIMIT_S = 600.0
+
+# g++ starts child processes, which survive if this process calls os._exit or is killed. In that case the pipe
+# is closed: the watcher then sends SIGTERM to the process group and deletes the partial output. SIGTERM lets
+# g++ remove its temporary files. The watcher ignores SIGTERM, and is killed when the compiler exits normally.
+_WATCH_SCRIPT = """
+exec 3<&0 </dev/null
+(trap '' TERM; read -r _ <&3; kill -TERM 0; test -z "$0" || rm -f -- "$0") >/dev/null 2>&1 &
+"$@" 3<&-
+status=$?
+exec 2>/dev/null
+kill -KILL $!
+exit $status
+"""
+
+
+def run_compiler(command: Sequence[str], output: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command and return its output; `output` is deleted if this process ends first.
+
+    Raises ValueError if the command takes too long, or there is no shell to run it.
+    """
+    read_end, write_end = os.pipe()
+    try:
+        # In a separate session, because Ctrl-C should reach the waiting process only, and must not look like
+        # a compiler error.
+        return subprocess.run(
+            ["/bin/sh", "-c", _WATCH_SCRIPT, "" if output is None else str(output), *command],
+            stdin=read_end,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LIMIT_S,
+            start_new_session=True,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ValueError(
+            f"g++ took more than {_LIMIT_S:.0f} s for {' '.join(command)}: try a smaller design"
+        ) from error
+    except OSError as error:
+        raise ValueError(f"{command[0]} cannot be run: {error.strerror}") from error
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+
+
+_CHECKSUM_DIGITS = 32
+# Compilation takes ten minutes at most; older partial files belong to killed processes.
+_STALE_S = 3600.0
+
+
+def find_library(folder: Path, name: str) -> Path | None:
+    """Return an intact library; damaged ones are deleted with a warning."""
+    for library in sorted(folder.glob(f"{glob.escape(name)}.*.so")):
+        try:
+            checksum = _checksum(library.read_bytes())
+        except FileNotFoundError:
+            continue  # Another process deleted the damaged file.
+        if library.name == f"{name}.{checksum}.so":
+            return library
+        warnings.warn(
+            f"{library}: the compiled simulation is damaged: hyrt deletes and recompiles it",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        library.unlink(missing_ok=True)
+    return None
+
+
+def publish_library(folder: Path, name: str, write: Callable[[Path], None]) -> Path:
+    """Write a library with `write(path)`, flush it to disk, and rename it to its final name.
+
+    `name` has no checksum and suffix. Partial files of killed compilations are deleted from `folder`.
+    """
+    _remove_stale(folder)
+    handle, path = tempfile.mkstemp(prefix=f".{name}-", suffix=".so", dir=folder)
+    os.close(handle)
+    partial = Path(path)
+    try:
+        write(partial)
+        with partial.open("rb") as file:
+            checksum = _checksum(file.read())
+            os.fsync(file.fileno())
+        library = folder / f"{name}.{checksum}.so"
+        partial.replace(library)
+    finally:
+        partial.unlink(missing_ok=True)
+    return library
+
+
+def _checksum(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:_CHECKSUM_DIGITS]
+
+
+def _remove_stale(folder: Path) -> None:
+    for partial in folder.glob(".*.so"):
+        try:
+            if time.time() - partial.stat().st_mtime > _STALE_S:
+                partial.unlink()
+        except OSError:
+            continue  # Another process was faster, or it is another user's file: it only takes disk space.
+
+
+# Headers of Vitis HLS for the simulation.
+HEADERS = Path(hyrt_hls.__file__).parent / "include"
+
+# No fused multiply-add: the hardware has separate multipliers and adders, so it rounds the product first.
+# Without unique symbols, libraries of different designs in one process do not share thread-local state.
+FLAGS = (
+    *("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-pthread"),
+    *("-ffp-contract=off", "-fno-gnu-unique", "-Wall", "-Wextra", "-Wno-unknown-pragmas"),
+)
+_MAX_ERRORS = 5
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*(?:include|include_next|import)\b[ \t]*(.*)$", re.MULTILINE)
+_HEADER_NAME = re.compile(r'"([^"]+)"|<([^>]+)>')
+
+
+def compile_library(
+    sources: Sequence[Path | str],
+    *,
+    defines: Mapping[str, int | str] | None = None,
+    bounded: bool = False,
+    include: Sequence[Path | str] = (),
+) -> Path:
+    """Compile C++17 sources together into a shared library, or return the library from an earlier call.
+
+    The library is stored in ``HYRT_HLS_CACHE_DIR``, or otherwise in hyrt/hls of the user's cache folder
+    (``XDG_CACHE_HOME``, default ``~/.cache``). Its name contains its checksum and a hash of the sources, the
+    included headers, the flags, the compiler and the processor. A damaged library is recompiled with a
+    warning. If the cache folder is not writable, a temporary folder is used, which is deleted at exit.
+    Several processes may compile the same library concurrently.
+
+    If `bounded`, streams have limited depth and processes are threads (``-DHYRT_BOUNDED``; see
+    include/process.h). Folders in `include` are searched before those of this package. Raises ValueError if
+    g++ is missing or rejects the sources, a source cannot be read or includes a header through a macro, or a
+    macro name is invalid.
+    """
+    compiler = shutil.which("g++")
+    if compiler is None:
+        raise ValueError(
+            "the simulation of the FPGA kernels needs g++, which is not on PATH: install it (Debian: "
+            "apt install g++)"
+        )
+    files = [Path(source).resolve() for source in sources]
+    if not files:
+        raise ValueError("there is nothing to compile: give at least one source")
+    folders = [*(Path(folder).resolve() for folder in include), HEADERS]
+    arguments = [*FLAGS, *_macro_flags(defines or {}, bounded), *(f"-I{folder}" for folder in folders)]
+    digest = _hash_inputs(_describe_compiler(compiler), arguments, _iter_texts(files, folders))
+    name, folder = f"{files[0].stem}-{digest}", _cache_folder()
+    library = find_library(folder, name)
+    if library is not None:
+        return library
+    return publish_library(
+        folder, name, lambda partial: _compile([compiler, *arguments, *map(str, files)], partial)
+    )
+
+
+def _macro_flags(defines: Mapping[str, int | str], bounded: bool) -> list[str]:
+    for name in defines:
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            raise ValueError(f"{name!r} is not the name of a macro")
+    return [f"-D{name}={value}" for name, value in defines.items()] + ["-DHYRT_BOUNDED"] * bounded
+
+
+def _describe_compiler(compiler: str) -> str:
+    """Return the compiler's version and the meaning of -march=native; machines may share a cache folder."""
+    result = run_compiler([compiler, "-march=native", "-###", "-E", "-x", "c++", os.devnull])
+    if result.returncode != 0:
+        raise ValueError(f"{compiler} does not work: {_first_errors(result.stderr)}")
+    return result.stderr
+
+
+def _iter_texts(files: list[Path], folders: list[Path]) -> Iterator[tuple[Path, bytes]]:
+    """Iterate over all sources and their included headers (except system headers), each once."""
+    pending, seen = list(reversed(files)), set(files)
+    while pending:
+        path = pending.pop()
+        try:
+            text = path.read_bytes()
+        except OSError as error:
+            raise ValueError(f"{path} cannot be compiled: {error.strerror}") from error
+        yield path, text
+        for header in _iter_headers(path, text.decode(errors="replace"), folders):
+            if header not in seen:
+                seen.add(header)
+                pending.append(header)
+
+
+def _iter_headers(path: Path, text: str, folders: list[Path]) -> Iterator[Path]:
+    for included in _INCLUDE.findall(text):
+        header_name = _HEADER_NAME.match(included)
+        if header_name is None:
+            raise ValueError(
+                f"{path} includes {included.strip()!r}: name the header itself, so that a change to it "
+                "triggers a recompilation"
+            )
+        search_folders = [path.parent, *folders] if header_name[1] else folders
+        headers = [
+            (search_folder / (header_name[1] or header_name[2])).resolve() for search_folder in search_folders
+        ]
+        # Include all headers of that name, because include_next uses the second.
+        yield from (header for header in headers if header.is_file())
+
+
+def _hash_inputs(compiler: str, arguments: list[str], texts: Iterator[tuple[Path, bytes]]) -> str:
+    digest = hashlib.sha256()
+    for part in (compiler, *arguments):
+        digest.update(f"{len(part)}:{part}\n".encode())
+    for path, text in texts:
+        digest.update(f"{len(text)}:{path}\n".encode())
+        digest.update(text)
+    return digest.hexdigest()[:32]
+
+
+def _compile(command: list[str], partial: Path) -> None:
+    result = run_compiler([*command, "-o", str(partial)], output=partial)
+    if result.returncode != 0:
+        raise ValueError(f"g++ cannot compile {command[-1]}: {_first_errors(result.stderr)}")
+
+
+def _first_errors(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line] or lines
+    return "\n".join(errors[:_MAX_ERRORS]) or "it printed no error"
+
+
+def _cache_folder() -> Path:
+    folder = Path(os.environ.get("HYRT_HLS_CACHE_DIR") or user_cache_dir() / "hyrt" / "hls")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # A write test, because permission bits do not reveal full or read-only disks.
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError:
+        return _temporary_folder(folder)
+
+
+@functools.cache
+def _temporary_folder(unwritable: Path) -> Path:
+    """Make a private temporary folder, once per process, because its libraries are loaded and executed."""
+    import atexit
+    import warnings
+
+    folder = tempfile.mkdtemp(prefix="hyrt-hls-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    warnings.warn(
+        f"{unwritable} is not writable, so every process recompiles the simulation of the FPGA "
+        "kernels: set HYRT_HLS_CACHE_DIR to a writable folder",
+        RuntimeWarning,
+        stacklevel=4,
+    )
+    return Path(folder)
+
 
 KERNELS = Path(hyrt_hls.__file__).parent / "kernels"
 SOURCE = Path(hyrt_hls.__file__).parent / "csim" / "csim.cpp"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hyrt_perfmodel.policy import Assignment, AssignmentLimits, Decision, Observation
 
-from hyrt.balance.explain import describe_change
+from hyrt.balance.assignments import describe_change
 
 
 class BottleneckPolicy:

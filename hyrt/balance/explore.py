@@ -9,11 +9,24 @@ from dataclasses import replace
 import numpy as np
 from hyrt_perfmodel.policy import Assignment, AssignmentLimits, Decision, Observation
 
-from hyrt.balance.explain import describe_change
+from hyrt.balance.assignments import (
+    best_assignment,
+    capacities_within,
+    cheapest_split,
+    describe_change,
+    round_split,
+)
 from hyrt.balance.fit import OTHER_SIZE, FittedStepModel, StageLine, trainer_kinds
-from hyrt.balance.observations import FIRST_TRAINER, ITERATION, LOAD, SAMPLE, ObservationHistory
-from hyrt.balance.solve import best_assignment, capacities_within, cheapest_split, round_split
-from hyrt.balance.stage_models import ShareGrowth, ThreadScaling, with_equal_weights
+from hyrt.balance.stage_times import (
+    FIRST_TRAINER,
+    ITERATION,
+    LOAD,
+    SAMPLE,
+    ObservationHistory,
+    ShareGrowth,
+    ThreadScaling,
+    with_equal_weights,
+)
 
 # A trainer without targets is probed again after this many steps.
 _PROBE_STEPS = 1000

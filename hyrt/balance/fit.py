@@ -11,19 +11,17 @@ from typing import NamedTuple
 import numpy as np
 from hyrt_perfmodel.policy import Assignment, AssignmentLimits, Threads
 
-from hyrt.balance.observations import (
+from hyrt.balance.stage_times import (
     FIRST_TRAINER,
     ITERATION,
     LOAD,
+    PROPORTIONAL,
     SAMPLE,
     SYNCHRONIZE,
     Floats,
+    HostStage,
     ObservationHistory,
     Period,
-)
-from hyrt.balance.stage_models import (
-    PROPORTIONAL,
-    HostStage,
     ShareGrowth,
     ThreadScaling,
     fit_host_stage,

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from hyrt_perfmodel.policy import Assignment, AssignmentLimits, Decision, Observation
 
-from hyrt.balance.explain import describe_change
+from hyrt.balance.assignments import best_assignment, describe_change
 from hyrt.balance.explore import experiment, fewer_shares, is_near, probe
 from hyrt.balance.fit import FittedStepModel, fit_step_model, trainer_kinds
-from hyrt.balance.observations import (
+from hyrt.balance.stage_times import (
     FIRST_TRAINER,
     ITERATION,
     ObservationHistory,
@@ -20,7 +20,6 @@ from hyrt.balance.observations import (
     medians,
     slowest_stage_s,
 )
-from hyrt.balance.solve import best_assignment
 
 # Minimum relative gain of a change, plus this many standard errors of the current iteration.
 _MIN_GAIN = 0.02

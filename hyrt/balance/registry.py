@@ -1,16 +1,28 @@
-"""Registry of policies by name."""
+"""Registry of policies by name, and the policy that never changes the assignment."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from hyrt_perfmodel.policy import Policy
+from hyrt_perfmodel.policy import Assignment, AssignmentLimits, Decision, Observation, Policy
 from hyrt_perfmodel.suggestions import nearest_name
 
 from hyrt.balance.bottleneck_policy import BottleneckPolicy
 from hyrt.balance.model_policy import ModelPolicy
-from hyrt.balance.static_policy import StaticPolicy
+
+
+class StaticPolicy:
+    """Policy that never changes the assignment."""
+
+    name = "static"
+    description = "keeps the split and the threads as they were at the start"
+
+    def decide(
+        self, history: Sequence[Observation], present: Assignment, limits: AssignmentLimits
+    ) -> Decision:
+        return Decision(assignment=present)
+
 
 POLICIES: Mapping[str, Callable[[], Policy]] = MappingProxyType(
     {"static": StaticPolicy, "bottleneck": BottleneckPolicy, "model": ModelPolicy}

@@ -9,7 +9,7 @@ from typing import Any
 
 from hyrt_perfmodel.policy import Assignment, AssignmentLimits, Observation, Policy, Threads
 
-from hyrt.balance.explain import THREAD_STAGES
+from hyrt.balance.assignments import THREAD_STAGES
 from hyrt.balance.registry import DEFAULT_POLICY, create_policy
 from hyrt.config import Config
 from hyrt.errors import StageError, describe_error

@@ -11,9 +11,9 @@ import typer
 from hyrt.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from hyrt_perfmodel.communication.network import FittedNetwork
-    from hyrt_perfmodel.platforms.platform import TrainerRates
-    from hyrt_perfmodel.platforms.platform_file import Calibration
+    from hyrt_perfmodel.network import FittedNetwork
+    from hyrt_perfmodel.platform import TrainerRates
+    from hyrt_perfmodel.platform_file import Calibration
 
 
 def calibrate(
@@ -73,7 +73,7 @@ def calibrate(
     import json
     from dataclasses import asdict
 
-    from hyrt_perfmodel.platforms.platform_file import calibration_file, to_plain
+    from hyrt_perfmodel.platform_file import calibration_file, to_plain
 
     from hyrt.predict.calibrate.machine import calibrate as measure
     from hyrt.predict.calibrate.machine import measure_kinds
@@ -125,7 +125,7 @@ def _calibrate_network(file: Path, *, as_json: bool) -> None:
     import json
     from dataclasses import asdict
 
-    from hyrt_perfmodel.communication.network import format_network
+    from hyrt_perfmodel.network import format_network
 
     from hyrt.config.run_settings import DistributedConfig
     from hyrt.distributed.launch import launch_info_from_env
@@ -141,7 +141,7 @@ def _calibrate_network(file: Path, *, as_json: bool) -> None:
         )
     prepare_process()
     from hyrt.distributed.context import init_from_launcher
-    from hyrt.predict.calibrate.network import measure_network
+    from hyrt.predict.calibrate.host import measure_network
 
     with init_from_launcher(timeout_s=DistributedConfig().timeout_s) as ranks:
         if launch.rank == 0:
@@ -161,7 +161,7 @@ def _calibrate_network(file: Path, *, as_json: bool) -> None:
 
 def _network_file(file: Path) -> Path:
     """Return the file to write a network to; an existing file is replaced only if it is a network."""
-    from hyrt_perfmodel.communication.network import read_network
+    from hyrt_perfmodel.network import read_network
 
     from hyrt.errors import ConfigError
     from hyrt.runtime.files import resolve_output_file

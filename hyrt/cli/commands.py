@@ -31,7 +31,7 @@ from hyrt.errors import (
     printable,
     system_error_text,
 )
-from hyrt.report.terminal.printed_lines import install_encoding_fallback
+from hyrt.report.printed_lines import install_encoding_fallback
 from hyrt.runtime.process_setup import check_compiler
 from hyrt.runtime.shutdown import STOP_SIGNALS, exit_cleanly, report_os_exit
 

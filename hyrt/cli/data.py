@@ -73,11 +73,11 @@ def info(
 def _memory(graph: Graph, kind: str) -> tuple[dict[str, Any], list[str]]:
     """Return the memory that training needs, as a JSON entry and as lines of text."""
     if graph.types is not None:
-        from hyrt.predict.graph_memory import hetero_memory_facts, hetero_memory_lines
+        from hyrt.predict.memory_needs import hetero_memory_facts, hetero_memory_lines
 
         facts = hetero_memory_facts(graph, kind)
         return {"typed_memory": facts}, hetero_memory_lines(facts)
-    from hyrt.predict.graph_memory import memory_facts, memory_lines
+    from hyrt.predict.memory_needs import memory_facts, memory_lines
 
     facts = memory_facts(graph, kind)
     return {"full_graph_memory": facts}, memory_lines(facts)
@@ -197,13 +197,13 @@ def import_files(
       hyrt data import edges.csv nodes.csv --schema schema.yaml -o mine.npz
     """  # noqa: D301
     from hyrt.errors import ConfigError, DataError, one_line
-    from hyrt.graph.tables.reading.table_files import require_pyarrow
+    from hyrt.graph.tables.table_files import require_pyarrow
 
     require_pyarrow()
     from hyrt.graph.tables.import_tables import ImportJob, import_tables
     from hyrt.graph.tables.infer_schema import draft_schema, infer_schema
     from hyrt.graph.tables.schema import ImportSchema
-    from hyrt.report.terminal.printed_lines import quote_path
+    from hyrt.report.printed_lines import quote_path
 
     if print_schema:
         if schema is not None:
@@ -260,7 +260,7 @@ def generate(
 def _write(source: str, destination: Path, **options: Any) -> None:
     from hyrt.graph.formats.convert import Conversion
     from hyrt.graph.formats.convert import convert as write
-    from hyrt.report.terminal.printed_lines import quote_path
+    from hyrt.report.printed_lines import quote_path
 
     write(Conversion(source, destination, **options), typer.echo)
     typer.echo(f"wrote {quote_path(destination)}")

@@ -45,8 +45,7 @@ def doctor(
       hyrt doctor settings.yaml data.batch_size=4096 --json
     """  # noqa: D301
     from hyrt.config.command_line import full_graph_override
-    from hyrt.doctor.diagnose import diagnose
-    from hyrt.doctor.settings_checks import DoctorRequest
+    from hyrt.doctor.diagnose import DoctorRequest, diagnose
 
     words = [*([str(config)] if config is not None else []), *(arguments or [])]
     if full_graph:

@@ -65,8 +65,8 @@ def evaluate(
     prepare_process()
     from hyrt.formatting import format_sig3
     from hyrt.inference.evaluate import Evaluator
-    from hyrt.report.records.trained_run import open_trained_run
-    from hyrt.report.terminal.progress_text import metric_name
+    from hyrt.report.progress_text import metric_name
+    from hyrt.report.trained_run import open_trained_run
     from hyrt.training.setup import assign_threads, evaluation_workers
 
     # All metrics are shown; the metric that selects the best epoch may not exist for other data.
@@ -157,9 +157,9 @@ def infer(
     from hyrt.nn.link_gnn import LinkGNN
     from hyrt.nn.model import GNN
     from hyrt.objective.link_prediction import DECODERS
-    from hyrt.report.records.run_process import explain_write_errors
-    from hyrt.report.records.trained_run import open_trained_run
-    from hyrt.report.terminal.printed_lines import quote_path
+    from hyrt.report.printed_lines import quote_path
+    from hyrt.report.run_process import explain_write_errors
+    from hyrt.report.trained_run import open_trained_run
     from hyrt.training.setup import assign_threads, evaluation_workers
 
     # Of a split only the vertices are used; labels are not used.

@@ -47,9 +47,8 @@ def export(
     if not destination.parent.is_dir():
         raise ConfigError(f"{destination.parent}: no such folder: create it, or give another --output")
     prepare_process()
-    from hyrt.report.export.write_export import write_export
-    from hyrt.report.records.trained_run import open_trained_run
-    from hyrt.report.terminal.printed_lines import quote_path
+    from hyrt.report.printed_lines import quote_path
+    from hyrt.report.trained_run import open_trained_run, write_export
 
     trained = open_trained_run(
         run, option_overrides(data__source=data), checkpoint, _warn, labels_count=False

@@ -79,8 +79,8 @@ def explore(
     from hyrt_hls.fpga_part import load_part
 
     from hyrt.errors import convert_number_errors
-    from hyrt.report.fpga_table import ExplorationResult, exploration_json, exploration_lines
-    from hyrt.report.terminal.printed_lines import print_wrapped
+    from hyrt.report.predict_table import ExplorationResult, exploration_json, exploration_lines
+    from hyrt.report.printed_lines import print_wrapped
 
     options = {"data": data, "model": model, "fanout": fanout, "hidden": hidden, "batch": batch}
     with convert_number_errors():
@@ -140,8 +140,8 @@ def build_files(
     from hyrt_hls.fpga_part import load_part
 
     from hyrt.errors import convert_number_errors
-    from hyrt.report.fpga_table import resource_line
-    from hyrt.report.terminal.printed_lines import print_wrapped, quote_path
+    from hyrt.report.predict_table import resource_line
+    from hyrt.report.printed_lines import print_wrapped, quote_path
 
     with convert_number_errors():
         card = load_part(part)

@@ -72,10 +72,9 @@ def init(
         split_arguments,
     )
     from hyrt.config.commented_yaml import commented_yaml
-    from hyrt.device.discovery import read_name
-    from hyrt.device.names import AUTO
+    from hyrt.device.discovery import AUTO, read_name
     from hyrt.graph import open_graph
-    from hyrt.report.terminal.printed_lines import quote_path
+    from hyrt.report.printed_lines import quote_path
     from hyrt.runtime.files import resolve_output_file, write_atomically
 
     destination = resolve_output_file(output, replace=force, suffix=".yaml")

@@ -77,7 +77,7 @@ def partition(
     """  # noqa: D301
     from hyrt.graph.partition.manifest import format_metrics, partition_metrics
     from hyrt.graph.partition.write_parts import PartitionJob, write_parts
-    from hyrt.report.terminal.printed_lines import quote_path
+    from hyrt.report.printed_lines import quote_path
 
     job = PartitionJob(data, output, parts, method, seed, topology, normalize, imbalance, max_vertices, force)
     manifest = write_parts(job, lambda line: typer.echo(line, err=as_json))

@@ -15,7 +15,7 @@ from hyrt.cli.options import Force
 
 if TYPE_CHECKING:
     from hyrt.report.html.chart import Chart
-    from hyrt.report.records.run_record import RunRecord
+    from hyrt.report.run_record import RunRecord
 
 
 ModelPlot = Literal["embeddings", "confusion", "roc"]
@@ -52,7 +52,7 @@ def plot_model(run: Path, kind_of_plot: ModelPlot, file: Path, *, use_umap: bool
         project_umap,
         roc_curves,
     )
-    from hyrt.report.records.trained_run import open_trained_run
+    from hyrt.report.trained_run import open_trained_run
     from hyrt.training.setup import assign_threads, evaluation_workers
 
     trained = open_trained_run(run, [], "best", lambda text: typer.echo(f"warning: {text}", err=True))
@@ -170,12 +170,12 @@ def plot(
       hyrt plot runs/mine -o roc.pdf --roc
     """  # noqa: D301
     from hyrt.errors import ConfigError
+    from hyrt.report.html.chart import check_plot, plot_charts, select_charts
     from hyrt.report.html.page import unique_names
     from hyrt.report.html.run_charts import comparison_charts, run_charts
     from hyrt.report.model_plots import check_umap
-    from hyrt.report.records.run_record import diagnose_damage, read_run
-    from hyrt.report.run_plots import check_plot, plot_charts, select_charts
-    from hyrt.report.terminal.printed_lines import quote_path
+    from hyrt.report.printed_lines import quote_path
+    from hyrt.report.run_record import diagnose_damage, read_run
     from hyrt.runtime.files import resolve_output_file
 
     check_plot(output, "--output")

@@ -25,11 +25,11 @@ from hyrt.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from hyrt_perfmodel.platforms.platform import Platform
+    from hyrt_perfmodel.platform import Platform
     from hyrt_perfmodel.workload import TrainingWorkload
 
     from hyrt.config import Config
-    from hyrt.predict.ranks.strategies import RankPredictionRequest, RanksComparison
+    from hyrt.predict.predict_ranks import RankPredictionRequest, RanksComparison
 
 # With more accelerators, the search for the best split takes seconds.
 _MAX_ACCELERATORS = 128
@@ -124,15 +124,15 @@ def predict(
     """  # noqa: D301
     from dataclasses import asdict
 
-    from hyrt_perfmodel.platforms.platform_file import THIS_MACHINE
+    from hyrt_perfmodel.platform_file import THIS_MACHINE
 
     from hyrt.config.command_line import short_option_overrides
     from hyrt.errors import ConfigError, convert_number_errors
     from hyrt.predict.predict_platform import load_machine, predict_platform
     from hyrt.predict.predict_run import run_platform
+    from hyrt.report.html.chart import check_plot, plot_scaling
     from hyrt.report.predict_table import prediction_lines, scaling_lines
-    from hyrt.report.run_plots import check_plot, plot_scaling
-    from hyrt.report.terminal.printed_lines import print_wrapped
+    from hyrt.report.printed_lines import print_wrapped
 
     rank_request = _rank_request(ranks, network, strategy, locality, partition_map)
     if rank_request is not None and (accelerators, plot, paper) != (None, None, False):
@@ -163,7 +163,7 @@ def predict(
             if work.resident:
                 _print_full_graph(target, work, settings, rank_request, as_json=as_json)
                 return
-            from hyrt.predict.ranks.strategies import predict_on_ranks
+            from hyrt.predict.predict_ranks import predict_on_ranks
 
             _print_on_ranks(predict_on_ranks(target, work, settings, rank_request), as_json=as_json)
             return
@@ -241,7 +241,7 @@ def _rank_request(
         if used:
             raise ConfigError(f"{used[0]} is for several machines: give their number with --ranks")
         return None
-    from hyrt.predict.ranks.strategies import RankPredictionRequest
+    from hyrt.predict.predict_ranks import RankPredictionRequest
 
     return RankPredictionRequest(
         ranks=ranks,
@@ -253,8 +253,8 @@ def _rank_request(
 
 
 def _print_on_ranks(comparison: RanksComparison, *, as_json: bool) -> None:
+    from hyrt.report.printed_lines import print_wrapped
     from hyrt.report.ranks_table import ranks_lines
-    from hyrt.report.terminal.printed_lines import print_wrapped
 
     if as_json:
         import json
@@ -273,9 +273,9 @@ def _print_full_graph(
     as_json: bool,
 ) -> None:
     from hyrt.errors import ConfigError
-    from hyrt.predict.ranks.full_graph import predict_full_graph
+    from hyrt.predict.distributed_full_graph import predict_full_graph
+    from hyrt.report.printed_lines import print_wrapped
     from hyrt.report.ranks_table import full_graph_lines
-    from hyrt.report.terminal.printed_lines import print_wrapped
 
     if config is None:
         raise ConfigError("--full-graph counts what ranks send on a graph: give --data instead of --workload")

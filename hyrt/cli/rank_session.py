@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from hyrt_perfmodel.communication.network import Network
+from hyrt_perfmodel.network import Network
 
 from hyrt import __version__
 from hyrt.cli.run_session import (
@@ -28,13 +28,17 @@ from hyrt.config.command_line import check_same_training
 from hyrt.config.load import flatten_settings, parse_settings
 from hyrt.distributed.context import DistributedContext, init_from_launcher
 from hyrt.distributed.launch import LaunchInfo, rank_prefix, report_join_failures
+from hyrt.distributed.local_rows import LocalRows, build_global_graph, map_same_host_rows, no_same_host_rows
 from hyrt.distributed.monitoring import RanksHook
-from hyrt.distributed.rank_stats import all_gather_object
-from hyrt.distributed.remote_sampling import with_global_degrees
-from hyrt.distributed.rows.global_rows import build_global_graph
-from hyrt.distributed.rows.local_rows import LocalRows, map_same_host_rows, no_same_host_rows
-from hyrt.distributed.setup.full_graph import set_up_full_graph
-from hyrt.distributed.setup.mini_batch import RankSetup, convert_to_one_step, set_up_hetero, set_up_run
+from hyrt.distributed.process_group import all_gather_object
+from hyrt.distributed.rank_setup import (
+    RankSetup,
+    convert_to_one_step,
+    set_up_full_graph,
+    set_up_hetero,
+    set_up_run,
+)
+from hyrt.distributed.sampling import with_global_degrees
 from hyrt.distributed.strategies.registry import find_link_problem, find_shares_problem, find_strategy_problem
 from hyrt.errors import ConfigError, DataError, RankFailureError, join_names
 from hyrt.formatting import pluralize
@@ -42,16 +46,16 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.partition.manifest import GRAPH, is_partition, read_manifest
 from hyrt.graph.partition.read_parts import OpenPart, open_part
 from hyrt.graph.source import check_source_name
-from hyrt.nn.hetero.node_embedding import find_embeddings
+from hyrt.nn.hetero.inputs import find_embeddings
 from hyrt.nn.models.model_kind import find_model, supports_edge_types
-from hyrt.predict.ranks.rank_run import RankRun
-from hyrt.report.records.run_folder import RunFolder
-from hyrt.report.records.run_process import lock_run, take_over
-from hyrt.report.terminal.progress import Progress
+from hyrt.predict.rank_run import RankRun
+from hyrt.report.progress import Progress
+from hyrt.report.run_folder import RunFolder
+from hyrt.report.run_process import lock_run, take_over
 from hyrt.runtime.shutdown import StopSignals
-from hyrt.telemetry.env_hooks import hooks_from_environment
 from hyrt.telemetry.events import Event, Notice
 from hyrt.telemetry.hooks import Hook
+from hyrt.telemetry.run_hooks import hooks_from_environment
 from hyrt.training.build_run import build_run
 from hyrt.training.checkpoint import Checkpoint, checkpoint_of
 from hyrt.training.open_graph import link_graph, opened_graph
@@ -455,8 +459,8 @@ def _choose_algorithm(config: Config, ranks: DistributedContext) -> tuple[Config
 
     Returns the settings with the algorithm, the reason, and the measured network.
     """
-    from hyrt.predict.calibrate.network import measure_network
-    from hyrt.predict.ranks.rank_run import choose_algorithm
+    from hyrt.predict.calibrate.host import measure_network
+    from hyrt.predict.rank_run import choose_algorithm
 
     network = measure_network(ranks, "measured", _MEASURED_S).network
     choice = choose_algorithm(config, ranks.size, network) if ranks.rank == 0 else None

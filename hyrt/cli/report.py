@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from hyrt.report.records.run_record import RunRecord
+    from hyrt.report.run_record import RunRecord
 
 
 def report(
@@ -43,8 +43,8 @@ def report(
     from hyrt.errors import ConfigError
     from hyrt.report.html.chart import write_page
     from hyrt.report.html.page import REPORT, comparison_page, run_page, unique_names
-    from hyrt.report.records.run_record import METRICS, diagnose_damage, metrics_csv, read_run
-    from hyrt.report.terminal.printed_lines import quote_path
+    from hyrt.report.printed_lines import quote_path
+    from hyrt.report.run_record import METRICS, diagnose_damage, metrics_csv, read_run
     from hyrt.runtime.files import resolve_output_file
 
     for path in runs:

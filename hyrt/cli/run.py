@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from hyrt.config import Config
     from hyrt.distributed.launch import LaunchInfo
     from hyrt.graph.graph import Graph
-    from hyrt.report.records.run_folder import RunFolder
-    from hyrt.report.records.run_series import RunSeries
-    from hyrt.report.terminal.progress import Progress
+    from hyrt.report.progress import Progress
+    from hyrt.report.run_folder import RunFolder
+    from hyrt.report.run_record import RunSeries
     from hyrt.runtime.shutdown import StopSignals
 
 _JOIN_SETTINGS = "distributed.timeout_s="
@@ -140,8 +140,8 @@ def run(
             config = new_config(file, overrides)
         else:
             from hyrt.errors import ConfigError
-            from hyrt.report.records.run_folder import SERIES, RunFolder
-            from hyrt.report.records.run_series import RunSeries
+            from hyrt.report.run_folder import SERIES, RunFolder
+            from hyrt.report.run_record import RunSeries
 
             if seeds is not None or splits is not None:
                 raise ConfigError("--seeds and --splits start a series: omit them to resume one")
@@ -188,14 +188,14 @@ class _DisplayOptions:
     dashboard: bool
 
     def progress(self) -> Progress:
-        from hyrt.report.terminal.progress import Progress
+        from hyrt.report.progress import Progress
 
         return Progress(plain=self.plain, quiet=self.quiet, with_dashboard=self.dashboard)
 
     def say(self, text: str) -> None:
         """Print a line between runs, unless quiet."""
         if not self.quiet:
-            from hyrt.report.terminal.printed_lines import print_wrapped
+            from hyrt.report.printed_lines import print_wrapped
 
             print_wrapped([text])
 
@@ -239,12 +239,11 @@ def _start(
         from hyrt.config.command_line import make_paths_absolute
         from hyrt.distributed.launch import launch_info_from_env, report_join_failures
         from hyrt.errors import ConfigError
-        from hyrt.predict.choose_devices import resolve_auto
-        from hyrt.predict.choose_rows import resolve_rows
-        from hyrt.predict.chunks.column_shares import share_columns
-        from hyrt.report.records.run_folder import RunFolder
-        from hyrt.report.records.run_process import lock_run
-        from hyrt.report.records.run_series import RunSeries, parse_splits
+        from hyrt.predict.choose_devices import resolve_auto, share_columns
+        from hyrt.predict.predict_platform import resolve_rows
+        from hyrt.report.run_folder import RunFolder
+        from hyrt.report.run_process import lock_run
+        from hyrt.report.run_record import RunSeries, parse_splits
         from hyrt.telemetry.events import Notice
         from hyrt.training.open_graph import opened_graph
         from hyrt.training.setup import PreparedRun
@@ -318,9 +317,9 @@ def _run_series(series: RunSeries, graph: Graph, display: _DisplayOptions, signa
     """Train the unfinished runs of a series and print their summary; return the exit code."""
     from hyrt.cli.run_session import RunSession, find_newest_checkpoint
     from hyrt.config.command_line import check_same_training
-    from hyrt.report.records.run_process import lock_run
-    from hyrt.report.terminal.printed_lines import print_wrapped, quote_path
-    from hyrt.report.terminal.progress_text import series_lines
+    from hyrt.report.printed_lines import print_wrapped, quote_path
+    from hyrt.report.progress_text import series_lines
+    from hyrt.report.run_process import lock_run
 
     exit_code = 0
     runs = series.runs
@@ -385,7 +384,7 @@ def _resume_on_ranks(
 
 
 def _resume_alone(config: Config, folder: RunFolder, display: _DisplayOptions) -> None:
-    from hyrt.report.records.run_process import lock_run
+    from hyrt.report.run_process import lock_run
     from hyrt.runtime.shutdown import StopSignals
 
     with StopSignals() as signals, lock_run(folder.path):

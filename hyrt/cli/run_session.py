@@ -17,17 +17,16 @@ from hyrt.errors import HyrtError, StallError, describe_error
 from hyrt.graph.graph import Graph
 from hyrt.predict.predict_run import predict_run
 from hyrt.report.loggers.logger import RunLoggers
-from hyrt.report.records.run_folder import RunFolder
-from hyrt.report.records.run_process import changed_versions
-from hyrt.report.terminal.printed_lines import quote_path
-from hyrt.report.terminal.progress import Progress
+from hyrt.report.printed_lines import quote_path
+from hyrt.report.progress import Progress
+from hyrt.report.run_folder import RunFolder
+from hyrt.report.run_process import changed_versions
 from hyrt.runtime.shutdown import StopSignals
-from hyrt.telemetry.env_hooks import hooks_from_environment
 from hyrt.telemetry.events import Event, Notice, PredictionMade, RunEnded, RunStarted
 from hyrt.telemetry.hooks import Hook
-from hyrt.training.build_run import Predict, build_run
+from hyrt.telemetry.run_hooks import hooks_from_environment
+from hyrt.training.build_run import ALONE, DistributedRunConfig, Predict, build_run
 from hyrt.training.checkpoint import Checkpoint, has_checkpoint, load_newest_checkpoint
-from hyrt.training.distributed_run import ALONE, DistributedRunConfig
 from hyrt.training.setup import PreparedRun
 from hyrt.training.train import Training
 
@@ -77,7 +76,7 @@ def write_report(folder: Path, warn: Callable[[str], None]) -> Path | None:
     """
     from hyrt.report.html.chart import write_page
     from hyrt.report.html.page import REPORT, run_page
-    from hyrt.report.records.run_record import read_run
+    from hyrt.report.run_record import read_run
 
     path = folder / REPORT
     try:

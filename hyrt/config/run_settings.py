@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from hyrt_perfmodel.chunks.chunk_schedule import MAX_PARTS
-from hyrt_perfmodel.communication.network import NETWORK_SUFFIXES, find_network
+from hyrt_perfmodel.chunk_schedule import MAX_PARTS
+from hyrt_perfmodel.network import NETWORK_SUFFIXES, find_network
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from hyrt.section import Bytes, CacheSize, Count, Fraction, NotBool, Positive, Section, parse_list

@@ -30,7 +30,7 @@ from hyrt.config.validation import (
     rename_old_settings,
     to_plain_values,
 )
-from hyrt.device.names import AUTO, DeviceRequest, parse_requests
+from hyrt.device.discovery import AUTO, DeviceRequest, parse_requests
 from hyrt.errors import ConfigError
 from hyrt.formatting import pluralize
 from hyrt.nn.models.model_kind import MODELS, check_model, find_model

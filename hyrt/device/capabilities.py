@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hyrt.device.protocol import Device, InputForm, QueueListener
-    from hyrt.fullgraph.chunks.chunked_trainer import ChunkDeviceMemory
-    from hyrt.fullgraph.chunks.intervals import ChunkOptions
-    from hyrt.fullgraph.loops.chunked_loops import LoopMember
+    from hyrt.fullgraph.chunked_loops import LoopMember
+    from hyrt.fullgraph.chunked_trainer import ChunkDeviceMemory
+    from hyrt.fullgraph.intervals import ChunkOptions
     from hyrt.fullgraph.matrix_pool import HostMemoryBudget
     from hyrt.fullgraph.step_checkpoint import StepCheckpointer
     from hyrt.graph.feature_cache import Rows
@@ -166,7 +166,7 @@ class RunsChunks(ABC):
 
         Even without this call, a device may divide a graph that does not fit. After this call, the device
         also accepts full-graph mini-batches with inputs in the form `in_place`. Its chunk allocations stay
-        within `DeviceOptions.memory_bytes`. `hyrt.fullgraph.chunks` schedules the work and only needs the
+        within `DeviceOptions.memory_bytes`. `hyrt.fullgraph` schedules the work and only needs the
         calls of `ChunkKernels` from a device.
         """
 

@@ -15,26 +15,25 @@ from numpy.typing import NDArray
 
 from hyrt.device import StepResult, check_parameters
 from hyrt.errors import UnsupportedModelError
-from hyrt.fullgraph.chunks.intervals import ChunkOptions
-from hyrt.fullgraph.loops.chunked_loops import ChunkedLoops, LoopMember
-from hyrt.fullgraph.loops.loop_device import HostLoops
+from hyrt.fullgraph.chunked_loops import ChunkedLoops, LoopMember
+from hyrt.fullgraph.intervals import ChunkOptions
+from hyrt.fullgraph.loop_device import HostLoops
 from hyrt.fullgraph.matrix_pool import HostMemoryBudget
 from hyrt.fullgraph.plan import CACHE_DIVISOR, is_decomposable
 from hyrt.fullgraph.replica import FullGraphReplica
 from hyrt.fullgraph.step_checkpoint import Array, StepCheckpoint, StepCheckpointer, StepPosition
 from hyrt.nn.fused.loop_backend import use_loop_backend
-from hyrt.nn.hetero.node_embedding import take_sparse_gradients
+from hyrt.nn.hetero.inputs import take_sparse_gradients
 from hyrt.nn.model import num_torch_threads
+from hyrt.nn.model_errors import explain_model_errors
 from hyrt.nn.torch_threads import set_torch_threads
-from hyrt.nn.user_modules.model_errors import explain_model_errors
 from hyrt.objective import Objective
 from hyrt.objective.host_loss import compute_host_counts
+from hyrt.objective.metrics import check_loss
 from hyrt.objective.objective import OBJECTIVES
-from hyrt.objective.validation import check_loss
 from hyrt.runtime.workers import Workers, use_workers
 from hyrt.sampling.block import Ids
-from hyrt.sampling.full_graph import FullGraph
-from hyrt.sampling.minibatch import MiniBatch
+from hyrt.sampling.minibatch import FullGraph, MiniBatch
 
 
 def _writes(inputs: object) -> int | None:
@@ -173,7 +172,7 @@ class HostModel:
 class HostSaga:
     """Training steps of a model whose vertices are computed on the host and whose edge loops run on devices.
 
-    `hyrt.nn.message_passing.model_checks.check_loops` must accept the model. `members` run the loops, in
+    `hyrt.nn.model_checks.check_loops` must accept the model. `members` run the loops, in
     proportion to the speeds in `shares` (any unit), while `workers` compute vertices. `keeper` saves the
     completed part of long full-graph steps; None disables this.
     """

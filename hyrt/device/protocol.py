@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_check
 from hyrt.checks import check_int, show
 from hyrt.errors import ArgumentError, DeviceFaultError, HyrtError
 from hyrt.formatting import short_repr
-from hyrt.fullgraph.chunks.chunk_stats import ChunkedStep
+from hyrt.fullgraph.chunk_stats import ChunkedStep
 
 if TYPE_CHECKING:
     import torch
 
-    from hyrt.nn.hetero.node_embedding import SparseGradient
+    from hyrt.nn.hetero.inputs import SparseGradient
     from hyrt.sampling.minibatch import MiniBatch
 
 InputForm = Literal["rows", "narrow", "sparse", "aggregated", "in_place", "ids", "cached", "typed"]

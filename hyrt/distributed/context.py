@@ -21,8 +21,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from hyrt.distributed.heartbeat import MAX_SILENCE_S, FailureReportExchange, HeartbeatMonitor
 from hyrt.distributed.launch import launch_info_from_env
-from hyrt.distributed.process_group import RankGroup, TrafficCounters
-from hyrt.distributed.rank_stats import all_gather_object
+from hyrt.distributed.process_group import RankGroup, TrafficCounters, all_gather_object
 from hyrt.distributed.rendezvous import connect_store, join_ranks, store_host_name
 from hyrt.errors import ConfigError, HyrtError, RankFailureError, join_names, one_line
 from hyrt.runtime.hardware import LOCAL_RANKS_VARIABLE, num_local_ranks

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.distributed.full_graph.rank_edges import RankGrid
+from hyrt.distributed.distributed_rows import DistributedRows, DistributedSparseRows
+from hyrt.distributed.local_rows import LocalRows
 from hyrt.distributed.process_group import RankGroup
-from hyrt.distributed.remote_sampling import RemoteNeighborSampler
-from hyrt.distributed.rows.distributed_rows import DistributedRows, DistributedSparseRows
-from hyrt.distributed.rows.local_rows import LocalRows
+from hyrt.distributed.rank_grid import RankGrid
+from hyrt.distributed.sampling import RemoteNeighborSampler
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures, PrefetchedRowSource, SparseFeatures, SparseSource
-from hyrt.inference.distributed_scorer import Metrics, ScoresAt
+from hyrt.inference.evaluate import Metrics, ScoresAt
 from hyrt.inference.infer import (
     ChunkCost,
     compact_sources,
@@ -27,7 +27,7 @@ from hyrt.inference.infer import (
     needed_vertices,
     split_into_chunks,
 )
-from hyrt.nn.inputs import Rows
+from hyrt.nn.layer import Rows
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.runtime.workers import Workers, use_workers
@@ -240,7 +240,7 @@ def gather_scores(
 
 
 class FullGraphScorer:
-    """`hyrt.inference.distributed_scorer.DistributedScorer` that makes a forward pass with all ranks.
+    """`hyrt.inference.evaluate.DistributedScorer` that makes a forward pass with all ranks.
 
     The `owners` of `local_rows` are blocks. `group` belongs to the evaluation thread. `fallback` is used if
     the graph is not on the devices yet, or if neighbours are sampled. All ranks call `agree` before each

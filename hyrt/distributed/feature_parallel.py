@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hyrt.distributed.local_rows import LocalRows
 from hyrt.distributed.process_group import RankGroup
-from hyrt.distributed.rows.local_rows import LocalRows
-from hyrt.distributed.setup.step_placement import AllRankBatches
+from hyrt.distributed.sampling import AllRankBatches
 from hyrt.distributed.strategies.strategy import Ranks
 from hyrt.errors import ConfigError
 from hyrt.formatting import short_repr
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.nn.architecture import Aggregation
 from hyrt.nn.description import overrides_only
-from hyrt.nn.inputs import ColumnShardedFeatures, get_model_inputs
+from hyrt.nn.layer import ColumnShardedFeatures, get_model_inputs
 from hyrt.nn.layers import ConvolutionLayer, GatLayer, GinLayer
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.aggregate import aggregate_into

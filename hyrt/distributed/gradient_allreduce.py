@@ -9,7 +9,7 @@ import torch
 
 from hyrt.distributed.process_group import PendingCollective, RankGroup
 from hyrt.errors import HyrtError
-from hyrt.nn.hetero.node_embedding import NodeEmbedding, SparseGradient, add_sparse_gradients
+from hyrt.nn.hetero.inputs import NodeEmbedding, SparseGradient, add_sparse_gradients
 from hyrt.pipeline.synchronize import StepTotals
 from hyrt.runtime.shutdown import STOP_SIGNALS
 

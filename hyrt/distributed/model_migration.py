@@ -12,17 +12,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hyrt.distributed.local_rows import LocalRows
 from hyrt.distributed.process_group import RankGroup
-from hyrt.distributed.rows.local_rows import LocalRows
-from hyrt.distributed.setup.step_placement import AllRankBatches
+from hyrt.distributed.sampling import AllRankBatches
 from hyrt.distributed.strategies.naive_migration import first_visits
 from hyrt.distributed.strategies.strategy import Ranks
 from hyrt.formatting import short_repr
 from hyrt.nn.architecture import Aggregation
-from hyrt.nn.inputs import AggregatedFeatures
+from hyrt.nn.layer import AggregatedFeatures
 from hyrt.nn.operators.aggregate import aggregate_into, compute_scales
 from hyrt.pipeline.synchronize import StepTotals
-from hyrt.runtime.channel import ChannelClosedError
+from hyrt.runtime.stage_threads import ChannelClosedError
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch

@@ -14,8 +14,8 @@ import torch
 from hyrt.device import Device
 from hyrt.distributed.context import DistributedContext
 from hyrt.distributed.heartbeat import FailureReportExchange
-from hyrt.distributed.process_group import RankGroup
-from hyrt.distributed.rank_stats import (
+from hyrt.distributed.process_group import (
+    RankGroup,
     RankStats,
     all_gather_object,
     find_bottleneck,
@@ -23,8 +23,8 @@ from hyrt.distributed.rank_stats import (
     merge_steps,
     steps_record,
 )
+from hyrt.distributed.strategies.hopgnn import decision_lag, num_time_steps
 from hyrt.distributed.strategies.load_balancing import MeasuredEpoch, speed_weighted_shares
-from hyrt.distributed.strategies.time_step_merging import decision_lag, num_time_steps
 from hyrt.errors import HyrtError, join_names
 from hyrt.formatting import format_bytes
 from hyrt.telemetry.events import EpochEnded, Event, Notice, StepMetrics

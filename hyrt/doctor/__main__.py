@@ -7,8 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from hyrt.doctor.diagnose import TIME_LIMIT_S, diagnose
-from hyrt.doctor.settings_checks import DoctorRequest
+from hyrt.doctor.diagnose import TIME_LIMIT_S, DoctorRequest, diagnose
 from hyrt.errors import Terminated
 
 

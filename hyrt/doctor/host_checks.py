@@ -358,7 +358,7 @@ def check_bandwidth(
         _MAX_SOURCE_BYTES if available_bytes is None else min(_MAX_SOURCE_BYTES, available_bytes // 16)
     )
     answers = children.query(
-        "hyrt.doctor.probes.bandwidth:probe_bandwidth",
+        "hyrt.doctor.device_probes:probe_bandwidth",
         ["host"],
         limit_s=limit_s,
         threads=threads,

@@ -9,18 +9,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.fullgraph.destinations import DestinationSubset, GatherContext
 from hyrt.fullgraph.gather_ops import FusedBackward, GatherOp, GatherResult, build_gather_op
-from hyrt.fullgraph.host_progress import CheckpointedArrays, HostStepProgress
 from hyrt.fullgraph.input_rows import InputRows
 from hyrt.fullgraph.matrix_pool import HostMemoryBudget, MatrixPool
-from hyrt.fullgraph.plan import DenseStage, DropoutKey, FullGraphPlan, Rows, dropout_features
-from hyrt.fullgraph.step_checkpoint import StepCheckpoint
+from hyrt.fullgraph.plan import (
+    DenseStage,
+    DestinationSubset,
+    DropoutKey,
+    FullGraphPlan,
+    GatherContext,
+    Rows,
+    dropout_features,
+)
+from hyrt.fullgraph.step_checkpoint import CheckpointedArrays, HostStepProgress, StepCheckpoint
 from hyrt.nn.fused.loop_backend import name_loops
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.runtime.buffer_pool import BufferPool
 from hyrt.runtime.workers import Chunk, Workers, use_workers
-from hyrt.sampling.full_graph import FullGraph
+from hyrt.sampling.minibatch import FullGraph
 
 Array = NDArray[Any]
 

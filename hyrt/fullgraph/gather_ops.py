@@ -10,15 +10,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.fullgraph.destinations import DestinationSubset, GatherContext
-from hyrt.fullgraph.loops.loop_gather_ops import (
+from hyrt.fullgraph.loop_gather_ops import (
     GraphEdges,
     LoopAttentionGatherOp,
     LoopMaxGatherOp,
     LoopSumGatherOp,
     SagaGatherOp,
 )
-from hyrt.fullgraph.plan import DropoutKey
+from hyrt.fullgraph.plan import DestinationSubset, DropoutKey, GatherContext
 from hyrt.graph.topology import Topology
 from hyrt.nn.architecture import Aggregation
 from hyrt.nn.full_graph.aggregate import max_aggregate_backward_into, max_aggregate_into, spmm_into

@@ -11,25 +11,29 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.fullgraph.destinations import DestinationSubset, GatherContext
 from hyrt.fullgraph.forward import FullGraphForward
 from hyrt.fullgraph.gather_ops import GatherResult
-from hyrt.fullgraph.host_progress import ChunkSum, GradientSums, HostStepProgress, restore_sums
 from hyrt.fullgraph.input_rows import InputRows
 from hyrt.fullgraph.matrix_pool import HostMemoryBudget
-from hyrt.fullgraph.plan import DropoutKey, plan_full_graph
-from hyrt.fullgraph.step_checkpoint import StepCheckpoint, StepCheckpointer
+from hyrt.fullgraph.plan import DestinationSubset, DropoutKey, GatherContext, plan_full_graph
+from hyrt.fullgraph.step_checkpoint import (
+    ChunkSum,
+    GradientSums,
+    HostStepProgress,
+    StepCheckpoint,
+    StepCheckpointer,
+    restore_sums,
+)
 from hyrt.nn.fused.loop_backend import name_loops
-from hyrt.nn.inputs import InPlaceFeatures
+from hyrt.nn.layer import InPlaceFeatures
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.objective import Objective
 from hyrt.objective.host_loss import compute_host_counts
+from hyrt.objective.metrics import check_loss
 from hyrt.objective.objective import OBJECTIVES, sum_counts
-from hyrt.objective.validation import check_loss
 from hyrt.runtime.workers import Workers
-from hyrt.sampling.full_graph import FullGraph
-from hyrt.sampling.minibatch import MiniBatch
+from hyrt.sampling.minibatch import FullGraph, MiniBatch
 
 Array = NDArray[Any]
 

@@ -15,13 +15,12 @@ from hyrt.graph.formats.schema import LARGE_BYTES, Dataset, FeatureRows, from_gr
 from hyrt.graph.graph import Graph
 from hyrt.graph.hetero.dataset import HeteroDatasetParts, assemble_dataset, stream_relation_edges
 from hyrt.graph.hetero.graph_types import GraphTypes, Relation
-from hyrt.graph.hetero.rows import HeteroRows
 from hyrt.graph.labels import is_labelled
+from hyrt.graph.metadata import Scaling, describe_scaling, remaining_steps
 from hyrt.graph.normalize import apply_scaling
 from hyrt.graph.quantized.features import is_in_memory
-from hyrt.graph.row_source import DenseFeatures, RowSource
+from hyrt.graph.row_source import DenseFeatures, HeteroRows, RowSource
 from hyrt.graph.run_schema import RunSchema, TableSchema, read_type_ids
-from hyrt.graph.scaling import Scaling, describe_scaling, remaining_steps
 from hyrt.graph.topology import Topology
 from hyrt.runtime.workers import Workers
 

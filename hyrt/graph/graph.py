@@ -14,11 +14,10 @@ from hyrt.checks import check_int, show
 from hyrt.errors import DataError
 from hyrt.formatting import pluralize, short_repr
 from hyrt.graph.hetero.graph_types import GraphTypes
-from hyrt.graph.hetero.rows import HeteroRows
 from hyrt.graph.labels import LabelKind, convert_for_training, count_outputs, describe_labels, get_label_kind
 from hyrt.graph.links.link_split import LinkGraph
-from hyrt.graph.names import NO_NAMES, DataNames, Scalings
-from hyrt.graph.row_source import RowSource, SparseFeatures
+from hyrt.graph.metadata import NO_NAMES, DataNames, Scalings
+from hyrt.graph.row_source import HeteroRows, RowSource, SparseFeatures
 from hyrt.graph.topology import Topology
 from hyrt.runtime.workers import current_workers
 

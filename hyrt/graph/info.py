@@ -12,10 +12,9 @@ from hyrt.errors import join_names
 from hyrt.formatting import format_bytes, pluralize
 from hyrt.graph.graph import SPLITS, Graph
 from hyrt.graph.hetero.graph_types import GraphTypes
-from hyrt.graph.hetero.hetero_kernels import count_relation_edges
-from hyrt.graph.hetero.rows import HeteroRows
+from hyrt.graph.kernels import count_relation_edges
 from hyrt.graph.labels import describe_labels, is_labelled
-from hyrt.graph.row_source import QuantizedRowSource, RowSource, SparseFeatures
+from hyrt.graph.row_source import HeteroRows, QuantizedRowSource, RowSource, SparseFeatures
 from hyrt.graph.topology import Topology
 
 

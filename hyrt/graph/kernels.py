@@ -1,15 +1,17 @@
-"""Compiled loops over edges, CSR rows and their transpose. All release the GIL and write only their given
-range.
+"""Compiled loops over edges, CSR rows, their transpose, relations and links.
+
+All release the GIL; loops with row or vertex bounds write only their given range. In a heterogeneous graph,
+an edge is encoded as relation * V + source until its row is sorted.
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def,call-arg", disallow-untyped-decorators=False
 
 from __future__ import annotations
 
 import numpy as np
 
 from hyrt.runtime.numba_cache import nb
-from hyrt.runtime.rng import GOLDEN, mix64
+from hyrt.runtime.rng import GOLDEN, mix64, random_below, random_bits, vertex_stream
 
 _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=False)
 
@@ -242,3 +244,240 @@ def transpose_edge_ids(indptr, indices, t_indptr, low, high, edges):
             if low <= c < high:
                 edges[at[c - low]] = e
                 at[c - low] += 1
+
+
+@_compile
+def find_out_of_range(ids, bound):
+    """Return the position of the first number outside 0..bound-1, or -1."""
+    for i in range(len(ids)):
+        if ids[i] < 0 or ids[i] >= bound:
+            return i
+    return -1
+
+
+@_compile
+def count_targets(targets, shift, low, high, counts):
+    """Add the number of edges into each vertex in low..high-1 to counts [V]; targets are offset by
+    `shift`.
+    """
+    for i in range(len(targets)):
+        v = np.int64(targets[i]) + shift
+        if low <= v < high:
+            counts[v] += 1
+
+
+@_compile
+def scatter_keys(sources, targets, code, shift, low, high, first, cursor, entries):
+    """Write the edges into vertices low..high-1, as source + `code`, at cursor[v - first] of vertex v."""
+    for i in range(len(targets)):
+        v = np.int64(targets[i]) + shift
+        if low <= v < high:
+            at = cursor[v - first]
+            entries[at] = np.int64(sources[i]) + code
+            cursor[v - first] = at + 1
+
+
+@_compile
+def scatter_weighted(sources, targets, values, code, shift, low, high, first, cursor, entries, weights):
+    """Write edges like `scatter_keys`, and their weights `values` to the same positions of `weights`."""
+    for i in range(len(targets)):
+        v = np.int64(targets[i]) + shift
+        if low <= v < high:
+            at = cursor[v - first]
+            entries[at], weights[at] = np.int64(sources[i]) + code, values[i]
+            cursor[v - first] = at + 1
+
+
+@_compile
+def merge_duplicates(starts, first, last, entries, weights, counts):
+    """Merge duplicates in the sorted rows first..last-1, sum their weights, and write the new row lengths
+    to counts.
+    """
+    for r in range(first, last):
+        end = i = starts[r]
+        while i < starts[r + 1]:
+            total, j = np.float64(weights[i]), i + 1
+            while j < starts[r + 1] and entries[j] == entries[i]:
+                total += weights[j]
+                j += 1
+            entries[end], weights[end] = entries[i], total
+            end += 1
+            i = j
+        counts[r] = end - starts[r]
+
+
+@_compile
+def decode(entries, num_vertices, start, stop, sources, relations):
+    """Decode entries[i] into sources[i] and relations[i]."""
+    for i in range(start, stop):
+        key = np.int64(entries[i])
+        relation = key // num_vertices
+        relations[i] = relation
+        sources[i] = key - relation * num_vertices
+
+
+@_compile
+def renumber_keys(indptr, indices, numbers, order, places, num_vertices, starts, first, last, keys):
+    """Write row order[r] as sorted row r, with sources renumbered by places and encoded, for r in
+    first..last-1.
+    """
+    for r in range(first, last):
+        at = starts[r]
+        for e in range(indptr[order[r]], indptr[order[r] + 1]):
+            keys[at] = np.int64(numbers[e]) * num_vertices + places[indices[e]]
+            at += 1
+        sort_range(keys, starts[r], at)
+
+
+@_compile
+def count_relation_edges(indptr, numbers, edges, longest, reached):
+    """Count each relation's edges [R], maximum in-degree [R] and destinations with edges [R]."""
+    for row in range(len(indptr) - 1):
+        run = 0
+        for e in range(indptr[row], indptr[row + 1]):
+            relation = numbers[e]
+            run = run + 1 if e > indptr[row] and numbers[e - 1] == relation else 1
+            edges[relation] += 1
+            reached[relation] += run == 1
+            longest[relation] = max(longest[relation], run)
+
+
+NO_RELATION, WRONG_DESTINATION, WRONG_SOURCE, DISORDER = 1, 2, 3, 4
+"""Error codes of `find_invalid_relation_edge`."""
+
+
+@_compile
+def find_invalid_relation_edge(indptr, indices, numbers, starts, from_types, to_types, low, high, ordered):
+    """Return the first invalid edge into vertices low..high-1, its row and the error code, or (-1, -1, 0).
+
+    If `ordered`, rows must also be strictly increasing by relation, then source.
+    """
+    for row in range(low, high):
+        for e in range(indptr[row], indptr[row + 1]):
+            relation, u = np.int64(numbers[e]), np.int64(indices[e])
+            if relation < 0 or relation >= len(from_types):
+                return e, row, NO_RELATION
+            t = to_types[relation]
+            if row < starts[t] or row >= starts[t + 1]:
+                return e, row, WRONG_DESTINATION
+            t = from_types[relation]
+            if u < starts[t] or u >= starts[t + 1]:
+                return e, row, WRONG_SOURCE
+            if ordered and e > indptr[row]:
+                if numbers[e - 1] > relation or (numbers[e - 1] == relation and indices[e - 1] >= u):
+                    return e, row, DISORDER
+    return -1, -1, 0
+
+
+@_compile
+def _lower_bound(indices, start, stop, source):
+    """Return the first position in start..stop whose source is at least `source`; rows are sorted."""
+    while start < stop:
+        middle = (start + stop) >> 1
+        if indices[middle] < source:
+            start = middle + 1
+        else:
+            stop = middle
+    return start
+
+
+@_compile
+def find_relation_edges(indptr, indices, types, pairs, relation, firsts, counts):
+    """Find each pair's edge position and count (0 or 1) in one relation; rows are sorted by relation
+    first.
+    """
+    for i in range(len(pairs)):
+        start, stop = indptr[pairs[i, 1]], indptr[pairs[i, 1] + 1]
+        end = stop
+        while start < stop:
+            middle = (start + stop) >> 1
+            kind = types[middle]
+            if kind < relation or (kind == relation and indices[middle] < pairs[i, 0]):
+                start = middle + 1
+            else:
+                stop = middle
+        firsts[i] = start
+        counts[i] = start < end and types[start] == relation and indices[start] == pairs[i, 0]
+
+
+@_compile
+def find_edges(indptr, indices, pairs, firsts, counts):
+    """Find the first edge position and the number of edges of each pair (source, destination)."""
+    for i in range(len(pairs)):
+        row = pairs[i, 1]
+        stop = indptr[row + 1]
+        first = _lower_bound(indices, indptr[row], stop, pairs[i, 0])
+        firsts[i] = first
+        at = first
+        while at < stop and indices[at] == pairs[i, 0]:
+            at += 1
+        counts[i] = at - first
+
+
+@_compile
+def _int_below(bits, bound):
+    """Map 64 uniform bits to 0..bound-1, as `hyrt.runtime.rng.random_ints_below` does."""
+    if bound < 1 << 32:
+        return np.int64(random_below(bits, np.uint64(bound)))
+    return np.int64(np.float64(bits >> np.uint64(11)) * 2.0**-53 * bound)
+
+
+@_compile
+def _insert_once(values, num, value):
+    """Insert a value into `num` increasing values unless it is present; return the new number of values."""
+    at = _lower_bound(values, 0, num, value)
+    if at < num and values[at] == value:
+        return num
+    for i in range(num, at, -1):
+        values[i] = values[i - 1]
+    values[at] = value
+    return num + 1
+
+
+@_compile
+def _nth_free(excluded, num, n):
+    """Return the n-th integer from 0 that is not one of `num` increasing excluded values."""
+    start, stop = 0, num
+    while start < stop:
+        middle = (start + stop) >> 1
+        if excluded[middle] - middle <= n:
+            start = middle + 1
+        else:
+            stop = middle
+    return n + start
+
+
+@_compile
+def sample_endpoints(indptr, indices, links, end, low, high, key, first, excluded, drawn_by, out):
+    """Sample distinct replacements in low..high-1 for endpoint `end` (0 or 1) of each link [m, 2], without
+    known edges.
+
+    Floyd's algorithm (Bentley and Floyd, CACM 1987) over the remaining vertices: each set is equally likely,
+    and one random number is used per vertex. The random streams start at counter `first` of `key`.
+
+    Row v of the CSR (indptr, indices) has the vertices with a known edge to the other endpoint v, sorted,
+    possibly with duplicates. `out` [m, num] is padded with -1. Scratch arrays: `excluded` has at least the
+    length of the longest row plus 2, and `drawn_by` [high - low] is -1 initially.
+    """
+    num = out.shape[1]
+    for i in range(len(links)):
+        fixed, count, last = links[i, 1 - end], 0, np.int64(-1)
+        for e in range(indptr[fixed], indptr[fixed + 1]):
+            other = np.int64(indices[e])
+            if low <= other < high and other != last:
+                excluded[count] = other - low
+                count += 1
+                last = other
+        for other in (links[i, 0], links[i, 1]):
+            if low <= other < high:
+                count = _insert_once(excluded, count, np.int64(other) - low)
+        free = high - low - count
+        stream = vertex_stream(key, np.uint64(i))
+        for place in range(min(num, free)):
+            bound = free - min(num, free) + place
+            bits = random_bits(stream, np.uint64(first + place))
+            n = _int_below(bits, bound + 1)
+            if drawn_by[n] == i:
+                n = bound
+            drawn_by[n] = i
+            out[i, place] = low + _nth_free(excluded, count, n)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph.formats.schema import Dataset, FeatureRows
-from hyrt.graph.scaling import Scaling, ScalingKind, divisors
+from hyrt.graph.metadata import Scaling, ScalingKind, divisors
 
 Array = NDArray[Any]
 Normalize = Literal["auto", "none", "row", "length", "standard"]

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from hyrt.errors import DataError
 from hyrt.formatting import short_repr
 from hyrt.graph.graph import Graph
-from hyrt.graph.hetero.rows import HeteroRows
 from hyrt.graph.labels import LabelKind, describe_labels
-from hyrt.graph.row_source import QuantizedRowSource, RowSource
-from hyrt.graph.scaling import Scaling
+from hyrt.graph.metadata import Scaling
+from hyrt.graph.row_source import HeteroRows, QuantizedRowSource, RowSource
 
 
 @dataclass(frozen=True, slots=True, eq=False)

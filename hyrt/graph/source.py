@@ -1,6 +1,4 @@
-"""Opening of a graph from a file, folder, generator, OGB name or object, and a warning about suspicious
-columns.
-"""
+"""Opening and checking of a graph from a file, folder, generator, OGB name or object."""
 
 from __future__ import annotations
 
@@ -11,14 +9,12 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt.checks import check_choice
-from hyrt.errors import DataError, DataWarning, escape_undecodable, warn_user
+from hyrt.checks import check_array, check_choice, check_int, check_type
+from hyrt.errors import ArgumentError, DataError, DataWarning, escape_undecodable, warn_user
 from hyrt.formatting import format_bytes
 from hyrt.graph.bundled import resolve_source
-from hyrt.graph.formats.check_graph import check_graph
-from hyrt.graph.formats.folder import read_folder
-from hyrt.graph.formats.npz import read_npz
-from hyrt.graph.formats.objects.dgl_file import is_dgl_file, read_dgl_file
+from hyrt.graph.formats.dataset_files import read_folder, read_npz
+from hyrt.graph.formats.dgl import is_dgl_file, read_dgl_file
 from hyrt.graph.formats.schema import (
     VERTEX_IDS,
     Dataset,
@@ -27,19 +23,60 @@ from hyrt.graph.formats.schema import (
     from_graph,
     is_large,
     make_row_source,
+    mask_suffixes,
     to_graph,
     with_labels,
 )
-from hyrt.graph.graph import Graph
+from hyrt.graph.graph import SPLITS, Graph, VertexTable
 from hyrt.graph.hetero.graph_types import types_from_arrays
-from hyrt.graph.hetero.rows import HeteroRows
 from hyrt.graph.labels import is_labelled
 from hyrt.graph.normalize import Normalize, are_bags_of_words, normalize_features
 from hyrt.graph.partition.manifest import is_partition
-from hyrt.graph.row_source import DenseFeatures, RowSource, SparseFeatures
-from hyrt.graph.tables.suspicious_columns import SuspiciousColumns, format_reasons
+from hyrt.graph.row_source import DenseFeatures, HeteroRows, RowSource, SparseFeatures
+from hyrt.graph.tables.columns import SuspiciousColumns, format_reasons
+from hyrt.graph.topology import Topology
 from hyrt.runtime.files import is_path_too_long
 from hyrt.runtime.workers import current_workers
+
+_REMEDY = "make graphs by hyrt.load, or by hyrt.Graph.from_arrays of numpy arrays"
+
+
+def check_graph(graph: Graph) -> Graph:
+    """Check that the arrays of a graph are consistent, and return the graph; dense features are not read.
+
+    Raises DataError or ArgumentError with the first bad position.
+    """
+    if "was_checked" in graph.__dict__:
+        return graph
+    topology = check_type("topology of the graph", graph.topology, Topology, _REMEDY).checked
+    table = check_type("vertices of the graph", graph.vertices, VertexTable, _REMEDY)
+    check_type("name of the graph", graph.name, str, _REMEDY)
+    check_type("labels of the graph", table.labels, np.ndarray, _REMEDY)
+    num = topology.num_vertices
+    for name, mask in check_type("masks of the graph", table.masks, dict, _REMEDY).items():
+        check_type(f"mask {name!r} of the graph", mask, np.ndarray, _REMEDY)
+    if isinstance(table.features, DenseFeatures):
+        check_array("features", table.features.values, "f", (num, None), "a row for each vertex")
+    elif isinstance(table.features, SparseFeatures):
+        check_int("width of sparse features", table.features.width, 1, 2**31 - 1)
+        for name in ("indptr", "columns", "values"):
+            check_type(f"{name} of sparse features", getattr(table.features, name), np.ndarray, _REMEDY)
+    elif not hasattr(table.features, "rows") or not hasattr(table.features, "width"):
+        raise ArgumentError(f"features of the graph are {type(table.features).__name__}: {_REMEDY}")
+    data = from_graph(graph)
+    # Masks are optional in memory.
+    masks = {
+        key: np.zeros(num, np.bool_)
+        for suffix in mask_suffixes(data.arrays)
+        for split in SPLITS
+        if (key := f"{split}_mask{suffix}") not in data.arrays
+    }
+    shape = graph.masks["train"].shape if "train" in graph.masks else (num,)
+    masks = {key: np.zeros(shape, np.bool_) for key in masks}
+    check_dataset(replace(data, arrays=data.arrays | masks), features="none", ordered=False)
+    graph.__dict__["was_checked"] = True
+    return graph
+
 
 Array = NDArray[Any]
 
@@ -213,8 +250,8 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
     if isinstance(source, Graph):
         return from_graph(check_graph(source)), True
     if not isinstance(source, str | Path):
-        from hyrt.graph.formats.objects.dgl import is_dgl, read_dgl
-        from hyrt.graph.formats.objects.pyg import read_pyg
+        from hyrt.graph.formats.dgl import is_dgl, read_dgl
+        from hyrt.graph.formats.pyg import read_pyg
 
         if is_dgl(source):
             return read_dgl(source), False
@@ -234,7 +271,7 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
         return read_parts(path, shown, check=check), True
     if path.is_file():
         if is_dgl_file(path):
-            from hyrt.graph.formats.objects.dgl import read_dgl
+            from hyrt.graph.formats.dgl import read_dgl
 
             return read_dgl(read_dgl_file(path, shown), shown), False
         return with_labels(read_npz(path, shown, scratch)).with_metadata_of(path), False

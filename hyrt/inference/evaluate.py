@@ -1,4 +1,6 @@
-"""Evaluation of a model on the validation and test targets."""
+"""Scores of vertices by any model, and evaluation of a model on the validation and test targets, by one or
+several processes.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,22 +16,121 @@ from numpy.typing import NDArray
 
 from hyrt.checks import show
 from hyrt.config import Config
+from hyrt.device import HOST_FORMS
 from hyrt.errors import ConfigError
 from hyrt.formatting import short_repr
 from hyrt.graph.graph import Graph
 from hyrt.graph.links.link_split import LinkGraph
 from hyrt.graph.links.negative_sampling import sample_candidates
-from hyrt.inference.distributed_scorer import DistributedScorer, ScoresAt
-from hyrt.inference.score_vertices import score_vertices
-from hyrt.nn.model import num_torch_threads
+from hyrt.inference.infer import infer_full_graph, infer_layerwise, infer_sampled
+from hyrt.nn.description import overrides_only
+from hyrt.nn.model import GNN, num_torch_threads
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.objective import Objective
-from hyrt.objective.link_metrics import LinkQueries
-from hyrt.objective.metrics import confusion_matrix
+from hyrt.objective.link_prediction import LinkQueries
+from hyrt.objective.metrics import check_numbers, confusion_matrix, objective_error
 from hyrt.objective.objective import OBJECTIVES, check_metric
-from hyrt.objective.validation import check_numbers, objective_error
+from hyrt.pipeline.trainer import plan_input
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Ids
+
+Metrics = Mapping[str, Mapping[str, float]]
+
+
+ScoresAt = Callable[[Ids], "NDArray[np.float32] | None"]
+"""Function that returns the scores [n, C] of [n] vertices, or None."""
+
+
+class DistributedScorer(Protocol):
+    """Scorer shared by several processes; all processes call the same methods in the same order."""
+
+    def compute_scores(
+        self,
+        model: torch.nn.Module,
+        vertices: Ids,
+        workers: Workers,
+        check: Callable[[], None],
+        scores_at: ScoresAt,
+    ) -> NDArray[np.float32] | None:
+        """Return the scores of vertices.
+
+        Parameters
+        ----------
+        model
+            The model, with equal weights in all processes.
+        vertices
+            [n] vertices, equal in all processes.
+        workers
+            Thread team.
+        check
+            Called regularly; may raise, in all processes at once.
+        scores_at
+            Returns scores that a device of this process has computed, or None.
+
+        Returns
+        -------
+        [n, C] float32 in the process that computes the metrics; None in all others.
+        """
+        ...
+
+    def broadcast_metrics(self, metrics: Metrics | None) -> dict[str, dict[str, float]]:
+        """Broadcast the metrics; `metrics` is None except in the process that computed them."""
+        ...
+
+
+def computes_by_layers(config: Config, model: torch.nn.Module) -> bool:
+    """Return whether evaluations use layer-wise inference."""
+    return config.evaluate.mode == "full" and _is_chain(model)
+
+
+def _is_chain(model: torch.nn.Module) -> bool:
+    return isinstance(model, GNN) and not overrides_only(type(model), "forward", "layer")
+
+
+def score_vertices(
+    model: torch.nn.Module,
+    graph: Graph,
+    vertices: Ids,
+    config: Config,
+    workers: Workers,
+    *,
+    full: bool,
+    scratch: Path | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> NDArray[np.float32]:
+    """Apply a model to vertices, with all neighbours if `full`, otherwise with sampled ones.
+
+    Returns [n, C] float32 in the order of `vertices`. A module that overrides `forward` does not support
+    layer-wise inference. With all neighbours, it then gets small mini-batches (neighbourhoods grow with
+    depth), or the full graph if it trains on that. `check` is called between pieces of the work and may raise
+    to stop.
+    """
+    if full and isinstance(model, GNN) and _is_chain(model):
+        return infer_layerwise(
+            model,
+            graph,
+            vertices,
+            workers,
+            memory_bytes=int(config.evaluate.memory_gib * 2**30),
+            scratch=scratch,
+            between_chunks=check,
+        )
+    full_graph = full and config.sampler.is_full_graph
+    plan = plan_input(model, graph, HOST_FORMS, fuse=config.runtime.fuse_load, whole=full_graph)
+    if full_graph:
+        check()
+        return infer_full_graph(model, graph, vertices, workers, layers=len(config.fanouts), plan=plan)
+    return infer_sampled(
+        model,
+        graph,
+        vertices,
+        workers,
+        fanouts=[-1] * len(config.fanouts) if full else config.fanouts,
+        batch_size=min(config.data.batch_size, 256) if full else config.data.batch_size,
+        seed=config.seed,
+        plan=plan,
+        between_chunks=check,
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,24 +15,21 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.graph.graph import Graph
-from hyrt.graph.hetero.rows import HeteroRows
 from hyrt.graph.quantized.rows import QuantizedRows
-from hyrt.graph.row_source import QuantizedRowSource, RowSource, SparseFeatures
+from hyrt.graph.row_source import HeteroRows, QuantizedRowSource, RowSource, SparseFeatures
 from hyrt.nn.architecture import Aggregation
-from hyrt.nn.inputs import AggregatedFeatures, InPlaceFeatures, MultipliedFeatures, Rows
-from hyrt.nn.layer import Footprint
+from hyrt.nn.layer import AggregatedFeatures, Footprint, InPlaceFeatures, MultipliedFeatures, Rows
 from hyrt.nn.model import GNN
-from hyrt.nn.operators.quantized import aggregate_quantized_into
+from hyrt.nn.model_checks import drop_replaced_loops
+from hyrt.nn.operators.aggregate import aggregate_quantized_into
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear
-from hyrt.nn.self_loops import drop_replaced_loops
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan
 from hyrt.runtime.workers import Workers, use_workers
 from hyrt.sampling.block import Block, Ids
 from hyrt.sampling.full_sampler import FullSampler
 from hyrt.sampling.kernels import count_neighbors, prefix_sum, relabel, sample_neighbors
-from hyrt.sampling.neighbor_sampler import NeighborSampler
-from hyrt.sampling.relation_sampler import RelationSampler
+from hyrt.sampling.neighbor_sampler import NeighborSampler, RelationSampler
 
 # Bytes of a destination's id, degree, counts, offsets, scale factors and position in the result.
 ROW_BYTES = 96

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from hyrt.errors import DataError
 from hyrt.graph.formats.npy import header_bytes
 from hyrt.graph.graph import Graph
-from hyrt.graph.links.link_file import check_pairs
-from hyrt.graph.names import ENDPOINT_COLUMN_NAMES, normalize_name
-from hyrt.inference.finite_check import NotFiniteRows
+from hyrt.graph.links.build_split import check_pairs
+from hyrt.graph.metadata import ENDPOINT_COLUMN_NAMES, normalize_name
 from hyrt.inference.infer import infer_layerwise
+from hyrt.inference.output_rows import NotFiniteRows
 from hyrt.nn.model import GNN
-from hyrt.objective.link_metrics import Score, score_pairs
+from hyrt.objective.link_prediction import Score, score_pairs
 from hyrt.runtime.files import atomic_file
 from hyrt.runtime.workers import Workers
 

@@ -1,4 +1,6 @@
-"""Scores, classes or embeddings of vertices, in .npy files or in CSV tables with ids and class names."""
+"""Scores, classes or embeddings of vertices, in .npy files or in CSV tables, and warnings about non-finite
+results.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,65 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from hyrt.errors import ConfigError, DataError
+from hyrt.errors import ConfigError, DataError, RunWarning, warn_user
 from hyrt.graph.formats.npy import header_bytes
 from hyrt.graph.graph import Graph
-from hyrt.graph.names import IDS
-from hyrt.inference.finite_check import NotFiniteRows, name_cause
+from hyrt.graph.metadata import IDS
 from hyrt.inference.infer import infer_layerwise
 from hyrt.nn.model import GNN
 from hyrt.runtime.files import atomic_file
 from hyrt.runtime.workers import Workers
+
+_DIVERGED = "the weights of the model are not finite numbers either: train again with a lower train.lr"
+_INPUT = (
+    "the weights of the model are finite, so check the features (hyrt data info --check), and whether they "
+    "are scaled as in training"
+)
+
+
+def name_cause(model: torch.nn.Module) -> str:
+    """Return the likely cause of non-finite results and a fix."""
+    tensors = [*model.parameters(), *model.buffers()]
+    is_finite = all(bool(torch.isfinite(tensor).all()) for tensor in tensors if tensor.is_floating_point())
+    return _INPUT if is_finite else _DIVERGED
+
+
+class NotFiniteRows:
+    """Counter of non-finite rows, for results that are written in pieces.
+
+    `quantity` names the results, such as `the scores`; `nouns` are the plural and singular of the items, such
+    as `vertices` and `vertex`.
+    """
+
+    def __init__(self, model: torch.nn.Module, quantity: str, nouns: tuple[str, str]) -> None:
+        self._model = model
+        self._quantity = quantity
+        self._nouns = nouns
+        self._num_bad = self._total = 0
+        self._first: Any = None
+
+    def add(self, rows: NDArray[Any], names: NDArray[Any] | Sequence[Any]) -> None:
+        """Count the non-finite rows of further results [n, ...]; `names` has one item per row."""
+        bad_rows = np.flatnonzero(~np.isfinite(rows).reshape(len(rows), -1).all(axis=1))
+        if len(bad_rows) and not self._num_bad:
+            first = names[int(bad_rows[0])]
+            self._first = tuple(np.asarray(first).tolist()) if np.ndim(first) else first
+        self._num_bad += len(bad_rows)
+        self._total += len(rows)
+
+    def warn(self) -> None:
+        """Warn once if any row was non-finite."""
+        if self._num_bad:
+            plural, singular = self._nouns
+            warn_user(
+                f"{self._quantity} of {self._num_bad:,} of {self._total:,} {plural} are not finite numbers, "
+                f"first of {singular} {self._first}: {name_cause(self._model)}",
+                RunWarning,
+            )
+
 
 _ROWS_PER_WRITE = 1 << 12
 

@@ -10,24 +10,27 @@ from torch import nn
 
 from hyrt.nn.architecture import Aggregation
 from hyrt.nn.description import Product
-from hyrt.nn.fused.layer_loops import aggregate_with_loops, attend_with_loops
+from hyrt.nn.fused.fused_gather import aggregate_with_loops, attend_with_loops
 from hyrt.nn.fused.loop_backend import is_on_device
-from hyrt.nn.inputs import (
+from hyrt.nn.layer import (
     AggregatedFeatures,
+    AttentionSum,
     ColumnShardedFeatures,
+    Footprint,
+    Layer,
+    LayerParts,
     MultipliedFeatures,
     Rows,
     destination_rows,
     source_rows,
 )
-from hyrt.nn.layer import AttentionSum, Footprint, Layer, LayerParts
 from hyrt.nn.message_passing.block_gather import relabel_block
 from hyrt.nn.operators.aggregate import aggregate
 from hyrt.nn.operators.attention import attend
 from hyrt.nn.operators.attention_dropout import AttentionMask
 from hyrt.nn.operators.linear import linear
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear
-from hyrt.nn.tensor_operators.tensor_block import TensorBlock
+from hyrt.nn.operators.tensor_ops import TensorBlock
 from hyrt.sampling.block import Block
 
 

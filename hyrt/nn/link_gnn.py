@@ -12,7 +12,7 @@ from hyrt.errors import UnsupportedModelError
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.description import ModelDescription
 from hyrt.nn.hetero.hetero_gnn import HeteroGNN
-from hyrt.nn.inputs import Rows
+from hyrt.nn.layer import Rows
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.linear import linear
 from hyrt.sampling.block import Block

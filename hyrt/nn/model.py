@@ -14,13 +14,12 @@ from hyrt.checks import check_choice, check_flag, check_number, show
 from hyrt.errors import ArgumentError, ConfigError, UnsupportedModelError
 from hyrt.nn.architecture import Aggregation, Architecture
 from hyrt.nn.description import LayerDescription, ModelDescription, overrides_only
-from hyrt.nn.inputs import DeclaresInputs, ModelInputs, Rows, destination_rows
-from hyrt.nn.layer import Footprint, Layer
+from hyrt.nn.layer import DeclaresInputs, Footprint, Layer, ModelInputs, Rows, destination_rows
 from hyrt.nn.models.model_kind import MODELS, find_model
 from hyrt.nn.operators.dropout import dropout
 from hyrt.nn.operators.linear import linear
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear
-from hyrt.nn.tensor_operators.tensor_block import TensorBlock
+from hyrt.nn.operators.tensor_ops import TensorBlock
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import check_blocks
 

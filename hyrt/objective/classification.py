@@ -14,12 +14,13 @@ from hyrt.checks import check_int, check_number, check_range
 from hyrt.errors import ConfigError
 from hyrt.objective.metrics import (
     balanced_class_weights,
+    check_labels,
+    check_scores,
     check_weights,
     classification_metrics,
     scale_class_weights,
 )
 from hyrt.objective.objective import Objective
-from hyrt.objective.validation import check_labels, check_scores
 
 
 class Classification(Objective):

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from hyrt.checks import show
 from hyrt.formatting import short_repr
 from hyrt.graph.labels import placeholder_labels
+from hyrt.objective.metrics import check_loss, check_names, check_numbers, objective_error
 from hyrt.objective.objective import OBJECTIVES, Objective
-from hyrt.objective.validation import check_loss, check_names, check_numbers, objective_error
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
-"""Link prediction objective: binary cross entropy or a ranking loss over pairs, which a decoder scores.
-
-Terms that depend on one vertex only are already in its row (`hyrt.nn.link_gnn`), so a decoder has no weights
-and costs little per pair.
+"""Link prediction objective: binary cross entropy or a ranking loss over pairs, which a decoder scores, and
+its metrics. Terms that depend on one vertex only are already in its row (`hyrt.nn.link_gnn`), so a decoder
+has no weights and costs little per pair.
 """
 
 from __future__ import annotations
@@ -10,13 +9,146 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from hyrt.errors import join_names
 from hyrt.formatting import short_repr
-from hyrt.objective.link_metrics import HITS, LinkQueries, link_metrics
+from hyrt.graph.links.link_split import LinkEndpoints
+from hyrt.graph.topology import Topology
+from hyrt.objective.metrics import average_precision, binary_cross_entropy, roc_auc
 from hyrt.objective.objective import Objective
+
+
+@dataclass(frozen=True, slots=True)
+class LinkQueries:
+    """Positive and negative pairs of an evaluation, as row numbers of the embeddings.
+
+    If all rows are candidates (`candidates` is None), `known_edges` and `ends` are set.
+    """
+
+    links: NDArray[np.int64]
+    """[m, 2] rows of the sources and destinations of the links."""
+    negatives: NDArray[np.int64]
+    """[n, 2] rows of negative pairs."""
+    candidates: NDArray[np.int64] | None
+    """[m, 2, K] rows that replace the source or the destination, -1 for unused entries. None ranks each link
+    against all rows of `ends` that do not form a known edge.
+    """
+    known_edges: Topology | None = None
+    """Known edges; the vertices are the rows, in the same order."""
+    ends: LinkEndpoints | None = None
+    """Ranges of the rows that may be a source or a destination."""
+
+    __repr__ = short_repr
+
+
+Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Score function of pairs; see `hyrt.objective.link_prediction.Decoder.score`."""
+
+# Maximum number of elements in one batch of gathered rows or scores.
+_MAX_ELEMENTS = 1 << 23
+
+
+def score_pairs(rows: torch.Tensor, pairs: NDArray[np.int64], score: Score) -> NDArray[np.float32]:
+    """Return the [n] float32 scores of [n, 2] pairs of [V, C] rows, computed in batches of bounded memory."""
+    out = np.empty(len(pairs), np.float32)
+    step = max(1, _MAX_ELEMENTS // max(1, rows.shape[1]))
+    for start in range(0, len(pairs), step):
+        indices = torch.from_numpy(np.ascontiguousarray(pairs[start : start + step], np.int64))
+        out[start : start + step] = score(rows[indices[:, 0]], rows[indices[:, 1]]).numpy()
+    return out
+
+
+def rank_links(
+    rows: torch.Tensor, queries: LinkQueries, link_scores: NDArray[np.float32], score: Score
+) -> NDArray[np.float64]:
+    """Return the rank of each link among other sources and among other destinations, [m, 2] float64.
+
+    The rank is 1 plus the number of candidates with a higher score. Equal scores count half, so that a
+    constant score gets the mean rank instead of the best. A rank is NaN if the score of the link or of a
+    candidate is NaN. `rows` is [V, C] float32; `link_scores` is [m].
+    """
+    ranks = np.empty((len(queries.links), 2))
+    row_elements = (
+        rows.shape[0] if queries.candidates is None else queries.candidates.shape[2] * rows.shape[1]
+    )
+    step = max(1, _MAX_ELEMENTS // max(1, row_elements))
+    for start in range(0, len(queries.links), step):
+        part = slice(start, start + step)
+        links, batch_link_scores = queries.links[part], torch.from_numpy(link_scores[part])[:, None]
+        for end in (0, 1):
+            fixed = rows[torch.from_numpy(links[:, 1 - end])][:, None]
+            if queries.candidates is None:
+                assert queries.known_edges is not None
+                assert queries.ends is not None
+                low, high = queries.ends.destinations if end else queries.ends.sources
+                candidates = rows[None, low:high]
+                excluded = _known_neighbors(queries.known_edges, links, end, rows.shape[0])[:, low:high]
+                counts = torch.from_numpy(~excluded)
+            else:
+                chosen = queries.candidates[part, end]
+                candidates = rows[torch.from_numpy(np.maximum(chosen, 0))]
+                counts = torch.from_numpy(chosen >= 0)
+            scores = _candidate_scores(fixed, candidates, end, score)
+            above = ((scores > batch_link_scores) & counts).sum(1) + 0.5 * (
+                (scores == batch_link_scores) & counts
+            ).sum(1)
+            unknown = batch_link_scores.isnan()[:, 0] | (scores.isnan() & counts).any(1)
+            ranks[part, end] = torch.where(unknown, torch.nan, 1 + above.double()).numpy()
+    return ranks
+
+
+def _candidate_scores(fixed: torch.Tensor, candidates: torch.Tensor, end: int, score: Score) -> torch.Tensor:
+    """Return [b, K] scores of fixed rows [b, 1, C] with rows [b or 1, K, C] in place of end `end`."""
+    return score(fixed, candidates) if end else score(candidates, fixed)
+
+
+def _known_neighbors(known: Topology, links: NDArray[np.int64], end: int, num: int) -> NDArray[np.bool_]:
+    """Return the [b, V] mask of vertices that form a known edge in place of end `end`, and of both ends
+    themselves.
+    """
+    edges = known.transposed if end else known
+    out = np.zeros((len(links), num), np.bool_)
+    for i, fixed in enumerate(links[:, 1 - end]):
+        out[i, edges.indices[edges.indptr[fixed] : edges.indptr[fixed + 1]]] = True
+    rows = np.arange(len(links))
+    out[rows, links[:, 0]] = out[rows, links[:, 1]] = True
+    return out
+
+
+HITS = (1, 10, 50)
+"""Values of k for Hits@k."""
+
+
+def link_metrics(rows: NDArray[Any], queries: LinkQueries, score: Score) -> dict[str, float]:
+    """Return all metrics of a split from [V, C] float32 rows.
+
+    `roc_auc` and `average_precision` compare links with negative pairs. `mrr` (mean of 1 / rank) and `hits@k`
+    (fraction of ranks up to k) cover both ends of each link. `loss` is the mean binary cross entropy of links
+    and negative pairs. A metric is NaN if a score is NaN, or if there are no pairs to compare links with.
+    """
+    values = torch.from_numpy(np.asarray(rows, np.float32))
+    with torch.no_grad():
+        link_scores = score_pairs(values, queries.links, score)
+        negative_scores = score_pairs(values, queries.negatives, score)
+        ranks = rank_links(values, queries, link_scores, score)
+    scores = np.concatenate([link_scores, negative_scores])
+    labels = np.repeat([1, 0], [len(link_scores), len(negative_scores)])
+    both = len(link_scores) > 0 and len(negative_scores) > 0
+    return {
+        "roc_auc": roc_auc(scores, labels) if both else float("nan"),
+        "average_precision": average_precision(scores, labels) if both else float("nan"),
+        "mrr": _mean(1 / ranks, ranks),
+        **{f"hits@{k}": _mean(ranks <= k, ranks) for k in HITS},
+        "loss": binary_cross_entropy(scores, labels),
+    }
+
+
+def _mean(values: NDArray[Any], ranks: NDArray[np.float64]) -> float:
+    """Return the mean of `values`; NaN if `ranks` is empty or contains NaN."""
+    return float(np.mean(values)) if len(ranks) and not np.isnan(ranks).any() else float("nan")
 
 
 @dataclass(frozen=True, slots=True)

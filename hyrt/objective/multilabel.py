@@ -12,9 +12,15 @@ from numpy.typing import NDArray
 
 from hyrt.checks import check_int
 from hyrt.errors import ConfigError
-from hyrt.objective.metrics import check_weights, mean_known_entries, micro_f1, multilabel_metrics
+from hyrt.objective.metrics import (
+    check_labels,
+    check_scores,
+    check_weights,
+    mean_known_entries,
+    micro_f1,
+    multilabel_metrics,
+)
 from hyrt.objective.objective import Objective
-from hyrt.objective.validation import check_labels, check_scores
 
 
 class MultiLabel(Objective):

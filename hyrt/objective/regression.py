@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.checks import check_choice, check_int
-from hyrt.objective.metrics import mean_known_entries, regression_metrics
+from hyrt.objective.metrics import check_labels, check_scores, mean_known_entries, regression_metrics
 from hyrt.objective.objective import Objective
-from hyrt.objective.validation import check_labels, check_scores
 
 
 class Regression(Objective):

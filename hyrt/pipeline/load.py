@@ -13,9 +13,9 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 
 from hyrt.graph.feature_cache import CachedRows, CacheIndex
-from hyrt.graph.hetero.rows import HeteroRows
 from hyrt.graph.quantized.rows import QuantizedRows
 from hyrt.graph.row_source import (
+    HeteroRows,
     PrefetchedRowSource,
     QuantizedRowSource,
     RowSource,
@@ -25,17 +25,15 @@ from hyrt.graph.row_source import (
 from hyrt.nn.architecture import Aggregation
 from hyrt.nn.hetero.inputs import HeteroInPlaceInput, HeteroInput, append_sources
 from hyrt.nn.hetero.type_order import order_by_type
-from hyrt.nn.inputs import AggregatedFeatures, InPlaceFeatures
-from hyrt.nn.operators.aggregate import aggregate_into
-from hyrt.nn.operators.quantized import aggregate_quantized_into
+from hyrt.nn.layer import AggregatedFeatures, InPlaceFeatures
+from hyrt.nn.operators.aggregate import aggregate_into, aggregate_quantized_into
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.pipeline.trainer import AggregatedRows, InputPlan, Trainer
 from hyrt.pipeline.work_items import ALL, RankSlice, Schedule, WorkShare
 from hyrt.runtime.buffer_pool import BufferPool
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
-from hyrt.sampling.full_graph import FullGraph
-from hyrt.sampling.minibatch import MiniBatch
+from hyrt.sampling.minibatch import FullGraph, MiniBatch
 
 Take = Callable[[tuple[int, ...]], NDArray[Any]]
 """Allocator of a float32 matrix."""

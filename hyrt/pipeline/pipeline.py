@@ -12,8 +12,7 @@ from typing import Any, Self
 from hyrt.errors import StageError, StepInterrupted, describe_error
 from hyrt.pipeline.stages import Stages
 from hyrt.pipeline.work_items import StepWork, WorkShare
-from hyrt.runtime.channel import Channel, ChannelClosedError, QueueSnapshot
-from hyrt.runtime.stage_threads import StageProgress, StageThreads
+from hyrt.runtime.stage_threads import Channel, ChannelClosedError, QueueSnapshot, StageProgress, StageThreads
 from hyrt.telemetry.hooks import Hook
 
 

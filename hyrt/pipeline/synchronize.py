@@ -14,7 +14,7 @@ import torch
 from hyrt.device import StepResult
 from hyrt.errors import DivergenceError
 from hyrt.formatting import short_repr
-from hyrt.nn.hetero.node_embedding import EmbeddingOptimizer, SparseGradient, add_sparse_gradients
+from hyrt.nn.hetero.inputs import EmbeddingOptimizer, SparseGradient, add_sparse_gradients
 from hyrt.objective.objective import sum_counts
 from hyrt.pipeline.recovery import Recovery
 from hyrt.pipeline.trainer import Trainer

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from hyrt.device import Device, InputForm
 from hyrt.graph.feature_cache import CacheIndex
 from hyrt.graph.graph import Graph
-from hyrt.graph.hetero.rows import HeteroRows
-from hyrt.graph.row_source import PrefetchedRowSource, QuantizedRowSource, SparseSource
+from hyrt.graph.row_source import HeteroRows, PrefetchedRowSource, QuantizedRowSource, SparseSource
 from hyrt.nn.architecture import Aggregation
-from hyrt.nn.inputs import get_model_inputs
-from hyrt.nn.message_passing.model_checks import needs_loops
+from hyrt.nn.layer import get_model_inputs
+from hyrt.nn.model_checks import needs_loops
 from hyrt.pipeline.work_items import WorkShare
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block

@@ -11,7 +11,7 @@ from hyrt_perfmodel.policy import Assignment, Threads
 
 from hyrt.device import StepResult
 from hyrt.formatting import short_repr
-from hyrt.fullgraph.chunks.chunk_stats import ChunkedStep
+from hyrt.fullgraph.chunk_stats import ChunkedStep
 from hyrt.sampling.block import Ids
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.telemetry.hooks import Site

@@ -1,4 +1,4 @@
-"""Implementation of `--devices auto`: which devices of this machine train, and with what shares."""
+"""Implementation of `--devices auto`, and shares of a full graph among several devices by measured rates."""
 
 from __future__ import annotations
 
@@ -7,27 +7,35 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
-from hyrt_perfmodel.platforms.platform import Host, Platform, PlatformTrainer
-from hyrt_perfmodel.platforms.platform_file import Calibration
+from hyrt_perfmodel.degrees import DegreeDistribution
+from hyrt_perfmodel.platform import Host, Platform, PlatformTrainer
+from hyrt_perfmodel.platform_file import Calibration
 from hyrt_perfmodel.policy import Threads
-from hyrt_perfmodel.prediction.extra_terms import ExtraTerms
 from hyrt_perfmodel.prediction.stage_times import StepModel
-from hyrt_perfmodel.sizes.degrees import DegreeDistribution
+from hyrt_perfmodel.prediction.stages import ExtraTerms
 from hyrt_perfmodel.workload import TrainingWorkload
 
 from hyrt.balance.registry import DEFAULT_POLICY
 from hyrt.config import Config
 from hyrt.device import DeviceInfo, DeviceOptions
 from hyrt.device.calls import call_device, load_replica, opened
-from hyrt.device.discovery import Survey, find_device, survey_devices
-from hyrt.device.names import AUTO
+from hyrt.device.discovery import AUTO, Survey, find_device, survey_devices
 from hyrt.errors import ConfigError, DataWriteError, DeviceFaultError, DeviceUnavailableError, describe_error
 from hyrt.nn.models.model_kind import find_model
 from hyrt.objective import Objective
 from hyrt.predict.calibrate.machine import measure_devices
-from hyrt.predict.calibrate.store import device_speed, read_measured, real_devices, save_calibration
+from hyrt.predict.calibrate.store import (
+    device_speed,
+    read_measured,
+    real_devices,
+    save_calibration,
+    usable_calibration,
+)
+from hyrt.predict.chunk_prediction import PredictedDeviceGroup, configured_trainers
+from hyrt.predict.chunked_work import ChunkedWork
 from hyrt.predict.dataset_sizes import SamplerSizesUnknownError, graph_sizes
-from hyrt.predict.meta_model import model_for_widths
+from hyrt.predict.predict_run import run_platform
+from hyrt.predict.step_dry_run import model_for_widths
 from hyrt.predict.workload import check_predictable, expected_workload, sampled_workload
 from hyrt.training.setup import PreparedRun
 
@@ -227,3 +235,37 @@ def _unsupported_reason(info: DeviceInfo, model: torch.nn.Module, objective: Obj
     except Exception as error:  # A plug-in may raise anything, and must not stop the run.
         return " ".join(describe_error(error).split()).removeprefix(f"{info.name}: ")
     return ""
+
+
+def share_columns(config: Config, prepared: PreparedRun) -> tuple[Config, str]:
+    """Set the devices' shares of a full graph to the speed of each device alone; a resumed run keeps them.
+
+    Settings with shares, with `balance.predict=false` or of other runs do not change. Returns the settings,
+    and where the shares come from or why there are none; "" for other runs.
+    """
+    is_team = config.sampler.is_full_graph and len(config.training_requests) > 1
+    if not is_team or config.has_explicit_split or not config.balance.predict or prepared.is_own_model:
+        return config, ""
+    calibration, reason = usable_calibration()
+    equal = "each device gets as many columns of chunks as the others"
+    if calibration is None:
+        reason = reason or "nothing was measured: run `hyrt calibrate --all`"
+        return config, f"{equal}, because {reason.removeprefix('the ')}"
+    try:
+        platform = run_platform(config, calibration.platform)
+        work = sampled_workload(config, prepared.graph, prepared.sampler)
+    except ConfigError as error:
+        return config, f"{equal}, because {error}"
+    trainers, _ = configured_trainers(platform, work, config)
+    chunked = ChunkedWork.from_config(work, config, trainers[-1].device.kind)
+    team = (
+        None
+        if chunked is None
+        else PredictedDeviceGroup.from_config(chunked, trainers, platform.host, config)
+    )
+    if team is None:
+        return config, ""
+    shares = dict(zip((trainer.name for trainer in trainers), team.shares, strict=True))
+    devices = [f"{name}={share:.3g}" for name, share in shares.items()]
+    text = f"columns of chunks are dealt out by measured rates: {', '.join(devices)}"
+    return config.model_copy(update={"devices": devices}), text

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from hyrt_perfmodel.sizes.datasets import PublishedSizes
-from hyrt_perfmodel.sizes.degrees import DegreeClasses, DegreeDistribution
-from hyrt_perfmodel.sizes.expected_sizes import BlockSizes, SampledSizes
+from hyrt_perfmodel.degrees import DegreeClasses, DegreeDistribution, PublishedSizes
+from hyrt_perfmodel.expected_sizes import BlockSizes, SampledSizes
 
 from hyrt.config import Config
 from hyrt.errors import ConfigError
@@ -151,7 +150,7 @@ def generated_sizes(source: str) -> DatasetSizes:
 
 def graph_sizes(graph: Graph, targets: np.ndarray) -> DatasetSizes:
     """Return the sizes of an open graph with all its rows, even if a rank has only some of them."""
-    from hyrt.fullgraph.mmap_rows import find_mmap
+    from hyrt.fullgraph.input_rows import find_mmap
     from hyrt.graph.quantized.features import QuantizedFeatures
     from hyrt.graph.quantized.row_format import FLOAT16, FLOAT32
     from hyrt.graph.row_source import DenseFeatures, QuantizedRowSource, SparseFeatures

@@ -8,6 +8,9 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+from hyrt_perfmodel.degrees import PublishedHeteroSizes
+from hyrt_perfmodel.expected_sizes import SizeCurves
+from hyrt_perfmodel.hetero_sizes import HeteroDegrees, assumed_relations, expected_relation_sizes
 from hyrt_perfmodel.model_workload import (
     AGGREGATE_FIRST_KINDS,
     HETERO_KINDS,
@@ -15,9 +18,6 @@ from hyrt_perfmodel.model_workload import (
     RelationSizes,
     hetero_workload,
 )
-from hyrt_perfmodel.sizes.datasets import PublishedHeteroSizes
-from hyrt_perfmodel.sizes.expected_sizes import SizeCurves
-from hyrt_perfmodel.sizes.hetero_sizes import HeteroDegrees, assumed_relations, expected_relation_sizes
 from hyrt_perfmodel.workload import TrainingWorkload, Workload
 
 from hyrt.config import Config
@@ -25,9 +25,8 @@ from hyrt.errors import ConfigError, join_names
 from hyrt.graph.hetero.graph_types import GraphTypes, Relation
 from hyrt.nn.models.model_kind import EDGE_TYPES, find_model
 from hyrt.predict.dataset_sizes import edge_columns, measure_pieces
-from hyrt.sampling.relation_fanouts import resolve_relation_fanouts
 from hyrt.sampling.sampler_settings import SAMPLERS
-from hyrt.sampling.settings.neighbor_settings import NeighborSettings
+from hyrt.sampling.settings.neighbor_settings import NeighborSettings, resolve_relation_fanouts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,7 +69,7 @@ class HeteroDatasetSizes:
 
 def hetero_graph_sizes(graph: Graph, targets: np.ndarray) -> HeteroDatasetSizes:
     """Return the sizes of an open heterogeneous graph."""
-    from hyrt.graph.hetero.rows import HeteroRows
+    from hyrt.graph.row_source import HeteroRows
 
     types, rows, topology = graph.types, graph.features, graph.topology
     assert types is not None
@@ -98,7 +97,7 @@ def generated_hetero_sizes(source: str) -> HeteroDatasetSizes:
     Raises DataError if a preset or key does not exist.
     """
     from hyrt.graph.synthetic.degree_distribution import compute_hetero_degrees
-    from hyrt.graph.synthetic.hetero_planted_partition import RELATIONS
+    from hyrt.graph.synthetic.planted_partition import RELATIONS
     from hyrt.graph.synthetic.spec import parse_spec
 
     spec = parse_spec(source)
@@ -225,7 +224,7 @@ def _interpolate(curves: SizeCurves, layers: int, types: int) -> Sizes:
 
 def relation_sizes(batch: MiniBatch, types: GraphTypes) -> RelationSizes:
     """Return the sizes of a sampled mini-batch by type and relation."""
-    from hyrt.sampling.relation_kernels import count_runs
+    from hyrt.sampling.kernels import count_runs
 
     num_types, num = len(types.vertex_types), len(types.relations)
     first, runs, edges = batch.blocks[0], [], []

@@ -1,22 +1,17 @@
-"""Prediction of work on any machine: built in, from a file, or this machine as calibrated. FPGAs whose
-kernels support the model are predicted by cycles.
+"""Prediction of work on any machine (built in, from a file, or this machine as calibrated), and choice of
+`data.feature_dtype=auto`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hyrt_perfmodel.model_workload import HETERO_KINDS, KINDS
-from hyrt_perfmodel.platforms.platform import Platform
-from hyrt_perfmodel.platforms.platform_file import (
-    THIS_MACHINE,
-    CalibrationError,
-    load_platform,
-    platform_names,
-)
+from hyrt_perfmodel.platform import Platform
+from hyrt_perfmodel.platform_file import THIS_MACHINE, CalibrationError, load_platform, platform_names
 from hyrt_perfmodel.policy import Assignment
 from hyrt_perfmodel.prediction.initial_assignment import free_cache_fraction, initial_assignment
 from hyrt_perfmodel.prediction.predict import Advice, Prediction, advise, predict, with_accelerators
@@ -24,10 +19,11 @@ from hyrt_perfmodel.prediction.stage_times import has_single_products
 from hyrt_perfmodel.workload import TrainingWorkload
 
 from hyrt.config import Config
-from hyrt.device.names import split_by_shares
-from hyrt.errors import ConfigError
+from hyrt.device.discovery import split_by_shares
+from hyrt.errors import ConfigError, DataError
+from hyrt.formatting import format_duration
+from hyrt.graph.quantized.row_format import ROW_FORMATS
 from hyrt.nn.models.model_kind import find_model
-from hyrt.predict.choose_rows import AUTO, choose_rows
 from hyrt.predict.predict_run import first_assignment
 from hyrt.predict.workload import (
     configured_terms,
@@ -38,9 +34,113 @@ from hyrt.predict.workload import (
 )
 
 if TYPE_CHECKING:
-    from hyrt_perfmodel.platforms.platform import Accelerator
+    from hyrt_perfmodel.platform import Accelerator
 
-    from hyrt.predict.chunks.chunk_prediction import ChunkPrediction
+    from hyrt.predict.chunk_prediction import ChunkPrediction
+    from hyrt.training.setup import PreparedRun
+
+
+AUTO, STORED = "auto", "stored"
+# In order of rounding errors, the smallest first.
+_QUANTIZED = ("float16", "int8")
+# Minimum relative gain for which more rounding is worthwhile.
+_MIN_GAIN = 0.03
+
+Assign = Callable[[TrainingWorkload], Assignment | None]
+
+
+@dataclass(frozen=True, slots=True)
+class RowsChoice:
+    """Format selected by auto."""
+
+    rows: str
+    """Value of the setting `data.feature_dtype`."""
+    training: TrainingWorkload
+    """Work with rows in that format."""
+    reason: str
+    """Reason, as a sentence."""
+
+
+def choose_rows(
+    config: Config, platform: Platform, training: TrainingWorkload, assign: Assign = lambda training: None
+) -> RowsChoice:
+    """Choose the most precise format whose epoch is within 3 % of the shortest.
+
+    `platform` has the run's trainers. `training` has rows in their stored format. `assign` returns the
+    initial assignment of a workload, or None to search for the best one.
+    """
+    sample = training.at(1.0)
+    if sample.sparse is not None or training.resident:
+        data = "sparse features" if sample.sparse is not None else "the rows of a whole graph"
+        return RowsChoice(STORED, training, f"data.feature_dtype=auto leaves {data} as they are")
+    works = {STORED: training}
+    for name in _QUANTIZED:
+        row_bytes = float(ROW_FORMATS[name].row_bytes(sample.features[0]))
+        if row_bytes < sample.dense_row_bytes:
+            works[name] = training.with_row_bytes(row_bytes)
+    terms = configured_terms(config)
+    epochs_s = {
+        name: predict(platform, work, assignment=assign(work), terms=terms).epoch_s
+        for name, work in works.items()
+    }
+    min_epoch_s = min(epochs_s.values())
+    rows = next(name for name, epoch_s in epochs_s.items() if epoch_s <= min_epoch_s * (1 + _MIN_GAIN))
+    alternatives = ", ".join(
+        f"{name} {format_duration(epoch_s)}" for name, epoch_s in epochs_s.items() if name != rows
+    )
+    reason = (
+        f"data.feature_dtype=auto takes {rows}: {format_duration(epochs_s[rows])} per "
+        f"epoch predicted ({alternatives})"
+    )
+    return RowsChoice(rows, works[rows], reason)
+
+
+def resolve_rows(config: Config, prepared: PreparedRun) -> tuple[Config, PreparedRun, str]:
+    """Replace `data.feature_dtype: auto` in settings and graph by the selected format.
+
+    Returns the settings, the matching graph and sampler, and a line for the user.
+    """
+    if config.data.feature_dtype != AUTO:
+        return config, prepared, ""
+    from hyrt.graph.quantized.features import quantize_graph
+    from hyrt.runtime.hardware import available_cores
+    from hyrt.runtime.workers import Workers, use_workers
+    from hyrt.training.setup import PreparedRun
+
+    rows, reason = _choice_here(config, prepared)
+    graph = prepared.graph
+    if rows != STORED:
+        try:
+            with Workers(available_cores(), "rounding") as workers, use_workers(workers):
+                graph = quantize_graph(graph, rows)
+        except DataError as error:
+            rows, reason = (
+                STORED,
+                f"data.feature_dtype=auto leaves the rows as they are, since {rows} fails: {error}",
+            )
+    config = config.model_copy(update={"data": config.data.model_copy(update={"feature_dtype": rows})})
+    if graph is not prepared.graph:
+        prepared = PreparedRun(config, graph, prepared.model if prepared.is_own_model else None)
+    return config, prepared, reason
+
+
+def _choice_here(config: Config, prepared: PreparedRun) -> tuple[str, str]:
+    """Return the format for a run on this machine, and why it was selected."""
+    from hyrt.predict.calibrate.store import usable_calibration
+    from hyrt.predict.choose_devices import known_work
+    from hyrt.predict.predict_run import first_assignment, run_platform
+
+    calibration, reason = usable_calibration()
+    if calibration is None:
+        reason = reason or "this machine is not calibrated: run `hyrt calibrate`"
+        return STORED, f"data.feature_dtype=auto leaves the rows as they are: {reason}"
+    try:
+        platform = run_platform(config, calibration.platform)
+        work = known_work(config, prepared)
+        choice = choose_rows(config, platform, work, lambda work: first_assignment(config, platform, work))
+    except ConfigError as error:
+        return STORED, f"data.feature_dtype=auto leaves the rows as they are: {error}"
+    return choice.rows, choice.reason
 
 
 def unsupported_reason(config: Config) -> str:
@@ -50,7 +150,7 @@ def unsupported_reason(config: Config) -> str:
     """
     from hyrt.device.discovery import BACKENDS
     from hyrt.errors import ConfigError
-    from hyrt.predict.meta_model import meta_model
+    from hyrt.predict.step_dry_run import meta_model
 
     try:
         model = meta_model(config, num_features=1, num_classes=1)
@@ -139,7 +239,7 @@ def load_machine(name: str) -> tuple[Platform, list[str]]:
 
 def _staleness() -> list[str]:
     """Return why this machine's calibration is out of date; raise ConfigError if it is of another machine."""
-    from hyrt_perfmodel.platforms.platform_file import read_calibration, staleness_reasons
+    from hyrt_perfmodel.platform_file import read_calibration, staleness_reasons
 
     from hyrt.predict.calibrate.store import describe_machine
 
@@ -266,8 +366,8 @@ def _chunked(
     if not config.sampler.is_full_graph:
         return None, False
     # Deferred: predictions of mini-batches do not need torch, whose import dominates a short command's time.
-    from hyrt.predict.chunks.chunk_prediction import chunk_prediction_gap as chunk_gap
-    from hyrt.predict.chunks.chunk_prediction import file_sentence, predict_chunks, trains_in_chunks
+    from hyrt.predict.chunk_prediction import chunk_prediction_gap as chunk_gap
+    from hyrt.predict.chunk_prediction import file_sentence, predict_chunks, trains_in_chunks
 
     chunked = predict_chunks(platform, work, config)
     if reason := chunk_gap(platform, work, config):

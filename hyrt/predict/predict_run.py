@@ -6,19 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hyrt_perfmodel.platforms.platform import Platform, device_name, select_trainers
+from hyrt_perfmodel.platform import Platform, device_name, select_trainers
 from hyrt_perfmodel.policy import Assignment
 from hyrt_perfmodel.prediction.initial_assignment import free_cache_fraction, initial_assignment
 from hyrt_perfmodel.prediction.predict import predict
 from hyrt_perfmodel.workload import TrainingWorkload
 
 from hyrt.config import Config
-from hyrt.device.discovery import BACKENDS
-from hyrt.device.names import split_by_shares
+from hyrt.device.discovery import BACKENDS, split_by_shares
 from hyrt.errors import ConfigError
 from hyrt.nn.models.model_kind import find_model
 from hyrt.predict.workload import configured_terms, sampled_workload
-from hyrt.training.run_prediction import RunPrediction
+from hyrt.training.prechecks import RunPrediction
 
 if TYPE_CHECKING:
     from hyrt.graph.graph import Graph
@@ -82,7 +81,7 @@ def _predict_in_chunks(
 
     Raises ConfigError if such a run cannot be predicted.
     """
-    from hyrt.predict.chunks.chunk_prediction import predict_chunked_run
+    from hyrt.predict.chunk_prediction import predict_chunked_run
     from hyrt.training.setup import assign_threads
 
     chunked = predict_chunked_run(platform, training, config)

@@ -8,11 +8,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from hyrt_perfmodel.degrees import DATASETS, HETERO_DATASETS
+from hyrt_perfmodel.expected_sizes import BlockSizes, SampledSizes
 from hyrt_perfmodel.model_workload import HETERO_KINDS, model_workload
-from hyrt_perfmodel.prediction.extra_terms import ExtraTerms
-from hyrt_perfmodel.sizes.datasets import DATASETS, HETERO_DATASETS
-from hyrt_perfmodel.sizes.expected_sizes import BlockSizes, SampledSizes
-from hyrt_perfmodel.sizes.sampler_sizes import CacheHitCurve, expected_hit_rates
+from hyrt_perfmodel.prediction.stages import ExtraTerms
+from hyrt_perfmodel.sampler_sizes import CacheHitCurve, expected_hit_rates
 from hyrt_perfmodel.workload import LoadForm, TrainingWorkload, Workload
 
 from hyrt.config import Config, build_config
@@ -40,7 +40,7 @@ from hyrt.predict.hetero_workload import (
 )
 
 if TYPE_CHECKING:
-    from hyrt_perfmodel.platforms.platform import Platform
+    from hyrt_perfmodel.platform import Platform
     from hyrt_perfmodel.workload import FullGraphStep
 
     from hyrt.graph.graph import Graph
@@ -122,8 +122,7 @@ def _full_graph_step(
     config: Config, dataset: DatasetSizes, sizes: FullGraphSizes
 ) -> Callable[[float, int], FullGraphStep] | None:
     """Return the CPU trainer's full-graph step; None if it is unknown."""
-    from hyrt.predict.meta_model import model_for_widths
-    from hyrt.predict.step_dry_run import full_graph_step, is_predictable
+    from hyrt.predict.step_dry_run import full_graph_step, is_predictable, model_for_widths
 
     # A model with values, because user-defined layers are tried on a few rows.
     model = model_for_widths(config, dataset.features, dataset.classes)
@@ -200,7 +199,7 @@ def sampled_workload(config: Config, graph: Graph, sampler: Sampler | None = Non
 
     @cache
     def chunks(parts: int) -> tuple[Any, Any]:
-        from hyrt.predict.chunks.chunked_work import count_graph_chunks
+        from hyrt.predict.chunked_work import count_graph_chunks
 
         return count_graph_chunks(graph.topology, targets, parts)
 

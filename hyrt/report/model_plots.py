@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hyrt.errors import ConfigError
 from hyrt.formatting import short_repr
 from hyrt.objective.metrics import log_odds, roc_auc
-from hyrt.report.run_plots import save_plot
+from hyrt.report.html.chart import save_plot
 
 Array = NDArray[Any]
 

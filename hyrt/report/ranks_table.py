@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from hyrt_perfmodel.communication.distributed_epoch import DistributedPrediction
-from hyrt_perfmodel.communication.full_graph_epoch import fastest_algorithm
-from hyrt_perfmodel.communication.traffic import PURPOSES
+from hyrt_perfmodel.distributed_epoch import DistributedPrediction, fastest_algorithm
+from hyrt_perfmodel.traffic import PURPOSES
 
 from hyrt.distributed.strategies.registry import create_strategy
 from hyrt.formatting import format_bytes, format_duration, format_milliseconds, format_sig3, pluralize
-from hyrt.predict.ranks.full_graph import FullGraphComparison
-from hyrt.predict.ranks.strategies import RanksComparison
+from hyrt.predict.distributed_full_graph import FullGraphComparison
+from hyrt.predict.predict_ranks import RanksComparison
 
 
 def full_graph_lines(comparison: FullGraphComparison) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hyrt.formatting import format_bytes, format_duration
-from hyrt.fullgraph.chunks.chunk_stats import describe_chunks
+from hyrt.fullgraph.chunk_stats import describe_chunks
 
 CHANNELS = {"sample": "sampled", "load": "loaded", "transfer": "staged", "propagate": "done"}
 """Output channel of each stage."""
@@ -49,7 +49,7 @@ class ChunkSummary:
     ) -> ChunkSummary:
         """Create the summary of a step; `label` formats device names.
 
-        `figures`: statistics from `hyrt.fullgraph.chunks.chunk_stats.ChunkedStep`, also of earlier versions.
+        `figures`: statistics from `hyrt.fullgraph.chunk_stats.ChunkedStep`, also of earlier versions.
         """
         works = device_stats(trainer, figures)
         texts = {
@@ -87,7 +87,7 @@ def filter_text(figures: Mapping[str, Any]) -> str:
 def device_text(work: Mapping[str, float], *, is_only_device: bool) -> str:
     """Describe a device's compute and copy time; empty if the device does not measure times.
 
-    `work` has statistics from `hyrt.fullgraph.chunks.chunk_stats.ChunkStats`. For an only device, the amounts
+    `work` has statistics from `hyrt.fullgraph.chunk_stats.ChunkStats`. For an only device, the amounts
     of copied data are shown elsewhere.
     """
     copy_s, compute_s = work["copy_s"], work["compute_s"]

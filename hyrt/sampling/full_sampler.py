@@ -13,14 +13,13 @@ from hyrt.errors import ArgumentError
 from hyrt.graph.graph import Graph
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Ids
-from hyrt.sampling.checks import check_sampler
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.sampler import HopSampler
+from hyrt.sampling.sampler import HopSampler, check_sampler
 
 if TYPE_CHECKING:
     pass
 
-from hyrt.sampling.full_graph import FullGraph
+from hyrt.sampling.minibatch import FullGraph
 
 
 class FullSampler:

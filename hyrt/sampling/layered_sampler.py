@@ -15,10 +15,9 @@ from hyrt.runtime.buffer_pool import BufferPool, PooledArrays
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Ids
 from hyrt.sampling.block_builder import BlockBuilder, TargetShuffler
-from hyrt.sampling.checks import check_call, check_hop, check_layer_sampler, check_sampler
 from hyrt.sampling.kernels import copy_rows, prefix_sum, relabel
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.sampler import Hop, HopSampler
+from hyrt.sampling.sampler import Hop, HopSampler, check_call, check_hop, check_layer_sampler, check_sampler
 
 
 class LayerSampler(Protocol):

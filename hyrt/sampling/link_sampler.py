@@ -15,8 +15,7 @@ from hyrt.graph.topology import Topology
 from hyrt.runtime.rng import LINKS, random_bits_array, random_ints_below, stream_key, vertex_streams
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Ids
-from hyrt.sampling.block_builder import TargetShuffler
-from hyrt.sampling.excluded_edges import EdgeExcludingSampler, ExcludedEdges
+from hyrt.sampling.block_builder import EdgeExcludingSampler, ExcludedEdges, TargetShuffler
 from hyrt.sampling.full_sampler import FullSampler
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.sampler import HopSampler

@@ -18,10 +18,9 @@ from hyrt.runtime.rng import PRESAMPLE, WALK, stream_key
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Ids
 from hyrt.sampling.block_builder import build_square_blocks
-from hyrt.sampling.checks import check_call, check_sampler, check_step, id_dtype
 from hyrt.sampling.kernels import prefix_sum
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.sampler import HopSampler
+from hyrt.sampling.sampler import HopSampler, check_call, check_sampler, check_step, id_dtype
 from hyrt.sampling.subgraph_kernels import (
     assign_rows,
     collect_distinct,

@@ -10,8 +10,8 @@ from hyrt.section import ListFromText, NotBool, Section
 
 if TYPE_CHECKING:
     import numpy as np
-    from hyrt_perfmodel.sizes.degrees import DegreeDistribution
-    from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+    from hyrt_perfmodel.degrees import DegreeDistribution
+    from hyrt_perfmodel.expected_sizes import BlockSizes
     from numpy.typing import NDArray
 
     from hyrt.graph.graph import Graph
@@ -125,7 +125,7 @@ class SamplerSettings(Section):
 
     def batch_sizes(self, batch: MiniBatch, units: int) -> BlockSizes:
         """Return the sizes of a sampled mini-batch of `units` units."""
-        from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+        from hyrt_perfmodel.expected_sizes import BlockSizes
 
         blocks = batch.blocks
         return BlockSizes(

@@ -14,9 +14,8 @@ from hyrt.runtime.rng import SAMPLE, stream_key
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Ids
 from hyrt.sampling.block_builder import TargetShuffler, build_square_blocks
-from hyrt.sampling.checks import check_call, check_sampler, id_dtype
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.sampler import HopSampler
+from hyrt.sampling.sampler import HopSampler, check_call, check_sampler, id_dtype
 from hyrt.sampling.subgraph_kernels import grow_subgraphs, rows_ascend, write_induced_edges
 
 _GRAIN = 16

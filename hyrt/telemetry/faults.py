@@ -32,7 +32,7 @@ from hyrt_perfmodel.policy import STAGES
 from hyrt.device import Device, StepResult
 from hyrt.errors import ConfigError, DeviceFaultError, DeviceOutOfMemoryError
 from hyrt.formatting import pluralize
-from hyrt.runtime.channel import ChannelClosedError
+from hyrt.runtime.stage_threads import ChannelClosedError
 from hyrt.telemetry.events import Notice
 from hyrt.telemetry.hooks import Hook, Site
 

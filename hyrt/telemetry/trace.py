@@ -1,21 +1,22 @@
-"""Timeline of a run in memory of a fixed size: slices of threads and device queues, counters and marks.
-
-Every track is written by one thread at a time and keeps its latest events; the number of dropped events is
-counted. Times are nanoseconds of `time.perf_counter_ns`.
+"""Timeline of a run in memory of a fixed size, and its trace file in the JSON format of ui.perfetto.dev and
+chrome://tracing.
 """
 
 from __future__ import annotations
 
+import json
 import struct
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from hyrt_perfmodel.policy import STAGES
 from numpy.typing import NDArray
 
 from hyrt.device import Span
@@ -191,3 +192,272 @@ class Trace:
     def is_empty(self) -> bool:
         """Whether no thread has begun a slice."""
         return not any(track.ring.count or track.open_slices for track in self.tracks)
+
+
+# Number of reports on each side that a clock offset is estimated from: enough to include prompt reports, few
+# enough that clock drift is negligible.
+_REACH = 32
+
+
+def convert_to_host_clock(queues: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Convert the times of a device's queues to the host's clock; durations are unchanged.
+
+    Tables have `start` and `end` on the device's clock and `handed`, the time of the report, on the host's
+    clock, in nanoseconds. A span is reported after it has ended, so host time at the report minus device time
+    at the span's end is the clock offset plus a delay. The minimum over neighbouring reports is used: no span
+    may end after its report.
+    """
+    handed, slot = np.unique(np.concatenate([queue["handed"] for queue in queues]), return_inverse=True)
+    if not len(handed):
+        return [queue.copy() for queue in queues]
+    ends = np.full(len(handed), np.iinfo(np.int64).min)
+    np.maximum.at(ends, slot, np.concatenate([queue["end"] for queue in queues]))
+    delays = np.pad(handed - ends, _REACH, mode="edge")
+    offsets = np.lib.stride_tricks.sliding_window_view(delays, 2 * _REACH + 1).min(axis=1)
+    converted = []
+    first = 0
+    for queue in queues:
+        table = queue.copy()
+        shift = offsets[slot[first : first + len(queue)]]
+        table["start"] += shift
+        table["end"] += shift
+        converted.append(table)
+        first += len(queue)
+    return converted
+
+
+def split_overlaps(table: NDArray[Any], limit: int) -> list[NDArray[Any]]:
+    """Split a queue's spans into at most `limit` rows of disjoint spans; return each row's indices by start.
+
+    A queue that runs in order has a single row. Remaining overlaps go to the last row, in which the later
+    span is shortened at its start.
+    """
+    rows: list[list[int]] = []
+    row_ends: list[int] = []
+    starts, ends = table["start"].tolist(), table["end"].tolist()
+    for index in np.lexsort((table["end"], table["start"])).tolist():
+        row = next((i for i, end in enumerate(row_ends) if end <= starts[index]), None)
+        if row is None:
+            if len(rows) < limit:
+                rows.append([])
+                row_ends.append(starts[index])
+            row = len(rows) - 1
+        rows[row].append(index)
+        row_ends[row] = max(ends[index], row_ends[row])
+    return [np.array(row) for row in rows]
+
+
+def remove_overlaps(table: NDArray[Any]) -> NDArray[Any]:
+    """Shift starts so that no span begins before the previous one ends.
+
+    Changing clock offsets may cause such overlaps.
+    """
+    table = table.copy()
+    if len(table):
+        before = np.maximum.accumulate(table["end"])[:-1]
+        table["start"][1:] = np.maximum(table["start"][1:], before)
+        table["end"] = np.maximum(table["end"], table["start"])
+    return table
+
+
+class StageSlice(NamedTuple):
+    """Slice of one stage: its track, and its start in nanoseconds."""
+
+    track: int
+    start: int
+
+
+class MiniBatchFlows:
+    """Flows of the shares of all steps, without dropped or missing slices."""
+
+    def __init__(self) -> None:
+        self._visits: defaultdict[tuple[int, int], dict[str, StageSlice]] = defaultdict(dict)
+        self._synchronized: dict[int, StageSlice] = {}
+
+    def add(self, stage: str, step: int, share: int, visit: StageSlice) -> None:
+        """Add a slice of one of the stages."""
+        if stage == STAGES[-1]:
+            self._synchronized[step] = visit
+        else:
+            self._visits[step, share][stage] = visit
+
+    def paths(self) -> Iterator[Sequence[StageSlice]]:
+        """Yield the visits of each share in stage order, if there are at least two."""
+        for (step, _), by_stage in sorted(self._visits.items()):
+            visits = [by_stage[stage] for stage in STAGES if stage in by_stage]
+            if STAGES[-2] in by_stage and step in self._synchronized:
+                visits.append(self._synchronized[step])
+            if len(visits) > 1:
+                yield visits
+
+
+# Per rank: the host and its devices.
+_MAX_PROCESSES = 1000
+# Rows for a queue that runs several commands concurrently.
+_MAX_ROWS = 8
+_ORDER = ("hyrt.main", "hyrt.sample", "hyrt.load", "hyrt.transfer", "hyrt.propagate")
+
+
+def trace_json(trace: Trace, trainers: Sequence[str], about: Mapping[str, Any]) -> bytes:
+    """Return the whole trace as JSON; unfinished slices end at the current time and are marked.
+
+    The trace must not grow any more, except in threads that hang. `trainers` has the names of the run's
+    trainers in order, and `about` further entries of `otherData`.
+    """
+    return join_json([trace_lines(trace, trainers)], {**about, **trace_facts(trace)})
+
+
+def trace_lines(
+    trace: Trace, trainers: Sequence[str], *, rank: int | None = None, zero: int | None = None
+) -> str:
+    """Return the events of one process, for `join_json`.
+
+    `rank` is None for a file of a single process. `zero` is the time on the trace's clock at which the file
+    begins; None means the start of the trace.
+    """
+    return _Writer(trace, trainers, rank, trace.started if zero is None else zero).lines()
+
+
+def join_json(processes: Sequence[str], facts: Mapping[str, Any]) -> bytes:
+    """Return the JSON file that joins the `trace_lines` of all processes, with `facts` as `otherData`."""
+    head = f'{{"displayTimeUnit":"ms","otherData":{json.dumps(facts)},"traceEvents":[\n'
+    return (head + ",\n".join(processes) + "\n]}\n").encode("utf-8", "backslashreplace")
+
+
+def trace_facts(trace: Trace) -> dict[str, Any]:
+    """Return the start time of a trace, its limit, and its numbers of dropped events."""
+    return {
+        "started": datetime.fromtimestamp(trace.started_unix_s, UTC).isoformat(),
+        "most_events_a_track": trace.limit,
+        "left_out": count_dropped_events(trace),
+    }
+
+
+def count_dropped_events(trace: Trace) -> dict[str, int]:
+    """Return the nonzero numbers of dropped events of tracks, queues, counters and marks."""
+    losses = {track.name: track.ring.num_dropped for track in trace.tracks}
+    losses |= {f"{device} {queue}": ring.num_dropped for (device, queue), ring in trace.queues.items()}
+    losses |= {f"counter {name}": counter.ring.num_dropped for name, counter in trace.counters.items()}
+    losses["marks"] = trace.num_marks - len(trace.marks)
+    return {name: count for name, count in losses.items() if count > 0}
+
+
+class _Writer:
+    """Writer that collects the lines of one file."""
+
+    def __init__(self, trace: Trace, trainers: Sequence[str], rank: int | None, zero: int) -> None:
+        self._trace = trace
+        self._zero = zero
+        self._host = 1 + _MAX_PROCESSES * (rank or 0)
+        self._prefix = "" if rank is None else f"rank {rank} "
+        self._trainers = [_text(name) for name in trainers]
+        self._now = trace.clock()
+        self._names = [_text(name) for name in trace.names]
+        self._lines: list[str] = []
+        self._flows = MiniBatchFlows()
+
+    def lines(self) -> str:
+        self._name(self._host, 0, "process_name", self._prefix.strip() or "hyrt", self._host - 1)
+        tracks = sorted(self._trace.tracks, key=_rank)
+        numbers = {id(track): number for number, track in enumerate(tracks, 1)}
+        for number, track in enumerate(tracks, 1):
+            self._name(self._host, number, "thread_name", track.name, number)
+            self._slices(number, track)
+        for mark_time, track, text in list(self._trace.marks):
+            self._mark(numbers[id(track)], mark_time, text)
+        self._arrows()
+        for name, counter in self._trace.counters.items():
+            shown, unit = _text(name), _text(counter.unit)
+            for counted, value in counter.ring.rows().tolist():
+                at = self._at(counted)
+                self._lines.append(
+                    f'{{"ph":"C","pid":{self._host},"name":{shown},"ts":{at},"args":{{{unit}:{value}}}}}'
+                )
+        for process, device in enumerate(
+            sorted({device for device, _ in self._trace.queues}), self._host + 1
+        ):
+            self._device(process, device)
+        return ",\n".join(self._lines)
+
+    def _slices(self, number: int, track: Track) -> None:
+        # Copied first: otherwise a slice that a hanging thread ends meanwhile would appear in neither list.
+        open_slices = list(track.open_slices)
+        table = track.ring.rows()
+        stages = {self._trace.names.index(name): name for name in STAGES if name in self._trace.names}
+        if track.ring.num_dropped:
+            self._mark(number, int(table["start"][0]), f"{track.ring.num_dropped:,} earlier events left out")
+        rows = [(*row, False) for row in table.tolist()]
+        ended = {(row[0], row[2]) for row in rows} if open_slices else set()
+        now = max([self._now, *table["end"][-1:].tolist()])
+        rows += [
+            (start, now, *fields, True) for start, *fields in open_slices if (start, fields[0]) not in ended
+        ]
+        rows.sort(key=lambda row: (row[0], -row[1]))
+        for start, end, name, step, trainer, share, units, is_open in rows:
+            known = (("step", step), ("share", share), ("units", units))
+            arguments = [f'"{key}":{value}' for key, value in known if value != NONE]
+            if trainer != NONE:
+                arguments.append(f'"trainer":{self._trainers[trainer]}')
+            if is_open:
+                arguments.append('"unfinished":true')
+            self._slice(self._host, number, name, start, end, f',"args":{{{",".join(arguments)}}}')
+            if name in stages and end > start:
+                self._flows.add(stages[name], step, share, StageSlice(number, start))
+
+    def _slice(self, process: int, number: int, name: int, start: int, end: int, more: str = "") -> None:
+        self._lines.append(
+            f'{{"ph":"X","pid":{process},"tid":{number},"name":{self._names[name]},"ts":{self._at(start)},'
+            f'"dur":{(end - start) / 1000:.3f}{more}}}'
+        )
+
+    def _mark(self, number: int, time: int, text: str) -> None:
+        self._lines.append(
+            f'{{"ph":"i","s":"t","pid":{self._host},"tid":{number},"name":{_text(text)},"ts":{self._at(time)}}}'
+        )
+
+    def _arrows(self) -> None:
+        for identity, visits in enumerate(self._flows.paths(), 1 + ((self._host - 1) << 32)):
+            for position, visit in enumerate(visits):
+                kind = "s" if position == 0 else "t" if position < len(visits) - 1 else "f"
+                end = ',"bp":"e"' if kind == "f" else ""
+                self._lines.append(
+                    f'{{"ph":"{kind}","cat":"mini-batch","name":"mini-batch","id":{identity},"pid":{self._host},'
+                    f'"tid":{visit.track},"ts":{self._at(visit.start)}{end}}}'
+                )
+
+    def _device(self, process: int, device: str) -> None:
+        self._name(process, 0, "process_name", f"{self._prefix}{device} queues", process)
+        queues = {
+            queue: ring.rows() for (owner, queue), ring in self._trace.queues.items() if owner == device
+        }
+        tables = convert_to_host_clock(list(queues.values()))
+        number = 0
+        for (queue, before), table in zip(queues.items(), tables, strict=True):
+            for row, indices in enumerate(split_overlaps(before, _MAX_ROWS)):
+                number += 1
+                self._name(
+                    process, number, "thread_name", queue if row == 0 else f"{queue} {row + 1}", number
+                )
+                for start, end, _, name in remove_overlaps(table[indices]).tolist():
+                    self._slice(process, number, name, start, end)
+
+    def _name(self, process: int, number: int, key: str, name: str, order: int) -> None:
+        sort = key.replace("_name", "_sort_index")
+        for event, arguments in ((key, f'"name":{_text(name)}'), (sort, f'"sort_index":{order}')):
+            self._lines.append(
+                f'{{"ph":"M","pid":{process},"tid":{number},"name":"{event}","args":{{{arguments}}}}}'
+            )
+
+    def _at(self, time: int) -> str:
+        return f"{(time - self._zero) / 1000:.3f}"
+
+
+def _text(text: str) -> str:
+    """Return a JSON string without escaped letters, because Perfetto shows escapes literally."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _rank(track: Track) -> tuple[int, str]:
+    """Return the sort key of a thread: the main thread first, then by stage and name."""
+    names: Iterator[int] = (i for i, name in enumerate(_ORDER) if track.name.startswith(name))
+    return next(names, len(_ORDER)), track.name

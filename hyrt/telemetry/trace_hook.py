@@ -21,8 +21,15 @@ from hyrt.runtime.files import write_atomically
 from hyrt.runtime.workers import Chunk, IntervalCallback
 from hyrt.telemetry.events import AssignmentChanged, Event, Notice, StepMetrics
 from hyrt.telemetry.hooks import Hook, Site
-from hyrt.telemetry.trace import Counter, Trace
-from hyrt.telemetry.trace_file import count_dropped_events, join_json, trace_facts, trace_json, trace_lines
+from hyrt.telemetry.trace import (
+    Counter,
+    Trace,
+    count_dropped_events,
+    join_json,
+    trace_facts,
+    trace_json,
+    trace_lines,
+)
 
 
 class RankTraceGatherer(Protocol):

@@ -15,7 +15,7 @@ from hyrt_perfmodel.policy import STAGES
 from hyrt.device import Device, DeviceInfo, InputForm, StepResult
 from hyrt.device.capabilities import CAPABILITIES, GathersRows, StreamsGradients
 from hyrt.errors import DeviceUnavailableError
-from hyrt.runtime.channel import Channel
+from hyrt.runtime.stage_threads import Channel
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.testing import cases
 from hyrt.testing.trial import (

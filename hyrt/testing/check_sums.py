@@ -12,7 +12,7 @@ import torch
 from hyrt.device import InputForm, StepResult
 from hyrt.device.capabilities import FeatureCacheDevice, KeepsHostBudget, RunsChunks, usable_forms
 from hyrt.errors import PluginConflictError, UnsupportedModelError
-from hyrt.fullgraph.chunks.intervals import ChunkOptions
+from hyrt.fullgraph.intervals import ChunkOptions
 from hyrt.fullgraph.matrix_pool import HostMemoryBudget
 from hyrt.graph.quantized.row_format import ROW_FORMATS
 from hyrt.graph.row_source import DenseFeatures

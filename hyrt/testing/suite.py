@@ -19,7 +19,7 @@ from hyrt.checks import check_flag, check_int, check_number, check_type, show
 from hyrt.device import Device, DeviceInfo, InputForm
 from hyrt.device.calls import call_device
 from hyrt.errors import ArgumentError, DeviceUnavailableError, one_line
-from hyrt.testing import cases, check_faults, check_hetero, check_protocol, check_sampler, check_sums
+from hyrt.testing import cases, check_capabilities, check_faults, check_protocol, check_sums
 from hyrt.testing.trial import (
     CheckFailedError,
     CheckSkippedError,
@@ -143,7 +143,7 @@ def all_checks(*, computes: bool) -> list[Check]:
         if name not in ("rows", "typed")
     ]
     sums = (
-        [*agreement, *forms, *_checks_of(check_sums), *_checks_of(check_hetero), *_checks_of(check_sampler)]
+        [*agreement, *forms, *_checks_of(check_sums), *_checks_of(check_capabilities)]
         if computes
         else []
     )

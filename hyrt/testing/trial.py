@@ -18,8 +18,7 @@ from hyrt.graph.graph import Graph
 from hyrt.nn.model import GNN
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.testing import cases
-from hyrt.testing.cases import ModelCase
-from hyrt.testing.reference import ReferenceResult, reference_step
+from hyrt.testing.cases import ModelCase, ReferenceResult, reference_step
 
 Outcome = Literal["passed", "failed", "skipped"]
 

@@ -1,4 +1,4 @@
-"""Construction of a run's components from settings."""
+"""Construction of a run's components from settings, and the options of a run of several processes."""
 
 from __future__ import annotations
 
@@ -12,30 +12,72 @@ import torch
 from hyrt_perfmodel.policy import Policy, Threads
 
 from hyrt.config import Config
-from hyrt.config.unused_settings import find_settings_without_effect, find_unused_settings
-from hyrt.device.names import split_by_shares
+from hyrt.config.load import find_settings_without_effect, find_unused_settings
+from hyrt.device.discovery import split_by_shares
 from hyrt.errors import DataWarning, warn_user
-from hyrt.formatting import pluralize
+from hyrt.formatting import pluralize, short_repr
 from hyrt.graph.graph import Graph
 from hyrt.graph.labels import label_warning
 from hyrt.graph.links.link_split import check_held_out
 from hyrt.graph.run_schema import RunSchema, build_run_schema
-from hyrt.inference.evaluate import Evaluator
-from hyrt.inference.score_vertices import computes_by_layers
+from hyrt.inference.evaluate import DistributedScorer, Evaluator, computes_by_layers
 from hyrt.objective import Objective
 from hyrt.objective.host_loss import check_objective
+from hyrt.pipeline.synchronize import Reduction, StateHandoff, no_handoff, no_reduction
+from hyrt.pipeline.work_items import ALL, RankSlice
 from hyrt.sampling.sampler import Sampler
-from hyrt.telemetry.crash_context import CrashContext
 from hyrt.telemetry.events import Emit, Event, Notice
 from hyrt.telemetry.hooks import HOST, Hook, Site, call_with_hooks
-from hyrt.telemetry.trace_hook import TraceHook
-from hyrt.training.distributed_run import ALONE, DistributedRunConfig
+from hyrt.telemetry.run_hooks import CrashContext
+from hyrt.telemetry.trace_hook import RankTraceGatherer, TraceHook
 from hyrt.training.feature_caches import DeviceCaches
 from hyrt.training.learner import TrainingState
-from hyrt.training.prechecks import free_memory, host_shortage, missing_classes_text
-from hyrt.training.run_prediction import RunPrediction
+from hyrt.training.prechecks import RunPrediction, free_memory, host_shortage, missing_classes_text
 from hyrt.training.setup import PreparedRun, architecture, assign_threads, first_split
 from hyrt.training.trainers import Found, find_trainers
+
+
+def unchanged(event: Event) -> Event:
+    return event
+
+
+def nowhere() -> None:
+    """Return None: this process does not replace a lost rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistributedRunConfig:
+    """Part that one process has in a run; the defaults are for a process that trains alone.
+
+    If a process stores only a part of the feature rows, its graph still provides all rows, as
+    `hyrt.graph.row_source.PrefetchedRowSource`.
+    """
+
+    part: RankSlice = ALL
+    """Part of every step that this process computes."""
+    reduction: Reduction = no_reduction
+    """Sum over the trainers of all processes."""
+    on_gradient: Callable[[int, torch.Tensor], None] | None = None
+    """Callback for gradients during the backward pass, if one trainer computes all of this process's part."""
+    pass_on: StateHandoff = no_handoff
+    """Transfer of sums to another process together with their model, between two time steps."""
+    scores: DistributedScorer | None = None
+    """Scorer of vertices jointly with the other processes; None if each process scores all vertices."""
+    in_chunks: bool = False
+    """Whether full graphs are trained in chunks, on any device that supports chunk columns."""
+    traces: RankTraceGatherer | None = None
+    """Gatherer of the traces of all processes for one file; None if each process writes its own file."""
+    inherited: Callable[[], Path | None] = nowhere
+    """Function that returns the run folder if this process must write the records for a lost process."""
+    seen: Callable[[Event], Event] = unchanged
+    """Conversion of this process's events to those that are shown and recorded; hooks get the originals."""
+
+    __repr__ = short_repr
+
+
+ALONE = DistributedRunConfig()
+"""Configuration of a run with a single process."""
+
 
 T = TypeVar("T")
 

@@ -23,13 +23,13 @@ from hyrt.device.capabilities import (
 )
 from hyrt.device.host_model import HostSaga
 from hyrt.errors import DeviceFaultError, DeviceUnavailableError, UnsupportedModelError, describe_error
-from hyrt.fullgraph.chunks.chunk_kernels import MemberDeviceError
-from hyrt.fullgraph.chunks.chunked_trainer import ChunkDeviceMemory, ChunkedTrainer
-from hyrt.fullgraph.chunks.intervals import ChunkOptions
+from hyrt.fullgraph.chunk_kernels import MemberDeviceError
+from hyrt.fullgraph.chunked_trainer import ChunkDeviceMemory, ChunkedTrainer
+from hyrt.fullgraph.intervals import ChunkOptions
 from hyrt.fullgraph.matrix_pool import HostMemoryBudget
 from hyrt.fullgraph.step_checkpoint import StepCheckpointer
 from hyrt.nn.description import describe as described
-from hyrt.nn.message_passing.model_checks import check_loops, needs_loops
+from hyrt.nn.model_checks import check_loops, needs_loops
 from hyrt.nn.torch_threads import use_one_torch_thread
 from hyrt.objective import Objective
 from hyrt.objective.classification import Classification

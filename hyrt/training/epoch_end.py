@@ -20,9 +20,9 @@ from hyrt.inference.evaluate import EvaluationStoppedError
 from hyrt.objective.objective import Objective, sum_counts
 from hyrt.pipeline.synchronize import StepSummary
 from hyrt.pipeline.work_items import StepTimes, StepWork
-from hyrt.runtime.channel import QueueSnapshot
 from hyrt.runtime.files import write_atomically
 from hyrt.runtime.hardware import available_cores
+from hyrt.runtime.stage_threads import QueueSnapshot
 from hyrt.sampling.block import Ids
 from hyrt.telemetry.events import CheckpointWritten, Emit, EvaluationFinished, StepMetrics, steps_per_window
 from hyrt.training.build_run import RunComponents

@@ -15,12 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hyrt.config import Config
 from hyrt.errors import ConfigError, StageError, describe_error
-from hyrt.nn.hetero.node_embedding import (
-    SPARSE_UPDATE_RULES,
-    EmbeddingOptimizer,
-    NodeEmbedding,
-    find_embeddings,
-)
+from hyrt.nn.hetero.inputs import SPARSE_UPDATE_RULES, EmbeddingOptimizer, NodeEmbedding, find_embeddings
 
 Made = TypeVar("Made")
 

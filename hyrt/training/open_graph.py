@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hyrt.config import Config
 from hyrt.errors import ConfigError, DataError, join_names
 from hyrt.graph import Graph, open_graph
+from hyrt.graph.links.build_split import check_pairs, random_link_split, read_links
 from hyrt.graph.links.edges import (
     TimedEdges,
     add_links,
@@ -21,7 +22,6 @@ from hyrt.graph.links.edges import (
     order_edge_times,
     remove_links,
 )
-from hyrt.graph.links.link_file import check_pairs, read_links
 from hyrt.graph.links.link_split import (
     LinkEndpoints,
     LinkGraph,
@@ -30,7 +30,6 @@ from hyrt.graph.links.link_split import (
     message_topology,
     select_link_relation,
 )
-from hyrt.graph.links.random_link_split import random_link_split
 from hyrt.graph.quantized.features import quantize_graph
 from hyrt.graph.run_schema import RunSchema
 from hyrt.graph.topology import Topology

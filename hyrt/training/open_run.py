@@ -12,9 +12,8 @@ from hyrt.balance.resource_manager import ResourceManager, configured_policy, re
 from hyrt.device.capabilities import StreamsGradients
 from hyrt.formatting import pluralize
 from hyrt.nn.model import num_torch_threads
+from hyrt.nn.model_errors import RngGuard, add_output_check
 from hyrt.nn.torch_threads import torch_threads
-from hyrt.nn.user_modules.model_errors import add_output_check
-from hyrt.nn.user_modules.split_safety import RngGuard
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.pipeline import GuardedSteps, Pipeline, SerialSteps
 from hyrt.pipeline.stages import Stages
@@ -24,9 +23,8 @@ from hyrt.runtime.workers import Workers
 from hyrt.sampling.sampler_settings import SAMPLERS
 from hyrt.telemetry.events import AssignmentChanged, RunStarted
 from hyrt.training.build_run import RunComponents
-from hyrt.training.run_state import RunState
+from hyrt.training.run_state import RunState, RunStepCheckpointer
 from hyrt.training.setup import architecture, evaluation_workers
-from hyrt.training.step_checkpoint import RunStepCheckpointer
 from hyrt.training.trainers import open_trainers, refuse_global_dropout
 
 

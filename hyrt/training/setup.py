@@ -1,4 +1,6 @@
-"""Creation of a run's model, objective, sampler, threads and split from settings."""
+"""Creation of a run's model, objective, sampler, threads and split from settings, with checks for
+heterogeneous graphs.
+"""
 
 from __future__ import annotations
 
@@ -11,30 +13,133 @@ from hyrt_perfmodel.policy import Threads
 
 from hyrt.checks import show
 from hyrt.config import Config
-from hyrt.device.names import split_by_shares
+from hyrt.device.discovery import split_by_shares
 from hyrt.errors import ConfigError, DataError
 from hyrt.graph.check import check_all_classes
 from hyrt.graph.graph import Graph
+from hyrt.graph.links.link_split import LinkGraph
 from hyrt.nn.architecture import Architecture
+from hyrt.nn.conv_stack import check_forward_signature
 from hyrt.nn.hetero.hetero_gnn import HeteroGNN, get_graph_metadata
 from hyrt.nn.link_gnn import LINK_HEADS, HeteroLinkGNN, LinkGNN
-from hyrt.nn.message_passing.model_checks import check_edge_values, check_types, needs_loops
 from hyrt.nn.model import GNN
-from hyrt.nn.models.model_kind import EDGE_FEATURES, EDGE_TYPES, supports_edge_features, supports_edge_types
-from hyrt.nn.self_loops import drop_replaced_loops
+from hyrt.nn.model_checks import check_edge_values, check_types, drop_replaced_loops, needs_loops
+from hyrt.nn.models.model_kind import (
+    EDGE_FEATURES,
+    EDGE_TYPES,
+    MODELS,
+    find_model,
+    supports_edge_features,
+    supports_edge_types,
+)
 from hyrt.nn.torch_threads import use_one_torch_thread
-from hyrt.nn.user_modules.conv_stack import check_forward_signature
 from hyrt.objective import Objective
 from hyrt.objective.link_prediction import DECODERS
+from hyrt.objective.metrics import check_class_weights
 from hyrt.objective.objective import OBJECTIVES
-from hyrt.objective.validation import check_class_weights
+from hyrt.runtime.entry_points import EntryPointGroup
 from hyrt.runtime.hardware import available_cores
 from hyrt.runtime.workers import Workers
+from hyrt.sampling.block_builder import EdgeExcludingSampler
+from hyrt.sampling.full_sampler import FullSampler
+from hyrt.sampling.link_sampler import FullLinkSampler, LinkSampler, NegativeSampler
 from hyrt.sampling.sampler import Sampler
 from hyrt.sampling.sampler_settings import SAMPLERS
-from hyrt.training.hetero_run import check_hetero_sampler, check_kind, check_user_module
-from hyrt.training.link_steps import build_link_sampler
-from hyrt.training.run_prediction import RunPrediction
+from hyrt.training.prechecks import RunPrediction
+
+# Samplers that support relations.
+_SAMPLERS = ("neighbor", "full")
+
+
+def check_kind(config: Config, graph: Graph) -> None:
+    """Check that the configured model and sampler support the graph's types, or that it has only one type.
+
+    Raises ConfigError with setting and remedy if they do not.
+    """
+    name, kind = config.model.kind, find_model(config.model.kind)
+    if graph.types is None:
+        if kind.hetero:
+            raise ConfigError(
+                f"model.kind={name} is for typed graphs, and {graph.name} has vertices of one type: choose "
+                "another kind, such as graphsage, or give a typed graph (docs/heterogeneous.md)"
+            )
+        return
+    if not kind.hetero and not supports_edge_types(name):
+        raise ConfigError(
+            f"{graph.name} has {len(graph.types.vertex_types)} types of vertices, which model.kind={name} "
+            f"does not tell apart: choose {', '.join(_hetero_kinds(MODELS))}"
+        )
+    check_hetero_sampler(config, graph)
+
+
+def check_hetero_sampler(config: Config, graph: Graph) -> None:
+    """Check that the sampler supports relations, and that feature caches are disabled.
+
+    Raises ConfigError with setting and remedy if not.
+    """
+    if graph.types is None:
+        return
+    if config.sampler.kind not in _SAMPLERS:
+        raise ConfigError(
+            f"sampler.kind={config.sampler.kind} does not know the relations of {graph.name}: give "
+            f"{' or '.join(_SAMPLERS)}"
+        )
+    if config.data.cache is not None:
+        raise ConfigError(
+            f"data.cache={config.data.cache}: devices keep rows of one type alone: omit it with {graph.name}"
+        )
+
+
+def _hetero_kinds(models: EntryPointGroup) -> list[str]:
+    """Return the model kinds for heterogeneous graphs and those that use edge types."""
+    names = sorted(models.entries_by_name())
+    hetero = [name for name in names if find_model(name).hetero]
+    return [*hetero, *(name for name in names if name not in hetero and supports_edge_types(name))]
+
+
+def check_user_module(module: torch.nn.Module, graph: Graph) -> None:
+    """Reject, with a ConfigError, a user-defined module without maps for the types of a graph."""
+    if graph.types is not None and not isinstance(module, HeteroGNN):
+        raise ConfigError(
+            f"{type(module).__name__} cannot be trained on {graph.name}, which has types of vertices: "
+            "give a kind such as model='rgcn', or layers of your own in hyrt.nn.hetero_stack "
+            "(docs/heterogeneous.md)"
+        )
+    if graph.types is None and isinstance(module, HeteroGNN):
+        raise ConfigError(
+            f"{type(module).__name__} is for typed graphs, and {graph.name} has one type: use hyrt.nn.stack"
+        )
+
+
+def build_link_sampler(config: Config, graph: Graph, links: LinkGraph) -> Sampler:
+    """Create the configured sampler for the endpoints of the training links.
+
+    Raises ConfigError if the sampler chooses the vertices of its mini-batches.
+    """
+    kind, split, settings = config.sampler.kind, links.split, config.links
+    batch_size = min(config.data.batch_size, len(split.train))
+    around = config.sampler.build(
+        graph,
+        np.unique(split.train),
+        layers=config.model.layers,
+        batch_size=batch_size,
+        seed=config.seed,
+    )
+    negatives = NegativeSampler(
+        *(settings.negatives, settings.num_negatives, config.seed),
+        *(links.train_edges, links.ends, split.train_negatives),
+    )
+    if isinstance(around, FullSampler):
+        return FullLinkSampler(split.train, around, negatives)
+    if isinstance(around, EdgeExcludingSampler):
+        return LinkSampler(
+            *(split.train, around, negatives, graph.topology),
+            *(config.excluded_links, batch_size, config.seed, links.relation),
+        )
+    raise ConfigError(
+        f"sampler.kind={kind} does not sample around the ends of links: give sampler.kind=neighbor, or "
+        "--full-graph, with train.objective=links"
+    )
 
 
 def assign_threads(config: Config, host_trainers: int = 1, expected: RunPrediction | None = None) -> Threads:

@@ -12,7 +12,7 @@ import torch
 
 from hyrt.errors import CheckpointError, HyrtError, StageError, StepInterrupted, describe_error
 from hyrt.formatting import short_repr
-from hyrt.fullgraph.chunks.chunk_stats import ChunkedStep, describe_chunks
+from hyrt.fullgraph.chunk_stats import ChunkedStep, describe_chunks
 from hyrt.pipeline.synchronize import StepSummary
 from hyrt.pipeline.work_items import StepWork
 from hyrt.telemetry.events import EpochEnded, Notice, PredictionMade, RunEnded

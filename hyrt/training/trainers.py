@@ -32,12 +32,12 @@ from hyrt.errors import (
     UnsupportedModelError,
     join_names,
 )
-from hyrt.fullgraph.chunks.intervals import ChunkOptions
+from hyrt.fullgraph.intervals import ChunkOptions
 from hyrt.fullgraph.matrix_pool import HostMemoryBudget
 from hyrt.fullgraph.step_checkpoint import StepCheckpointer
 from hyrt.graph.graph import Graph
-from hyrt.nn.message_passing.model_checks import needs_loops
 from hyrt.nn.model import num_torch_threads
+from hyrt.nn.model_checks import needs_loops
 from hyrt.objective import Objective
 from hyrt.pipeline.trainer import InputPlan, Trainer, plan_input
 from hyrt.training.chunk_device_group import ChunkDeviceGroup, DeviceGroupInfo

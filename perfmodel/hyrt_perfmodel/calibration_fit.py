@@ -11,19 +11,8 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from hyrt_perfmodel.platforms.platform import CoreContention, Host, Platform, TrainerRates
+from hyrt_perfmodel.platform import CoreContention, Host, Platform, TrainerRates
 from hyrt_perfmodel.policy import Assignment
-from hyrt_perfmodel.prediction.extra_terms import (
-    ExtraTerms,
-    num_edge_rows,
-    num_results,
-    num_values,
-    sparse_macs,
-    split_layers,
-    threaded_layers_s,
-    weight_gradients_s,
-    without_sparse_product,
-)
 from hyrt_perfmodel.prediction.stage_times import (
     contended_step_s,
     core_excess_s,
@@ -32,7 +21,19 @@ from hyrt_perfmodel.prediction.stage_times import (
     pipeline_s,
     stage_times,
 )
-from hyrt_perfmodel.prediction.stages import synchronize_s, trainer_s
+from hyrt_perfmodel.prediction.stages import (
+    ExtraTerms,
+    num_edge_rows,
+    num_results,
+    num_values,
+    sparse_macs,
+    split_layers,
+    synchronize_s,
+    threaded_layers_s,
+    trainer_s,
+    weight_gradients_s,
+    without_sparse_product,
+)
 from hyrt_perfmodel.workload import TrainingWorkload, Workload
 
 

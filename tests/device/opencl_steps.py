@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from hyrt_devices.opencl import OpenclDevice
 from hyrt_devices.opencl.probe import survey
-from hyrt_devices.opencl.tuning import CPUS, GPU
+from hyrt_devices.opencl.programs import CPUS, GPU
 from unit.nn.dense_reference import parameters_of, scores
 
 from hyrt.device import DeviceOptions, StepResult
-from hyrt.nn.inputs import AggregatedFeatures
+from hyrt.nn.layer import AggregatedFeatures
 from hyrt.nn.model import GNN
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch

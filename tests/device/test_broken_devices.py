@@ -18,7 +18,7 @@ from hyrt_devices.cpu import CpuDevice
 
 from hyrt.device import Health, StepResult
 from hyrt.errors import DeviceFaultError, UnsupportedModelError
-from hyrt.nn.inputs import AggregatedFeatures, InPlaceFeatures
+from hyrt.nn.layer import AggregatedFeatures, InPlaceFeatures
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.testing import ConformanceError, check_device

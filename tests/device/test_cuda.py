@@ -37,8 +37,7 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
-from hyrt.nn.operators import linear
-from hyrt.nn.tensor_operators import tensor_ops
+from hyrt.nn.operators import linear, tensor_ops
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan
 from hyrt.runtime.rng import SAMPLE, stream_key

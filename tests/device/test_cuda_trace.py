@@ -19,8 +19,7 @@ from unit.cuda.fake_driver import FakeDriver
 
 from hyrt.device import DeviceOptions, Span
 from hyrt.runtime.rng import SAMPLE, stream_key
-from hyrt.telemetry.trace import Trace
-from hyrt.telemetry.trace_file import trace_json
+from hyrt.telemetry.trace import Trace, trace_json
 
 COMPUTE = ["forward", "loss and backward", "gradients to the host"]
 COPIES = ["copy", "unpack and gather"]

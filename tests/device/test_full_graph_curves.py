@@ -17,10 +17,10 @@ from torch import nn
 from unit.cuda.emulated_kernels import EmulatedLauncher, needs_compiler
 
 from hyrt.device import Device, DeviceOptions
-from hyrt.fullgraph.chunks.intervals import ChunkOptions
+from hyrt.fullgraph.intervals import ChunkOptions
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.message_passing.model_checks import needs_loops
 from hyrt.nn.model import GNN
+from hyrt.nn.model_checks import needs_loops
 from hyrt.pipeline.trainer import plan_input
 from hyrt.testing.cases import ROWS, full_graph_batches
 from hyrt.testing.trial import load_model, run_step, trainable_parameters

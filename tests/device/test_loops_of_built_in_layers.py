@@ -15,11 +15,11 @@ from opencl_steps import opened
 from unit.cuda.emulated_kernels import needs_compiler
 
 from hyrt.device import Device, DeviceOptions
-from hyrt.fullgraph.chunks.intervals import ChunkOptions
-from hyrt.fullgraph.loops.loop_device import LoopEdges
+from hyrt.fullgraph.intervals import ChunkOptions
+from hyrt.fullgraph.loop_device import LoopEdges
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.message_passing.model_checks import needs_loops
 from hyrt.nn.model import GNN
+from hyrt.nn.model_checks import needs_loops
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.objective.classification import Classification
 from hyrt.testing import cases

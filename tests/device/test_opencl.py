@@ -19,8 +19,7 @@ from hyrt_devices.opencl import OpenclDevice
 from hyrt_devices.opencl.launch import Launcher
 from hyrt_devices.opencl.matmul_kernels import sizeless
 from hyrt_devices.opencl.probe import survey
-from hyrt_devices.opencl.programs import Programs
-from hyrt_devices.opencl.tuning import tuning_of
+from hyrt_devices.opencl.programs import Programs, tuning_of
 from opencl_steps import KINDS, OTHERS, PRODUCTS, assert_agrees, batch_of, opened, reference, shaken, step
 from unit.nn.block_cases import block_of
 
@@ -33,7 +32,7 @@ from hyrt.errors import (
     UnsupportedModelError,
 )
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.inputs import AggregatedFeatures
+from hyrt.nn.layer import AggregatedFeatures
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.aggregate import aggregate_into
 from hyrt.pipeline.load import Loader

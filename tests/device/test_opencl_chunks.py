@@ -14,11 +14,11 @@ from hyrt_devices.opencl import OpenclDevice
 from opencl_steps import opened
 
 from hyrt.errors import DeviceOutOfMemoryError
-from hyrt.fullgraph.chunks.intervals import ChunkOptions, ChunkOrder
+from hyrt.fullgraph.intervals import ChunkOptions, ChunkOrder
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.inputs import get_model_inputs
+from hyrt.nn.layer import get_model_inputs
 from hyrt.nn.model import GNN
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.pipeline.trainer import InputPlan

@@ -19,7 +19,7 @@ from typed_layers import assert_step, typed_layer, typed_step, with_types
 
 import hyrt
 from hyrt.errors import DeviceOutOfMemoryError, UnsupportedModelError
-from hyrt.fullgraph.chunks.intervals import ChunkOptions, ChunkOrder
+from hyrt.fullgraph.intervals import ChunkOptions, ChunkOrder
 from hyrt.graph.graph import Graph
 from hyrt.nn import SagaLayer, stack
 from hyrt.nn.message_passing.layers import CommNetLayer, FilmLayer, GatedLayer, RecurrentLayer

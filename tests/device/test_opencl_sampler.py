@@ -15,7 +15,7 @@ from unit.sampling.small_graphs import graph_of, graphs
 
 from hyrt.errors import DeviceFaultError
 from hyrt.runtime.rng import SAMPLE, stream_key
-from hyrt.testing.check_sampler import sample_hop_on_host
+from hyrt.testing.check_capabilities import sample_hop_on_host
 
 pytestmark = pytest.mark.skipif(not OpenclDevice.probe(), reason=OpenclDevice.missing() or "no OpenCL device")
 

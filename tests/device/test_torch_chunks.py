@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 from graphs import random_graph
-from hyrt_devices.cuda.chunks import chunk_memory, tile_math, torch_chunks
+from hyrt_devices.cuda import chunk_memory, tile_math, torch_chunks
 from hyrt_devices.cuda.device import CudaDevice
 from unit.cuda.fake_driver import FakeDriver
 
 from hyrt.device import DeviceInfo, DeviceOptions
 from hyrt.device.capabilities import usable_forms
 from hyrt.errors import DeviceFaultError, DeviceOutOfMemoryError, UnsupportedModelError
-from hyrt.fullgraph.chunks.chunk_grid import BufferSizes, ChunkGrid
-from hyrt.fullgraph.chunks.intervals import ChunkOptions
+from hyrt.fullgraph.chunk_grid import BufferSizes, ChunkGrid
+from hyrt.fullgraph.intervals import ChunkOptions
 from hyrt.graph.graph import Graph
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN

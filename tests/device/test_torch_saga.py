@@ -18,8 +18,8 @@ from unit.cuda.fake_driver import FakeDriver
 
 from hyrt.device import Device, DeviceInfo, DeviceOptions
 from hyrt.errors import UnsupportedModelError
-from hyrt.fullgraph.chunks.intervals import ChunkOptions
 from hyrt.fullgraph.gather_ops import GatherOp, GatherSpec, build_gather_op
+from hyrt.fullgraph.intervals import ChunkOptions
 from hyrt.graph.graph import Graph
 from hyrt.nn import stack
 from hyrt.nn.model import GNN

@@ -18,7 +18,7 @@ from unit.cuda.fake_driver import FakeDriver, Mark
 
 from hyrt.device import Device, Span
 from hyrt.device.capabilities import Traceable
-from hyrt.fullgraph.chunks.intervals import ChunkOptions
+from hyrt.fullgraph.intervals import ChunkOptions
 from hyrt.graph.graph import Graph
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN

@@ -16,8 +16,7 @@ from hyrt.device import HOST_FORMS, DeviceInfo, DeviceOptions, StepResult
 from hyrt.graph.graph import Graph
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.hetero.hetero_gnn import HeteroGNN
-from hyrt.nn.operators import linear
-from hyrt.nn.tensor_operators import tensor_ops
+from hyrt.nn.operators import linear, tensor_ops
 
 GRAPH = small_typed()
 WEIGHTED = small_typed(weights=True)

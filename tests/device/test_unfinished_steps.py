@@ -21,7 +21,7 @@ from unit.fullgraph.unfinished.pauses import Pauses
 from hyrt.device import Device, DeviceInfo, DeviceOptions, StepResult
 from hyrt.device.capabilities import KeepsSteps, RunsChunks
 from hyrt.errors import StepInterrupted
-from hyrt.fullgraph.chunks.intervals import ChunkOptions
+from hyrt.fullgraph.intervals import ChunkOptions
 from hyrt.fullgraph.matrix_pool import HostMemoryBudget
 from hyrt.graph.graph import Graph
 from hyrt.nn.architecture import Architecture

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from graphs import random_graph
 from hyrt_devices.cpu import CpuDevice
-from hyrt_devices.cuda.chunks.torch_chunk_steps import TorchChunkMemory
 from hyrt_devices.cuda.device import CudaDevice
+from hyrt_devices.cuda.torch_chunks import TorchChunkMemory
 from hyrt_devices.opencl import OpenclDevice
-from hyrt_devices.opencl.chunks.chunk_steps import OpenclChunkMemory
+from hyrt_devices.opencl.chunk_launches import OpenclChunkMemory
 from opencl_steps import opened
 from unit.cuda.fake_driver import FakeDriver, Mark
 
 from hyrt.device import Device, DeviceInfo, DeviceOptions, StepResult
-from hyrt.fullgraph.chunks.chunk_stats import describe_chunks
-from hyrt.fullgraph.chunks.intervals import ChunkOptions
+from hyrt.fullgraph.chunk_stats import describe_chunks
+from hyrt.fullgraph.intervals import ChunkOptions
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
 from hyrt.nn.torch_threads import torch_threads

@@ -19,7 +19,7 @@ from hyrt.graph.row_source import DenseFeatures
 from hyrt.sampling.block import Ids
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.sampler import Hop
-from hyrt.testing.check_sampler import sample_hop_on_host
+from hyrt.testing.check_capabilities import sample_hop_on_host
 
 
 class LimitedDevice(CpuDevice):

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from end_to_end.terminal import hyrt
-from hyrt_perfmodel.platforms.measured_costs import SampleCost
-from hyrt_perfmodel.platforms.platform import Accelerator, TrainerRates
-from hyrt_perfmodel.platforms.platform_file import calibration_file, format_calibration
+from hyrt_perfmodel.measured_costs import SampleCost
+from hyrt_perfmodel.platform import Accelerator, TrainerRates
+from hyrt_perfmodel.platform_file import calibration_file, format_calibration
 from unit.perfmodel.test_calibration import FOUND
 
 HOST = replace(

@@ -15,7 +15,7 @@ from sklearn.metrics import f1_score
 
 import hyrt as package
 from hyrt.graph.formats.convert import Conversion, convert
-from hyrt.graph.names import write_names
+from hyrt.graph.metadata import write_names
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from end_to_end.terminal import TINY, hyrt
 from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.inputs import InPlaceFeatures
+from hyrt.nn.layer import InPlaceFeatures
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
 from hyrt.sampling.neighbor_sampler import NeighborSampler

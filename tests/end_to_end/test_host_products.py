@@ -35,15 +35,15 @@ PLACES = {
     "hyrt/nn/fused/fused_gather.py": 1,
     "hyrt/objective/link_prediction.py": 1,
     # Devices that run torch.
-    "devices/hyrt_devices/cuda/chunks/tile_math.py": 4,
-    "hyrt/nn/tensor_operators/tensor_ops.py": 4,
+    "devices/hyrt_devices/cuda/tile_math.py": 4,
+    "hyrt/nn/operators/tensor_ops.py": 4,
     # What an exported module computes without hyrt, and the references of the conformance suite.
-    "hyrt/report/export/plain_gnn.py": 3,
-    "hyrt/report/export/plain_hetero_gnn.py": 10,
-    "hyrt/testing/reference.py": 12,
-    "hyrt/testing/check_hetero.py": 5,
+    "hyrt/report/plain_gnn.py": 3,
+    "hyrt/report/plain_hetero_gnn.py": 10,
+    "hyrt/testing/cases.py": 12,
+    "hyrt/testing/check_capabilities.py": 5,
     # Checks, statistics and fits in numpy that no training reads.
-    "hyrt/balance/stage_models.py": 3,
+    "hyrt/balance/stage_times.py": 3,
     "hyrt/graph/graph.py": 2,
     "hyrt/graph/synthetic/degree_distribution.py": 3,
     "hyrt/predict/hetero_workload.py": 1,

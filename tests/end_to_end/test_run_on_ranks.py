@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from end_to_end.terminal import BegunRun, begin, hyrt, last_step, records, summary
-from hyrt_perfmodel.communication.network import find_network
+from hyrt_perfmodel.network import find_network
 
 from hyrt.cli.rank_session import RankSession
 from hyrt.config import build_config

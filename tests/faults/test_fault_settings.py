@@ -15,10 +15,10 @@ from graphs import random_graph
 from hyrt.config import build_config
 from hyrt.device import Device
 from hyrt.errors import ConfigError, StageError
-from hyrt.telemetry.env_hooks import hooks_from_environment
 from hyrt.telemetry.events import Notice, RunEnded
 from hyrt.telemetry.faults import ENV_VARIABLE, Fault, FaultInjectionHook, parse_faults
 from hyrt.telemetry.hooks import Site
+from hyrt.telemetry.run_hooks import hooks_from_environment
 from hyrt.training.build_run import build_run
 from hyrt.training.train import Training
 
@@ -119,7 +119,7 @@ def test_a_fault_of_one_rank_happens_there_alone() -> None:
 def test_who_asks_for_none_imports_none() -> None:
     code = (
         "import sys, hyrt.api, hyrt.cli.run_session\n"
-        "from hyrt.telemetry.env_hooks import hooks_from_environment\n"
+        "from hyrt.telemetry.run_hooks import hooks_from_environment\n"
         "assert hooks_from_environment() == []\n"
         "print([name for name in sys.modules if 'fault' in name.rpartition('.')[2] and 'hyrt' in name])"
     )

@@ -3,7 +3,7 @@
 Rungs: training on the accelerator only; hybrid with a static split; with the resource manager; with two-stage
 prefetching (the pipeline). Without prefetching (`runtime.max_in_flight_steps=1`), the stages of a step run
 one after the other. On this machine, the rungs are alternating runs with cpu and a second device over several
-rounds. On the published machine they are simulated (`hyrt_perfmodel.simulation`), with the built-in
+rounds. On the published machine they are simulated (`hyrt_perfmodel.prediction`), with the built-in
 platform's assumed rates and 5 % noise. The published factors are the maxima over its workloads.
 
     python tools/bench/ablation.py --second opencl:0 --table benchmarks/DATE-ablation.md
@@ -36,7 +36,7 @@ def measured_rungs(options: argparse.Namespace) -> list[str]:
     """Return the table rows of this machine: median ms per step over the rounds."""
     from hyrt.config import build_config
     from hyrt.graph import open_graph
-    from hyrt.predict.calibrate.short_run import short_run
+    from hyrt.predict.calibrate.trainers import short_run
 
     graph = open_graph(options.source)
     both = ["cpu:0", options.second]
@@ -66,14 +66,13 @@ def rows(seconds: list[float]) -> list[str]:
 
 def simulated_rungs(name: str, dataset: str, model: str) -> tuple[list[str], float]:
     """Return the rungs on a published machine, and the epoch time of the last rung."""
+    from hyrt_perfmodel.degrees import DATASETS, DegreeDistribution
+    from hyrt_perfmodel.expected_sizes import expected_sizes
     from hyrt_perfmodel.model_workload import model_workload
-    from hyrt_perfmodel.platforms.platform_file import load_platform
+    from hyrt_perfmodel.platform_file import load_platform
     from hyrt_perfmodel.policy import Assignment, Threads
     from hyrt_perfmodel.prediction.initial_assignment import initial_assignment
-    from hyrt_perfmodel.simulation.simulate import simulate
-    from hyrt_perfmodel.sizes.datasets import DATASETS
-    from hyrt_perfmodel.sizes.degrees import DegreeDistribution
-    from hyrt_perfmodel.sizes.expected_sizes import expected_sizes
+    from hyrt_perfmodel.prediction.simulate import simulate
     from hyrt_perfmodel.workload import TrainingWorkload, proportional_workload
 
     from hyrt.balance.registry import DEFAULT_POLICY, create_policy

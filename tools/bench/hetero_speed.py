@@ -50,7 +50,7 @@ FANOUT = [10, 5]
 def write_graph(folder: Path, edges: int, targets: int) -> None:
     """Generate the graph, and write it for both."""
     folder.mkdir()
-    from hyrt.graph.formats.folder import write_folder
+    from hyrt.graph.formats.dataset_files import write_folder
     from hyrt.graph.formats.schema import from_graph
     from hyrt.graph.hetero.dataset import build_hetero_graph
 
@@ -113,7 +113,7 @@ def train_pyg(folder: str, epochs: int, hidden: int, threads: int) -> dict[str, 
 
     from hyrt.graph import open_graph
     from hyrt.runtime.workers import Workers
-    from hyrt.sampling.relation_sampler import RelationSampler
+    from hyrt.sampling.neighbor_sampler import RelationSampler
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)

@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hyrt_hls.arena_limits import with_task_targets
-from hyrt_perfmodel.platforms.platform import Platform
-from hyrt_perfmodel.platforms.platform_file import load_platform
+from hyrt_perfmodel.platform import Platform
+from hyrt_perfmodel.platform_file import load_platform
 from hyrt_perfmodel.policy import Assignment
 from hyrt_perfmodel.prediction.initial_assignment import initial_assignment
 from hyrt_perfmodel.prediction.predict import predict
-from hyrt_perfmodel.simulation.simulate import simulate
+from hyrt_perfmodel.prediction.simulate import simulate
 from hyrt_perfmodel.workload import TrainingWorkload
 
 from hyrt.balance.registry import create_policy

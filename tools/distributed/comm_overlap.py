@@ -40,11 +40,11 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.distributed.context import DistributedContext, init_from_launcher
-from hyrt.distributed.full_graph.gather_ops import DistributedSpMM
-from hyrt.distributed.full_graph.halo_exchange import SparseHaloExchange
-from hyrt.distributed.full_graph.local_edges import GRADIENTS, ROWS, LocalEdges
-from hyrt.distributed.full_graph.rank_edges import PartEdges, RankGrid
-from hyrt.fullgraph.destinations import GatherContext
+from hyrt.distributed.gather_ops import DistributedSpMM
+from hyrt.distributed.halo_exchange import SparseHaloExchange
+from hyrt.distributed.local_edges import GRADIENTS, ROWS, LocalEdges
+from hyrt.distributed.rank_grid import PartEdges, RankGrid
+from hyrt.fullgraph.plan import GatherContext
 from hyrt.graph.partition.manifest import read_manifest
 from hyrt.graph.partition.read_parts import open_part
 from hyrt.nn.architecture import Aggregation

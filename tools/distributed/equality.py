@@ -31,13 +31,13 @@ from torch.distributed.rendezvous import rendezvous
 
 from hyrt.config import build_config
 from hyrt.distributed.context import DistributedContext
-from hyrt.distributed.full_graph.gather_ops import ExchangeWidths
-from hyrt.distributed.rows.local_rows import LocalRows
-from hyrt.distributed.setup.full_graph import set_up_full_graph
+from hyrt.distributed.gather_ops import ExchangeWidths
+from hyrt.distributed.local_rows import LocalRows
+from hyrt.distributed.rank_setup import set_up_full_graph
 from hyrt.graph.graph import Graph
 from hyrt.graph.partition.block_volumes import count_block_volumes
-from hyrt.graph.partition.methods.registry import get_partition_method
 from hyrt.graph.partition.partitioned_rows import compute_local_ids
+from hyrt.graph.partition.registry import get_partition_method
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.telemetry.events import EpochEnded, EvaluationFinished, Event
 from hyrt.training.build_run import build_run

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from hyrt.api import load
 from hyrt.graph.graph import Graph
-from hyrt.graph.partition.methods.registry import get_partition_method
+from hyrt.graph.partition.registry import get_partition_method
 from hyrt.runtime.hardware import available_cores
 from hyrt.runtime.workers import Workers, use_workers
 from hyrt.sampling.block import Ids

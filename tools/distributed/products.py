@@ -31,14 +31,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hyrt_perfmodel.communication.full_graph_epoch import AlgorithmEpoch, algorithm_epoch
-from hyrt_perfmodel.communication.network import Network, read_network
+from hyrt_perfmodel.distributed_epoch import AlgorithmEpoch, algorithm_epoch
+from hyrt_perfmodel.network import Network, read_network
 
 from hyrt.config.command_line import new_config
 from hyrt.graph.partition.block_volumes import count_block_volumes
 from hyrt.graph.source import open_graph
+from hyrt.predict.distributed_full_graph import full_graph_work
 from hyrt.predict.predict_platform import load_machine
-from hyrt.predict.ranks.full_graph import full_graph_work
 from hyrt.predict.workload import configured_workload
 
 _CLUSTER = Path(__file__).with_name("cluster.py")

@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 from hyrt.api import load
 from hyrt.config import Config
 from hyrt.config.command_line import new_config
-from hyrt.distributed.strategies.expected_rows import expected_remote_rows
 from hyrt.distributed.strategies.home import HomeStrategy
 from hyrt.distributed.strategies.hopgnn import HopGnnStrategy
+from hyrt.distributed.strategies.load_balancing import expected_remote_rows
 from hyrt.distributed.strategies.local import LocalOrder, LocalStrategy
 from hyrt.distributed.strategies.model_centric import ModelCentricStrategy
 from hyrt.distributed.strategies.naive_migration import NaiveMigrationStrategy

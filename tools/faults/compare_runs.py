@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hyrt.report.records.run_folder import read_metrics
+from hyrt.report.run_folder import read_metrics
 from hyrt.training.checkpoint import load_newest_checkpoint
 
 # Entries that depend on the clock; with a fixed split they do not affect the weights.

@@ -205,9 +205,9 @@ def objective_calls() -> list[Call]:
 
 def model_calls() -> list[Call]:
     """Return calls of the performance model."""
-    from hyrt_perfmodel.platforms.platform_file import load_platform
+    from hyrt_perfmodel.platform_file import load_platform
     from hyrt_perfmodel.prediction.predict import predict, with_accelerators
-    from hyrt_perfmodel.simulation.simulate import simulate
+    from hyrt_perfmodel.prediction.simulate import simulate
     from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 
     def work(**fields: Any) -> Workload:

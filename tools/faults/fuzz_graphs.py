@@ -32,7 +32,7 @@ from fuzz_values import Arrays, Drawn, Kind, flag, whole, words_of
 import hyrt
 from hyrt.graph.graph import Graph
 from hyrt.graph.partition.block_volumes import count_block_volumes
-from hyrt.graph.partition.methods.registry import METHODS, get_partition_method
+from hyrt.graph.partition.registry import METHODS, get_partition_method
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 from hyrt.nn.model import GNN
 

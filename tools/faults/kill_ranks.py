@@ -32,7 +32,7 @@ from forked_runs import ForkedRun, ForkedRuns, session_processes
 from trials import DATA, Trials, make_parser, print_table, workplace
 
 from hyrt.distributed.heartbeat import MAX_SILENCE_S
-from hyrt.report.records.run_folder import read_metrics
+from hyrt.report.run_folder import read_metrics
 
 ENDS_S = 10.0
 # A run takes a second or two on an idle machine.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trials import DATA, make_parser, workplace, write_data
 
-from hyrt.report.records.run_folder import read_metrics
+from hyrt.report.run_folder import read_metrics
 
 SETTINGS = [
     *("data.batch_size=64", "model.hidden=16", "model.dropout=0.3", "sampler.fanout=[5,5]"),

@@ -23,8 +23,7 @@ import pyopencl as cl
 from hyrt_devices.opencl.launch import Launcher
 from hyrt_devices.opencl.matmul_kernels import sizeless
 from hyrt_devices.opencl.probe import survey
-from hyrt_devices.opencl.programs import Programs
-from hyrt_devices.opencl.tuning import tuning_of
+from hyrt_devices.opencl.programs import Programs, tuning_of
 from trials import make_parser
 
 from hyrt.nn.torch_threads import use_one_torch_thread

@@ -180,7 +180,7 @@ def open_device(link: float | None, in_flight: int, chunks: int) -> Any:
     from hyrt_devices.opencl.probe import survey
 
     from hyrt.device import DeviceOptions
-    from hyrt.fullgraph.chunks.intervals import ChunkOptions
+    from hyrt.fullgraph.intervals import ChunkOptions
 
     class OneCore(OpenclDevice):
         def __init__(self, info: Any, core: Any, copier: Any) -> None:

@@ -55,7 +55,7 @@ def train(options: argparse.Namespace, run: dict[str, Any]) -> dict[str, Any]:
     from hyrt.device import DeviceOptions
     from hyrt.device.capabilities import KeepsHostBudget, RunsChunks, usable_forms
     from hyrt.device.discovery import find_device
-    from hyrt.fullgraph.chunks.intervals import ChunkOptions
+    from hyrt.fullgraph.intervals import ChunkOptions
     from hyrt.fullgraph.matrix_pool import HostMemoryBudget
     from hyrt.pipeline.load import Loader
     from hyrt.pipeline.trainer import plan_input

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.graph.csr import ArrayBuilder, build_csr, map_in_order
-from hyrt.graph.formats.folder import write_folder
+from hyrt.graph.formats.dataset_files import write_folder
 from hyrt.graph.formats.schema import Dataset, FeatureRows
 from hyrt.runtime.rng import mix64, random_bits, stream_key, vertex_stream
 

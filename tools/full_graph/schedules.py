@@ -15,17 +15,17 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hyrt_perfmodel.chunks.chunk_costs import (
+from hyrt_perfmodel.chunk_costs import (
     ChunkMachine,
     GridSizes,
     chunk_machine,
     expected_grid,
     min_parts_for_memory,
 )
-from hyrt_perfmodel.chunks.chunk_schedule import ChunkSchedule
-from hyrt_perfmodel.chunks.chunked_epoch import ChunkedEpoch, simulate_epoch
-from hyrt_perfmodel.platforms.platform_file import load_platform
-from hyrt_perfmodel.sizes.degrees import DegreeDistribution
+from hyrt_perfmodel.chunk_schedule import ChunkSchedule
+from hyrt_perfmodel.chunked_epoch import ChunkedEpoch, simulate_epoch
+from hyrt_perfmodel.degrees import DegreeDistribution
+from hyrt_perfmodel.platform_file import load_platform
 from hyrt_perfmodel.workload import GatherLayer
 
 # Vertices, edges, features, classes, and the assumed fraction of edges inside an interval.

@@ -33,9 +33,9 @@ from numpy.typing import NDArray
 
 from hyrt.graph.partition.block_volumes import count_block_volumes
 from hyrt.graph.partition.manifest import compute_imbalance
-from hyrt.graph.partition.methods.metis_parts import fill_empty_parts
-from hyrt.graph.partition.methods.metis_process import run_metis
-from hyrt.graph.partition.methods.registry import METHODS, get_partition_method
+from hyrt.graph.partition.metis_parts import fill_empty_parts
+from hyrt.graph.partition.metis_process import run_metis
+from hyrt.graph.partition.registry import METHODS, get_partition_method
 from hyrt.graph.source import open_dataset
 from hyrt.graph.topology import Topology
 

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 from best_static import best_static
 from hyrt_perfmodel.policy import Assignment
-from hyrt_perfmodel.simulation.simulate import Perturbation, Simulation, simulate
+from hyrt_perfmodel.prediction.simulate import Perturbation, Simulation, simulate
 from policy_cases import DELAY, PolicyCase, random_case
 
 from hyrt.balance.registry import POLICIES, create_policy

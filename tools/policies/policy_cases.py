@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
+from hyrt_perfmodel.platform import Accelerator, Host, Platform
 from hyrt_perfmodel.policy import Assignment, AssignmentLimits, Threads
-from hyrt_perfmodel.prediction.extra_terms import ExtraTerms
+from hyrt_perfmodel.prediction.simulate import Perturbation, simulate
 from hyrt_perfmodel.prediction.stage_times import StageTimes, StepModel, iteration_s
-from hyrt_perfmodel.simulation.simulate import Perturbation, simulate
+from hyrt_perfmodel.prediction.stages import ExtraTerms
 from hyrt_perfmodel.workload import LoadForm, TrainingWorkload, Workload
 
 DELAY = 4

@@ -35,9 +35,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hyrt_perfmodel.fpga_cycles import EdgeList
+from hyrt_perfmodel.fpga_cycles import EdgeList, edge_groups
 from hyrt_perfmodel.fpga_design import FpgaDesign
-from hyrt_perfmodel.fpga_network import edge_groups
 from numba import njit
 from numpy.typing import NDArray
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from counted_overlap import neighbor_overlap
-from hyrt_perfmodel.sizes.degrees import DegreeClasses, DegreeDistribution, DegreeMixing
+from hyrt_perfmodel.degrees import DegreeClasses, DegreeDistribution, DegreeMixing
 from numpy.typing import NDArray
 
 from hyrt.graph.graph import Graph

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hyrt_perfmodel.sizes.degrees import NeighborOverlap, OverlapSample
+from hyrt_perfmodel.degrees import NeighborOverlap, OverlapSample
 from numpy.typing import NDArray
 
 from hyrt.graph.graph import Graph

@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from aggregate_network import edge_list, network_cycles
-from hyrt_perfmodel import fpga_network
-from hyrt_perfmodel.fpga_cycles import LayerSizes
+from hyrt_perfmodel import fpga_cycles as fpga_network
+from hyrt_perfmodel.fpga_cycles import LayerSizes, NetworkLoad, network_cycles_expected
 from hyrt_perfmodel.fpga_design import FpgaDesign, num_chunks
-from hyrt_perfmodel.fpga_network import NetworkLoad, network_cycles_expected
 from sampled_batches import whole_batches
 
 if TYPE_CHECKING:

@@ -71,10 +71,10 @@ def sizes(fanouts: list[int], targets: int) -> None:
 
 def times(kind: str) -> list[float]:
     """Print predictions for mini-batches that were not used in the fit; return the errors."""
-    from hyrt_perfmodel.platforms.platform import Host, Platform
+    from hyrt_perfmodel.platform import Host, Platform
     from hyrt_perfmodel.policy import Threads
-    from hyrt_perfmodel.prediction.extra_terms import ExtraTerms
     from hyrt_perfmodel.prediction.stage_times import StepModel
+    from hyrt_perfmodel.prediction.stages import ExtraTerms
     from hyrt_perfmodel.workload import TrainingWorkload
 
     from hyrt.device import DeviceOptions, host_model

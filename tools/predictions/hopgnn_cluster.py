@@ -15,14 +15,14 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hyrt_perfmodel.communication.distributed_epoch import predict_distributed
-from hyrt_perfmodel.communication.network import find_network
-from hyrt_perfmodel.communication.traffic import EXPECTED, WorkDistribution, expected_traffic
+from hyrt_perfmodel.degrees import DegreeDistribution
+from hyrt_perfmodel.distributed_epoch import predict_distributed
+from hyrt_perfmodel.expected_sizes import SampledSizes, expected_sizes
 from hyrt_perfmodel.model_workload import model_workload
-from hyrt_perfmodel.platforms.platform_file import load_platform
-from hyrt_perfmodel.prediction.extra_terms import ExtraTerms
-from hyrt_perfmodel.sizes.degrees import DegreeDistribution
-from hyrt_perfmodel.sizes.expected_sizes import SampledSizes, expected_sizes
+from hyrt_perfmodel.network import find_network
+from hyrt_perfmodel.platform_file import load_platform
+from hyrt_perfmodel.prediction.stages import ExtraTerms
+from hyrt_perfmodel.traffic import EXPECTED, WorkDistribution, expected_traffic
 from hyrt_perfmodel.workload import TrainingWorkload, Workload
 
 RANKS, FANOUTS, CLASSES = 4, (10, 10, 10), 47

@@ -15,14 +15,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from hyrt_hls.arena_limits import with_task_targets
+from hyrt_perfmodel.degrees import DATASETS, DegreeDistribution
+from hyrt_perfmodel.expected_sizes import BlockSizes, expected_sizes
 from hyrt_perfmodel.model_workload import model_workload
-from hyrt_perfmodel.platforms.platform import Platform
-from hyrt_perfmodel.platforms.platform_file import load_platform
-from hyrt_perfmodel.prediction.extra_terms import PAPER_TERMS
+from hyrt_perfmodel.platform import Platform
+from hyrt_perfmodel.platform_file import load_platform
 from hyrt_perfmodel.prediction.predict import Prediction, predict, with_accelerators
-from hyrt_perfmodel.sizes.datasets import DATASETS
-from hyrt_perfmodel.sizes.degrees import DegreeDistribution
-from hyrt_perfmodel.sizes.expected_sizes import BlockSizes, expected_sizes
+from hyrt_perfmodel.prediction.stages import PAPER_TERMS
 from hyrt_perfmodel.workload import TrainingWorkload, proportional_workload
 
 BATCH, FANOUTS, HIDDEN = 1024, (25, 10), 256

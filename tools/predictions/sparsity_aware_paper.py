@@ -16,14 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hyrt_perfmodel.communication.full_graph_epoch import (
-    AlgorithmEpoch,
-    BlockVolumes,
-    FullGraphWork,
-    algorithm_epoch,
-)
-from hyrt_perfmodel.communication.network import Network, find_network
-from hyrt_perfmodel.platforms.platform_file import load_platform
+from hyrt_perfmodel.distributed_epoch import AlgorithmEpoch, BlockVolumes, FullGraphWork, algorithm_epoch
+from hyrt_perfmodel.network import Network, find_network
+from hyrt_perfmodel.platform_file import load_platform
 
 HIDDEN, PRODUCTS, FLOAT = 16, 6, 4
 RANKS = (4, 8, 16, 32, 64, 128, 256)

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 from hyrt.runtime.process_setup import prepare_process
 
 if TYPE_CHECKING:
-    from hyrt_perfmodel.platforms.platform import Platform
+    from hyrt_perfmodel.platform import Platform
     from hyrt_perfmodel.prediction.stage_times import StageTimes
 
     from hyrt.graph.graph import Graph
-    from hyrt.predict.calibrate.short_run import ShortRun
+    from hyrt.predict.calibrate.trainers import ShortRun
 
 GENERATED = ("synthetic:community", "synthetic:products-s", "synthetic:papers-s", "synthetic:tiny")
 REAL = (
@@ -131,7 +131,7 @@ def compare(
     from hyrt_perfmodel.prediction.stage_times import iteration_s, stage_times
 
     from hyrt.config import build_config
-    from hyrt.predict.calibrate.short_run import short_run
+    from hyrt.predict.calibrate.trainers import short_run
     from hyrt.predict.predict_run import first_assignment, run_platform
     from hyrt.predict.workload import sampled_workload
 

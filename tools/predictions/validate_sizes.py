@@ -23,8 +23,8 @@ from sampled_batches import whole_batches
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hyrt_perfmodel.sizes.degrees import DegreeDistribution
-    from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+    from hyrt_perfmodel.degrees import DegreeDistribution
+    from hyrt_perfmodel.expected_sizes import BlockSizes
 
     from hyrt.graph.graph import Graph
 
@@ -56,7 +56,7 @@ def arguments() -> argparse.Namespace:
 def measure(graph: Graph, fanouts: tuple[int, ...], batch: int, batches: int) -> BlockSizes:
     """Return means over complete mini-batches."""
     import numpy as np
-    from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+    from hyrt_perfmodel.expected_sizes import BlockSizes
 
     rows = []
     for drawn in itertools.islice(whole_batches(graph, fanouts, batch), batches):
@@ -103,7 +103,7 @@ def print_row(
     measured_sizes: BlockSizes,
     bounds: tuple[float, float],
 ) -> bool:
-    from hyrt_perfmodel.sizes.expected_sizes import expected_sizes
+    from hyrt_perfmodel.expected_sizes import expected_sizes
 
     expected = expected_sizes(degrees, fanouts, batch)
     vertices = [per_cent(*pair) for pair in zip(expected.vertices, measured_sizes.vertices, strict=True)]

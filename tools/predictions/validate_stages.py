@@ -32,7 +32,7 @@ def calibrate() -> Any:
     """Calibrate a platform with one core."""
     from dataclasses import replace
 
-    from hyrt_perfmodel.platforms.platform import Platform
+    from hyrt_perfmodel.platform import Platform
 
     from hyrt.device.discovery import find_device
     from hyrt.graph.source import open_graph

@@ -37,7 +37,7 @@ from hyrt.errors import (
     warn_user,
 )
 from hyrt.formatting import format_bytes
-from hyrt.fullgraph.chunks.intervals import ChunkOptions
+from hyrt.fullgraph.intervals import ChunkOptions
 from hyrt.fullgraph.matrix_pool import HostMemoryBudget
 from hyrt.fullgraph.step_checkpoint import StepCheckpointer
 from hyrt.graph.feature_cache import CachedRows, Rows
@@ -46,27 +46,31 @@ from hyrt.graph.quantized.rows import QuantizedRows
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.nn.architecture import Aggregation
 from hyrt.nn.description import ModelDescription, describe
-from hyrt.nn.hetero.node_embedding import take_sparse_gradients
-from hyrt.nn.inputs import AggregatedFeatures, get_model_inputs
-from hyrt.nn.message_passing.model_checks import check_loops, needs_loops
-from hyrt.nn.tensor_operators.tensor_block import TensorBlock
+from hyrt.nn.hetero.inputs import take_sparse_gradients
+from hyrt.nn.layer import AggregatedFeatures, get_model_inputs
+from hyrt.nn.model_checks import check_loops, needs_loops
+from hyrt.nn.model_errors import explain_model_errors, reject_batch_statistics
+from hyrt.nn.operators.tensor_ops import TensorBlock
 from hyrt.nn.torch_threads import use_one_torch_thread
-from hyrt.nn.user_modules.model_errors import explain_model_errors
-from hyrt.nn.user_modules.split_safety import reject_batch_statistics
 from hyrt.objective import Objective
 from hyrt.objective.classification import Classification
+from hyrt.objective.metrics import check_loss
 from hyrt.objective.objective import OBJECTIVES
-from hyrt.objective.validation import check_loss
 from hyrt.runtime.buffer_pool import BufferPool
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.sampler import HopSampler
 from hyrt_devices.cuda import probe
-from hyrt_devices.cuda.aggregate import TorchAggregation
-from hyrt_devices.cuda.blocks import DeviceBatch, DeviceGraph, PackedBatch, copied_bytes, resident_graph
-from hyrt_devices.cuda.chunks.chunk_memory import ChunkTimes
-from hyrt_devices.cuda.chunks.torch_chunk_steps import TorchChunkMemory, TorchChunkSteps
+from hyrt_devices.cuda.blocks import (
+    DeviceBatch,
+    DeviceGraph,
+    PackedBatch,
+    TorchAggregation,
+    copied_bytes,
+    resident_graph,
+)
+from hyrt_devices.cuda.chunk_memory import ChunkTimes
 from hyrt_devices.cuda.driver import DTYPES, Driver, MpsDriver, Timeline, pinned_pool
 from hyrt_devices.cuda.edge_loops import CudaLoops, TorchLoopDevice
 from hyrt_devices.cuda.feature_rows import (
@@ -82,6 +86,7 @@ from hyrt_devices.cuda.feature_rows import (
 )
 from hyrt_devices.cuda.launch import KernelLauncher, KernelProgram, launchers
 from hyrt_devices.cuda.sampler import CudaSampler, c_type, id_type
+from hyrt_devices.cuda.torch_chunks import TorchChunkMemory, TorchChunkSteps
 
 # Fraction of free memory for resident topology and features; the rest is for mini-batches.
 _RESIDENT_SHARE = 0.5

@@ -14,11 +14,11 @@ from numpy.typing import DTypeLike, NDArray
 
 from hyrt.errors import DeviceOutOfMemoryError
 from hyrt.formatting import format_bytes
-from hyrt.fullgraph.chunks.chunk_stats import ChunkStats
+from hyrt.fullgraph.chunk_stats import ChunkStats
 from hyrt.nn.fused.c_codegen import CKernel, LoopCall, generate_kernel
 from hyrt.nn.fused.c_dialects import CUDA, LoopTiling, choose_tiling
 from hyrt.nn.fused.edge_loop import EdgeLoop
-from hyrt_devices.cuda.chunks.chunk_memory import ChunkTimes
+from hyrt_devices.cuda.chunk_memory import ChunkTimes
 from hyrt_devices.cuda.driver import Driver
 from hyrt_devices.cuda.launch import Argument, KernelLauncher, groups, packed
 
@@ -87,7 +87,7 @@ _ROUND_BYTES, _PIECES = 512, 32
 
 
 class TorchLoopDevice:
-    """`hyrt.fullgraph.loops.loop_device.LoopDevice` for a torch device.
+    """`hyrt.fullgraph.loop_device.LoopDevice` for a torch device.
 
     All operations from any thread run on `stream`. `free` returns the number of bytes that loops may use.
     `report_times` receives the times of copies and computations after they have finished.

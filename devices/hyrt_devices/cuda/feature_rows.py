@@ -14,9 +14,8 @@ from hyrt.graph.feature_cache import Rows
 from hyrt.graph.quantized.row_format import BFLOAT16, FLOAT16, FLOAT32, INT8, INT8_COLUMNS, RowFormat
 from hyrt.graph.quantized.rows import QuantizedRows
 from hyrt.nn.architecture import Aggregation
-from hyrt.nn.inputs import AggregatedFeatures
-from hyrt.nn.tensor_operators.tensor_block import TensorBlock
-from hyrt.nn.tensor_operators.tensor_ops import tensor_scales
+from hyrt.nn.layer import AggregatedFeatures
+from hyrt.nn.operators.tensor_ops import TensorBlock, tensor_scales
 from hyrt.runtime.buffer_pool import BufferPool
 from hyrt_devices.cuda.driver import DTYPES, Driver
 from hyrt_devices.cuda.launch import ROWS, Argument, KernelLauncher, KernelProgram

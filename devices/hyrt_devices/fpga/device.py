@@ -23,7 +23,7 @@ from hyrt_devices.fpga.compute_units import (
 )
 from hyrt_devices.fpga.pools import BufferPools
 from hyrt_devices.fpga.probe import survey
-from hyrt_devices.fpga.tiles import build_tasks
+from hyrt_devices.fpga.tasks import build_tasks
 from hyrt_devices.fpga.weights import WeightLayout, described
 from hyrt_devices.fpga.xclbin import TrainerPrograms, XclbinPrograms
 from hyrt_devices.opencl_host.discovery import opening

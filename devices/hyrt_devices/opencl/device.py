@@ -25,7 +25,7 @@ from hyrt.device.capabilities import (
 )
 from hyrt.device.host_model import HostSaga
 from hyrt.errors import DeviceOutOfMemoryError, UnsupportedModelError
-from hyrt.fullgraph.chunks.intervals import ChunkOptions
+from hyrt.fullgraph.intervals import ChunkOptions
 from hyrt.fullgraph.matrix_pool import HostMemoryBudget
 from hyrt.fullgraph.step_checkpoint import StepCheckpointer
 from hyrt.graph.feature_cache import Rows
@@ -33,7 +33,7 @@ from hyrt.graph.graph import Graph
 from hyrt.graph.labels import TargetKind, placeholder_labels
 from hyrt.graph.quantized.rows import QuantizedRows
 from hyrt.nn.description import describe
-from hyrt.nn.message_passing.model_checks import check_loops, needs_loops
+from hyrt.nn.model_checks import check_loops, needs_loops
 from hyrt.nn.torch_threads import use_one_torch_thread
 from hyrt.objective import Objective
 from hyrt.objective.classification import Classification
@@ -42,17 +42,16 @@ from hyrt.runtime.workers import Workers
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.sampling.sampler import HopSampler
 from hyrt_devices.host_staged import HostStaged
-from hyrt_devices.opencl.chunks.chunk_steps import ChunkSteps, OpenclChunkMemory, StagedChunks
+from hyrt_devices.opencl.chunk_launches import ChunkSteps, OpenclChunkMemory, StagedChunks
 from hyrt_devices.opencl.edge_loops import OpenclLoops
 from hyrt_devices.opencl.feature_rows import DeviceFeatureCache
 from hyrt_devices.opencl.launch import Launcher
 from hyrt_devices.opencl.memory import DeviceMemory
 from hyrt_devices.opencl.probe import survey
-from hyrt_devices.opencl.programs import Programs, forget_programs, shared_programs
+from hyrt_devices.opencl.programs import Programs, Tuning, forget_programs, shared_programs, tuning_of
 from hyrt_devices.opencl.replica import Replica
 from hyrt_devices.opencl.sampler import OpenclSampler
 from hyrt_devices.opencl.staged import StagedBatch, Stager
-from hyrt_devices.opencl.tuning import Tuning, tuning_of
 from hyrt_devices.opencl_host.batch_check import smallest_batch
 from hyrt_devices.opencl_host.discovery import opening
 from hyrt_devices.opencl_host.memory_pool import memory_errors

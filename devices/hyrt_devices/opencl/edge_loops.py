@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from hyrt.device import Span
-from hyrt.fullgraph.chunks.chunk_stats import ChunkStats
+from hyrt.fullgraph.chunk_stats import ChunkStats
 from hyrt.nn.fused.c_codegen import CKernel, LoopCall, generate_kernel
 from hyrt.nn.fused.c_dialects import OPENCL, LoopTiling, choose_tiling
 from hyrt.nn.fused.edge_loop import EdgeLoop
 from hyrt_devices.opencl.launch import Launcher, ceil_div
 from hyrt_devices.opencl.memory import DeviceMemory
-from hyrt_devices.opencl.programs import Programs
-from hyrt_devices.opencl.tuning import Tuning
+from hyrt_devices.opencl.programs import Programs, Tuning
 from hyrt_devices.opencl_host.profiling import spans
 
 Array = NDArray[Any]
@@ -26,7 +25,7 @@ _SLOTS = 4
 
 
 class OpenclLoops:
-    """Implementation of `hyrt.fullgraph.loops.loop_device.LoopDevice` for an OpenCL device.
+    """Implementation of `hyrt.fullgraph.loop_device.LoopDevice` for an OpenCL device.
 
     `queue` runs all copies and launches. `errors` returns a context manager that turns the driver's
     out-of-memory errors into DeviceOutOfMemoryError. `report_times` receives the spans of the completed

@@ -9,8 +9,7 @@ import numpy as np
 
 from hyrt_devices.opencl.launch import Launcher, ceil_div
 from hyrt_devices.opencl.memory import Lease
-from hyrt_devices.opencl.programs import Constants, Programs
-from hyrt_devices.opencl.tuning import Tuning
+from hyrt_devices.opencl.programs import Constants, Programs, Tuning
 
 _TILE = 64
 _SIDE = 16

@@ -8,8 +8,11 @@ from typing import Any
 
 from hyrt.device import DeviceInfo, Rates
 from hyrt_devices.opencl_host.discovery import DiscoveryResult, FoundDevice, pyopencl_problem
-from hyrt_devices.opencl_host.driver_cache import driver_cache_problem, ensure_driver_cache
-from hyrt_devices.opencl_host.driver_workarounds import preserve_signal_handlers
+from hyrt_devices.opencl_host.driver_workarounds import (
+    driver_cache_problem,
+    ensure_driver_cache,
+    preserve_signal_handlers,
+)
 
 _INSTALL = 'pip install "hyrt[opencl]", or a driver of the device\'s vendor'
 # Multiply-accumulates per cycle of one GPU compute unit; CPUs report their vector width.

@@ -15,14 +15,12 @@ from hyrt.nn.description import ModelDescription, Product
 from hyrt.objective import Objective
 from hyrt.objective.host_loss import compute_host_loss
 from hyrt.runtime.rng import DROPOUT, dropout_threshold, stream_key
-from hyrt_devices.opencl.aggregations import AggregationKernels
-from hyrt_devices.opencl.feature_rows import DeviceFeatureCache, widened
+from hyrt_devices.opencl.feature_rows import AggregationKernels, DeviceFeatureCache, widened
 from hyrt_devices.opencl.launch import Launcher, ceil_div
 from hyrt_devices.opencl.matmul_kernels import PRODUCTS, Kernels, Shape, parts_shape, sizeless
 from hyrt_devices.opencl.memory import DeviceMemory, Lease
-from hyrt_devices.opencl.programs import Programs
+from hyrt_devices.opencl.programs import Programs, Tuning
 from hyrt_devices.opencl.staged import CachedOnDevice, StagedBatch, StagedBlock, StagedRows
-from hyrt_devices.opencl.tuning import Tuning
 
 
 class Replica:

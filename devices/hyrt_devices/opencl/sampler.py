@@ -13,8 +13,7 @@ from hyrt.sampling.kernels import FLOYD_LIMIT, count_neighbors, prefix_sum
 from hyrt.sampling.sampler import Hop
 from hyrt_devices.opencl.launch import Launcher, ceil_div
 from hyrt_devices.opencl.memory import DeviceMemory, Lease
-from hyrt_devices.opencl.programs import Programs
-from hyrt_devices.opencl.tuning import Tuning
+from hyrt_devices.opencl.programs import Programs, Tuning
 from hyrt_devices.opencl_host.profiling import spans
 
 _TYPES = {np.dtype(np.int32): "int", np.dtype(np.int64): "long"}

@@ -17,11 +17,10 @@ from hyrt.graph.quantized.row_format import FLOAT32, RowFormat
 from hyrt.graph.quantized.rows import QuantizedRows
 from hyrt.nn.architecture import Aggregation
 from hyrt.nn.description import ModelDescription
-from hyrt.nn.inputs import AggregatedFeatures
+from hyrt.nn.layer import AggregatedFeatures
 from hyrt.nn.operators.aggregate import Scales, compute_scales
 from hyrt.sampling.block import Block
-from hyrt.sampling.full_graph import FullGraph
-from hyrt.sampling.minibatch import MiniBatch
+from hyrt.sampling.minibatch import FullGraph, MiniBatch
 from hyrt_devices.opencl.launch import Launcher
 from hyrt_devices.opencl.memory import DeviceMemory, Lease
 from hyrt_devices.opencl_host.batch_check import input_values

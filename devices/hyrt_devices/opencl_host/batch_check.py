@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hyrt.graph.feature_cache import CachedRows
 from hyrt.graph.quantized.rows import QuantizedRows
-from hyrt.nn.inputs import AggregatedFeatures
+from hyrt.nn.layer import AggregatedFeatures
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
 

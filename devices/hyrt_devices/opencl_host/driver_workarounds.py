@@ -1,14 +1,29 @@
-"""Workarounds for OpenCL drivers that print compiler reports or replace signal handlers."""
+"""Workarounds for OpenCL drivers: compiler reports, replaced signal handlers, and damaged or unusable program
+caches.
+"""
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import hashlib
+import json
+import os
+import shutil
 import signal
+import struct
+import tempfile
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+from hyrt_perfmodel.user_cache import user_cache_dir
+
+from hyrt.errors import MachineWarning, warn_user
+from hyrt.formatting import format_bytes
+from hyrt.runtime.files import write_atomically
 from hyrt.runtime.shutdown import STOP_SIGNALS
 
 # Warning filters are per process: without a lock, a thread could restore another thread's filters.
@@ -62,3 +77,139 @@ def _action(number: int) -> bytes:
 def _function(action: bytes) -> bytes:
     """Return the handler's address, the first field of `struct sigaction`; the last field may be unset."""
     return action[: ctypes.sizeof(ctypes.c_void_p)]
+
+
+_FILE = "hyrt-checksums.json"
+_BITCODE = b"BC\xc0\xde"
+_ELF = b"\x7fELF"
+
+
+def remove_damaged(folder: Path) -> int:
+    """Remove programs with damaged files from a cache of PoCL, and return the number of removed programs.
+
+    PoCL compiles these programs again. A file is damaged if it differs from the checksum that
+    `save_checksums` saved. PoCL renames only complete files, so a file without a checksum is damaged if it is
+    shorter than its headers state. `folder` need not exist.
+    """
+    checksums = _read_checksums(folder)
+    damaged = set()
+    for file in _files(folder):
+        try:
+            content = file.read_bytes()
+        except OSError:  # Another process has removed it.
+            continue
+        expected = checksums.get(str(file.relative_to(folder)))
+        if _checksum(content) != expected and (expected is not None or not _is_complete(content)):
+            damaged.add(_program_folder(folder, file))
+    for program in damaged:
+        shutil.rmtree(program, ignore_errors=True)
+    return len(damaged)
+
+
+def save_checksums(folder: Path) -> None:
+    """Save the checksums of all programs in a cache, if the cache can be written."""
+    try:
+        checksums = {str(file.relative_to(folder)): _checksum(file.read_bytes()) for file in _files(folder)}
+        if checksums and checksums != _read_checksums(folder):
+            write_atomically(folder / _FILE, json.dumps(checksums).encode())
+    except OSError:
+        pass
+
+
+def _read_checksums(folder: Path) -> dict[str, str]:
+    try:
+        checksums = json.loads((folder / _FILE).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return checksums if isinstance(checksums, dict) else {}
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.glob("??/**/*") if file.suffix in (".bc", ".so") and file.is_file())
+
+
+def _program_folder(folder: Path, file: Path) -> Path:
+    """Return the folder of the program that a file belongs to: `AB/CDEF...`."""
+    return folder.joinpath(*file.relative_to(folder).parts[:2])
+
+
+def _checksum(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _is_complete(content: bytes) -> bool:
+    """Return whether a file of bitcode or machine code has the length that its headers state."""
+    try:
+        if content[:4] == _ELF:
+            start, size, count = struct.unpack_from("<Q10xHH", content, 40)
+            return bool(start + size * count <= len(content))
+        position = 4 if content[:4] == _BITCODE else len(content) + 1
+        while position < len(content):
+            # Blocks start with a word whose two lowest bits are 1, and the number of words that follow.
+            word, length = struct.unpack_from("<II", content, position)
+            position = position + 8 + 4 * length if word & 3 == 1 else len(content) + 1
+        return position == len(content)
+    except struct.error:
+        return False
+
+
+# Space for the kernels of a few runs and for temporary files of the compiler.
+_MIN_BYTES = 16 << 20
+
+
+def ensure_driver_cache() -> None:
+    """Set a temporary cache folder for PoCL if its cache cannot be written or has no space left.
+
+    Every process then compiles the kernels again. If pyopencl's cache is unusable, it is disabled, because
+    pyopencl refuses to launch kernels without a writable cache. Call this function before importing pyopencl.
+    """
+    if _unusable(user_cache_dir()):
+        os.environ.setdefault("PYOPENCL_NO_CACHE", "true")
+    cache_folder = _folder()
+    problem = _unusable(cache_folder)
+    if not problem:
+        if remove_damaged(cache_folder):
+            warn_user(
+                f"compiled OpenCL kernels in {cache_folder} are damaged: they are compiled again",
+                MachineWarning,
+            )
+        atexit.unregister(save_checksums)
+        atexit.register(save_checksums, cache_folder)
+    if not problem or "POCL_CACHE_DIR" in os.environ:
+        return
+    folder = tempfile.mkdtemp(prefix="hyrt-opencl-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["POCL_CACHE_DIR"] = folder
+    warn_user(
+        f"{cache_folder}, where PoCL keeps compiled OpenCL kernels, {problem}, so every process compiles "
+        "them again: mend that, or set POCL_CACHE_DIR to another folder",
+        MachineWarning,
+    )
+
+
+def driver_cache_problem() -> str:
+    """Return why PoCL's cache is unusable, with a fix; empty if the cache is usable."""
+    cache_folder = _folder()
+    problem = _unusable(cache_folder)
+    return problem and (
+        f"{cache_folder}, where PoCL keeps compiled kernels, {problem}: set POCL_CACHE_DIR to another folder"
+    )
+
+
+def _folder() -> Path:
+    """Return PoCL's cache folder; like PoCL, use the environment variables without expansion."""
+    named, cache = os.environ.get("POCL_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME")
+    if named is not None:
+        return Path(named)
+    return Path(cache or os.path.join(os.environ.get("HOME", "/tmp"), ".cache"), "pocl", "kcache")
+
+
+def _unusable(folder: Path) -> str:
+    """Return why a folder, which need not exist yet, is unusable; empty if the folder is usable."""
+    # Unlike os.path.exists, Path.exists raises if a parent folder is not accessible.
+    while not os.path.exists(folder) and folder != folder.parent:
+        folder = folder.parent
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
+        return "cannot be written"
+    free = shutil.disk_usage(folder).free
+    return f"has {format_bytes(free)} left" if free < _MIN_BYTES else ""

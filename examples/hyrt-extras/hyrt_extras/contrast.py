@@ -6,8 +6,7 @@ import torch
 from torch import nn
 
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.inputs import Rows, destination_rows, source_rows
-from hyrt.nn.layer import Footprint, Layer
+from hyrt.nn.layer import Footprint, Layer, Rows, destination_rows, source_rows
 from hyrt.nn.models.model_kind import ModelKind
 from hyrt.nn.operators.aggregate import aggregate
 from hyrt.nn.operators.linear import linear

@@ -15,11 +15,9 @@ from hyrt.formatting import format_bytes
 from hyrt.graph.bundled import resolve_source
 from hyrt.graph.check import iter_finite_blocks, reject
 from hyrt.graph.csr import RANGE_ENTRIES as CSR_ENTRIES
-from hyrt.graph.formats.atomic_output import atomic_output
-from hyrt.graph.formats.folder import META, write_folder
+from hyrt.graph.formats.dataset_files import META, NpzMember, member_sizes, write_folder, write_npz
+from hyrt.graph.formats.dgl import is_dgl_file
 from hyrt.graph.formats.npy import CHUNK_BYTES, map_npy
-from hyrt.graph.formats.npz import NpzMember, member_sizes, write_npz
-from hyrt.graph.formats.objects.dgl_file import is_dgl_file
 from hyrt.graph.formats.ogb_dataset import HETERO_SUFFIX, count_vertices
 from hyrt.graph.formats.ogb_files import find_ogb_folder
 from hyrt.graph.formats.reorder import (
@@ -34,11 +32,12 @@ from hyrt.graph.formats.reorder import (
 from hyrt.graph.formats.schema import EDGE_WEIGHT, Dataset, FeatureRows, feature_tables
 from hyrt.graph.hetero.dataset import BUILD_ENTRIES, add_reverse_to_dataset, build_bytes
 from hyrt.graph.hetero.graph_types import strip_type
-from hyrt.graph.names import NAME_FILES, save_names
+from hyrt.graph.metadata import NAME_FILES, save_names
 from hyrt.graph.normalize import NORMALIZERS, normalize_features
 from hyrt.graph.quantized.row_format import FLOAT16, FLOAT32, ROW_FORMATS, RowFormat
 from hyrt.graph.quantized.rows import Quantizer, compute_column_scales
 from hyrt.graph.source import SYNTHETIC, open_dataset
+from hyrt.runtime.files import atomic_output
 
 Array = NDArray[Any]
 

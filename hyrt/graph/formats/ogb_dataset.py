@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError, DataWarning, join_names, warn_user
 from hyrt.graph.csr import ArrayBuilder, EdgeStream, build_csr
+from hyrt.graph.formats.dataset_files import NpzMember, member_sizes
 from hyrt.graph.formats.npy import map_npy
-from hyrt.graph.formats.npz import NpzMember, member_sizes
 from hyrt.graph.formats.ogb_files import (
     MAX_EDGES_IN_MEMORY,
     convert_labels,

@@ -39,12 +39,10 @@ from hyrt.graph.hetero.graph_types import (
     types_from_arrays,
     types_to_arrays,
 )
-from hyrt.graph.hetero.rows import HeteroRows
-from hyrt.graph.names import NO_NAMES, DataNames, Scalings, read_data_names, read_scalings
+from hyrt.graph.metadata import NO_NAMES, DataNames, Scaling, Scalings, read_data_names, read_scalings
 from hyrt.graph.quantized.features import QuantizedFeatures
 from hyrt.graph.quantized.rows import QuantizedRows, Quantizer
-from hyrt.graph.row_source import DenseFeatures, RowSource, SparseFeatures
-from hyrt.graph.scaling import Scaling
+from hyrt.graph.row_source import DenseFeatures, HeteroRows, RowSource, SparseFeatures
 from hyrt.runtime.buffer_pool import empty_aligned
 from hyrt.runtime.workers import current_workers
 

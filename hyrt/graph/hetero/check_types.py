@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError, join_names
 from hyrt.graph import check
+from hyrt.graph import kernels as hetero_kernels
 from hyrt.graph.check import reject, suggest_name
-from hyrt.graph.hetero import hetero_kernels
 from hyrt.graph.hetero.graph_types import (
     RELATIONS,
     TARGET_TYPE,

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.graph import kernels
+from hyrt.graph import kernels as hetero_kernels
 from hyrt.graph.csr import ArrayBuilder, iter_ranges
-from hyrt.graph.hetero import hetero_kernels
 from hyrt.graph.hetero.graph_types import GraphTypes
 from hyrt.runtime.hardware import available_cores
 from hyrt.runtime.workers import Workers

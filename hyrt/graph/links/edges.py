@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
-from hyrt.graph.links.edge_kernels import find_edges, find_relation_edges
+from hyrt.graph.kernels import find_edges, find_relation_edges
 from hyrt.graph.topology import Topology
 
 Pairs = NDArray[np.int64]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.errors import DataError
-from hyrt.graph.links.edge_kernels import sample_endpoints
+from hyrt.graph.kernels import sample_endpoints
 from hyrt.graph.links.edges import Pairs, encode_pairs, mark_edge_pairs
 from hyrt.graph.links.link_split import LinkEndpoints
 from hyrt.graph.topology import Topology

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hyrt_perfmodel.communication.full_graph_epoch import BlockVolumes
+from hyrt_perfmodel.distributed_epoch import BlockVolumes
 from numpy.typing import NDArray
 
 from hyrt.checks import check_array, check_int, check_range

@@ -22,7 +22,7 @@ from hyrt.graph.formats.schema import (
     build_graph,
 )
 from hyrt.graph.graph import Graph
-from hyrt.graph.names import DataNames, read_data_names, read_scalings
+from hyrt.graph.metadata import DataNames, Scaling, ScalingKind, read_data_names, read_scalings
 from hyrt.graph.normalize import Normalize, apply_scaling
 from hyrt.graph.partition.manifest import GRAPH, MANIFEST, PartitionManifest, part_folder_name, read_manifest
 from hyrt.graph.partition.partitioned_rows import (
@@ -32,7 +32,6 @@ from hyrt.graph.partition.partitioned_rows import (
     merge_csr_rows,
 )
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
-from hyrt.graph.scaling import Scaling, ScalingKind
 
 Array = NDArray[Any]
 

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError, join_names
 from hyrt.formatting import format_bytes, pluralize
-from hyrt.graph.formats.atomic_output import atomic_output
 from hyrt.graph.formats.convert import check_on_read, memory_bound
 from hyrt.graph.formats.npy import NpyChecksums, NpyWriter, evict_from_page_cache, write_blocks, write_npy
 from hyrt.graph.formats.schema import SPARSE_KEYS, Dataset, FeatureRows
-from hyrt.graph.names import save_names
+from hyrt.graph.metadata import save_names
 from hyrt.graph.normalize import NORMALIZERS, are_bags_of_words, normalize_features
 from hyrt.graph.partition.manifest import (
     GRAPH,
@@ -33,8 +32,7 @@ from hyrt.graph.partition.manifest import (
     part_folder_name,
     write_manifest,
 )
-from hyrt.graph.partition.methods.method import PartBounds
-from hyrt.graph.partition.methods.registry import get_partition_method
+from hyrt.graph.partition.method import PartBounds
 from hyrt.graph.partition.partitioned_rows import (
     ENTRIES,
     ENTRY_BYTES,
@@ -44,8 +42,10 @@ from hyrt.graph.partition.partitioned_rows import (
     iter_row_entries,
 )
 from hyrt.graph.partition.read_parts import EDGE_KEYS, PART_IDS_KEY, VERTICES_KEY
+from hyrt.graph.partition.registry import get_partition_method
 from hyrt.graph.source import open_dataset
 from hyrt.graph.topology import Topology
+from hyrt.runtime.files import atomic_output
 from hyrt.runtime.hardware import available_cores
 from hyrt.runtime.workers import Workers, use_workers
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hyrt.graph.synthetic.hetero_planted_partition import generate_hetero
-from hyrt.graph.synthetic.planted_partition import generate
+from hyrt.graph.synthetic.planted_partition import generate, generate_hetero
 from hyrt.graph.synthetic.spec import PRESETS, SyntheticSpec, parse_spec
 
 __all__ = ["PRESETS", "SyntheticSpec", "generate", "generate_hetero", "parse_spec"]

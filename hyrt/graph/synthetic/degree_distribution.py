@@ -6,11 +6,11 @@ import math
 from typing import Any
 
 import numpy as np
-from hyrt_perfmodel.sizes.degrees import DegreeDistribution, DegreeMixing
-from hyrt_perfmodel.sizes.hetero_sizes import HeteroDegrees, RelationDegrees
+from hyrt_perfmodel.degrees import DegreeDistribution, DegreeMixing
+from hyrt_perfmodel.hetero_sizes import HeteroDegrees, RelationDegrees
 from numpy.typing import NDArray
 
-from hyrt.graph.synthetic.hetero_planted_partition import (
+from hyrt.graph.synthetic.planted_partition import (
     CLASS_OFFSETS,
     RELATION_SHARES,
     RELATIONS,

@@ -20,13 +20,12 @@ from hyrt.graph.csr import ArrayBuilder, iter_ranges
 from hyrt.graph.formats.npy import NpyWriter, map_with_header
 from hyrt.graph.formats.schema import EDGE_FEATURES, EDGE_TIME, EDGE_TYPE, EDGE_WEIGHT
 from hyrt.graph.links.edges import TimedEdges, order_edge_times
-from hyrt.graph.tables import edge_kernels as kernels
+from hyrt.graph.tables import kernels
 from hyrt.graph.tables.columns import FLOAT32_MAX, FeatureColumns, match_columns, sort_names
 from hyrt.graph.tables.import_notes import ImportNotes
-from hyrt.graph.tables.reading.table_batch import RowProblems, TableBatch
-from hyrt.graph.tables.reading.table_files import TableFiles
-from hyrt.graph.tables.reading.values import TimeColumn, read_real_numbers, read_strings
 from hyrt.graph.tables.schema import EdgeTableSchema
+from hyrt.graph.tables.table_batch import RowProblems, TableBatch, TimeColumn, read_real_numbers, read_strings
+from hyrt.graph.tables.table_files import TableFiles
 from hyrt.graph.tables.vertex_ids import NameIndex, VertexIds
 from hyrt.graph.topology import Topology
 from hyrt.runtime.hardware import available_cores

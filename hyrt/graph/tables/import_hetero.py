@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError
 from hyrt.formatting import format_bytes, pluralize
-from hyrt.graph.formats.atomic_output import atomic_output
 from hyrt.graph.formats.convert import check_destination, write_dataset
 from hyrt.graph.formats.schema import EDGE_TIME, EDGE_TYPE, EDGE_WEIGHT, Dataset, check_dataset
 from hyrt.graph.graph import SPLITS
@@ -25,7 +24,7 @@ from hyrt.graph.hetero.dataset import (
 )
 from hyrt.graph.hetero.graph_types import GraphTypes, Relation
 from hyrt.graph.links.edges import TimedEdges, order_edge_times
-from hyrt.graph.names import IDS, DataNames, add_names, save_names, write_names
+from hyrt.graph.metadata import IDS, DataNames, add_names, save_names, write_names
 from hyrt.graph.tables.edge_list import EdgeListBuilder, read_edges
 from hyrt.graph.tables.import_notes import ImportNotes
 from hyrt.graph.tables.import_tables import (
@@ -43,11 +42,12 @@ from hyrt.graph.tables.import_tables import (
     list_numbered,
 )
 from hyrt.graph.tables.read_vertices import VertexTableData, read_vertices
-from hyrt.graph.tables.reading.table_batch import RowProblems
-from hyrt.graph.tables.reading.table_files import TableFiles
 from hyrt.graph.tables.schema import EdgeTableSchema, HeteroImportSchema, RelationTableSchema
+from hyrt.graph.tables.table_batch import RowProblems
+from hyrt.graph.tables.table_files import TableFiles
 from hyrt.graph.tables.vertex_ids import NameIndex, StringIds, VertexIds
 from hyrt.graph.topology import Topology
+from hyrt.runtime.files import atomic_output
 
 Array = NDArray[Any]
 

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from hyrt.formatting import pluralize
-from hyrt.graph.tables.reading.table_batch import TableBatch, escaped
-from hyrt.graph.tables.reading.values import count_nan
+from hyrt.graph.tables.table_batch import TableBatch, count_nan, escaped
 from hyrt.graph.tables.vertex_ids import NameIndex
 
 _SHOWN = 5

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from hyrt.errors import DataError, escape_undecodable, join_names
 from hyrt.formatting import format_bytes, pluralize
-from hyrt.graph.formats.atomic_output import atomic_output
 from hyrt.graph.formats.convert import check_destination, write_dataset
 from hyrt.graph.formats.npy import CHUNK_BYTES
 from hyrt.graph.formats.schema import Dataset, FeatureRows, check_dataset
 from hyrt.graph.graph import SPLITS
 from hyrt.graph.labels import is_labelled
-from hyrt.graph.names import IDS, DataNames, add_names, save_names, write_names
+from hyrt.graph.metadata import IDS, DataNames, add_names, save_names, write_names
 from hyrt.graph.normalize import largest_column_rms
+from hyrt.graph.tables.csv_batches import BLOCK_BYTES
 from hyrt.graph.tables.edge_list import (
     RANGE_BYTES,
     CsrBuildResult,
@@ -33,10 +33,9 @@ from hyrt.graph.tables.edge_list import (
 )
 from hyrt.graph.tables.import_notes import ImportNotes
 from hyrt.graph.tables.read_vertices import VertexTableData, read_vertices
-from hyrt.graph.tables.reading.csv_batches import BLOCK_BYTES
-from hyrt.graph.tables.reading.table_batch import MAX_SHOWN, RowProblems
-from hyrt.graph.tables.reading.table_files import TableFiles, list_table_files
 from hyrt.graph.tables.schema import CsvDialect, EdgeTableSchema, ImportSchema, RandomSplit
+from hyrt.graph.tables.table_batch import MAX_SHOWN, RowProblems
+from hyrt.graph.tables.table_files import TableFiles, list_table_files
 from hyrt.graph.tables.vertex_ids import (
     NAME_BYTES,
     SPARSE_FACTOR,
@@ -45,6 +44,7 @@ from hyrt.graph.tables.vertex_ids import (
     StringIds,
     VertexIds,
 )
+from hyrt.runtime.files import atomic_output
 from hyrt.runtime.hardware import available_cores
 from hyrt.runtime.rng import SPLIT, stream_key, vertex_streams
 

@@ -11,20 +11,19 @@ from typing import Any, Literal
 import numpy as np
 
 from hyrt.errors import DataError, join_names
-from hyrt.graph.names import ENDPOINT_COLUMN_NAMES, normalize_name
-from hyrt.graph.tables.columns import match_columns
-from hyrt.graph.tables.read_vertices import SPLIT_WORDS
-from hyrt.graph.tables.reading.table_files import TableFiles, list_table_files
-from hyrt.graph.tables.reading.table_sample import TableSample, read_sample
-from hyrt.graph.tables.reading.values import are_times, has_codes, read_real_numbers, read_whole_numbers
-from hyrt.graph.tables.schema import CsvDialect, EdgeTableSchema, ImportSchema, VertexTableSchema
-from hyrt.graph.tables.suspicious_columns import (
+from hyrt.graph.metadata import ENDPOINT_COLUMN_NAMES, normalize_name
+from hyrt.graph.tables.columns import (
     COUNTS,
     SuspiciousColumns,
     are_row_numbers,
     encode_labels,
     format_reasons,
+    match_columns,
 )
+from hyrt.graph.tables.read_vertices import SPLIT_WORDS
+from hyrt.graph.tables.schema import CsvDialect, EdgeTableSchema, ImportSchema, VertexTableSchema
+from hyrt.graph.tables.table_batch import are_times, has_codes, read_real_numbers, read_whole_numbers
+from hyrt.graph.tables.table_files import TableFiles, TableSample, list_table_files, read_sample
 from hyrt.graph.tables.vertex_ids import SPARSE_FACTOR
 
 _IDS = ("id", "nodeid", "vertexid", "node", "vertex", "name", "key", "nid", "nr", "nummer", "kennung")

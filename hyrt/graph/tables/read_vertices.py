@@ -15,13 +15,25 @@ from hyrt.formatting import pluralize, short_repr
 from hyrt.graph.formats.npy import NpyWriter, map_npy, rows_per_chunk
 from hyrt.graph.formats.schema import FeatureRows
 from hyrt.graph.labels import is_labelled
-from hyrt.graph.tables.columns import FLOAT32_MAX, FeatureColumns, match_columns, sort_names
+from hyrt.graph.tables.columns import (
+    FLOAT32_MAX,
+    FeatureColumns,
+    SuspiciousColumns,
+    format_reasons,
+    match_columns,
+    sort_names,
+)
 from hyrt.graph.tables.import_notes import ImportNotes
-from hyrt.graph.tables.reading.table_batch import MAX_SHOWN, RowProblems, TableBatch
-from hyrt.graph.tables.reading.table_files import TableFiles
-from hyrt.graph.tables.reading.values import read_real_numbers, read_strings, read_whole_numbers
 from hyrt.graph.tables.schema import VertexTableSchema
-from hyrt.graph.tables.suspicious_columns import SuspiciousColumns, format_reasons
+from hyrt.graph.tables.table_batch import (
+    MAX_SHOWN,
+    RowProblems,
+    TableBatch,
+    read_real_numbers,
+    read_strings,
+    read_whole_numbers,
+)
+from hyrt.graph.tables.table_files import TableFiles
 from hyrt.graph.tables.vertex_ids import NOT_INTEGER_REMEDY, IntegerIds, NameIndex, StringIds, VertexIds
 
 Array = NDArray[Any]

@@ -12,9 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyrt.formatting import short_repr
-from hyrt.graph.tables import name_kernels
-from hyrt.graph.tables.reading.table_batch import RowProblems, TableBatch
-from hyrt.graph.tables.reading.values import get_string_buffers, read_strings, read_whole_numbers
+from hyrt.graph.tables import kernels as name_kernels
+from hyrt.graph.tables.table_batch import (
+    RowProblems,
+    TableBatch,
+    get_string_buffers,
+    read_strings,
+    read_whole_numbers,
+)
 
 NAME_BYTES = 56
 """Upper bound of the memory per name, without three times its length in bytes."""

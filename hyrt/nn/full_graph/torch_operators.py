@@ -11,8 +11,8 @@ from torch.nn import functional
 from hyrt.graph.topology import Topology
 from hyrt.nn.full_graph.edge_operators import EdgePosition, Operation
 from hyrt.nn.full_graph.gradients import SumScales
-from hyrt.nn.tensor_operators.tensor_block import TensorBlock
-from hyrt.nn.tensor_operators.tensor_ops import (
+from hyrt.nn.operators.tensor_ops import (
+    TensorBlock,
     aggregate_max,
     gather_destinations,
     gather_sources,

@@ -14,8 +14,7 @@ from typing import Literal, Protocol
 import torch
 
 from hyrt.nn.fused.c_dialects import Dialect, LoopTiling
-from hyrt.nn.fused.edge_expr import Value
-from hyrt.nn.fused.edge_loop import EdgeLoop
+from hyrt.nn.fused.edge_loop import EdgeLoop, Value
 
 _FUNCTIONS = ("exp", "log", "sqrt", "tanh")
 _SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}

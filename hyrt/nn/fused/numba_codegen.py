@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hyrt.nn.fused.edge_expr import EdgeExpr, Operand, Value
-from hyrt.nn.fused.edge_loop import EdgeLoop
+from hyrt.nn.fused.edge_loop import EdgeExpr, EdgeLoop, Operand, Value
 from hyrt.runtime.hardware import vector_instructions
 
 # Maximum number of columns per pass over the edges: wider values leave no registers for other values.

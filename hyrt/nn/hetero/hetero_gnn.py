@@ -11,13 +11,11 @@ import torch
 from hyrt.checks import check_type
 from hyrt.errors import UnsupportedModelError
 from hyrt.graph.graph import Graph
-from hyrt.graph.hetero.rows import HeteroRows
-from hyrt.nn.architecture import Architecture
+from hyrt.graph.row_source import HeteroRows
+from hyrt.nn.architecture import Architecture, GraphMetadata
 from hyrt.nn.description import ModelDescription
-from hyrt.nn.hetero.graph_metadata import GraphMetadata
 from hyrt.nn.hetero.inputs import HeteroInPlaceInput, HeteroInput, HeteroInputProjection, project_sources
-from hyrt.nn.inputs import ModelInputs, Rows
-from hyrt.nn.layer import Layer
+from hyrt.nn.layer import Layer, ModelInputs, Rows
 from hyrt.nn.model import GNN, stack
 from hyrt.sampling.block import Block
 

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.functional import gelu, leaky_relu
 
 from hyrt.errors import UnsupportedModelError
-from hyrt.nn.hetero.graph_metadata import GraphMetadata
+from hyrt.nn.architecture import GraphMetadata
 from hyrt.nn.hetero.inputs import hetero_linear
 from hyrt.nn.hetero.relation_sums import (
     get_relation_split,
@@ -27,13 +27,11 @@ from hyrt.nn.hetero.segment_attention import (
     weighted_segment_sums,
 )
 from hyrt.nn.hetero.type_order import permute_rows
-from hyrt.nn.inputs import Rows
-from hyrt.nn.layer import Footprint, Layer
+from hyrt.nn.layer import Footprint, Layer, Rows
 from hyrt.nn.operators.aggregate import aggregate
 from hyrt.nn.operators.linear import linear
-from hyrt.nn.tensor_operators.tensor_block import TensorBlock
-from hyrt.sampling.block import Block
-from hyrt.sampling.relation_split import RelationSplit
+from hyrt.nn.operators.tensor_ops import TensorBlock
+from hyrt.sampling.block import Block, RelationSplit
 
 
 class RgcnLayer(Layer):

@@ -12,17 +12,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from hyrt.nn.hetero.graph_metadata import GraphMetadata
+from hyrt.nn.architecture import GraphMetadata
 from hyrt.nn.hetero.inputs import HeteroSources, TypeSources, hetero_linear
 from hyrt.nn.hetero.type_order import order_by_type, order_tensors_by_type, permute_rows
-from hyrt.nn.inputs import Rows, destination_rows, source_rows
+from hyrt.nn.layer import Rows, destination_rows, source_rows
 from hyrt.nn.message_passing.block_gather import relabel_block
 from hyrt.nn.operators.aggregate import aggregate
 from hyrt.nn.operators.autograd import empty_array
 from hyrt.nn.operators.linear import grouped_linear, linear
-from hyrt.nn.tensor_operators.tensor_block import TensorBlock
-from hyrt.sampling.block import Block
-from hyrt.sampling.relation_split import RelationSplit, split_block
+from hyrt.nn.operators.tensor_ops import TensorBlock
+from hyrt.sampling.block import Block, RelationSplit, split_block
 
 
 def split_tensor_block(block: TensorBlock, num_relations: int) -> RelationSplit:

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.nn.operators.autograd import empty, once_differentiable
-from hyrt.nn.tensor_operators.tensor_block import TensorBlock
-from hyrt.nn.tensor_operators.tensor_ops import (
+from hyrt.nn.operators.tensor_ops import (
+    TensorBlock,
     gather_destinations,
     gather_sources,
     scatter_to_destinations,
@@ -24,8 +24,7 @@ from hyrt.nn.tensor_operators.tensor_ops import (
 )
 from hyrt.runtime.numba_cache import nb
 from hyrt.runtime.workers import current_workers
-from hyrt.sampling.block import Block
-from hyrt.sampling.relation_split import RelationSplit
+from hyrt.sampling.block import Block, RelationSplit
 
 _compile = nb.njit(
     nogil=True,

@@ -20,17 +20,10 @@ from hyrt.formatting import short_repr
 from hyrt.graph.quantized.rows import to_numpy_dtype
 from hyrt.nn.fused.edge_loop import Edges
 from hyrt.nn.hetero.inputs import HeteroInPlaceInput, HeteroInput, HeteroSources
-from hyrt.nn.inputs import (
-    AggregatedFeatures,
-    ColumnShardedFeatures,
-    InPlaceFeatures,
-    MultipliedFeatures,
-    Rows,
-)
+from hyrt.nn.layer import AggregatedFeatures, ColumnShardedFeatures, InPlaceFeatures, MultipliedFeatures, Rows
 from hyrt.nn.message_passing.gather import SagaGather
-from hyrt.nn.message_passing.graph_passes import EndpointLinear
 from hyrt.nn.message_passing.program import check_slots
-from hyrt.nn.message_passing.tracing import get_tensor, reference_tensor
+from hyrt.nn.message_passing.tracing import EndpointLinear, get_tensor, reference_tensor
 from hyrt.nn.operators.autograd import empty, empty_array, once_differentiable
 from hyrt.nn.operators.linear import linear_backward, linear_forward
 from hyrt.nn.operators.sparse import SparseRows

@@ -18,14 +18,13 @@ from hyrt.checks import check_int
 from hyrt.errors import UnsupportedModelError
 from hyrt.nn.architecture import Aggregation
 from hyrt.nn.fused.loop_backend import is_on_device
-from hyrt.nn.inputs import Rows, source_rows
-from hyrt.nn.layer import Footprint, Layer, LayerParts
+from hyrt.nn.layer import Footprint, Layer, LayerParts, Rows, source_rows
 from hyrt.nn.message_passing.block_gather import gather_block, relabel_block
 from hyrt.nn.message_passing.gather import SagaGather
-from hyrt.nn.message_passing.graph_passes import infer_shapes
 from hyrt.nn.message_passing.program import Accumulator, EdgeProgram, trace_edge
 from hyrt.nn.message_passing.tensor_gather import gather_tensors
 from hyrt.nn.message_passing.tracing import (
+    infer_shapes,
     reference_tensor,
     returned_nodes,
     run_nodes,
@@ -33,7 +32,7 @@ from hyrt.nn.message_passing.tracing import (
     trace_method,
 )
 from hyrt.nn.operators.sparse import SparseRows
-from hyrt.nn.tensor_operators.tensor_block import TensorBlock
+from hyrt.nn.operators.tensor_ops import TensorBlock
 from hyrt.sampling.block import Block
 
 

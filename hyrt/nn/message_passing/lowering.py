@@ -9,9 +9,8 @@ from typing import Any
 
 from torch.fx import Node
 
-from hyrt.nn.fused.edge_expr import EdgeExpr, EdgeExprBuilder, End, Kind
-from hyrt.nn.message_passing.graph_passes import Shapes
-from hyrt.nn.message_passing.tracing import operation_name, source_line
+from hyrt.nn.fused.edge_loop import EdgeExpr, EdgeExprBuilder, End, Kind
+from hyrt.nn.message_passing.tracing import Shapes, operation_name, source_line
 
 _SAME = ("contiguous", "clone", "float", "double", "Identity")
 _RESHAPED = ("view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten", "expand", "getitem")

@@ -16,26 +16,28 @@ from torch import nn
 from torch.fx import Graph, Node
 
 from hyrt.errors import UnsupportedModelError
-from hyrt.nn.fused.edge_expr import EdgeExpr, End
+from hyrt.nn.fused.edge_loop import EdgeExpr, End
 from hyrt.nn.fused.fused_gather import FusedGather
-from hyrt.nn.message_passing.graph_passes import (
+from hyrt.nn.message_passing.lowering import ExprLowering, NotElementwiseError
+from hyrt.nn.message_passing.tracing import (
     EndpointLinear,
     Shapes,
     find_endpoint_linear,
     infer_shapes,
-    split_linear,
-)
-from hyrt.nn.message_passing.lowering import ExprLowering, NotElementwiseError
-from hyrt.nn.message_passing.tracing import (
     reference_tensor,
     returned_nodes,
     run_nodes,
     source_line,
+    split_linear,
     trace_method,
 )
 from hyrt.nn.operators.sparse import SparseRows
-from hyrt.nn.tensor_operators.tensor_block import TensorBlock
-from hyrt.nn.tensor_operators.tensor_ops import gather_destinations, scatter_to_destinations, segment_max
+from hyrt.nn.operators.tensor_ops import (
+    TensorBlock,
+    gather_destinations,
+    scatter_to_destinations,
+    segment_max,
+)
 
 Accumulator = Literal["sum", "mean", "max", "attention", "concatenation"]
 """Reduction of the messages that a vertex receives."""

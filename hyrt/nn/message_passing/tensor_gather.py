@@ -12,14 +12,18 @@ from torch import nn
 
 from hyrt.formatting import short_repr
 from hyrt.nn.fused.c_codegen import LoopCall, TensorLoops
-from hyrt.nn.fused.edge_expr import End
-from hyrt.nn.fused.edge_loop import EdgeLoop
+from hyrt.nn.fused.edge_loop import EdgeLoop, End
 from hyrt.nn.fused.fused_gather import FusedGather
 from hyrt.nn.message_passing.gather import read_edge_columns
 from hyrt.nn.message_passing.program import EdgeInput, EdgeProgram, check_slots, combine
 from hyrt.nn.operators.autograd import once_differentiable
-from hyrt.nn.tensor_operators.tensor_block import DerivedEdges, TensorBlock
-from hyrt.nn.tensor_operators.tensor_ops import gather_destinations, gather_sources, scatter_to_destinations
+from hyrt.nn.operators.tensor_ops import (
+    DerivedEdges,
+    TensorBlock,
+    gather_destinations,
+    gather_sources,
+    scatter_to_destinations,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,7 @@ from hyrt.errors import ArgumentError
 from hyrt.nn.operators import kernels
 from hyrt.nn.operators.attention_dropout import AttentionMask, attention_dropout_factors
 from hyrt.nn.operators.autograd import empty_array, once_differentiable
-from hyrt.nn.tensor_operators.tensor_block import TensorBlock
-from hyrt.nn.tensor_operators.tensor_ops import attend_tensors
+from hyrt.nn.operators.tensor_ops import TensorBlock, attend_tensors
 from hyrt.runtime.workers import current_workers
 from hyrt.sampling.block import Block
 

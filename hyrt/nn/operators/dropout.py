@@ -10,7 +10,7 @@ import torch
 from hyrt.nn.operators import kernels
 from hyrt.nn.operators.autograd import empty_array, once_differentiable
 from hyrt.nn.operators.sparse import SparseRows
-from hyrt.nn.tensor_operators.tensor_ops import dropout_tensors
+from hyrt.nn.operators.tensor_ops import dropout_tensors
 from hyrt.runtime.rng import DROPOUT, dropout_threshold, stream_key
 from hyrt.runtime.workers import current_workers
 from hyrt.sampling.block import Ids

@@ -15,7 +15,7 @@ import torch
 
 from hyrt.nn.operators.autograd import empty, once_differentiable
 from hyrt.nn.operators.blocked_matmul import matmul, matmul_transposed, run_in_chunks
-from hyrt.nn.tensor_operators.tensor_ops import linear_tensors
+from hyrt.nn.operators.tensor_ops import linear_tensors
 from hyrt.runtime.numba_cache import nb
 
 # Rows that are summed before they are added to the total, which limits the rounding error.

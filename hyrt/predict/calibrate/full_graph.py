@@ -11,23 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from hyrt_perfmodel.calibration_fit import fit_nonnegative
-from hyrt_perfmodel.platforms.measured_costs import (
-    ChunkReadCost,
-    FullGraphRates,
-    GatherCost,
-    HostChunkRates,
-    LoopCost,
-)
+from hyrt_perfmodel.measured_costs import ChunkReadCost, FullGraphRates, GatherCost, HostChunkRates, LoopCost
 from hyrt_perfmodel.workload import FullGraphStep
 
 from hyrt.device import DeviceOptions
 from hyrt.device.calls import load_replica, opened
 from hyrt.device.capabilities import SharesColumns
 from hyrt.device.discovery import find_device
-from hyrt.fullgraph.chunks.chunk_grid import ChunkSizes
-from hyrt.fullgraph.chunks.chunk_kernels import ChunkKernels
-from hyrt.fullgraph.chunks.edge_chunks import EdgeChunk
-from hyrt.fullgraph.loops.loop_gather_ops import GraphEdges
+from hyrt.fullgraph.chunk_grid import ChunkSizes, EdgeChunk
+from hyrt.fullgraph.chunk_kernels import ChunkKernels
+from hyrt.fullgraph.loop_gather_ops import GraphEdges
 from hyrt.fullgraph.replica import FullGraphReplica
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
@@ -35,9 +28,9 @@ from hyrt.graph.topology import Topology
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.full_graph.aggregate import max_aggregate_into, spmm_into
 from hyrt.nn.full_graph.attention import attend_backward_into, attend_into
-from hyrt.nn.fused.layer_loops import SumLoops, masked_attention_gather, max_loops, run_attention_backward
+from hyrt.nn.fused.fused_gather import SumLoops, masked_attention_gather, max_loops, run_attention_backward
 from hyrt.nn.fused.loop_backend import run_loop
-from hyrt.nn.inputs import InPlaceFeatures
+from hyrt.nn.layer import InPlaceFeatures
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.attention_dropout import AttentionMask
 from hyrt.nn.torch_threads import torch_threads, use_one_torch_thread

@@ -18,24 +18,17 @@ from hyrt_perfmodel.calibration_fit import (
     fit_threaded_rates,
     with_sparse_launch,
 )
-from hyrt_perfmodel.platforms.measured_costs import LoadCost, SampleCost, WalkCost
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, TrainerRates
-from hyrt_perfmodel.platforms.platform_file import (
-    Calibration,
-    device_mismatch,
-    machine_mismatches,
-    read_calibration,
-)
+from hyrt_perfmodel.measured_costs import LoadCost, SampleCost, WalkCost
+from hyrt_perfmodel.platform import Accelerator, Host, Platform, TrainerRates
+from hyrt_perfmodel.platform_file import Calibration, device_mismatch, machine_mismatches, read_calibration
 from hyrt_perfmodel.policy import Assignment, Threads
-from hyrt_perfmodel.prediction.extra_terms import weight_gradients_s
-from hyrt_perfmodel.prediction.stages import trainer_s
+from hyrt_perfmodel.prediction.stages import trainer_s, weight_gradients_s
 from hyrt_perfmodel.workload import LoadForm, Workload
 
 from hyrt.config import Config, build_config
 from hyrt.device import Device, DeviceInfo, DeviceOptions
 from hyrt.device.calls import opened
-from hyrt.device.discovery import find_device
-from hyrt.device.names import split_by_shares
+from hyrt.device.discovery import find_device, split_by_shares
 from hyrt.errors import ConfigError, DeviceUnavailableError, UnsupportedModelError, describe_error
 from hyrt.graph.graph import Graph
 from hyrt.graph.source import open_graph
@@ -44,7 +37,6 @@ from hyrt.nn.operators import linear
 from hyrt.predict.calibrate import host as host_measurements
 from hyrt.predict.calibrate.full_graph import measure_chunk_rates, measure_full_graph_rates, measure_loop_cost
 from hyrt.predict.calibrate.host import HUGE, HUGE_BYTES, LARGE, SMALL, TINY, measure_file_gb_s
-from hyrt.predict.calibrate.short_run import short_run
 from hyrt.predict.calibrate.store import (
     accelerators_by_name,
     describe_machine,
@@ -67,6 +59,7 @@ from hyrt.predict.calibrate.trainers import (
     fit_link,
     fit_trainer,
     measure_probe,
+    short_run,
 )
 from hyrt.predict.workload import calibration_gap, sampled_workload
 from hyrt.runtime.hardware import shared_cores

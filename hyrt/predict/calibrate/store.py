@@ -17,8 +17,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from hyrt_perfmodel.platforms.platform import Accelerator, PlatformTrainer, TrainerRates
-from hyrt_perfmodel.platforms.platform_file import (
+from hyrt_perfmodel.platform import Accelerator, PlatformTrainer, TrainerRates
+from hyrt_perfmodel.platform_file import (
     Calibration,
     CalibrationError,
     Machine,

@@ -12,7 +12,7 @@ from hyrt_perfmodel.policy import STAGES
 
 from hyrt.formatting import format_duration
 from hyrt.report.html.chart import Chart, Series
-from hyrt.report.records.run_record import Line, RunRecord, get_number
+from hyrt.report.run_record import Line, RunRecord, get_number
 from hyrt.report.step_summary import device_stats
 
 # Maximum numbers of drawn bands and marks.

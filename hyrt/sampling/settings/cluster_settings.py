@@ -11,8 +11,8 @@ from hyrt.sampling.sampler_settings import SamplerSettings
 from hyrt.section import Count
 
 if TYPE_CHECKING:
-    from hyrt_perfmodel.sizes.degrees import DegreeDistribution
-    from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+    from hyrt_perfmodel.degrees import DegreeDistribution
+    from hyrt_perfmodel.expected_sizes import BlockSizes
 
     from hyrt.graph.graph import Graph
     from hyrt.sampling.block import Ids
@@ -53,7 +53,7 @@ class ClusterSettings(SamplerSettings):
     def expected_sizes(
         self, degrees: DegreeDistribution, *, layers: int, num_targets: int, units: float
     ) -> BlockSizes:
-        from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+        from hyrt_perfmodel.expected_sizes import BlockSizes
 
         share = min(self.parts_per_group / self.parts, 1.0)
         # In a random partition, an edge is inside a group with a probability equal to the group's share of
@@ -89,9 +89,9 @@ class ClusterSettings(SamplerSettings):
     ) -> ClusterSampler:
         import numpy as np
 
-        from hyrt.graph.partition.methods.registry import get_partition_method
-        from hyrt.sampling.checks import check_sampler
+        from hyrt.graph.partition.registry import get_partition_method
         from hyrt.sampling.cluster_sampler import ClusterSampler
+        from hyrt.sampling.sampler import check_sampler
         from hyrt.sampling.settings.layerwise_settings import check_no_edge_types
 
         check_no_edge_types(graph, self.kind)

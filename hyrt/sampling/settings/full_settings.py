@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hyrt.sampling.sampler_settings import SamplerSettings
 
 if TYPE_CHECKING:
-    from hyrt_perfmodel.sizes.degrees import DegreeDistribution
-    from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+    from hyrt_perfmodel.degrees import DegreeDistribution
+    from hyrt_perfmodel.expected_sizes import BlockSizes
 
     from hyrt.graph.graph import Graph
     from hyrt.sampling.block import Ids
@@ -35,7 +35,7 @@ class FullSettings(SamplerSettings):
     def expected_sizes(
         self, degrees: DegreeDistribution, *, layers: int, num_targets: int, units: float
     ) -> BlockSizes:
-        from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+        from hyrt_perfmodel.expected_sizes import BlockSizes
 
         vertices, edges = float(degrees.num_vertices), float(degrees.num_edges)
         return BlockSizes(vertices=(vertices,) * (layers + 1), edges=(edges,) * layers)

@@ -12,8 +12,8 @@ from hyrt.sampling.sampler_settings import SamplerSettings
 from hyrt.section import NotBool
 
 if TYPE_CHECKING:
-    from hyrt_perfmodel.sizes.degrees import DegreeDistribution
-    from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+    from hyrt_perfmodel.degrees import DegreeDistribution
+    from hyrt_perfmodel.expected_sizes import BlockSizes
 
     from hyrt.graph.graph import Graph
     from hyrt.sampling.block import Ids
@@ -41,7 +41,7 @@ class LaborSettings(SamplerSettings):
     def expected_sizes(
         self, degrees: DegreeDistribution, *, layers: int, num_targets: int, units: float
     ) -> BlockSizes:
-        from hyrt_perfmodel.sizes.sampler_sizes import expected_labor_sizes
+        from hyrt_perfmodel.sampler_sizes import expected_labor_sizes
 
         return expected_labor_sizes(degrees, self.fanouts(layers), units, iterations=self.iterations)
 
@@ -63,19 +63,19 @@ class LaborSettings(SamplerSettings):
         seed: int,
         class_weights: Any = None,
     ) -> Sampler:
-        from hyrt.sampling.checks import check_graph
+        from hyrt.sampling.sampler import check_graph
 
         graph, fanouts = check_graph(graph), self.fanouts(layers)
         if self.iterations == 0:
+            from hyrt.sampling.layer_samplers import LaborLayerSampler
             from hyrt.sampling.layered_sampler import LayeredSampler
-            from hyrt.sampling.priority_sampler import LaborLayerSampler
 
             labor = LaborLayerSampler(graph.topology, fanouts[::-1], seed)
             return LayeredSampler(graph, targets, layers, labor, batch_size, seed, class_weights)
         import numpy as np
 
+        from hyrt.sampling.layer_samplers import LaborImportanceSampler
         from hyrt.sampling.layered_sampler import StepSampler
-        from hyrt.sampling.priority_sampler import LaborImportanceSampler
 
         if graph.topology.edge_types is not None:
             raise ConfigError(

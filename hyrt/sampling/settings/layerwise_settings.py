@@ -10,8 +10,8 @@ from hyrt.sampling.sampler_settings import SamplerSettings
 from hyrt.section import Count
 
 if TYPE_CHECKING:
-    from hyrt_perfmodel.sizes.degrees import DegreeDistribution
-    from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+    from hyrt_perfmodel.degrees import DegreeDistribution
+    from hyrt_perfmodel.expected_sizes import BlockSizes
 
     from hyrt.graph.graph import Graph
     from hyrt.sampling.block import Ids
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def check_no_edge_types(graph: Graph, kind: str) -> None:
     """Raise ConfigError if the graph has edge types, which this kind of sampler does not support."""
-    from hyrt.sampling.checks import check_graph
+    from hyrt.sampling.sampler import check_graph
 
     if check_graph(graph).topology.edge_types is not None:
         raise ConfigError(
@@ -46,7 +46,7 @@ class FastGcnSettings(SamplerSettings):
     def expected_sizes(
         self, degrees: DegreeDistribution, *, layers: int, num_targets: int, units: float
     ) -> BlockSizes:
-        from hyrt_perfmodel.sizes.sampler_sizes import expected_layerwise_sizes
+        from hyrt_perfmodel.sampler_sizes import expected_layerwise_sizes
 
         return expected_layerwise_sizes(
             degrees, layers=layers, size=self.layer_size, targets=units, among_neighbors=False
@@ -68,8 +68,8 @@ class FastGcnSettings(SamplerSettings):
         seed: int,
         class_weights: Any = None,
     ) -> Sampler:
+        from hyrt.sampling.layer_samplers import FastGcnLayerSampler, column_probabilities
         from hyrt.sampling.layered_sampler import LayeredSampler
-        from hyrt.sampling.layerwise_sampler import FastGcnLayerSampler, column_probabilities
 
         check_no_edge_types(graph, self.kind)
         chances = column_probabilities(graph.topology, self.layer_size)
@@ -96,7 +96,7 @@ class LadiesSettings(SamplerSettings):
     def expected_sizes(
         self, degrees: DegreeDistribution, *, layers: int, num_targets: int, units: float
     ) -> BlockSizes:
-        from hyrt_perfmodel.sizes.sampler_sizes import expected_layerwise_sizes
+        from hyrt_perfmodel.sampler_sizes import expected_layerwise_sizes
 
         return expected_layerwise_sizes(
             degrees, layers=layers, size=self.layer_size, targets=units, among_neighbors=True
@@ -120,8 +120,8 @@ class LadiesSettings(SamplerSettings):
     ) -> Sampler:
         import numpy as np
 
+        from hyrt.sampling.layer_samplers import LadiesLayerSampler
         from hyrt.sampling.layered_sampler import StepSampler
-        from hyrt.sampling.layerwise_sampler import LadiesLayerSampler
 
         check_no_edge_types(graph, self.kind)
         sums = np.zeros(graph.num_vertices)

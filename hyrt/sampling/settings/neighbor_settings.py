@@ -1,22 +1,59 @@
-"""Settings of node-wise neighbour sampling, with derived sizes and estimates."""
+"""Settings of node-wise neighbour sampling, with fan-outs per relation, derived sizes and estimates."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from hyrt_perfmodel.suggestions import nearest_name
 from pydantic import Field
 
-from hyrt.sampling.relation_fanouts import resolve_relation_fanouts
+from hyrt.errors import ConfigError
 from hyrt.sampling.sampler_settings import SamplerSettings
 from hyrt.section import NotBool
 
 if TYPE_CHECKING:
-    from hyrt_perfmodel.sizes.degrees import DegreeDistribution
-    from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+    from hyrt_perfmodel.degrees import DegreeDistribution
+    from hyrt_perfmodel.expected_sizes import BlockSizes
 
     from hyrt.graph.graph import Graph
+    from hyrt.graph.hetero.graph_types import Relation
     from hyrt.sampling.block import Ids
     from hyrt.sampling.sampler import Sampler
+
+
+def resolve_relation_fanouts(
+    fanouts: Sequence[int], overrides: Mapping[str, int | Sequence[int]], relations: Sequence[Relation]
+) -> list[list[int]]:
+    """Return the [L][R] fan-outs per layer and relation.
+
+    `fanouts` [L] apply to relations that are not in `overrides`, the targets' layer first. An override is one
+    number, or one number per layer. Its key is a relation's name, or the names of source type, relation and
+    destination type, separated by slashes, if several relations have the same name. Raises ConfigError for a
+    relation that does not exist, is given twice, or does not have one fan-out per layer.
+    """
+    found = [list(fanouts) for _ in relations]
+    by: dict[int, str] = {}
+    for key, value in overrides.items():
+        meant = [r for r, each in enumerate(relations) if each.matches_name(key)]
+        if not meant:
+            known = sorted({each.name for each in relations})
+            near = nearest_name(key, known)
+            hint = f"did you mean {near!r}?" if near else f"it has {', '.join(known)}"
+            raise ConfigError(f"sampler.relation_fanout: there is no relation {key!r}: {hint}")
+        each = [value] * len(fanouts) if isinstance(value, int) else list(value)
+        if len(each) != len(fanouts):
+            raise ConfigError(
+                f"sampler.relation_fanout: {key} has {len(each)} fan-outs for {len(fanouts)} layers: give "
+                "one number, or one a layer"
+            )
+        for relation in meant:
+            if relation in by:
+                raise ConfigError(
+                    f"sampler.relation_fanout: {by[relation]} and {key} are the same relation: give one"
+                )
+            by[relation], found[relation] = key, each
+    return [list(of_layer) for of_layer in zip(*found, strict=True)]
 
 
 class NeighborSettings(SamplerSettings):
@@ -60,7 +97,7 @@ class NeighborSettings(SamplerSettings):
     def expected_sizes(
         self, degrees: DegreeDistribution, *, layers: int, num_targets: int, units: float
     ) -> BlockSizes:
-        from hyrt_perfmodel.sizes.expected_sizes import expected_sizes
+        from hyrt_perfmodel.expected_sizes import expected_sizes
 
         return expected_sizes(degrees, self.fanouts(layers), units)
 
@@ -75,8 +112,8 @@ class NeighborSettings(SamplerSettings):
         class_weights: Any = None,
     ) -> Sampler:
         from hyrt.errors import ConfigError
-        from hyrt.sampling.checks import check_graph
         from hyrt.sampling.neighbor_sampler import NeighborSampler
+        from hyrt.sampling.sampler import check_graph
 
         if check_graph(graph).types is not None:
             return self._by_relation(
@@ -105,7 +142,7 @@ class NeighborSettings(SamplerSettings):
     def _by_relation(self, graph: Graph, targets: Ids, *, layers: int, **options: Any) -> Sampler:
         """Build the sampler of a heterogeneous graph."""
         from hyrt.errors import ConfigError
-        from hyrt.sampling.relation_sampler import RelationSampler
+        from hyrt.sampling.neighbor_sampler import RelationSampler
 
         for setting, is_set in (
             ("sampler.on_device=true", self.on_device),

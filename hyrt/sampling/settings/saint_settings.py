@@ -9,8 +9,8 @@ from hyrt.sampling.sampler_settings import SamplerSettings
 from hyrt.section import Count
 
 if TYPE_CHECKING:
-    from hyrt_perfmodel.sizes.degrees import DegreeDistribution
-    from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+    from hyrt_perfmodel.degrees import DegreeDistribution
+    from hyrt_perfmodel.expected_sizes import BlockSizes
 
     from hyrt.graph.graph import Graph
     from hyrt.sampling.block import Ids
@@ -52,7 +52,7 @@ class SaintSettings(SamplerSettings):
     def expected_sizes(
         self, degrees: DegreeDistribution, *, layers: int, num_targets: int, units: float
     ) -> BlockSizes:
-        from hyrt_perfmodel.sizes.sampler_sizes import expected_subgraphs
+        from hyrt_perfmodel.sampler_sizes import expected_subgraphs
 
         return expected_subgraphs(
             degrees, layers=layers, roots=self.roots, walk_length=self.walk_length, subgraphs=units

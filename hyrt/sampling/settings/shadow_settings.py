@@ -9,8 +9,8 @@ from hyrt.sampling.sampler_settings import SamplerSettings
 from hyrt.section import Count
 
 if TYPE_CHECKING:
-    from hyrt_perfmodel.sizes.degrees import DegreeDistribution
-    from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+    from hyrt_perfmodel.degrees import DegreeDistribution
+    from hyrt_perfmodel.expected_sizes import BlockSizes
 
     from hyrt.graph.graph import Graph
     from hyrt.sampling.block import Ids
@@ -45,7 +45,7 @@ class ShadowSettings(SamplerSettings):
     def expected_sizes(
         self, degrees: DegreeDistribution, *, layers: int, num_targets: int, units: float
     ) -> BlockSizes:
-        from hyrt_perfmodel.sizes.expected_sizes import expected_bounded_subgraphs
+        from hyrt_perfmodel.expected_sizes import expected_bounded_subgraphs
 
         return expected_bounded_subgraphs(
             degrees, layers=layers, hops=self.hops, fanout=self.hop_neighbors, targets=units

@@ -9,8 +9,8 @@ from hyrt.errors import ConfigError
 from hyrt.sampling.sampler_settings import SamplerSettings
 
 if TYPE_CHECKING:
-    from hyrt_perfmodel.sizes.degrees import DegreeDistribution
-    from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+    from hyrt_perfmodel.degrees import DegreeDistribution
+    from hyrt_perfmodel.expected_sizes import BlockSizes
 
     from hyrt.graph.graph import Graph
     from hyrt.sampling.block import Ids
@@ -39,7 +39,7 @@ class WeightedSettings(SamplerSettings):
         self, degrees: DegreeDistribution, *, layers: int, num_targets: int, units: float
     ) -> BlockSizes:
         """Return the sizes of neighbour sampling: edge weights are assumed to be nearly equal."""
-        from hyrt_perfmodel.sizes.expected_sizes import expected_sizes
+        from hyrt_perfmodel.expected_sizes import expected_sizes
 
         return expected_sizes(degrees, self.fanouts(layers), units)
 
@@ -58,8 +58,8 @@ class WeightedSettings(SamplerSettings):
         seed: int,
         class_weights: Any = None,
     ) -> LayeredSampler:
+        from hyrt.sampling.layer_samplers import WeightedLayerSampler
         from hyrt.sampling.layered_sampler import LayeredSampler
-        from hyrt.sampling.priority_sampler import WeightedLayerSampler
         from hyrt.sampling.settings.layerwise_settings import check_no_edge_types
 
         check_no_edge_types(graph, self.kind)

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from hyrt_perfmodel.platforms.platform import Host, Platform, PlatformTrainer
+from hyrt_perfmodel.platform import Host, Platform, PlatformTrainer
 from hyrt_perfmodel.policy import Assignment, Threads
-from hyrt_perfmodel.prediction.extra_terms import ExtraTerms, topology_bytes, without_sparse_product
 from hyrt_perfmodel.prediction.stage_times import StepModel, host_trainers, iteration_s
+from hyrt_perfmodel.prediction.stages import ExtraTerms, topology_bytes, without_sparse_product
 from hyrt_perfmodel.workload import TrainingWorkload, Workload
 
 # A device holds two mini-batches: one is computed while the next is transferred.

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hyrt_perfmodel.platforms.platform import Accelerator, Platform, PlatformTrainer, TrainerRates
+from hyrt_perfmodel.platform import Accelerator, Platform, PlatformTrainer, TrainerRates
 from hyrt_perfmodel.policy import Assignment, Threads
 from hyrt_perfmodel.prediction import stages
-from hyrt_perfmodel.prediction.extra_terms import PAPER_TERMS, ExtraTerms
 from hyrt_perfmodel.prediction.initial_assignment import (
     feature_cache_bytes,
     host_memory_bytes,
@@ -20,6 +19,7 @@ from hyrt_perfmodel.prediction.initial_assignment import (
     weights_bytes,
 )
 from hyrt_perfmodel.prediction.stage_times import StageTimes, StepModel, iteration_s, pipeline_s, stage_times
+from hyrt_perfmodel.prediction.stages import PAPER_TERMS, ExtraTerms
 from hyrt_perfmodel.validation import check_kind
 from hyrt_perfmodel.workload import TrainingWorkload
 

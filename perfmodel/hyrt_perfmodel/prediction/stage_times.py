@@ -9,16 +9,11 @@ from functools import lru_cache
 
 from hyrt_perfmodel.fpga_cycles import TaskShape, task_seconds
 from hyrt_perfmodel.fpga_design import FpgaDesign
-from hyrt_perfmodel.platforms.measured_costs import (
-    edges_per_second,
-    load_seconds,
-    sparse_seconds,
-    walk_seconds,
-)
-from hyrt_perfmodel.platforms.platform import Host, Platform, PlatformTrainer, TrainerRates
+from hyrt_perfmodel.measured_costs import edges_per_second, load_seconds, sparse_seconds, walk_seconds
+from hyrt_perfmodel.platform import Host, Platform, PlatformTrainer, TrainerRates
 from hyrt_perfmodel.policy import Assignment, Threads
 from hyrt_perfmodel.prediction import stages
-from hyrt_perfmodel.prediction.extra_terms import (
+from hyrt_perfmodel.prediction.stages import (
     ExtraTerms,
     num_edge_rows,
     num_results,

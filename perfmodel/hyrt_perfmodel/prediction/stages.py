@@ -1,13 +1,15 @@
-"""Terms of HyScale-GNN's performance model (Lin and Prasanna, 2023), one function per equation.
-
-Bandwidths are effective ones in bytes per second; rates are in multiply-accumulates per second. Terms that
-the paper omits are in `extra_terms`.
+"""Terms of a step's time: HyScale-GNN's equations (Lin and Prasanna, 2023), one function each, and switchable
+terms beyond them. Bandwidths are effective ones in bytes per second; rates are in multiply-accumulates per
+second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
+from hyrt_perfmodel.platform import TrainerRates
 from hyrt_perfmodel.workload import Workload
 
 
@@ -91,3 +93,227 @@ def synchronize_s(workload: Workload, link_bytes_per_s: float) -> float:
 def propagate_s(trainers_s: Sequence[float], synchronize_s: float) -> float:
     """Return T_propagate (equation 9): the slowest trainer, then synchronization."""
     return max(trainers_s) + synchronize_s
+
+
+def page_miss_s(file_bytes: float, moved_bytes: float, cached_bytes: float, bytes_per_s: float) -> float:
+    """Return the seconds of disk I/O for pages that do not fit into a page cache of `cached_bytes`.
+
+    While all pages fit in memory, the file costs nothing: the system writes pages back in the background.
+    Further pages have been evicted by their next use, since a step accesses the pages cyclically.
+    `moved_bytes` are read from the file and written to it.
+    """
+    if file_bytes <= 0:
+        return 0.0
+    return moved_bytes * max(0.0, 1 - cached_bytes / file_bytes) / bytes_per_s
+
+
+def effective_rows(rows: float, chunk_rows: float, threads: int) -> float:
+    """Return the rows that all threads would compute in the time of the busiest thread.
+
+    Threads fetch chunks of `chunk_rows` rows.
+    """
+    full, rest = divmod(rows, chunk_rows)
+    chunks_per_thread, extra_chunks = divmod(full, threads)
+    return threads * (chunks_per_thread * chunk_rows + (chunk_rows if extra_chunks else rest))
+
+
+def with_effective_rows(workload: Workload, chunk_rows: float | None, threads: int) -> Workload:
+    """Return the workload with its result rows replaced by their `effective_rows`.
+
+    With `chunk_rows` None, any number of rows is divided equally.
+    """
+    if chunk_rows is None or threads == 1:
+        return workload
+    inputs, *results = workload.vertices
+    return replace(
+        workload, vertices=(inputs, *(effective_rows(rows, chunk_rows, threads) for rows in results))
+    )
+
+
+def sparse_entries(workload: Workload) -> float:
+    """Return the stored values that the first layer multiplies, including the vertices' own rows if used."""
+    sparse = workload.sparse
+    if sparse is None:
+        return 0.0
+    rows = workload.vertices[0] + (workload.vertices[1] if sparse.has_self_rows else 0.0)
+    return rows * sparse.row_entries
+
+
+def sparse_macs(workload: Workload) -> float:
+    """Return the multiply-accumulates of the sparse product: forward, and for the weight gradient.
+
+    There is one per stored value and product column; the input needs no gradient.
+    """
+    return 2 * sparse_entries(workload) * (0 if workload.sparse is None else workload.sparse.product_width)
+
+
+def sparse_weights(workload: Workload) -> float:
+    """Return the number of weights in the sparse product: f^0 times its columns, doubled for own rows."""
+    sparse = workload.sparse
+    if sparse is None:
+        return 0.0
+    return workload.features[0] * sparse.product_width * (2 if sparse.has_self_rows else 1)
+
+
+def without_sparse_product(workload: Workload) -> Workload:
+    """Return the step without the product of its sparse rows.
+
+    The first layer then aggregates the products forward and, since these have a gradient, backward: one
+    aggregation with twice the edges over rows of the product's width. A product after the aggregation has
+    `SparseInput.width_in` inputs.
+    """
+    sparse = workload.sparse
+    if sparse is None:
+        return workload
+    widths = [workload.f_in(layer) for layer in range(1, workload.layers + 1)]
+    return replace(
+        workload,
+        features=(round(sparse.product_width / workload.rows_per_edge), *workload.features[1:]),
+        edges=(2 * workload.edges[0], *workload.edges[1:]),
+        widths_in=(sparse.width_in, *widths[1:]),
+        hidden_widths=None if workload.hidden_widths is None else (0.0, *workload.hidden_widths[1:]),
+        sparse=None,
+    )
+
+
+# Bytes of an edge's column index and of a vertex's offset.
+_EDGE_BYTES = 4
+_OFFSET_BYTES = 8
+
+
+StageOverlap = Literal["all", "trainers", "nothing"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtraTerms:
+    """Switches of the terms beyond the paper's."""
+
+    launch: bool = True
+    """Fixed costs of a step and of a transfer, and the optimizer."""
+    flush: bool = True
+    fill: bool = True
+    """`flush` and `fill`: draining and filling a device's internal pipeline, per layer."""
+    topology: bool = True
+    """Transfer of the blocks' edges and offsets over the link."""
+    weight_gradients: bool = True
+    """Product for the weight gradient in a layer's backward pass, in addition to the input gradient."""
+    values: bool = True
+    """Memory traffic of the products, bias, activation, dropout and loss, and the fixed cost per edge."""
+    load_forms: bool = True
+    """Aggregation while loading or in-place reads, for trainers that accept such input."""
+    cycles: bool = True
+    """Cycle model instead of rates, for an FPGA with a known design."""
+    shared_cores: bool = True
+    """Contention for host cores: no iteration is shorter than the core time of its stages."""
+    overlap: StageOverlap = "all"
+    """Concurrency: `all`, pipeline stages and trainers overlap; `watched`, one mini-batch is in flight, so
+    that stages run one after the other; `nothing`, trainers also run one after the other.
+    """
+
+    def __post_init__(self) -> None:
+        if self.overlap not in get_args(StageOverlap):
+            raise ValueError(
+                f"terms: overlap is {self.overlap!r}: give one of {', '.join(get_args(StageOverlap))}"
+            )
+
+
+PAPER_TERMS = ExtraTerms(
+    launch=False,
+    flush=False,
+    fill=False,
+    topology=False,
+    weight_gradients=False,
+    values=False,
+    load_forms=False,
+    cycles=False,
+    shared_cores=False,
+)
+"""Exactly the paper's form."""
+
+
+def topology_s(workload: Workload, link_bytes_per_s: float) -> float:
+    return topology_bytes(workload) / link_bytes_per_s
+
+
+def topology_bytes(workload: Workload) -> float:
+    """Return the bytes of the blocks: source and data per edge, offset per destination."""
+    return (
+        sum(workload.edges) * (_EDGE_BYTES + workload.edge_value_bytes)
+        + sum(workload.vertices[1:]) * _OFFSET_BYTES
+    )
+
+
+def weight_gradients_s(workload: Workload, macs_per_s: float) -> float:
+    """Return the time of the weight-gradient products that the paper omits: all layers but the first."""
+    return sum(update_s(workload, layer, macs_per_s) for layer in range(2, workload.layers + 1))
+
+
+def num_edge_rows(workload: Workload) -> float:
+    """Return the number of rows read along edges, per head.
+
+    All layers count forward, all but the first backward. For short rows, index and edge weight cost more than
+    the row's bytes.
+    """
+    return workload.rows_per_edge * (sum(workload.edges) + sum(workload.edges[1:]))
+
+
+def num_results(workload: Workload) -> float:
+    """Return the number of result values: sum over the layers of |V^l| f^l."""
+    return sum(rows * width for rows, width in zip(workload.vertices[1:], workload.features[1:], strict=True))
+
+
+def num_values(workload: Workload) -> float:
+    """Return the number of values that enter and leave the updates.
+
+    This is the sum over the layers of |V^l| (f_in^l + f^l), plus the width of a hidden layer inside an
+    update. Attention has one row per head. Products of narrow matrices, like bias, activation, dropout and
+    loss, are bound by these values, not by multiply-accumulates.
+    """
+    return sum(
+        workload.vertices[layer]
+        * (
+            max(workload.f_in(layer), workload.rows_per_edge * workload.features[layer - 1])
+            + workload.hidden_width(layer)
+            + workload.features[layer]
+        )
+        for layer in range(1, workload.layers + 1)
+    )
+
+
+def split_layers(work: Workload) -> list[Workload]:
+    """Return one workload per layer, in which all other layers have no rows and no edges."""
+    inputs, *results = work.vertices
+    return [
+        replace(
+            work,
+            vertices=(inputs, *(rows if index == layer else 0.0 for index, rows in enumerate(results))),
+            edges=tuple(edges if index == layer else 0.0 for index, edges in enumerate(work.edges)),
+        )
+        for layer in range(work.layers)
+    ]
+
+
+def threaded_layers_s(
+    layers: Sequence[Workload],
+    single_thread: TrainerRates,
+    all_threads: TrainerRates,
+    threads: int,
+    cores: int,
+    seconds: Callable[[TrainerRates, Workload], float],
+) -> float:
+    """Return the time of layers if each is shared by threads whenever that is faster than one thread.
+
+    `layers` come from `split_layers`; `all_threads` are the rates with one thread per core. `seconds` returns
+    the time of a layer at given rates.
+    """
+    count, total = min(threads, cores), 0.0
+    for work in layers:
+        alone_s = seconds(single_thread, work)
+        if count == 1:
+            total += alone_s
+            continue
+        shared = with_effective_rows(work, all_threads.chunk_rows, cores)
+        # Interpolate between one thread and all cores by Amdahl's law.
+        serial_s = max(0.0, (seconds(all_threads, shared) - alone_s / cores) / (1 - 1 / cores))
+        total += min(alone_s, serial_s + (alone_s - serial_s) / count + all_threads.waking_s)
+    return total

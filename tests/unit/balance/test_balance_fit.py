@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hyrt_perfmodel.policy import Assignment, AssignmentLimits, Observation, Threads
 
-from hyrt.balance.explain import split_moves
+from hyrt.balance.assignments import best_assignment, split_moves
 from hyrt.balance.explore import (
     _by_size_alone,
     _fewer_train_threads,
@@ -19,9 +19,16 @@ from hyrt.balance.explore import (
     fewer_shares,
 )
 from hyrt.balance.fit import FittedStepModel, StageLine, fit_step_model
-from hyrt.balance.observations import FIRST_TRAINER, LOAD, group_history
-from hyrt.balance.solve import best_assignment
-from hyrt.balance.stage_models import HostStage, ShareGrowth, ThreadScaling, fit_host_stage, possible_growths
+from hyrt.balance.stage_times import (
+    FIRST_TRAINER,
+    LOAD,
+    HostStage,
+    ShareGrowth,
+    ThreadScaling,
+    fit_host_stage,
+    group_history,
+    possible_growths,
+)
 
 THREADS = Threads(sample=2, load=2, train=4)
 LIMITS = AssignmentLimits(

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
+from hyrt_perfmodel.platform import Accelerator, Host, Platform
 from hyrt_perfmodel.policy import Assignment, AssignmentLimits, Observation, Threads
+from hyrt_perfmodel.prediction.simulate import Perturbation, Simulation, simulate
 from hyrt_perfmodel.prediction.stage_times import iteration_s, stage_times
-from hyrt_perfmodel.simulation.simulate import Perturbation, Simulation, simulate
 from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 
 from hyrt.balance.explore import probe

@@ -24,9 +24,8 @@ from hyrt.config import build_config
 from hyrt.errors import StageError
 from hyrt.pipeline.work_items import RankSlice
 from hyrt.telemetry.events import AssignmentChanged, CheckpointWritten, Event, StepMetrics
-from hyrt.training.build_run import build_run
+from hyrt.training.build_run import ALONE, DistributedRunConfig, build_run
 from hyrt.training.checkpoint import load_newest_checkpoint
-from hyrt.training.distributed_run import ALONE, DistributedRunConfig
 from hyrt.training.train import Training
 
 GRAPH = random_graph(vertices=240)

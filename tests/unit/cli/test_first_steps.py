@@ -10,7 +10,7 @@ from in_process import refused, run_here
 from hyrt.cli import commands
 from hyrt.config.commented_yaml import read_schema
 from hyrt.errors import DataError
-from hyrt.report.terminal.progress import _can_redraw
+from hyrt.report.progress import _can_redraw
 
 
 def test_a_report_has_lines_and_any_other_error_is_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hyrt.config import build_config
-from hyrt.config.unused_settings import find_settings_without_effect, find_unused_settings
-from hyrt.nn.architecture import Architecture
-from hyrt.nn.hetero.graph_metadata import GraphMetadata
+from hyrt.config.load import find_settings_without_effect, find_unused_settings
+from hyrt.nn.architecture import Architecture, GraphMetadata
 from hyrt.nn.models.model_kind import MODELS, find_model, supports_edge_features
 
 

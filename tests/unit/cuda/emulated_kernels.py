@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hyrt_devices.cuda.nvrtc import FOLDER, Defines
+from hyrt_devices.cuda.launch import FOLDER, Defines
 from numpy.typing import NDArray
 from unit.cuda.fake_driver import FakeDriver
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hyrt_devices.cuda import nvrtc
-from hyrt_devices.cuda.nvrtc import FOLDER, checked, compiled, has_bindings
+from hyrt_devices.cuda import launch as nvrtc
+from hyrt_devices.cuda.launch import FOLDER, checked, compiled, has_bindings
 
 FILES = sorted(path.stem for path in FOLDER.glob("*.cu"))
 VALUES = {"HYRT_FORMAT": ("0", "1", "2", "3")}

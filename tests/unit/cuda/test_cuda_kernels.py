@@ -11,7 +11,7 @@ import torch
 from graphs import random_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_devices.cuda.aggregate import TorchAggregation
+from hyrt_devices.cuda.blocks import TorchAggregation
 from hyrt_devices.cuda.driver import pinned_pool
 from hyrt_devices.cuda.feature_rows import MappedFeatures
 from hyrt_devices.cuda.sampler import CudaSampler
@@ -24,7 +24,7 @@ from hyrt.graph.graph import Graph
 from hyrt.nn.architecture import Aggregation
 from hyrt.nn.operators.aggregate import aggregate
 from hyrt.runtime.rng import SAMPLE, stream_key
-from hyrt.testing.check_sampler import sample_hop_on_host
+from hyrt.testing.check_capabilities import sample_hop_on_host
 
 COMBINATIONS = [
     (reduce, self_path)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from hyrt_devices.cuda.edge_loops import CudaLoops, cut_of
-from hyrt_devices.cuda.nvrtc import compiled_source
+from hyrt_devices.cuda.launch import compiled_source
 from saga_layers import REFERENCES, layer_of
 from tied_layer import Tied, first_edges_gradients
 from typed_layers import typed_layer, typed_result, with_types
@@ -21,7 +21,7 @@ from unit.nn.saga_blocks import IN, OUT, assert_close, block_of, by_pairs, gradi
 from hyrt.nn.fused.c_codegen import LoopCall, generate_kernel
 from hyrt.nn.fused.c_dialects import CUDA
 from hyrt.nn.fused.edge_loop import EdgeLoop
-from hyrt.nn.tensor_operators.tensor_block import TensorBlock
+from hyrt.nn.operators.tensor_ops import TensorBlock
 from hyrt.nn.torch_threads import torch_threads
 
 FUSED = [name for name, reference in REFERENCES.items() if reference.is_fused]

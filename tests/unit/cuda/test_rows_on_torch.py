@@ -24,7 +24,7 @@ from hyrt.graph.quantized.features import quantize_graph
 from hyrt.graph.quantized.row_format import ROW_FORMATS
 from hyrt.graph.quantized.rows import QuantizedRows
 from hyrt.nn.architecture import Aggregation
-from hyrt.nn.inputs import AggregatedFeatures
+from hyrt.nn.layer import AggregatedFeatures
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.neighbor_sampler import NeighborSampler
 from hyrt.training.setup import build_model

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyrt.config import build_config
-from hyrt.device.names import DeviceRequest, parse_request, split_by_shares
+from hyrt.device.discovery import DeviceRequest, parse_request, split_by_shares
 from hyrt.errors import ConfigError
 
 

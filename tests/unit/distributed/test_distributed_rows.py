@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from unit.distributed.ranks_in_threads import results_of
 
 from hyrt.distributed.context import DistributedContext
-from hyrt.distributed.rows.distributed_rows import DistributedRows, DistributedSparseRows
-from hyrt.distributed.rows.remote_rows import RowLocations, group_by_matrix
+from hyrt.distributed.distributed_rows import DistributedRows, DistributedSparseRows
+from hyrt.distributed.remote_rows import RowLocations, group_by_matrix
 from hyrt.errors import DataError, UnsupportedModelError
 from hyrt.graph.row_source import DenseFeatures, PrefetchedRowSource, SparseFeatures, SparseSource
 from hyrt.nn.architecture import Aggregation
@@ -288,7 +288,7 @@ def test_rows_that_nobody_needs_any_more_free_who_waits_for_them() -> None:
     def work(ranks: DistributedContext) -> str:
         import threading
 
-        from hyrt.runtime.channel import ChannelClosedError
+        from hyrt.runtime.stage_threads import ChannelClosedError
 
         if ranks.rank:
             return ""

@@ -17,10 +17,9 @@ from unit.distributed.ranks_in_threads import results_of
 
 from hyrt.config import build_config
 from hyrt.distributed.context import DistributedContext
-from hyrt.distributed.remote_sampling import with_global_degrees
-from hyrt.distributed.rows.global_rows import build_global_graph
-from hyrt.distributed.rows.local_rows import LocalRows
-from hyrt.distributed.setup.mini_batch import set_up_run
+from hyrt.distributed.local_rows import LocalRows, build_global_graph
+from hyrt.distributed.rank_setup import set_up_run
+from hyrt.distributed.sampling import with_global_degrees
 from hyrt.distributed.strategies.local import LocalOrder
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures

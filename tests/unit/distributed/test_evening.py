@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.sampling.small_graphs import graph_of
 
-from hyrt.distributed.strategies.expected_rows import expected_remote_rows
 from hyrt.distributed.strategies.home import HomeStrategy
-from hyrt.distributed.strategies.load_balancing import min_cost_assignment
+from hyrt.distributed.strategies.load_balancing import expected_remote_rows, min_cost_assignment
 from hyrt.distributed.strategies.strategy import Seeds
 
 

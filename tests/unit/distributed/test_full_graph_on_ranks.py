@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 from graphs import random_graph, with_values
-from hyrt_perfmodel.communication.full_graph_epoch import FullGraphWork, algorithm_epoch
-from hyrt_perfmodel.communication.network import find_network
+from hyrt_perfmodel.distributed_epoch import FullGraphWork, algorithm_epoch
+from hyrt_perfmodel.network import find_network
 from unit.distributed.ranks_in_threads import results_of
 from unit.distributed.test_distributed_training import (
     ONE_GENERATOR,
@@ -24,10 +24,10 @@ from unit.distributed.test_distributed_training import (
 
 from hyrt.config import build_config
 from hyrt.distributed.context import DistributedContext
-from hyrt.distributed.full_graph.halo_exchange import broadcast_rows
-from hyrt.distributed.full_graph.local_edges import SpmmTimings
-from hyrt.distributed.remote_sampling import with_global_degrees
-from hyrt.distributed.setup.full_graph import set_up_full_graph
+from hyrt.distributed.halo_exchange import broadcast_rows
+from hyrt.distributed.local_edges import SpmmTimings
+from hyrt.distributed.rank_setup import set_up_full_graph
+from hyrt.distributed.sampling import with_global_degrees
 from hyrt.graph.graph import Graph
 from hyrt.graph.partition.block_volumes import count_block_volumes
 from hyrt.nn.message_passing.layer import SagaLayer

@@ -93,7 +93,7 @@ def test_training_is_that_of_one_process(
     homes[graph.split("train")[homes[graph.split("train")] == 2]] = 0
     more = {**deep("deepgcn", 3), "data": {"batch_size": 53}, "train": {"epochs": 2, "lr": 0.01}}
     wanted = weights(trained_alone(graph, settings("deepgcn", **more))[0])
-    monkeypatch.setattr("hyrt.distributed.setup.mini_batch.build_buckets", lambda all: build_buckets(all, 64))
+    monkeypatch.setattr("hyrt.distributed.rank_setup.build_buckets", lambda all: build_buckets(all, 64))
     if is_short:
         own_step, steps = CpuDevice._step, itertools.count()
 

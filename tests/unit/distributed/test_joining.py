@@ -22,7 +22,7 @@ from hyrt.distributed.heartbeat import HeartbeatMonitor
 from hyrt.distributed.launch import LaunchInfo, launch_info_from_env
 from hyrt.distributed.rendezvous import RendezvousResult, join_ranks
 from hyrt.errors import ConfigError, RankFailureError
-from hyrt.runtime.channel import ChannelClosedError
+from hyrt.runtime.stage_threads import ChannelClosedError
 
 
 def test_a_rank_that_is_lost_while_others_join_is_named() -> None:

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from hyrt.distributed.monitoring import TimeSteps
 from hyrt.distributed.process_group import RankGroup
-from hyrt.distributed.strategies.hopgnn import HopGnnStrategy
-from hyrt.distributed.strategies.strategy import Placement, Seeds
-from hyrt.distributed.strategies.time_step_merging import (
+from hyrt.distributed.strategies.hopgnn import (
+    HopGnnStrategy,
     decision_lag,
     merge_smallest_time_step,
     num_time_steps,
 )
+from hyrt.distributed.strategies.strategy import Placement, Seeds
 
 
 def placement_of(counts: list[list[int]]) -> Placement:

@@ -17,8 +17,8 @@ from unit.report.run_events import steps
 
 from hyrt.distributed.context import DistributedContext
 from hyrt.distributed.monitoring import RanksHook, TraceMerger
-from hyrt.distributed.rank_stats import all_gather_object, find_bottleneck, merge_steps, steps_record
-from hyrt.report.terminal.progress_text import dashboard, step_line
+from hyrt.distributed.process_group import all_gather_object, find_bottleneck, merge_steps, steps_record
+from hyrt.report.progress_text import dashboard, step_line
 from hyrt.telemetry.events import Event, StepMetrics
 from hyrt.telemetry.hooks import Hook
 

@@ -27,7 +27,7 @@ from hyrt.distributed.strategies.home import HomeStrategy
 from hyrt.distributed.strategies.load_balancing import MeasuredEpoch, speed_weighted_shares
 from hyrt.distributed.strategies.strategy import Seeds
 from hyrt.errors import ConfigError
-from hyrt.predict.ranks.counted_traffic import configured_steps
+from hyrt.predict.counted_traffic import configured_steps
 from hyrt.telemetry.events import EpochEnded, Event
 from hyrt.telemetry.hooks import Hook, Site
 
@@ -127,7 +127,7 @@ class Told(RankSpeeds):
 def test_a_slow_rank_gets_less_and_the_weights_are_those_of_one_process(
     pipelined: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hyrt.distributed.setup.mini_batch.RankSpeeds", Told)
+    monkeypatch.setattr("hyrt.distributed.rank_setup.RankSpeeds", Told)
     graph = random_graph(seed=4)
     homes = (np.arange(graph.num_vertices) % 2).astype(np.uint8)
     more: dict[str, Any] = {"distributed": {"shares": "measured"}, "runtime": {"pipelined": pipelined}}

@@ -16,8 +16,8 @@ from unit.sampling.small_graphs import graph_of
 
 from hyrt.config import build_config
 from hyrt.distributed.context import DistributedContext
-from hyrt.distributed.strategies.expected_rows import remote_reads
 from hyrt.distributed.strategies.home import HomeStrategy
+from hyrt.distributed.strategies.load_balancing import remote_reads
 from hyrt.distributed.strategies.model_centric import ModelCentricStrategy
 from hyrt.distributed.strategies.strategy import Seeds, Strategy
 from hyrt.errors import ConfigError

@@ -12,7 +12,7 @@ import pytest
 from unit.distributed.ranks_in_threads import results_of
 
 from hyrt.distributed.context import DistributedContext
-from hyrt.distributed.rows.local_rows import SameHostRows, map_same_host_rows
+from hyrt.distributed.local_rows import SameHostRows, map_same_host_rows
 from hyrt.graph.partition.read_parts import open_part
 from hyrt.graph.partition.write_parts import PartitionJob, write_parts
 

@@ -20,10 +20,10 @@ from unit.distributed.test_distributed_training import (
 )
 
 from hyrt.distributed.context import DistributedContext
-from hyrt.distributed.remote_sampling import RemoteNeighborSampler, with_global_degrees
+from hyrt.distributed.sampling import RemoteNeighborSampler, with_global_degrees
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
-from hyrt.predict.ranks.counted_traffic import remote_sampling_bytes
+from hyrt.predict.counted_traffic import remote_sampling_bytes
 from hyrt.sampling.neighbor_sampler import NeighborSampler
 from hyrt.telemetry.events import EvaluationFinished
 

@@ -7,24 +7,24 @@ from typing import Any
 import numpy as np
 import pytest
 from graphs import random_graph
-from hyrt_perfmodel.communication.distributed_epoch import predict_distributed
-from hyrt_perfmodel.communication.network import find_network
-from hyrt_perfmodel.platforms.platform_file import load_platform
+from hyrt_perfmodel.distributed_epoch import predict_distributed
+from hyrt_perfmodel.network import find_network
+from hyrt_perfmodel.platform_file import load_platform
 from unit.distributed.ranks_in_threads import results_of
 from unit.distributed.test_distributed_training import ALONE, settings, trained_on, weights
 
 from hyrt.config import build_config
 from hyrt.distributed.context import DistributedContext
 from hyrt.distributed.monitoring import TimeSteps
-from hyrt.distributed.strategies.expected_rows import expected_remote_rows
 from hyrt.distributed.strategies.home import HomeStrategy
 from hyrt.distributed.strategies.hopgnn import HopGnnStrategy
+from hyrt.distributed.strategies.load_balancing import expected_remote_rows
 from hyrt.distributed.strategies.model_centric import ModelCentricStrategy
 from hyrt.distributed.strategies.naive_migration import NaiveMigrationStrategy
 from hyrt.distributed.strategies.p3 import P3Strategy
 from hyrt.distributed.strategies.strategy import Seeds, Strategy, Traffic
-from hyrt.nn.inputs import get_model_inputs
-from hyrt.predict.ranks.counted_traffic import configured_steps, multiplies_sources
+from hyrt.nn.layer import get_model_inputs
+from hyrt.predict.counted_traffic import configured_steps, multiplies_sources
 from hyrt.predict.workload import sampled_workload
 from hyrt.telemetry.events import EpochEnded
 from hyrt.training.setup import PreparedRun

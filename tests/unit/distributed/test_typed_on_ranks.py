@@ -14,10 +14,10 @@ from unit.distributed.test_distributed_training import ONE_GENERATOR
 from hyrt.config import build_config
 from hyrt.distributed.context import DistributedContext
 from hyrt.distributed.gradient_allreduce import SparseGradientAllReduce
-from hyrt.distributed.setup.mini_batch import convert_to_one_step, set_up_hetero
+from hyrt.distributed.rank_setup import convert_to_one_step, set_up_hetero
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph
-from hyrt.nn.hetero.node_embedding import NodeEmbedding, SparseGradient
+from hyrt.nn.hetero.inputs import NodeEmbedding, SparseGradient
 from hyrt.telemetry.events import Event, StepMetrics
 from hyrt.training.build_run import build_run
 from hyrt.training.open_graph import link_graph

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hyrt.doctor.backend_checks import ProbedBackends, evaluate_backends, probe_backends
 from hyrt.doctor.finding import DoctorFinding
+from hyrt.doctor.software_checks import ProbedBackends, evaluate_backends, probe_backends
 from hyrt.runtime.isolated_worker import Answer, IsolatedWorker
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hyrt.doctor.probes.dataset_sizes import read_dataset_sizes
+from hyrt.doctor.dataset_sizes import read_dataset_sizes
 from hyrt.errors import DataError
 from hyrt.graph import open_graph
 from hyrt.graph.partition.write_parts import PartitionJob, write_parts

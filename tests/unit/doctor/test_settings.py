@@ -12,14 +12,14 @@ from unit.graph.saved_by_dgl import saved_by_dgl
 
 import hyrt
 from hyrt.config import build_config
-from hyrt.doctor.probes.dataset_sizes import SizesUnknownError, read_dataset_sizes
-from hyrt.doctor.probes.resource_needs import _MOMENTS, estimate_needs, optimizer_values_per_weight
-from hyrt.doctor.probes.settings import probe_run_settings
-from hyrt.doctor.settings_checks import DoctorRequest, evaluate_settings, probe_settings, requested_devices
+from hyrt.doctor.dataset_sizes import SizesUnknownError, read_dataset_sizes
+from hyrt.doctor.diagnose import DoctorRequest, evaluate_settings, probe_settings, requested_devices
+from hyrt.doctor.software_probes import probe_run_settings
 from hyrt.errors import DataError
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.graph.source import open_dataset, open_graph
-from hyrt.predict.meta_model import meta_model
+from hyrt.predict.memory_needs import _MOMENTS, estimate_needs, optimizer_values_per_weight
+from hyrt.predict.step_dry_run import meta_model
 from hyrt.runtime.isolated_worker import Answer, IsolatedWorker
 from hyrt.sampling.sampler_settings import SamplerSettings
 from hyrt.sampling.settings.neighbor_settings import NeighborSettings
@@ -31,7 +31,7 @@ GPU |= {"host_cores": 0, "simulated": False}
 
 @pytest.fixture(scope="module")
 def npz(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from hyrt.graph.formats.npz import write_npz
+    from hyrt.graph.formats.dataset_files import write_npz
 
     folder = tmp_path_factory.mktemp("data")
     write_npz(open_dataset("synthetic:tiny", folder), folder / "tiny.npz")

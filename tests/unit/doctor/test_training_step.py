@@ -11,7 +11,7 @@ from hyrt_devices.null import NullDevice
 
 from hyrt.device import DeviceInfo, StepResult
 from hyrt.device.capabilities import ExplainsMissing
-from hyrt.doctor.probes import backends
+from hyrt.doctor import device_probes as backends
 
 
 class WrongDevice(CpuDevice):

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from hyrt.runtime.channel import Channel, ChannelClosedError
+from hyrt.runtime.stage_threads import Channel, ChannelClosedError
 
 
 def in_thread(work) -> threading.Thread:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from hyrt.errors import StageError, StallError
-from hyrt.runtime.channel import ChannelClosedError
-from hyrt.runtime.stage_threads import StageProgress, StageThreads
+from hyrt.runtime.stage_threads import ChannelClosedError, StageProgress, StageThreads
 
 NUMBERS = 20
 

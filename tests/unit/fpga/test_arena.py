@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_devices.fpga.tiles import Shortage, lay_out
+from hyrt_devices.fpga.tasks import Shortage, lay_out
 from hyrt_hls.task_layout import LayerRecord, arena_regions, row_base
 
 LARGE = SimpleNamespace(pes=4, arena_words=1 << 16)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hyrt_devices.cpu import CpuDevice
 from hyrt_devices.fpga.csim_device import FpgaCsimDevice, ModelledTime
-from hyrt_devices.fpga.tiles import build_tasks
+from hyrt_devices.fpga.tasks import build_tasks
 from hyrt_devices.fpga.weights import layer_shapes
 from hyrt_hls.resources import KernelDesign
 from hyrt_hls.simulator import Simulator

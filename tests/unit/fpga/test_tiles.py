@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from hyrt_devices.cpu import CpuDevice
-from hyrt_devices.fpga.tiles import build_tasks
+from hyrt_devices.fpga.tasks import build_tasks
 from hyrt_devices.fpga.weights import WeightLayout
 from hyrt_hls.task_layout import Task
 from unit.hls.task_reference import run_reference
@@ -21,13 +21,13 @@ from hyrt.errors import DeviceOutOfMemoryError
 from hyrt.graph.quantized.row_format import FLOAT16, INT8, RowFormat
 from hyrt.graph.quantized.rows import QuantizedRows, Quantizer
 from hyrt.nn.description import ModelDescription, describe
-from hyrt.nn.inputs import AggregatedFeatures
+from hyrt.nn.layer import AggregatedFeatures
 from hyrt.nn.model import GNN
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.testing import cases
-from hyrt.testing.reference import reference_step
+from hyrt.testing.cases import reference_step
 
 PLENTY = SimpleNamespace(pes=4, arena_words=1 << 14)
 SUPPORTED = [

@@ -11,7 +11,7 @@ from graphs import dense_features, random_graph
 
 from hyrt.fullgraph.input_rows import InputRows
 from hyrt.graph.row_source import SparseFeatures
-from hyrt.nn.inputs import InPlaceFeatures
+from hyrt.nn.layer import InPlaceFeatures
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.runtime.workers import Workers
 

@@ -11,9 +11,8 @@ import pytest
 from in_process import run_here
 
 import hyrt
-from hyrt.fullgraph.input_rows import InputRows
-from hyrt.fullgraph.mmap_rows import MmapRows, find_mmap
-from hyrt.nn.inputs import InPlaceFeatures
+from hyrt.fullgraph.input_rows import InputRows, MmapRows, find_mmap
+from hyrt.nn.layer import InPlaceFeatures
 from hyrt.runtime.workers import Workers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell of pages")

@@ -14,16 +14,15 @@ from graphs import random_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyrt.fullgraph.destinations import DestinationSubset
 from hyrt.fullgraph.forward import FullGraphForward
 from hyrt.fullgraph.input_rows import InputRows
 from hyrt.fullgraph.matrix_pool import HostMemoryBudget
-from hyrt.fullgraph.plan import is_decomposable, plan_full_graph
+from hyrt.fullgraph.plan import DestinationSubset, is_decomposable, plan_full_graph
 from hyrt.fullgraph.replica import FullGraphReplica, FullGraphStepTotals
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.inputs import InPlaceFeatures
+from hyrt.nn.layer import InPlaceFeatures
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.nn.torch_threads import torch_threads

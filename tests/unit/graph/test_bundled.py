@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hyrt.doctor.probes.dataset_sizes import read_dataset_sizes
+from hyrt.doctor.dataset_sizes import read_dataset_sizes
 from hyrt.graph import open_graph
 from hyrt.graph.bundled import resolve_source
 from hyrt.graph.formats.convert import memory_bound

@@ -26,11 +26,11 @@ from hyrt.cli.data import data_app
 from hyrt.errors import DataError, DataWriteError
 from hyrt.graph import open_graph
 from hyrt.graph.formats import reorder as row_order
-from hyrt.graph.formats.atomic_output import atomic_output
 from hyrt.graph.formats.convert import Conversion, convert, memory_bound
 from hyrt.graph.info import summarize_graph
 from hyrt.graph.normalize import NORMALIZERS
 from hyrt.graph.topology import Topology
+from hyrt.runtime.files import atomic_output
 
 run = CliRunner()
 

@@ -14,7 +14,7 @@ from unit.graph.saved_by_dgl import saved_by_dgl
 from hyrt.errors import DataError
 from hyrt.graph import open_graph
 from hyrt.graph.formats.convert import Conversion, convert
-from hyrt.graph.formats.objects.dgl_file import is_dgl_file, read_dgl_file
+from hyrt.graph.formats.dgl import is_dgl_file, read_dgl_file
 from hyrt.graph.hetero.dataset import get_edge_lists
 
 EDGES = {

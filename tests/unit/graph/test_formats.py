@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from hyrt.errors import DataError, DataWarning
 from hyrt.graph import open_graph
-from hyrt.graph.formats import folder as folder_module
+from hyrt.graph.formats import dataset_files as folder_module
 from hyrt.graph.formats import npy
 from hyrt.graph.formats import npy as npy_module
 from hyrt.graph.formats.convert import Conversion, convert

@@ -20,20 +20,20 @@ from in_process import refused, run_here
 
 from hyrt.errors import ConfigError, DataError
 from hyrt.graph import open_graph
-from hyrt.graph.formats import folder
+from hyrt.graph.formats import dataset_files as folder
 from hyrt.graph.graph import Graph
-from hyrt.graph.names import read_names
+from hyrt.graph.metadata import read_names
 
 pa = pytest.importorskip("pyarrow")
 from pyarrow import parquet  # noqa: E402
 
 from hyrt.config.commented_yaml import read_schema, schema_text  # noqa: E402
 from hyrt.graph.info import format_summary, summarize_graph  # noqa: E402
+from hyrt.graph.tables import csv_batches as text_blocks  # noqa: E402
 from hyrt.graph.tables import edge_list as listed_edges  # noqa: E402
+from hyrt.graph.tables.csv_batches import TextFile, read_csv_batches  # noqa: E402
 from hyrt.graph.tables.import_tables import ImportJob, draw_random_split, import_tables  # noqa: E402
 from hyrt.graph.tables.infer_schema import infer_schema  # noqa: E402
-from hyrt.graph.tables.reading import csv_batches as text_blocks  # noqa: E402
-from hyrt.graph.tables.reading.csv_batches import TextFile, read_csv_batches  # noqa: E402
 from hyrt.graph.tables.schema import (  # noqa: E402
     CsvDialect,
     EdgeTableSchema,
@@ -313,7 +313,7 @@ def test_a_folder_of_more_folders_than_datasets_have_is_not_searched(
     for number in range(4):
         (tmp_path / "disk" / str(number)).mkdir(parents=True)
     write(tmp_path / "disk" / "0" / "edges.csv", "src,dst\n0,1\n")
-    monkeypatch.setattr("hyrt.graph.tables.reading.table_files._MAX_FOLDERS", 4)
+    monkeypatch.setattr("hyrt.graph.tables.table_files._MAX_FOLDERS", 4)
     assert wrong(tmp_path / "disk") == [
         "disk: has more than 4 folders: give the files of the tables, or a folder that has nothing else"
     ]

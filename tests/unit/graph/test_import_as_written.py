@@ -15,17 +15,18 @@ from hypothesis import strategies as st
 from hyrt.errors import ConfigError, DataError
 from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
-from hyrt.graph.names import read_names
+from hyrt.graph.metadata import read_names
 
 pa = pytest.importorskip("pyarrow")
 from pyarrow import parquet  # noqa: E402
 
 from hyrt.config.commented_yaml import read_schema  # noqa: E402
 from hyrt.graph.tables import edge_list as listed_edges  # noqa: E402
+from hyrt.graph.tables.columns import SuspiciousColumns  # noqa: E402
+from hyrt.graph.tables.csv_batches import TextFile, read_csv_batches  # noqa: E402
 from hyrt.graph.tables.import_hetero import import_hetero_tables  # noqa: E402
 from hyrt.graph.tables.import_tables import ImportJob, import_tables  # noqa: E402
 from hyrt.graph.tables.infer_schema import infer_schema  # noqa: E402
-from hyrt.graph.tables.reading.csv_batches import TextFile, read_csv_batches  # noqa: E402
 from hyrt.graph.tables.schema import (  # noqa: E402
     CsvDialect,
     EdgeTableSchema,
@@ -33,7 +34,6 @@ from hyrt.graph.tables.schema import (  # noqa: E402
     ImportSchema,
     VertexTableSchema,
 )
-from hyrt.graph.tables.suspicious_columns import SuspiciousColumns  # noqa: E402
 
 
 def write(path: Path, columns: dict[str, list[Any]]) -> Path:

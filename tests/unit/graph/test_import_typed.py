@@ -11,7 +11,7 @@ from in_process import refused, run_here
 from hyrt.errors import DataError
 from hyrt.graph import open_graph
 from hyrt.graph.graph import Graph
-from hyrt.graph.names import read_names
+from hyrt.graph.metadata import read_names
 from hyrt.graph.tables import edge_list
 
 pytest.importorskip("pyarrow")

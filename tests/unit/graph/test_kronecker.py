@@ -6,7 +6,7 @@ import kronecker
 import numpy as np
 
 from hyrt.graph import open_graph
-from hyrt.graph.formats.folder import write_folder
+from hyrt.graph.formats.dataset_files import write_folder
 
 
 def _write(folder, threads):

@@ -12,7 +12,7 @@ from graphs import random_graph
 
 from hyrt.errors import DataError
 from hyrt.graph.formats.convert import Conversion, convert
-from hyrt.graph.formats.objects.pyg import convert_targets
+from hyrt.graph.formats.pyg import convert_targets
 from hyrt.graph.formats.schema import from_graph
 from hyrt.graph.graph import Graph
 from hyrt.graph.info import format_summary, summarize_graph

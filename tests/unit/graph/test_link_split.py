@@ -15,11 +15,10 @@ from hyrt.errors import DataError
 from hyrt.graph.graph import Graph
 from hyrt.graph.links import edges as message_edges
 from hyrt.graph.links import link_split
+from hyrt.graph.links.build_split import random_link_split, read_links, write_links
 from hyrt.graph.links.edges import list_links, remove_links
-from hyrt.graph.links.link_file import read_links, write_links
 from hyrt.graph.links.link_split import LinkEndpoints, LinkGraph, LinkSplit, message_topology
 from hyrt.graph.links.negative_sampling import check_negatives, sample_candidates
-from hyrt.graph.links.random_link_split import random_link_split
 from hyrt.graph.topology import Topology
 
 UNDIRECTED = random_graph(90, 7, seed=3)

@@ -9,9 +9,9 @@ import pytest
 from graphs import random_graph
 
 from hyrt.errors import DataError
-from hyrt.graph.partition.methods import metis_parts, metis_process
-from hyrt.graph.partition.methods.metis_parts import MetisParts, fill_empty_parts
-from hyrt.graph.partition.methods.metis_process import run_metis
+from hyrt.graph.partition import metis_parts, metis_process
+from hyrt.graph.partition.metis_parts import MetisParts, fill_empty_parts
+from hyrt.graph.partition.metis_process import run_metis
 from hyrt.graph.topology import Topology
 
 pymetis = pytest.importorskip("pymetis")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hyrt.errors import DataError
 from hyrt.graph import Graph, open_graph
 from hyrt.graph.formats.convert import Conversion, convert
-from hyrt.graph.formats.npz import write_npz
+from hyrt.graph.formats.dataset_files import write_npz
 from hyrt.graph.formats.schema import FeatureRows, from_graph
 from hyrt.graph.quantized.dataset import QuantizedRowWriter
 from hyrt.graph.quantized.features import OnTheFlyQuantized, QuantizedFeatures, quantize_graph

@@ -27,7 +27,7 @@ from hyrt.graph.partition import partitioned_rows as dealt_rows
 from hyrt.graph.partition import read_parts as all_parts
 from hyrt.graph.partition import write_parts
 from hyrt.graph.partition.manifest import read_manifest
-from hyrt.graph.partition.methods.metis_parts import MetisParts
+from hyrt.graph.partition.metis_parts import MetisParts
 from hyrt.graph.partition.partitioned_rows import PartitionedFeatures
 from hyrt.graph.partition.read_parts import open_part
 from hyrt.graph.partition.write_parts import PartitionJob

@@ -13,8 +13,7 @@ from hyrt.errors import DataError, DataWarning
 from hyrt.graph.hetero.csr import RelationEdges, build_hetero_csr, choose_relation_dtype
 from hyrt.graph.hetero.dataset import build_hetero_graph
 from hyrt.graph.hetero.graph_types import GraphTypes, Relation
-from hyrt.graph.hetero.rows import HeteroRows
-from hyrt.graph.row_source import SparseFeatures
+from hyrt.graph.row_source import HeteroRows, SparseFeatures
 from hyrt.runtime.workers import current_workers
 
 NAMES = ("paper", "author", "field")

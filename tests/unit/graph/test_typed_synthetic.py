@@ -15,12 +15,11 @@ from hyrt.graph.formats.convert import Conversion, convert
 from hyrt.graph.hetero import csr as typed_csr
 from hyrt.graph.hetero import dataset as typed_dataset
 from hyrt.graph.hetero.dataset import get_edge_lists
-from hyrt.graph.synthetic import hetero_planted_partition as typed_planted
 from hyrt.graph.synthetic import parse_spec
 from hyrt.graph.synthetic import planted_partition as population
+from hyrt.graph.synthetic import planted_partition as typed_planted
 from hyrt.graph.synthetic.degree_distribution import build_weight_classes, compute_hetero_degrees
-from hyrt.graph.synthetic.hetero_planted_partition import CLASS_OFFSETS, RELATION_SHARES, RELATIONS
-from hyrt.graph.synthetic.planted_partition import LABEL, WEIGHT
+from hyrt.graph.synthetic.planted_partition import CLASS_OFFSETS, LABEL, RELATION_SHARES, RELATIONS, WEIGHT
 
 SPEC = "synthetic:typed,vertices=20k,edges=300k"
 # These change only with a change that changes every generated typed graph: say so in the changelog.

@@ -15,8 +15,8 @@ from hyrt.graph.partition import refine
 from hyrt.graph.partition import refine as neighbor_parts
 from hyrt.graph.partition.block_volumes import count_block_volumes
 from hyrt.graph.partition.manifest import count_part_sizes
-from hyrt.graph.partition.methods.method import PartBounds
-from hyrt.graph.partition.methods.registry import get_partition_method
+from hyrt.graph.partition.method import PartBounds
+from hyrt.graph.partition.registry import get_partition_method
 from hyrt.graph.topology import Topology
 
 

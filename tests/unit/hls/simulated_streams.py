@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from hyrt_hls.compile import compile_library
+from hyrt_hls.simulator import compile_library
 
 FOLDER = Path(__file__).parent / "simulated"
 MISSING = "" if shutil.which("g++") else "there is no g++"

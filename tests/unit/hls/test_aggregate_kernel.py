@@ -11,7 +11,7 @@ import hyrt_hls
 import numpy as np
 import pytest
 from golden import golden_tasks, random_task
-from hyrt_hls.compile import compile_library
+from hyrt_hls.simulator import compile_library
 from hyrt_hls.task_layout import Task
 from hyrt_perfmodel.fpga_design import LANES
 from simulators import DESIGNS, assert_as_reference, bounded_simulator, needs_compiler, simulator

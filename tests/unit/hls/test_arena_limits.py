@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_devices.fpga.tiles import Shortage, lay_out
+from hyrt_devices.fpga.tasks import Shortage, lay_out
 from hyrt_hls.arena_limits import bank_words, layer_records, needed_words, num_tasks
 from hyrt_perfmodel.workload import Workload, proportional_workload
 

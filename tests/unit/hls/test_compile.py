@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hyrt_hls.compile import FLAGS, HEADERS, compile_library
+from hyrt_hls.simulator import FLAGS, HEADERS, compile_library
 from unit.hls.simulated_streams import FOLDER, MISSING, library
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
@@ -136,7 +136,7 @@ _IN_A_PROCESS = """
 import sys, warnings
 sys.path.insert(0, sys.argv[1])
 warnings.simplefilter("error", RuntimeWarning)
-from hyrt_hls.compile import compile_library
+from hyrt_hls.simulator import compile_library
 try:
     print(compile_library([sys.argv[2]]))
 except RuntimeWarning as warning:

@@ -10,7 +10,6 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_hls.compile import HEADERS
 from hyrt_hls.fpga_part import load_part, part_names
 from hyrt_hls.resources import (
     Resources,
@@ -22,7 +21,7 @@ from hyrt_hls.resources import (
     published_lut,
     widest_stream_bits,
 )
-from hyrt_hls.simulator import KERNELS
+from hyrt_hls.simulator import HEADERS, KERNELS
 from hyrt_perfmodel.fpga_design import FpgaDesign
 from simulators import needs_compiler
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from aggregate_network import network_cycles
+from hyrt_perfmodel.fpga_cycles import edge_groups
 from hyrt_perfmodel.fpga_design import LANES, FpgaDesign, systolic_cycles
-from hyrt_perfmodel.fpga_network import edge_groups
 from numpy.typing import NDArray
 from unit.hls import rtl_twins
 from unit.perfmodel.array_by_registers import simulate_tiles

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import hyrt_hls
 import pytest
-from hyrt_hls.compile import compile_library
+from hyrt_hls.simulator import compile_library
 from simulators import hls4mls_headers
 from unit.hls.simulated_streams import FOLDER, MISSING, SimulationError, run_case
 

@@ -8,8 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hyrt_hls.compile import HEADERS
-from hyrt_hls.simulator import KERNELS
+from hyrt_hls.simulator import HEADERS, KERNELS
 from simulators import needs_compiler
 
 _VENDORS_HEADERS = Path(__file__).parent / "synthesised"

@@ -9,10 +9,10 @@ import pytest
 from hyrt_hls.arena_limits import bank_words, needed_words, with_task_targets
 from hyrt_perfmodel.fpga_cycles import TaskShape, task_seconds
 from hyrt_perfmodel.model_workload import model_workload
-from hyrt_perfmodel.platforms.platform_file import load_platform
+from hyrt_perfmodel.platform_file import load_platform
 from hyrt_perfmodel.policy import Assignment, Threads
-from hyrt_perfmodel.prediction.extra_terms import PAPER_TERMS, ExtraTerms
 from hyrt_perfmodel.prediction.stage_times import stage_times
+from hyrt_perfmodel.prediction.stages import PAPER_TERMS, ExtraTerms
 from hyrt_perfmodel.workload import TrainingWorkload, proportional_workload
 
 U250 = "xilinx-alveo-u250"

@@ -10,9 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from golden import golden_tasks, random_task
-from hyrt_hls.compile import HEADERS, compile_library
 from hyrt_hls.resources import KernelDesign
-from hyrt_hls.simulator import KERNELS, SOURCE, Simulator, TaskOutcome, macros
+from hyrt_hls.simulator import HEADERS, KERNELS, SOURCE, Simulator, TaskOutcome, compile_library, macros
 from simulators import DESIGNS, assert_as_reference, hls4mls_headers, needs_compiler, simulator
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from hyrt_hls.compile import compile_library
+from hyrt_hls.simulator import compile_library
 from numpy.typing import NDArray
 from unit.hls.simulated_streams import FOLDER, MISSING
 

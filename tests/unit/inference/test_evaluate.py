@@ -59,8 +59,8 @@ def test_each_split_is_scored_by_its_own_rows(monkeypatch: pytest.MonkeyPatch, m
     def scored(model, graph, vertices, *rest, **options) -> np.ndarray:
         return right[vertices]
 
-    monkeypatch.setattr("hyrt.inference.score_vertices.infer_layerwise", scored)
-    monkeypatch.setattr("hyrt.inference.score_vertices.infer_sampled", scored)
+    monkeypatch.setattr("hyrt.inference.evaluate.infer_layerwise", scored)
+    monkeypatch.setattr("hyrt.inference.evaluate.infer_sampled", scored)
     evaluator = Evaluator(build_config({"evaluate": {"mode": mode}}), graph, None)
     metrics = evaluator.evaluate(GNN(Architecture(in_features=12, hidden=8, num_classes=3)), Workers(1, "t"))
     assert metrics["val"]["accuracy"] == 1.0

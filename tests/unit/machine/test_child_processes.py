@@ -11,7 +11,7 @@ import pytest
 
 from hyrt.runtime.isolated_worker import Answer, IsolatedWorker
 
-PACKAGE_CHECK = "hyrt.doctor.probes.software:probe_package"
+PACKAGE_CHECK = "hyrt.doctor.software_probes:probe_package"
 PACKAGES = {
     "fine_package": "__version__ = '1.2'\nprint('noise on standard output')",
     "raising_package": "raise RuntimeError('boom\\nin two lines')",

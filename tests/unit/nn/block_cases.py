@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.nn.operators.sparse import SparseRows
-from hyrt.nn.tensor_operators.tensor_block import TensorBlock
+from hyrt.nn.operators.tensor_ops import TensorBlock
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch

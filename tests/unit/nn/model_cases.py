@@ -11,7 +11,7 @@ from closeness import gradients
 from torch import Tensor
 
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.inputs import Rows
+from hyrt.nn.layer import Rows
 from hyrt.nn.model import GNN
 from hyrt.sampling.block import Block
 

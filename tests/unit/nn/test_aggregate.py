@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_kernels import gather_rows
 from hyrt.nn.architecture import Aggregation
-from hyrt.nn.fused.layer_loops import aggregate_with_loops
+from hyrt.nn.fused.fused_gather import aggregate_with_loops
 from hyrt.nn.operators.aggregate import aggregate, aggregate_into, compute_scales
 from hyrt.sampling.block import Block
 

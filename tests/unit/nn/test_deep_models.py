@@ -13,7 +13,7 @@ from model_cases import direction_of, model_of, ours, reference
 
 from hyrt.config import build_config
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.inputs import get_model_inputs
+from hyrt.nn.layer import get_model_inputs
 from hyrt.nn.model import GNN
 
 GRAPH = awkward_graph()

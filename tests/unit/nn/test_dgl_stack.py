@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 import hyrt
 from hyrt.errors import DataError, StageError, UnsupportedModelError
-from hyrt.nn.message_passing.model_checks import check_edge_values
-from hyrt.nn.user_modules.dgl_stack import to_dgl_block
+from hyrt.nn.conv_adapters import to_dgl_block
+from hyrt.nn.model_checks import check_edge_values
 
 GRAPH = random_graph(80, features=10)
 X = torch.from_numpy(GRAPH.features.values.astype(np.float64))  # type: ignore[attr-defined]

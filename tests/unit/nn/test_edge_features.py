@@ -16,9 +16,9 @@ import hyrt
 from hyrt.errors import ConfigError, DataError, UnsupportedModelError
 from hyrt.graph.graph import Graph
 from hyrt.nn import SagaLayer, stack
-from hyrt.nn.inputs import InPlaceFeatures
+from hyrt.nn.layer import InPlaceFeatures
 from hyrt.nn.message_passing.layers import EdgeAttentionLayer, GineLayer
-from hyrt.nn.message_passing.model_checks import check_edge_values
+from hyrt.nn.model_checks import check_edge_values
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.sampling.block import Block
 

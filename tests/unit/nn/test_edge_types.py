@@ -14,8 +14,8 @@ from typed_layers import TYPED, TYPES, typed_layer, typed_result, with_types
 
 from hyrt.errors import DataError, UnsupportedModelError
 from hyrt.nn import SagaLayer, stack
-from hyrt.nn.inputs import InPlaceFeatures
-from hyrt.nn.message_passing.model_checks import check_types
+from hyrt.nn.layer import InPlaceFeatures
+from hyrt.nn.model_checks import check_types
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.sampling.block import Block
 

@@ -17,8 +17,8 @@ from hyrt.errors import ConfigError, DataError, UnsupportedModelError
 from hyrt.graph.graph import Graph
 from hyrt.nn.architecture import Aggregation, Architecture
 from hyrt.nn.layers import GcnLayer, GinLayer, SageLayer
-from hyrt.nn.message_passing.model_checks import check_edge_values
 from hyrt.nn.model import GNN
+from hyrt.nn.model_checks import check_edge_values
 from hyrt.nn.operators.aggregate import aggregate
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.runtime.workers import Workers

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyrt.nn.fused.edge_expr import EdgeExpr, EdgeExprBuilder, append_gradients
+from hyrt.nn.fused.edge_loop import EdgeExpr, EdgeExprBuilder, append_gradients
 
 HEADS, WIDTH, EDGES = 2, 3, 4
 

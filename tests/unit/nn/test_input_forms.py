@@ -11,7 +11,7 @@ from block_cases import awkward_graph, sampled, sparse_of, values
 from closeness import assert_close
 from model_cases import KINDS, model_of, ours, reference
 
-from hyrt.nn.inputs import AggregatedFeatures, InPlaceFeatures
+from hyrt.nn.layer import AggregatedFeatures, InPlaceFeatures
 from hyrt.nn.operators.aggregate import aggregate_into
 
 TARGETS = list(range(0, 90, 4))

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from hyrt.errors import UnsupportedModelError
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.description import ModelDescription, describe
-from hyrt.nn.inputs import ModelInputs, Rows, get_model_inputs
+from hyrt.nn.layer import ModelInputs, Rows, get_model_inputs
 from hyrt.nn.layers import SageLayer
 from hyrt.nn.model import GNN
+from hyrt.nn.model_errors import RngGuard
 from hyrt.nn.operators.aggregate import aggregate
-from hyrt.nn.tensor_operators.tensor_block import TensorBlock
-from hyrt.nn.user_modules.split_safety import RngGuard
+from hyrt.nn.operators.tensor_ops import TensorBlock
 from hyrt.sampling.block import Block
 
 Mix = Callable[[Block, Tensor], Tensor]

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 import hyrt
 from hyrt.errors import DataError, UnsupportedModelError
-from hyrt.nn.message_passing.model_checks import check_edge_values
-from hyrt.nn.user_modules.conv_stack import ConvStack
+from hyrt.nn.conv_stack import ConvStack
+from hyrt.nn.model_checks import check_edge_values
 
 pyg = pytest.importorskip("torch_geometric.nn", reason="torch_geometric is not installed")
 

@@ -17,7 +17,7 @@ from tied_layer import Tied, first_edges_gradients
 
 from hyrt.errors import UnsupportedModelError
 from hyrt.nn import SagaLayer
-from hyrt.nn.inputs import InPlaceFeatures
+from hyrt.nn.layer import InPlaceFeatures
 from hyrt.nn.message_passing import block_gather
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.runtime.workers import Workers, use_workers

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from model_cases import KINDS, direction_of, model_of, ours, reference
 
 from hyrt.nn.architecture import Aggregation
+from hyrt.nn.operators import tensor_ops
 from hyrt.nn.operators.aggregate import aggregate
 from hyrt.nn.operators.attention import attend
 from hyrt.nn.operators.dropout import dropout
 from hyrt.nn.operators.linear import linear
-from hyrt.nn.tensor_operators import tensor_ops
 from hyrt.sampling.block import Block
 
 COMBINATIONS = [

@@ -10,16 +10,20 @@ import torch
 from typed_cases import shape_of_small, small_typed
 
 from hyrt.graph.graph import Graph
-from hyrt.graph.hetero.rows import HeteroRows
-from hyrt.graph.row_source import DenseFeatures
+from hyrt.graph.row_source import DenseFeatures, HeteroRows
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.hetero.hetero_gnn import HeteroGNN
-from hyrt.nn.hetero.inputs import HeteroInPlaceInput, HeteroInput, append_sources
-from hyrt.nn.hetero.node_embedding import add_sparse_gradients, take_sparse_gradients
+from hyrt.nn.hetero.inputs import (
+    HeteroInPlaceInput,
+    HeteroInput,
+    add_sparse_gradients,
+    append_sources,
+    take_sparse_gradients,
+)
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan, plan_input
 from hyrt.runtime.workers import Workers, use_workers
-from hyrt.sampling.relation_sampler import RelationSampler
+from hyrt.sampling.neighbor_sampler import RelationSampler
 
 GRAPH = small_typed(edges=250)
 

@@ -15,8 +15,8 @@ from hyrt.graph.graph import Graph
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.hetero import relation_sums
 from hyrt.nn.hetero.hetero_gnn import HeteroGNN
+from hyrt.nn.hetero.inputs import find_embeddings, take_sparse_gradients
 from hyrt.nn.hetero.layers import HgtLayer, RgatLayer
-from hyrt.nn.hetero.node_embedding import find_embeddings, take_sparse_gradients
 from hyrt.runtime.workers import Workers, use_workers
 from hyrt.sampling.block import Block
 

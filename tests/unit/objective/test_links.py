@@ -12,8 +12,7 @@ from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 from hyrt.graph.links.link_split import LinkEndpoints
 from hyrt.graph.topology import Topology
 from hyrt.nn.link_gnn import LINK_HEADS
-from hyrt.objective.link_metrics import LinkQueries, score_pairs
-from hyrt.objective.link_prediction import DECODERS, LinkPrediction
+from hyrt.objective.link_prediction import DECODERS, LinkPrediction, LinkQueries, score_pairs
 
 RNG = np.random.default_rng(2)
 WIDTH, VERTICES = 5, 14

@@ -10,7 +10,7 @@ import pytest
 START = """
 import os, threading
 from hyrt.telemetry.hooks import Site
-from hyrt.telemetry.crash_context import CrashContext
+from hyrt.telemetry.run_hooks import CrashContext
 
 # As many files as a run has open: a plain shell duplicates descriptors of one digit only.
 held = [open(os.devnull) for _ in range(12)]

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_checks import Trace as Read
 
-from hyrt.runtime.channel import Channel
+from hyrt.runtime.stage_threads import Channel
 from hyrt.runtime.workers import Workers
-from hyrt.telemetry.trace import RingBuffer, Trace
-from hyrt.telemetry.trace_file import (
+from hyrt.telemetry.trace import (
+    RingBuffer,
+    Trace,
     convert_to_host_clock,
     count_dropped_events,
     remove_overlaps,

@@ -164,7 +164,7 @@ def test_the_cpu_trainers_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Each shared operator is a slice of every thread that worked at it, within the step's `propagate`."""
     monkeypatch.setattr("hyrt.nn.operators.linear.GRAIN", 2)
     monkeypatch.setattr("hyrt.nn.operators.linear._NUMBERS", 2)
-    monkeypatch.setattr("hyrt.nn.operators.aggregate._GRAIN", 2)
+    monkeypatch.setattr("hyrt.nn.operators.aggregate.GRAIN", 2)
     # Else short operators are seen to be faster without the others, and are no slices then.
     monkeypatch.setattr("hyrt.runtime.workers._LONG_S", 0.0)
     train(tmp_path / "run", devices=["cpu:0"], runtime={"train_threads": 3})

@@ -12,10 +12,10 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
-from hyrt_devices.opencl.chunks.chunk_buffers import ChunkQueues, ChunkSlot
-from hyrt_devices.opencl.chunks.chunk_launches import ChunkLaunches
+from hyrt_devices.opencl.chunk_buffers import ChunkQueues, ChunkSlot
+from hyrt_devices.opencl.chunk_launches import ChunkLaunches
 
-from hyrt.fullgraph.chunks.device_relay import DeviceRelay, RelayedRows, RowReader, plan_forwarding
+from hyrt.fullgraph.device_relay import DeviceRelay, RelayedRows, RowReader, plan_forwarding
 from hyrt.fullgraph.matrix_pool import HostMemoryBudget, MatrixPool
 
 

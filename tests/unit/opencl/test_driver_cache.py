@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from hyrt_devices.opencl.probe import survey
-from hyrt_devices.opencl_host import driver_cache
-from hyrt_devices.opencl_host.driver_cache import ensure_driver_cache
+from hyrt_devices.opencl_host import driver_workarounds as driver_cache
+from hyrt_devices.opencl_host.driver_workarounds import ensure_driver_cache
 from opencl_doubles import Device, Platform, module
 
 from hyrt.errors import MachineWarning
@@ -93,7 +93,7 @@ def test_the_folder_goes_with_the_process() -> None:
     script = (
         "import os, warnings; warnings.simplefilter('ignore'); os.environ.pop('POCL_CACHE_DIR', None)\n"
         "os.environ['XDG_CACHE_HOME'] = '/proc/self'\n"
-        "from hyrt_devices.opencl_host.driver_cache import ensure_driver_cache\n"
+        "from hyrt_devices.opencl_host.driver_workarounds import ensure_driver_cache\n"
         "ensure_driver_cache(); print(os.environ['POCL_CACHE_DIR'])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hyrt_devices.opencl_host.driver_cache import remove_damaged, save_checksums
+from hyrt_devices.opencl_host.driver_workarounds import remove_damaged, save_checksums
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda content: b"",
@@ -82,7 +82,7 @@ def test_a_missing_cache_and_damaged_checksums_remove_nothing(cache: Path) -> No
 
 BUILD = """
 import warnings; warnings.simplefilter("always")
-from hyrt_devices.opencl_host.driver_cache import ensure_driver_cache
+from hyrt_devices.opencl_host.driver_workarounds import ensure_driver_cache
 ensure_driver_cache()
 import pyopencl as cl, numpy as np
 pocl = next(platform for platform in cl.get_platforms() if "Portable" in platform.name)

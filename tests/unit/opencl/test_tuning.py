@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from hyrt_devices.opencl.tuning import CPUS, GPU, tuning_of
+from hyrt_devices.opencl.programs import CPUS, GPU, tuning_of
 from opencl_doubles import Device, module
 
 

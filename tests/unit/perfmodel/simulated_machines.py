@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hypothesis import strategies as st
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
+from hyrt_perfmodel.platform import Accelerator, Host, Platform
 from hyrt_perfmodel.policy import Assignment, Threads
 from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.platforms.measured_costs import LoadCost, SampleCost
-from hyrt_perfmodel.platforms.platform import Accelerator, CoreContention, Host, Platform, TrainerRates
-from hyrt_perfmodel.platforms.platform_file import (
+from hyrt_perfmodel.measured_costs import LoadCost, SampleCost
+from hyrt_perfmodel.platform import Accelerator, CoreContention, Host, Platform, TrainerRates
+from hyrt_perfmodel.platform_file import (
     Calibration,
     CalibrationError,
     Machine,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_perfmodel.chunks.chunk_costs import counted_grid, expected_grid, min_parts_for_memory
-from hyrt_perfmodel.sizes.degrees import DegreeDistribution
+from hyrt_perfmodel.chunk_costs import counted_grid, expected_grid, min_parts_for_memory
+from hyrt_perfmodel.degrees import DegreeDistribution
 from hyrt_perfmodel.workload import GatherLayer
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_perfmodel.chunks.chunk_costs import (
+from hyrt_perfmodel.chunk_costs import (
     ChunkMachine,
     ChunkRates,
     GridSizes,
@@ -20,7 +20,7 @@ from hyrt_perfmodel.chunks.chunk_costs import (
     expected_grid,
     group_machine,
 )
-from hyrt_perfmodel.chunks.chunk_schedule import (
+from hyrt_perfmodel.chunk_schedule import (
     ChunkSchedule,
     assign_columns,
     filter_threshold,
@@ -28,9 +28,9 @@ from hyrt_perfmodel.chunks.chunk_schedule import (
     order_by_swaps,
     pipelined_s,
 )
-from hyrt_perfmodel.chunks.chunked_epoch import EpochTasks, simulate_epoch
-from hyrt_perfmodel.platforms.platform_file import load_platform
-from hyrt_perfmodel.sizes.degrees import DegreeDistribution
+from hyrt_perfmodel.chunked_epoch import EpochTasks, simulate_epoch
+from hyrt_perfmodel.degrees import DegreeDistribution
+from hyrt_perfmodel.platform_file import load_platform
 from hyrt_perfmodel.task_simulation import QueuedTask, run_tasks
 from hyrt_perfmodel.workload import GatherLayer
 

@@ -8,16 +8,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_perfmodel.communication.distributed_epoch import DistributedPrediction, predict_distributed
-from hyrt_perfmodel.communication.full_graph_epoch import (
+from hyrt_perfmodel.distributed_epoch import (
     BlockVolumes,
+    DistributedPrediction,
     FullGraphWork,
     algorithm_epoch,
     explain_choice,
     fastest_algorithm,
+    predict_distributed,
 )
-from hyrt_perfmodel.communication.network import NETWORKS, Network, find_network
-from hyrt_perfmodel.communication.traffic import (
+from hyrt_perfmodel.network import NETWORKS, Network, find_network
+from hyrt_perfmodel.platform import Accelerator, Host, Platform
+from hyrt_perfmodel.prediction.stages import PAPER_TERMS
+from hyrt_perfmodel.traffic import (
     EXPECTED,
     WorkDistribution,
     all_reduce_bytes,
@@ -26,8 +29,6 @@ from hyrt_perfmodel.communication.traffic import (
     busiest_link_bytes,
     expected_traffic,
 )
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
-from hyrt_perfmodel.prediction.extra_terms import PAPER_TERMS
 from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 
 # 1 MB/s, and 10 ms a message.

@@ -9,8 +9,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 from aggregate_network import network_cycles
+from hyrt_perfmodel.fpga_cycles import NetworkLoad, network_cycles_expected
 from hyrt_perfmodel.fpga_design import FpgaDesign
-from hyrt_perfmodel.fpga_network import NetworkLoad, network_cycles_expected
 
 TOOLS = Path(__file__).parents[3] / "tools" / "predictions"
 

@@ -12,8 +12,8 @@ import pytest
 from aggregate_network import network_cycles
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hyrt_perfmodel.fpga_cycles import edge_groups
 from hyrt_perfmodel.fpga_design import FpgaDesign
-from hyrt_perfmodel.fpga_network import edge_groups
 from unit.perfmodel.network_by_parts import cycles_of
 
 

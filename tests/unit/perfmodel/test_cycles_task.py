@@ -8,9 +8,16 @@ from math import ceil
 import numpy as np
 import pytest
 from aggregate_network import edge_list, network_cycles
-from hyrt_perfmodel.fpga_cycles import EdgeList, LayerSizes, TaskShape, task_cycles, task_seconds
+from hyrt_perfmodel.fpga_cycles import (
+    EdgeList,
+    LayerSizes,
+    NetworkLoad,
+    TaskShape,
+    network_cycles_expected,
+    task_cycles,
+    task_seconds,
+)
 from hyrt_perfmodel.fpga_design import FpgaDesign
-from hyrt_perfmodel.fpga_network import NetworkLoad, network_cycles_expected
 from hyrt_perfmodel.workload import Workload
 from numpy.typing import NDArray
 

@@ -7,7 +7,7 @@ import pytest
 from counted_degrees import degree_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.sizes.degrees import DegreeClasses, DegreeDistribution, DegreeMixing
+from hyrt_perfmodel.degrees import DegreeClasses, DegreeDistribution, DegreeMixing
 from unit.sampling.small_graphs import graph_of, graphs
 
 from hyrt.graph.synthetic import generate, parse_spec

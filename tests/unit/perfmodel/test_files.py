@@ -10,7 +10,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.platforms.platform_file import load_platform, parse_platform, platform_names
+from hyrt_perfmodel.platform_file import load_platform, parse_platform, platform_names
 from hyrt_perfmodel.prediction.predict import predict
 from hyrt_perfmodel.validation import read_yaml
 from hyrt_perfmodel.workload import TrainingWorkload, Workload, load_workload, proportional_workload

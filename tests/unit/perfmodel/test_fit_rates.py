@@ -12,10 +12,10 @@ from hyrt_perfmodel.calibration_fit import (
     with_sparse_launch,
 )
 from hyrt_perfmodel.model_workload import model_workload
-from hyrt_perfmodel.platforms.platform import Host, Platform, TrainerRates
+from hyrt_perfmodel.platform import Host, Platform, TrainerRates
 from hyrt_perfmodel.policy import Assignment, Threads
-from hyrt_perfmodel.prediction.extra_terms import split_layers, threaded_layers_s
 from hyrt_perfmodel.prediction.stage_times import stage_times
+from hyrt_perfmodel.prediction.stages import split_layers, threaded_layers_s
 from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 
 SHAPES = [

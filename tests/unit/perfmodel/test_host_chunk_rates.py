@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hyrt_perfmodel.chunks.chunk_costs import (
+from hyrt_perfmodel.chunk_costs import (
     ChunkMachine,
     GridSizes,
     expected_grid,
     expected_target_grid,
     group_machine,
 )
-from hyrt_perfmodel.chunks.chunk_schedule import ChunkSchedule
-from hyrt_perfmodel.chunks.chunked_epoch import simulate_epoch
-from hyrt_perfmodel.platforms.measured_costs import ChunkReadCost, HostChunkRates
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
-from hyrt_perfmodel.prediction.extra_terms import page_miss_s
-from hyrt_perfmodel.sizes.degrees import DegreeDistribution
+from hyrt_perfmodel.chunk_schedule import ChunkSchedule
+from hyrt_perfmodel.chunked_epoch import simulate_epoch
+from hyrt_perfmodel.degrees import DegreeDistribution
+from hyrt_perfmodel.measured_costs import ChunkReadCost, HostChunkRates
+from hyrt_perfmodel.platform import Accelerator, Host, Platform
+from hyrt_perfmodel.prediction.stages import page_miss_s
 from hyrt_perfmodel.workload import ChunkShape, GatherLayer
 
 NS = 1e-9

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hyrt_perfmodel.platforms.measured_costs import (
+from hyrt_perfmodel.measured_costs import (
     LoadCost,
     SampleCost,
     SparseCost,

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from counted_degrees import degree_distribution
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
+from hyrt_perfmodel.platform import Accelerator, Host, Platform
 from hyrt_perfmodel.policy import Assignment, Threads
-from hyrt_perfmodel.prediction.extra_terms import ExtraTerms
 from hyrt_perfmodel.prediction.initial_assignment import max_units
 from hyrt_perfmodel.prediction.predict import advise, predict
 from hyrt_perfmodel.prediction.stage_times import StepModel, stage_times
-from hyrt_perfmodel.sizes.sampler_sizes import CacheHitCurve, expected_hit_rates
+from hyrt_perfmodel.prediction.stages import ExtraTerms
+from hyrt_perfmodel.sampler_sizes import CacheHitCurve, expected_hit_rates
 from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 from unit.sampling.small_graphs import random_graph
 

@@ -9,7 +9,7 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.platforms.platform import Accelerator, CoreContention, Host, Platform
+from hyrt_perfmodel.platform import Accelerator, CoreContention, Host, Platform
 from hyrt_perfmodel.policy import Assignment, Threads
 from hyrt_perfmodel.prediction.initial_assignment import (
     equal_times,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.communication.network import (
+from hyrt_perfmodel.network import (
     Network,
     TimedCollective,
     find_network,

@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
+from hyrt_perfmodel.platform import Accelerator, Host, Platform
 from hyrt_perfmodel.prediction.predict import predict
 from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from hyrt_perfmodel.degrees import DATASETS, DegreeDistribution
+from hyrt_perfmodel.expected_sizes import expected_sizes
 from hyrt_perfmodel.model_workload import model_workload
-from hyrt_perfmodel.platforms.platform_file import load_platform
+from hyrt_perfmodel.platform_file import load_platform
 from hyrt_perfmodel.prediction.predict import predict, with_accelerators
-from hyrt_perfmodel.sizes.datasets import DATASETS
-from hyrt_perfmodel.sizes.degrees import DegreeDistribution
-from hyrt_perfmodel.sizes.expected_sizes import expected_sizes
 from hyrt_perfmodel.workload import TrainingWorkload, proportional_workload
 
 FPGA = load_platform("2x-epyc7763-4x-u250")

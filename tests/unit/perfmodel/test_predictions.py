@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hyrt_perfmodel.measured_costs import LoadCost
 from hyrt_perfmodel.model_workload import model_workload
-from hyrt_perfmodel.platforms.measured_costs import LoadCost
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
-from hyrt_perfmodel.platforms.platform_file import load_platform, platform_names
+from hyrt_perfmodel.platform import Accelerator, Host, Platform
+from hyrt_perfmodel.platform_file import load_platform, platform_names
 from hyrt_perfmodel.policy import Assignment, Threads
-from hyrt_perfmodel.prediction.extra_terms import PAPER_TERMS, ExtraTerms
 from hyrt_perfmodel.prediction.predict import ASSUMED_ERROR, advise, predict, with_accelerators
 from hyrt_perfmodel.prediction.stage_times import stage_times
+from hyrt_perfmodel.prediction.stages import PAPER_TERMS, ExtraTerms
 from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 
 GIB = 2**30

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_perfmodel.model_workload import RelationSizes
-from hyrt_perfmodel.sizes.hetero_sizes import (
+from hyrt_perfmodel.hetero_sizes import (
     HeteroDegrees,
     RelationDegrees,
     assumed_relations,
     expected_relation_sizes,
 )
+from hyrt_perfmodel.model_workload import RelationSizes
 
 PAPERS, AUTHORS = 3000, 1000
 EDGES = (9000, 6000, 6000)

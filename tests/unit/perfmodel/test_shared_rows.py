@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hyrt_perfmodel.model_workload import model_workload
-from hyrt_perfmodel.platforms.platform import Host, Platform, TrainerRates
+from hyrt_perfmodel.platform import Host, Platform, TrainerRates
 from hyrt_perfmodel.policy import Assignment, Threads
-from hyrt_perfmodel.prediction.extra_terms import effective_rows, with_effective_rows
 from hyrt_perfmodel.prediction.stage_times import stage_times
+from hyrt_perfmodel.prediction.stages import effective_rows, with_effective_rows
 from hyrt_perfmodel.workload import LoadForm, TrainingWorkload
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.platforms.platform import Host
-from hyrt_perfmodel.prediction.extra_terms import PAPER_TERMS
+from hyrt_perfmodel.platform import Host
+from hyrt_perfmodel.prediction.simulate import Perturbation, simulate
 from hyrt_perfmodel.prediction.stage_times import iteration_s, stage_times
-from hyrt_perfmodel.simulation.simulate import Perturbation, simulate
-from hyrt_perfmodel.simulation.step_profile import step_profile
+from hyrt_perfmodel.prediction.stages import PAPER_TERMS
+from hyrt_perfmodel.prediction.step_profile import step_profile
 from simulated_machines import machine, machines, start, training
 
 
@@ -214,7 +214,7 @@ def test_ten_thousand_steps_in_seconds(shared):
 
 def test_it_imports_little():
     code = (
-        "import sys, hyrt_perfmodel.simulation.simulate; "
+        "import sys, hyrt_perfmodel.prediction.simulate; "
         "print({'torch', 'numba', 'hyrt', 'scipy'} & set(sys.modules))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hyrt_perfmodel.policy import Assignment, AssignmentLimits, Decision
+from hyrt_perfmodel.prediction.simulate import simulate
 from hyrt_perfmodel.prediction.stage_times import stage_times
-from hyrt_perfmodel.simulation.simulate import simulate
 from simulated_machines import machine, start, training
 
 EVEN = start(1000, 1000, 1000, 1000)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.simulation.simulate import run_events, run_recurrence
-from hyrt_perfmodel.simulation.step_profile import SimulatedStep, StepProfile
+from hyrt_perfmodel.prediction.simulate import run_events, run_recurrence
+from hyrt_perfmodel.prediction.step_profile import SimulatedStep, StepProfile
 from pipeline_by_ticks import done_by_ticks
 
 ENGINES = [run_recurrence, run_events]

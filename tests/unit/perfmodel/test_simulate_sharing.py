@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.prediction.extra_terms import PAPER_TERMS, ExtraTerms
+from hyrt_perfmodel.prediction.simulate import simulate
 from hyrt_perfmodel.prediction.stage_times import iteration_s, stage_times
-from hyrt_perfmodel.simulation.simulate import simulate
+from hyrt_perfmodel.prediction.stages import PAPER_TERMS, ExtraTerms
 from hyrt_perfmodel.task_simulation import contended_rates
 from simulated_machines import machine, start, training
 

@@ -11,8 +11,8 @@ import pytest
 from counted_degrees import degree_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hyrt_perfmodel.sizes.degrees import DegreeClasses, DegreeDistribution
-from hyrt_perfmodel.sizes.expected_sizes import BlockSizes, expected_sizes
+from hyrt_perfmodel.degrees import DegreeClasses, DegreeDistribution
+from hyrt_perfmodel.expected_sizes import BlockSizes, expected_sizes
 from unit.sampling.small_graphs import graph_of, graphs, random_graph
 
 from hyrt.graph import open_graph
@@ -199,7 +199,7 @@ def test_sizes_that_do_not_belong_together(vertices: tuple, edges: tuple) -> Non
 
 def test_imports_neither_torch_nor_numba() -> None:
     code = (
-        "import sys, hyrt_perfmodel.sizes.expected_sizes, hyrt_perfmodel.sizes.expected_sizes; "
+        "import sys, hyrt_perfmodel.expected_sizes, hyrt_perfmodel.expected_sizes; "
         "print({'torch', 'numba', 'hyrt'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

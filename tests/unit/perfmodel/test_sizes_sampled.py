@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_perfmodel.sizes.expected_sizes import BlockSizes, SampledSizes
+from hyrt_perfmodel.expected_sizes import BlockSizes, SampledSizes
 
 SMALL = BlockSizes(vertices=(300, 80, 10), edges=(400, 90))
 LARGE = BlockSizes(vertices=(4800, 2000, 160), edges=(9000, 1440))

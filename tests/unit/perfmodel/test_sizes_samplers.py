@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from counted_degrees import degree_distribution
-from hyrt_perfmodel.sizes.sampler_sizes import expected_labor_sizes, expected_layerwise_sizes
+from hyrt_perfmodel.sampler_sizes import expected_labor_sizes, expected_layerwise_sizes
 from unit.sampling.small_graphs import graph_of
 
 from hyrt.config import build_config

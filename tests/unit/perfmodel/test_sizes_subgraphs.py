@@ -7,8 +7,8 @@ from statistics import fmean
 
 import numpy as np
 import pytest
-from hyrt_perfmodel.sizes.degrees import DegreeClasses, DegreeDistribution
-from hyrt_perfmodel.sizes.sampler_sizes import expected_subgraphs
+from hyrt_perfmodel.degrees import DegreeClasses, DegreeDistribution
+from hyrt_perfmodel.sampler_sizes import expected_subgraphs
 
 from hyrt.config import build_config
 from hyrt.graph import open_graph

@@ -6,19 +6,19 @@ import math
 from dataclasses import replace
 
 import pytest
+from hyrt_perfmodel.measured_costs import LoadCost, SparseCost
 from hyrt_perfmodel.model_workload import model_workload
-from hyrt_perfmodel.platforms.measured_costs import LoadCost, SparseCost
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
+from hyrt_perfmodel.platform import Accelerator, Host, Platform
 from hyrt_perfmodel.policy import Assignment, Threads
-from hyrt_perfmodel.prediction.extra_terms import (
+from hyrt_perfmodel.prediction.initial_assignment import activations_bytes, mini_batch_bytes
+from hyrt_perfmodel.prediction.stage_times import StageTimes, stage_times
+from hyrt_perfmodel.prediction.stages import (
     sparse_entries,
     sparse_macs,
     sparse_weights,
+    trainer_s,
     without_sparse_product,
 )
-from hyrt_perfmodel.prediction.initial_assignment import activations_bytes, mini_batch_bytes
-from hyrt_perfmodel.prediction.stage_times import StageTimes, stage_times
-from hyrt_perfmodel.prediction.stages import trainer_s
 from hyrt_perfmodel.workload import TrainingWorkload, Workload
 
 ONE = Threads(sample=1, load=1, train=1)

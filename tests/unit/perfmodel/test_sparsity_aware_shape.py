@@ -10,13 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_perfmodel.communication.full_graph_epoch import (
-    AlgorithmEpoch,
-    BlockVolumes,
-    FullGraphWork,
-    algorithm_epoch,
-)
-from hyrt_perfmodel.communication.network import Network, find_network
+from hyrt_perfmodel.distributed_epoch import AlgorithmEpoch, BlockVolumes, FullGraphWork, algorithm_epoch
+from hyrt_perfmodel.network import Network, find_network
 
 from tools.predictions.sparsity_aware_paper import GRAPHS, metis_parts, random_parts, sweep_1d, sweep_15d
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hyrt_perfmodel.platforms.measured_costs import LoadCost, SampleCost, WalkCost
-from hyrt_perfmodel.platforms.platform import Accelerator, CoreContention, Host, Platform, TrainerRates
+from hyrt_perfmodel.measured_costs import LoadCost, SampleCost, WalkCost
+from hyrt_perfmodel.platform import Accelerator, CoreContention, Host, Platform, TrainerRates
 from hyrt_perfmodel.policy import Assignment, Threads
-from hyrt_perfmodel.prediction.extra_terms import PAPER_TERMS, ExtraTerms
 from hyrt_perfmodel.prediction.initial_assignment import (
     activations_bytes,
     host_memory_bytes,
@@ -16,6 +15,7 @@ from hyrt_perfmodel.prediction.initial_assignment import (
 )
 from hyrt_perfmodel.prediction.predict import predict
 from hyrt_perfmodel.prediction.stage_times import StageTimes, iteration_s, stage_times
+from hyrt_perfmodel.prediction.stages import PAPER_TERMS, ExtraTerms
 from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 
 # Of 100 targets: 3,000 input vertices, 800 destinations of the first layer.

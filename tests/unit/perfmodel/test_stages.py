@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hyrt_perfmodel.platforms.platform import Host
-from hyrt_perfmodel.prediction.extra_terms import ExtraTerms
+from hyrt_perfmodel.platform import Host
 from hyrt_perfmodel.prediction.stage_times import StageTimes, iteration_s
-from hyrt_perfmodel.prediction.stages import aggregate_s, load_s, trainer_s, update_s
+from hyrt_perfmodel.prediction.stages import ExtraTerms, aggregate_s, load_s, trainer_s, update_s
 from hyrt_perfmodel.workload import Workload
 
 WORK = Workload(vertices=(1000, 200, 50), edges=(2000, 500), features=(10, 20, 5), concat=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hyrt_perfmodel.platforms.measured_costs import FullGraphRates, GatherCost, LoopCost
+from hyrt_perfmodel.measured_costs import FullGraphRates, GatherCost, LoopCost
 from hyrt_perfmodel.workload import EdgeReads, FullGraphStep
 
 NS = 1e-9

@@ -16,10 +16,9 @@ from hyrt.graph.quantized.row_format import ROW_FORMATS
 from hyrt.graph.quantized.rows import QuantizedRows
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.nn.architecture import Aggregation, Architecture
-from hyrt.nn.inputs import AggregatedFeatures, InPlaceFeatures
+from hyrt.nn.layer import AggregatedFeatures, InPlaceFeatures
 from hyrt.nn.model import GNN
-from hyrt.nn.operators.aggregate import aggregate_into
-from hyrt.nn.operators.quantized import aggregate_quantized_into
+from hyrt.nn.operators.aggregate import aggregate_into, aggregate_quantized_into
 from hyrt.pipeline.load import Loader
 from hyrt.pipeline.trainer import InputPlan, plan_input
 from hyrt.runtime.workers import Workers

@@ -12,7 +12,7 @@ import torch
 from hyrt.config.settings import TrainConfig
 from hyrt.device import StepResult
 from hyrt.errors import DivergenceError
-from hyrt.nn.hetero.node_embedding import SparseGradient
+from hyrt.nn.hetero.inputs import SparseGradient
 from hyrt.pipeline.synchronize import Reduction, StepTotals, Synchronizer, add_results, no_reduction
 from hyrt.pipeline.work_items import StepWork, WorkShare
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from hyrt_devices.null import NullDevice
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, TrainerRates
+from hyrt_perfmodel.platform import Accelerator, Host, Platform, TrainerRates
 
 from hyrt.config import Config
 from hyrt.device import DeviceInfo, StepResult
@@ -17,8 +17,7 @@ from hyrt.graph.graph import Graph
 from hyrt.predict.calibrate import host, machine
 from hyrt.predict.calibrate.host import LARGE, SMALL, time_call
 from hyrt.predict.calibrate.machine import measure_kind
-from hyrt.predict.calibrate.short_run import ShortRun
-from hyrt.predict.calibrate.trainers import PROBES, ProbeGraphs
+from hyrt.predict.calibrate.trainers import PROBES, ProbeGraphs, ShortRun
 from hyrt.sampling.minibatch import MiniBatch
 
 

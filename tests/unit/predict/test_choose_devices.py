@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from hyrt_devices.null import NullDevice
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, TrainerRates
-from hyrt_perfmodel.platforms.platform_file import Calibration
+from hyrt_perfmodel.platform import Accelerator, Host, Platform, TrainerRates
+from hyrt_perfmodel.platform_file import Calibration
 from hyrt_perfmodel.prediction.stages import load_s, trainer_s
 from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 from unit.predict.little_probes import measure_little

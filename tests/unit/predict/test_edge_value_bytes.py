@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from graphs import random_graph, with_values
-from hyrt_perfmodel.prediction.extra_terms import topology_bytes
+from hyrt_perfmodel.prediction.stages import topology_bytes
 
 from hyrt.config import build_config
 from hyrt.predict.workload import sampled_workload

@@ -10,7 +10,7 @@ from hyrt_devices.fpga.csim_device import FpgaCsimDevice
 from hyrt_hls.arena_limits import with_task_targets
 from hyrt_hls.resources import KernelDesign
 from hyrt_perfmodel.model_workload import model_workload
-from hyrt_perfmodel.platforms.platform_file import load_platform
+from hyrt_perfmodel.platform_file import load_platform
 from hyrt_perfmodel.prediction.predict import advise, predict
 from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 

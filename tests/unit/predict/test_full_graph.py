@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from graphs import random_graph
-from hyrt_perfmodel.platforms.platform_file import load_platform
+from hyrt_perfmodel.platform_file import load_platform
 from hyrt_perfmodel.policy import Assignment, Threads
 from hyrt_perfmodel.prediction.initial_assignment import full_graph_arrays, initial_assignment
 from hyrt_perfmodel.prediction.predict import Prediction, predict

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hyrt_perfmodel.communication.full_graph_epoch import algorithm_epoch, fastest_algorithm
-from hyrt_perfmodel.communication.network import Network, find_network
-from hyrt_perfmodel.platforms.measured_costs import FullGraphRates, GatherCost
-from hyrt_perfmodel.platforms.platform import Host, Platform
-from hyrt_perfmodel.platforms.platform_file import load_platform
+from hyrt_perfmodel.distributed_epoch import algorithm_epoch, fastest_algorithm
+from hyrt_perfmodel.measured_costs import FullGraphRates, GatherCost
+from hyrt_perfmodel.network import Network, find_network
+from hyrt_perfmodel.platform import Host, Platform
+from hyrt_perfmodel.platform_file import load_platform
 from hyrt_perfmodel.prediction.predict import predict
 
 from hyrt.config import Config, build_config
@@ -21,8 +21,8 @@ from hyrt.errors import ConfigError
 from hyrt.graph.partition.block_volumes import count_block_volumes
 from hyrt.graph.partition.write_parts import PartitionJob, write_parts
 from hyrt.graph.source import open_graph
-from hyrt.predict.ranks.full_graph import full_graph_work, predict_full_graph
-from hyrt.predict.ranks.rank_run import choose_algorithm
+from hyrt.predict.distributed_full_graph import full_graph_work, predict_full_graph
+from hyrt.predict.rank_run import choose_algorithm
 from hyrt.predict.workload import configured_workload
 from hyrt.report.ranks_table import full_graph_lines
 

@@ -6,7 +6,7 @@ import pytest
 from graphs import random_graph
 
 from hyrt.errors import ConfigError
-from hyrt.predict.graph_memory import memory_facts, memory_lines
+from hyrt.predict.memory_needs import memory_facts, memory_lines
 
 
 @pytest.mark.parametrize("symmetric", [True, False])

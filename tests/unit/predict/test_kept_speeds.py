@@ -11,20 +11,15 @@ import numpy as np
 import pytest
 from hyrt_devices.null import NullDevice
 from hyrt_devices.opencl import OpenclDevice
-from hyrt_perfmodel.platforms.measured_costs import FullGraphRates, SampleCost
-from hyrt_perfmodel.platforms.platform import TrainerRates
-from hyrt_perfmodel.platforms.platform_file import (
-    Calibration,
-    CalibrationError,
-    calibration_file,
-    read_calibration,
-)
+from hyrt_perfmodel.measured_costs import FullGraphRates, SampleCost
+from hyrt_perfmodel.platform import TrainerRates
+from hyrt_perfmodel.platform_file import Calibration, CalibrationError, calibration_file, read_calibration
 from unit.predict.little_probes import measure_little
 
 from hyrt.config.command_line import new_config
 from hyrt.device import DeviceInfo, Rates, StepResult
 from hyrt.device.discovery import find_device
-from hyrt.doctor.probes import software
+from hyrt.doctor import software_probes as software
 from hyrt.errors import ConfigError, DataWriteError
 from hyrt.graph import open_graph
 from hyrt.predict.calibrate import full_graph

@@ -16,7 +16,7 @@ from hyrt.cli.calibrate import _network_file
 from hyrt.distributed.context import DistributedContext
 from hyrt.distributed.process_group import RankGroup
 from hyrt.errors import ConfigError
-from hyrt.predict.calibrate import network
+from hyrt.predict.calibrate import host as network
 
 # 4 ms a message, 4 MB/s, and 70 % of that in exchanges; 1 ms of a core a message, and 40 s for 1e9 bytes.
 LATENCY_S, RATE, PART = 4e-3, 4e6, 0.7

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hyrt_devices.cpu import CpuDevice
-from hyrt_perfmodel.sizes.expected_sizes import BlockSizes
+from hyrt_perfmodel.expected_sizes import BlockSizes
 
 from hyrt.device.calls import opened
 from hyrt.device.discovery import find_device

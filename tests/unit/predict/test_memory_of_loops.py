@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 from graphs import random_graph
-from hyrt_perfmodel.platforms.measured_costs import FullGraphRates
+from hyrt_perfmodel.measured_costs import FullGraphRates
 from recorded_steps import ALONE, LARGE, Recorded, model_of, scored, sizes_of, without_loops
 from saga_layers import layer_of
 
 from hyrt.config.command_line import new_config
-from hyrt.fullgraph.loops.loop_gather_ops import SagaGatherOp
+from hyrt.fullgraph.loop_gather_ops import SagaGatherOp
 from hyrt.fullgraph.plan import CACHE_DIVISOR
 from hyrt.fullgraph.replica import FullGraphReplica
 from hyrt.graph.graph import Graph
@@ -22,7 +22,7 @@ from hyrt.nn import stack
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.objective.classification import Classification
-from hyrt.predict.graph_memory import memory_facts
+from hyrt.predict.memory_needs import memory_facts
 from hyrt.predict.step_dry_run import StepDryRun, full_graph_step
 from hyrt.predict.workload import sampled_workload
 from hyrt.sampling.full_sampler import FullSampler

@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 from graphs import random_graph
-from hyrt_perfmodel.platforms.platform import Platform
-from hyrt_perfmodel.platforms.platform_file import load_platform
+from hyrt_perfmodel.platform import Platform
+from hyrt_perfmodel.platform_file import load_platform
 from hyrt_perfmodel.prediction.predict import advise, predict
 from hyrt_perfmodel.prediction.stages import aggregate_s, load_s, synchronize_s, transfer_s
 from hyrt_perfmodel.workload import TrainingWorkload, Workload
 
 from hyrt.config import build_config
-from hyrt.doctor.probes.dataset_sizes import read_dataset_sizes
+from hyrt.doctor.dataset_sizes import read_dataset_sizes
 from hyrt.graph.formats.convert import Conversion, convert
-from hyrt.graph.formats.npz import write_npz
+from hyrt.graph.formats.dataset_files import write_npz
 from hyrt.graph.formats.schema import from_graph
 from hyrt.graph.quantized.features import quantize_graph
-from hyrt.predict.choose_rows import choose_rows, resolve_rows
 from hyrt.predict.dataset_sizes import generated_sizes, graph_sizes, with_row_format
+from hyrt.predict.predict_platform import choose_rows, resolve_rows
 from hyrt.predict.workload import expected_workload, other_samplers
 from hyrt.training.setup import PreparedRun
 
@@ -105,7 +105,7 @@ def test_auto_takes_the_least_rounding_that_is_about_as_fast_as_any() -> None:
             return SimpleNamespace(epoch_s=epochs[round(work.at(1.0).dense_row_bytes)])
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("hyrt.predict.choose_rows.predict", told)
+            patch.setattr("hyrt.predict.predict_platform.predict", told)
             assert choose_rows(config, slow_links(), stored).rows == rows
 
 

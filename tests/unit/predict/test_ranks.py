@@ -9,24 +9,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 from graphs import random_graph as graph_of_sparse
-from hyrt_perfmodel.communication.distributed_epoch import predict_distributed
-from hyrt_perfmodel.communication.network import find_network
-from hyrt_perfmodel.communication.traffic import EXPECTED, WorkDistribution, expected_traffic, hidden_bytes
-from hyrt_perfmodel.platforms.platform_file import load_platform
+from hyrt_perfmodel.distributed_epoch import predict_distributed
+from hyrt_perfmodel.network import find_network
+from hyrt_perfmodel.platform_file import load_platform
+from hyrt_perfmodel.traffic import EXPECTED, WorkDistribution, expected_traffic, hidden_bytes
 from hyrt_perfmodel.workload import TrainingWorkload, Workload, proportional_workload
 from unit.sampling.small_graphs import random_graph
 
 from hyrt.config import Config, build_config
-from hyrt.distributed.strategies.expected_rows import remote_reads
 from hyrt.distributed.strategies.home import HomeStrategy
 from hyrt.distributed.strategies.hopgnn import HopGnnStrategy
+from hyrt.distributed.strategies.load_balancing import remote_reads
 from hyrt.distributed.strategies.naive_migration import NaiveMigrationStrategy
 from hyrt.distributed.strategies.registry import STRATEGIES, create_strategy
 from hyrt.errors import ConfigError
 from hyrt.graph import open_graph
 from hyrt.graph.partition.write_parts import PartitionJob, write_parts
-from hyrt.predict.ranks.counted_traffic import CountedSteps, configured_steps, wire_fraction
-from hyrt.predict.ranks.strategies import RankPredictionRequest, RanksComparison, predict_on_ranks
+from hyrt.predict.counted_traffic import CountedSteps, configured_steps, wire_fraction
+from hyrt.predict.predict_ranks import RankPredictionRequest, RanksComparison, predict_on_ranks
 from hyrt.predict.workload import configured_workload
 from hyrt.report.ranks_table import ranks_lines
 from hyrt.runtime.workers import Workers

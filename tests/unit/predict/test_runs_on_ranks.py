@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hyrt_perfmodel.communication.network import Network, find_network
-from hyrt_perfmodel.communication.traffic import all_reduce_s
-from hyrt_perfmodel.platforms.measured_costs import ChunkReadCost, HostChunkRates, LoadCost, SampleCost
-from hyrt_perfmodel.platforms.platform import Host, Platform, TrainerRates
-from hyrt_perfmodel.platforms.platform_file import Calibration
+from hyrt_perfmodel.measured_costs import ChunkReadCost, HostChunkRates, LoadCost, SampleCost
+from hyrt_perfmodel.network import Network, find_network
+from hyrt_perfmodel.platform import Host, Platform, TrainerRates
+from hyrt_perfmodel.platform_file import Calibration
+from hyrt_perfmodel.traffic import all_reduce_s
 
 from hyrt.config import Config, build_config
 from hyrt.errors import ConfigError
@@ -21,13 +21,13 @@ from hyrt.graph import open_graph
 from hyrt.graph.partition.read_parts import open_part
 from hyrt.graph.partition.write_parts import PartitionJob, write_parts
 from hyrt.predict.calibrate.store import describe_machine, save_calibration
-from hyrt.predict.chunks.chunked_work import count_graph_chunks
+from hyrt.predict.chunked_work import count_graph_chunks
 from hyrt.predict.dataset_sizes import graph_sizes
-from hyrt.predict.ranks.full_graph import predict_full_graph
-from hyrt.predict.ranks.rank_run import RankRun
+from hyrt.predict.distributed_full_graph import predict_full_graph
+from hyrt.predict.rank_run import RankRun
 from hyrt.predict.workload import sampled_workload
 from hyrt.runtime.hardware import available_cores
-from hyrt.training.run_prediction import RunPrediction
+from hyrt.training.prechecks import RunPrediction
 from hyrt.training.setup import build_model, build_sampler
 
 RATES = TrainerRates(memory_gb_s=8.0, macs_per_s=4e10, launch_s=1e-4, values_per_s=1e9)

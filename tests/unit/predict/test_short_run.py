@@ -9,7 +9,7 @@ import pytest
 
 from hyrt.config import build_config
 from hyrt.graph import open_graph
-from hyrt.predict.calibrate import short_run as module
+from hyrt.predict.calibrate import trainers as module
 from hyrt.telemetry.events import StepMetrics
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hyrt_perfmodel.platforms.measured_costs import ChunkReadCost, HostChunkRates, LoadCost, SampleCost
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, TrainerRates
-from hyrt_perfmodel.platforms.platform_file import Calibration
+from hyrt_perfmodel.measured_costs import ChunkReadCost, HostChunkRates, LoadCost, SampleCost
+from hyrt_perfmodel.platform import Accelerator, Host, Platform, TrainerRates
+from hyrt_perfmodel.platform_file import Calibration
 from hyrt_perfmodel.policy import Threads
 from typer.testing import CliRunner
 
@@ -33,7 +33,7 @@ from hyrt.predict.predict_run import predict_run
 from hyrt.predict.workload import sampled_workload
 from hyrt.runtime.hardware import available_cores
 from hyrt.sampling.neighbor_sampler import NeighborSampler
-from hyrt.training.run_prediction import RunPrediction
+from hyrt.training.prechecks import RunPrediction
 from hyrt.training.setup import build_model
 
 RATES = {

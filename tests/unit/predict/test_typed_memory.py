@@ -6,7 +6,7 @@ import pytest
 
 from hyrt.errors import ConfigError
 from hyrt.graph import open_graph
-from hyrt.predict.graph_memory import hetero_memory_facts, hetero_memory_lines
+from hyrt.predict.memory_needs import hetero_memory_facts, hetero_memory_lines
 
 
 def test_counts_the_graph_its_rows_and_the_rows_that_are_learned() -> None:

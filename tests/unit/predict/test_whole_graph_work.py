@@ -12,12 +12,11 @@ import torch
 from graphs import random_graph
 from recorded_steps import ALONE, LARGE, Recorded, model_of, scored, sizes_of, without_loops
 
-from hyrt.fullgraph.destinations import DestinationSubset
-from hyrt.fullgraph.plan import CACHE_DIVISOR
+from hyrt.fullgraph.plan import CACHE_DIVISOR, DestinationSubset
 from hyrt.fullgraph.replica import FullGraphReplica
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import SparseFeatures
-from hyrt.nn.inputs import InPlaceFeatures
+from hyrt.nn.layer import InPlaceFeatures
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.objective.classification import Classification

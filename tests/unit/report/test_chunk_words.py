@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hyrt.fullgraph.chunks.chunk_stats import ChunkedStep
+from hyrt.fullgraph.chunk_stats import ChunkedStep
 from hyrt.report.step_summary import ChunkSummary, bound_text, device_text, filter_text
 
 

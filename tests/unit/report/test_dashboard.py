@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 from unit.report.run_events import STARTED, epoch_ended, evaluated, steps
 
-from hyrt.fullgraph.chunks.chunk_stats import ChunkedStep
-from hyrt.report.terminal.progress import Progress
-from hyrt.report.terminal.progress_text import dashboard
+from hyrt.fullgraph.chunk_stats import ChunkedStep
+from hyrt.report.progress import Progress
+from hyrt.report.progress_text import dashboard
 
 
 def shown(width: int, **changes: object) -> str:

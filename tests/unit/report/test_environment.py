@@ -14,7 +14,7 @@ import psutil
 import pytest
 import torch
 
-from hyrt.report.records.run_process import changed_versions, describe_environment
+from hyrt.report.run_process import changed_versions, describe_environment
 from hyrt.runtime.hardware import cgroup_limits
 
 
@@ -54,7 +54,7 @@ def test_cores_are_told_from_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_imports_nothing_large() -> None:
     code = (
-        "import sys; from hyrt.report.records.run_process import describe_environment as d; d();"
+        "import sys; from hyrt.report.run_process import describe_environment as d; d();"
         "print([m for m in ('torch', 'numpy', 'numba', 'pydantic') if m in sys.modules])"
     )
     root = Path(__file__).parents[3]

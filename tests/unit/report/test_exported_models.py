@@ -21,9 +21,8 @@ from hyrt.graph.run_schema import build_run_schema
 from hyrt.inference.infer import infer_layerwise
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
-from hyrt.report.export.plain_gnn import PlainGNN
-from hyrt.report.export.write_export import export_arguments, write_export
-from hyrt.report.records.trained_run import TrainedRun
+from hyrt.report.plain_gnn import PlainGNN
+from hyrt.report.trained_run import TrainedRun, export_arguments, write_export
 from hyrt.runtime.workers import Workers
 
 GRAPH = random_graph(70, features=9, symmetric=False)

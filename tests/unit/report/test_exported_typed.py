@@ -19,10 +19,9 @@ from hyrt.graph.run_schema import build_run_schema
 from hyrt.inference.infer import infer_layerwise
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.hetero.hetero_gnn import HeteroGNN
-from hyrt.nn.hetero.node_embedding import find_embeddings
-from hyrt.report.export.plain_hetero_gnn import PlainHeteroGNN
-from hyrt.report.export.write_export import export_arguments, write_export
-from hyrt.report.records.trained_run import TrainedRun
+from hyrt.nn.hetero.inputs import find_embeddings
+from hyrt.report.plain_hetero_gnn import PlainHeteroGNN
+from hyrt.report.trained_run import TrainedRun, export_arguments, write_export
 from hyrt.runtime.workers import Workers
 
 PLAIN, WEIGHTED = small_typed(), small_typed(weights=True)

@@ -13,10 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyrt.report.html.overview import bottleneck_text, stage_rows, trainer_rows
-from hyrt.report.html.page import comparison_page, facts, predicted_rows, run_page
+from hyrt.report.html.page import (
+    bottleneck_text,
+    comparison_page,
+    facts,
+    predicted_rows,
+    run_page,
+    stage_rows,
+    trainer_rows,
+)
 from hyrt.report.html.run_charts import run_charts
-from hyrt.report.records.run_record import RunRecord, weighted_median
+from hyrt.report.run_record import RunRecord, weighted_median
 
 STAGES = ("sample", "load", "transfer", "propagate", "synchronize")
 

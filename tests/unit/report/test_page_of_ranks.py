@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from unit.report.test_page import line, record
 
-from hyrt.report.html.overview import purpose_rows, rank_rows
-from hyrt.report.html.page import run_page
+from hyrt.report.html.page import purpose_rows, rank_rows, run_page
 
 
 def of_rank(load: float, sent: dict[str, int]) -> dict[str, object]:

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 from hyrt_perfmodel.model_workload import model_workload
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
+from hyrt_perfmodel.platform import Accelerator, Host, Platform
 from hyrt_perfmodel.prediction.predict import predict, with_accelerators
 from hyrt_perfmodel.workload import TrainingWorkload, proportional_workload
 
 from hyrt.errors import ConfigError, DataWriteError
-from hyrt.report.run_plots import check_plot, plot_scaling
+from hyrt.report.html.chart import check_plot, plot_scaling
 
 PLATFORM = Platform(
     name="a $ box",

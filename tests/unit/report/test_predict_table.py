@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hyrt_perfmodel.platforms.measured_costs import LoadCost
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
+from hyrt_perfmodel.measured_costs import LoadCost
+from hyrt_perfmodel.platform import Accelerator, Host, Platform
 from hyrt_perfmodel.policy import Assignment, Threads
 from hyrt_perfmodel.prediction.predict import Advice, MemoryNeed, Prediction
 from hyrt_perfmodel.prediction.stage_times import StageTimes
 
 from hyrt.formatting import format_duration
 from hyrt.report.predict_table import prediction_lines, scaling_lines
-from hyrt.report.terminal.printed_lines import to_encodable, wrap_lines
+from hyrt.report.printed_lines import to_encodable, wrap_lines
 
 GIB = 2**30
 PLATFORM = Platform(

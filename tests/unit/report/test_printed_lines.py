@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from hyrt.report.terminal.printed_lines import install_encoding_fallback, quote_path
+from hyrt.report.printed_lines import install_encoding_fallback, quote_path
 
 
 @pytest.mark.parametrize(

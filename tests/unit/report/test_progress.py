@@ -28,8 +28,8 @@ from hyrt.formatting import (
     format_following_duration,
     format_sig3,
 )
-from hyrt.report.terminal.progress import Progress
-from hyrt.report.terminal.progress_text import prediction_line, step_line
+from hyrt.report.progress import Progress
+from hyrt.report.progress_text import prediction_line, step_line
 from hyrt.telemetry.events import CheckpointWritten, Event, Notice, RunEnded
 
 ENDED = RunEnded(
@@ -377,7 +377,7 @@ SHOWN = """
 import os, sys, time
 from pathlib import Path
 from unit.report.run_events import STARTED, epoch_ended, steps
-from hyrt.report.terminal.progress import Progress
+from hyrt.report.progress import Progress
 
 folder, with_dashboard = Path(sys.argv[1]), sys.argv[2] == "dashboard"
 with Progress(with_dashboard=with_dashboard, clock=iter(range(10**6)).__next__) as progress:
@@ -470,7 +470,7 @@ TINY = """
 import os, sys, time
 from pathlib import Path
 from unit.report.run_events import STARTED, epoch_ended, steps
-from hyrt.report.terminal.progress import Progress
+from hyrt.report.progress import Progress
 
 folder = Path(sys.argv[1])
 with Progress(with_dashboard=True, clock=iter(range(10**6)).__next__) as progress:
@@ -517,7 +517,7 @@ DRAGGED = """
 import sys, time
 from pathlib import Path
 from unit.report.run_events import STARTED, epoch_ended, steps
-from hyrt.report.terminal.progress import Progress
+from hyrt.report.progress import Progress
 
 folder = Path(sys.argv[1])
 with Progress(with_dashboard=sys.argv[2] == "dashboard") as progress:
@@ -604,7 +604,7 @@ def test_terminals_that_cannot_redraw_get_plain_lines(
 CLOSED_PIPE = """
 import sys
 from unit.report.run_events import STARTED, epoch_ended, steps
-from hyrt.report.terminal.progress import Progress
+from hyrt.report.progress import Progress
 sys.stdin.readline()
 with Progress() as progress:
     progress.handle(STARTED)
@@ -653,8 +653,7 @@ def test_numbers() -> None:
 
 def test_importing_it_imports_no_rich() -> None:
     code = (
-        "import sys, hyrt.report.terminal.progress;"
-        "print([m for m in ('rich', 'torch', 'numpy') if m in sys.modules])"
+        "import sys, hyrt.report.progress;print([m for m in ('rich', 'torch', 'numpy') if m in sys.modules])"
     )
     root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)

@@ -26,9 +26,9 @@ from unit.report.run_events import BALANCED, PREDICTED, STARTED, epoch_ended, ev
 from hyrt.config import Config, build_config
 from hyrt.errors import CheckpointError, ConfigError, DataError, HyrtError
 from hyrt.objective.classification import Classification
-from hyrt.report.records.run_folder import RunFolder, default_name, read_metrics, short_name
-from hyrt.report.records.run_record import read_run
-from hyrt.report.records.trained_run import open_trained_run
+from hyrt.report.run_folder import RunFolder, default_name, read_metrics, short_name
+from hyrt.report.run_record import read_run
+from hyrt.report.trained_run import open_trained_run
 from hyrt.sampling.settings.neighbor_settings import NeighborSettings
 from hyrt.telemetry.events import CheckpointWritten, Event, Notice, RunEnded
 
@@ -373,7 +373,7 @@ def test_an_unwritable_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_an_undecodable_command_line(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from hyrt.config import Config;"
-        "from hyrt.report.records.run_folder import RunFolder;"
+        "from hyrt.report.run_folder import RunFolder;"
         "RunFolder.create(Path(sys.argv[1]), 'run', Config())"
     )
     root = Path(__file__).parents[3]

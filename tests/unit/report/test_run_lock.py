@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from hyrt.errors import HyrtError
-from hyrt.report.records.run_process import lock_run, take_over
+from hyrt.report.run_process import lock_run, take_over
 
 
 def killed_holder(folder: Path) -> str:
     """The name of a process that has held the folder and was killed."""
     code = (
         "import os, sys, signal, pathlib\n"
-        "from hyrt.report.records.run_process import lock_run\n"
+        "from hyrt.report.run_process import lock_run\n"
         "with lock_run(pathlib.Path(sys.argv[1])) as holder:\n"
         "    print(holder, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

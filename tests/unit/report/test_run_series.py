@@ -11,7 +11,7 @@ import pytest
 
 from hyrt.config import build_config
 from hyrt.errors import ConfigError
-from hyrt.report.records.run_series import RunSeries
+from hyrt.report.run_record import RunSeries
 
 
 def done(series: RunSeries, place: int, status: str = "finished", **val: float | None) -> None:

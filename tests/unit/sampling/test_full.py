@@ -15,7 +15,7 @@ from hyrt.device import DeviceOptions
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures
 from hyrt.nn.architecture import Architecture
-from hyrt.nn.inputs import InPlaceFeatures
+from hyrt.nn.layer import InPlaceFeatures
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.sparse import SparseRows
 from hyrt.pipeline.load import Loader
@@ -30,9 +30,9 @@ from hyrt.testing.cases import (
     full_graph_batches,
     make_graph,
     randomize_parameters,
+    reference_step,
     sample_targets,
 )
-from hyrt.testing.reference import reference_step
 from hyrt.testing.trial import check_agreement, compute_reference, load_model, run_step, trainable_parameters
 
 

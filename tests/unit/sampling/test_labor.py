@@ -15,10 +15,10 @@ from small_graphs import graph_of, graphs, random_graph, row, sampled_rows
 from hyrt.graph.graph import Graph
 from hyrt.runtime.rng import SAMPLE, stream_key
 from hyrt.runtime.workers import Workers
+from hyrt.sampling.layer_samplers import LaborImportanceSampler, LaborLayerSampler
 from hyrt.sampling.layered_sampler import LayeredSampler
 from hyrt.sampling.neighbor_sampler import NeighborSampler
 from hyrt.sampling.priority_kernels import sample_smallest_numbers
-from hyrt.sampling.priority_sampler import LaborImportanceSampler, LaborLayerSampler
 
 ALONE = Workers(1, "test")
 MASK = (1 << 64) - 1

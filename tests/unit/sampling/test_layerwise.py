@@ -13,7 +13,7 @@ from hyrt.config import build_config
 from hyrt.graph.graph import Graph
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
-from hyrt.sampling.layerwise_sampler import column_probabilities, inclusion_probabilities
+from hyrt.sampling.layer_samplers import column_probabilities, inclusion_probabilities
 
 ALONE = Workers(1, "test")
 NUM, SIZE = 90, 25

@@ -17,9 +17,8 @@ from hyrt.runtime.rng import SAMPLE
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.sampling.relation_fanouts import resolve_relation_fanouts
-from hyrt.sampling.relation_sampler import RelationSampler
-from hyrt.sampling.settings.neighbor_settings import NeighborSettings
+from hyrt.sampling.neighbor_sampler import RelationSampler
+from hyrt.sampling.settings.neighbor_settings import NeighborSettings, resolve_relation_fanouts
 
 Edge = tuple[int, int, int]
 

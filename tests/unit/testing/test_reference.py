@@ -16,7 +16,7 @@ from hyrt.nn.model import GNN
 from hyrt.nn.operators.dropout import dropout
 from hyrt.sampling.block import Block
 from hyrt.sampling.minibatch import MiniBatch
-from hyrt.testing.reference import dropout_mask, reference_step
+from hyrt.testing.cases import dropout_mask, reference_step
 
 
 @given(

@@ -16,7 +16,7 @@ from hyrt.api import load, train
 from hyrt.errors import StageError, UnsupportedModelError
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
-from hyrt.nn.user_modules.model_errors import add_output_check
+from hyrt.nn.model_errors import add_output_check
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.neighbor_sampler import NeighborSampler
 from hyrt.telemetry.events import Notice

@@ -14,15 +14,15 @@ import pytest
 import torch
 from graphs import random_graph
 from hyrt_devices.cpu import CpuDevice, HostChunkMemory
-from hyrt_devices.cuda.chunks.torch_chunks import TorchChunks
+from hyrt_devices.cuda.torch_chunks import TorchChunks
 from hyrt_devices.opencl import OpenclDevice
 
 import hyrt
 from hyrt.config import build_config
 from hyrt.device import DeviceOptions
 from hyrt.errors import DeviceOutOfMemoryError, HyrtError, UnsupportedModelError
-from hyrt.fullgraph.chunks.chunk_grid import ChunkSizes
-from hyrt.fullgraph.chunks.device_relay import RowReader
+from hyrt.fullgraph.chunk_grid import ChunkSizes
+from hyrt.fullgraph.device_relay import RowReader
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.telemetry.events import Event, Notice, StepMetrics
 from hyrt.training.setup import build_model

@@ -19,7 +19,7 @@ from hyrt.pipeline.load import Loader
 from hyrt.pipeline.pipeline import Pipeline, SerialSteps
 from hyrt.pipeline.stages import Stages
 from hyrt.pipeline.trainer import InputPlan, Trainer
-from hyrt.runtime.channel import ChannelClosedError
+from hyrt.runtime.stage_threads import ChannelClosedError
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.neighbor_sampler import NeighborSampler
 

@@ -13,7 +13,7 @@ from hyrt_perfmodel.policy import Threads
 from hyrt.config import build_config
 from hyrt.telemetry.events import EpochEnded, Event, PredictionMade, RunStarted
 from hyrt.training.build_run import build_run
-from hyrt.training.run_prediction import RunPrediction
+from hyrt.training.prechecks import RunPrediction
 from hyrt.training.train import Training
 
 GRAPH = random_graph(vertices=240)

@@ -18,11 +18,10 @@ from hyrt.fullgraph.step_checkpoint import StepPosition
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.runtime.stage_threads import StageThreads
 from hyrt.telemetry.events import Event, Notice, StepMetrics
-from hyrt.training import step_checkpoint
+from hyrt.training import run_state as step_checkpoint
 from hyrt.training.build_run import build_run
 from hyrt.training.checkpoint import load_newest_checkpoint
-from hyrt.training.run_state import RunState
-from hyrt.training.step_checkpoint import RunStepCheckpointer
+from hyrt.training.run_state import RunState, RunStepCheckpointer
 from hyrt.training.train import Training
 
 GRAPH = random_graph(150, features=12)

@@ -15,13 +15,13 @@ from hyrt_devices.opencl.edge_loops import OpenclLoops
 from unit.training.test_chunk_team import losses, trained
 
 from hyrt.errors import DeviceOutOfMemoryError, HyrtError
-from hyrt.fullgraph.chunks.intervals import ChunkOptions
-from hyrt.fullgraph.loops import chunked_loops
-from hyrt.fullgraph.loops.chunked_loops import ChunkedLoops
-from hyrt.fullgraph.loops.loop_device import HostLoops
+from hyrt.fullgraph import chunked_loops
+from hyrt.fullgraph.chunked_loops import ChunkedLoops
+from hyrt.fullgraph.intervals import ChunkOptions
+from hyrt.fullgraph.loop_device import HostLoops
 from hyrt.fullgraph.matrix_pool import HostMemoryBudget
 from hyrt.nn.fused.edge_loop import Edges
-from hyrt.nn.fused.layer_loops import SumLoops
+from hyrt.nn.fused.fused_gather import SumLoops
 from hyrt.nn.fused.loop_backend import use_loop_backend
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.runtime.workers import Workers

@@ -24,17 +24,15 @@ from hyrt.graph.conform import ScaledRows
 from hyrt.graph.formats.schema import SPARSE_KEYS
 from hyrt.graph.graph import Graph
 from hyrt.graph.hetero.dataset import build_hetero_graph, get_edge_lists
-from hyrt.graph.hetero.rows import HeteroRows
-from hyrt.graph.names import write_names
+from hyrt.graph.metadata import write_names
 from hyrt.graph.partition.read_parts import open_part
 from hyrt.graph.partition.write_parts import PartitionJob, write_parts
-from hyrt.graph.row_source import DenseFeatures
+from hyrt.graph.row_source import DenseFeatures, HeteroRows
 from hyrt.graph.run_schema import RunSchema, build_run_schema
 from hyrt.nn.architecture import Architecture
 from hyrt.nn.model import GNN
 from hyrt.nn.operators.aggregate import aggregate
-from hyrt.report.export.write_export import write_export
-from hyrt.report.records.trained_run import TrainedRun
+from hyrt.report.trained_run import TrainedRun, write_export
 from hyrt.training.checkpoint import load_checkpoint, save_checkpoint
 
 V, F = 120, 5

@@ -30,11 +30,11 @@ from hyrt.graph.topology import Topology
 from hyrt.inference.infer import infer_layerwise, infer_sampled
 from hyrt.nn.layers import GatLayer, GcnLayer, SageLayer
 from hyrt.nn.message_passing.layer import Edge, SagaLayer
-from hyrt.nn.self_loops import drop_replaced_loops
+from hyrt.nn.model_checks import drop_replaced_loops
 from hyrt.pipeline.trainer import InputPlan
 from hyrt.predict.workload import sampled_workload
-from hyrt.report.export.plain_gnn import PlainGNN
-from hyrt.report.export.write_export import export_arguments
+from hyrt.report.plain_gnn import PlainGNN
+from hyrt.report.trained_run import export_arguments
 from hyrt.runtime.workers import Workers
 from hyrt.telemetry.events import Notice
 from hyrt.training.build_run import build_run

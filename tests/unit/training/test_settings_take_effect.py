@@ -13,7 +13,7 @@ from unit.training.test_full_graph_runs import Sums
 
 import hyrt
 from hyrt.errors import ConfigError
-from hyrt.inference import score_vertices
+from hyrt.inference import evaluate as score_vertices
 from hyrt.inference.infer import infer_layerwise
 from hyrt.telemetry.events import CheckpointWritten, EvaluationFinished, Event, Notice, StepMetrics
 

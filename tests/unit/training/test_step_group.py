@@ -9,7 +9,7 @@ from hyrt_perfmodel.policy import Assignment, Threads
 from hyrt.objective.classification import Classification
 from hyrt.pipeline.synchronize import StepSummary
 from hyrt.pipeline.work_items import StepWork, WorkShare
-from hyrt.runtime.channel import QueueSnapshot
+from hyrt.runtime.stage_threads import QueueSnapshot
 from hyrt.telemetry.events import Event, StepMetrics
 from hyrt.training.epoch_end import MetricsWindow
 

@@ -19,11 +19,11 @@ from hyrt.errors import ConfigError, DataError, UnsupportedModelError
 from hyrt.graph.graph import Graph
 from hyrt.inference.infer import infer_layerwise, infer_sampled
 from hyrt.nn.hetero.hetero_gnn import HeteroGNN
-from hyrt.nn.hetero.node_embedding import find_embeddings
+from hyrt.nn.hetero.inputs import find_embeddings
 from hyrt.nn.message_passing.layer import Edge, SagaLayer
 from hyrt.pipeline.trainer import InputPlan
 from hyrt.runtime.workers import Workers
-from hyrt.sampling.relation_sampler import RelationSampler
+from hyrt.sampling.neighbor_sampler import RelationSampler
 from hyrt.telemetry.events import StepMetrics
 from hyrt.training.build_run import build_run
 from hyrt.training.checkpoint import load_newest_checkpoint

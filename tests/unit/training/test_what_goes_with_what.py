@@ -36,7 +36,7 @@ from hyrt.distributed.strategies.registry import find_link_problem
 from hyrt.errors import HyrtError
 from hyrt.graph.graph import Graph
 from hyrt.nn.message_passing.layer import Edge, SagaLayer
-from hyrt.report.export.write_export import export_arguments
+from hyrt.report.trained_run import export_arguments
 from hyrt.sampling.sampler_settings import SAMPLERS
 from hyrt.training.open_graph import link_graph, opened_graph
 

@@ -11,16 +11,10 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
-from hyrt_perfmodel.chunks.chunk_schedule import assign_columns
+from hyrt_perfmodel.chunk_schedule import assign_columns
 
-from hyrt.fullgraph.chunks.chunk_kernels import DeviceGroup, MemberDeviceError
-from hyrt.fullgraph.chunks.device_relay import (
-    DeviceRelay,
-    RelayedRows,
-    RowReader,
-    build_relays,
-    plan_forwarding,
-)
+from hyrt.fullgraph.chunk_kernels import DeviceGroup, MemberDeviceError
+from hyrt.fullgraph.device_relay import DeviceRelay, RelayedRows, RowReader, build_relays, plan_forwarding
 from hyrt.fullgraph.matrix_pool import HostMemoryBudget, MatrixPool
 
 grids = st.integers(1, 4).flatmap(

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyrt.fullgraph.chunks import chunked_trainer
-from hyrt.fullgraph.chunks.device_relay import RowReader
-from hyrt.fullgraph.chunks.edge_chunks import EdgeChunks
-from hyrt.fullgraph.chunks.intervals import Intervals
-from hyrt.fullgraph.chunks.layer_edges import SelectiveRows
+from hyrt.fullgraph import chunked_trainer
+from hyrt.fullgraph.chunk_grid import EdgeChunks
+from hyrt.fullgraph.device_relay import RowReader
+from hyrt.fullgraph.intervals import Intervals
+from hyrt.fullgraph.layer_edges import SelectiveRows
 from hyrt.fullgraph.matrix_pool import MatrixPool
 
 Edges = list[tuple[int, int]]

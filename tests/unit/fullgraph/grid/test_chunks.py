@@ -10,9 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyrt.errors import DeviceOutOfMemoryError
-from hyrt.fullgraph.chunks.chunk_grid import ChunkGrid, ChunkSizes, min_chunk_grid
-from hyrt.fullgraph.chunks.edge_chunks import EdgeChunk, EdgeChunks, count_chunks
-from hyrt.fullgraph.chunks.intervals import ChunkOrder, GroupedIntervals, Intervals, iterate_chunks
+from hyrt.fullgraph.chunk_grid import (
+    ChunkGrid,
+    ChunkSizes,
+    EdgeChunk,
+    EdgeChunks,
+    count_chunks,
+    min_chunk_grid,
+)
+from hyrt.fullgraph.intervals import ChunkOrder, GroupedIntervals, Intervals, iterate_chunks
 from hyrt.fullgraph.matrix_pool import MatrixPool
 from hyrt.graph.topology import Topology
 

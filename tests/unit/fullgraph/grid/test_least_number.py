@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyrt.fullgraph.chunks.chunk_grid import NoFeasibleSizeError, smallest_feasible
+from hyrt.fullgraph.chunk_grid import NoFeasibleSizeError, smallest_feasible
 
 
 @given(st.integers(1, 4096), st.integers(1, 4096), st.integers(1, 4096), st.integers(1, 4096))

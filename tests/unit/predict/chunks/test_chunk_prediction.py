@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hyrt_perfmodel.chunks.chunk_costs import GridSizes, expected_grid, expected_target_grid
-from hyrt_perfmodel.platforms.measured_costs import ChunkReadCost, HostChunkRates
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
+from hyrt_perfmodel.chunk_costs import GridSizes, expected_grid, expected_target_grid
+from hyrt_perfmodel.degrees import DegreeDistribution
+from hyrt_perfmodel.measured_costs import ChunkReadCost, HostChunkRates
+from hyrt_perfmodel.platform import Accelerator, Host, Platform
 from hyrt_perfmodel.prediction.initial_assignment import full_graph_arrays
-from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 
 from hyrt.config import Config, build_config
-from hyrt.predict.chunks.chunk_prediction import ChunkPrediction, chunk_prediction_gap, predict_chunks
-from hyrt.predict.chunks.chunked_work import ChunkedWork
+from hyrt.predict.chunk_prediction import ChunkPrediction, chunk_prediction_gap, predict_chunks
+from hyrt.predict.chunked_work import ChunkedWork
 from hyrt.predict.dataset_sizes import DatasetSizes
 from hyrt.predict.predict_platform import predict_platform
 from hyrt.predict.workload import expected_workload

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform, TrainerRates
-from hyrt_perfmodel.platforms.platform_file import Calibration
+from hyrt_perfmodel.platform import Accelerator, Host, Platform, TrainerRates
+from hyrt_perfmodel.platform_file import Calibration
 
 from hyrt.config import Config, build_config
 from hyrt.graph import open_graph
+from hyrt.predict import choose_devices as column_shares
 from hyrt.predict.calibrate.store import describe_machine
-from hyrt.predict.chunks import column_shares
-from hyrt.predict.chunks.column_shares import share_columns
+from hyrt.predict.choose_devices import share_columns
 from hyrt.training.setup import PreparedRun
 
 RATES = TrainerRates(memory_gb_s=8.0, macs_per_s=4e10, launch_s=0.0)

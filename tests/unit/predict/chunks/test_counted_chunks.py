@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from graphs import adjacency, random_graph
 
-from hyrt.predict.chunks.chunked_work import count_graph_chunks
+from hyrt.predict.chunked_work import count_graph_chunks
 
 
 def cut(num_rows: int, num: int) -> list[np.ndarray]:

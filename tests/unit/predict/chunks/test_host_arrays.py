@@ -10,19 +10,19 @@ import pytest
 import torch
 from graphs import adjacency, random_graph
 from hyrt_devices.cpu import CpuDevice
-from hyrt_perfmodel.platforms.platform import Accelerator, Host, Platform
+from hyrt_perfmodel.platform import Accelerator, Host, Platform
 
 from hyrt.config import build_config
 from hyrt.device import DeviceOptions
-from hyrt.fullgraph.chunks.chunked_trainer import ChunkedTrainer
-from hyrt.fullgraph.chunks.intervals import ChunkOptions, ChunkOrder
+from hyrt.fullgraph.chunked_trainer import ChunkedTrainer
+from hyrt.fullgraph.intervals import ChunkOptions, ChunkOrder
 from hyrt.fullgraph.matrix_pool import HostMemoryBudget
 from hyrt.graph.graph import Graph
 from hyrt.nn.description import ModelDescription, describe
 from hyrt.nn.torch_threads import torch_threads
 from hyrt.pipeline.trainer import InputPlan
-from hyrt.predict.chunks.chunk_prediction import predict_chunks
-from hyrt.predict.chunks.chunked_work import ChunkedEdges, EdgeArrays, host_arrays
+from hyrt.predict.chunk_prediction import predict_chunks
+from hyrt.predict.chunked_work import ChunkedEdges, EdgeArrays, host_arrays
 from hyrt.predict.workload import sampled_workload
 from hyrt.testing.cases import full_graph_batches
 from hyrt.training.setup import build_model

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hyrt_perfmodel.platforms.platform import Host
-from hyrt_perfmodel.sizes.degrees import DegreeDistribution
+from hyrt_perfmodel.degrees import DegreeDistribution
+from hyrt_perfmodel.platform import Host
 from hyrt_perfmodel.workload import FullGraphStep
 
 from hyrt.config import Config, build_config
-from hyrt.predict.chunks.chunk_prediction import file_bytes, file_s, file_sentence
+from hyrt.predict.chunk_prediction import file_bytes, file_s, file_sentence
 from hyrt.predict.dataset_sizes import DatasetSizes
 from hyrt.predict.workload import expected_workload
 

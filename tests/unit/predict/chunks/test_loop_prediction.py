@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hyrt_perfmodel.platforms.measured_costs import FullGraphRates, GatherCost
-from hyrt_perfmodel.platforms.platform import Host, Platform
+from hyrt_perfmodel.degrees import DegreeDistribution
+from hyrt_perfmodel.measured_costs import FullGraphRates, GatherCost
+from hyrt_perfmodel.platform import Host, Platform
 from hyrt_perfmodel.prediction.predict import predict
-from hyrt_perfmodel.sizes.degrees import DegreeDistribution
 
 from hyrt.config import build_config
-from hyrt.predict.chunks.chunk_prediction import ChunkPrediction, chunk_prediction_gap, predict_chunks
+from hyrt.predict.chunk_prediction import ChunkPrediction, chunk_prediction_gap, predict_chunks
 from hyrt.predict.dataset_sizes import DatasetSizes
 from hyrt.predict.workload import expected_workload
 

@@ -1,1 +1,0 @@
-"""Full graphs in chunks on torch devices, with torch operators over memory that is allocated once."""

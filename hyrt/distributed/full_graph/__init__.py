@@ -1,1 +1,0 @@
-"""Distributed full-graph training: each rank owns a block of rows and gathers over its incoming edges."""

@@ -1,1 +1,0 @@
-"""Feature rows of partitioned graphs: local rows, rows fetched from other ranks, and their cache."""

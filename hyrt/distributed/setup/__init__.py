@@ -1,1 +1,0 @@
-"""Setup of a rank's part of a run from the settings: rows, units, edges and gradient sums."""

@@ -1,1 +1,0 @@
-"""Edge loops of user-defined and built-in layers over a full graph."""

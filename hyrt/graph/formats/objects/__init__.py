@@ -1,1 +1,0 @@
-"""Graph objects of other libraries (PyG, DGL), read by their attributes."""

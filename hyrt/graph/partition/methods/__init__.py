@@ -1,1 +1,0 @@
-"""Partition methods, which assign vertices to parts; one method per file."""

@@ -1,0 +1,438 @@
+"""Batch of consecutive table rows: conversion of its Arrow columns to numpy, and a collector of errors."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyrt.errors import DataError
+from hyrt.formatting import pluralize, short_repr
+from hyrt.graph.tables.kernels import read_whole
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRow:
+    """Line that is not a row of the table."""
+
+    place: int
+    """Line number, from 1."""
+    problem: str
+    """The problem, as the end of a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableBatch:
+    """Consecutive rows of a file."""
+
+    name: str
+    """Name of the file in messages."""
+    num_rows: int
+    columns: Mapping[str, Any]
+    """Arrow arrays [n] by column name: numbers, or strings as written in the file."""
+    unit: str
+    """Unit of `places`: `line` or `row`."""
+    places: Callable[[], NDArray[np.int64]]
+    """Return the line or row number [n] of each row in its file, from 1."""
+    bad: Sequence[UnreadableRow] = ()
+    """Rows that were dropped because they cannot be parsed."""
+    padded: int = 0
+    """Number of values from which surrounding spaces or tabs were removed."""
+    as_written: Mapping[str, Any] = field(default_factory=dict)
+    """Original strings [n] of the columns with missing values, which are null in `columns`."""
+
+    __repr__ = short_repr
+
+
+MAX_SHOWN = 20
+_SHOWN_LETTERS = 60
+
+
+class RowProblems:
+    """Collector of errors in table rows."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._lines: list[str] = []
+        self._remedies: dict[str, None] = {}
+
+    def add_unreadable(self, piece: TableBatch) -> None:
+        """Add the rows that could not be parsed."""
+        for row in piece.bad:
+            self._add(f"{piece.name}, {piece.unit} {row.place}: {row.problem}")
+
+    def add(
+        self, piece: TableBatch, column: str, wrong: NDArray[np.bool_], problem: str, remedy: str
+    ) -> None:
+        """Add the values in a column of a batch where the mask `wrong` [n] is set.
+
+        `problem` completes a sentence, such as `is not a whole number`; `remedy` is a sentence.
+        """
+        rows = np.flatnonzero(wrong)
+        if not len(rows):
+            return
+        num_shown = max(0, MAX_SHOWN - len(self._lines))
+        if num_shown:
+            places, values = piece.places(), piece.columns[column]
+            as_written = piece.as_written.get(column, values)
+            for row in rows[:num_shown].tolist():
+                value, word = values[row].as_py(), as_written[row].as_py()
+                description = (
+                    f"{word!r} counts as missing" if value is None and word else _describe(value, problem)
+                )
+                self._add(f"{piece.name}, {piece.unit} {places[row]}, column {column!r}: {description}")
+        self.total += max(0, len(rows) - num_shown)
+        self._remedies[remedy] = None
+
+    def add_line(self, line: str, remedy: str) -> None:
+        """Add one error by its complete description."""
+        self._add(line)
+        self._remedies[remedy] = None
+
+    def _add(self, line: str) -> None:
+        self.total += 1
+        if len(self._lines) < MAX_SHOWN:
+            self._lines.append(line)
+
+    def check(self) -> None:
+        """Raise DataError if there were errors: the first wrong rows, the total number, and the remedies."""
+        if not self.total:
+            return
+        lines = [
+            f"{pluralize(self.total, 'value or row is', 'values or rows are')} wrong; nothing is written"
+        ]
+        lines += [f"  {line}" for line in self._lines]
+        if self.total > len(self._lines):
+            lines.append(f"  and {self.total - len(self._lines):,} more")
+        lines += list(self._remedies)
+        error = DataError("\n".join(lines))
+        error.is_multiline = True
+        raise error
+
+
+def escaped(value: object) -> str:
+    """Format a value as a literal, with ASCII escapes if it is a string with decomposed characters."""
+    is_plain = not isinstance(value, str) or unicodedata.is_normalized("NFC", value)
+    return repr(value) if is_plain else ascii(value)
+
+
+def _describe(value: Any, problem: str) -> str:
+    if value is None:
+        return "the value is missing"
+    text = escaped(value)
+    return f"{text if len(text) <= _SHOWN_LETTERS else f'{text[:_SHOWN_LETTERS]}...'} {problem}"
+
+
+Array = NDArray[Any]
+Flags = NDArray[np.bool_]
+
+_EXACT = 2.0**53
+"""From this value on, float64 does not represent every whole number."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_CODE = re.compile(r"\s*[-+]?(\d+|\d+[.,]?\d*[eE][-+]?\d+)\s*|0[xX][0-9a-fA-F]+")
+"""Strings that a program may read as whole numbers."""
+_OTHER_TEXTS = ("large_string", "string_view", "binary", "large_binary", "fixed_size_binary")
+"""Prefixes of Arrow's string types other than `string`."""
+
+
+def read_whole_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.int64], Flags, Flags]:
+    """Convert a column to int64 [n] (0 if missing or invalid), a mask of missing and a mask of invalid
+    values.
+
+    Numbers may be written as 3.0. Strings must have the canonical spelling: 007, +1 and non-ASCII digits are
+    invalid, not 7 and 1. `column` is an Arrow array of numbers, bools or strings; `decimal` is the decimal
+    point in strings.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = decode_column(column)
+    missing = _missing(column)
+    bad = np.zeros(len(column), np.bool_)
+    if pa.types.is_boolean(column.type) or pa.types.is_integer(column.type):
+        if column.type == pa.uint64():
+            beyond = pc.greater(column, pa.scalar(2**63 - 1, pa.uint64())).fill_null(False)
+            bad = beyond.to_numpy(zero_copy_only=False)
+            column = pc.if_else(beyond, pa.scalar(None, pa.uint64()), column)
+        return pc.cast(column, pa.int64()).fill_null(0).to_numpy(zero_copy_only=False), missing, bad
+    if pa.types.is_string(column.type):
+        values = np.empty(len(column), np.int64)
+        data, offsets = get_string_buffers(column)
+        read_whole(data, offsets, missing, ord(decimal), values, bad)
+        return values, missing, bad
+    # Programs write missing whole numbers as NaN in a floating-point column.
+    real, missing, bad = read_real_numbers(column, decimal)
+    with np.errstate(invalid="ignore"):
+        whole = (real == np.floor(real)) & (np.abs(real) < _EXACT)
+    bad |= ~missing & ~whole
+    return np.where(whole, real, 0).astype(np.int64), missing, bad
+
+
+def has_codes(column: Any, bad: Flags) -> bool:
+    """Return whether strings that `read_whole_numbers` refuses include numbers in another form, such as 007
+    or +1.
+
+    Ids and classes in this form must stay strings, because 007 and 7 would be the same number.
+    """
+    strings = decode_column(column).filter(_as_arrow(bad)).to_pylist()
+    return any(isinstance(string, str) and _CODE.fullmatch(string) is not None for string in strings)
+
+
+def read_real_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.float64], Flags, Flags]:
+    """Convert a column to float64 [n], NaN if missing or invalid; see `read_whole_numbers`.
+
+    Infinity is invalid, NaN is missing.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = decode_column(column)
+    missing = _missing(column)
+    bad = np.zeros(len(column), np.bool_)
+    kind = column.type
+    if pa.types.is_string(kind):
+        trimmed = pc.utf8_trim_whitespace(column)
+        if decimal != ".":
+            trimmed = pc.replace_substring(trimmed, decimal, ".")
+        try:
+            numbers = pc.cast(trimmed, pa.float64())
+        except pa.ArrowInvalid:
+            values = np.full(len(column), np.nan)
+            for index, text in enumerate(trimmed.to_pylist()):
+                if text is not None:
+                    values[index] = _number(text)
+                    bad[index] = math.isnan(values[index])
+            bad |= np.isinf(values)
+            return values, missing, bad
+    elif pa.types.is_boolean(kind):
+        numbers = pc.cast(column, pa.int8()).cast(pa.float64())
+    elif pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind):
+        numbers = pc.cast(column, pa.float64(), safe=False)
+    elif pa.types.is_null(kind):
+        return np.full(len(column), np.nan), missing, bad
+    else:
+        return np.full(len(column), np.nan), missing, ~missing
+    values = numbers.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
+    missing = missing | np.isnan(values)
+    return values, missing, np.isinf(values)
+
+
+def read_strings(column: Any) -> tuple[Any, Flags]:
+    """Convert a column to an Arrow array of strings, and a mask of missing values.
+
+    Whole numbers have no decimal point.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = decode_column(column)
+    missing = _missing(column)
+    if pa.types.is_string(column.type):
+        return column, missing
+    if pa.types.is_floating(column.type):
+        numbers, missing, bad = read_whole_numbers(column)
+        if not bad.any():
+            return pc.cast(pa.array(numbers, mask=missing), pa.string()), missing
+    return pc.cast(column, pa.string()), missing
+
+
+def count_nan(column: Any) -> int:
+    """Return the number of NaN values in a column; 0 unless the column is floating-point."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_floating(column.type):
+        return 0
+    return int(pc.sum(pc.is_nan(column)).as_py() or 0)
+
+
+def check_texts(column: Any) -> None:
+    """Raise DataError if `read_strings` does not support the type of a column, such as lists."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        pc.cast(column.slice(0, 0), pa.string())
+    except pa.ArrowNotImplementedError:
+        raise DataError(f"has values of type {column.type}: give texts or numbers") from None
+
+
+def get_string_buffers(column: Any) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """Return the bytes of all strings of an Arrow array [n], and the offsets [n + 1] of the strings."""
+    _, offsets, data = column.buffers()
+    bounds = np.frombuffer(offsets, np.int32) if offsets is not None else np.zeros(1, np.int32)
+    bounds = bounds[column.offset : column.offset + len(column) + 1]
+    return np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8), bounds
+
+
+def read_list_matrix(column: Any) -> tuple[Array, Flags, Flags] | None:
+    """Convert a column of lists of equal length to float64 [n, width], and masks of missing and invalid rows.
+
+    Returns None for other columns.
+    """
+    import pyarrow as pa
+
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        return None
+    num = len(column)
+    missing = _missing(column)
+    lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    width = int(lengths.max(initial=0))
+    values = np.full((num, width), np.nan)
+    bad = ~missing & (lengths != width)
+    good = ~missing & ~bad
+    inner, _, is_invalid = read_real_numbers(column.filter(pa.array(good)).flatten())
+    values[good] = inner.reshape(-1, width) if width else 0
+    if is_invalid.any():
+        bad[np.flatnonzero(good)[is_invalid.reshape(-1, width).any(axis=1)]] = True
+    return values, missing | (good & np.isnan(values).any(axis=1)), bad
+
+
+def decode_column(column: Any) -> Any:
+    """Convert an Arrow array to the basic type for its values; all string and binary types become strings.
+
+    Raises DataError if binary values are not UTF-8 text.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if getattr(column.type, "extension_name", "") == "arrow.uuid":
+        storage = column.storage.to_pylist()
+        known = [None if value is None else str(uuid.UUID(bytes=value)) for value in storage]
+        return pa.array(known, pa.string())
+    if isinstance(column.type, pa.BaseExtensionType):
+        return decode_column(column.storage)
+    if str(column.type).startswith(_OTHER_TEXTS):
+        try:
+            return pc.cast(column, pa.string())
+        except pa.ArrowInvalid:
+            raise DataError(
+                "has binary values that are not UTF-8 text: write them as text, such as hex"
+            ) from None
+    return column
+
+
+def _as_arrow(flags: Flags) -> Any:
+    import pyarrow as pa
+
+    return pa.array(flags)
+
+
+def _missing(column: Any) -> Flags:
+    if not column.null_count:
+        return np.zeros(len(column), np.bool_)
+    flags: Flags = column.is_null().to_numpy(zero_copy_only=False)
+    return flags
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text) if "_" not in text else math.nan
+    except ValueError:
+        return math.nan
+
+
+class TimeColumn:
+    """Parser of a time column in batches; the first batch determines the format of times.
+
+    Numbers become float64, which is exact for whole numbers below 2^53. Larger whole numbers, such as
+    nanoseconds since 1970, and dates become int64. `decimal` is the decimal point in strings.
+    """
+
+    def __init__(self, decimal: str) -> None:
+        self._decimal = decimal
+        self._kind: str | None = None
+
+    def values(self, column: Any) -> tuple[NDArray[Any], Flags]:
+        """Return times [n], and a mask of values that are missing or not in the format of the first times."""
+        column = decode_column(column)
+        if self._kind is None:
+            self._kind = self._kind_of(column)
+        if self._kind == "dates":
+            return _dates(column)
+        if self._kind == "exact":
+            return _whole(column)
+        numbers, missing, bad = read_real_numbers(column, self._decimal)
+        return numbers, missing | bad
+
+    def _kind_of(self, column: Any) -> str:
+        if _is_temporal(column):
+            return "dates"
+        numbers, missing, bad = read_real_numbers(column, self._decimal)
+        good = ~(missing | bad)
+        if (np.abs(numbers[good]) >= _EXACT).any() and not _whole(column)[1][good].any():
+            return "exact"
+        return "numbers" if good.any() or not (~_dates(column)[1]).any() else "dates"
+
+
+def are_times(column: Any, decimal: str = ".") -> bool:
+    """Return whether all values of a column are times."""
+    return len(column) > 0 and not TimeColumn(decimal).values(column)[1].any()
+
+
+def _whole(column: Any) -> tuple[NDArray[np.int64], Flags]:
+    """Return exact int64 [n], and a mask of missing or other values."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        column = pc.utf8_trim_whitespace(column) if pa.types.is_string(column.type) else column
+        numbers = pc.cast(column, pa.int64())
+    except pa.ArrowInvalid:
+        numbers = pa.array([_int64(value) for value in column.to_pylist()], pa.int64())
+    wrong = np.asarray(numbers.is_null().to_numpy(zero_copy_only=False), np.bool_)
+    return numbers.fill_null(0).to_numpy(zero_copy_only=False), wrong
+
+
+def _int64(value: Any) -> int | None:
+    try:
+        number = int(value)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return number if -(2**63) <= number < 2**63 and str(number) == str(value).strip() else None
+
+
+def _is_temporal(column: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_timestamp(column.type) or pa.types.is_date(column.type))
+
+
+def _dates(column: Any) -> tuple[NDArray[np.int64], Flags]:
+    """Return times int64 [n] and a mask of invalid values.
+
+    Times are in Arrow's unit, or in microseconds since 1970 if they were strings.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if _is_temporal(column):
+        whole = pc.cast(column, pa.int32() if pa.types.is_date32(column.type) else pa.int64()).cast(
+            pa.int64()
+        )
+        wrong = np.asarray(whole.is_null().to_numpy(zero_copy_only=False), np.bool_)
+        return whole.fill_null(0).to_numpy(zero_copy_only=False), wrong
+    strings = column.to_pylist()
+    values, wrong = np.zeros(len(strings), np.int64), np.zeros(len(strings), np.bool_)
+    for index, string in enumerate(strings):
+        try:
+            time = datetime.fromisoformat(string.strip())
+        except (ValueError, AttributeError):
+            wrong[index] = True
+            continue
+        time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+        values[index] = (time - _EPOCH) // timedelta(microseconds=1)
+    return values, wrong

@@ -1,0 +1,287 @@
+"""Errors of user-defined modules: results that depend on the split, invalid outputs, and torch errors.  A
+layer such as `torch.nn.Dropout` can be found in the module; a call of `torch.nn.functional.dropout` is only
+visible in the operators that torch runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.hooks import RemovableHandle
+
+from hyrt.checks import check_type
+from hyrt.errors import UnsupportedModelError, describe_error
+
+
+def reject_batch_statistics(model: torch.nn.Module, device: str) -> None:
+    """Reject a model with layers whose result depends on other rows of the mini-batch.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If the model has a batch norm; the message names the layer and `device`.
+    """
+    check_type("model", model, torch.nn.Module, "give a torch module")
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            raise UnsupportedModelError(
+                f"layer {name!r} ({type(module).__name__}) on {device}: statistics over a mini-batch "
+                "depend on the split, because no trainer sees the whole step: use torch.nn.LayerNorm"
+            )
+
+
+_TORCH = str(Path(torch.__file__).parent)
+
+
+class _RejectRandomOps(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Dispatch mode that rejects operators drawing from a generator, on the thread that entered it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._name = name
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise UnsupportedModelError(
+                f"{self._name} draws random numbers from one generator for the whole process "
+                f"({_module_line(sys._getframe())}), so with several trainers a step would depend on "
+                "the split: leave it out, use hyrt.nn.operators.dropout.dropout, or train on one device"
+            )
+        return func(*args, **(kwargs or {}))
+
+
+def _module_line(frame: FrameType | None) -> str:
+    """Return the innermost stack line outside of torch and this file."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file != __file__ and not file.startswith(_TORCH + "/"):
+            return f"{Path(file).name}, line {frame.f_lineno}, in {frame.f_code.co_name}"
+        frame = frame.f_back
+    return "in torch"
+
+
+class RngGuard:
+    """Hooks that raise UnsupportedModelError if a model or a copy draws random numbers in training.
+
+    Each calling thread is checked once: a module that draws random numbers does so in its first mini-batch,
+    and a check costs microseconds per operator.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._name = type(model).__name__
+        self._per_thread = threading.local()
+        # always_call: leave the dispatch mode also if `forward` raises.
+        self._handles = (
+            model.register_forward_pre_hook(self._start_check),
+            model.register_forward_hook(self._end_check, always_call=True),
+        )
+
+    def remove(self) -> None:
+        """Remove the checks of `model`, but not of its copies."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _start_check(self, model: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
+        if model.training and not getattr(self._per_thread, "checked", False):
+            self._per_thread.checked = True
+            self._per_thread.mode = _RejectRandomOps(self._name)
+            self._per_thread.mode.__enter__()
+
+    def _end_check(self, model: torch.nn.Module, arguments: tuple[Any, ...], scores: Any) -> None:
+        mode = getattr(self._per_thread, "mode", None)
+        if mode is not None:
+            self._per_thread.mode = None
+            mode.__exit__(None, None, None)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RngGuard:
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class _ScoresCheck:
+    """Forward hook that validates outputs. Copies of a model keep it, so it also runs in device replicas."""
+
+    num_scores: int | None
+    more: set[str] | None
+
+    def __call__(self, model: torch.nn.Module, arguments: tuple[Any, ...], scores: Any) -> None:
+        name, targets = type(model).__name__, arguments[0][-1].num_dst
+        if (
+            not isinstance(scores, torch.Tensor)
+            or scores.ndim != 2
+            or not scores.is_floating_point()
+            or scores.layout != torch.strided
+        ):
+            raise UnsupportedModelError(
+                f"{name} returned {_describe_output(scores)}: return one floating-point tensor of scores, "
+                "[targets, classes]"
+            )
+        _check_gradient(name, model, scores)
+        if len(scores) != targets:
+            raise UnsupportedModelError(
+                f"{name} returned {len(scores):,} rows for {targets:,} targets: keep the first block.num_dst "
+                "rows of each block"
+            )
+        width = scores.shape[1]
+        check_width(name, width, self.num_scores)
+        if self.more is not None and self.num_scores is not None and width > self.num_scores:
+            self.more.add(
+                f"{name} returned {width} scores for {self.num_scores} classes, so it can predict classes "
+                "that no vertex has: return one score for each class"
+            )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _ScoresCheck:
+        # Replicas on devices report to the same set.
+        return self
+
+
+def _describe_output(scores: Any) -> str:
+    if scores is None:
+        return "nothing"
+    if not isinstance(scores, torch.Tensor):
+        return f"a {type(scores).__name__}"
+    layout = "" if scores.layout == torch.strided else f" and layout {scores.layout}"
+    return f"{scores.dtype} of shape {list(scores.shape)}{layout}"
+
+
+def _check_gradient(name: str, model: torch.nn.Module, scores: torch.Tensor) -> None:
+    """Raise UnsupportedModelError if scores are on a wrong device, or lack an enabled gradient."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
+        return
+    if scores.device != parameters[0].device:
+        raise UnsupportedModelError(
+            f"{name} returned scores on {scores.device}, and its parameters are on {parameters[0].device}: "
+            "return them where the rows are"
+        )
+    if torch.is_grad_enabled() and not scores.requires_grad:
+        raise UnsupportedModelError(
+            f"{name} returned scores that have no gradient: use no detach(), .data or "
+            "torch.no_grad() between its parameters and its scores"
+        )
+
+
+def check_width(name: str, width: int, num_scores: int | None) -> None:
+    """Raise UnsupportedModelError if there are fewer than `num_scores` scores per target; None allows any."""
+    if num_scores is not None and width < num_scores:
+        raise UnsupportedModelError(
+            f"{name} returned {width} scores for {num_scores} classes: return one score for each class"
+        )
+
+
+def add_output_check(
+    model: torch.nn.Module, num_scores: int | None, extra_outputs: set[str] | None = None
+) -> RemovableHandle:
+    """Register a hook that raises UnsupportedModelError for outputs that are invalid for the objective.
+
+    The last block of `model`'s first argument is the targets' block. `num_scores` is the number of scores per
+    target that the objective needs; None for any. `extra_outputs` collects a message if the model or a copy
+    of it returns more. Removing the returned handle ends the checks of `model`, but not of copies.
+
+    Raises UnsupportedModelError at once if the model has a description for kernel devices with too few
+    scores.
+    """
+    get_description = getattr(model, "description", None)
+    if get_description is not None:
+        try:
+            last = get_description().layers[-1].products[-1]
+        except UnsupportedModelError:
+            pass  # Devices with their own kernels reject the model later.
+        else:
+            check_width(type(model).__name__, len(last.weight), num_scores)
+    return model.register_forward_hook(_ScoresCheck(num_scores, extra_outputs))
+
+
+# Patterns of torch error messages, and a fix for each.
+_REMEDIES = (
+    (
+        r"same dtype|expected scalar type|dtype mismatch",
+        "bring parameters and rows to one dtype: rows of features are float32 unless the model converts them",
+    ),
+    (
+        r"leaf Variable that requires grad",
+        "it changes a parameter in place: leave the values of parameters to the optimizer",
+    ),
+    (
+        r"modified by an inplace operation",
+        "an operation in place, such as add_, += or relu_, has overwritten values that gradients need: make "
+        "a new tensor instead",
+    ),
+    (
+        r"backward through the graph a second time",
+        "it keeps a tensor of an earlier step: keep tensor.detach() instead, or nothing, since what is kept "
+        "from step to step depends on which device trained which targets",
+    ),
+    (
+        r"shapes cannot be multiplied|must match the size|size mismatch|Sizes of tensors must match",
+        "give its layers the widths of the data, keep the first block.num_dst rows of each block, and keep "
+        "no tensor from step to step, as the numbers of rows differ",
+    ),
+    (
+        r"same device|is on cpu|is not on the expected device",
+        "make tensors on the device of the rows: x.new_zeros(...), not torch.zeros(...)",
+    ),
+    (
+        r"forward\(\) (takes|missing|got)",
+        "its forward takes the blocks of a mini-batch and the rows of the first one's sources: "
+        "def forward(self, blocks, x)",
+    ),
+)
+# Pattern of the Python error if a module expects the blocks of another library, and a fix.
+_FOREIGN_BLOCKS = (
+    r"'(Tensor)?Block' object has no attribute",
+    "hyrt gives blocks of its own: give hyrt.from_dgl(model) for DGL's, or take the edges from "
+    "block.edge_index(), as PyG has them",
+)
+# Exceptions that indicate a bug in the module; failing devices raise other exceptions.
+_CODE_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, ValueError)
+_LIBRARIES = (Path(torch.__file__).parent, Path(inspect.getfile(UnsupportedModelError)).parent)
+
+
+@contextmanager
+def explain_model_errors(model: torch.nn.Module) -> Iterator[None]:
+    """Explain common torch errors that a user-defined module raises in the `with` block.
+
+    Known torch errors, and exceptions that no device raises, become UnsupportedModelError with a fix or the
+    line of user code. Other exceptions pass through, since the device may have failed.
+    """
+    try:
+        yield
+    except (RuntimeError, TypeError) as error:
+        message = " ".join(describe_error(error).split())
+        remedy = next((remedy for words, remedy in _REMEDIES if re.search(words, message)), None)
+        if remedy is None:
+            raise
+        # Drop torch's generic hint after the message.
+        message = re.split(r"\. (?=Hint|Saved|Specify)|, which is output", message)[0].rstrip(".!")
+        raise UnsupportedModelError(f"{type(model).__name__}{_place(error)}: {message}: {remedy}") from error
+    except _CODE_ERRORS as error:
+        place = _place(error)
+        if not place:
+            raise
+        message = " ".join(describe_error(error).split())
+        remedy = _FOREIGN_BLOCKS[1] if re.search(_FOREIGN_BLOCKS[0], message) else "mend the module there"
+        raise UnsupportedModelError(f"{type(model).__name__}{place}: {message}: {remedy}") from error
+
+
+def _place(error: BaseException) -> str:
+    """Return the innermost line of user code; empty if there is none, as in a backward pass."""
+    user_frames: list[Any] = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not any(Path(frame.filename).is_relative_to(library) for library in _LIBRARIES)
+        and "hyrt_devices" not in frame.filename
+    ]
+    return f" ({Path(user_frames[-1].filename).name}:{user_frames[-1].lineno})" if user_frames else ""

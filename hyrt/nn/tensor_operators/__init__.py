@@ -1,1 +1,0 @@
-"""Operators over blocks of torch tensors, for every torch device."""

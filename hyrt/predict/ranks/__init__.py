@@ -1,1 +1,0 @@
-"""Prediction of distributed runs: traffic, expected or counted, and epoch time."""

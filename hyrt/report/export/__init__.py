@@ -1,1 +1,0 @@
-"""Export of a trained model as files that do not require hyrt."""

@@ -1,1 +1,0 @@
-"""Run folders: writing, reading and resuming runs."""

@@ -1,1 +1,0 @@
-"""Terminal output: progress of a run, and wrapped lines of text."""

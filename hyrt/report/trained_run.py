@@ -1,0 +1,364 @@
+"""Trained model of a run: loading with its graph, and export as files that do not require hyrt."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+
+from hyrt.config import Config, build_config
+from hyrt.config.load import change_config, parse_settings
+from hyrt.errors import CheckpointError, ConfigError, HyrtError, UnsupportedModelError
+from hyrt.formatting import pluralize
+from hyrt.graph import open_graph
+from hyrt.graph.conform import conform, find_embedding_rows
+from hyrt.graph.graph import Graph
+from hyrt.graph.links.link_split import HeldOut, LinkSplit
+from hyrt.graph.run_schema import RunSchema, build_run_schema
+from hyrt.inference.evaluate import score_vertices
+from hyrt.inference.output_rows import NotFiniteRows, select_vertices
+from hyrt.nn.architecture import Architecture
+from hyrt.nn.link_gnn import LinkGNN
+from hyrt.nn.model import GNN
+from hyrt.nn.model_checks import check_edge_values, check_types
+from hyrt.nn.models.model_kind import EDGE_FEATURES
+from hyrt.report import plain_features, plain_gnn, plain_hetero_gnn
+from hyrt.report.run_folder import RunFolder
+from hyrt.runtime.files import atomic_output
+from hyrt.training.checkpoint import Checkpoint, has_checkpoint, load_checkpoint, load_newest_checkpoint
+from hyrt.training.open_graph import LINKS, link_graph, opened_graph, rounded_graph, unsplit_links
+from hyrt.training.setup import assign_threads, build_model, evaluation_workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedRun:
+    """Trained model of a run, with its graph and metrics."""
+
+    model: torch.nn.Module
+    """Model in evaluation mode."""
+    config: Config
+    metrics: Mapping[str, Mapping[str, float]]
+    """Metrics of the best evaluation by split; empty without an evaluation."""
+    graph: Graph
+    """Dataset of the run, or other data in the schema of the run."""
+    weights: str
+    """Description of where the weights come from."""
+    schema: RunSchema
+    """Data-dependent results of training other than weights: class names, feature columns and scaling."""
+    scratch: Path | None
+    """Folder for temporary files: the run folder, or None if it is not writable."""
+
+    def scores(self, vertices: Sequence[int] | NDArray[Any] | str = "all") -> NDArray[np.float32]:
+        """Score vertices of the graph from all their neighbours, like `hyrt infer`.
+
+        Parameters
+        ----------
+        vertices
+            Vertex ids of the dataset; `all`, `train`, `val` or `test`; or the path of a .npy file with ids.
+
+        Returns
+        -------
+        [n, outputs] float32: one column per class, label or regression target, in the order of
+        `schema.classes` if the classes have names. Embeddings if the run predicts links.
+
+        Raises
+        ------
+        DataError
+            If there is no such vertex.
+        """
+        model = self.model
+        output_name = "embeddings" if isinstance(model, LinkGNN) else "scores"
+        model = model.embedding_model() if isinstance(model, LinkGNN) else model
+        chosen = select_vertices(self.graph, vertices, self.config.data.split)
+        with closing(evaluation_workers(assign_threads(self.config))) as workers:
+            rows = score_vertices(model, self.graph, chosen, self.config, workers, full=True)
+        not_finite = NotFiniteRows(model, f"the {output_name}", ("vertices", "vertex"))
+        ids = self.graph.vertices.vertex_ids
+        not_finite.add(rows, chosen if ids is None else ids[chosen])
+        not_finite.warn()
+        return rows
+
+
+def open_trained_run(
+    run: Path,
+    overrides: list[str],
+    checkpoint: str,
+    warn: Callable[[str], None] = lambda text: None,
+    *,
+    graph: Any = None,
+    module: torch.nn.Module | None = None,
+    labels_count: bool = True,
+) -> TrainedRun:
+    """Open a run's graph and build its model with the trained weights.
+
+    `run` is a run folder, or the folder of the checkpoints of `hyrt.train`. `checkpoint` is `best` (`newest`
+    if nothing was evaluated), `newest` or a file. `warn` is called about skipped damaged checkpoints, a
+    changed dataset, and unused parts of other data. `graph` (a graph, or any argument of `hyrt.load`)
+    replaces the run's dataset; with `labels_count`, its labels and splits are used and its links held out.
+    `module` replaces the configured model.
+
+    Raises CheckpointError if there are no such weights or they do not match the graph, ConfigError if no
+    dataset is named, and DataError or UnsupportedModelError if graph and model have different edge types.
+    """
+    checkpoints = run / "checkpoints"
+    # `hyrt.train` writes only checkpoints, which have all settings but the dataset.
+    is_python_training = (
+        not (run / "config.yaml").is_file() and checkpoints.is_dir() and has_checkpoint(checkpoints)
+    )
+    if (
+        is_python_training
+        and graph is None
+        and not any(entry.startswith("data.source=") for entry in overrides)
+    ):
+        # A folder of `hyrt run` with other files has lost its settings.
+        reason = "was trained from Python and does not name its dataset: give it"
+        if RunFolder(run).metrics_path.exists() or (run / "summary.json").exists():
+            reason = (
+                "no longer has its config.yaml, which named its dataset: put it back, or give the dataset"
+            )
+        raise ConfigError(f"{run} {reason} (--data, or graph= in Python)")
+    folder = None if is_python_training else RunFolder.open(run)
+    if checkpoint in ("best", "newest"):
+        loaded = load_newest_checkpoint(checkpoints, warn)
+    else:
+        loaded = load_checkpoint(Path(checkpoint))
+    if folder is None:
+        settings = build_config(parse_settings(loaded.state["config"], str(loaded.path)), lenient=True)
+    else:
+        settings = folder.config()
+    config = change_config(settings, overrides, custom_model=module is not None)
+    best = loaded.state["best"]
+    if checkpoint == "best" and best["weights"] is not None:
+        weights, description = best["weights"], f"best validation, epoch {best['epoch']}"
+    else:
+        weights, description = loaded.state["model"], f"step {loaded.step}"
+    # Whether the run's dataset is used: with unchanged data settings, or with any.
+    has_run_data = graph is None and not any(entry.startswith("data.") for entry in overrides)
+    has_run_dataset = graph is None and not any(entry.startswith("data.source=") for entry in overrides)
+    schema = _saved_schema(loaded, settings, run, has_run_dataset=has_run_dataset)
+    with RunFolder(run).explain_moved_dataset(config) if graph is None else nullcontext():
+        source = config.data.source if graph is None else graph
+        if schema is None:
+            _check_scaling(loaded, config, run, source, has_run_dataset=has_run_dataset)
+        graph = open_graph(source, normalize=config.data.normalize if schema is None else "none")
+        is_graph = isinstance(source, Graph)
+        if schema is not None:
+            graph = conform(graph, schema, warn, uses_labels=labels_count)
+        if config.train.predicts_links:
+            split = run / LINKS if has_run_dataset or _has_split(graph, loaded, run / LINKS) else None
+            if split is None and (is_graph or not labels_count):
+                graph = unsplit_links(config, graph)
+            else:
+                graph = link_graph(config, graph, split)
+        if schema is not None or not is_graph:
+            graph = rounded_graph(config, graph, schema)
+    if has_run_data and loaded.state.get("graph", graph.checksum) != graph.checksum:
+        warn(
+            f"{graph.name} has changed since {run} was trained on it: other labels or splits. The "
+            "results are for the current dataset; give the previous one as --data (graph= in Python)"
+        )
+    if schema is None:
+        schema = build_run_schema(graph)
+        # Class names of other data may differ.
+        schema = schema if has_run_dataset else replace(schema, classes=None)
+    for number, rows in find_embedding_rows(graph, schema).items():
+        key = f"input.learned.{number}.values"
+        if key in weights and not np.array_equal(rows, np.arange(len(weights[key]))):
+            weights = weights | {key: weights[key][torch.from_numpy(rows)]}
+    model = build_model(config, graph) if module is None else module
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError:
+        raise CheckpointError(
+            f"{loaded.path}: the weights do not fit "
+            + (
+                f"{graph.name} with {pluralize(graph.num_features, 'feature')} and "
+                f"{graph.vertices.label_description}: give the dataset of the run, or one with "
+                "the same widths, and, where a module of your own was trained, that too (model= in Python)"
+                if module is None
+                else f"{type(module).__name__}: give a module with the parameters of the one that was trained"
+            )
+        ) from None
+    check_types(model, graph)
+    check_edge_values(model, graph, sampler_uses_weights=config.sampler.reads_edge_weights)
+    return TrainedRun(
+        model=model.eval(),
+        config=config,
+        metrics=best["metrics"],
+        graph=graph,
+        weights=description,
+        schema=schema,
+        scratch=run if os.access(run, os.W_OK | os.X_OK) else None,
+    )
+
+
+def _saved_schema(
+    checkpoint: Checkpoint, settings: Config, run: Path, *, has_run_dataset: bool
+) -> RunSchema | None:
+    """Return the schema of a checkpoint; for older checkpoints, derive it from the run's dataset."""
+    saved = checkpoint.state.get("schema")
+    if saved is not None:
+        return RunSchema.from_dict(saved)
+    if has_run_dataset or "graph" not in checkpoint.state:
+        return None
+    try:
+        run_graph = opened_graph(settings, None, run / LINKS)
+    except HyrtError:
+        return None
+    return build_run_schema(run_graph) if run_graph.checksum == checkpoint.state["graph"] else None
+
+
+def _check_scaling(
+    checkpoint: Checkpoint, config: Config, run: Path, source: Any, *, has_run_dataset: bool
+) -> None:
+    """Raise CheckpointError if features of other data would be scaled with other numbers than in training."""
+    if has_run_dataset or config.data.normalize != "standard":
+        return
+    if isinstance(source, Graph) and source.checksum == checkpoint.state.get("graph"):
+        return
+    raise CheckpointError(
+        f"{checkpoint.path}: was written by an earlier version, which did not keep means and deviations "
+        f"(data.normalize=standard), and the dataset of {run} is not as it was: put {config.data.source} "
+        "back, or train again"
+    )
+
+
+def _has_split(graph: Graph, checkpoint: Checkpoint, file: Path) -> bool:
+    """Return whether a graph is the one to which a run's link split in `file` belongs."""
+    if not file.is_file():
+        return False
+    with np.load(file) as arrays:
+        held_out = {
+            name: HeldOut(arrays[name], arrays[f"{name}_neg"]) for name in ("val", "test") if name in arrays
+        }
+        split = LinkSplit(arrays["train"], held_out, arrays.get("train_neg"))
+    return bool(checkpoint.state.get("graph") == graph.vertices.checksum ^ split.checksum)
+
+
+_KINDS = ("gat", "gcn", "gin", "graphsage")
+_HETERO_KINDS = ("hgt", "rgat", "rgcn", "rsage")
+
+
+def export_arguments(architecture: Architecture) -> dict[str, Any]:
+    """Return the arguments of the plain module with the same parameters as a model.
+
+    Raises UnsupportedModelError if there is no plain module of that kind.
+    """
+    arch = architecture
+    if arch.kind not in (*_KINDS, *_HETERO_KINDS):
+        raise UnsupportedModelError(
+            f"model.kind={arch.kind or 'of your own'} has no plain PyTorch module: hyrt export writes "
+            f"those of {', '.join((*_KINDS, *_HETERO_KINDS))}; `hyrt infer` writes the scores of any"
+        )
+    if arch.shape is not None:
+        types = arch.shape.types
+        return {
+            "kind": arch.kind,
+            "types": [list(entry) for entry in zip(types, arch.shape.counts, arch.shape.widths, strict=True)],
+            "relations": [[types[source], name, types[end]] for source, name, end in arch.shape.relations],
+            "hidden": arch.hidden,
+            "num_classes": arch.num_classes,
+            "layers": arch.layers,
+            "heads": arch.heads,
+            "norm": arch.norm,
+            "residual": arch.residual,
+            **arch.options,
+        }
+    return {
+        "kind": arch.kind,
+        "in_features": arch.in_features,
+        "hidden": arch.hidden,
+        "num_classes": arch.num_classes,
+        "layers": arch.layers,
+        "aggregate": arch.aggregate,
+        "heads": arch.heads,
+        "norm": arch.norm,
+        "residual": arch.residual,
+    }
+
+
+def write_export(trained: TrainedRun, destination: Path) -> list[str]:
+    """Write `weights.safetensors`, `arguments.json` and `model.py`; replace `destination` only on success.
+
+    Returns notes on numerical differences, one per line. Raises UnsupportedModelError if the model has no
+    plain module, and DataWriteError if the folder cannot be written. `destination` must be absolute.
+    """
+    model, config = trained.model, trained.config
+    assert isinstance(model, GNN)
+    if isinstance(model, LinkGNN):
+        raise UnsupportedModelError(
+            f"links.decoder={config.links.decoder} has no plain PyTorch module: hyrt export writes models "
+            "with links.decoder=dot; `hyrt infer --links` writes the scores of any"
+        )
+    arguments = export_arguments(model.architecture)
+    schema = trained.schema
+    facts = {
+        "model": arguments,
+        "features": _features(schema, config.data.feature_dtype),
+        "classes": schema.classes,
+        "labels": "links" if schema.predicts_links else schema.labels,
+        "trained_on": trained.graph.name,
+        "weights": trained.weights,
+        "metrics": {split: dict(values) for split, values in trained.metrics.items()},
+    }
+    weights = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
+    with atomic_output(destination, "export") as (result, _):
+        result.mkdir()
+        save_file(weights, result / "weights.safetensors")
+        (result / "arguments.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        module = plain_gnn if model.architecture.shape is None else plain_hetero_gnn
+        assert module.__file__ is not None
+        source = _with_features(Path(module.__file__).read_text(encoding="utf-8"))
+        (result / "model.py").write_text(source, encoding="utf-8")
+    notes = []
+    if arguments.get(EDGE_FEATURES):
+        notes.append("attention looked at features (or weights) of edges: give the module edge_attr, too")
+    elif trained.graph.topology.edge_weights is not None:
+        notes.append("edges had weights: give the module edge_weight, too")
+    for name, table in schema.tables.items():
+        unknown = [step.kind for step in table.scaling if not step.is_known]
+        if unknown:
+            type_text = f" of type {name}" if name else ""
+            notes.append(f"features{type_text} were scaled by {unknown[0]} before: give rows that are, too")
+    if config.data.rounding == "stochastic":
+        notes.append(
+            "features were rounded at random (data.rounding=stochastic), and are to the nearest here"
+        )
+    if model.architecture.low_precision:
+        notes.append("products were rounded to bfloat16 (train.precision=bf16), and are not here")
+    return notes
+
+
+def _features(schema: RunSchema, rows: str) -> dict[str, dict[str, Any]]:
+    """Return the arguments of `PlainFeatures` by vertex type."""
+    arguments = {}
+    for name, table in schema.tables.items():
+        if table.width is None:
+            continue
+        saved = table.to_dict()
+        saved["scaling"] = [step.to_dict() for step in table.scaling if step.is_known]
+        arguments[name] = {key: saved[key] for key in ("width", "columns", "scaling")}
+        if rows not in ("stored", "auto"):
+            arguments[name] |= {"rows": rows, "column_scales": saved["column_scales"]}
+    return arguments
+
+
+def _with_features(source: str) -> str:
+    """Replace the import of `PlainFeatures` in a plain module by its source text."""
+    assert plain_features.__file__ is not None
+    text = Path(plain_features.__file__).read_text(encoding="utf-8")
+    line = f"from {plain_features.__name__} import PlainFeatures\n"
+    assert line in source, "the plain module takes its features from there"
+    body = text[text.index("class PlainFeatures") :]
+    combined = source.replace(line, f"\n{body}")
+    imports = "from collections.abc import Mapping, Sequence\n"
+    return combined if imports in combined else combined.replace("import json\n", f"import json\n{imports}")

@@ -1,0 +1,101 @@
+"""Hooks that hyrt adds to a run: device calls to report after a crash, and faults if HYRT_FAULT is set."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from hyrt.device import Device
+from hyrt.device.calls import ended_inside
+from hyrt.telemetry.events import Notice
+from hyrt.telemetry.hooks import Hook, Site
+
+T = TypeVar("T")
+
+# Calls in the trainers' threads; each trainer makes one call of a kind at a time. Calls outside the pipeline
+# are reported by `hyrt.device.calls`.
+_STAGES = ("transfer", "propagate", "update")
+_SLOT = 256
+# End of file on standard input means that the process has ended; the file then lists its unfinished calls.
+# The file is opened by number, because dash duplicates only single-digit descriptors.
+_MONITOR_SCRIPT = 'read -r over; tr -d "\\000" <"/dev/fd/$1" >&2'
+
+
+class CrashContext(Hook):
+    """Report on standard error of the device calls in progress when the process died, however it died.
+
+    A driver may end the process in ways that no handler sees: `abort`, `_exit`, a signal. Each call is
+    written to a file, which takes about a microsecond; a shell prints the file when the process has ended.
+    `trainers` has the indices of the trainers to report.
+    """
+
+    def __init__(self, trainers: Sequence[int]) -> None:
+        places = [(trainer, stage) for trainer in trainers for stage in _STAGES]
+        self._slots = {place: number * _SLOT for number, place in enumerate(places)}
+        self._calls: mmap.mmap | None = None
+        self._monitor: subprocess.Popen[bytes] | None = None
+
+    def on_start(self, devices: Sequence[Device], steps: range) -> Notice | None:
+        try:
+            with tempfile.TemporaryFile() as file:
+                file.truncate(len(self._slots) * _SLOT)
+                number = file.fileno()
+                self._monitor = subprocess.Popen(
+                    ["sh", "-c", _MONITOR_SCRIPT, "sh", str(number)],
+                    stdin=subprocess.PIPE,
+                    pass_fds=[number],
+                    start_new_session=True,
+                )
+                self._calls = mmap.mmap(number, len(self._slots) * _SLOT)
+        except OSError:  # No shell or no disk space: the report is optional.
+            self._close()
+        return None
+
+    def wrap_call(self, stage: str, site: Site, work: Callable[[], T]) -> T:
+        offset, calls = self._slots.get((site.trainer, stage)), self._calls
+        if offset is None or calls is None:
+            return work()
+        text = ended_inside(f"{stage} of {site.place} at step {site.step}")
+        calls[offset : offset + _SLOT] = f"{text}\n".encode()[-_SLOT:].ljust(_SLOT, b"\0")
+        try:
+            return work()
+        finally:
+            calls[offset : offset + _SLOT] = bytes(_SLOT)
+
+    def on_end(self, summary: dict[str, Any]) -> Notice | None:
+        self._close()
+        return None
+
+    def on_failure(self, error: BaseException, summary: dict[str, Any]) -> None:
+        self._close()
+
+    def on_abort(self) -> None:
+        # This exit was not caused by a driver.
+        self._close()
+
+    def _close(self) -> None:
+        """Stop reporting. A thread that hangs in a call may still write to the file."""
+        if self._calls is not None:
+            self._calls[:] = bytes(len(self._calls))
+        self._calls = None
+        if self._monitor is not None:
+            self._monitor.communicate()
+        self._monitor = None
+
+
+def hooks_from_environment(rank: int = 0, size: int = 1) -> list[Hook]:
+    """Return the fault-injection hook if HYRT_FAULT is set, otherwise no hooks and no imports.
+
+    `rank` and `size` are the number of this process and of all ranks. Raises ConfigError if HYRT_FAULT cannot
+    be parsed.
+    """
+    text = os.environ.get("HYRT_FAULT", "")
+    if not text:
+        return []
+    from hyrt.telemetry.faults import FaultInjectionHook, parse_faults
+
+    return [FaultInjectionHook(parse_faults(text), rank, size)]

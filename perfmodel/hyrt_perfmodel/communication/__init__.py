@@ -1,1 +1,0 @@
-"""Cost of communication between ranks: networks, collectives, traffic of a step, distributed epochs."""

@@ -1,0 +1,449 @@
+"""Published dataset sizes, degree distributions and neighborhood overlap, the inputs of expected mini-batch
+sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedSizes:
+    """Published sizes of a dataset."""
+
+    vertices: int
+    edges: int
+    """Number of directed edges as stored: an undirected edge counts twice."""
+    features: int
+    classes: int
+    targets: int
+    """Number of training vertices."""
+    symmetric: bool = False
+    """Whether every edge is stored in both directions; False for citations."""
+    value_bytes: int = 4
+    """Bytes per stored feature value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedHeteroSizes:
+    """Published sizes of a heterogeneous dataset."""
+
+    vertices: Mapping[str, int]
+    edges: Mapping[tuple[str, str, str], int]
+    """Number of edges per relation (source type, name, destination type)."""
+    features: Mapping[str, int]
+    """Feature columns per type that has features."""
+    target: str
+    """Vertex type with labels."""
+    classes: int
+    targets: int
+    """Number of training vertices."""
+    value_bytes: int = 4
+    """Bytes per stored feature value."""
+
+
+# Hu et al., "Open Graph Benchmark", 2020, and "OGB-LSC", 2021 (mag240m: its papers and their citations,
+# features in 16 bits).
+DATASETS = {
+    "ogbn-arxiv": PublishedSizes(vertices=169_343, edges=1_166_243, features=128, classes=40, targets=90_941),
+    "ogbn-products": PublishedSizes(
+        vertices=2_449_029, edges=123_718_280, features=100, classes=47, targets=196_615, symmetric=True
+    ),
+    "ogbn-papers100M": PublishedSizes(
+        vertices=111_059_956, edges=1_615_685_872, features=128, classes=172, targets=1_207_179
+    ),
+    "mag240m": PublishedSizes(
+        vertices=121_751_666, edges=1_297_748_926, features=768, classes=153, targets=1_112_392, value_bytes=2
+    ),
+}
+
+# The same sources; citations are stored in one direction.
+HETERO_DATASETS = {
+    "ogbn-mag": PublishedHeteroSizes(
+        vertices={"author": 1_134_649, "field_of_study": 59_965, "institution": 8_740, "paper": 736_389},
+        edges={
+            ("author", "affiliated_with", "institution"): 1_043_998,
+            ("author", "writes", "paper"): 7_145_660,
+            ("paper", "cites", "paper"): 5_416_271,
+            ("paper", "has_topic", "field_of_study"): 7_505_078,
+        },
+        features={"paper": 128},
+        target="paper",
+        classes=349,
+        targets=629_571,
+    ),
+    "mag240m:typed": PublishedHeteroSizes(
+        vertices={"paper": 121_751_666, "author": 122_383_112, "institution": 25_721},
+        edges={
+            ("author", "affiliated_with", "institution"): 44_592_586,
+            ("author", "writes", "paper"): 386_022_720,
+            ("paper", "cites", "paper"): 1_297_748_926,
+        },
+        features={"paper": 768},
+        target="paper",
+        classes=153,
+        targets=1_112_392,
+        value_bytes=2,
+    ),
+}
+
+
+Floats = NDArray[np.float64]
+
+# Ratios between degrees of different classes, from fine to coarse; the first with few enough classes is used.
+_RATIOS = (1.01, 1.02, 1.04, 1.07, 1.1, 1.15, 1.25, 1.4, 1.6, 2.0, 3.0, 5.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DegreeClasses:
+    """Degree class of each vertex of a graph."""
+
+    class_of_vertex: NDArray[np.int64]
+    """[V] int64, class of each vertex."""
+    in_degrees: NDArray[Any]
+    out_degrees: NDArray[Any]
+    """[V] integers, like `in_degrees`."""
+    num_classes: int
+
+    @classmethod
+    def from_degrees(
+        cls,
+        in_degrees: NDArray[Any],
+        out_degrees: NDArray[Any] | None = None,
+        max_classes: int = 2000,
+        kinds: NDArray[Any] | None = None,
+    ) -> DegreeClasses:
+        """Group vertices with similar degrees into classes, separately per value of `kinds` ([V] integers).
+
+        Raises ValueError if the arrays differ in length, contain negative degrees, or `max_classes` is too
+        small.
+        """
+        ins = np.asarray(in_degrees)
+        outs = ins if out_degrees is None else np.asarray(out_degrees)
+        if ins.ndim != 1 or ins.shape != outs.shape:
+            raise ValueError(f"degrees: in {ins.shape} and out {outs.shape}: give one of each per vertex")
+        if max_classes < 16:
+            raise ValueError(f"degrees: max_classes is {max_classes}: give at least 16")
+        if len(ins) == 0:
+            return cls(np.zeros(0, np.int64), ins, outs, 0)
+        if min(int(ins.min()), int(outs.min())) < 0:
+            raise ValueError("degrees: a degree is negative")
+        same = outs is ins or bool(np.array_equal(ins, outs))
+        for ratio in (1.0, *_RATIOS):
+            key = _levels(ins, ratio)
+            if not same:
+                other = _levels(outs, ratio)
+                key = key * (int(other.max()) + 1) + other
+            if kinds is not None:
+                key = key * (int(kinds.max()) + 1) + kinds
+            classes, number = _renumbered(key)
+            if number <= max_classes:
+                break
+        return cls(classes, ins, outs, number)
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether every vertex has as many incoming as outgoing edges."""
+        return self.out_degrees is self.in_degrees or bool(np.array_equal(self.in_degrees, self.out_degrees))
+
+    def sums(self, weights: NDArray[Any] | None = None) -> Floats:
+        """Return [C] float64: sums of `weights` ([V]) over each class's vertices, or the vertex counts."""
+        return np.bincount(self.class_of_vertex, weights, self.num_classes).astype(np.float64)
+
+
+def _levels(degrees: NDArray[Any], ratio: float) -> NDArray[np.int64]:
+    """Map degrees to level numbers; degrees whose ratio is below `ratio` share a level (1: none do)."""
+    largest = int(degrees.max())
+    if ratio == 1.0:
+        return degrees.astype(np.int64)
+    steps = int(np.log(max(largest, 1)) / np.log(ratio)) + 2
+    starts = np.unique(np.floor(ratio ** np.arange(steps)).astype(np.int64))
+    level = np.zeros(largest + 1, np.int64)
+    level[starts[starts <= largest]] = 1
+    levels: NDArray[np.int64] = np.cumsum(level)[degrees]
+    return levels
+
+
+def _renumbered(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+    """Renumber the distinct keys in ascending order, and return their count."""
+    span = int(keys.max()) + 1
+    if span > max(1 << 24, 4 * len(keys)):
+        distinct, numbers = np.unique(keys, return_inverse=True)
+        return numbers.reshape(-1).astype(np.int64), len(distinct)
+    present = np.zeros(span, np.int64)
+    present[keys] = 1
+    numbers = np.cumsum(present) - 1
+    return numbers[keys], int(numbers[-1]) + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OverlapSample:
+    """Paths u -> w -> z of a symmetric graph, followed by sampling from z to a neighbor w, then to u."""
+
+    first_degrees: Floats
+    second_degrees: Floats
+    """`first_degrees` and `second_degrees`: [n] float64, in-degrees of z and of w."""
+    others: Floats
+    other_degrees: Floats
+    """`others` and `other_degrees`: [n] float64, number of further two-edge paths from this u to this z, and
+    the harmonic mean of the in-degrees of their middle vertices (arbitrary if there are no paths).
+    """
+    direct: NDArray[np.bool_]
+    """[n] bool, whether u is also an in-neighbor of z."""
+    chance_others: Floats
+    chance_degrees: Floats
+    chance_direct: NDArray[np.bool_]
+    """`chance_others`, `chance_degrees` and `chance_direct`: [n], the same three values for z and the u of
+    another path: the overlap without clustering.
+    """
+    eligible: Floats
+    """[n] float64, number of u's out-neighbors that may be targets; 0 if z cannot be a target."""
+
+    def __post_init__(self) -> None:
+        lengths = {len(getattr(self, name)) for name in self.__slots__}
+        if len(lengths) != 1:
+            raise ValueError(f"overlap: arrays of lengths {sorted(lengths)}: give one entry per path")
+        if len(self.others) and min(self.others.min(), self.chance_others.min()) < 0:
+            raise ValueError("overlap: a number of further paths is negative")
+
+    def distinct_share(self, first: int, second: int, repeats: tuple[int, ...], drawn: float) -> float:
+        """Return the share of two-edge paths that reach an otherwise unreached vertex, relative to chance.
+
+        `first` and `second` are the fan-outs of z and of w, -1 for all neighbors; `repeats` are fan-outs of
+        further layers in which z samples, whose samples are reached without a two-edge path. `drawn` is the
+        probability that a possible target is a target, since other targets may also have reached u. The
+        result is in 0..1, and 1 if paths meet no more often than by chance, or if there are no paths.
+        """
+        first_share = _share(first, self.first_degrees)
+        pick = first_share * _share(second, self.second_degrees)
+        not_sampled = 1.0 - first_share
+        for fanout in repeats:
+            not_sampled = not_sampled * (1.0 - _share(fanout, self.first_degrees))
+        weights = self.first_degrees * (self.second_degrees - 1.0) * pick
+        if not weights.any():
+            return 1.0
+        missed = 1.0 - drawn * (1.0 - not_sampled)
+        absent = np.exp(self.eligible * np.log(np.maximum(missed, 1e-12)))
+        only_path = np.where(self.direct & (self.eligible > 0), absent / np.maximum(missed, 1e-12), absent)
+        other = first_share * _share(second, self.other_degrees)
+        reached = weights @ (
+            _reached_per_pair(pick, self.others, other) * np.where(self.direct, not_sampled, 1.0) * only_path
+        )
+        other = first_share * _share(second, self.chance_degrees)
+        reached_by_chance = _reached_per_pair(pick, self.chance_others, other) * np.where(
+            self.chance_direct, not_sampled, 1.0
+        )
+        chance = weights @ (reached_by_chance * absent)
+        return min(float(reached) / float(chance), 1.0) if chance > 0 else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NeighborOverlap:
+    """Overlap around targets, and around vertices reached over edges."""
+
+    near: OverlapSample
+    """Paths whose z is distributed like the targets."""
+    far: OverlapSample
+    """Paths whose z is distributed like reached vertices: in proportion to their edges."""
+
+
+def _reached_per_pair(pick: Floats, others: Floats, other: Floats) -> Floats:
+    """Return the vertices reached per pair of paths: one with chance `pick`, `others` with chance `other`."""
+    missed = np.exp(others * np.log1p(-np.minimum(other, 1.0 - 1e-12)))
+    reached: Floats = (1.0 - (1.0 - pick) * missed) / (pick + others * other)
+    return reached
+
+
+def _share(fanout: int, degrees: Floats) -> Floats:
+    """Return the fraction of its neighbors that a vertex samples."""
+    if fanout < 0:
+        return np.ones_like(degrees)
+    return np.minimum(fanout / np.maximum(degrees, 1.0), 1.0)
+
+
+_ASSUMED_LEVELS = 400
+_ASSUMED_PAIR_LEVELS = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DegreeMixing:
+    """Edges between groups of degree classes: which degrees are neighbors."""
+
+    groups: NDArray[np.int64]
+    """[C] int64, group of each class."""
+    shares: Floats
+    """[G, G] float64; entry (g, h) is the share of group g's outgoing edges into group h; rows sum to 1."""
+    target_shares: Floats | None = None
+    """[G, G] float64; the portion of `shares` into possible targets; None if these are like all vertices."""
+
+    def __post_init__(self) -> None:
+        size = len(self.shares)
+        if self.shares.shape != (size, size) or size == 0:
+            raise ValueError(f"mixing: shares has shape {self.shares.shape}: give a square table")
+        if len(self.groups) and not 0 <= int(self.groups.min()) <= int(self.groups.max()) < size:
+            raise ValueError(
+                f"mixing: a group is outside 0..{size - 1}: number the groups as the rows of shares"
+            )
+        if self.shares.min() < 0 or not np.allclose(self.shares.sum(1), 1):
+            raise ValueError("mixing: a row of shares is not a distribution: each row must add up to 1")
+        target_shares = self.target_shares
+        if target_shares is not None and (
+            target_shares.shape != (size, size) or (target_shares > self.shares + 1e-9).any()
+        ):
+            raise ValueError("mixing: target_shares exceeds shares: no entry may be larger")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DegreeDistribution:
+    """Classes of vertices with (nearly) equal in- and out-degree."""
+
+    counts: Floats
+    """[C] float64, vertices per class."""
+    in_degrees: Floats
+    out_degrees: Floats
+    """`in_degrees` and `out_degrees`: [C] float64, mean degrees per class."""
+    num_vertices: int
+    num_edges: int
+    """`num_vertices` and `num_edges`: V and E (directed, as stored)."""
+    source: str
+    """Origin of the degrees: `counted`, or `assumed: ...` with the assumptions."""
+    target_counts: Floats | None = None
+    """[C] float64, possible targets per class; None for all vertices."""
+    reciprocity: float = 1.0
+    """Share of edges whose reverse is also an edge: 1 for symmetric graphs."""
+    mixing: DegreeMixing | None = None
+    """Edges between degree groups; None if edges do not depend on degree."""
+    overlap: NeighborOverlap | None = None
+    """Overlap of neighborhoods of neighbors; None if they overlap only by chance."""
+
+    def __post_init__(self) -> None:
+        for name in ("counts", "in_degrees", "out_degrees", "target_counts"):
+            values = getattr(self, name)
+            if values is None:
+                continue
+            if values.shape != self.counts.shape or values.ndim != 1:
+                raise ValueError(f"degrees: {name} has shape {values.shape}: give one number per class")
+            if not np.isfinite(values).all() or (len(values) and values.min() < 0):
+                raise ValueError(f"degrees: {name} has a negative or infinite number")
+        if not 0 <= self.reciprocity <= 1:
+            raise ValueError(f"degrees: reciprocity is {self.reciprocity!r}: give a share between 0 and 1")
+        if self.mixing is not None and len(self.mixing.groups) != len(self.counts):
+            raise ValueError(
+                f"degrees: mixing has groups for {len(self.mixing.groups)} classes, but there are "
+                f"{len(self.counts)}"
+            )
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.counts)
+
+    @property
+    def num_targets(self) -> float:
+        return float((self.counts if self.target_counts is None else self.target_counts).sum())
+
+    @classmethod
+    def from_classes(
+        cls,
+        classes: DegreeClasses,
+        *,
+        targets: NDArray[Any] | None = None,
+        reciprocity: float | None = None,
+        mixing: DegreeMixing | None = None,
+        overlap: NeighborOverlap | None = None,
+    ) -> DegreeDistribution:
+        """Compute the counts and mean degrees of classes.
+
+        `targets` are [n] possible targets, or bool [V]; None for all vertices. `reciprocity` is the share of
+        edges whose reverse is an edge; None for 1 if in- and out-degrees are equal, otherwise 0.
+        """
+        counts = classes.sums()
+        in_degrees = classes.sums(classes.in_degrees) / counts
+        return cls(
+            counts=counts,
+            in_degrees=in_degrees,
+            out_degrees=in_degrees if classes.symmetric else classes.sums(classes.out_degrees) / counts,
+            num_vertices=len(classes.class_of_vertex),
+            num_edges=int(classes.in_degrees.sum(dtype=np.int64)),
+            source="counted",
+            target_counts=None
+            if targets is None
+            else np.bincount(classes.class_of_vertex[targets], minlength=classes.num_classes).astype(
+                np.float64
+            ),
+            reciprocity=float(classes.symmetric) if reciprocity is None else reciprocity,
+            mixing=mixing,
+            overlap=overlap,
+        )
+
+    @classmethod
+    def assumed(
+        cls,
+        num_vertices: int,
+        num_edges: int,
+        *,
+        sigma: float = 1.2,
+        reciprocity: float = 1.0,
+        num_targets: int | None = None,
+    ) -> DegreeDistribution:
+        """Assume log-normal degrees, for a graph of known size.
+
+        The mean of log-normal degrees is exp(sigma^2 / 2) times the median: 2.05 times with sigma 1.2, which
+        is close to co-purchase and citation graphs. In- and out-degrees are equal in a symmetric graph
+        (`reciprocity` 1) and independent otherwise. The `num_targets` possible targets (None: all vertices)
+        are assumed to be like all vertices. Raises ValueError if a size is below 1 or `sigma` is negative.
+        """
+        if num_vertices < 1 or num_edges < 0:
+            raise ValueError(
+                f"degrees: {num_vertices} vertices and {num_edges} edges: give at least 1 vertex and 0 edges"
+            )
+        if not sigma >= 0:
+            raise ValueError(
+                f"degrees: sigma is {sigma!r}: give the standard deviation of the logarithm of the "
+                "degrees, at least 0"
+            )
+        symmetric = reciprocity == 1
+        degrees, shares = _log_normal(
+            num_vertices,
+            num_edges / num_vertices,
+            sigma,
+            num_vertices - 1,
+            _ASSUMED_LEVELS if symmetric else _ASSUMED_PAIR_LEVELS,
+        )
+        ins, outs = degrees, degrees
+        if not symmetric:
+            ins, outs = (grid.ravel() for grid in np.meshgrid(degrees, degrees))
+            shares = np.outer(shares, shares).ravel()
+        counts = shares * num_vertices
+        return cls(
+            counts=counts,
+            in_degrees=ins,
+            out_degrees=outs,
+            num_vertices=num_vertices,
+            num_edges=num_edges,
+            source=f"assumed: log-normal degrees, sigma {sigma:g}",
+            target_counts=None if num_targets is None else counts * (num_targets / num_vertices),
+            reciprocity=reciprocity,
+        )
+
+
+def _log_normal(
+    num_vertices: int, mean: float, sigma: float, largest: float, levels: int
+) -> tuple[Floats, Floats]:
+    """Return degrees and shares of classes with mean degree `mean`; classes are finer for large degrees."""
+    if mean == 0:
+        return np.zeros(1), np.ones(1)
+    # Share of vertices above the start of each class, decreasing geometrically to one vertex.
+    above = np.geomspace(1.0, 1.0 / num_vertices, levels)
+    shares = np.append(-np.diff(above), above[-1])
+    middles = above - shares / 2
+    normal = NormalDist()
+    degrees = np.exp(sigma * np.array([-normal.inv_cdf(p) if 0 < p < 1 else 0.0 for p in middles.tolist()]))
+    for _ in range(50):
+        degrees = np.minimum(degrees * (mean / float(degrees @ shares)), largest)
+    return degrees, shares

@@ -1,0 +1,358 @@
+"""Effective rates, bandwidths, links and devices of a machine, and selection of its devices."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hyrt_perfmodel.fpga_design import FpgaDesign
+from hyrt_perfmodel.measured_costs import (
+    FullGraphRates,
+    HostChunkRates,
+    LoadCost,
+    SampleCost,
+    SparseCost,
+    WalkCost,
+)
+from hyrt_perfmodel.validation import (
+    Count,
+    Index,
+    NonNegative,
+    Number,
+    Positive,
+    StrictBool,
+    Unbounded,
+    check_numbers,
+)
+from hyrt_perfmodel.workload import LoadForm, Workload
+
+_GB = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerRates:
+    """Compute rates of a trainer."""
+
+    memory_gb_s: Positive
+    """Bandwidth of the memory that aggregation reads, in 1e9 bytes per second."""
+    macs_per_s: Positive
+    """Multiply-accumulates per second of matrix products."""
+    launch_s: NonNegative = 0.0
+    """Fixed cost of a step with two layers."""
+    layer_s: NonNegative | None = None
+    """Fixed cost of each further layer; None for half of `launch_s`."""
+    sparse_launch_s: NonNegative | None = None
+    """`launch_s` if the first layer multiplies sparse rows, which needs other operators; None if equal."""
+    weights_per_s: Unbounded = math.inf
+    """Weights per second that are read and whose gradients are written, independent of the mini-batch;
+    infinite if this is hidden behind the products.
+    """
+    chunk_rows: Count | None = None
+    """Rows that one host thread computes at a time; None if any number of rows is divided evenly."""
+    waking_s: NonNegative = 0.0
+    """Additional cost per layer if several host threads share it, since each operator wakes them. A layer for
+    which this cost exceeds the gain is computed by one thread.
+    """
+    values_per_s: Unbounded = math.inf
+    """Values per second that enter and leave the updates; infinite if this is hidden behind the products."""
+    results_per_s: Unbounded = math.inf
+    """Layer result values per second, in addition to `values_per_s`, for bias, activation, dropout and loss;
+    infinite if this is hidden behind the products.
+    """
+    rows_per_s: Unbounded = math.inf
+    """Layer result rows per second, independent of width; infinite if only values count."""
+    edges_per_s: Unbounded = math.inf
+    """Rows per second read along edges, independent of width; infinite if only bytes count."""
+    sorted_edges_per_s: Unbounded = math.inf
+    """Edges per second that one thread sorts by source for the backward pass; infinite if not measured."""
+
+    def __post_init__(self) -> None:
+        check_numbers("rates", self)
+
+    @property
+    def memory_bytes_per_s(self) -> float:
+        return self.memory_gb_s * _GB
+
+    def fixed_s(self, layers: float) -> float:
+        """Return the fixed cost of a step with `layers` layers."""
+        layer_s = self.launch_s / 2 if self.layer_s is None else self.layer_s
+        return max(0.0, self.launch_s + (layers - 2) * layer_s)
+
+    def with_sparse_launch(self) -> TrainerRates:
+        """Return the rates for a first layer that multiplies sparse rows."""
+        return self if self.sparse_launch_s is None else replace(self, launch_s=self.sparse_launch_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreContention:
+    """Contention between stages and trainers on the host cores."""
+
+    step_s: NonNegative
+    """Fixed cost of synchronization: the optimizer call."""
+    efficiency: Positive
+    """Fraction of core time that sampling and loading use when they compete with the trainers."""
+    wait_s: NonNegative = 0.0
+    """Waiting time per step outside its stages: woken threads wait for a core."""
+    lock_s: NonNegative = 0.0
+    """Time per step that trainers wait for the interpreter lock if sampling and loading overlap."""
+
+    def __post_init__(self) -> None:
+        check_numbers("host: sharing_of", self)
+        if self.efficiency > 1:
+            raise ValueError(
+                f"host: sharing_of: efficiency is {self.efficiency!r}: give a fraction of at most 1"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """CPU side: samples, loads, and optionally trains."""
+
+    memory_gb_s: Positive
+    """Effective bandwidth of host memory for feature rows with all cores, in 1e9 bytes per second."""
+    macs_per_s: Positive
+    """Multiply-accumulates per second of all cores together."""
+    trains: StrictBool = True
+    cores: Count | None = None
+    """Number of cores; None if unknown, so that threads have no effect."""
+    memory_gib: Positive | None = None
+    thread_load_gb_s: Positive | None = None
+    """Load bandwidth of one thread, in 1e9 bytes per second; None if proportional to the threads."""
+    thread_edges_per_s: Positive | None = None
+    """Edges that one thread samples per second; None if unknown."""
+    launch_s: NonNegative = 0.0
+    values_per_s: Unbounded = math.inf
+    """`launch_s` and `values_per_s`: rates of the CPU trainer, as in `TrainerRates`."""
+    step_s: NonNegative = 0.0
+    wait_s: NonNegative = 0.0
+    lock_s: NonNegative = 0.0
+    """`step_s`, `wait_s` and `lock_s`: as in `CoreContention`."""
+    weights_gb_s: Unbounded = math.inf
+    """Bandwidth of gradient sums, optimizer step and weight broadcast, in 1e9 bytes per second."""
+    models: Mapping[str, TrainerRates] = field(default_factory=dict)
+    """Rates of the CPU trainer with all cores, per measured kind of model."""
+    models_alone: Mapping[str, TrainerRates] = field(default_factory=dict)
+    """Rates with one thread. Amdahl's law interpolates between one thread and all cores; without these rates,
+    `serial_part` is used.
+    """
+    forms: tuple[LoadForm, ...] = ("rows",)
+    """Input forms that the CPU trainer accepts."""
+    serial_part: NonNegative = 0.0
+    """Fraction of the CPU trainer's single-thread time that more threads do not shorten (Amdahl)."""
+    core_efficiency: Positive = 1.0
+    """Fraction of core time that sampling and loading use when they compete with the trainers."""
+    sharing_of: Mapping[str, CoreContention] = field(default_factory=dict)
+    """Contention per set of trainer kinds that compute on the host together, such as `cpu+opencl`."""
+    loading: tuple[LoadCost, ...] = ()
+    sampling: tuple[SampleCost, ...] = ()
+    walking: tuple[WalkCost, ...] = ()
+    """Costs of random-walk sampling; like `loading` and `sampling`, empty if only bandwidths are known."""
+    sparse: tuple[SparseCost, ...] = ()
+    """Measured costs of the CPU trainer's sparse products; empty if the dense rate applies."""
+    whole_graph: FullGraphRates | None = None
+    """Measured rates of the CPU trainer's full-graph steps; None if the mini-batch rates apply."""
+    chunks: tuple[HostChunkRates, ...] = ()
+    """Measured CPU rates of full-graph chunks, per number of threads; empty if the mini-batch rates apply."""
+    file_gb_s: Positive | None = None
+    """Bandwidth of writing a file to disk and reading it, in 1e9 bytes per second; None if not measured."""
+    shared_memory_gb_s: Positive | None = None
+    """In a simulation, memory bandwidth shared by loading, transfers and the CPU trainer's aggregation, in
+    1e9 bytes per second; None if they do not slow each other down.
+    """
+
+    def __post_init__(self) -> None:
+        check_numbers("host", self)
+        if self.core_efficiency > 1 or self.serial_part > 1:
+            raise ValueError("host: core_efficiency and serial_part are fractions: give numbers of at most 1")
+
+    def chunk_rates(self, threads: int | None = None) -> HostChunkRates | None:
+        """Return the chunk rates measured with at most `threads` threads, or with the fewest.
+
+        By default, return those with the maximum.
+        """
+        if not self.chunks:
+            return None
+        by_threads = sorted(self.chunks, key=lambda rates: rates.threads)
+        fewer = [rates for rates in by_threads if threads is None or rates.threads <= threads]
+        return fewer[-1] if fewer else by_threads[0]
+
+    def core_contention(self, kinds: str) -> CoreContention:
+        """Return the contention measured for these trainer kinds, or otherwise the host's general values."""
+        measured = self.sharing_of.get(kinds)
+        if measured is not None:
+            return measured
+        return CoreContention(
+            step_s=self.step_s, efficiency=self.core_efficiency, wait_s=self.wait_s, lock_s=self.lock_s
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """Set of `count` equal devices, each a trainer, with rates as in `TrainerRates`."""
+
+    kind: str
+    """Kind name: `a5000` gives the trainers `a5000:0`, `a5000:1`."""
+    memory_gb_s: Positive
+    macs_per_s: Positive
+    link_gb_s: Unbounded
+    """Bandwidth from host memory to one device, in 1e9 bytes per second; infinite for in-place reads."""
+    pipelined: StrictBool = False
+    """Whether aggregation and update overlap on the device."""
+    reads_each_source_once: StrictBool = False
+    """Whether a source row is read once for all its edges, and later layers stay on the chip."""
+    count: Index = 1
+    memory_gib: Positive | None = None
+    """Memory per device; None if unknown."""
+    link_latency_s: NonNegative = 0.0
+    """Fixed cost of a transfer."""
+    launch_s: NonNegative = 0.0
+    flush_s: NonNegative = 0.0
+    fill_s: NonNegative = 0.0
+    """`flush_s` and `fill_s`: time per layer to drain and to fill the device's internal pipeline."""
+    values_per_s: Unbounded = math.inf
+    host_cores: Index = 0
+    """Host cores that one device computes with; 0 for a real accelerator."""
+    models: Mapping[str, TrainerRates] = field(default_factory=dict)
+    """Rates per measured kind of model."""
+    forms: tuple[LoadForm, ...] = ("rows",)
+    switch_gb_s: Positive | None = None
+    """In a simulation, total bandwidth of the links of all devices; None if these are separate."""
+    design: FpgaDesign | None = None
+    """FPGA design with this project's kernels: its cycle model replaces the rates for propagation."""
+    arena_words: Count | None = None
+    """With a design, words per bank of on-chip memory, which bounds the size of a task."""
+    task_targets: Count | None = None
+    """With a design, maximum targets per task; a larger mini-batch becomes several sequential tasks."""
+
+    def __post_init__(self) -> None:
+        if not self.kind:
+            raise ValueError("an accelerator's kind is empty: give a name, such as gpu")
+        check_numbers(f"accelerator {self.kind!r}", self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlatformTrainer:
+    """One trainer of a platform."""
+
+    name: str
+    """`cpu:0`, or an accelerator kind with its number."""
+    device: Accelerator
+    """Device that computes; the host is represented as an accelerator that reads host memory in place."""
+    rates: TrainerRates
+    """Rates of the device for one kind of model; host rates are with all host cores."""
+    single_thread_rates: TrainerRates | None = None
+    """Rates of the host with one thread, if measured."""
+    is_host: bool = False
+    """Whether the trainer runs on the host cores, so that its threads are part of the assignment."""
+    switch: int | None = None
+    """Index of the switch that the trainer shares with others; None if it has a separate path."""
+
+    def adapt_workload(self, work: Workload) -> Workload:
+        """Return the workload in the form in which the trainer receives it.
+
+        Rows are dense if the trainer does not accept sparse rows, and float32 if FPGA kernels would need
+        column scales for narrower rows.
+        """
+        if self.device.design is not None and work.input_bytes == work.features[0]:
+            work = replace(work, input_bytes=None)
+        if work.sparse is None or "sparse" in self.device.forms:
+            return work
+        return replace(work, sparse=None)
+
+    def with_sparse_launch(self) -> PlatformTrainer:
+        """Return the trainer with its rates for a first layer that multiplies sparse rows."""
+        alone = None if self.single_thread_rates is None else self.single_thread_rates.with_sparse_launch()
+        return replace(self, rates=self.rates.with_sparse_launch(), single_thread_rates=alone)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    """Machine with host and accelerators."""
+
+    name: str
+    host: Host
+    accelerators: tuple[Accelerator, ...] = ()
+    source: str = "assumed"
+    """Origin of the numbers: `measured <date>` or `assumed: ...`."""
+    relative_error: Number | None = None
+    """Expected relative error of predictions from these numbers; None if it was not evaluated."""
+
+    def __post_init__(self) -> None:
+        error = self.relative_error
+        if error is not None and not 0 <= error <= 1:
+            raise ValueError(
+                f"platform {self.name!r}: relative_error is {error!r}: give a fraction from 0 to 1"
+            )
+        if not self.host.trains and not any(accelerator.count for accelerator in self.accelerators):
+            raise ValueError(
+                f"platform {self.name!r} has no trainer: let the host train, or add an accelerator"
+            )
+
+    def trainers(self, model: str = "") -> tuple[PlatformTrainer, ...]:
+        """Return all trainers with their rates for a kind of model, the host's trainer first."""
+        host = self.host
+        trainers: list[PlatformTrainer] = []
+        if host.trains:
+            device = Accelerator(
+                kind="cpu",
+                memory_gb_s=host.memory_gb_s,
+                macs_per_s=host.macs_per_s,
+                link_gb_s=math.inf,
+                memory_gib=host.memory_gib,
+                forms=host.forms,
+            )
+            alone = host.models_alone.get(model)
+            trainers.append(
+                PlatformTrainer(
+                    name="cpu:0",
+                    device=device,
+                    rates=_rates(host, model),
+                    single_thread_rates=alone,
+                    is_host=True,
+                )
+            )
+        numbers: Counter[str] = Counter()
+        for entry, accelerator in enumerate(self.accelerators):
+            device, rates = replace(accelerator, count=1), _rates(accelerator, model)
+            switch = None if accelerator.switch_gb_s is None else entry
+            for _ in range(accelerator.count):
+                name = f"{accelerator.kind}:{numbers[accelerator.kind]}"
+                trainers.append(PlatformTrainer(name=name, device=device, rates=rates, switch=switch))
+                numbers[accelerator.kind] += 1
+        return tuple(trainers)
+
+
+def _rates(owner: Host | Accelerator, model: str) -> TrainerRates:
+    """Return the rates for a kind of model if measured, or the general rates."""
+    return owner.models.get(model) or TrainerRates(
+        memory_gb_s=owner.memory_gb_s,
+        macs_per_s=owner.macs_per_s,
+        launch_s=owner.launch_s,
+        values_per_s=owner.values_per_s,
+    )
+
+
+def device_name(name: str) -> str:
+    """Return the name `kind:number`, with number 0 for a bare `kind`."""
+    return name if ":" in name else f"{name}:0"
+
+
+def select_trainers(platform: Platform, names: Sequence[str]) -> Platform | None:
+    """Return the platform with only some trainers, such as `cpu:0` and `opencl:0`; None if one is missing.
+
+    Accelerators are in the given order. Each accelerator of `platform` must have count 1, numbered per kind.
+    """
+    by_name: dict[str, Accelerator] = {}
+    for accelerator in platform.accelerators:
+        number = sum(name.partition(":")[0] == accelerator.kind for name in by_name)
+        by_name[f"{accelerator.kind}:{number}"] = accelerator
+    selected = [name for name in names if name != "cpu:0"]
+    if any(name not in by_name for name in selected):
+        return None
+    return replace(
+        platform,
+        host=replace(platform.host, trains="cpu:0" in names),
+        accelerators=tuple(by_name[name] for name in selected),
+    )

@@ -1,1 +1,0 @@
-"""Descriptions of machines (rates, bandwidths, links, devices) and the built-in machines."""

@@ -1,1 +1,0 @@
-"""Expected sizes of sampled mini-batches, computed without sampling."""
