@@ -1,6 +1,4 @@
-"""Solver for the assignment with the shortest iteration in the fitted model, and explanations of assignment
-changes.
-"""
+"""Solver for the assignment with the shortest iteration, and explanations of assignment changes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Observed stage times of the latest steps, grouped by assignment, and models of how they depend on share
-size and threads.
-"""
+"""Stage times of the latest steps, grouped by assignment, and models of these times."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Feature rows of a rank, rows shared by ranks of one host, the graph with the rows of all ranks, and the
-cache of remote rows.
-"""
+"""Feature rows of a rank and of ranks on the same host, the graph with all rows, and the row cache."""
 
 from __future__ import annotations
 

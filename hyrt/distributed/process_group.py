@@ -1,6 +1,4 @@
-"""Process groups for collective operations, their traffic counters, and step statistics that ranks exchange
-and merge.
-"""
+"""Process groups for collective operations, traffic counters, and statistics that ranks exchange."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Compiled loops over the locations of rows, and over rows in several matrices, which release the interpreter
-lock.
-"""
+"""Compiled loops over the locations of rows, and over rows in several matrices."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg,unreachable"
 
@@ -11,6 +9,11 @@ import numpy as np
 from hyrt.runtime.intrinsics import element_at, prefetch, prefetch_at, value
 from hyrt.runtime.numba_cache import nb
 
+# A location is one integer that encodes where a vertex's row is stored. A value >= 0 is a row in local
+# memory: the low bits (`RowLocations.bits`) are the number of its matrix, 0 for this rank's matrix, and the
+# other bits are the row index. -1 means that the row is not on this machine. Lower values encode a row of
+# the fetched or the cached matrix: -2 - location is four times the row index, plus 1 for the cached matrix,
+# plus 2 if the current step has already counted the cached row.
 MISSING = -1
 FIRST_REMOTE = -2
 CACHED = 1
@@ -147,6 +150,11 @@ _EDGE_DISTANCE = 32
 _SELF_DISTANCE = 4
 _LINE = 64
 
+# These loops write disjoint rows. A row is given by its memory address, as computed by `locate`. `local` is
+# a matrix of this rank's rows and determines the dtype of local values. If transferred rows have a
+# different dtype, `wire` is a matrix of that dtype (otherwise None), and the lowest bit of the addresses of
+# such rows is set. Matrices are float32, or the 16 bits of float16 (uint16) or bfloat16 (int16) values.
+# Sums run in the order of a row's edges, regardless of where the rows are stored.
 _compile_fastmath = nb.njit(
     nogil=True,
     cache=True,

@@ -1,6 +1,4 @@
-"""Placement of each step's units on ranks, and sampling with partitioned topology, in which owners sample
-neighbours for other ranks.
-"""
+"""Placement of each step's units on ranks, and sampling at the ranks that own the edges."""
 
 from __future__ import annotations
 
@@ -72,7 +70,7 @@ class AllRankBatches:
 
 
 class StepPlacement:
-    """Placement of every step by a strategy.
+    """Placement of every step by a strategy, which is the same at all ranks.
 
     `strategy` returns the strategy of a step. `owners` [V] is the owner rank of each vertex; for links [M],
     the owner rank of each source. `expected_rows` computes the `remote_rows` of `Seeds` from units; None if

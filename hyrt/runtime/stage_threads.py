@@ -1,6 +1,4 @@
-"""Bounded channels, and named stage threads joined by them, with shared failure handling, shutdown and a
-stall watchdog.
-"""
+"""Bounded channels, and the stage threads that they join, with shared failure handling and a watchdog."""
 
 from __future__ import annotations
 

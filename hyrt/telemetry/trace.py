@@ -1,6 +1,4 @@
-"""Timeline of a run in memory of a fixed size, and its trace file in the JSON format of ui.perfetto.dev and
-chrome://tracing.
-"""
+"""Timeline of a run in memory of a fixed size, and its file for ui.perfetto.dev and chrome://tracing."""
 
 from __future__ import annotations
 
@@ -113,7 +111,8 @@ class Counter:
 class Trace:
     """All tracks, counters and marks of a run; thread-safe.
 
-    Each track and counter keeps its latest `limit` events. `clock` is a monotonic clock in nanoseconds.
+    One thread at a time writes to a track or a counter, which keeps its latest `limit` events and counts the
+    dropped ones. `clock` is a monotonic clock in nanoseconds.
     """
 
     def __init__(self, limit: int, clock: Callable[[], int] = time.perf_counter_ns) -> None:
@@ -291,7 +290,8 @@ class MiniBatchFlows:
                 yield visits
 
 
-# Per rank: the host and its devices.
+# In the file, the host is process 1 with one track per thread, and every device is a process with one track
+# per queue. The processes of a rank are numbered this far above those of the previous rank.
 _MAX_PROCESSES = 1000
 # Rows for a queue that runs several commands concurrently.
 _MAX_ROWS = 8
@@ -301,6 +301,7 @@ _ORDER = ("hyrt.main", "hyrt.sample", "hyrt.load", "hyrt.transfer", "hyrt.propag
 def trace_json(trace: Trace, trainers: Sequence[str], about: Mapping[str, Any]) -> bytes:
     """Return the whole trace as JSON; unfinished slices end at the current time and are marked.
 
+    Times are microseconds since the start of the trace, with three decimals (nanoseconds).
     The trace must not grow any more, except in threads that hang. `trainers` has the names of the run's
     trainers in order, and `about` further entries of `otherData`.
     """

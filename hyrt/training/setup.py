@@ -1,6 +1,4 @@
-"""Creation of a run's model, objective, sampler, threads and split from settings, with checks for
-heterogeneous graphs.
-"""
+"""Creation of a run's model, objective, sampler, threads and split from settings, after checks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""HopGNN strategy, in which models migrate to the features over time steps of micrographs, and the merging of
-time steps.
-"""
+"""HopGNN strategy, in which models migrate to the features, with the merging of its time steps."""
 
 from __future__ import annotations
 

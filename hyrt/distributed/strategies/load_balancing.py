@@ -1,6 +1,4 @@
-"""Load balancing of ranks: expected remote rows, min-cost assignment with limited capacity, and shares by
-measured speed.
-"""
+"""Load balancing of ranks: expected remote rows, min-cost assignment, and shares by measured speed."""
 
 from __future__ import annotations
 
