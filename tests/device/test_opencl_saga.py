@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 from graphs import adjacency, dense_features, random_graph
+from hetero_layers import assert_step, typed_layer, typed_step, with_types
 from hyrt_devices.opencl import OpenclDevice
 from kind_formulas import commnet, film, gated, recurrent
 from opencl_steps import opened
 from saga_layers import dense_result, layer_of
 from tied_layer import Tied, first_edges_gradients
-from typed_layers import assert_step, typed_layer, typed_step, with_types
 
 import hyrt
 from hyrt.errors import DeviceOutOfMemoryError, UnsupportedModelError

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hetero_layers import typed_layer, typed_result, with_types
 from hyrt_devices.cuda.edge_loops import CudaLoops, cut_of
 from hyrt_devices.cuda.launch import compiled_source
 from saga_layers import REFERENCES, layer_of
 from tied_layer import Tied, first_edges_gradients
-from typed_layers import typed_layer, typed_result, with_types
 from unit.cuda.emulated_kernels import EmulatedLauncher, needs_compiler
 from unit.cuda.fake_driver import FakeDriver
 from unit.cuda.test_compiled import architecture, needs_nvrtc

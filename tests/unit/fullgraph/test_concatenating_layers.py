@@ -8,8 +8,8 @@ import pytest
 import torch
 from concatenated_layer import Concatenated, concatenated_result
 from graphs import random_graph
+from hetero_layers import assert_step
 from test_replica import ALONE, batch_of, replica_of
-from typed_layers import assert_step
 
 from hyrt.errors import UnsupportedModelError
 from hyrt.nn import stack

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.graph.typed_datasets import make_typed
+from unit.graph.hetero_datasets import make_hetero
 
 import hyrt
 from hyrt.errors import DataWarning
@@ -107,7 +107,7 @@ def test_columns_of_half_precision_and_sparse_columns(tmp_path: Any) -> None:
 
 
 def test_the_type_with_labels_is_compared_with_them(tmp_path: Any) -> None:
-    values = make_typed(1, counts=(20, 200, 20))
+    values = make_hetero(1, counts=(20, 200, 20))
     papers = slice(*values["type_starts"][1:3])
     values["features:paper"][:, 3] = 5 - 2 * values["labels"][papers]
     with pytest.warns(DataWarning, match=rf"type 'paper': .* label: 3 \({GIVES_LABEL}\)"):

@@ -8,9 +8,9 @@ import pytest
 import torch
 from block_cases import awkward_graph, block_of, blocks, sampled, tensor_block, values
 from closeness import distance
+from full_graphs import topology
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from whole_graphs import topology
 
 from hyrt.nn.full_graph.attention import attend_backward_into, attend_into
 from hyrt.nn.operators.attention import attend

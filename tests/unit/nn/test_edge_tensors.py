@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from whole_graphs import KINDS, long_rows, topology
+from full_graphs import KINDS, long_rows, topology
 
 from hyrt.graph.topology import Topology
 from hyrt.nn.full_graph.aggregate import max_aggregate_backward_into, max_aggregate_into

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from block_cases import awkward_graph, sampled, tensor_block, values
+from hetero_layers import TYPED, TYPES, typed_layer, typed_result, with_types
 from saga_blocks import assert_close, gradients
-from typed_layers import TYPED, TYPES, typed_layer, typed_result, with_types
 
 from hyrt.errors import DataError, UnsupportedModelError
 from hyrt.nn import SagaLayer, stack

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from full_graphs import KINDS, topology
 from torch import Tensor
 from torch.nn import functional
-from whole_graphs import KINDS, topology
 
 from hyrt import ops
 from hyrt.graph.topology import Topology

@@ -7,9 +7,9 @@ from collections import Counter
 import numpy as np
 import pytest
 from graphs import random_graph
+from hetero_cases import RELATIONS, small_typed
 from numpy.typing import NDArray
 from reference_draws import GOLDEN, MASK, below, draw, mix64, stream_key
-from typed_cases import RELATIONS, small_typed
 
 from hyrt.errors import ConfigError
 from hyrt.graph.graph import Graph

@@ -16,7 +16,7 @@ from hyrt_devices.cuda.device import CudaDevice
 from hyrt_devices.opencl import OpenclDevice
 from opencl_steps import opened
 from unit.cuda.fake_driver import FakeDriver
-from unit.fullgraph.unfinished.pauses import Pauses
+from unit.fullgraph.pauses import Pauses
 
 from hyrt.device import Device, DeviceInfo, DeviceOptions, StepResult
 from hyrt.device.capabilities import KeepsSteps, RunsChunks

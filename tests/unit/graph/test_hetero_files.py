@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.graph.graph_datasets import save
-from unit.graph.typed_datasets import NAMES, RELATIONS, Arrays, lists_of, make_typed, typed_datasets
+from unit.graph.hetero_datasets import NAMES, RELATIONS, Arrays, hetero_datasets, lists_of, make_hetero
 
 import hyrt
 from hyrt.errors import DataError, DataWarning
@@ -67,7 +67,7 @@ def assert_holds_types(graph: Any, arrays: Arrays) -> None:
 
 
 @settings(deadline=None, max_examples=12)
-@given(arrays=typed_datasets, first=st.sampled_from([".npz", ""]))
+@given(arrays=hetero_datasets, first=st.sampled_from([".npz", ""]))
 def test_files_and_folders_hold_the_same(tmp_path_factory, arrays, first):
     """Written by numpy, read, converted to the other form and back again: nothing changes."""
     folder = tmp_path_factory.mktemp("typed")
@@ -100,7 +100,7 @@ def test_lists_of_edges_come_back(tmp_path_factory, data, name):
 
 
 def test_folders_are_memory_mapped_and_verified(tmp_path):
-    source = save(make_typed(1), tmp_path / "a.npz")
+    source = save(make_hetero(1), tmp_path / "a.npz")
     convert(Conversion(str(source), tmp_path / "b"))
     graph = open_graph(tmp_path / "b")
     assert graph.features.table("paper").values.base is not None
@@ -247,7 +247,7 @@ DAMAGES: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_names_the_first_thing_that_is_wrong(tmp_path, damage):
     change, message = DAMAGES[damage]
-    arrays = make_typed(3, counts=(4, 6, 7))
+    arrays = make_hetero(3, counts=(4, 6, 7))
     change(arrays)
     for name in ("a.npz", "a"):
         with pytest.raises(DataError, match=message) as error:
@@ -256,13 +256,13 @@ def test_names_the_first_thing_that_is_wrong(tmp_path, damage):
 
 
 def test_what_is_not_read_is_warned_of(tmp_path):
-    arrays = make_typed(2) | {"labels:paper": np.zeros(3)}
+    arrays = make_hetero(2) | {"labels:paper": np.zeros(3)}
     with pytest.warns(DataWarning, match="key 'labels:paper' is not read"):
         open_graph(save(arrays, tmp_path / "a.npz"))
 
 
 def test_rows_are_put_in_order(tmp_path):
-    arrays = make_typed(11, most=20, weights=True)
+    arrays = make_hetero(11, most=20, weights=True)
     mixed = {key: array.copy() for key, array in arrays.items()}
     rng = np.random.default_rng(0)
     for a, b in itertools.pairwise(arrays["indptr"].tolist()):
@@ -289,7 +289,7 @@ def test_rows_are_put_in_order(tmp_path):
 @pytest.mark.parametrize(("order", "weights"), [("degree", True), ("rcm", False)])
 def test_vertices_move_within_their_types(tmp_path, monkeypatch, order, weights):
     monkeypatch.setattr(csr, "ENTRIES", 40)
-    arrays = make_typed(5, most=20, weights=weights)
+    arrays = make_hetero(5, most=20, weights=weights)
     source = save(arrays, tmp_path / "a.npz")
     convert(Conversion(str(source), tmp_path / "b", order=order))
     graph = open_graph(tmp_path / "b")
@@ -326,7 +326,7 @@ def test_vertices_move_within_their_types(tmp_path, monkeypatch, order, weights)
 
 
 def test_relations_go_both_ways(tmp_path):
-    arrays = make_typed(8, most=9)
+    arrays = make_hetero(8, most=9)
     source = save(arrays, tmp_path / "a.npz")
     convert(Conversion(str(source), tmp_path / "b.npz", reverse=True))
     graph = open_graph(tmp_path / "b.npz")
@@ -345,7 +345,7 @@ def test_relations_go_both_ways(tmp_path):
 
 
 def test_what_cannot_be_reversed_is_refused(tmp_path):
-    arrays = make_typed(8)
+    arrays = make_hetero(8)
     arrays["edge_features"] = np.ones((len(arrays["indices"]), 2), np.float32)
     featured = save(arrays, tmp_path / "a.npz")
     with pytest.raises(DataError, match="key 'edge_features' has no values for the reversed edges"):
@@ -355,7 +355,7 @@ def test_what_cannot_be_reversed_is_refused(tmp_path):
 
 
 def test_dense_features_of_each_type_get_the_format_and_the_scale(tmp_path):
-    arrays = make_typed(4) | {"features:field": np.ones((1, 2), np.float32)}
+    arrays = make_hetero(4) | {"features:field": np.ones((1, 2), np.float32)}
     arrays["features:field"] = np.ones((int(np.diff(arrays["type_starts"])[2]), 2), np.float32)
     source = save(arrays, tmp_path / "a.npz")
     convert(Conversion(str(source), tmp_path / "b", feature_dtype="int8", normalize="length"))
@@ -379,7 +379,7 @@ def test_dense_features_of_each_type_get_the_format_and_the_scale(tmp_path):
 
 
 def test_says_what_it_holds(tmp_path):
-    graph = open_graph(save(make_typed(3, counts=(4, 6, 7)), tmp_path / "a.npz"))
+    graph = open_graph(save(make_hetero(3, counts=(4, 6, 7)), tmp_path / "a.npz"))
     facts = summarize_graph(graph)
     counts = np.bincount(graph.topology.edge_types, minlength=5)
     assert [each["edges"] for each in facts["relations"]] == counts.tolist()
@@ -402,13 +402,13 @@ def test_says_what_it_holds(tmp_path):
 
 
 def test_parts_of_typed_graphs_are_refused(tmp_path):
-    source = save(make_typed(3), tmp_path / "a.npz")
+    source = save(make_hetero(3), tmp_path / "a.npz")
     with pytest.raises(DataError, match="does not cut graphs with types"):
         write_parts(PartitionJob(str(source), tmp_path / "parts", 2, method="random"))
 
 
 def test_a_graph_with_types_is_a_source_itself(tmp_path):
-    arrays = make_typed(6)
+    arrays = make_hetero(6)
     graph = open_graph(save(arrays, tmp_path / "a.npz"))
     scaled = open_graph(graph, normalize="length")
     assert_holds_types(graph, arrays)

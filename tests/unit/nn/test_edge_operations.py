@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from test_form_derivative import evaluated
-from test_saga_reading import Tried, Weighed, program_of
+from test_expression_derivative import evaluated
+from test_saga_tracing import Tried, Weighed, program_of
 from torch.nn import functional as F
 
 from hyrt.nn.message_passing.program import EdgeProgram

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hetero_cases import dense_means, dense_relations, shape_of_small, small_batch, small_typed, types_of
 from torch.nn import functional
-from typed_cases import dense_means, dense_relations, shape_of_small, small_batch, small_typed, types_of
 
 from hyrt.graph.graph import Graph
 from hyrt.nn.architecture import Architecture

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from full_graphs import KINDS, dense, long_rows, topology
 from torch.nn import functional
-from whole_graphs import KINDS, dense, long_rows, topology
 
 from hyrt import ops
 from hyrt.graph.topology import Topology

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from graphs import random_graph
+from hetero_layers import TYPED, assert_step, typed_layer, typed_step, with_types
 from test_replica import ALONE, batch_of, replica_of
-from typed_layers import TYPED, assert_step, typed_layer, typed_step, with_types
 
 import hyrt
 from hyrt.errors import DataError, UnsupportedModelError

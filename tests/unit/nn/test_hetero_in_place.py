@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from typed_cases import shape_of_small, small_typed
+from hetero_cases import shape_of_small, small_typed
 
 from hyrt.graph.graph import Graph
 from hyrt.graph.row_source import DenseFeatures, HeteroRows

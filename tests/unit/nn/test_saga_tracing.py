@@ -206,7 +206,7 @@ def test_what_is_not_fused_is_told(on_edge: Any, reason: str, caplog: pytest.Log
     with caplog.at_level(logging.WARNING, "hyrt"):
         assert program_of(on_edge).fused is None
     (line,) = caplog.messages
-    assert re.search(rf"Tried.apply_edge is not fused, .* test_saga_reading.py, line \d+ .*({reason})", line)
+    assert re.search(rf"Tried.apply_edge is not fused, .* test_saga_tracing.py, line \d+ .*({reason})", line)
 
 
 def test_heads_that_are_cut_otherwise_are_not_fused(caplog: pytest.LogCaptureFixture) -> None:

@@ -70,7 +70,7 @@ def overwritten(odd: Odd, scores: Tensor) -> Tensor:
         ),
         (Odd(lambda odd, scores: scores.detach()), "Odd returned scores that have no gradient"),
         (Odd(kept), "Odd: .*it keeps a tensor of an earlier step: keep tensor.detach"),
-        (Odd(halved), r"Odd \(test_odd_modules.py:\d+\): .*it changes a parameter in place: leave"),
+        (Odd(halved), r"Odd \(test_unusual_modules.py:\d+\): .*it changes a parameter in place: leave"),
         (Odd(overwritten), "Odd: .*an operation in place.* has overwritten values that gradients need"),
         (
             Odd(lambda odd, scores: scores).double(),
@@ -79,7 +79,7 @@ def overwritten(odd: Odd, scores: Tensor) -> Tensor:
         (Odd(lambda odd, scores: scores, width=7), "Odd .*give its layers the widths of the data"),
         (
             Odd(lambda odd, scores: scores * (1 // (scores.ndim - 2))),
-            r"Odd \(test_odd_modules.py:\d+\): ZeroDivisionError: .*: mend the module there",
+            r"Odd \(test_unusual_modules.py:\d+\): ZeroDivisionError: .*: mend the module there",
         ),
         (NoBlocks(lambda odd, scores: scores), r"NoBlocks: .*def forward\(self, blocks, x\)"),
     ],

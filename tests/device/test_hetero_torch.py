@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hetero_cases import shape_of_small, small_batch, small_typed
 from hyrt_devices.cpu import CpuDevice
 from hyrt_devices.cuda.device import CudaDevice
-from typed_cases import shape_of_small, small_batch, small_typed
 from unit.cuda.fake_driver import FakeDriver
 
 from hyrt.device import HOST_FORMS, DeviceInfo, DeviceOptions, StepResult

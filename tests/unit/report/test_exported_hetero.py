@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from typed_cases import COUNTS, shape_of_small, small_typed
+from hetero_cases import COUNTS, shape_of_small, small_typed
 
 from hyrt.config import build_config
 from hyrt.graph.graph import Graph

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from graphs import random_graph
-from typed_cases import shape_of_small, small_typed
+from hetero_cases import shape_of_small, small_typed
 
 import hyrt
 from hyrt.config import build_config

@@ -18,7 +18,7 @@ RELATIONS = (
 )
 
 
-def make_typed(
+def make_hetero(
     seed: int,
     most: int = 7,
     splits: int = 0,
@@ -63,8 +63,8 @@ def make_typed(
     return arrays
 
 
-typed_datasets = st.builds(
-    make_typed, seed=st.integers(0, 2**32 - 1), splits=st.integers(0, 2), weights=st.booleans()
+hetero_datasets = st.builds(
+    make_hetero, seed=st.integers(0, 2**32 - 1), splits=st.integers(0, 2), weights=st.booleans()
 )
 
 

@@ -15,19 +15,19 @@ import pytest
 import torch
 from dgl_stand_in import Heads, Mean, OfEdges, stand_in
 from graphs import random_graph, with_values
+from hetero_cases import small_typed
 from hyrt_devices.cuda.device import CudaDevice
 from hyrt_devices.fpga.csim_device import FpgaCsimDevice
 from hyrt_devices.opencl import OpenclDevice
 from in_process import refused as refused_command
 from in_process import run_here
-from typed_cases import small_typed
 from unit.cuda.fake_driver import FakeDriver
 from unit.distributed.ranks_in_threads import results_of
 from unit.distributed.test_distributed_training import settings as settings_of_ranks
 from unit.distributed.test_distributed_training import trained_on
 from unit.distributed.test_full_graph_on_ranks import settings as settings_of_full_ranks
 from unit.distributed.test_full_graph_on_ranks import trained_on as trained_full_on
-from unit.distributed.test_typed_on_ranks import trained_on as typed_on_ranks
+from unit.distributed.test_hetero_ranks import trained_on as typed_on_ranks
 
 import hyrt
 from hyrt.config import build_config
@@ -255,8 +255,9 @@ def opencl_whole(found: Cell, column: str) -> None:
     if column == "weights":
         for kind in ("gcn", "graphsage", "gin"):
             model = {"kind": kind, "hidden": 8, "norm": "none"}
-            chunks = {"fullgraph": {"chunks": 2}, "full_graph": True}
-            found.refuses("in chunks", WEIGHTED, model, devices=["opencl:0"], **chunks)
+            for chunks in ({"chunks": 2}, {"device_memory": "1GiB"}, {"host_memory": "1MiB"}):
+                settings = {"fullgraph": chunks, "full_graph": True}
+                found.refuses("in chunks", WEIGHTED, model, devices=["opencl:0"], **settings)
 
 
 def opencl(found: Cell, column: str, **sections: Any) -> None:

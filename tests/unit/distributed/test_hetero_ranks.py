@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from typed_cases import small_typed
+from hetero_cases import small_typed
 from unit.distributed.ranks_in_threads import results_of
 from unit.distributed.test_distributed_training import ONE_GENERATOR
 

@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from whole_graphs import topology
+from full_graphs import topology
 
 from hyrt.nn.full_graph.aggregate import max_aggregate_backward_into, max_aggregate_into, spmm_into
 from hyrt.nn.full_graph.attention import attend_backward_into, attend_into

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from graphs import random_graph
+from unit.fullgraph.pauses import Pauses
 from unit.fullgraph.test_replica import ALONE, MODELS, OBJECTIVE, SIZES, batch_of, model_of, replica_of
-from unit.fullgraph.unfinished.pauses import Pauses
 
 from hyrt.errors import StepInterrupted
 from hyrt.fullgraph.replica import FullGraphReplica

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unit.report.test_page import line, record
+from unit.report.test_html_page import line, record
 
 from hyrt.report.html.page import purpose_rows, rank_rows, run_page
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hetero_cases import shape_of_small, small_batch, small_typed
 from hyrt_perfmodel import model_workload
 from hyrt_perfmodel.model_workload import AGGREGATE_FIRST_KINDS, RelationSizes, hetero_workload
 from hyrt_perfmodel.prediction.stages import aggregate_s, update_s
 from hyrt_perfmodel.workload import Workload
 from in_process import refused, run_here
-from typed_cases import shape_of_small, small_batch, small_typed
 
 import hyrt
 from hyrt.config import Config, build_config
