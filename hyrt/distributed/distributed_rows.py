@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from hyrt.device import Device
-from hyrt.distributed import row_kernels as multi_source_kernels
+from hyrt.distributed import row_kernels
 from hyrt.distributed.process_group import RankGroup
 from hyrt.distributed.remote_rows import (
     CACHE,
@@ -182,7 +182,7 @@ class DistributedRows:
         buffers = PooledArrays(self._pool)
         rows, samples = self._row_addresses(ids, buffers, workers), self._samples
         workers.run_rows(
-            lambda start, stop: multi_source_kernels.gather(rows, *samples, out, start, stop),
+            lambda start, stop: row_kernels.gather(rows, *samples, out, start, stop),
             len(ids),
             _GRAIN,
         )
@@ -201,7 +201,7 @@ class DistributedRows:
         if aggregation.reduce == "max":
 
             def work(start: int, stop: int) -> None:
-                multi_source_kernels.aggregate_max(
+                row_kernels.aggregate_max(
                     block.indptr,
                     block.columns,
                     source_rows,
@@ -218,7 +218,7 @@ class DistributedRows:
             factors = (factors_of.row, factors_of.source, factors_of.edge, factors_of.self_loop)
 
             def work(start: int, stop: int) -> None:
-                multi_source_kernels.aggregate(
+                row_kernels.aggregate(
                     block.indptr,
                     block.columns,
                     source_rows,

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hyrt.distributed import row_kernels as location_kernels
+from hyrt.distributed import row_kernels
 from hyrt.distributed.process_group import RankGroup
 from hyrt.formatting import short_repr
 from hyrt.runtime.stage_threads import ChannelClosedError
@@ -66,8 +66,8 @@ class RowLocations:
         self.bits = (len(same_host) - 1).bit_length()
         """Number of low bits of a location that select the matrix in local or shared memory."""
         # Per row index: four locations for transferred rows, and one per matrix for other rows.
-        dtype = np.int32 if len(owners) << max(location_kernels.REMOTE_BITS, self.bits) < 2**31 else np.int64
-        numbers = np.full(size, location_kernels.MISSING, dtype)
+        dtype = np.int32 if len(owners) << max(row_kernels.REMOTE_BITS, self.bits) < 2**31 else np.int64
+        numbers = np.full(size, row_kernels.MISSING, dtype)
         numbers[same_host] = np.arange(len(same_host))
         table: NDArray[Any] = numbers[owners]
         is_local = table >= 0
@@ -93,37 +93,37 @@ class RowLocations:
         missing, cached = self._buffers
         num_missing = num_cached = 0
         for vertices in ids:
-            num_missing, num_cached = location_kernels.mark_needed_rows(
+            num_missing, num_cached = row_kernels.mark_needed_rows(
                 vertices, self.table, missing, num_missing, cached, num_cached
             )
-        location_kernels.clear_count_marks(cached[:num_cached], self.table)
+        row_kernels.clear_count_marks(cached[:num_cached], self.table)
         grouped, counts = self.group_by_owner(missing[:num_missing])
-        location_kernels.set_locations(grouped, self.table, False)
+        row_kernels.set_locations(grouped, self.table, False)
         self._fetched = grouped
         return RemoteRowRequest(grouped, counts, num_cached)
 
     def group_by_owner(self, vertices: NDArray[Any]) -> tuple[NDArray[Any], list[int]]:
         """Group vertices by owner rank; return them and the number per rank."""
         grouped, counts = np.empty(len(vertices), self._id_dtype), np.empty(self._size, np.int64)
-        location_kernels.group_by_owner(vertices, self._owners, counts, grouped)
+        row_kernels.group_by_owner(vertices, self._owners, counts, grouped)
         numbers: list[int] = counts.tolist()
         return grouped, numbers
 
     def set_fetched(self, fetched: NDArray[Any]) -> None:
         """Set the vertices of the fetched rows, in row order; none of them may be cached."""
         if fetched is not self._fetched:
-            location_kernels.clear_locations(self._fetched, self.table)
-            location_kernels.set_locations(fetched, self.table, False)
+            row_kernels.clear_locations(self._fetched, self.table)
+            row_kernels.set_locations(fetched, self.table, False)
             self._fetched = fetched
 
     def set_cached(self, cached: NDArray[Any]) -> None:
         """Set the vertices of the cached rows, in row order."""
-        location_kernels.set_locations(cached, self.table, True)
+        row_kernels.set_locations(cached, self.table, True)
 
     def look_up(self, ids: NDArray[Any], out: NDArray[Any], workers: Workers) -> None:
         """Write the locations of the vertices `ids` [n] to `out` [n], which has the dtype of `table`."""
         workers.run(
-            lambda start, stop: location_kernels.look_up(ids, self.table, out, start, stop), len(ids), _GRAIN
+            lambda start, stop: row_kernels.look_up(ids, self.table, out, start, stop), len(ids), _GRAIN
         )
 
     def compute_addresses(
@@ -134,9 +134,7 @@ class RowLocations:
         Addresses of transferred rows are increased by one if these have a different dtype.
         """
         workers.run(
-            lambda start, stop: location_kernels.locate(
-                ids, self.table, self.bits, *matrices, out, start, stop
-            ),
+            lambda start, stop: row_kernels.locate(ids, self.table, self.bits, *matrices, out, start, stop),
             len(ids),
             _GRAIN,
         )
@@ -149,7 +147,7 @@ def group_by_matrix(locations: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray
     This is only for tables without other ranks on the same host.
     """
     kinds, slots = np.empty(len(locations), np.uint8), np.empty_like(locations)
-    location_kernels.decode_locations(locations, kinds, slots)
+    row_kernels.decode_locations(locations, kinds, slots)
     groups = []
     for kind in range(3):
         positions = np.flatnonzero(kinds == kind)

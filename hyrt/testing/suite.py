@@ -142,11 +142,7 @@ def all_checks(*, computes: bool) -> list[Check]:
         # Rows are used by all other checks; heterogeneous mini-batches have separate checks.
         if name not in ("rows", "typed")
     ]
-    sums = (
-        [*agreement, *forms, *_checks_of(check_sums), *_checks_of(check_capabilities)]
-        if computes
-        else []
-    )
+    sums = [*agreement, *forms, *_checks_of(check_sums), *_checks_of(check_capabilities)] if computes else []
     return [*_checks_of(check_protocol), *sums, *_checks_of(check_faults)]
 
 

@@ -301,14 +301,17 @@ def _check_edge_values_of_blocks(kind: str, graph: Graph, sampler: Sampler) -> N
 
 def _check_no_weights_in_chunks(config: Config, graph: Graph, model: torch.nn.Module) -> None:
     """Reject edge weights if a device's custom kernels add up chunks of a graph."""
-    in_chunks = config.fullgraph.uses_chunks or len(config.training_requests) > 1
+    requests = config.training_requests
+    in_chunks = config.fullgraph.uses_chunks or len(requests) > 1
+    # Only the CPU keeps a step's matrices in a file without cutting the graph.
+    in_chunks |= config.fullgraph.host_memory is not None and requests[0].name.partition(":")[0] != "cpu"
     if graph.topology.edge_weights is None or not (config.sampler.is_full_graph and in_chunks):
         return
     if isinstance(model, GNN) and not needs_loops(model):
         raise ConfigError(
             f"{graph.name}: key 'edge_weight': devices that train {config.model.kind} in chunks of a graph "
-            "do not multiply by weights of edges: give one device, and omit fullgraph.chunks and "
-            "fullgraph.device_memory"
+            "do not multiply by edge weights: train on one device, and omit fullgraph.chunks, "
+            "fullgraph.device_memory and, except on cpu, fullgraph.host_memory"
         )
 
 
