@@ -196,7 +196,7 @@ class CudaSampler:
         first = self._first
         sizes = [np.int64(num), np.int64(edges)]
         arguments: list[Argument] = [vertices, sizes[0], neighbors, sizes[1], first]
-        self._program.launch("meet", num + edges, THREADS, arguments)
+        self._program.launch("find_first", num + edges, THREADS, arguments)
         is_new = torch.empty(edges, dtype=torch.int32, device=vertices.device)
         self._program.launch("mark_new", edges, THREADS, [neighbors, *sizes, first, is_new])
         rank = is_new.cumsum(0, dtype=torch.int32)

@@ -18,14 +18,14 @@ __device__ __forceinline__ u64 random_bits(u64 stream, u64 counter) {
     return mix64(stream + (counter + 1) * GOLDEN);
 }
 
-__device__ __forceinline__ u64 below(u64 bits, u64 bound) { return ((bits >> 32) * bound) >> 32; }
+__device__ __forceinline__ u64 random_below(u64 bits, u64 bound) { return ((bits >> 32) * bound) >> 32; }
 
-__device__ __forceinline__ long long thread_number() { return (long long)blockIdx.x * blockDim.x + threadIdx.x; }
+__device__ __forceinline__ long long thread_index() { return (long long)blockIdx.x * blockDim.x + threadIdx.x; }
 
 // Degree and number of sampled neighbours of each vertex; fanout -1 samples all neighbours.
 extern "C" __global__ void count_neighbors(const long long* indptr, const HYRT_ID* vertices, long long num, int fanout,
                                            int* degrees, int* counts) {
-    long long i = thread_number();
+    long long i = thread_index();
     if (i >= num) return;
     long long degree = indptr[vertices[i] + 1] - indptr[vertices[i]];
     degrees[i] = (int)degree;
@@ -36,32 +36,32 @@ extern "C" __global__ void count_neighbors(const long long* indptr, const HYRT_I
 // fan-outs, selection sampling for large fan-outs.
 extern "C" __global__ void pick_positions(const long long* indptr, const HYRT_ID* vertices, const int* offsets,
                                           long long num, u64 key, long long* positions) {
-    long long i = thread_number();
+    long long i = thread_index();
     if (i >= num) return;
     long long first = indptr[vertices[i]];
     long long degree = indptr[vertices[i] + 1] - first;
     int begin = offsets[i];
     int count = offsets[i + 1] - begin;
     if (count == degree) return;
-    long long* mine = positions + begin;
+    long long* samples = positions + begin;
     u64 stream = mix64(key + ((u64)vertices[i] + 1) * GOLDEN);
     if (count <= FLOYD_LIMIT) {
         for (int k = 0; k < count; k++) {
             long long last = degree - count + k;
-            long long pick = first + (long long)below(random_bits(stream, k), last + 1);
-            for (int taken = 0; taken < k; taken++) {
-                if (mine[taken] == pick) {
+            long long pick = first + (long long)random_below(random_bits(stream, k), last + 1);
+            for (int j = 0; j < k; j++) {
+                if (samples[j] == pick) {
                     pick = first + last;
                     break;
                 }
             }
-            mine[k] = pick;
+            samples[k] = pick;
         }
     } else {
         int k = 0;
         for (long long candidate = 0; candidate < degree && k < count; candidate++) {
-            if (below(random_bits(stream, candidate), degree - candidate) < (u64)(count - k)) {
-                mine[k] = first + candidate;
+            if (random_below(random_bits(stream, candidate), degree - candidate) < (u64)(count - k)) {
+                samples[k] = first + candidate;
                 k++;
             }
         }
@@ -72,9 +72,9 @@ extern "C" __global__ void pick_positions(const long long* indptr, const HYRT_ID
 extern "C" __global__ void read_neighbors(const long long* indptr, const HYRT_INDEX* indices, const HYRT_ID* vertices,
                                           const int* offsets, long long num, const long long* positions,
                                           long long num_edges, HYRT_ID* neighbors) {
-    long long e = thread_number();
+    long long e = thread_index();
     if (e >= num_edges) return;
-    long long low = 0, high = num - 1;  // The last vertex whose offset is not above e.
+    long long low = 0, high = num - 1;  // Binary search for the last vertex whose offset is at most e.
     while (low < high) {
         long long middle = (low + high + 1) / 2;
         if (offsets[middle] <= e) low = middle;
@@ -88,9 +88,9 @@ extern "C" __global__ void read_neighbors(const long long* indptr, const HYRT_IN
 
 // First occurrence of each vertex of a block; destinations precede edges. `first` has one entry per vertex of the
 // graph, initially INT_MAX.
-extern "C" __global__ void meet(const HYRT_ID* vertices, long long num, const HYRT_ID* neighbors, long long num_edges,
-                                int* first) {
-    long long i = thread_number();
+extern "C" __global__ void find_first(const HYRT_ID* vertices, long long num, const HYRT_ID* neighbors,
+                                      long long num_edges, int* first) {
+    long long i = thread_index();
     if (i >= num + num_edges) return;
     atomicMin(&first[i < num ? vertices[i] : neighbors[i - num]], (int)i);
 }
@@ -98,7 +98,7 @@ extern "C" __global__ void meet(const HYRT_ID* vertices, long long num, const HY
 // is_new[e] = 1 if edge e is the first occurrence of its source, otherwise 0.
 extern "C" __global__ void mark_new(const HYRT_ID* neighbors, long long num, long long num_edges, const int* first,
                                     int* is_new) {
-    long long e = thread_number();
+    long long e = thread_index();
     if (e >= num_edges) return;
     is_new[e] = first[neighbors[e]] == num + e;
 }
@@ -106,10 +106,10 @@ extern "C" __global__ void mark_new(const HYRT_ID* neighbors, long long num, lon
 // Assign source numbers, in order of first occurrence, from `rank`, the inclusive prefix sums of `is_new`.
 extern "C" __global__ void number_sources(const HYRT_ID* neighbors, long long num, long long num_edges,
                                           const int* first, const int* rank, HYRT_ID* sources, int* columns) {
-    long long e = thread_number();
+    long long e = thread_index();
     if (e >= num_edges) return;
-    int at = first[neighbors[e]];
-    int column = at < num ? at : (int)num + rank[at - num] - 1;
+    int position = first[neighbors[e]];
+    int column = position < num ? position : (int)num + rank[position - num] - 1;
     columns[e] = column;
-    if (at == num + e) sources[column] = neighbors[e];
+    if (position == num + e) sources[column] = neighbors[e];
 }
