@@ -163,7 +163,7 @@ class AggregationKernels:
             "LANES": tuning.lanes,
             "GRAIN": tuning.grain,
             "HAS_SOURCE": int(aggregation.reduce == "gcn"),
-            "HAS_OWN": int(aggregation.self_path == "add"),
+            "HAS_SELF": int(aggregation.self_path == "add"),
         }
         self._kernels: dict[tuple[str, bool, RowFormat], Any] = {}
 

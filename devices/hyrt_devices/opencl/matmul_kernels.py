@@ -174,14 +174,14 @@ class TiledMatmul:
         self._tuning = tuning
         k, n = shape.k, shape.n
         forward = _constants(tuning, k, n, bias=shape.bias_at >= 0, relu=shape.relu, masked=False)
-        forward["TURNED"] = 0
+        forward["TRANSPOSED"] = 0
         self._forward = programs.kernel("product_tiled", "product", forward)
         self._weights = programs.kernel("product_tiled", "product_weights", forward)
         self._reduction = _Reduction(programs, tuning, shape)
         self._backward = None
         if shape.transposed:
             backward = _constants(tuning, n, k, bias=False, relu=False, masked=shape.masked)
-            backward["TURNED"] = 1
+            backward["TRANSPOSED"] = 1
             self._backward = programs.kernel("product_tiled", "product", backward)
 
     def pack(self, queue: Launcher, parameters: Any) -> None:

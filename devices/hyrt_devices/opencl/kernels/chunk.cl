@@ -1,13 +1,14 @@
-// Weighted sums of the rows of one interval, added to rows of another, along the edges of a chunk. Only rows that have
-// edges are listed, each once, and one work item (CPU: LANES 1) or LANES work items (GPU) write a row: no atomics.
+// Weighted sums of the rows of one interval, added to rows of another interval, along the edges of a chunk. No atomics:
+// only rows with edges are listed, each once, and a row is written by one work item (CPU: LANES 1) or by the LANES work
+// items of one work group (GPU).
 //
-// WIDTH: columns of the sum. X_STRIDE, OUT_STRIDE: columns of a row that is read, and of one that is added to; X_AT,
-// OUT_AT: where in them the sum's columns start. VECTORS = ceil(WIDTH / VEC); UNROLL of them are kept in registers.
+// WIDTH: columns of the sum. X_STRIDE, OUT_STRIDE: columns of an input row and of an output row; X_AT, OUT_AT: offsets
+// of the sum's columns in them. VECTORS = ceil(WIDTH / VEC), of which UNROLL are accumulated in registers at a time.
 
 #define START(j) min((j) * VEC, WIDTH - VEC)
 #define AT(u) START(min(base + (u) * LANES, VECTORS - 1))
-// Columns of the last vector that the one before it has, too: what is added must be added once.
-#define TWICE (VECTORS * VEC - WIDTH)
+// Columns that the last vector shares with the previous one: they must be accumulated only once.
+#define OVERLAP (VECTORS * VEC - WIDTH)
 
 __kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void accumulate(
     __global const int *restrict rows, __global const int *restrict starts, __global const int *restrict columns,
@@ -17,7 +18,7 @@ __kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void accumulate(
     const int stop = min((int)(get_group_id(0) + 1) * GRAIN, count);
     for (int n = get_group_id(0) * GRAIN; n < stop; n++) {
         const int i = rows[n], first = starts[n], end = starts[n + 1];
-        __global float *to = out + (size_t)i * OUT_STRIDE + OUT_AT;
+        __global float *out_row = out + (size_t)i * OUT_STRIDE + OUT_AT;
         for (int base = get_local_id(0); base < VECTORS; base += UNROLL * LANES) {
             vec sum[UNROLL];
 #pragma unroll
@@ -42,15 +43,15 @@ __kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void accumulate(
 #else
                 const vec total = sum[u];
 #endif
-#if TWICE
+#if OVERLAP
                 if (vector == VECTORS - 1) {
                     float value[VEC];
                     STORE(total, value);
-                    for (int k = TWICE; k < VEC; k++) to[WIDTH - VEC + k] += value[k];
+                    for (int k = OVERLAP; k < VEC; k++) out_row[WIDTH - VEC + k] += value[k];
                     continue;
                 }
 #endif
-                if (vector < VECTORS) STORE(LOAD(to + AT(u)) + total, to + AT(u));
+                if (vector < VECTORS) STORE(LOAD(out_row + AT(u)) + total, out_row + AT(u));
             }
         }
     }

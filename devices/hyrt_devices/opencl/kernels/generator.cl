@@ -1,4 +1,4 @@
-// The counter-based generator of hyrt.runtime.rng, bit for bit.
+// Counter-based random generator, bit-identical to hyrt.runtime.rng.
 #define GOLDEN 0x9E3779B97F4A7C15UL
 
 static inline ulong mix64(ulong z)
@@ -21,4 +21,4 @@ static inline ulong random_bits(const ulong stream, const ulong counter) {
     return mix64(stream + (counter + 1) * GOLDEN);
 }
 
-static inline ulong below(const ulong bits, const ulong bound) { return ((bits >> 32) * bound) >> 32; }
+static inline ulong random_below(const ulong bits, const ulong bound) { return ((bits >> 32) * bound) >> 32; }

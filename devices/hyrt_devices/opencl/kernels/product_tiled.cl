@@ -1,32 +1,33 @@
-// Matrix products for devices with many work items and local memory: a work group of 16 x 16 items makes a tile of
-// 64 x 64 results, 4 x 4 an item, from slices of both matrices in local memory.
+// Matrix products for devices with many work items and local memory: a work group of 16 x 16 items computes a tile of
+// 64 x 64 results from slices of both matrices in local memory, and each item accumulates 4 x 4 of them in registers.
+// Rows of the slices are padded by one element (TILE + 1) to avoid bank conflicts.
 //
-// K, N: compile-time sizes. The weight is read as it stands in the parameters, [N, K] or, for TURNED (the gradient of
-// the product with respect to its rows), [K, N].
+// K, N: compile-time sizes. The weight is read in its parameter layout, [N, K], or [K, N] if TRANSPOSED (the gradient
+// of the product with respect to its rows).
 
 #define TILE 64
 #define SLICE 16
 #define SIDE 16
-#define EACH 4
+#define PER_ITEM 4
 
-#if TURNED
+#if TRANSPOSED
 #define WEIGHT(k, n) parameters[weight_at + (size_t)(k) * N + (n)]
 #else
 #define WEIGHT(k, n) parameters[weight_at + (size_t)(n) * K + (k)]
 #endif
 
 static inline void multiply_slices(__local const float (*a)[TILE + 1], __local const float (*b)[TILE + 1],
-                                   float (*sum)[EACH])
+                                   float (*sum)[PER_ITEM])
 {
     const int tx = get_local_id(0), ty = get_local_id(1);
     for (int k = 0; k < SLICE; k++) {
-        float left[EACH], right[EACH];
-        for (int i = 0; i < EACH; i++) {
+        float left[PER_ITEM], right[PER_ITEM];
+        for (int i = 0; i < PER_ITEM; i++) {
             left[i] = a[k][ty + i * SIDE];
             right[i] = b[k][tx + i * SIDE];
         }
-        for (int i = 0; i < EACH; i++)
-            for (int j = 0; j < EACH; j++) sum[i][j] = fma(left[i], right[j], sum[i][j]);
+        for (int i = 0; i < PER_ITEM; i++)
+            for (int j = 0; j < PER_ITEM; j++) sum[i][j] = fma(left[i], right[j], sum[i][j]);
     }
 }
 
@@ -37,19 +38,19 @@ __kernel __attribute__((reqd_work_group_size(SIDE, SIDE, 1))) void product(
     __local float a[SLICE][TILE + 1], b[SLICE][TILE + 1];
     const int tx = get_local_id(0), ty = get_local_id(1), item = ty * SIDE + tx;
     const int n0 = get_group_id(0) * TILE, m0 = get_group_id(1) * TILE;
-    float sum[EACH][EACH];
-    for (int i = 0; i < EACH; i++)
-        for (int j = 0; j < EACH; j++) sum[i][j] = 0;
+    float sum[PER_ITEM][PER_ITEM];
+    for (int i = 0; i < PER_ITEM; i++)
+        for (int j = 0; j < PER_ITEM; j++) sum[i][j] = 0;
     for (int k0 = 0; k0 < K; k0 += SLICE) {
-        for (int at = item; at < SLICE * TILE; at += SIDE * SIDE) {
-            const int k = at % SLICE, m = at / SLICE;
+        for (int index = item; index < SLICE * TILE; index += SIDE * SIDE) {
+            const int k = index % SLICE, m = index / SLICE;
             a[k][m] = m0 + m < rows && k0 + k < K ? x[(size_t)(m0 + m) * K + k0 + k] : 0;
         }
-        for (int at = item; at < SLICE * TILE; at += SIDE * SIDE) {
-#if TURNED
-            const int k = at / TILE, n = at % TILE;
+        for (int index = item; index < SLICE * TILE; index += SIDE * SIDE) {
+#if TRANSPOSED
+            const int k = index / TILE, n = index % TILE;
 #else
-            const int k = at % SLICE, n = at / SLICE;
+            const int k = index % SLICE, n = index / SLICE;
 #endif
             b[k][n] = n0 + n < N && k0 + k < K ? WEIGHT(k0 + k, n0 + n) : 0;
         }
@@ -57,9 +58,9 @@ __kernel __attribute__((reqd_work_group_size(SIDE, SIDE, 1))) void product(
         multiply_slices(a, b, sum);
         barrier(CLK_LOCAL_MEM_FENCE);
     }
-    for (int i = 0; i < EACH; i++) {
+    for (int i = 0; i < PER_ITEM; i++) {
         const int m = m0 + ty + i * SIDE;
-        for (int j = 0; j < EACH; j++) {
+        for (int j = 0; j < PER_ITEM; j++) {
             const int n = n0 + tx + j * SIDE;
             if (m < rows && n < N) {
                 float value = sum[i][j];
@@ -78,8 +79,8 @@ __kernel __attribute__((reqd_work_group_size(SIDE, SIDE, 1))) void product(
     }
 }
 
-// Partial sums of x' g over CHUNK rows: parts[chunk][panel][K + 1][PANEL]. Row K belongs to the bias: a column of ones
-// stands behind the columns of x.
+// Partial sums of x' g over chunks of CHUNK rows: parts[chunk][panel][K + 1][PANEL]. Row K is the bias gradient: x is
+// extended by a column of ones.
 __kernel __attribute__((reqd_work_group_size(SIDE, SIDE, 1))) void product_weights(
     __global const float *restrict x, __global const float *restrict g, __global float *restrict parts, const int rows)
 {
@@ -88,25 +89,25 @@ __kernel __attribute__((reqd_work_group_size(SIDE, SIDE, 1))) void product_weigh
     const int n0 = get_group_id(0) * TILE, k0 = get_group_id(1) * TILE, chunk = get_group_id(2);
     const int begin = chunk * CHUNK, stop = min(begin + CHUNK, rows);
     const int panels = (N + PANEL - 1) / PANEL;
-    float sum[EACH][EACH];
-    for (int i = 0; i < EACH; i++)
-        for (int j = 0; j < EACH; j++) sum[i][j] = 0;
-    for (int from = begin; from < stop; from += SLICE) {
-        for (int at = item; at < SLICE * TILE; at += SIDE * SIDE) {
-            const int m = at / TILE, column = at % TILE;
-            const int inside = from + m < stop;
-            a[m][column] = !inside || k0 + column > K ? 0
-                           : k0 + column == K         ? 1
-                                                      : x[(size_t)(from + m) * K + k0 + column];
-            b[m][column] = inside && n0 + column < N ? g[(size_t)(from + m) * N + n0 + column] : 0;
+    float sum[PER_ITEM][PER_ITEM];
+    for (int i = 0; i < PER_ITEM; i++)
+        for (int j = 0; j < PER_ITEM; j++) sum[i][j] = 0;
+    for (int first_row = begin; first_row < stop; first_row += SLICE) {
+        for (int index = item; index < SLICE * TILE; index += SIDE * SIDE) {
+            const int m = index / TILE, column = index % TILE;
+            const int in_range = first_row + m < stop;
+            a[m][column] = !in_range || k0 + column > K ? 0
+                           : k0 + column == K           ? 1
+                                                        : x[(size_t)(first_row + m) * K + k0 + column];
+            b[m][column] = in_range && n0 + column < N ? g[(size_t)(first_row + m) * N + n0 + column] : 0;
         }
         barrier(CLK_LOCAL_MEM_FENCE);
         multiply_slices(a, b, sum);
         barrier(CLK_LOCAL_MEM_FENCE);
     }
-    for (int i = 0; i < EACH; i++) {
+    for (int i = 0; i < PER_ITEM; i++) {
         const int k = k0 + ty + i * SIDE;
-        for (int j = 0; j < EACH; j++) {
+        for (int j = 0; j < PER_ITEM; j++) {
             const int n = n0 + tx + j * SIDE;
             if (k <= K && n < panels * PANEL)
                 parts[(((size_t)chunk * panels + n / PANEL) * (K + 1) + k) * PANEL + n % PANEL] = sum[i][j];

@@ -1,5 +1,6 @@
-// Vectors of VEC floats over rows of any width >= VEC: the last vector of a row overlaps the one before it, so there
-// are no tails. Every kernel that uses them writes a pure function of its inputs: what is written twice is equal.
+// Vectors of VEC floats over rows of any width >= VEC: the last vector of a row overlaps the previous one, which avoids
+// scalar tails. Kernels write a pure function of their inputs, so that an element written twice gets equal values;
+// chunk.cl, which accumulates, adds the shared columns only once.
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 #if VEC == 1
