@@ -1,5 +1,6 @@
-// The aggregate kernel's network: duplicator, n scatter units, n x n queues, n gather units; the twin of
-// tools/predictions/aggregate_network.py. PES is a power of two. Values are whole numbers: the order of sums does not matter.
+// Network of the aggregate kernel: duplicator, n scatter units, n x n queues, n gather units; cycle-equivalent to
+// tools/predictions/aggregate_network.py. PES is a power of two. Values are integers, so that the order of additions
+// does not matter.
 module aggregate_network #(
     parameter int PES = 4,
     parameter int DEPTH_MOST = 32,
@@ -14,7 +15,8 @@ module aggregate_network #(
     input  logic [$clog2(DEPTH_MOST + 1) - 1:0] depth,
     input  logic [$clog2(LATENCY_MOST + 1) - 1:0] latency,
     input  logic [CHUNK_BITS - 1:0] chunks,
-    // The group at the duplicator: which of its edges there are, where they lead, and the row's value of `chunk`.
+    // Group at the duplicator: valid bits, destination rows and weights of its edges, and the source row's value of
+    // `chunk`.
     input  logic group_valid,
     input  logic [PES - 1:0] group_edges,
     input  logic [PES - 1:0][ROW_BITS - 1:0] group_rows,
@@ -31,7 +33,7 @@ module aggregate_network #(
     localparam int BANK_BITS = $clog2(PES);
     localparam int ADDRESS_BITS = $clog2(WORDS);
 
-    logic [PES - 1:0] taken;  // messages of this group and chunk that the units have
+    logic [PES - 1:0] taken;  // messages of this group and chunk that the units have accepted
     logic [PES - 1:0] takes;
     logic [PES - 1:0] scatter_busy;
     logic [PES - 1:0] gather_busy;

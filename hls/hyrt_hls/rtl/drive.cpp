@@ -1,4 +1,4 @@
-// Drives the twins: reads cases from standard input, prints each one's cycles and results on a line.
+// Testbench of the RTL models: reads cases from standard input, and prints the cycles and results of each on one line.
 //
 //   network PES DEPTH LATENCY CHUNKS ROWS GROUPS   then for each group: source, PES rows (-1 for none), PES weights
 //   array SHAPE ROWS COLS STEPS TILES INTERVAL     then for each tile: STEPS x ROWS of a, STEPS x COLS of b
@@ -17,8 +17,8 @@ namespace {
 
 constexpr int kLanes = 8;
 
-void fail(const std::string &what) {
-    std::cerr << what << "\n";
+void fail(const std::string &message) {
+    std::cerr << message << "\n";
     std::exit(1);
 }
 
@@ -46,7 +46,7 @@ void reset(Vtwins &top) {
     top.eval();
 }
 
-// Rows are 16 bits wide in the port: two in each of its 32-bit parts.
+// Rows are 16 bits wide in the port: two per 32-bit word.
 template <typename Port> void set_row(Port &port, int lane, std::uint32_t row) {
     const int shift = 16 * (lane % 2);
     port[lane / 2] = (port[lane / 2] & ~(0xffffu << shift)) | (row << shift);
@@ -55,7 +55,8 @@ template <typename Port> void set_row(Port &port, int lane, std::uint32_t row) {
 void run_network(Vtwins &top) {
     const int pes = read_int(), depth = read_int(), latency = read_int(), chunks = read_int(), rows = read_int();
     const int num_groups = read_int();
-    if ((pes != 4 && pes != 8) || depth < 1 || depth > 32 || latency < 1 || latency > 8) fail("network: not built for this");
+    if ((pes != 4 && pes != 8) || depth < 1 || depth > 32 || latency < 1 || latency > 8)
+        fail("network: not built for this");
     std::vector<int> groups(static_cast<std::size_t>(num_groups) * (2 * pes + 1));
     for (int &value : groups) value = read_int();
     top.wide = pes == 8;
@@ -69,13 +70,13 @@ void run_network(Vtwins &top) {
         top.group_valid = group < num_groups;
         int source = 0;
         if (group < num_groups) {
-            const int *at = &groups[static_cast<std::size_t>(group) * (2 * pes + 1)];
-            source = at[0];
+            const int *fields = &groups[static_cast<std::size_t>(group) * (2 * pes + 1)];
+            source = fields[0];
             top.group_edges = 0;
             for (int lane = 0; lane < pes; lane++) {
-                if (at[1 + lane] >= 0) top.group_edges |= 1 << lane;
-                set_row(top.group_rows, lane, at[1 + lane] < 0 ? 0u : static_cast<std::uint32_t>(at[1 + lane]));
-                top.group_weights[lane] = static_cast<std::uint32_t>(at[1 + pes + lane]);
+                if (fields[1 + lane] >= 0) top.group_edges |= 1 << lane;
+                set_row(top.group_rows, lane, fields[1 + lane] < 0 ? 0u : static_cast<std::uint32_t>(fields[1 + lane]));
+                top.group_weights[lane] = static_cast<std::uint32_t>(fields[1 + pes + lane]);
             }
         }
         top.eval();
@@ -115,11 +116,11 @@ void run_array(Vtwins &top) {
         top.step_valid = valid;
         if (valid) {
             const long tile = step / steps, k = step % steps;
-            const int *at = &values[static_cast<std::size_t>(tile) * steps * (rows + cols)];
+            const int *operands = &values[static_cast<std::size_t>(tile) * steps * (rows + cols)];
             top.step_first = k == 0;
             top.step_last = k == steps - 1;
-            for (int r = 0; r < rows; r++) top.a[r] = static_cast<std::uint32_t>(at[k * rows + r]);
-            for (int c = 0; c < cols; c++) top.b[c] = static_cast<std::uint32_t>(at[steps * rows + k * cols + c]);
+            for (int r = 0; r < rows; r++) top.a[r] = static_cast<std::uint32_t>(operands[k * rows + r]);
+            for (int c = 0; c < cols; c++) top.b[c] = static_cast<std::uint32_t>(operands[steps * rows + k * cols + c]);
         }
         top.eval();
         tick(top);

@@ -1,5 +1,6 @@
-// Owns one bank: takes a message a cycle, round robin over its queues, and adds it. The sum leaves the adder `latency` (1..LATENCY_MOST)
-// cycles after the message came; until then a message to the same address is passed over (read after write).
+// Accumulates into one bank: accepts one message per cycle, round robin over its queues, and adds it. The sum leaves
+// the adder `latency` (1..LATENCY_MOST) cycles after the message was accepted; until then, messages to the same address
+// are skipped (read-after-write hazard).
 module gather_unit #(
     parameter int PES = 4,
     parameter int ROW_BITS = 16,
@@ -25,7 +26,7 @@ module gather_unit #(
 
     logic [VALUE_BITS - 1:0] bank [WORDS];
 
-    // The adder: what came i + 1 cycles ago is in stage i.
+    // Adder pipeline: stage i contains the message that was accepted i + 1 cycles ago.
     logic [STAGES - 1:0] stage_valid;
     logic [ADDRESS_BITS - 1:0] stage_address [STAGES];
     logic [VALUE_BITS - 1:0] stage_sum [STAGES];

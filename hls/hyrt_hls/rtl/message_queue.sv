@@ -1,5 +1,5 @@
-// Queue between one scatter and one gather unit. `depth` (1..MOST) limits how many messages it takes; a pop frees its place for the
-// next cycle only, since `full` is of the cycle's beginning.
+// FIFO between one scatter unit and one gather unit. `depth` (1..MOST) is its capacity in messages. A pop frees a slot
+// only for the next cycle, because `full` reflects the state at the beginning of the cycle.
 module message_queue #(
     parameter int MOST = 32,
     parameter int WIDTH = 56

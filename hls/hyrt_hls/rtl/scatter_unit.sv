@@ -1,4 +1,5 @@
-// Multiplies its edge's weight with the chunk's value and holds the message in one register until the queue of the row's bank takes it.
+// Multiplies the weight of its edge by the chunk's value, and holds the message in one register until the queue of the
+// row's bank accepts it.
 module scatter_unit #(
     parameter int PES = 4,
     parameter int ROW_BITS = 16,

@@ -1,6 +1,8 @@
-// Output stationary array: element (r, c) sums a[r] * b[c] of its tile. Operands come unskewed, one step k of all rows and columns a
-// cycle; delay lines at the edges hold them back by r and by c cycles. `first` and `last` mark a tile's first and last step and travel with
-// the operands; tiles may follow each other without a gap. The twin of hyrt_perfmodel/cycles/systolic.py. Values are whole numbers.
+// Output-stationary array: element (r, c) accumulates a[r] * b[c] over the steps of its tile. Operands arrive unskewed,
+// one step k of all rows and columns per cycle; delay lines at the edges delay them by r and c cycles. `first` and
+// `last` mark a tile's first and last step, and are passed on with the operands; tiles may follow each other without a
+// gap. Cycle-equivalent to `systolic_cycles` of hyrt_perfmodel/fpga_design.py with overlapped tiles. Values are
+// integers.
 module systolic_array #(
     parameter int ROWS = 4,
     parameter int COLS = 4,
@@ -13,13 +15,13 @@ module systolic_array #(
     input  logic last,
     input  logic [ROWS - 1:0][VALUE_BITS - 1:0] a,
     input  logic [COLS - 1:0][VALUE_BITS - 1:0] b,
-    // Of each element: its tile's sum is complete since the last clock edge, and stays until the next tile's.
+    // Per element: whether its tile's sum was completed at the last clock edge; `sums` holds it until the next one.
     output logic [ROWS - 1:0][COLS - 1:0] complete,
     output logic [ROWS - 1:0][COLS - 1:0][VALUE_BITS - 1:0] sums
 );
     localparam int STEP_BITS = VALUE_BITS + 3;
 
-    // What enters element (r, c) from the left, with its flags, and from above.
+    // Inputs of element (r, c): from the left, with the flags, and from above.
     logic [ROWS - 1:0][COLS - 1:0][STEP_BITS - 1:0] right;
     logic [ROWS - 1:0][COLS - 1:0][VALUE_BITS - 1:0] down;
 

@@ -1,5 +1,5 @@
-// What one simulation holds: the network with 4 and with 8 units, and arrays of three shapes. `network` and `array` choose which of each is
-// driven and read.
+// Top module of the simulation: the network with 4 and with 8 units, and arrays of three shapes. `wide` and `shape`
+// select the network and the array that are driven and read.
 module twins #(
     parameter int DEPTH_MOST = 32,
     parameter int LATENCY_MOST = 8
@@ -29,7 +29,7 @@ module twins #(
     input  logic step_last,
     input  logic [4:0][31:0] a,
     input  logic [7:0][31:0] b,
-    output logic complete,  // of the element farthest from the corner
+    output logic complete,  // for the element farthest from the corner
     input  logic [2:0] read_r,
     input  logic [2:0] read_c,
     output logic [31:0] read_sum
