@@ -38,7 +38,7 @@ HEADER_INTS = 16
 RECORD_INTS = 24
 """Size of a layer's record in int32."""
 EDGE_INTS = 4
-"""Size of an edge in int32: from, to, the bits of its float32 weight, 0."""
+"""Size of an edge in int32: source, destination, the bits of its float32 weight, 0."""
 ROW_CODES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}
 """Header codes of the feature row formats, by their names in `hyrt.graph.quantized.row_format`."""
 CODE_BYTES = (4, 2, 2, 1)

@@ -1,5 +1,5 @@
-// The trainer's kernels in simulation, called through ctypes: memory ports that check and count what passes, and
-// memories that live between calls.
+// Simulation of the trainer's kernels, called through ctypes: memory ports that check bounds and count accesses, and
+// on-chip memories that persist between calls.
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -17,29 +17,29 @@ struct Memories {
     Trainer::Sums sums;
     Trainer::Rows rows;
     Trainer::Panel panel;
-    hyrt::Word row[hyrt::MOST_CHUNKS];
+    hyrt::Word row[hyrt::MAX_CHUNKS];
 };
 
-// What passed a port. `again` counts writes to a word that was written before: a result is written once, so that
-// anything more is a matrix kept in memory.
-struct Passed {
-    int64_t reads = 0, rows = 0, writes = 0, again = 0;
+// Traffic of a port. `rewrites` counts writes to a word that was written before: a result is written once, so that any
+// further write means that an intermediate matrix is stored in memory.
+struct Traffic {
+    int64_t reads = 0, rows = 0, writes = 0, rewrites = 0;
 };
 
 template <class T>
 class ReadPort {
   public:
-    // `data` may lie anywhere: arrays of NumPy are not aligned to words. Reads of the first value of every `stride`
-    // count as rows.
-    ReadPort(const char *name, const void *data, int64_t size, Passed &passed, int64_t stride = 1)
-        : name_(name), data_((const char *)data), size_(size), passed_(&passed), stride_(stride) {}
+    // `data` may have any alignment: NumPy arrays are not aligned to words. Each read of the first value of a group of
+    // `stride` values counts as one row.
+    ReadPort(const char *name, const void *data, int64_t size, Traffic &traffic, int64_t stride = 1)
+        : name_(name), data_((const char *)data), size_(size), traffic_(&traffic), stride_(stride) {}
 
     T operator[](int64_t index) const {
         if (index < 0 || index >= size_)
-            throw hyrt::SimulationError(hyrt::here() + " reads " + name_ + "[" + std::to_string(index) + "] of " +
-                                        std::to_string(size_));
-        passed_->reads++;
-        passed_->rows += index % stride_ == 0;
+            throw hyrt::SimulationError(hyrt::current_process_name() + " reads " + name_ + "[" +
+                                        std::to_string(index) + "] of " + std::to_string(size_));
+        traffic_->reads++;
+        traffic_->rows += index % stride_ == 0;
         T value;
         std::memcpy(&value, data_ + index * (int64_t)sizeof(T), sizeof(T));
         return value;
@@ -49,40 +49,40 @@ class ReadPort {
     const char *name_;
     const char *data_;
     int64_t size_;
-    Passed *passed_;
+    Traffic *traffic_;
     int64_t stride_;
 };
 
 template <class T>
 class WritePort {
   public:
-    WritePort(const char *name, void *data, int64_t size, Passed &passed, std::vector<bool> &written)
-        : name_(name), data_((char *)data), size_(size), passed_(&passed), written_(&written) {
+    WritePort(const char *name, void *data, int64_t size, Traffic &traffic, std::vector<bool> &written)
+        : name_(name), data_((char *)data), size_(size), traffic_(&traffic), written_(&written) {
         written.assign(size, false);
     }
 
-    // A place in memory that can be written and not read.
-    struct Place {
+    // Write-only reference to an element.
+    struct Reference {
         const WritePort &port;
         int64_t index;
         void operator=(const T &value) const { port.write(index, value); }
     };
 
-    Place operator[](int64_t index) const { return {*this, index}; }
+    Reference operator[](int64_t index) const { return {*this, index}; }
 
   private:
     const char *name_;
     char *data_;
     int64_t size_;
-    Passed *passed_;
+    Traffic *traffic_;
     std::vector<bool> *written_;
 
     void write(int64_t index, const T &value) const {
         if (index < 0 || index >= size_)
-            throw hyrt::SimulationError(hyrt::here() + " writes " + name_ + "[" + std::to_string(index) + "] of " +
-                                        std::to_string(size_));
-        passed_->writes++;
-        passed_->again += (*written_)[index];
+            throw hyrt::SimulationError(hyrt::current_process_name() + " writes " + name_ + "[" +
+                                        std::to_string(index) + "] of " + std::to_string(size_));
+        traffic_->writes++;
+        traffic_->rewrites += (*written_)[index];
         (*written_)[index] = true;
         std::memcpy(data_ + index * (int64_t)sizeof(T), &value, sizeof(T));
     }
@@ -90,7 +90,7 @@ class WritePort {
 
 }  // namespace
 
-// The arrays of a task and their sizes: words of features, weights, scores and gradients, else elements.
+// Arrays of a task and their sizes: words for features, weights, scores and gradients, elements for the other arrays.
 struct Arrays {
     const void *features, *edges, *weights, *labels, *target_weights, *vertices, *task;
     void *scores, *gradients, *results;
@@ -98,11 +98,11 @@ struct Arrays {
 };
 
 struct Counts {
-    int64_t rows_read, feature_words_read, edges_read, weight_words_read, words_written, words_written_again;
+    int64_t rows_read, feature_words_read, edges_read, weight_words_read, words_written, intermediate_words_written;
 };
 
-// The memories of one launch at a time, or null without room for them. What they hold at first is not defined in
-// hardware: here it is NaN, which shows in every result that depends on it.
+// Allocate the on-chip memories for one launch at a time; null if out of memory. Their initial contents are undefined
+// in hardware. Here they are NaN, which propagates to every result that depends on them.
 extern "C" void *hyrt_open() {
     void *memories = std::aligned_alloc(alignof(Memories), sizeof(Memories));
     if (memories != nullptr) {
@@ -116,16 +116,16 @@ extern "C" void hyrt_close(void *memories) {
     std::free(memories);
 }
 
-// One launch: 0, or 1 with what went wrong in `message`.
+// Run one launch. Returns 0, or 1 with the error in `message`.
 extern "C" int hyrt_simulate(void *memories, const Arrays *arrays, Counts *counts, char *message, int size) {
     return hyrt::report_errors(message, size, [&] {
         const Arrays &a = *arrays;
         Memories &m = *(Memories *)memories;
-        Passed features, edges, weights, small, scores, gradients, results;
+        Traffic features, edges, weights, small, scores, gradients, results;
         std::vector<bool> scores_written, gradients_written, results_written;
         int header[hyrt::HEADER];
         std::memcpy(header, a.task, sizeof header);
-        const int row_words = hyrt::ceil_div(header[5], hyrt::chunks_of_word((hyrt::Codes)header[11]));
+        const int row_words = hyrt::ceil_div(header[5], hyrt::chunks_per_word((hyrt::Codes)header[11]));
         hyrt::train<Trainer>(
             ReadPort<hyrt::Word>("features", a.features, a.feature_words, features, row_words),
             ReadPort<hyrt::Edge>("edges", a.edges, a.num_edges, edges),
@@ -142,6 +142,6 @@ extern "C" int hyrt_simulate(void *memories, const Arrays *arrays, Counts *count
                    edges.reads,
                    weights.reads,
                    scores.writes + gradients.writes,
-                   scores.again + gradients.again + results.again};
+                   scores.rewrites + gradients.rewrites + results.rewrites};
     });
 }

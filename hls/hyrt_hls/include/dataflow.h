@@ -1,4 +1,4 @@
-// Dataflow regions that are simulated with g++ and become plain calls under `#pragma HLS DATAFLOW` in Vitis HLS.
+// Dataflow regions that are simulated with g++, and are plain calls under `#pragma HLS DATAFLOW` in Vitis HLS.
 //
 //     void kernel(const float *in, float *out, int n) {
 //         HYRT_DATAFLOW(kernel_region);
@@ -10,10 +10,10 @@
 //         HYRT_JOIN(kernel_region);
 //     }
 //
-// In simulation the processes start at HYRT_JOIN, in their order (sequential) or all at once, a thread each (bounded).
-// What they name must live until then: the index of HYRT_PROCESSES is copied, everything else is taken by reference.
-// Bounded processes may share streams, and memory that only one of them touches or that nobody writes; an array that
-// passes from one to another may not.
+// In simulation the processes start at HYRT_JOIN, one after the other (sequential) or concurrently with one thread each
+// (bounded). Variables that they use must live until then: the index of HYRT_PROCESSES is captured by value, everything
+// else by reference. Bounded processes may share streams and read-only memory, and may each write memory that no other
+// process accesses; an array must not be written by one process and read by another.
 #ifndef HYRT_DATAFLOW_H
 #define HYRT_DATAFLOW_H
 
@@ -56,7 +56,7 @@
 
 namespace hyrt {
 
-/// `scatter` of `scatter<PES>(in, out)`.
+/// Function name in the text of a call: `scatter` for `scatter<PES>(in, out)`.
 inline std::string called_name(const std::string &call) {
     return call.substr(0, call.find_first_of("<( "));
 }
@@ -66,8 +66,8 @@ template <typename Stream>
 struct is_described<Stream, std::void_t<decltype(std::declval<Stream &>().hyrt_describe(std::string(), 0))>>
     : std::true_type {};
 
-/// Gives a stream its depth, and its name where it has none. Other vendors' streams, which have no depth in simulation,
-/// stay as they are.
+/// Sets the depth of a stream, and its name if it has none. Streams of other vendors have no depth in simulation, and
+/// are left unchanged.
 template <typename Stream> void set_depth(Stream &stream, const std::string &name, int depth) {
     if (depth < 1)
         throw SimulationError("stream '" + name + "' has depth " + std::to_string(depth) + ": it needs 1 at least");
@@ -80,26 +80,26 @@ template <typename Stream, std::size_t N> void set_depth(Stream (&streams)[N], c
         set_depth(streams[i], name + "[" + std::to_string(i) + "]", depth);
 }
 
-/// Processes that run at the same time in hardware.
+/// Region of processes that run concurrently in hardware.
 class Dataflow {
   public:
     explicit Dataflow(std::string name) : name_(std::move(name)) {}
     Dataflow(const Dataflow &) = delete;
     Dataflow &operator=(const Dataflow &) = delete;
 
-    // Throws: a region that is not joined has not run, which must not pass unseen.
+    // Throws if the region was not joined: its processes have not run, which must be reported.
     ~Dataflow() noexcept(false) {
         if (!bodies_.empty() && std::uncaught_exceptions() == exceptions_)
             throw SimulationError("region '" + name_ + "' is left without HYRT_JOIN: its processes never ran");
     }
 
-    /// Adds a process; `join` starts it.
+    /// Registers a process, which `join` starts.
     void run(const std::string &process, std::function<void()> body) {
         names_.push_back("process '" + process + "' of region '" + name_ + "'");
         bodies_.push_back(std::move(body));
     }
 
-    /// Runs the processes to their end. Throws SimulationError when one of them throws, or when none of them can go on.
+    /// Runs all processes to completion. Throws SimulationError if one of them throws or all are blocked (deadlock).
     void join();
 
   private:
@@ -122,7 +122,7 @@ inline void Dataflow::join() {
         current_process = &process;
         try {
             bodies[i]();
-        } catch (const SimulationError &) { // names its process already
+        } catch (const SimulationError &) { // the text names the process already
             throw;
         } catch (const std::exception &error) {
             throw SimulationError(process.name + ": " + error.what());
@@ -142,17 +142,17 @@ inline void Dataflow::join() {
     const std::shared_ptr<Process> parent = current_process;
     const std::shared_ptr<Simulation> simulation = parent ? parent->simulation : std::make_shared<Simulation>();
     const auto region = std::make_shared<const std::string>(name_);
-    std::size_t left = bodies.size();
+    std::size_t remaining = bodies.size();
     std::vector<std::thread> threads;
-    // Called under the lock. The last one lets the parent go on before it may find everybody else waiting.
-    const auto end = [&](std::size_t processes) {
+    // Called under the lock. The last process makes the parent ready before `remove` checks for a deadlock.
+    const auto end_processes = [&](std::size_t processes) {
         for (std::size_t i = 0; i < processes; ++i) {
-            if (--left == 0 && parent && parent->state == State::JOINING)
+            if (--remaining == 0 && parent && parent->state == State::JOINING)
                 simulation->make_ready(*parent);
             simulation->remove();
         }
     };
-    const auto work = [&](std::size_t i) {
+    const auto run_process = [&](std::size_t i) {
         auto process = std::make_shared<Process>();
         process->name = names_[i];
         process->region = region;
@@ -162,7 +162,7 @@ inline void Dataflow::join() {
         try {
             bodies[i]();
             check_leftovers();
-        } catch (const Unwound &) { // the first failure is known
+        } catch (const Unwound &) { // the first failure is already recorded
         } catch (const SimulationError &error) {
             failure = error.what();
         } catch (const std::exception &error) {
@@ -174,26 +174,27 @@ inline void Dataflow::join() {
         const std::lock_guard<std::mutex> guard(simulation->lock);
         if (!failure.empty())
             simulation->fail(failure);
-        end(1);
+        end_processes(1);
     };
     {
         const std::lock_guard<std::mutex> guard(simulation->lock);
-        simulation->add(
-            static_cast<int>(bodies.size())); // before the first one runs: it must not find itself the only one
+        // Count all processes before the first one starts: otherwise it could find itself the only one, and report a
+        // deadlock.
+        simulation->add(static_cast<int>(bodies.size()));
     }
     try {
         threads.reserve(bodies.size());
         for (std::size_t i = 0; i < bodies.size(); ++i)
-            threads.emplace_back(work, i);
+            threads.emplace_back(run_process, i);
     } catch (const std::exception &error) {
         const std::lock_guard<std::mutex> guard(simulation->lock);
         simulation->fail("region '" + name_ + "' could not start a thread for " + names_[threads.size()] + ": " +
                          error.what());
-        end(bodies.size() - threads.size());
+        end_processes(bodies.size() - threads.size());
     }
     if (parent) {
         std::unique_lock<std::mutex> guard(simulation->lock);
-        if (left > 0)
+        if (remaining > 0)
             simulation->wait(guard, *parent, State::JOINING, nullptr);
     }
     for (std::thread &thread : threads)
@@ -208,7 +209,8 @@ inline void Dataflow::join() {
 
 #endif // HYRT_BOUNDED
 
-/// Runs `body` for a caller in C: 0, or 1 with what went wrong in `message`, cut to `size` bytes with the closing 0.
+/// Runs `body` for a C caller. Returns 0, or 1 with the error in `message`, truncated to `size` bytes including the
+/// terminating 0.
 template <typename Body> int report_errors(char *message, int size, Body &&body) {
     const auto report = [&](const char *text) {
         if (message != nullptr && size > 0)

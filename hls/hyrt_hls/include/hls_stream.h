@@ -1,4 +1,5 @@
-// hls::stream for simulation with g++: unbounded and fast, or with -DHYRT_BOUNDED of its depth (see process.h).
+// hls::stream for simulation with g++: unbounded and fast by default, limited to its depth with -DHYRT_BOUNDED (see
+// process.h).
 #ifndef HYRT_HLS_STREAM_H
 #define HYRT_HLS_STREAM_H
 
@@ -18,7 +19,7 @@ namespace hls {
 
 namespace details {
 
-/// A ring of values that grows by doubling.
+/// Ring buffer that grows by doubling.
 template <typename T> class Ring {
   public:
     std::size_t size() const { return size_; }
@@ -31,7 +32,7 @@ template <typename T> class Ring {
 
     T pop() {
         T value = std::move(values_[first_]);
-        // An empty ring starts anew at its front, which the cache still holds.
+        // An empty ring restarts at its first slot, which is still in the cache.
         first_ = --size_ == 0 ? 0 : (first_ + 1) & (capacity_ - 1);
         return value;
     }
@@ -42,7 +43,7 @@ template <typename T> class Ring {
 
     void grow() {
         const std::size_t capacity = capacity_ == 0 ? 8 : 2 * capacity_;
-        std::unique_ptr<T[]> values(new T[capacity]); // not make_unique: that would write zeros first
+        std::unique_ptr<T[]> values(new T[capacity]); // not make_unique, which would zero the memory
         for (std::size_t i = 0; i < size_; ++i)
             values[i] = std::move(values_[(first_ + i) & (capacity_ - 1)]);
         values_ = std::move(values);
@@ -53,7 +54,7 @@ template <typename T> class Ring {
 
 } // namespace details
 
-/// A queue of values with one writer and one reader. `hyrt_describe` is not Vitis HLS's: HYRT_DEPTH calls it.
+/// FIFO with one writer and one reader. `hyrt_describe` is an addition to Vitis HLS's class, called by HYRT_DEPTH.
 template <typename T> class stream {
   public:
     using value_type = T;
@@ -64,13 +65,13 @@ template <typename T> class stream {
     stream &operator=(const stream &) = delete;
 
     ~stream() {
-        // While an exception passes, what is left behind is its consequence.
+        // During stack unwinding, unread values are a consequence of the exception.
         if (values_.size() > 0 && std::uncaught_exceptions() == 0)
             hyrt::add_leftover(name(), values_.size());
 #ifdef HYRT_BOUNDED
-        if (const std::shared_ptr<hyrt::Process> &me = hyrt::current_process) {
-            const std::lock_guard<std::mutex> guard(me->simulation->lock);
-            me->polled.clear(); // it may name this stream
+        if (const std::shared_ptr<hyrt::Process> &process = hyrt::current_process) {
+            const std::lock_guard<std::mutex> guard(process->simulation->lock);
+            process->polled.clear(); // it may contain this stream
         }
 #endif
     }
@@ -84,7 +85,7 @@ template <typename T> class stream {
     T read() {
         if (values_.size() == 0)
             empty_read();
-        vain_ = 0;
+        failed_polls_ = 0;
         return values_.pop();
     }
     void write(const T &value) { values_.push(value); }
@@ -101,8 +102,8 @@ template <typename T> class stream {
     bool empty() {
         if (values_.size() > 0)
             return false;
-        if (++vain_ > VAIN_POLLS)
-            throw hyrt::SimulationError(hyrt::here() + " polls stream '" + name() +
+        if (++failed_polls_ > MAX_FAILED_POLLS)
+            throw hyrt::SimulationError(hyrt::current_process_name() + " polls stream '" + name() +
                                         "' in vain: who runs after its reader, or has ended, writes nothing to it");
         return true;
     }
@@ -115,12 +116,13 @@ template <typename T> class stream {
     }
 
   private:
-    // So often may a reader ask between two reads while it reads other streams; then its loop has no end.
-    static constexpr long VAIN_POLLS = 1L << 26;
+    // Maximum failed polls between two reads: a reader may poll a stream while it reads others, but beyond this number
+    // its loop is considered infinite.
+    static constexpr long MAX_FAILED_POLLS = 1L << 26;
 
     details::Ring<T> values_;
     std::string name_;
-    long vain_ = 0; // questions since the last read that found nothing
+    long failed_polls_ = 0; // since the last read
 
     void rename(const char *name) { name_ = name; }
     std::string name() const { return name_.empty() ? "without a name" : name_; }
@@ -128,104 +130,104 @@ template <typename T> class stream {
 #else
 
     T read() {
-        const std::shared_ptr<hyrt::Process> &me = hyrt::current_process;
-        if (!me) {
+        const std::shared_ptr<hyrt::Process> &process = hyrt::current_process;
+        if (!process) {
             if (values_.size() == 0)
                 empty_read();
             return take();
         }
-        std::unique_lock<std::mutex> guard(me->simulation->lock);
-        me->simulation->claim(port_.reader, me, port_, "read");
+        std::unique_lock<std::mutex> guard(process->simulation->lock);
+        process->simulation->claim(port_.reader, process, port_, "read");
         while (values_.size() == 0) {
-            me->simulation->wait(guard, *me, hyrt::State::READING, &port_);
-            me->simulation->check();
+            process->simulation->wait(guard, *process, hyrt::State::READING, &port_);
+            process->simulation->check();
         }
         T value = take();
-        me->simulation->moved(*me, port_.writer.get(), port_);
+        process->simulation->on_transfer(*process, port_.writer.get(), port_);
         return value;
     }
 
     void write(const T &value) {
-        const std::shared_ptr<hyrt::Process> &me = hyrt::current_process;
-        if (!me) // a test bench that fills a stream before the kernel starts
+        const std::shared_ptr<hyrt::Process> &process = hyrt::current_process;
+        if (!process) // a test bench fills the stream before the kernel starts
             return put(value);
-        std::unique_lock<std::mutex> guard(me->simulation->lock);
-        me->simulation->claim(port_.writer, me, port_, "written");
+        std::unique_lock<std::mutex> guard(process->simulation->lock);
+        process->simulation->claim(port_.writer, process, port_, "written");
         while (values_.size() >= port_.depth) {
-            me->simulation->wait(guard, *me, hyrt::State::WRITING, &port_);
-            me->simulation->check();
+            process->simulation->wait(guard, *process, hyrt::State::WRITING, &port_);
+            process->simulation->check();
         }
         put(value);
-        me->simulation->moved(*me, port_.reader.get(), port_);
+        process->simulation->on_transfer(*process, port_.reader.get(), port_);
     }
 
     bool read_nb(T &value) {
-        const std::shared_ptr<hyrt::Process> &me = hyrt::current_process;
-        if (!me) {
+        const std::shared_ptr<hyrt::Process> &process = hyrt::current_process;
+        if (!process) {
             if (values_.size() == 0)
                 return false;
             value = take();
             return true;
         }
-        std::unique_lock<std::mutex> guard(me->simulation->lock);
-        me->simulation->claim(port_.reader, me, port_, "read");
+        std::unique_lock<std::mutex> guard(process->simulation->lock);
+        process->simulation->claim(port_.reader, process, port_, "read");
         if (values_.size() == 0)
-            me->simulation->asked_in_vain(guard, *me, port_);
+            process->simulation->poll_failed(guard, *process, port_);
         if (values_.size() == 0)
             return false;
         value = take();
-        me->simulation->moved(*me, port_.writer.get(), port_);
+        process->simulation->on_transfer(*process, port_.writer.get(), port_);
         return true;
     }
 
     bool write_nb(const T &value) {
-        const std::shared_ptr<hyrt::Process> &me = hyrt::current_process;
-        if (!me) {
+        const std::shared_ptr<hyrt::Process> &process = hyrt::current_process;
+        if (!process) {
             put(value);
             return true;
         }
-        std::unique_lock<std::mutex> guard(me->simulation->lock);
-        me->simulation->claim(port_.writer, me, port_, "written");
+        std::unique_lock<std::mutex> guard(process->simulation->lock);
+        process->simulation->claim(port_.writer, process, port_, "written");
         if (values_.size() >= port_.depth)
-            me->simulation->asked_in_vain(guard, *me, port_);
+            process->simulation->poll_failed(guard, *process, port_);
         if (values_.size() >= port_.depth)
             return false;
         put(value);
-        me->simulation->moved(*me, port_.reader.get(), port_);
+        process->simulation->on_transfer(*process, port_.reader.get(), port_);
         return true;
     }
 
     bool empty() {
-        const std::shared_ptr<hyrt::Process> &me = hyrt::current_process;
-        if (!me)
+        const std::shared_ptr<hyrt::Process> &process = hyrt::current_process;
+        if (!process)
             return values_.size() == 0;
-        std::unique_lock<std::mutex> guard(me->simulation->lock);
-        me->simulation->claim(port_.reader, me, port_, "read");
+        std::unique_lock<std::mutex> guard(process->simulation->lock);
+        process->simulation->claim(port_.reader, process, port_, "read");
         if (values_.size() == 0)
-            me->simulation->asked_in_vain(guard, *me, port_);
+            process->simulation->poll_failed(guard, *process, port_);
         return values_.size() == 0;
     }
 
     bool full() {
-        const std::shared_ptr<hyrt::Process> &me = hyrt::current_process;
-        if (!me)
+        const std::shared_ptr<hyrt::Process> &process = hyrt::current_process;
+        if (!process)
             return false;
-        std::unique_lock<std::mutex> guard(me->simulation->lock);
-        me->simulation->claim(port_.writer, me, port_, "written");
+        std::unique_lock<std::mutex> guard(process->simulation->lock);
+        process->simulation->claim(port_.writer, process, port_, "written");
         if (values_.size() >= port_.depth)
-            me->simulation->asked_in_vain(guard, *me, port_);
+            process->simulation->poll_failed(guard, *process, port_);
         return values_.size() >= port_.depth;
     }
 
     std::size_t size() {
-        const std::shared_ptr<hyrt::Process> &me = hyrt::current_process;
-        if (!me)
+        const std::shared_ptr<hyrt::Process> &process = hyrt::current_process;
+        if (!process)
             return values_.size();
-        std::unique_lock<std::mutex> guard(me->simulation->lock);
-        me->simulation->check();
-        // Whoever looks at the size twice may be waiting for it to change.
-        if (me == port_.reader || me == port_.writer)
-            me->simulation->asked_in_vain(guard, *me, port_);
+        std::unique_lock<std::mutex> guard(process->simulation->lock);
+        process->simulation->check();
+        // A process that reads the size repeatedly may be waiting for it to change.
+        if (process == port_.reader || process == port_.writer)
+            process->simulation->poll_failed(guard, *process, port_);
         return values_.size();
     }
 
@@ -259,7 +261,8 @@ template <typename T> class stream {
 #endif // HYRT_BOUNDED
 
     [[noreturn]] void empty_read() const {
-        throw hyrt::SimulationError(hyrt::here() + " reads from stream '" + name() + "', which is empty");
+        throw hyrt::SimulationError(hyrt::current_process_name() + " reads from stream '" + name() +
+                                    "', which is empty");
     }
 };
 

@@ -1,4 +1,4 @@
-// hls::vector for simulation with g++: the part of Vitis HLS's class that the kernels use, in fast plain C++.
+// hls::vector for simulation with g++: the subset of Vitis HLS's class that the kernels use, in fast plain C++.
 #ifndef HYRT_HLS_VECTOR_H
 #define HYRT_HLS_VECTOR_H
 
@@ -14,15 +14,15 @@ namespace hls {
 
 namespace details {
 
-/// The greatest power of two that divides `bytes`: Vitis HLS aligns a vector so.
+/// Largest power of two that divides `bytes`: the alignment that Vitis HLS gives a vector.
 constexpr std::size_t alignment_of(std::size_t bytes) {
     return bytes % 2 != 0 ? 1 : 2 * alignment_of(bytes / 2);
 }
 
 } // namespace details
 
-/// N elements of T that are computed on at once. As in Vitis HLS, a new vector holds nothing defined: `vector(value)`
-/// fills it.
+/// SIMD vector of N elements of T. As in Vitis HLS, a default-constructed vector is uninitialized, and `vector(value)`
+/// sets all elements.
 template <typename T, std::size_t N> class alignas(details::alignment_of(sizeof(T) * N)) vector {
     static_assert(N > 0, "hls::vector needs at least one element");
 
@@ -32,13 +32,13 @@ template <typename T, std::size_t N> class alignas(details::alignment_of(sizeof(
 
     vector() = default;
 
-    /// Every element is `value`. Implicit, as in Vitis HLS, so that `v * 0.5f` and `v = 0` work.
+    /// Set every element to `value`. Implicit, as in Vitis HLS, so that `v * 0.5f` and `v = 0` work.
     vector(const T &value) {
         for (std::size_t i = 0; i < N; ++i)
             data_[i] = value;
     }
 
-    /// Exactly N elements.
+    /// Set the elements; exactly N values are required.
     vector(std::initializer_list<T> values) {
         assert(values.size() == N && "an hls::vector is given as many values as it has elements");
         std::size_t i = 0;
@@ -70,7 +70,7 @@ template <typename T, std::size_t N> class alignas(details::alignment_of(sizeof(
         return *this;
     }
 
-    // Friends, so that a scalar on either side becomes a vector.
+    // Friend functions, so that a scalar operand on either side is converted to a vector.
     friend vector operator+(vector left, const vector &right) { return left += right; }
     friend vector operator-(vector left, const vector &right) { return left -= right; }
     friend vector operator*(vector left, const vector &right) { return left *= right; }

@@ -1,9 +1,9 @@
-// What a stream knows of the process that uses it, and how a bounded simulation finds that no process can go on.
+// Processes as seen by the streams they use, and deadlock detection in the bounded simulation.
 //
-// Sequential (the default): processes run one after the other over unbounded streams; a process is only a name for
-// messages. Bounded (-DHYRT_BOUNDED): a thread a process and streams of their depth. One lock guards a simulation:
-// whoever waits is counted under it, so the one that would be the last to wait knows that all wait: a deadlock is found
-// at once, and without a clock.
+// Sequential (the default): processes run one after the other with unbounded streams; a process is only a name for
+// error messages. Bounded (-DHYRT_BOUNDED): one thread per process, and streams limited to their depth. One lock guards
+// a simulation and its count of running processes: the last process to block finds that all others are blocked, so that
+// a deadlock is detected immediately and without a timeout.
 #ifndef HYRT_PROCESS_H
 #define HYRT_PROCESS_H
 
@@ -23,19 +23,19 @@
 
 namespace hyrt {
 
-/// What a kernel or its simulation did wrong: the text names region, process and stream.
+/// Error in a kernel or its simulation; the text names region, process and stream.
 struct SimulationError : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-/// Streams that this thread destroyed with values in them: hardware would hand these to the next launch.
+/// Streams that this thread destroyed with unread values: in hardware, the next launch would read them.
 inline thread_local std::string leftovers;
 
 inline void add_leftover(const std::string &stream, std::size_t values) {
     leftovers += (leftovers.empty() ? "" : ", ") + ("stream '" + stream + "' (" + std::to_string(values) + " values)");
 }
 
-/// Throws when a stream was destroyed with values in it since the last call.
+/// Throws SimulationError if a stream was destroyed with unread values since the last call.
 inline void check_leftovers() {
     if (leftovers.empty())
         return;
@@ -57,12 +57,12 @@ inline thread_local const Process *current_process = nullptr;
 struct Process;
 class Simulation;
 
-/// A stream's name, fill and ends, without its values' type. Guarded by the simulation's lock.
+/// Name, fill level and endpoints of a stream, independent of its value type. Guarded by the simulation's lock.
 struct Port {
     std::string name = "without a name";
-    std::size_t depth = 2; // what Vitis HLS gives a stream of a dataflow region
+    std::size_t depth = 2; // default depth of a stream in a dataflow region in Vitis HLS
     std::size_t size = 0;
-    std::shared_ptr<Process> reader, writer; // that last used it; kept, so that an old one is never taken for a new one
+    std::shared_ptr<Process> reader, writer; // last users; shared, so that no address is reused
 };
 
 enum class State { RUNNING, READING, WRITING, POLLING, JOINING };
@@ -73,36 +73,37 @@ struct Process {
     std::shared_ptr<Simulation> simulation;
     std::condition_variable wake;
     State state = State::RUNNING;
-    const Port *port = nullptr;       // that it waits for
-    std::vector<const Port *> polled; // asked in vain since something last changed for this process
+    const Port *port = nullptr;       // stream that blocks it
+    std::vector<const Port *> polled; // polls that failed since the last change for this process
 };
 
 inline thread_local std::shared_ptr<Process> current_process;
 
-/// Thrown through a process whose simulation has failed elsewhere, to end its thread.
+/// Unwinds a process after its simulation failed in another process, to end its thread.
 struct Unwound {};
 
-/// The processes of one outermost dataflow region and of the regions inside it.
+/// Scheduler state of the processes of an outermost dataflow region and of its nested regions.
 class Simulation {
   public:
-    // A process may look for values in vain that many rounds while nothing else can move: a pipeline that drains itself
-    // by counting such rounds needs as many as it has stages. After them it counts as stuck.
-    static constexpr int VAIN_ROUNDS = 4096;
+    // Maximum rounds of failed polls while all other processes are blocked. A pipeline that drains by counting such
+    // rounds needs as many rounds as it has stages. Beyond this limit, polling processes count as deadlocked.
+    static constexpr int MAX_IDLE_ROUNDS = 4096;
 
     std::mutex lock;
 
-    /// The first thing that went wrong; empty while nothing has.
+    /// Message of the first failure; empty if there is none.
     const std::string &failure() const { return failure_; }
 
     void add(int processes) { running_ += processes; }
 
-    /// A process has ended, or was never started.
+    /// Removes a process that has ended or could not be started.
     void remove() {
         if (--running_ == 0)
-            stuck();
+            on_all_blocked();
     }
 
-    /// Every process that waits for a stream wakes and unwinds. The first message stays.
+    /// Records a failure, and wakes all processes that wait for a stream so that they unwind. Only the first message is
+    /// recorded.
     void fail(const std::string &message) {
         if (!failure_.empty())
             return;
@@ -118,33 +119,33 @@ class Simulation {
             throw Unwound{};
     }
 
-    /// Waits until another process lets this one go on.
+    /// Blocks until another process makes this one ready.
     void wait(std::unique_lock<std::mutex> &guard, Process &process, State state, const Port *port) {
         process.state = state;
         process.port = port;
         waiting_.push_back(&process);
         if (--running_ == 0)
-            stuck();
+            on_all_blocked();
         process.wake.wait(guard, [&] { return process.state == State::RUNNING; });
     }
 
-    /// Under a stream's operation that moved a value: `mover` did it, `other` is at the stream's other end.
-    void moved(Process &mover, Process *other, const Port &port) {
-        vain_rounds_ = 0;
-        mover.polled.clear();
-        if (other == nullptr)
+    /// Called by a stream operation that transferred a value: `process` performed it, `peer` is at the other end.
+    void on_transfer(Process &process, Process *peer, const Port &port) {
+        idle_rounds_ = 0;
+        process.polled.clear();
+        if (peer == nullptr)
             return;
-        const bool polls = std::find(other->polled.begin(), other->polled.end(), &port) != other->polled.end();
+        const bool polls = std::find(peer->polled.begin(), peer->polled.end(), &port) != peer->polled.end();
         if (polls)
-            other->polled.clear();
-        const bool waits = other->state == State::READING || other->state == State::WRITING;
-        if ((waits && other->port == &port) || (other->state == State::POLLING && polls))
-            make_ready(*other);
+            peer->polled.clear();
+        const bool waits = peer->state == State::READING || peer->state == State::WRITING;
+        if ((waits && peer->port == &port) || (peer->state == State::POLLING && polls))
+            make_ready(*peer);
     }
 
-    /// A process asked a stream in vain. On its second question with nothing changed it has come round: it sleeps until
-    /// something does.
-    void asked_in_vain(std::unique_lock<std::mutex> &guard, Process &process, const Port &port) {
+    /// Called after a failed poll of a stream. A second failed poll of it, with no change in between, means that the
+    /// polling loop has completed a round: the process blocks until something changes.
+    void poll_failed(std::unique_lock<std::mutex> &guard, Process &process, const Port &port) {
         if (std::find(process.polled.begin(), process.polled.end(), &port) == process.polled.end()) {
             process.polled.push_back(&port);
             return;
@@ -161,7 +162,7 @@ class Simulation {
         process.wake.notify_one();
     }
 
-    /// One end of a stream belongs to one process of a region.
+    /// Registers a process as the user of one end of a stream, which is exclusive within a region.
     void claim(std::shared_ptr<Process> &end, const std::shared_ptr<Process> &process, const Port &port,
                const char *verb) {
         check();
@@ -174,21 +175,21 @@ class Simulation {
     }
 
   private:
-    int running_ = 0; // processes that neither wait nor have ended
-    int vain_rounds_ = 0;
+    int running_ = 0; // number of processes that are neither blocked nor finished
+    int idle_rounds_ = 0;
     std::vector<Process *> waiting_;
     std::string failure_;
 
-    /// No process runs: those that poll have another look, and when none may there is a deadlock.
-    void stuck() {
+    /// Called if no process is running: lets polling processes retry, or reports a deadlock if no round is left.
+    void on_all_blocked() {
         if (waiting_.empty() || !failure_.empty())
             return;
         std::vector<Process *> pollers;
         for (Process *process : waiting_)
             if (process->state == State::POLLING)
                 pollers.push_back(process);
-        if (!pollers.empty() && vain_rounds_ < VAIN_ROUNDS) {
-            ++vain_rounds_;
+        if (!pollers.empty() && idle_rounds_ < MAX_IDLE_ROUNDS) {
+            ++idle_rounds_;
             for (Process *process : pollers) {
                 process->polled.clear();
                 make_ready(*process);
@@ -208,18 +209,18 @@ class Simulation {
             text += (text.empty() ? "deadlock: " : "; ") + process->name;
             if (process->state != State::POLLING) {
                 text += process->state == State::READING ? " waits to read" : " waits to write";
-                text += " " + described(*process->port);
+                text += " " + describe(*process->port);
                 continue;
             }
             text += " polls";
             for (const Port *port : process->polled)
-                text += (port == process->polled.front() ? " " : ", ") + described(*port);
+                text += (port == process->polled.front() ? " " : ", ") + describe(*port);
             text += " in vain";
         }
         return text + ". A full stream needs more depth; an empty one a writer that comes to it";
     }
 
-    static std::string described(const Port &port) {
+    static std::string describe(const Port &port) {
         return "stream '" + port.name + "' (" + std::to_string(port.size) + " of " + std::to_string(port.depth) +
                " values)";
     }
@@ -227,8 +228,8 @@ class Simulation {
 
 #endif // HYRT_BOUNDED
 
-/// Who runs now, for messages.
-inline std::string here() {
+/// Name of the current process, for error messages.
+inline std::string current_process_name() {
     return current_process ? current_process->name : "code outside any process";
 }
 

@@ -1,10 +1,10 @@
-// The aggregate kernel: sums = A rows, for a sparse A given as edges sorted by source.
+// Aggregate kernel: sums = A rows, for a sparse matrix A given as edges sorted by source.
 //
 //   edges -> duplicator -> n scatter units -> n x n queues -> n gather units, each with its bank of sums
 //
-// Each source row is read once and shown to the scatter units once for every n edges that leave it. A gather unit owns
-// the rows r with r % n == its number and adds a message a cycle, round robin over its queues, unless the sum it adds
-// to is still in the adder.
+// Each source row is read once, and broadcast to the scatter units once per group of n of its edges. Gather unit g
+// accumulates the rows r with r % n == g. It adds one message per cycle, round robin over its queues, and skips a
+// message if its sum is still in the adder pipeline (read-after-write hazard).
 #pragma once
 
 #include <utility>
@@ -16,111 +16,111 @@
 
 namespace hyrt {
 
-// What an aggregation reads and writes. The one network takes source rows from memory as well as from the chip.
+// Inputs and outputs of an aggregation. The same network serves source rows from memory and from on-chip matrices.
 struct Aggregation {
     int first_edge, num_edges, chunks;
-    int num_to, to;  // rows of the matrix of sums, its offset
-    bool features;   // whether the source rows are the features, with their dropout
-    Codes codes;     // what the features are in memory
+    int num_sums, sum_offset;  // rows and offset of the matrix of sums
+    bool features;             // whether source rows are the features, with the input dropout
+    Codes codes;               // format of the features in memory
     Dropout dropout;
-    int from;  // else the offset of their matrix in the memory of rows
+    int source_offset;  // offset of the source matrix in the row memory, unless `features`
 };
 
-// `words` holds the header and the records of a task.
+// `words` contains the header and the records of a task.
 inline Aggregation aggregation_of(Phase phase, const int *words) {
 #pragma HLS INLINE
     const bool forward = phase.work == Work::AGGREGATE, first = phase.layer == 0;
     const Layer layer = read_layer(words, phase.layer);
-    const Layer below = read_layer(words, first ? 0 : phase.layer - 1);
-    Aggregation what;
-    what.first_edge = forward ? layer.first_edge : layer.first_backward_edge;
-    what.num_edges = forward ? layer.num_edges : layer.num_backward_edges;
-    what.chunks = layer.in_chunks;
-    what.num_to = forward ? layer.rows * layer.parts : layer.num_src;
-    what.to = forward ? layer.combined : below.output_gradient;
-    what.features = forward && first;
-    what.codes = (Codes)words[11];
-    what.dropout = read_dropout(words + 6);
-    what.from = forward ? below.output : layer.combined_gradient;
-    return what;
+    const Layer previous = read_layer(words, first ? 0 : phase.layer - 1);
+    Aggregation desc;
+    desc.first_edge = forward ? layer.first_edge : layer.first_backward_edge;
+    desc.num_edges = forward ? layer.num_edges : layer.num_backward_edges;
+    desc.chunks = layer.in_chunks;
+    desc.num_sums = forward ? layer.rows * layer.parts : layer.num_src;
+    desc.sum_offset = forward ? layer.combined : previous.output_gradient;
+    desc.features = forward && first;
+    desc.codes = (Codes)words[11];
+    desc.dropout = read_dropout(words + 6);
+    desc.source_offset = forward ? previous.output : layer.combined_gradient;
+    return desc;
 }
 
-// Up to n edges of one source, at the duplicator.
+// Group at the duplicator: up to n edges of one source.
 struct Group {
     int edges;
-    bool fresh;  // the first of its source: the row comes from the reader, and is kept for the others
+    bool new_source;  // first group of its source: its row is read from the stream, and buffered for later groups
 };
 
-// One of a group's edges, at its scatter unit.
+// One edge of a group, at its scatter unit.
 struct Lane {
-    int to;
+    int destination;
     float weight;
-    bool end;  // no edge: no more come
+    bool end;  // end marker instead of an edge
 };
 
 struct Message {
-    int address;  // in the bank, from the matrix's offset
+    int address;  // in the bank, relative to the matrix's offset
     bool end;
     Word value;
 };
 
-// Cuts the edges into groups. `held` is the source whose row the duplicator has, from the region before and for the
-// next.
+// Divide the edges into groups. `buffered` is the source whose row is in the duplicator's buffer; it is passed from one
+// region to the next.
 template <int PES, class Edges>
-void read_edges(Edges edges, int first, int count, int &held, hls::stream<int> &sources, hls::stream<Group> &groups,
+void read_edges(Edges edges, int first, int count, int &buffered, hls::stream<int> &sources, hls::stream<Group> &groups,
                 hls::stream<Lane> lanes[PES]) {
-    int from = held, size = 0;
-    bool fresh = false;
+    int source = buffered, size = 0;
+    bool new_source = false;
     for (int e = 0; e < count; e++) {
 #pragma HLS PIPELINE II = 1
         const Edge edge = edges[first + e];
-        const bool change = edge.from != from;
+        const bool change = edge.source != source;
         if (size > 0 && (change || size == PES)) {
-            groups.write({size, fresh});
+            groups.write({size, new_source});
             size = 0;
-            fresh = false;
+            new_source = false;
         }
         if (change) {
-            sources.write(edge.from);
-            from = edge.from;
-            fresh = true;
+            sources.write(edge.source);
+            source = edge.source;
+            new_source = true;
         }
         for (int lane = 0; lane < PES; lane++) {
 #pragma HLS UNROLL
-            if (lane == size) lanes[lane].write({edge.to, edge.weight, false});
+            if (lane == size) lanes[lane].write({edge.destination, edge.weight, false});
         }
         size++;
     }
-    if (size > 0) groups.write({size, fresh});
+    if (size > 0) groups.write({size, new_source});
     groups.write({0, false});
     sources.write(-1);
-    held = from;
+    buffered = source;
     for (int lane = 0; lane < PES; lane++) {
 #pragma HLS UNROLL
         lanes[lane].write({0, 0.0f, true});
     }
 }
 
-// Source rows from memory: the features, with the dropout of the input.
+// Source rows from memory: the features, with the input dropout.
 template <class Features, class Vertices>
 void read_features(hls::stream<int> &sources, hls::stream<Word> &words, int chunks, Features features,
                    Vertices vertices, Codes codes, Dropout dropout) {
-    const int together = chunks_of_word(codes), row_words = ceil_div(chunks, together);
+    const int num_packed = chunks_per_word(codes), row_words = ceil_div(chunks, num_packed);
     for (int row = sources.read(); row >= 0; row = sources.read()) {
         const int64_t vertex = dropout.threshold > 0 ? vertices[row] : 0;
         Word packed;
-        int part = 0, at = 0;
+        int part = 0, next_word = 0;
         for (int chunk = 0; chunk < chunks; chunk++) {
 #pragma HLS PIPELINE II = 1
-            if (part == 0) packed = features[(int64_t)row * row_words + at++];
-            const Word word = widened(packed, codes, part);
+            if (part == 0) packed = features[(int64_t)row * row_words + next_word++];
+            const Word word = unpack(packed, codes, part);
             words.write(dropout.threshold > 0 ? drop(word, dropout, vertex, chunk) : word);
-            part = part + 1 == together ? 0 : part + 1;
+            part = part + 1 == num_packed ? 0 : part + 1;
         }
     }
 }
 
-// Source rows on chip: a matrix in the memory of rows.
+// Source rows on chip: a matrix in the row memory.
 template <class D>
 void read_matrix(hls::stream<int> &sources, hls::stream<Word> &words, int chunks, const typename D::Rows &rows,
                  int offset) {
@@ -133,24 +133,24 @@ void read_matrix(hls::stream<int> &sources, hls::stream<Word> &words, int chunks
 }
 
 template <class D, class Features, class Vertices>
-void read_rows(hls::stream<int> &sources, hls::stream<Word> &words, Aggregation what, Features features,
+void read_rows(hls::stream<int> &sources, hls::stream<Word> &words, Aggregation desc, Features features,
                Vertices vertices, const typename D::Rows &rows) {
-    if (what.features)
-        read_features(sources, words, what.chunks, features, vertices, what.codes, what.dropout);
+    if (desc.features)
+        read_features(sources, words, desc.chunks, features, vertices, desc.codes, desc.dropout);
     else
-        read_matrix<D>(sources, words, what.chunks, rows, what.from);
+        read_matrix<D>(sources, words, desc.chunks, rows, desc.source_offset);
 }
 
-// The feature duplicator: `row` is the buffer that holds the row of the source whose edges are under way.
+// Feature duplicator: `row` buffers the row of the source whose edges are being processed.
 template <int PES>
-void duplicate(hls::stream<Group> &groups, hls::stream<Word> &words, int chunks, Word row[MOST_CHUNKS],
+void duplicate(hls::stream<Group> &groups, hls::stream<Word> &words, int chunks, Word row[MAX_CHUNKS],
                hls::stream<Word> copies[PES]) {
     Group group = groups.read();
     int chunk = 0;
     while (group.edges > 0) {
 #pragma HLS PIPELINE II = 1
         Word word;
-        if (group.fresh) {
+        if (group.new_source) {
             word = words.read();
             row[chunk] = word;
         } else {
@@ -176,7 +176,7 @@ void scatter(hls::stream<Lane> &lanes, hls::stream<Word> &copies, int chunks, hl
 #pragma HLS PIPELINE II = 1
         const Word word = copies.read();
         Message message;
-        message.address = lane.to / PES * chunks + chunk;
+        message.address = lane.destination / PES * chunks + chunk;
         message.end = false;
         for (int i = 0; i < LANES; i++) {
 #pragma HLS UNROLL
@@ -184,7 +184,7 @@ void scatter(hls::stream<Lane> &lanes, hls::stream<Word> &copies, int chunks, hl
         }
         for (int gather = 0; gather < PES; gather++) {
 #pragma HLS UNROLL
-            if (gather == lane.to % PES) queues[gather].write(message);
+            if (gather == lane.destination % PES) queues[gather].write(message);
         }
         chunk++;
         if (chunk == chunks) {
@@ -199,28 +199,28 @@ void scatter(hls::stream<Lane> &lanes, hls::stream<Word> &copies, int chunks, hl
     }
 }
 
-// What a gather unit knows of one of its queues.
+// State of one input queue of a gather unit.
 struct Head {
     Message message;
-    bool here;
+    bool valid;
     bool ended;
 };
 
 inline void refill(hls::stream<Message> &queue, Head &head) {
 #pragma HLS INLINE
-    if (!head.here && !head.ended) head.here = queue.read_nb(head.message);
-    if (head.here && head.message.end) {
-        head.here = false;
+    if (!head.valid && !head.ended) head.valid = queue.read_nb(head.message);
+    if (head.valid && head.message.end) {
+        head.valid = false;
         head.ended = true;
     }
 }
 
-// Adds into `bank` from word `offset` on; one queue from every scatter unit, in their order.
+// Accumulate into `bank`, starting at word `offset`; one queue per scatter unit, in their order.
 template <int WORDS, class... Queues>
 void gather(int offset, Word (&bank)[WORDS], Queues &...queues) {
     constexpr int PES = sizeof...(Queues);
     Head heads[PES];
-    int recent[ADDER_LATENCY];  // addresses whose sums are in the adder, the newest first; the last has left it
+    int recent[ADDER_LATENCY];  // addresses of recent additions, newest first; all but the last are in the adder
 #pragma HLS array_partition variable = heads type = complete
 #pragma HLS array_partition variable = recent type = complete
     for (int s = 0; s < PES; s++) {
@@ -235,22 +235,22 @@ void gather(int offset, Word (&bank)[WORDS], Queues &...queues) {
     bool running = true;
     while (running) {
 #pragma HLS PIPELINE II = 1
-// The choice below never takes an address that was taken in the ADDER_LATENCY - 1 iterations before.
+// The arbitration below never selects an address that was selected in the previous ADDER_LATENCY - 1 iterations.
 #pragma HLS dependence variable = bank type = inter direction = RAW distance = HYRT_ADDER_LATENCY true
         int queue = 0;
-        const int refilled[] = {(refill(queues, heads[queue]), queue++)...};
-        (void)refilled;
+        const int expansion[] = {(refill(queues, heads[queue]), queue++)...};
+        (void)expansion;
         int choice = -1;
         running = false;
         for (int step = PES - 1; step >= 0; step--) {
 #pragma HLS UNROLL
             const int s = pointer + step < PES ? pointer + step : pointer + step - PES;
-            bool free = heads[s].here;
+            bool eligible = heads[s].valid;
             for (int i = 0; i < ADDER_LATENCY - 1; i++) {
 #pragma HLS UNROLL
-                if (recent[i] == heads[s].message.address) free = false;
+                if (recent[i] == heads[s].message.address) eligible = false;
             }
-            if (free) choice = s;
+            if (eligible) choice = s;
             running |= !heads[s].ended;
         }
         for (int i = ADDER_LATENCY - 1; i > 0; i--) {
@@ -262,7 +262,7 @@ void gather(int offset, Word (&bank)[WORDS], Queues &...queues) {
             const int address = heads[choice].message.address;
             bank[offset + address] = bank[offset + address] + heads[choice].message.value;
             recent[0] = address;
-            heads[choice].here = false;
+            heads[choice].valid = false;
             pointer = choice + 1 < PES ? choice + 1 : 0;
         }
     }
@@ -276,10 +276,10 @@ void clear(int offset, int words, Word (&bank)[WORDS]) {
     }
 }
 
-// Edges first .. first + count - 1, in the one network that there is. S are the numbers of the scatter units.
+// Edges first .. first + count - 1, through the shared network. S are the indices of the scatter units.
 template <class D, class Edges, class Features, class Vertices, size_t... S>
-void aggregate_region(Edges edges, int first, int count, Aggregation what, Features features, Vertices vertices,
-                      const typename D::Rows &rows, int &held, Word (&row)[MOST_CHUNKS], typename D::Sums &sums,
+void aggregate_region(Edges edges, int first, int count, Aggregation desc, Features features, Vertices vertices,
+                      const typename D::Rows &rows, int &buffered, Word (&row)[MAX_CHUNKS], typename D::Sums &sums,
                       std::index_sequence<S...>) {
 #pragma HLS INLINE off
     HYRT_DATAFLOW(aggregation);
@@ -301,28 +301,28 @@ void aggregate_region(Edges edges, int first, int count, Aggregation what, Featu
     HYRT_DEPTH(lanes, 16);
     HYRT_DEPTH(copies, 2);
     HYRT_DEPTH(queues, HYRT_FIFO_DEPTH);
-    HYRT_PROCESS(aggregation, read_edges<D::PES>(edges, first, count, held, sources, groups, lanes));
-    HYRT_PROCESS(aggregation, read_rows<D>(sources, words, what, features, vertices, rows));
-    HYRT_PROCESS(aggregation, duplicate<D::PES>(groups, words, what.chunks, row, copies));
-    HYRT_PROCESSES(aggregation, s, D::PES, scatter<D::PES>(lanes[s], copies[s], what.chunks, queues[s]));
-    HYRT_PROCESSES(aggregation, g, D::PES, gather(what.to, sums[g], queues[S][g]...));
+    HYRT_PROCESS(aggregation, read_edges<D::PES>(edges, first, count, buffered, sources, groups, lanes));
+    HYRT_PROCESS(aggregation, read_rows<D>(sources, words, desc, features, vertices, rows));
+    HYRT_PROCESS(aggregation, duplicate<D::PES>(groups, words, desc.chunks, row, copies));
+    HYRT_PROCESSES(aggregation, s, D::PES, scatter<D::PES>(lanes[s], copies[s], desc.chunks, queues[s]));
+    HYRT_PROCESSES(aggregation, g, D::PES, gather(desc.sum_offset, sums[g], queues[S][g]...));
     HYRT_JOIN(aggregation);
 }
 
-// The rows of the matrix of sums become the weighted sums of the edges' source rows.
+// Set the rows of the matrix of sums to the weighted sums of the edges' source rows.
 template <class D, class Edges, class Features, class Vertices>
-void aggregate(Aggregation what, Edges edges, Features features, Vertices vertices, const typename D::Rows &rows,
-               Word (&row)[MOST_CHUNKS], typename D::Sums &sums) {
+void aggregate(Aggregation desc, Edges edges, Features features, Vertices vertices, const typename D::Rows &rows,
+               Word (&row)[MAX_CHUNKS], typename D::Sums &sums) {
 #pragma HLS INLINE off
     for (int g = 0; g < D::PES; g++) {
 #pragma HLS UNROLL
-        clear(what.to, ceil_div(what.num_to, D::PES) * what.chunks, sums[g]);
+        clear(desc.sum_offset, ceil_div(desc.num_sums, D::PES) * desc.chunks, sums[g]);
     }
-    const int most = REGION_WORDS / what.chunks > 0 ? REGION_WORDS / what.chunks : 1;
-    int held = -1;
-    for (int done = 0; done < what.num_edges; done += most) {
-        const int part = what.num_edges - done < most ? what.num_edges - done : most;
-        aggregate_region<D>(edges, what.first_edge + done, part, what, features, vertices, rows, held, row, sums,
+    const int max_edges = REGION_WORDS / desc.chunks > 0 ? REGION_WORDS / desc.chunks : 1;
+    int buffered = -1;
+    for (int done = 0; done < desc.num_edges; done += max_edges) {
+        const int count = desc.num_edges - done < max_edges ? desc.num_edges - done : max_edges;
+        aggregate_region<D>(edges, desc.first_edge + done, count, desc, features, vertices, rows, buffered, row, sums,
                             std::make_index_sequence<D::PES>());
     }
 }

@@ -1,16 +1,16 @@
-// Feature rows whose values take fewer bytes than float32. The port stays as wide as a word, so a word of memory brings
-// two chunks of a row, or four, which are taken apart here. Scales of int8 are in the weights of the first layer's edges.
+// Quantized feature rows. The memory port is one word wide for every format, so a word from memory contains two or four
+// chunks of a row, which are unpacked here. The int8 scales are folded into the edge weights of the first layer.
 #pragma once
 
 #include "design.hpp"
 
 namespace hyrt {
 
-// What the values of feature rows are in memory: ROW_CODES of hyrt_hls/task/layout.py.
+// Format of feature rows in memory: ROW_CODES of hyrt_hls/task_layout.py.
 enum class Codes { FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 2, INT8 = 3 };
 
-// Chunks of a row that a word of memory brings.
-inline int chunks_of_word(Codes codes) {
+// Number of row chunks per memory word.
+inline int chunks_per_word(Codes codes) {
 #pragma HLS INLINE
     return codes == Codes::FLOAT32 ? 1 : codes == Codes::INT8 ? 4 : 2;
 }
@@ -20,24 +20,24 @@ inline uint32_t bits_of_float(float value) {
     union {
         float value;
         uint32_t bits;
-    } both;
-    both.value = value;
-    return both.bits;
+    } value_bits;
+    value_bits.value = value;
+    return value_bits.bits;
 }
 
-// The smallest halves are multiplied, not shifted: hardware takes floats below the normal ones for zero.
-inline float value_of_half(uint32_t half) {
+// Subnormal halves are converted by a multiplication, not by shifting bits: hardware flushes subnormal floats to zero.
+inline float half_to_float(uint32_t half) {
 #pragma HLS INLINE
     const uint32_t sign = (half & 0x8000) << 16, exponent = half >> 10 & 0x1F, fraction = half & 0x3FF;
     if (exponent == 0) {
-        const float size = (float)(int)fraction * 5.9604644775390625e-8f;
-        return sign ? -size : size;
+        const float magnitude = (float)(int)fraction * 5.9604644775390625e-8f;
+        return sign ? -magnitude : magnitude;
     }
     return float_of_bits((int)(sign | (exponent + 112) << 23 | fraction << 13));
 }
 
-// Chunk `part` of those that a word of memory holds, lowest bytes first.
-inline Word widened(const Word &packed, Codes codes, int part) {
+// Chunk `part` of a memory word as float32; chunk 0 is in the lowest bytes.
+inline Word unpack(const Word &packed, Codes codes, int part) {
 #pragma HLS INLINE
     Word out;
     for (int lane = 0; lane < LANES; lane++) {
@@ -50,7 +50,7 @@ inline Word widened(const Word &packed, Codes codes, int part) {
         else if (codes == Codes::BFLOAT16)
             out[lane] = float_of_bits((int)(half << 16));
         else if (codes == Codes::FLOAT16)
-            out[lane] = value_of_half(half);
+            out[lane] = half_to_float(half);
         else
             out[lane] = packed[lane];
     }

@@ -1,5 +1,4 @@
-// What a build of the trainer is (its sizes, as macros of the compiler) and the words and descriptions that all kernels
-// share.
+// Sizes of a build of the trainer, set by compiler macros, and the word and descriptor types that all kernels share.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +17,19 @@
 #define HYRT_MAC_COLS 64
 #endif
 #ifndef HYRT_ARENA_WORDS
-#define HYRT_ARENA_WORDS 32768  // words of a bank
+#define HYRT_ARENA_WORDS 32768  // words per bank
 #endif
 #ifndef HYRT_FIFO_DEPTH
-#define HYRT_FIFO_DEPTH 32  // messages of a queue of the network
+#define HYRT_FIFO_DEPTH 32  // messages per queue of the network
 #endif
 #ifndef HYRT_ADDER_LATENCY
-#define HYRT_ADDER_LATENCY 7  // cycles from reading a sum to reading it again with a value added
+#define HYRT_ADDER_LATENCY 7  // cycles from reading a sum until the updated sum can be read
 #endif
-// Each multiply-accumulate keeps as many sums (a power of two) in turn, so that it adds in every cycle although an
-// addition takes several.
+// Each multiply-accumulate unit interleaves this many partial sums (a power of two), so that it starts an addition in
+// every cycle although an addition takes several cycles.
 #define HYRT_PARTIAL_SUMS 8
-// A region of processes handles this many messages, or steps of the array, before it drains. Without bound in hardware;
-// the sequential simulation holds all of a region's words in its streams.
+// Number of messages, or steps of the array, that a dataflow region processes before it drains. Effectively unlimited
+// in hardware; the sequential simulation buffers all words of a region in its streams.
 #ifndef HYRT_REGION_WORDS
 #define HYRT_REGION_WORDS (1 << 30)
 #endif
@@ -40,8 +39,8 @@ namespace hyrt {
 constexpr int LANES = 16;
 constexpr int HEADER = 16;
 constexpr int RECORD = 24;
-constexpr int MOST_LAYERS = 8;
-constexpr int MOST_CHUNKS = 512;
+constexpr int MAX_LAYERS = 8;
+constexpr int MAX_CHUNKS = 512;
 constexpr int PANEL_ROWS = 8192;
 constexpr int FIFO_DEPTH = HYRT_FIFO_DEPTH;
 constexpr int ADDER_LATENCY = HYRT_ADDER_LATENCY;
@@ -51,8 +50,8 @@ constexpr int PARTIAL_SUMS = HYRT_PARTIAL_SUMS;
 using Word = hls::vector<float, LANES>;
 
 struct Edge {
-    int from;
-    int to;
+    int source;
+    int destination;
     float weight;
     int unused;
 };
@@ -72,13 +71,13 @@ struct Design {
     static_assert(ROW_BASE > 0 && ROW_WORDS > 0, "no arena");
     static_assert(ADDER_LATENCY >= 1 && FIFO_DEPTH >= 2, "no pipeline, no queue");
 
-    using Sums = Word[Pes][ROW_BASE];   // what gather units add into
-    using Rows = Word[Pes][ROW_WORDS];  // what the network reads
+    using Sums = Word[Pes][ROW_BASE];   // accumulated by the gather units
+    using Rows = Word[Pes][ROW_WORDS];  // read by the network
     using Panel = Word[COL_WORDS][PANEL_ROWS];
 };
 
 struct Dropout {
-    int threshold;  // of 65536; 0 for none
+    int threshold;  // dropped values per 65536; 0 disables dropout
     float scale;
     uint64_t key;
 };
@@ -97,9 +96,9 @@ inline float float_of_bits(int bits) {
     union {
         int bits;
         float value;
-    } both;
-    both.bits = bits;
-    return both.value;
+    } value_bits;
+    value_bits.bits = bits;
+    return value_bits.value;
 }
 
 inline Dropout read_dropout(const int *words) {

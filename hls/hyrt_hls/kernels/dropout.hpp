@@ -1,5 +1,5 @@
-// The counter-based generator of hyrt.runtime.rng, bit for bit, and the dropout masks that it gives: 16 bits a
-// column, four columns a draw.
+// Counter-based random generator, bit-identical to hyrt.runtime.rng, and its dropout masks: 16 random bits per column,
+// four columns per 64-bit draw.
 #pragma once
 
 #include "design.hpp"
@@ -20,7 +20,7 @@ inline uint64_t vertex_stream(uint64_t key, int64_t vertex) {
     return mix64(key + ((uint64_t)vertex + 1) * GOLDEN);
 }
 
-// Chunk `chunk` of a vertex's row with its elements dropped or scaled.
+// Apply dropout to chunk `chunk` of a vertex's row: zero or scale its elements.
 inline Word drop(const Word &row, const Dropout &dropout, int64_t vertex, int chunk) {
 #pragma HLS INLINE
     const uint64_t stream = vertex_stream(dropout.key, vertex);
@@ -30,20 +30,20 @@ inline Word drop(const Word &row, const Dropout &dropout, int64_t vertex, int ch
         const uint64_t bits = mix64(stream + ((uint64_t)(chunk * (LANES / 4) + quarter) + 1) * GOLDEN);
         for (int lane = 0; lane < 4; lane++) {
 #pragma HLS UNROLL
-            const int drawn = (int)(bits >> (16 * lane) & 0xFFFF);
-            out[4 * quarter + lane] = drawn >= dropout.threshold ? row[4 * quarter + lane] * dropout.scale : 0.0f;
+            const int draw = (int)(bits >> (16 * lane) & 0xFFFF);
+            out[4 * quarter + lane] = draw >= dropout.threshold ? row[4 * quarter + lane] * dropout.scale : 0.0f;
         }
     }
     return out;
 }
 
-// Backward through a layer's ReLU and dropout, in place. After a ReLU the output itself shows what was kept; without
-// one the mask is drawn again.
+// Gradient of a layer's ReLU and dropout, in place. With a ReLU, the output itself shows which elements were retained
+// (the positive ones); without one, the mask is generated again.
 template <class D, class Vertices>
 void mask(const Layer &layer, Vertices vertices, const typename D::Rows &rows, typename D::Sums &sums) {
-    const bool drops = layer.dropout.threshold > 0;
+    const bool has_dropout = layer.dropout.threshold > 0;
     if (layer.relu) {
-        const float scale = drops ? layer.dropout.scale : 1.0f;
+        const float scale = has_dropout ? layer.dropout.scale : 1.0f;
         for (int i = 0; i < ceil_div(layer.rows, D::PES) * layer.out_chunks; i++) {
 #pragma HLS PIPELINE II = 1
 #pragma HLS dependence variable = sums type = inter false
@@ -58,15 +58,15 @@ void mask(const Layer &layer, Vertices vertices, const typename D::Rows &rows, t
                 sums[bank][layer.output_gradient + i] = gradient;
             }
         }
-    } else if (drops) {
+    } else if (has_dropout) {
         for (int row = 0; row < layer.rows; row++) {
             const int64_t vertex = vertices[row];
             for (int chunk = 0; chunk < layer.out_chunks; chunk++) {
 #pragma HLS PIPELINE II = 1
 #pragma HLS dependence variable = sums type = inter false
-                const int at = layer.output_gradient + row / D::PES * layer.out_chunks + chunk;
-                const Word gradient = sums[row % D::PES][at];
-                sums[row % D::PES][at] = drop(gradient, layer.dropout, vertex, chunk);
+                const int address = layer.output_gradient + row / D::PES * layer.out_chunks + chunk;
+                const Word gradient = sums[row % D::PES][address];
+                sums[row % D::PES][address] = drop(gradient, layer.dropout, vertex, chunk);
             }
         }
     }

@@ -1,4 +1,4 @@
-// Softmax cross-entropy of the targets, and its gradient.
+// Softmax cross-entropy of the targets and its gradient.
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@ template <class D, class Labels, class TargetWeights, class Results>
 void cross_entropy(const Layer &last, int classes, Labels labels, TargetWeights target_weights,
                    const typename D::Rows &rows, typename D::Sums &sums, Results results) {
     const int chunks = last.out_chunks;
-    float loss_sum = 0, lost = 0;  // the rounding errors of the sum are carried along
+    float loss_sum = 0, compensation = 0;  // Kahan summation
     int correct = 0;
     for (int row = 0; row < last.rows; row++) {
         const int bank = row % D::PES;
@@ -19,29 +19,29 @@ void cross_entropy(const Layer &last, int classes, Labels labels, TargetWeights 
         const int out = last.output_gradient + row / D::PES * chunks;
         const int label = labels[row];
         const float weight = target_weights[row];
-        float top = rows[bank][in][0], of_label = 0;
-        int best = 0;
+        float max_score = rows[bank][in][0], label_score = 0;
+        int argmax = 0;
         for (int k = 0; k < classes; k++) {
 #pragma HLS PIPELINE
             const float score = rows[bank][in + k / LANES][k % LANES];
-            // The first of equal ones wins; what is not a number is larger than all.
-            if (score > top || (std::isnan(score) && !std::isnan(top))) {
-                top = score;
-                best = k;
+            // Ties: the first index wins. NaN is larger than any number.
+            if (score > max_score || (std::isnan(score) && !std::isnan(max_score))) {
+                max_score = score;
+                argmax = k;
             }
-            if (k == label) of_label = score;
+            if (k == label) label_score = score;
         }
         Word totals = 0.0f;
         for (int chunk = 0; chunk < chunks; chunk++) {
 #pragma HLS PIPELINE
             const Word scores = rows[bank][in + chunk];
-            Word exponents;
+            Word exponentials;
             for (int lane = 0; lane < LANES; lane++) {
 #pragma HLS UNROLL
-                exponents[lane] = chunk * LANES + lane < classes ? std::exp(scores[lane] - top) : 0.0f;
+                exponentials[lane] = chunk * LANES + lane < classes ? std::exp(scores[lane] - max_score) : 0.0f;
             }
-            totals = totals + exponents;
-            sums[bank][out + chunk] = exponents;
+            totals = totals + exponentials;
+            sums[bank][out + chunk] = exponentials;
         }
         float total = 0;
         for (int lane = 0; lane < LANES; lane++) {
@@ -60,11 +60,11 @@ void cross_entropy(const Layer &last, int classes, Labels labels, TargetWeights 
             }
             sums[bank][out + chunk] = gradient;
         }
-        const float loss = weight * (std::log(total) - (of_label - top)) - lost;
+        const float loss = weight * (std::log(total) - (label_score - max_score)) - compensation;
         const float added = loss_sum + loss;
-        lost = (added - loss_sum) - loss;
+        compensation = (added - loss_sum) - loss;
         loss_sum = added;
-        correct += best == label;
+        correct += argmax == label;
     }
     results[0] = loss_sum;
     results[1] = (float)correct;

@@ -1,7 +1,8 @@
-// What a launch does, one phase after the other. `train` goes through them in one loop with one call of each kernel,
-// for Vitis HLS shares a function's hardware within one caller only: products of three callers would be three arrays,
-// and a U250 holds one of 2048 multiply-accumulates. `inline off` keeps the kernels and their regions modules of their
-// own, so that no branch of the loop gets a copy; with one call of each there is nothing that `allocation` could limit.
+// Phases of a launch, executed in sequence. `train` runs them in one loop with one call site per kernel, because Vitis
+// HLS shares a function's hardware only within one caller: matrix products in three callers would instantiate three
+// arrays, and a U250 has room for one of 2048 multiply-accumulate units. `inline off` keeps the kernels and their
+// regions separate modules, so that the loop's branches do not get copies; with one call site each, an `allocation`
+// pragma would have nothing to limit.
 #pragma once
 
 #include "design.hpp"
@@ -11,8 +12,8 @@ namespace hyrt {
 enum class Work {
     AGGREGATE,           // combined = A @ features, or the output of the layer below
     UPDATE,              // output = dropout(relu(combined @ weight + bias))
-    LOSS,                // and the gradient of the last output
-    MASK,                // back through dropout and ReLU
+    LOSS,                // loss, and gradient of the last output
+    MASK,                // gradient of dropout and ReLU
     WEIGHT_GRADIENT,     // combined^T @ output_gradient
     INPUT_GRADIENT,      // combined_gradient = output_gradient @ weight^T
     AGGREGATE_GRADIENT,  // A^T @ combined_gradient, the output_gradient of the layer below

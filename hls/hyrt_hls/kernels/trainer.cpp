@@ -1,5 +1,4 @@
-// The kernel that v++ builds: the trainer of the design that the compiler's macros give, with its ports and its
-// memories.
+// Top-level kernel for v++: the trainer of the design set by compiler macros, with its AXI ports and on-chip memories.
 #include "trainer.hpp"
 
 namespace {
@@ -35,7 +34,7 @@ extern "C" void hyrt_train(const hyrt::Word *features, const hyrt::Edge *edges, 
     static Trainer::Sums sums;
     static Trainer::Rows rows;
     static Trainer::Panel panel;
-    static hyrt::Word row[hyrt::MOST_CHUNKS];
+    static hyrt::Word row[hyrt::MAX_CHUNKS];
 #pragma HLS array_partition variable = sums dim = 1 type = complete
 #pragma HLS array_partition variable = rows dim = 1 type = complete
 #pragma HLS array_partition variable = panel dim = 1 type = complete

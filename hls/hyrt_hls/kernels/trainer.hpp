@@ -1,5 +1,5 @@
-// One launch: forward through the layers, loss, backward. Memory is read for features, edges, weights, labels and
-// vertices, and written for scores, gradients and results; all that lies between stays in the arena.
+// One launch: forward through the layers, loss, backward. Features, edges, weights, labels and vertices are read from
+// memory, and scores, gradients and results are written to it; all intermediate matrices stay in the on-chip arena.
 #pragma once
 
 #include "aggregate.hpp"
@@ -11,14 +11,14 @@
 
 namespace hyrt {
 
-// The ports are pointers in hardware, and what counts accesses in simulation. See hyrt_hls/task/layout.py for what they
-// hold.
+// Ports are pointers in hardware, and objects that count accesses in simulation. hyrt_hls/task_layout.py describes
+// their contents.
 template <class D, class Features, class Edges, class Weights, class Labels, class TargetWeights, class Vertices,
           class TaskWords, class Scores, class Gradients, class Results>
 void train(Features features, Edges edges, Weights weights, Labels labels, TargetWeights target_weights,
            Vertices vertices, TaskWords task, Scores scores, Gradients gradients, Results results,
-           typename D::Sums &sums, typename D::Rows &rows, typename D::Panel &panel, Word (&row)[MOST_CHUNKS]) {
-    int words[HEADER + MOST_LAYERS * RECORD];
+           typename D::Sums &sums, typename D::Rows &rows, typename D::Panel &panel, Word (&row)[MAX_CHUNKS]) {
+    int words[HEADER + MAX_LAYERS * RECORD];
     const int layers = task[1];
     for (int i = 0; i < HEADER + layers * RECORD; i++) {
 #pragma HLS PIPELINE II = 1

@@ -1,5 +1,5 @@
-// Before and behind the array in the update, output = dropout(relu(combined @ weight + bias)), and in the gradient of
-// combined, output_gradient @ weight^T. Both read the memory of sums and write the memory of rows.
+// Stages before and after the array for the update, output = dropout(relu(combined @ weight + bias)), and for the
+// gradient of combined, output_gradient @ weight^T. Both read the sum memory and write the row memory.
 #pragma once
 
 #include "design.hpp"
@@ -8,26 +8,26 @@
 
 namespace hyrt {
 
-// A matrix in the arena seen as [rows, parts * chunks words]: part p of row r is row r * parts + p in the arena.
+// View of a matrix in the arena as [rows, parts * chunks words]: part p of row r is row r * parts + p of the arena.
 struct Matrix {
     int offset, rows, parts, chunks;
 };
 
-// What is done with a product's results.
-struct Finish {
+// Element-wise operations on the results of a product.
+struct Epilogue {
     bool relu;
     Dropout dropout;
-    bool scores;  // they also go to memory
+    bool scores;  // whether the results are also written to memory
 };
 
 // Words first .. first + COL_WORDS - 1 of each row of a weight matrix [depth, out_chunks] and of its bias row.
 template <class D, class Weights>
-void load_panel(Weights weights, int at, int depth, int out_chunks, int first, typename D::Panel &panel,
+void load_panel(Weights weights, int offset, int depth, int out_chunks, int first, typename D::Panel &panel,
                 Word (&bias)[D::COL_WORDS]) {
     for (int k = 0; k <= depth; k++) {
         for (int w = 0; w < D::COL_WORDS; w++) {
 #pragma HLS PIPELINE II = 1
-            const Word word = first + w < out_chunks ? weights[at + k * out_chunks + first + w] : Word(0.0f);
+            const Word word = first + w < out_chunks ? weights[offset + k * out_chunks + first + w] : Word(0.0f);
             if (k < depth)
                 panel[w][k] = word;
             else
@@ -36,25 +36,25 @@ void load_panel(Weights weights, int at, int depth, int out_chunks, int first, t
     }
 }
 
-// The same of the transposed matrix [out_chunks * LANES, depth]: LANES x LANES values at a time.
+// The same for the transposed matrix [out_chunks * LANES, depth], one block of LANES x LANES values at a time.
 template <class D, class Weights>
-void load_panel_transposed(Weights weights, int at, int depth, int out_chunks, int first, typename D::Panel &panel,
+void load_panel_transposed(Weights weights, int offset, int depth, int out_chunks, int first, typename D::Panel &panel,
                            Word (&bias)[D::COL_WORDS]) {
     for (int w = 0; w < D::COL_WORDS; w++) {
         for (int chunk = 0; chunk < out_chunks; chunk++) {
-            Word square[LANES];
-#pragma HLS array_partition variable = square type = complete
+            Word block_words[LANES];
+#pragma HLS array_partition variable = block_words type = complete
             for (int row = 0; row < LANES; row++) {
 #pragma HLS PIPELINE II = 1
                 const int k = (first + w) * LANES + row;
-                square[row] = k < depth ? weights[at + k * out_chunks + chunk] : Word(0.0f);
+                block_words[row] = k < depth ? weights[offset + k * out_chunks + chunk] : Word(0.0f);
             }
             for (int column = 0; column < LANES; column++) {
 #pragma HLS PIPELINE II = 1
                 Word word;
                 for (int row = 0; row < LANES; row++) {
 #pragma HLS UNROLL
-                    word[row] = square[row][column];
+                    word[row] = block_words[row][column];
                 }
                 panel[w][chunk * LANES + column] = word;
             }
@@ -63,11 +63,11 @@ void load_panel_transposed(Weights weights, int at, int depth, int out_chunks, i
     }
 }
 
-// The tiles' words of the left matrix, chunk by chunk: one word a bank at a time.
+// Words of the left matrix for the given tiles, chunk by chunk; each packet has one word per bank.
 template <class D>
-void read_left(const typename D::Sums &sums, Matrix matrix, Tiles at, hls::stream<Packet<D>> &packets) {
+void read_left(const typename D::Sums &sums, Matrix matrix, Tiles tiles, hls::stream<Packet<D>> &packets) {
     const int fills = D::MAC_ROWS / D::PES * matrix.parts;
-    for (int tile = at.first; tile < at.first + at.tiles; tile++) {
+    for (int tile = tiles.first; tile < tiles.first + tiles.count; tile++) {
         for (int chunk = 0; chunk < matrix.chunks; chunk++) {
             for (int q = 0; q < fills; q++) {
 #pragma HLS PIPELINE II = 1
@@ -84,17 +84,18 @@ void read_left(const typename D::Sums &sums, Matrix matrix, Tiles at, hls::strea
     }
 }
 
-// Turns words of rows into columns, each with its row of the panel: chunk, part, lane. A block is one chunk of MAC_ROWS
-// rows and all parts; one is filled while the one before leaves.
+// Transpose words of rows into columns, and pair each column with its row of the panel, in the order chunk, part, lane.
+// A block is one chunk of MAC_ROWS rows and all parts. Double buffering: one block is filled while the previous one is
+// emitted.
 template <class D>
 void turn(hls::stream<Packet<D>> &packets, const typename D::Panel &panel, Matrix matrix, int tiles,
           hls::stream<Left<D>> &lefts, hls::stream<Right<D>> &rights) {
     const int parts = matrix.parts, blocks = tiles * matrix.chunks;
     Word words[2][2][D::MAC_ROWS];  // [block][part][row]
 #pragma HLS array_partition variable = words dim = 0 type = complete
-    const int fills = D::MAC_ROWS / D::PES * parts, leaves = LANES * parts;
-    const int steps = fills > leaves ? fills : leaves;
-    int chunk = 0;  // of the block that leaves
+    const int fills = D::MAC_ROWS / D::PES * parts, emits = LANES * parts;
+    const int steps = fills > emits ? fills : emits;
+    int chunk = 0;  // of the emitted block
     for (int block = 0; block <= blocks; block++) {
         for (int step = 0; step < steps; step++) {
 #pragma HLS PIPELINE II = 1
@@ -106,7 +107,7 @@ void turn(hls::stream<Packet<D>> &packets, const typename D::Panel &panel, Matri
                     words[block & 1][part_of(index, parts)][row_of(index, parts)] = packet.word[bank];
                 }
             }
-            if (block > 0 && step < leaves) {
+            if (block > 0 && step < emits) {
                 Left<D> left;
                 for (int i = 0; i < D::MAC_ROWS; i++) {
 #pragma HLS UNROLL
@@ -121,43 +122,43 @@ void turn(hls::stream<Packet<D>> &packets, const typename D::Panel &panel, Matri
                 }
                 rights.write(right);
             }
-            // In here, so that nothing stands between the loops.
+            // Updated inside the inner loop, so that the loop nest stays perfect.
             if (block > 0 && step == steps - 1) chunk = chunk + 1 < matrix.chunks ? chunk + 1 : 0;
         }
     }
 }
 
 template <class D, class Vertices>
-void read_vertices(Vertices vertices, Tiles at, int count, hls::stream<int64_t> &read) {
-    for (int row = at.first * D::MAC_ROWS; row < at.first * D::MAC_ROWS + count; row++) {
+void read_vertices(Vertices vertices, Tiles tiles, int count, hls::stream<int64_t> &vertex_ids) {
+    for (int row = tiles.first * D::MAC_ROWS; row < tiles.first * D::MAC_ROWS + count; row++) {
 #pragma HLS PIPELINE II = 1
-        read.write(vertices[row]);
+        vertex_ids.write(vertices[row]);
     }
 }
 
-// Results to the rows of `out`.
+// Apply the epilogue to the results and write them to the rows of `out`.
 template <class D, class Scores>
-void finish(hls::stream<Right<D>> &results, hls::stream<int64_t> &vertices, Matrix out, Tiles at, Finish how,
+void finish(hls::stream<Right<D>> &results, hls::stream<int64_t> &vertices, Matrix out, Tiles tiles, Epilogue epilogue,
             const Word (&bias)[D::COL_WORDS], typename D::Rows &rows, Scores scores) {
-    for (int row = at.first * D::MAC_ROWS; row < (at.first + at.tiles) * D::MAC_ROWS; row++) {
+    for (int row = tiles.first * D::MAC_ROWS; row < (tiles.first + tiles.count) * D::MAC_ROWS; row++) {
         const Right<D> result = results.read();
         const bool valid = row < out.rows;
-        const int64_t vertex = valid && how.dropout.threshold > 0 ? vertices.read() : 0;
+        const int64_t vertex = valid && epilogue.dropout.threshold > 0 ? vertices.read() : 0;
         for (int w = 0; w < D::COL_WORDS; w++) {
 #pragma HLS PIPELINE II = 1
-            const int column = at.first_word + w;
+            const int column = tiles.first_word + w;
             if (valid && column < out.parts * out.chunks) {
                 Word word = result.word[w] + bias[w];
                 for (int lane = 0; lane < LANES; lane++) {
 #pragma HLS UNROLL
-                    if (how.relu && word[lane] < 0) word[lane] = 0;
+                    if (epilogue.relu && word[lane] < 0) word[lane] = 0;
                 }
-                if (how.dropout.threshold > 0) word = drop(word, how.dropout, vertex, column);
+                if (epilogue.dropout.threshold > 0) word = drop(word, epilogue.dropout, vertex, column);
                 const int part = column >= out.chunks ? 1 : 0;
                 const int index = row * out.parts + part;
                 rows[index % D::PES]
                     [out.offset - D::ROW_BASE + index / D::PES * out.chunks + column - part * out.chunks] = word;
-                if (how.scores) scores[(int64_t)row * out.chunks + column] = word;
+                if (epilogue.scores) scores[(int64_t)row * out.chunks + column] = word;
             }
         }
     }

@@ -43,7 +43,7 @@ def test_a_planted_deadlock_is_found_and_named(case: str) -> None:
     message = str(failed.value)
     assert message.startswith("deadlock: ")
     for waits in (
-        "process 'fork' of region 'normalise' waits to write stream 'kept' (4 of 4 values)",
+        "process 'fork' of region 'normalise' waits to write stream 'bypass' (4 of 4 values)",
         "process 'total' of region 'normalise' waits to read stream 'summed' (0 of 2 values)",
         "process 'join' of region 'normalise' waits to read stream 'totals' (0 of 2 values)",
     ):
@@ -90,7 +90,7 @@ def test_a_process_that_drains_by_counting_is_no_deadlock() -> None:
     expected = 0
     for value in range(1, 21):
         expected = (expected * 31 + value) % 2**64
-    assert run_case("asked", 20, 100, bounded=True) == expected
+    assert run_case("request_reply", 20, 100, bounded=True) == expected
 
 
 def test_waiting_with_size_and_full() -> None:

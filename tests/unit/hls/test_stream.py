@@ -43,9 +43,9 @@ def test_reading_nothing_outside_a_process(bounded: bool) -> None:
 def test_reading_nothing_in_a_process() -> None:
     with pytest.raises(
         SimulationError,
-        match="process 'ask' of region 'asking' reads from stream 'answers', which is empty",
+        match="process 'request' of region 'requesting' reads from stream 'replies', which is empty",
     ):
-        run_case("asked", 1, 1, bounded=False)
+        run_case("request_reply", 1, 1, bounded=False)
 
 
 @MODES

@@ -1,4 +1,4 @@
-// A small kernel that any vendor's hls_stream.h can be put under.
+// A small kernel that compiles with any vendor's hls_stream.h.
 #include "dataflow.h"
 #include "hls_stream.h"
 #include "hls_vector.h"

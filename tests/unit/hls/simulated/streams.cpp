@@ -1,4 +1,4 @@
-// Small dataflow regions over streams, for the tests of the simulation itself. Built in both modes.
+// Small dataflow regions for the tests of the simulation itself, compiled in both modes.
 #include <cstdint>
 #include <string>
 
@@ -8,13 +8,13 @@
 using Value = std::uint32_t;
 using Stream = hls::stream<Value>;
 
-// ---- A pipeline that is data: every process does its reads and writes in order.
+// ---- A data-driven pipeline: every process executes its list of reads and writes in order.
 
 struct Step {
     std::int32_t writes, stream, count;
 };
 
-constexpr int MOST_STREAMS = 24;
+constexpr int MAX_STREAMS = 24;
 
 static void process(int number, const Step *steps, int count, Stream *streams, std::uint64_t *sum) {
     Value written = 0;
@@ -29,20 +29,20 @@ static void process(int number, const Step *steps, int count, Stream *streams, s
 static void run_pipeline(int processes, const Step *steps, const int *firsts, int streams, const int *depths,
                          std::uint64_t *sums) {
     HYRT_DATAFLOW(pipeline);
-    Stream all[MOST_STREAMS];
+    Stream all[MAX_STREAMS];
     for (int i = 0; i < streams; ++i)
         hyrt::set_depth(all[i], "s" + std::to_string(i), depths[i]);
     HYRT_PROCESSES(pipeline, i, processes, process(i, steps + firsts[i], firsts[i + 1] - firsts[i], all, sums + i));
     HYRT_JOIN(pipeline);
 }
 
-// ---- A fork whose one branch needs a whole group before it answers, and a join that wants the answer first.
+// ---- A fork and a join: one branch needs a whole group before it emits a total, and the join reads that first.
 
 constexpr int GROUP = 8;
 
-static void fork(int groups, Stream &kept, Stream &summed) {
+static void fork(int groups, Stream &bypass, Stream &summed) {
     for (int i = 0; i < groups * GROUP; ++i) {
-        kept.write(i);
+        bypass.write(i);
         summed.write(i);
     }
 }
@@ -56,27 +56,27 @@ static void total(int groups, Stream &summed, Stream &totals) {
     }
 }
 
-static void join(int groups, Stream &kept, Stream &totals, std::uint64_t *result) {
+static void join(int groups, Stream &bypass, Stream &totals, std::uint64_t *result) {
     for (int group = 0; group < groups; ++group) {
         const std::uint64_t sum = totals.read();
         for (int i = 0; i < GROUP; ++i)
-            *result += sum * kept.read();
+            *result += sum * bypass.read();
     }
 }
 
 template <int DEPTH> static void fork_join(int groups, std::uint64_t *result) {
     HYRT_DATAFLOW(normalise);
-    Stream kept("kept"), summed("summed"), totals("totals");
-    HYRT_DEPTH(kept, DEPTH);
+    Stream bypass("bypass"), summed("summed"), totals("totals");
+    HYRT_DEPTH(bypass, DEPTH);
     HYRT_DEPTH(summed, 2);
     HYRT_DEPTH(totals, 2);
-    HYRT_PROCESS(normalise, fork(groups, kept, summed));
+    HYRT_PROCESS(normalise, fork(groups, bypass, summed));
     HYRT_PROCESS(normalise, total(groups, summed, totals));
-    HYRT_PROCESS(normalise, join(groups, kept, totals, result));
+    HYRT_PROCESS(normalise, join(groups, bypass, totals, result));
     HYRT_JOIN(normalise);
 }
 
-// ---- The same as one process of an outer region.
+// ---- The same region, nested as a process of an outer region.
 
 static void source(int count, Stream &out) {
     for (int i = 0; i < count; ++i)
@@ -117,7 +117,7 @@ static void produce(int number, int count, bool ends, Stream &out) {
         out.write(0);
 }
 
-// Round robin over its inputs; 0 ends one.
+// Round robin over its inputs; the value 0 ends an input.
 static void merge(Stream (&in)[WAYS], std::uint64_t *result) {
     bool open[WAYS] = {true, true, true};
     int left = WAYS;
@@ -142,8 +142,8 @@ static void merged(int count, bool ends, std::uint64_t *result) {
     HYRT_JOIN(merging);
 }
 
-// Answers `delay` rounds after its input: it drains by counting rounds in which nothing comes. The asker waits for each
-// answer.
+// Replies `delay` rounds after its input, by counting rounds in which nothing arrives. The requester waits for each
+// reply.
 static void delayed(int count, int delay, Stream &in, Stream &out) {
     int age = -1;
     for (Value value = 0; count > 0;) {
@@ -160,23 +160,23 @@ static void delayed(int count, int delay, Stream &in, Stream &out) {
     }
 }
 
-static void ask(int count, Stream &out, Stream &in, std::uint64_t *result) {
+static void request(int count, Stream &out, Stream &in, std::uint64_t *result) {
     for (int i = 0; i < count; ++i) {
         out.write(i + 1);
         *result = *result * 31 + in.read();
     }
 }
 
-static void asked(int count, int delay, std::uint64_t *result) {
-    HYRT_DATAFLOW(asking);
-    Stream questions("questions"), answers("answers");
-    HYRT_DEPTH(questions, 1);
-    HYRT_PROCESS(asking, ask(count, questions, answers, result));
-    HYRT_PROCESS(asking, delayed(count, delay, questions, answers));
-    HYRT_JOIN(asking);
+static void request_reply(int count, int delay, std::uint64_t *result) {
+    HYRT_DATAFLOW(requesting);
+    Stream requests("requests"), replies("replies");
+    HYRT_DEPTH(requests, 1);
+    HYRT_PROCESS(requesting, request(count, requests, replies, result));
+    HYRT_PROCESS(requesting, delayed(count, delay, requests, replies));
+    HYRT_JOIN(requesting);
 }
 
-// Waits with size() and full() alone.
+// Wait by polling size() and full() only.
 static void patient_source(int count, Stream &out) {
     for (int i = 0; i < count; ++i) {
         while (out.full())
@@ -256,13 +256,13 @@ static void bad_depth() {
     HYRT_DEPTH(values, 0);
 }
 
-// ---- Outside any process, as a test bench uses streams.
+// ---- Streams outside any process, as in a test bench.
 
 static void bench(std::uint64_t *result) {
     Stream in("in"), out("out");
     HYRT_DEPTH(in, 2);
     HYRT_DEPTH(out, 40);
-    source(40, in); // a bench may fill more than the depth
+    source(40, in); // a test bench may write more values than the depth
     HYRT_DATAFLOW(kernel);
     HYRT_PROCESS(kernel, { for (int i = 0; i < 40; ++i) out.write(2 * in.read()); });
     HYRT_JOIN(kernel);
@@ -283,7 +283,7 @@ static void empty_bench() {
     nothing.read();
 }
 
-// Grows and turns the ring in every way.
+// Exercise growth and wrap-around of the ring buffer.
 static void ring(int rounds, std::uint64_t *result) {
     Stream values("values");
     std::uint64_t written = 0, expected = 0, random = 1;
@@ -307,35 +307,35 @@ int pipeline_case(int processes, const Step *steps, const int *firsts, int strea
 }
 
 int case_named(const char *name, int first, int second, std::uint64_t *result, char *message, int size) {
-    const std::string wanted = name;
+    const std::string selected = name;
     return hyrt::report_errors(message, size, [&] {
-        if (wanted == "fork_join")
+        if (selected == "fork_join")
             return second == 4 ? fork_join<4>(first, result) : fork_join<16>(first, result);
-        if (wanted == "nested")
+        if (selected == "nested")
             return nested(second, first, result);
-        if (wanted == "merged")
+        if (selected == "merged")
             return merged(first, second != 0, result);
-        if (wanted == "asked")
-            return asked(first, second, result);
-        if (wanted == "patient")
+        if (selected == "request_reply")
+            return request_reply(first, second, result);
+        if (selected == "patient")
             return patient(first, result);
-        if (wanted == "throwing")
+        if (selected == "throwing")
             return throwing(first, result);
-        if (wanted == "two_writers")
+        if (selected == "two_writers")
             return two_writers();
-        if (wanted == "leaves_values")
+        if (selected == "leaves_values")
             return leaves_values(first != 0);
-        if (wanted == "not_joined")
+        if (selected == "not_joined")
             return not_joined(result);
-        if (wanted == "bad_depth")
+        if (selected == "bad_depth")
             return bad_depth();
-        if (wanted == "bench")
+        if (selected == "bench")
             return bench(result);
-        if (wanted == "empty_bench")
+        if (selected == "empty_bench")
             return empty_bench();
-        if (wanted == "ring")
+        if (selected == "ring")
             return ring(first, result);
-        throw std::runtime_error("there is no case " + wanted);
+        throw std::runtime_error("there is no case " + selected);
     });
 }
 

@@ -1,4 +1,4 @@
-// What a synthesis tool is given: no name of the simulation's but the macros.
+// Code as a synthesis tool sees it: only the macros of the simulation's headers are used.
 #include "dataflow.h"
 #include "hls_stream.h"
 

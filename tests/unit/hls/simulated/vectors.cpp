@@ -1,4 +1,4 @@
-// hls::vector's operations over arrays, for its tests.
+// Operations of hls::vector on arrays, for its tests.
 #include <cstdint>
 
 #include "hls_vector.h"
@@ -33,7 +33,7 @@ void operate(const Word *a, const Word *b, float scalar, Word *out) {
         out[13][i] = (*a)[15 - i];
 }
 
-// A product that is rounded before it is added.
+// The product is rounded before the addition: no fused multiply-add.
 void multiply_add(const Word *a, const Word *b, const Word *c, Word *out) {
     *out = *a * *b + *c;
 }

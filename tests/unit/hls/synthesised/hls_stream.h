@@ -1,4 +1,4 @@
-// What the kernels use of Vitis HLS's hls::stream, declared only: enough to compile them as synthesis sees them.
+// Declarations of the part of Vitis HLS's hls::stream that the kernels use, to compile them as synthesis sees them.
 #ifndef HLS_STREAM_H
 #define HLS_STREAM_H
 

@@ -1,4 +1,4 @@
-// What the kernels use of Vitis HLS's hls::vector, declared only.
+// Declarations of the part of Vitis HLS's hls::vector that the kernels use.
 #ifndef HLS_VECTOR_H
 #define HLS_VECTOR_H
 
