@@ -1,5 +1,5 @@
-// Browsers start no workers for a page that was opened from a file. There, a worker is a hidden frame that runs
-// the worker's script, so that the search works without a server.
+// Browsers do not start workers for pages opened from a file. There, emulate a worker by a hidden iframe that runs the
+// worker's script, so that the search works without a server.
 if (location.protocol === "file:") {
   window.Worker = class extends EventTarget {
     constructor(url) {
