@@ -41,7 +41,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batches", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument(
-        "--feature-dtype",
+        "--rows",
         action="store_true",
         help="transfer feature rows to the OpenCL device instead of their aggregate",
     )

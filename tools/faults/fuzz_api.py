@@ -255,7 +255,7 @@ def main() -> int:
 def run_in_process(options: Any) -> int:
     from fuzz_calls import all_calls
 
-    calls = [call for call in all_calls() if options.require_single in call.name]
+    calls = [call for call in all_calls() if options.only in call.name]
     call, draw = draw_call(calls, options.seed, options.first)
     drawn = call.draw(draw)
     print(call.name, {name: (argument.words, argument.is_wrong) for name, argument in drawn.items()})

@@ -98,7 +98,8 @@ def graph_calls() -> list[Call]:
             {
                 "x": Arrays(lambda: tensor(V, WIDTH)),
                 "edge_index": Arrays(lambda: torch.from_numpy(ends), bound=V),
-                "y": Arrays(lambda: torch.from_numpy(base.labels)),
+                # [V, 1] is the shape of OGB's labels.
+                "y": Arrays(lambda: torch.from_numpy(base.labels), any_axes=True),
             },
             2,
         ),

@@ -109,7 +109,7 @@ def main() -> None:
     from hyrt.graph.source import open_graph
     from hyrt.predict.workload import sampled_workload
 
-    if options.calibration and options.kept.exists():
+    if options.calibration and options.calibration.exists():
         platform = pickle.loads(options.calibration.read_bytes())
     else:
         platform = calibrate()

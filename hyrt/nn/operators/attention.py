@@ -112,7 +112,8 @@ def _check(
 ) -> None:
     if isinstance(block, Block):
         _ = block.checked
-    if not (isinstance(x, torch.Tensor) and x.is_floating_point()) and not isinstance(x, np.ndarray):
+    is_array = isinstance(x, np.ndarray) and x.dtype in (np.float32, np.float64, np.uint16)
+    if not (is_array or (isinstance(x, torch.Tensor) and x.is_floating_point())):
         raise ArgumentError(f"layer {block.layer}: x is {show(x)}: give rows of float32 or float64")
     for name, vector in (("u_src", u_src), ("u_dst", u_dst)):
         if not isinstance(vector, torch.Tensor) or vector.dtype not in (torch.float32, torch.float64):
