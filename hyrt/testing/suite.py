@@ -122,7 +122,8 @@ def _first_info(trial: Trial, limit_s: float) -> DeviceInfo:
     device = call_device("the device", "open", trial.open, timeout_s=limit_s, fault=DeviceUnavailableError)
     # A missing method is reported by its check.
     if not isinstance(getattr(device, "info", None), DeviceInfo):
-        raise DeviceUnavailableError(f"open returned {type(device).__name__}, which is not a device: return one")
+        kind = type(device).__name__
+        raise DeviceUnavailableError(f"open returned {kind}, which is not a device: return one")
     with suppress(Exception):
         trial.close_all()
     return device.info

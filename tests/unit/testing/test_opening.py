@@ -21,7 +21,7 @@ def test_an_open_that_raises() -> None:
 
 
 def test_an_open_that_returns_nothing() -> None:
-    with pytest.raises(DeviceUnavailableError, match="open returned NoneType, which is not a device: return one"):
+    with pytest.raises(DeviceUnavailableError, match="open returned NoneType, which is not a device"):
         check_device(lambda options: None)  # type: ignore[arg-type,return-value]
 
 
