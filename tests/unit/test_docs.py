@@ -37,6 +37,21 @@ def test_links_lead_somewhere(path: Path) -> None:
             assert (path.parent / target).exists(), target
 
 
+def test_the_reading_guide_is_short_and_names_what_exists() -> None:
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    guide = text.split("## Reading guide")[1].split("\n## ")[0]
+    entries = re.findall(r"^\d+\. `([\w/.]+)`: (.*?)(?=^\d+\.|\n\n)", guide, re.MULTILINE | re.DOTALL)
+    assert 1 <= len(entries) <= 12
+    assert len(entries) == len(re.findall(r"^\d+\. ", guide, re.MULTILINE))
+    sources = {path: (ROOT / path).read_text(encoding="utf-8") for path, _ in entries}
+    assert sum(source.count("\n") for source in sources.values()) <= 4_200
+    for path, sentence in entries:
+        for name in re.findall(r"`([\w.]+)`", sentence):
+            assert re.search(rf"(def|class) {name.split('.')[-1]}\b", sources[path]), f"{path}: {name}"
+    for path in re.findall(r"`([\w/]+\.py)`", guide):
+        assert (ROOT / path).is_file(), path
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_headings_leave_out_no_level(path: Path) -> None:
     """Readers of screens go from heading to heading."""
