@@ -1,4 +1,4 @@
-"""Small typed graphs, and dense references for what is computed on them."""
+"""Small heterogeneous graphs, and dense references for what is computed on them."""
 
 from __future__ import annotations
 

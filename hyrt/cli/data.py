@@ -24,7 +24,7 @@ _SOURCE_HELP = (
 )
 _SPEC_HELP = (
     "The graph to generate: PRESET[,key=value,...], where PRESET is community, tiny, products-s, "
-    "papers-s or typed, and the keys are vertices, edges, features, classes, train, val, test, homophily, "
+    "papers-s or hetero, and the keys are vertices, edges, features, classes, train, val, test, homophily, "
     "signal, dtype and seed. Counts may end in k, M or G."
 )
 _DEST_HELP = "The .npz file or the folder to write. A folder is memory-mapped when it is opened."
@@ -41,7 +41,7 @@ def info(
         typer.Option(
             metavar="MODEL",
             help="Also list the arrays that full-graph training of this kind of model keeps in memory; for "
-            "a typed graph, only those that any training keeps.",
+            "a heterogeneous graph, only those that any training keeps.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -119,7 +119,7 @@ def convert(
         bool,
         typer.Option(
             "--reverse",
-            help="Add an opposite relation for each relation of a typed graph; its name begins with rev_.",
+            help="Add an opposite relation for each relation of a heterogeneous graph, named rev_...",
         ),
     ] = False,
     order: Annotated[

@@ -47,7 +47,8 @@ Model = Annotated[
     typer.Option(
         metavar="KIND",
         help="The model: graphsage, gcn, gin, gat, ggcn, ggnn, commnet, deepgcn, gnn-film; gine, edge-gat "
-        "for features of edges; rgcn, rsage, rgat, hgt for typed graphs; or one that an installed package "
+        "for features of edges; rgcn, rsage, rgat, hgt for heterogeneous graphs; or one "
+        "that an installed package "
         "declares.",
     ),
 ]

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from hyrt.nn.hetero.inputs import SparseGradient
     from hyrt.sampling.minibatch import MiniBatch
 
-InputForm = Literal["rows", "narrow", "sparse", "aggregated", "in_place", "ids", "cached", "typed"]
+InputForm = Literal["rows", "quantized", "sparse", "aggregated", "in_place", "ids", "cached", "hetero"]
 """Type of `MiniBatch.inputs` as passed to `transfer`; see `hyrt.pipeline.trainer.InputPlan`."""
 
-HOST_FORMS: tuple[InputForm, ...] = ("rows", "sparse", "aggregated", "in_place", "typed")
+HOST_FORMS: tuple[InputForm, ...] = ("rows", "sparse", "aggregated", "in_place", "hetero")
 """Input forms that a torch module on the host accepts."""
 
 Span = tuple[str, int, int]

@@ -282,6 +282,8 @@ class HeteroRows:
     def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
         """Raise DataError with a remedy: there is no single feature matrix [V, F]."""
         raise DataError(
-            "a typed graph has a table of features for each type of vertices, and no single matrix of rows: "
-            "train a model for typed graphs, or ask for the rows of each type by itself (HeteroRows.rows_of)"
+            "a heterogeneous graph has a table of features for each type of vertices, and no "
+            "single matrix of rows: "
+            "train a model for heterogeneous graphs, or ask for the rows of each type by "
+            "itself (HeteroRows.rows_of)"
         )

@@ -77,7 +77,7 @@ class Loader:
         if plan.leaves_tables:
             batch.inputs = self._load_hetero_in_place(block, partial(self._take, batch), workers)
             return
-        if plan.form == "typed":
+        if plan.form == "hetero":
             assert block.sources is not None
             batch.inputs = self._load_hetero(block.sources, partial(self._take, batch), workers)
             return
@@ -94,7 +94,7 @@ class Loader:
         if plan.form == "sparse":
             assert isinstance(source, SparseSource)
             batch.inputs = SparseRows.from_features(source.take(block.sources, workers))
-        elif plan.form == "narrow":
+        elif plan.form == "quantized":
             batch.inputs = self._load_quantized(batch, block.sources, workers)
         elif plan.places is not None:
             batch.inputs = self._cached(batch, block.sources, plan, plan.places, workers)
@@ -183,7 +183,7 @@ class Loader:
         return cached[2]
 
     def _made_of_whole(self, batch: MiniBatch, plan: InputPlan, workers: Workers) -> Any:
-        if plan.form == "typed":
+        if plan.form == "hetero":
             assert batch.blocks[0].sources is not None
             return self.hetero_rows(batch.blocks[0].sources, workers)
         source, matrix, num = self._source, self._source.matrix, batch.blocks[0].num_src

@@ -53,8 +53,8 @@ class InputPlan:
     """Form of the input: `rows` is the gathered rows of V^0, and `sparse` the same rows as sparse rows.
     `aggregated` is the first layer's aggregate, computed while the features are read in place. `in_place` is
     the whole feature matrix without a copy. `ids` is no input, since the device gathers the rows of V^0.
-    `narrow` is the gathered quantized rows, which the device dequantizes. `cached` is the gathered rows that
-    are not in the device's feature cache. `typed` is the gathered rows of each vertex type."""
+    `quantized` is the gathered quantized rows, which the device dequantizes. `cached` is the gathered rows
+    that are not in the device's feature cache. `hetero` is the gathered rows of each vertex type."""
     aggregation: Aggregation | None = None
     """Aggregation of the first layer, for `aggregated`."""
     places: CacheIndex | None = None
@@ -62,7 +62,7 @@ class InputPlan:
     sends_quantized: bool = False
     """Whether rows are sent quantized, for `cached`."""
     leaves_tables: bool = False
-    """Whether the feature tables of the vertex types are read in place, for `typed`."""
+    """Whether the feature tables of the vertex types are read in place, for `hetero`."""
 
     @property
     def in_place(self) -> bool:
@@ -86,7 +86,7 @@ def plan_input(
     takes = get_model_inputs(model)
     if graph.types is not None:
         may_leave = fuse and not whole and takes.in_place and "in_place" in forms
-        return InputPlan("typed", leaves_tables=may_leave and _lie_in_memory(graph))
+        return InputPlan("hetero", leaves_tables=may_leave and _lie_in_memory(graph))
     if isinstance(graph.features, SparseSource):
         return InputPlan("sparse" if takes.sparse and "sparse" in forms else "rows")
     features = graph.features
@@ -107,7 +107,7 @@ def plan_input(
     if "ids" in forms and features.matrix is not None:
         return InputPlan("ids")
     is_quantized = isinstance(features, QuantizedRowSource) and features.row_format.is_quantized
-    return InputPlan("narrow" if is_quantized and "narrow" in forms and not whole else "rows")
+    return InputPlan("quantized" if is_quantized and "quantized" in forms and not whole else "rows")
 
 
 def _lie_in_memory(graph: Graph) -> bool:

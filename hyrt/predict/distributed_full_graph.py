@@ -279,7 +279,8 @@ def predict_full_graph(
         raise ConfigError(problem)
     if work.at(1.0).edge_bytes is not None:
         raise ConfigError(
-            f"{config.data.source}: ranks train the whole of a typed graph as one step of all targets with "
+            f"{config.data.source}: ranks train the whole of a heterogeneous graph as one "
+            "step of all targets with "
             "all neighbours: omit --full-graph, and give sampler.fanout=-1,... and data.batch_size"
         )
     graph = select_edges(config, open_graph(config.data.source, normalize=config.data.normalize))

@@ -292,16 +292,18 @@ def check_hetero_costs(config: Config) -> None:
     kind, sampler = config.model.kind, config.sampler
     if sampler.kind not in ("neighbor", "full"):
         raise ConfigError(
-            f"sampler.kind={sampler.kind} does not know the relations of a typed graph: give neighbor or full"
+            f"sampler.kind={sampler.kind} does not know the relations of a heterogeneous "
+            "graph: give neighbor or full"
         )
     if config.data.feature_dtype != "stored":
         raise ConfigError(
-            f"data.feature_dtype={config.data.feature_dtype}: the rows of a typed graph are "
+            f"data.feature_dtype={config.data.feature_dtype}: the rows of a heterogeneous graph are "
             "read as they are stored: omit it"
         )
     if cost_kind(kind) not in HETERO_KINDS and find_model(kind).products({}) is None:
         raise ConfigError(
-            f"model.kind={kind} cannot be predicted on a typed graph, because it is not known what its "
+            f"model.kind={kind} cannot be predicted on a heterogeneous graph, because it is "
+            "not known what its "
             f"layers multiply: predict the most similar of {join_names(HETERO_KINDS)} with the same settings"
         )
 

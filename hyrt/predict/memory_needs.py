@@ -50,7 +50,7 @@ def hetero_memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
     """
     if not find_model(kind).hetero:
         raise ConfigError(
-            f"{graph.name} has types of vertices, but the model {kind} is not for typed graphs: give "
+            f"{graph.name} has types of vertices, but the model {kind} is not for heterogeneous graphs: give "
             "another kind, such as rgcn"
         )
     types, rows = graph.types, graph.features

@@ -190,7 +190,7 @@ def _predict_replicated(
     name = "model-centric"
     if question.strategy_name not in (None, "home", name) or question.homes or question.locality is not None:
         raise ConfigError(
-            "every rank has all of a typed graph: omit --strategy, --locality and "
+            "every rank has all of a heterogeneous graph: omit --strategy, --locality and "
             "--partition-map, which are for "
             "graphs in parts"
         )
@@ -211,7 +211,8 @@ def _predict_replicated(
         assumptions=[
             *([] if config is None else workload_assumptions(config)),
             *notes,
-            "every rank has all of the typed graph, so no rows travel; the gradients of learned rows do as "
+            "every rank has all of the heterogeneous graph, so no rows travel; the gradients "
+            "of learned rows do as "
             "those of weights",
         ],
     )

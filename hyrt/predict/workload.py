@@ -324,11 +324,12 @@ def _check_model_graph_type(config: Config, source: str, *, is_hetero: bool) -> 
     if is_hetero and not (find_model(name).hetero or supports_edge_types(name)):
         raise ConfigError(
             f"{source} has several types of vertices, which model.kind={name} does not tell apart: choose "
-            f"a kind for typed graphs, such as {HETERO_KINDS[0]}"
+            f"a kind for heterogeneous graphs, such as {HETERO_KINDS[0]}"
         )
     if not is_hetero and find_model(name).hetero:
         raise ConfigError(
-            f"model.kind={name} is for typed graphs, and {source} has vertices of one type: choose another "
+            f"model.kind={name} is for heterogeneous graphs, and {source} has vertices of one "
+            "type: choose another "
             "kind, such as graphsage"
         )
 

@@ -210,7 +210,7 @@ class RelationSampler:
         """Sample the neighbours of some vertices in one layer."""
         topology, pool, num = self._topology, self._blocks.pool, len(vertices)
         types = topology.edge_types
-        assert types is not None, "a typed graph has relations"
+        assert types is not None, "a heterogeneous graph has relations"
         fanouts = self._fanouts[layer - 1]
         key = stream_key(self._seed, SAMPLE, step, layer)
         degrees, counts = arrays.take(num, np.int32), np.empty(num, np.int32)

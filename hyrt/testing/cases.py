@@ -192,7 +192,7 @@ def dense_rows(graph: Graph, vertices: NDArray[Any]) -> NDArray[np.float64]:
 def input_plan(model: torch.nn.Module, form: InputForm) -> InputPlan | None:
     """Return a model's input plan for an input form; None if the model does not support the form."""
     takes = get_model_inputs(model)
-    if form == "typed":
+    if form == "hetero":
         # The form is for heterogeneous graphs only.
         return None
     if form == "aggregated":
@@ -241,7 +241,7 @@ def cache_some_rows(device: Device, graph: Graph) -> InputPlan:
     assert isinstance(device, FeatureCacheDevice)
     vertices = np.arange(0, graph.num_vertices, 3)[::-1]
     source = graph.features
-    is_quantized = isinstance(source, QuantizedFeatures) and "narrow" in device.info.forms
+    is_quantized = isinstance(source, QuantizedFeatures) and "quantized" in device.info.forms
 
     def pieces() -> Iterator[Rows]:
         # Reuse one buffer for all pieces: devices must copy it.

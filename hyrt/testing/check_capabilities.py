@@ -206,7 +206,7 @@ def _opened(trial: Trial) -> Device:
     """Open a device that supports heterogeneous mini-batches; skip the check for other devices."""
     device = trial.open()
     refusal = "it does not support heterogeneous graphs"
-    skip_unless("typed" in device.info.forms, refusal)
+    skip_unless("hetero" in device.info.forms, refusal)
     return device
 
 
@@ -246,7 +246,7 @@ def parts_of_a_heterogeneous_step_add_up_to_the_whole(trial: Trial) -> None:
             f"they are {difference:.1e} apart",
         )
     check_same_bits(
-        run_step(device, hetero_batch(graph, _TARGETS)), whole, "in a typed step that is done again"
+        run_step(device, hetero_batch(graph, _TARGETS)), whole, "in a heterogeneous step that is done again"
     )
 
 

@@ -383,7 +383,7 @@ def _formats(form: InputForm, number: int) -> list[str]:
         return ["float32"]
     names = [name for name, row_format in ROW_FORMATS.items() if row_format.is_quantized]
     quantized = names[number % len(names)]
-    if form == "narrow":
+    if form == "quantized":
         return [quantized]
     if form == "cached":
         # Every second model caches and sends int8 codes with one scale per row.

@@ -141,7 +141,7 @@ def all_checks(*, computes: bool) -> list[Check]:
         )
         for name in get_args(InputForm)
         # Rows are used by all other checks; heterogeneous mini-batches have separate checks.
-        if name not in ("rows", "typed")
+        if name not in ("rows", "hetero")
     ]
     sums = [*agreement, *forms, *_checks_of(check_sums), *_checks_of(check_capabilities)] if computes else []
     return [*_checks_of(check_protocol), *sums, *_checks_of(check_faults)]

@@ -96,7 +96,7 @@ class DeviceCaches(Hook):
         can = isinstance(trainer.device, FeatureCacheDevice) and "cached" in trainer.device.info.forms
         # Devices that read host memory in place gain little from a cache.
         is_useful = self._config.data.cache != "auto" or not trainer.device.info.zero_copy
-        return can and is_useful and trainer.plan.form in ("rows", "narrow")
+        return can and is_useful and trainer.plan.form in ("rows", "quantized")
 
     def _fill(
         self, trainer: Trainer, ranking: HotnessRanking, ranks: NDArray[np.int32], workers: Workers
@@ -118,7 +118,7 @@ class DeviceCaches(Hook):
             raise ConfigError(
                 f"data.cache={budget}: too little for a single row, of {format_bytes(row_bytes)}: give more"
             )
-        pieces = self._pieces(ranking.vertices[:count], row_bytes, trainer.plan.form == "narrow", workers)
+        pieces = self._pieces(ranking.vertices[:count], row_bytes, trainer.plan.form == "quantized", workers)
         keep = partial(device.keep_rows, count, pieces)
         try:
             call_device(
@@ -139,7 +139,7 @@ class DeviceCaches(Hook):
             raise
         places = CacheIndex(ranks, count)
         trainer.plan = replace(
-            trainer.plan, form="cached", places=places, sends_quantized=trainer.plan.form == "narrow"
+            trainer.plan, form="cached", places=places, sends_quantized=trainer.plan.form == "quantized"
         )
         self._caches[trainer.name] = DeviceCache(places, row_bytes, ranking.hit_rate(count))
 
@@ -196,7 +196,7 @@ class DeviceCaches(Hook):
 
 def _row_bytes(trainer: Trainer, graph: Graph) -> int:
     source = graph.features
-    if trainer.plan.form == "narrow":
+    if trainer.plan.form == "quantized":
         assert isinstance(source, QuantizedRowSource)
         return source.row_format.row_bytes(source.width)
     return 4 * source.width

@@ -55,7 +55,8 @@ def link_graph(config: Config, graph: Graph, split_file: Path | None = None) -> 
         relation = select_link_relation(graph.name, graph.types, graph.topology, config.links.relation)
     elif config.links.relation is not None:
         raise ConfigError(
-            f"links.relation={config.links.relation} is for typed graphs, and {graph.name} has no relations: "
+            f"links.relation={config.links.relation} is for heterogeneous graphs, and "
+            f"{graph.name} has no relations: "
             "omit it"
         )
     known = graph.topology if relation is None else relation.edges
@@ -224,7 +225,7 @@ def rounded_graph(config: Config, graph: Graph, schema: RunSchema | None = None)
         return graph
     if graph.types is not None:
         raise ConfigError(
-            f"data.feature_dtype={data.feature_dtype}: the rows of a typed graph are read as "
+            f"data.feature_dtype={data.feature_dtype}: the rows of a heterogeneous graph are read as "
             "they are stored: omit it"
         )
     scales = None if schema is None else schema.tables[""].column_scales

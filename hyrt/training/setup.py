@@ -58,8 +58,9 @@ def check_kind(config: Config, graph: Graph) -> None:
     if graph.types is None:
         if kind.hetero:
             raise ConfigError(
-                f"model.kind={name} is for typed graphs, and {graph.name} has vertices of one type: choose "
-                "another kind, such as graphsage, or give a typed graph (docs/heterogeneous.md)"
+                f"model.kind={name} is for heterogeneous graphs, and {graph.name} has vertices of "
+                "one type: choose "
+                "another kind, such as graphsage, or give a heterogeneous graph (docs/heterogeneous.md)"
             )
         return
     if not kind.hetero and not supports_edge_types(name):
@@ -105,7 +106,8 @@ def check_user_module(module: torch.nn.Module, graph: Graph) -> None:
         )
     if graph.types is None and isinstance(module, HeteroGNN):
         raise ConfigError(
-            f"{type(module).__name__} is for typed graphs, and {graph.name} has one type: use hyrt.nn.stack"
+            f"{type(module).__name__} is for heterogeneous graphs, and {graph.name} has one "
+            "type: use hyrt.nn.stack"
         )
 
 

@@ -188,14 +188,15 @@ def _check_hetero(config: Config, info: DeviceInfo, graph: Graph) -> None:
             f"{len(graph.types.vertex_types)}: give devices=cpu, and omit fullgraph.chunks, "
             "fullgraph.device_memory and the other settings of chunks"
         )
-    if graph.types is not None and "typed" not in info.forms:
+    if graph.types is not None and "hetero" not in info.forms:
         raise UnsupportedModelError(
             f"{info.name} takes rows of one type of vertices, and {graph.name} has "
             f"{len(graph.types.vertex_types)}: train it on cpu, or on another device that runs torch"
         )
     if graph.types is not None and config.sampler.is_full_graph and "in_place" not in info.forms:
         raise UnsupportedModelError(
-            f"{info.name} trains typed graphs in mini-batches, not whole: omit --full-graph, or train on cpu"
+            f"{info.name} trains heterogeneous graphs in mini-batches, not whole: omit "
+            "--full-graph, or train on cpu"
         )
 
 

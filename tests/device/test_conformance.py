@@ -27,7 +27,7 @@ INFO = CpuDevice.probe()[0]
 # Several of these are one and the same device.
 COPIES = ("cpu", "null")
 # What a backend may take besides rows.
-FORMS = ("narrow", "sparse", "aggregated", "in_place", "ids", "cached")
+FORMS = ("quantized", "sparse", "aggregated", "in_place", "ids", "cached")
 
 
 def there() -> list[tuple[str, str]]:
@@ -253,7 +253,7 @@ SUMS, PARTS = "heterogeneous mini batches", "parts of a heterogeneous step"
         (_with_more_loss, PARTS, "the parts' losses to add up"),
         (_with_more_counts, PARTS, "the parts' counts to add up"),
         (_with_more_of_a_gradient, PARTS, r"gradient \d+ of the parts to add up"),
-        (_with_a_part_drawn, PARTS, "in a typed step that is done again"),
+        (_with_a_part_drawn, PARTS, "in a heterogeneous step that is done again"),
     ],
 )
 def test_wrong_sums_of_typed_steps_are_told(

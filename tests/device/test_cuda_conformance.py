@@ -17,7 +17,7 @@ INFO = DeviceInfo(
     index=0,
     description="a double of the driver",
     memory_bytes=1 << 30,
-    forms=("rows", "narrow", "cached", "ids", "typed"),
+    forms=("rows", "quantized", "cached", "ids", "hetero"),
 )
 
 

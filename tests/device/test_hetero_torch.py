@@ -75,7 +75,7 @@ def test_torch_operators_give_what_the_loops_of_the_host_give(
     monkeypatch.setattr(linear._Linear, "apply", on_device)
     for module in ("inputs", "relation_sums"):
         monkeypatch.setattr(f"hyrt.nn.hetero.{module}.grouped_linear", one_below_the_other)
-    found = step(CudaDevice(info("cuda", ("rows", "typed")), DeviceOptions(), FakeDriver()), model, graph)
+    found = step(CudaDevice(info("cuda", ("rows", "hetero")), DeviceOptions(), FakeDriver()), model, graph)
     assert found.loss_sum == pytest.approx(wanted.loss_sum, rel=1e-5)
     for mine, theirs in zip(found.gradients, wanted.gradients, strict=True):
         bound = 1e-5 * (float(theirs.abs().max()) + 1e-6)

@@ -79,7 +79,7 @@ def test_wrong_words_leave_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_a_typed_graph_is_given_a_model_for_its_types(tmp_path: Path) -> None:
-    run_here("init", "--data", "synthetic:typed,vertices=300", cwd=tmp_path)
+    run_here("init", "--data", "synthetic:hetero,vertices=300", cwd=tmp_path)
     assert load_settings(tmp_path / "hyrt.yaml")["model"]["kind"] == "rgcn"
 
 

@@ -5,7 +5,7 @@ layers, a linear projection per type with features before the first layer and a 
 without features, Adam at 0.01 with weight decay 5e-4 (not for embeddings), and select the epoch with the best
 validation accuracy.
 
-    python tools/bench/hetero_accuracy.py --data synthetic:typed --epochs 40 --seeds 3
+    python tools/bench/hetero_accuracy.py --data synthetic:hetero --epochs 40 --seeds 3
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def row(name: str, accuracies: Sequence[float], peer: Sequence[float]) -> str:
 def main() -> None:
     """Print a table."""
     parser = make_parser(__doc__)
-    parser.add_argument("--data", default="synthetic:typed")
+    parser.add_argument("--data", default="synthetic:hetero")
     parser.add_argument("--epochs", type=int, default=40, help="epochs of full-graph training")
     parser.add_argument("--batch-epochs", type=int, default=5, help="epochs of mini-batch training")
     parser.add_argument("--hidden", type=int, default=64)

@@ -67,7 +67,7 @@ def compare(folder: Path, steps: int) -> None:
         batch.release()
         return np.diff(times).tolist()
 
-    plans = {"gathered": InputPlan("typed"), "in place": InputPlan("typed", leaves_tables=True)}
+    plans = {"gathered": InputPlan("hetero"), "in place": InputPlan("hetero", leaves_tables=True)}
     spent: dict[str, list[list[float]]] = {name: [] for name in plans}
     with Workers(1, "stage", pool=BufferPool()) as workers, use_workers(workers):
         for number in range(steps):

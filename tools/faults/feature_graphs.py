@@ -32,7 +32,7 @@ def write_graphs(folder: Path) -> None:
     """Write `NETWORK_SUFFIXES` and `HETERO_FILES`."""
     for name, (vertices, columns) in FILES.items():
         np.savez(folder / name, **make_arrays(name.removesuffix(".npz"), vertices, columns))
-    plain = write_data(folder / "typed.npz", f"synthetic:typed,{HETERO}")
+    plain = write_data(folder / "typed.npz", f"synthetic:hetero,{HETERO}")
     with np.load(plain) as file:
         arrays = {key: file[key] for key in file.files}
     random = np.random.default_rng(2)

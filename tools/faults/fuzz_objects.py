@@ -89,7 +89,7 @@ def small_graph() -> Graph:
 
 @cache
 def hetero_graph() -> Graph:
-    return hyrt.load("synthetic:typed,vertices=80")
+    return hyrt.load("synthetic:hetero,vertices=80")
 
 
 def num_edges() -> int:

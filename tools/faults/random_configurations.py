@@ -173,7 +173,7 @@ def _draw_tiles(options: _Options) -> None:
 
 def _draw_hetero(options: _Options) -> None:
     _draw_devices(options, ("cpu:0", "cpu:0", "cpu:0,cpu:1"))
-    data = options.choose("data.source", (f"synthetic:typed,{HETERO}", *HETERO_FILES))
+    data = options.choose("data.source", (f"synthetic:hetero,{HETERO}", *HETERO_FILES))
     options.count("data", "typed" if data.startswith("synthetic") else data)
     by_data = {HETERO_FILES[0]: ("rgcn", "rsage", "rgat"), HETERO_FILES[1]: ("rgat",)}
     kind = options.choose(
@@ -203,7 +203,7 @@ def _draw_links(options: _Options) -> None:
     is_hetero = options.draw.randrange(4) == 3
     options.set(train__objective="links")
     if is_hetero:
-        options.set(data__source=f"synthetic:typed,{HETERO}", links__relation="writes")
+        options.set(data__source=f"synthetic:hetero,{HETERO}", links__relation="writes")
         options.count("data", "typed")
         kind = options.choose("model.kind", ("rgcn", "rsage", "rgat", "hgt"))
         options.count("model", kind)

@@ -1,6 +1,6 @@
 """Errors of predicted sizes and times of heterogeneous mini-batches, in CPU time of one core.
 
-Sizes: expectations for `synthetic:typed` from its degree distribution, compared with means of sampled
+Sizes: expectations for `synthetic:hetero` from its degree distribution, compared with means of sampled
 mini-batches. Times: rates of a model kind are fitted to the mini-batches that `hyrt calibrate --model`
 measures, and predict the propagate stage of others, also of another graph. CPU time of the thread is
 measured, so that other load affects only caches and memory.
@@ -20,7 +20,7 @@ import numpy as np
 
 from hyrt.runtime.process_setup import prepare_process
 
-OTHER = "synthetic:typed,vertices=400k,edges=4M"
+OTHER = "synthetic:hetero,vertices=400k,edges=4M"
 HELD_OUT = (
     (64, 128, 512, (10, 5), ""),
     (64, 32, 1024, (15, 5), ""),
@@ -44,7 +44,7 @@ def sizes(fanouts: list[int], targets: int) -> None:
     from hyrt.runtime.workers import Workers
     from hyrt.training.setup import build_sampler
 
-    source = "synthetic:typed"
+    source = "synthetic:hetero"
     graph = open_graph(source)
     config = build_config(
         {

@@ -41,9 +41,9 @@ REAL = (
     "tolokers.npz",
 )
 HETERO_GRAPHS = (
-    "synthetic:typed",
-    "synthetic:typed,vertices=400k,features=128",
-    "synthetic:typed,vertices=20k",
+    "synthetic:hetero",
+    "synthetic:hetero,vertices=400k,features=128",
+    "synthetic:hetero,vertices=20k",
 )
 STAGES = ("sample", "load", "propagate", "synchronize")
 

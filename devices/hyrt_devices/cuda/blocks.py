@@ -152,14 +152,14 @@ class PackedBatch:
 
     @staticmethod
     def _arrays_of(hetero: HeteroInput) -> list[NDArray[Any]]:
-        """Return the arrays to copy for typed inputs: the matrices, and the order of the sources."""
+        """Return the arrays to copy for heterogeneous inputs: the matrices, and the order of the sources."""
         order = hetero.order
         assert isinstance(order, TypeOrder), "it comes from the host"
         matrices = [matrix.numpy() for matrix in hetero.matrices if matrix is not None]
         return [*matrices, order.order, order.inverse]
 
     def _unpack_hetero(self, hetero: HeteroInput, arrived: list[torch.Tensor]) -> HeteroInput:
-        """Build the typed inputs on the device; row numbers of learned tables stay on the host."""
+        """Build the heterogeneous inputs on the device; row numbers of learned tables stay on the host."""
         *matrices, order, places = (arrived[self.parcel.add(each)] for each in self._arrays)
         return HeteroInput(
             TensorOrder(order.long(), places.long(), hetero.order.starts),

@@ -34,7 +34,7 @@ def _cuda(index: int) -> DeviceInfo:
         description=f"{properties.name}, {multiprocessors} SMs, {kernels}",
         memory_bytes=int(properties.total_memory),
         whole_graphs=True,
-        forms=("rows", "narrow", "cached", "ids", "typed"),
+        forms=("rows", "quantized", "cached", "ids", "hetero"),
         link="PCIe",
         rates=Rates(
             macs_per_s=multiprocessors * _LANES * clock,
@@ -53,7 +53,7 @@ def _xpu(index: int) -> DeviceInfo:
         description=f"{properties.name}, {properties.max_compute_units} compute units, torch's operators",
         memory_bytes=int(properties.total_memory),
         whole_graphs=True,
-        forms=("rows", "narrow", "cached", "ids", "typed"),
+        forms=("rows", "quantized", "cached", "ids", "hetero"),
         link="PCIe",
     )
 
@@ -65,7 +65,7 @@ def _mps(index: int) -> DeviceInfo:
         description="Apple GPU, torch's operators",
         memory_bytes=int(torch.mps.recommended_max_memory()),
         whole_graphs=True,
-        forms=("rows", "typed"),
+        forms=("rows", "hetero"),
         link="host memory",
     )
 

@@ -315,7 +315,7 @@ def _info(card: SimulatedCard) -> DeviceInfo:
         f"cycle model at {modelled.clock_hz / 1e6:.0f} MHz ({clock_source})",
         memory_bytes=_MEMORY_BYTES,
         link="PCIe (modelled)",
-        forms=("rows", "narrow"),
+        forms=("rows", "quantized"),
         rates=Rates(
             macs_per_s=macs * modelled.clock_hz / modelled.update_ii,
             memory_bytes_per_s=modelled.ddr_bytes_per_s * modelled.ddr_efficiency,

@@ -152,7 +152,7 @@ def _info(index: int, device: Any, xclbin: Xclbin, units: int, design: KernelDes
         f"{xclbin.path.name}",
         memory_bytes=int(device.global_mem_size) or xclbin.memory_bytes,
         link="PCIe",
-        forms=("rows", "narrow"),
+        forms=("rows", "quantized"),
         rates=Rates(
             macs_per_s=units * macs * clock_hz,
             memory_bytes_per_s=_MEMORY_BYTES_PER_S,

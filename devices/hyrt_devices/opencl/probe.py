@@ -129,7 +129,7 @@ def _info(index: int, device: Any) -> DeviceInfo:
         memory_bytes=int(device.global_mem_size),
         whole_graphs=True,
         zero_copy=shares,
-        forms=("rows", "narrow", "cached", "aggregated") if shares else ("rows", "narrow", "cached"),
+        forms=("rows", "quantized", "cached", "aggregated") if shares else ("rows", "quantized", "cached"),
         host_cores=units if is_cpu else 0,
         link="host memory" if shares else "PCIe",
         # Some drivers do not report a clock frequency.

@@ -285,7 +285,7 @@ def read_ogb(name: str, scratch: Path | None) -> Dataset:
         parts = _read_csv(folder, scratch)
     elif (raw / "edge_index_dict.npz").exists():
         raise DataError(
-            f"{name}: hyrt cannot read typed graphs in ogb's binary form, except ogbn-mag and "
+            f"{name}: hyrt cannot read heterogeneous graphs in ogb's binary form, except ogbn-mag and "
             "mag240m:typed: open it with PyG, and give the HeteroData to hyrt.load"
         )
     else:

@@ -408,7 +408,9 @@ def get_edge_lists(graph: Graph) -> dict[Relation, tuple[Array, Array]]:
     """
     types = graph.types
     if types is None:
-        raise DataError(f"{graph.name}: has no types of vertices, and so no relations: give a typed graph")
+        raise DataError(
+            f"{graph.name}: has no types of vertices, and so no relations: give a heterogeneous graph"
+        )
     arrays = {"indptr": graph.topology.indptr, "indices": graph.topology.indices}
     assert graph.topology.edge_types is not None
     found: list[list[tuple[Array, Array]]] = [[] for _ in types.relations]

@@ -115,7 +115,7 @@ def select_link_relation(graph: str, types: GraphTypes, topology: Topology, name
     meant = [number for number, each in enumerate(types.relations) if name is None or each.matches_name(name)]
     if len(meant) != 1:
         problem = (
-            "train.objective=links predicts one relation of a typed graph: give links.relation="
+            "train.objective=links predicts one relation of a heterogeneous graph: give links.relation="
             if name is None
             else f"links.relation={name} is {'several relations' if meant else 'not a relation'}: give "
         )

@@ -101,12 +101,13 @@ PRESETS = {
         name="synthetic:papers-s", vertices=2_000_000, edges=30_000_000, features=128, classes=172,
         train=24_000, val=10_000, test=50_000, homophily=0.6, signal=0.15,
     ),
-    "typed": SyntheticSpec(
-        name="synthetic:typed", vertices=100_000, edges=2_000_000, features=64, classes=16,
+    "hetero": SyntheticSpec(
+        name="synthetic:hetero", vertices=100_000, edges=2_000_000, features=64, classes=16,
         train=25_000, val=5_000, test=20_000, homophily=0.5, signal=0.15, is_hetero=True,
     ),
 }  # fmt: skip
 
+_RENAMED_PRESETS = {"typed": "hetero"}
 _COUNTS = ("vertices", "edges", "features", "classes", "train", "val", "test", "seed")
 _REALS = ("homophily", "signal")
 KEYS = tuple(field.name for field in fields(SyntheticSpec) if field.name not in ("name", "is_hetero"))
@@ -121,6 +122,7 @@ def parse_spec(text: str) -> SyntheticSpec:
     """
     parts = [part.strip() for part in text.removeprefix(PREFIX).split(",")]
     preset = "community" if not parts[0] or "=" in parts[0] else parts.pop(0)
+    preset = _RENAMED_PRESETS.get(preset, preset)
     if preset not in PRESETS:
         raise DataError(
             f"{text}: unknown preset {preset!r}{suggest_name(preset, PRESETS)} (presets: "

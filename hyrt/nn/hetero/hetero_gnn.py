@@ -46,7 +46,7 @@ class HeteroGNN(GNN):
     def __init__(self, architecture: Architecture, layers: Sequence[Layer] | None = None) -> None:
         super().__init__(architecture, layers)
         shape = architecture.shape
-        assert shape is not None, "a typed model is made for the types of a graph"
+        assert shape is not None, "a heterogeneous model is made for the types of a graph"
         self.input = HeteroInputProjection(shape, architecture.in_features)
 
     @property

@@ -27,7 +27,7 @@ from hyrt.sampling.block import Block, RelationSplit, split_block
 def split_tensor_block(block: TensorBlock, num_relations: int) -> RelationSplit:
     """Divide a block's edges by relation with torch's operators, like `split_block` on the host."""
     types = block.edge_types
-    assert types is not None, "the blocks of a typed graph have the relations of edges"
+    assert types is not None, "the blocks of a heterogeneous graph have the relations of edges"
     device, rows = block.columns.device, block.rows()
     # Edges of a destination are sorted by relation, so one stable sort puts segments in order.
     edge_relations, edges = torch.sort(types.long(), stable=True)
@@ -246,7 +246,7 @@ def relabel_to_sources(block: Any, x: Rows, dtype: torch.dtype) -> tuple[Any, to
         assert isinstance(x, torch.Tensor)
         return block, x
     block, rows = relabel_block(block, x, dtype)
-    assert isinstance(rows, torch.Tensor), "rows of a typed graph are dense when they have one width"
+    assert isinstance(rows, torch.Tensor), "rows of a heterogeneous graph are dense when they have one width"
     return block, rows
 
 
@@ -289,7 +289,7 @@ def init_uniform(*parameters: torch.nn.Parameter) -> None:
     """Initialise matrices [..., out, in] from U(-1, 1) / sqrt(in), like torch's linear layers.
 
     The products of all relations and of the own row are added: with the larger Glorot initialisation,
-    accuracy on synthetic:typed is 2 points lower (benchmarks/2026-11-25-typed.md).
+    accuracy on synthetic:hetero is 2 points lower (benchmarks/2026-11-25-typed.md).
     """
     with torch.no_grad():
         for parameter in parameters:

@@ -155,7 +155,7 @@ def hetero_work(kind: str, batch: MiniBatch, graph: Graph, **widths: Any) -> Wor
 DENSE = "synthetic:tiny,edges=200k"
 """A graph with many edges per vertex."""
 
-HETERO = "synthetic:typed"
+HETERO = "synthetic:hetero"
 """A graph with several types and relations."""
 
 HEADS = 4

@@ -121,7 +121,8 @@ class NeighborSettings(SamplerSettings):
             )
         if self.relation_fanout:
             raise ConfigError(
-                f"{graph.name}: sampler.relation_fanout is for typed graphs, and this one has no relations: "
+                f"{graph.name}: sampler.relation_fanout is for heterogeneous graphs, and this one "
+                "has no relations: "
                 "omit it"
             )
         if self.degrees == "sampled" and graph.topology.edge_weights is not None:
@@ -149,7 +150,7 @@ class NeighborSettings(SamplerSettings):
             ("sampler.degrees=sampled", self.degrees == "sampled"),
         ):
             if is_set:
-                raise ConfigError(f"{graph.name}: {setting} does not go with a typed graph: omit it")
+                raise ConfigError(f"{graph.name}: {setting} does not go with a heterogeneous graph: omit it")
         assert graph.types is not None
         fanouts = resolve_relation_fanouts(self.fanouts(layers), self.relation_fanout, graph.types.relations)
         return RelationSampler(graph, targets, fanouts, **options)

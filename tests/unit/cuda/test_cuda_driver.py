@@ -354,7 +354,7 @@ def test_a_probe_describes_and_rates_what_is_there(monkeypatch: pytest.MonkeyPat
     assert (first.name, second.name) == ("cuda:0", "cuda:1")
     assert first.description == "NVIDIA H200, 132 SMs, own kernels"
     assert first.host_cores == 0
-    assert first.forms == ("rows", "narrow", "cached", "ids", "typed")
+    assert first.forms == ("rows", "quantized", "cached", "ids", "hetero")
     assert first.rates is not None
     assert first.rates.macs_per_s == pytest.approx(132 * 128 * 1.98e9)
     assert first.rates.memory_bytes_per_s == pytest.approx(4.92e12, rel=0.01)

@@ -30,7 +30,7 @@ from hyrt.sampling.neighbor_sampler import NeighborSampler
 from hyrt.training.setup import build_model
 
 INFO = DeviceInfo(
-    kind="cuda", index=0, description="a double", memory_bytes=1 << 30, forms=("rows", "narrow", "cached")
+    kind="cuda", index=0, description="a double", memory_bytes=1 << 30, forms=("rows", "quantized", "cached")
 )
 ALONE = Workers(1, "test")
 

@@ -1,4 +1,6 @@
-"""Ranks that train a typed graph together: the losses and weights of one process, and what is refused."""
+"""Ranks that train a heterogeneous graph together: the losses and weights of one process, and
+what is refused.
+"""
 
 from __future__ import annotations
 

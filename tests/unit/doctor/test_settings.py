@@ -324,7 +324,7 @@ def test_a_sampler_that_cannot_say_its_sizes_is_a_note(monkeypatch: pytest.Monke
 
 
 def test_sizes_of_typed_graphs_are_known_once_they_are_open(tmp_path):
-    source = "synthetic:typed,vertices=300"
+    source = "synthetic:hetero,vertices=300"
     names = [source, "mag240m:typed"]
     for name in ("a.npz", "a"):
         hyrt.save(source, tmp_path / name)

@@ -74,7 +74,7 @@ class Machine:
             index=0,
             description=f"a twin of {num_units} units",
             memory_bytes=int(self.device.global_mem_size),
-            forms=("rows", "narrow"),
+            forms=("rows", "quantized"),
         )
         return FpgaDevice(
             info, self.context, self.device, options or DeviceOptions(), self.programs(design, num_units)

@@ -1,4 +1,4 @@
-"""Small typed datasets, as arrays by key of the schema, made by numpy alone."""
+"""Small heterogeneous datasets, as arrays by key of the schema, made by numpy alone."""
 
 from __future__ import annotations
 

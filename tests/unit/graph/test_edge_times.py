@@ -47,7 +47,7 @@ def earliest(pairs: Any, times: Any, *, undirected: bool = False, loops: bool = 
 
 
 def times_of(graph: Graph) -> Times:
-    """By original numbers of the vertices, and with the relation of typed graphs."""
+    """By original numbers of the vertices, and with the relation of heterogeneous graphs."""
     topology, ids = graph.topology, graph.vertices.vertex_ids
     assert topology.edge_times is not None
     rows = np.repeat(np.arange(graph.num_vertices), np.diff(topology.indptr))

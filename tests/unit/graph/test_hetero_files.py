@@ -1,4 +1,4 @@
-"""Typed graphs in files: read, checked, converted, put in order, reversed and described."""
+"""Heterogeneous graphs in files: read, checked, converted, put in order, reversed and described."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Typed graphs of lists of edges and tables: what is where, against brute force, and what is refused."""
+"""Heterogeneous graphs of lists of edges and tables: what is where, against brute force, and what
+is refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Typed graphs from PyG, DGL and ogb: the same edges, rows, labels and splits as theirs."""
+"""Heterogeneous graphs from PyG, DGL and ogb: the same edges, rows, labels and splits as theirs."""
 
 from __future__ import annotations
 

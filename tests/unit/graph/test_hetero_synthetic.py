@@ -21,9 +21,9 @@ from hyrt.graph.synthetic import planted_partition as typed_planted
 from hyrt.graph.synthetic.degree_distribution import build_weight_classes, compute_hetero_degrees
 from hyrt.graph.synthetic.planted_partition import CLASS_OFFSETS, LABEL, RELATION_SHARES, RELATIONS, WEIGHT
 
-SPEC = "synthetic:typed,vertices=20k,edges=300k"
+SPEC = "synthetic:hetero,vertices=20k,edges=300k"
 # These change only with a change that changes every generated typed graph: say so in the changelog.
-SMALL = "synthetic:typed,vertices=2k"
+SMALL = "synthetic:hetero,vertices=2k"
 DIGEST = [2450968137, 1635406992, 336030888, 2852635394]
 
 
@@ -97,7 +97,7 @@ def _expected_edges(draws: float, odds: Any, homophily: float, offset: int) -> A
 @pytest.mark.parametrize("number", range(3))
 def test_expected_degrees_are_sums_over_all_pairs_of_classes(number, homophily):
     """Many pairs of classes that go together are drawn several times, and count once."""
-    spec = parse_spec(f"synthetic:typed,vertices=300,edges=4k,classes=4,homophily={homophily}")
+    spec = parse_spec(f"synthetic:hetero,vertices=300,edges=4k,classes=4,homophily={homophily}")
     relation = RELATIONS[number]
     ends = [build_weight_classes(spec.type_counts[end]) for end in (relation.source, relation.destination)]
     (first, first_counts), (second, second_counts) = ends
@@ -148,7 +148,7 @@ def test_folder_equals_memory(tmp_path, monkeypatch):
 
 
 def test_small_graphs_have_fewer_classes():
-    graph = open_graph("synthetic:typed,vertices=60")
+    graph = open_graph("synthetic:hetero,vertices=60")
     assert graph.num_classes == 6
     assert graph.types.count("field") == 6
 
@@ -166,4 +166,4 @@ def test_small_graphs_have_fewer_classes():
 )
 def test_impossible_graphs_are_refused(text, message):
     with pytest.raises(DataError, match=message):
-        open_graph(f"synthetic:typed,{text}")
+        open_graph(f"synthetic:hetero,{text}")

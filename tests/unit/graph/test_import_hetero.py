@@ -1,4 +1,4 @@
-"""Tables of types and relations in, and the typed graph that a few loops over their rows make."""
+"""Tables of types and relations in, and the heterogeneous graph that a few loops over their rows make."""
 
 from __future__ import annotations
 

@@ -280,7 +280,7 @@ def test_bad_folders(tmp_path):
     with pytest.raises(DataError, match="not an OGB dataset"):
         open_graph(tmp_path / "g")
     (tmp_path / "g" / "raw" / "edge_index_dict.npz").touch()
-    with pytest.raises(DataError, match="hyrt cannot read typed graphs in ogb's binary form"):
+    with pytest.raises(DataError, match="hyrt cannot read heterogeneous graphs in ogb's binary form"):
         open_graph(tmp_path / "g")
 
 

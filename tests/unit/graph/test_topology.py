@@ -79,7 +79,7 @@ def test_the_transpose_and_its_edge_numbers(vertices: int, symmetric: bool) -> N
         np.testing.assert_array_equal(turned.transposed.indices, topology.indices)
 
 
-@pytest.mark.parametrize("source", ["synthetic:tiny", "synthetic:typed"])
+@pytest.mark.parametrize("source", ["synthetic:tiny", "synthetic:hetero"])
 def test_graphs_and_what_they_hold_are_equal_to_themselves_only(source: str) -> None:
     """Arrays have no single truth: comparing them one by one would end in numpy's words."""
     one, other = open_graph(source), open_graph(source)

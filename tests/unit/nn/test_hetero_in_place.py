@@ -64,9 +64,9 @@ def step(graph: Graph, model: HeteroGNN, plan: InputPlan) -> tuple[Any, list[Any
 def test_scores_and_gradients_are_those_of_gathered_rows(kind: str, layers: int, graph: Graph) -> None:
     """With one layer, there are types without destinations, and relations without edges."""
     model = model_of(graph, kind, layers=layers)
-    plan = plan_input(model, graph, ("rows", "in_place", "typed"), fuse=True)
+    plan = plan_input(model, graph, ("rows", "in_place", "hetero"), fuse=True)
     assert plan.leaves_tables
-    found, wanted = (step(graph, model, each) for each in (plan, InputPlan("typed")))
+    found, wanted = (step(graph, model, each) for each in (plan, InputPlan("hetero")))
     torch.testing.assert_close(found[0], wanted[0], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(found[1], wanted[1], rtol=1e-4, atol=1e-3)
     assert len(found[2]) == len(wanted[2]) == 1
@@ -76,7 +76,7 @@ def test_scores_and_gradients_are_those_of_gathered_rows(kind: str, layers: int,
 
 
 def test_rows_are_gathered_where_something_needs_them() -> None:
-    forms = ("rows", "in_place", "typed")
+    forms = ("rows", "in_place", "hetero")
     plain = model_of(GRAPH, "rgcn")
     assert plan_input(plain, GRAPH, forms, fuse=True).leaves_tables
     weighted = small_typed(weights=True)
@@ -96,9 +96,9 @@ def test_rows_are_gathered_where_something_needs_them() -> None:
         (model_of(GRAPH, "rgcn", residual=True), GRAPH, {"fuse": True}),
     ):
         plan = plan_input(model, graph, forms, **more)
-        assert plan.form == "typed"
+        assert plan.form == "hetero"
         assert not plan.in_place
-    assert not plan_input(plain, GRAPH, ("rows", "typed"), fuse=True).in_place
+    assert not plan_input(plain, GRAPH, ("rows", "hetero"), fuse=True).in_place
 
 
 def test_vertices_of_a_type_are_listed_once_after_those_that_are_given() -> None:

@@ -86,7 +86,7 @@ def test_edge_weights_count_for_codes() -> None:
 @pytest.mark.parametrize("name", NARROW)
 def test_rows_travel_in_their_format_to_who_takes_it(name: str) -> None:
     graph = quantize_graph(random_graph(features=7), name)
-    batch = sampled(graph, InputPlan("narrow"))
+    batch = sampled(graph, InputPlan("quantized"))
     rows = batch.inputs
     assert isinstance(rows, QuantizedRows)
     assert rows.format.name == name
@@ -98,11 +98,11 @@ def test_rows_travel_in_their_format_to_who_takes_it(name: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "rows", "forms", "wanted"),
     [
-        ("gcn", "int8", ("rows", "narrow"), "narrow"),
+        ("gcn", "int8", ("rows", "quantized"), "narrow"),
         ("gcn", "int8", ("rows",), "rows"),
         ("gcn", "int8", ("rows", "narrow", "aggregated"), "aggregated"),
-        ("gcn", "float32", ("rows", "narrow"), "rows"),
-        ("gcn", "float16", ("rows", "narrow"), "narrow"),
+        ("gcn", "float32", ("rows", "quantized"), "rows"),
+        ("gcn", "float16", ("rows", "quantized"), "narrow"),
         ("gcn", "float16", ("rows", "narrow", "ids"), "ids"),
         ("gcn", "int8", ("rows", "narrow", "ids"), "narrow"),
         ("gat", "int8", ("rows", "in_place", "aggregated"), "rows"),
@@ -118,7 +118,7 @@ def test_the_form_of_narrow_rows(kind: str, rows: str, forms: Any, wanted: str) 
 def test_rows_of_a_whole_graph_are_numbers() -> None:
     graph = quantize_graph(random_graph(features=12), "int8")
     model = GNN(Architecture(kind="gat", in_features=12, hidden=8, num_classes=3, layers=2))
-    assert plan_input(model, graph, ("rows", "narrow"), fuse=True, whole=True).form == "rows"
+    assert plan_input(model, graph, ("rows", "quantized"), fuse=True, whole=True).form == "rows"
 
 
 def test_bfloat16_is_read_in_place_by_every_layer() -> None:

@@ -1,4 +1,4 @@
-"""What is known of the memory of a typed graph before a run."""
+"""What is known of the memory of a heterogeneous graph before a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hyrt.predict.memory_needs import hetero_memory_facts, hetero_memory_lines
 
 
 def test_counts_the_graph_its_rows_and_the_rows_that_are_learned() -> None:
-    graph = open_graph("synthetic:typed,vertices=2k,features=10")
+    graph = open_graph("synthetic:hetero,vertices=2k,features=10")
     arrays = hetero_memory_facts(graph, "rgcn")["arrays"]
     assert arrays == {
         "topology": 8 * 2001 + graph.num_edges * (4 + 1),
@@ -22,5 +22,5 @@ def test_counts_the_graph_its_rows_and_the_rows_that_are_learned() -> None:
     text = "\n".join(hetero_memory_lines({"model": "rgcn", "arrays": arrays}))
     assert "training with rgcn keeps" in text
     assert "learned rows of field, moments     300 KiB" in text
-    with pytest.raises(ConfigError, match="is not for typed graphs: give another kind, such as rgcn"):
+    with pytest.raises(ConfigError, match="is not for heterogeneous graphs: give another kind, such as rgcn"):
         hetero_memory_facts(graph, "gcn")

@@ -1,4 +1,6 @@
-"""What is predicted of runs on typed graphs: sizes beside sampled ones, products beside counted ones."""
+"""What is predicted of runs on heterogeneous graphs: sizes beside sampled ones, products beside
+counted ones.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ from hyrt.runtime.workers import Workers
 from hyrt.sampling.minibatch import MiniBatch
 from hyrt.training.setup import build_sampler
 
-SOURCE = "synthetic:typed,vertices=20k,edges=200k"
+SOURCE = "synthetic:hetero,vertices=20k,edges=200k"
 GRAPH = small_typed()
 
 
@@ -210,7 +212,7 @@ def test_a_whole_typed_graph_has_one_step_of_all_of_it() -> None:
         ({"sampler": {"kind": "labor"}}, "sampler.kind=labor does not know the relations"),
         (
             {"data": {"source": SOURCE, "feature_dtype": "float16"}},
-            "data.feature_dtype=float16: the rows of a typed graph are",
+            "data.feature_dtype=float16: the rows of a heterogeneous graph are",
         ),
     ],
 )
@@ -235,8 +237,8 @@ def test_predictions_of_typed_graphs_are_printed(tmp_path: Path, capsys: pytest.
     assert "ogbn-mag has log-normal degrees" in " ".join(facts["assumptions"])
     assert not any("data.feature_dtype" in line["change"] for line in facts["advice"])
     for words, given in (
-        ("does not tell apart: choose a kind for typed graphs, such as rgcn", ("ogbn-mag", "gcn")),
-        ("model.kind=rgcn is for typed graphs, and ogbn-arxiv has vertices", ("ogbn-arxiv", "rgcn")),
+        ("does not tell apart: choose a kind for heterogeneous graphs, such as rgcn", ("ogbn-mag", "gcn")),
+        ("model.kind=rgcn is for heterogeneous graphs, and ogbn-arxiv has vertices", ("ogbn-arxiv", "rgcn")),
     ):
         told = refused("predict", "--platform", "h200", "--data", given[0], "--model", given[1], cwd=tmp_path)
         assert words in " ".join(told.split())

@@ -1,4 +1,4 @@
-"""What `hyrt export` writes of a model for typed graphs computes hyrt's scores, without hyrt."""
+"""What `hyrt export` writes of a model for heterogeneous graphs computes hyrt's scores, without hyrt."""
 
 from __future__ import annotations
 

@@ -164,13 +164,13 @@ def test_fanouts_by_name() -> None:
 def test_the_setting_is_for_typed_graphs_alone() -> None:
     tiny = random_graph()
     settings = NeighborSettings(fanout=[3, 2], relation_fanout={"cites": 2})
-    with pytest.raises(ConfigError, match="relation_fanout is for typed graphs"):
+    with pytest.raises(ConfigError, match="relation_fanout is for heterogeneous graphs"):
         settings.build(tiny, tiny.split("train"), layers=2, batch_size=8, seed=0)
     graph = small_typed()
     sampler = settings.build(graph, graph.split("train"), layers=2, batch_size=8, seed=0)
     assert isinstance(sampler, RelationSampler)
     for wrong in ({"on_device": True}, {"degrees": "sampled"}):
-        with pytest.raises(ConfigError, match="does not go with a typed graph"):
+        with pytest.raises(ConfigError, match="does not go with a heterogeneous graph"):
             NeighborSettings.model_validate(wrong).build(
                 graph, graph.split("train"), layers=2, batch_size=8, seed=0
             )

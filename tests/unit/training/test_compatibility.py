@@ -225,7 +225,7 @@ def torch_device(monkeypatch: pytest.MonkeyPatch) -> None:
         description="a test's",
         memory_bytes=1 << 30,
         whole_graphs=True,
-        forms=("rows", "narrow", "cached", "ids", "typed"),
+        forms=("rows", "quantized", "cached", "ids", "hetero"),
     )
     monkeypatch.setattr(CudaDevice, "probe", lambda: [info])
     monkeypatch.setattr(CudaDevice, "open", lambda info, options: CudaDevice(info, options, FakeDriver()))
@@ -442,10 +442,10 @@ def typed_checkpoints(found: Cell) -> None:
 
 @cell("heterogeneous", "`data.feature_dtype` other than `stored`", ON)
 def typed_rows(found: Cell) -> None:
-    source = "synthetic:typed,vertices=400,edges=2000"
+    source = "synthetic:hetero,vertices=400,edges=2000"
     for rows in ("float16", "bfloat16", "int8"):
         with pytest.raises(
-            HyrtError, match=f"data.feature_dtype={rows}: the rows of a typed graph are read as they"
+            HyrtError, match=f"data.feature_dtype={rows}: the rows of a heterogeneous graph are read as they"
         ):
             opened_graph(build_config({"data": {"source": source, "feature_dtype": rows}}))
         found.refusals += 1
@@ -505,7 +505,7 @@ def typed_partition(found: Cell) -> None:
 @cell("heterogeneous", "`hyrt predict`", ON)
 def typed_predict(found: Cell) -> None:
     hyrt.save(TYPED, found.folder / "g.npz")
-    drawn = "synthetic:typed,vertices=400,edges=2000"
+    drawn = "synthetic:hetero,vertices=400,edges=2000"
     for data, kind in (*(("g.npz", kind) for kind in KINDS), (drawn, "rgcn"), (drawn, "ggnn")):
         given = ("predict", *A_MACHINE, "--data", data, "--model", kind)
         if kind == "ggnn":

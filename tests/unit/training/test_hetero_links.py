@@ -1,4 +1,4 @@
-"""Links of one relation of a typed graph: what carries messages, what is drawn, and dense float64."""
+"""Links of one relation of a heterogeneous graph: what carries messages, what is drawn, and dense float64."""
 
 from __future__ import annotations
 
@@ -258,12 +258,17 @@ def test_what_is_no_relation_and_no_link_is_told(tmp_path: Path) -> None:
     graph = made()
     known = "author/writes/paper, author/likes/paper, paper/cites/paper or paper/rev_writes/author"
     for links, told in (
-        ({"relation": None}, rf"predicts one relation of a typed graph: give links\.relation={known}"),
+        (
+            {"relation": None},
+            rf"predicts one relation of a heterogeneous graph: give links\.relation={known}",
+        ),
         ({"relation": "wrote"}, rf"links\.relation=wrote is not a relation: give {known}"),
     ):
         with pytest.raises(ConfigError, match=told):
             split_graph(graph, links=links)
-    with pytest.raises(ConfigError, match=r"links\.relation=writes is for typed graphs, and cora has no"):
+    with pytest.raises(
+        ConfigError, match=r"links\.relation=writes is for heterogeneous graphs, and cora has no"
+    ):
         split_graph(hyrt.load("cora"))
     np.savez(tmp_path / "links.npz", val=np.array([[0, 35], [35, 0]]))
     with pytest.raises(
@@ -286,14 +291,14 @@ def _without(graph: Graph, relation: int) -> dict[str, Any]:
 
 def test_the_commands_of_a_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_here(
-        *("run", "--data", "synthetic:typed,vertices=600,edges=6000", "--model", "rsage", "--name", "r"),
+        *("run", "--data", "synthetic:hetero,vertices=600,edges=6000", "--model", "rsage", "--name", "r"),
         *("train.objective=links", "links.relation=writes", "train.epochs=3", "model.hidden=16"),
         *("data.batch_size=300", "--quiet", "links.decoder=distmult"),
         cwd=tmp_path,
     )
     run_here("eval", "runs/r", cwd=tmp_path)
     assert "ROC AUC" in capsys.readouterr().out
-    types = hyrt.load("synthetic:typed,vertices=600,edges=6000").types
+    types = hyrt.load("synthetic:hetero,vertices=600,edges=6000").types
     assert types is not None
     author, paper = types.interval("author")[0], types.interval("paper")[0]
     np.save(tmp_path / "pairs.npy", np.array([[author, paper], [author + 1, paper + 2]]))

@@ -1,4 +1,6 @@
-"""Runs on typed graphs: the split changes nothing, a resumed run goes on bit-equal, and what is refused."""
+"""Runs on heterogeneous graphs: the split changes nothing, a resumed run goes on bit-equal, and
+what is refused.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,7 @@ def test_scores_layer_by_layer_are_those_of_mini_batches_with_all_neighbours(kin
             fanouts=[-1, -1],
             batch_size=3,
             seed=0,
-            plan=InputPlan("typed"),
+            plan=InputPlan("hetero"),
         )
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
@@ -185,7 +187,7 @@ def test_what_does_not_go_together_is_refused() -> None:
             {},
             "model.kind=gcn does not tell apart: choose hgt, rgat, rgcn, rsage, ggnn, gnn-film",
         ),
-        (plain, "rgcn", {"sampler": {"fanout": [3, 2]}}, "model.kind=rgcn is for typed graphs"),
+        (plain, "rgcn", {"sampler": {"fanout": [3, 2]}}, "model.kind=rgcn is for heterogeneous graphs"),
         (GRAPH, "rgcn", {"sampler": {"kind": "labor", "fanout": [3, 2]}}, "sampler.kind=labor does not know"),
         (GRAPH, "rgcn", {"train": {"optimizer": "RMSprop"}}, "RMSprop has no rule for learned rows"),
         (GRAPH, "rgcn", {"train": {"optimizer": "SGD", "optimizer_options": {"momentum": 0.9}}}, "momentum"),
@@ -202,10 +204,10 @@ def test_what_does_not_go_together_is_refused() -> None:
     with pytest.raises(DataError, match=r"'edge_features': no layer .* your own that read edge\.data, or"):
         run(featured)
     rounded = build_config(
-        {"data": {"source": "synthetic:typed,vertices=400,edges=2000", "feature_dtype": "float16"}}
+        {"data": {"source": "synthetic:hetero,vertices=400,edges=2000", "feature_dtype": "float16"}}
     )
     with pytest.raises(
-        ConfigError, match=r"data\.feature_dtype=float16: the rows of a typed graph are read as they"
+        ConfigError, match=r"data\.feature_dtype=float16: the rows of a heterogeneous graph are read as they"
     ):
         opened_graph(rounded)
     with pytest.raises(

@@ -182,8 +182,10 @@ def test_what_links_do_not_do_is_refused_in_one_line(sections: dict[str, Any], t
 
 
 def test_the_model_of_embeddings_has_the_parameters_of_the_model_of_links() -> None:
-    """All but those of the decoder's head: layers, norms, shortcuts, and the input of a typed graph."""
-    typed = hyrt.load("synthetic:typed,vertices=60,edges=300")
+    """All but those of the decoder's head: layers, norms, shortcuts, and the input of a
+    heterogeneous graph.
+    """
+    typed = hyrt.load("synthetic:hetero,vertices=60,edges=300")
     for graph, kind, links in ((PLAIN, "graphsage", {}), (typed, "rsage", {"relation": "writes"})):
         model = {"kind": kind, "hidden": 6, "layers": 3, "norm": "layer", "residual": True}
         config = build_config(
