@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from hyrt.device import HOST_FORMS, DeviceInfo, DeviceOptions, Health, QueueListener, StepResult
 from hyrt.device.capabilities import (
+    CheckpointsSteps,
     KeepsHostBudget,
-    KeepsSteps,
+    Observable,
     Resizable,
     ScoresVertices,
     SharesColumns,
@@ -21,7 +22,6 @@ from hyrt.device.capabilities import (
     StreamsGradients,
     TakesObjective,
     Traceable,
-    Watchable,
 )
 from hyrt.device.host_model import HostModel
 from hyrt.errors import UnsupportedModelError
@@ -77,11 +77,11 @@ class CpuDevice(
     StreamsGradients,
     ScoresVertices,
     KeepsHostBudget,
-    KeepsSteps,
+    CheckpointsSteps,
     SharesColumns,
     SharesLoops,
     Traceable,
-    Watchable,
+    Observable,
 ):
     """Trainer on CPU cores, with torch and the compiled operators of `hyrt.nn`.
 
@@ -137,7 +137,7 @@ class CpuDevice(
     def take_host_budget(self, budget: HostMemoryBudget) -> None:
         self._budget = budget
 
-    def take_step_keeper(self, keeper: StepCheckpointer) -> None:
+    def take_step_checkpointer(self, keeper: StepCheckpointer) -> None:
         self._keeper = keeper
 
     def load(self, model: torch.nn.Module, parameters: Sequence[torch.Tensor]) -> None:

@@ -14,7 +14,7 @@ from hyrt.formatting import format_bytes
 
 if TYPE_CHECKING:
     from hyrt.device import DeviceInfo
-    from hyrt.device.discovery import Survey
+    from hyrt.device.discovery import ProbeResult
     from hyrt.predict.calibrate.store import DeviceSpeed
 
 # On a narrower terminal, the terminal's own line wrapping is no worse.
@@ -59,7 +59,7 @@ def devices(
         typer.echo(note, err=True)
 
 
-def _measure(surveys: Sequence[Survey]) -> list[str]:
+def _measure(surveys: Sequence[ProbeResult]) -> list[str]:
     """Measure every real device once; return a line per device that could not be measured."""
     from hyrt.predict.calibrate.store import real_devices, save_calibration
     from hyrt.runtime.process_setup import prepare_process
@@ -74,7 +74,7 @@ def _measure(surveys: Sequence[Survey]) -> list[str]:
     return [f"{name} could not be measured: {reason}" for name, reason in failures.items()]
 
 
-def _facts(surveys: Sequence[Survey], speeds: Mapping[str, DeviceSpeed]) -> dict[str, Any]:
+def _facts(surveys: Sequence[ProbeResult], speeds: Mapping[str, DeviceSpeed]) -> dict[str, Any]:
     from dataclasses import asdict
 
     from hyrt import __version__
@@ -100,7 +100,7 @@ def _facts(surveys: Sequence[Survey], speeds: Mapping[str, DeviceSpeed]) -> dict
     return {"hyrt": __version__, "devices": listed, "problems": problems}
 
 
-def _lines(surveys: Sequence[Survey], speeds: Mapping[str, DeviceSpeed], width: int) -> Iterator[str]:
+def _lines(surveys: Sequence[ProbeResult], speeds: Mapping[str, DeviceSpeed], width: int) -> Iterator[str]:
     """Yield a name with its description per device, wrapped to the width of the output."""
     rows: list[tuple[str, list[str]]] = []
     for survey in surveys:

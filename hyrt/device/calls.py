@@ -57,7 +57,7 @@ def call_device(
             errors.append(error)
 
     thread = threading.Thread(target=run, name=f"hyrt.{doing}.{name}", daemon=True)
-    with named_at_the_end(name, doing):
+    with report_device_on_exit(name, doing):
         thread.start()
         # Wait in short pieces: if the process was suspended, only one piece of that time is counted.
         waited_s = 0.0
@@ -81,7 +81,7 @@ def call_device(
     return answers[0]
 
 
-def named_at_the_end(name: str, doing: str) -> AbstractContextManager[None]:
+def report_device_on_exit(name: str, doing: str) -> AbstractContextManager[None]:
     """Print the device name to standard error if the process ends within the block for any reason.
 
     No-op for the CPU trainer, which has no driver that could end the process.
@@ -89,11 +89,11 @@ def named_at_the_end(name: str, doing: str) -> AbstractContextManager[None]:
     return (
         nullcontext()
         if name.startswith("cpu:")
-        else report_unexpected_exit(ended_inside(f"{doing} of {name}"))
+        else report_unexpected_exit(abrupt_exit_message(f"{doing} of {name}"))
     )
 
 
-def ended_inside(call: str) -> str:
+def abrupt_exit_message(call: str) -> str:
     """Return the line for a process that ended inside a device call, such as `open of opencl:0`."""
     return (
         f"hyrt: the process ended inside {call}: if nobody ended it, the backend or its driver did; update "

@@ -176,11 +176,11 @@ class RunsChunks(ABC):
         """Return the number of vertex intervals in the last step; None if the step was not divided."""
 
 
-class KeepsSteps(ABC):
+class CheckpointsSteps(ABC):
     """Checkpoints within a full-graph step, from which the step can resume."""
 
     @abstractmethod
-    def take_step_keeper(self, keeper: StepCheckpointer) -> None:
+    def take_step_checkpointer(self, keeper: StepCheckpointer) -> None:
         """Set the step checkpointer, starting with the next `load`.
 
         The device saves the completed part of a step when the checkpointer requests it. `propagate` raises
@@ -248,7 +248,7 @@ class Traceable(ABC):
         """
 
 
-class Watchable(ABC):
+class Observable(ABC):
     """Computation with a thread team, `hyrt.runtime.workers.Workers`, that can be observed."""
 
     @abstractmethod
@@ -270,12 +270,12 @@ CAPABILITIES: tuple[type[ABC], ...] = (
     ScoresVertices,
     KeepsHostBudget,
     RunsChunks,
-    KeepsSteps,
+    CheckpointsSteps,
     SharesColumns,
     SharesLoops,
     CompositeDevice,
     Traceable,
-    Watchable,
+    Observable,
 )
 
 

@@ -155,7 +155,7 @@ _PROBE_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class ProbeResult:
     """Probe result of one declared backend."""
 
     kind: str
@@ -168,7 +168,7 @@ class Survey:
     """Whether a distribution other than hyrt declares the backend."""
 
 
-def survey_devices(timeout_s: float = _PROBE_TIMEOUT_S) -> list[Survey]:
+def survey_devices(timeout_s: float = _PROBE_TIMEOUT_S) -> list[ProbeResult]:
     """Probe every declared backend; a broken backend yields an entry with the reason.
 
     Backends of other distributions are probed in a child process, because a driver library might end its
@@ -291,20 +291,20 @@ def _hanging(reason: str) -> str:
     return f"hanging: {reason}: restart its driver, or the machine"
 
 
-def _survey(kind: str, entries: list[EntryPoint], timeout_s: float) -> Survey:
+def _survey(kind: str, entries: list[EntryPoint], timeout_s: float) -> ProbeResult:
     try:
         entry = BACKENDS.require_single(kind, entries)
     except PluginConflictError as error:
-        return Survey(kind, BACKENDS.describe_conflict(entries)[0], problem=str(error))
+        return ProbeResult(kind, BACKENDS.describe_conflict(entries)[0], problem=str(error))
     try:
         _, found, problem = _query_backends(entry, timeout_s)
     except _BrokenBackendError as broken:
-        return Survey(kind, provider(entry), problem=str(broken))
-    return Survey(kind, provider(entry), found, problem)
+        return ProbeResult(kind, provider(entry), problem=str(broken))
+    return ProbeResult(kind, provider(entry), found, problem)
 
 
-def _received(entry: EntryPoint, answer: Answer) -> Survey:
-    """Convert a backend's report from another process, or the failure of that process, into a Survey."""
+def _received(entry: EntryPoint, answer: Answer) -> ProbeResult:
+    """Convert a backend's report from another process, or the failure of that process, into a ProbeResult."""
     from hyrt.runtime.isolated_worker import NOT_STARTED
 
     problem = answer.problem
@@ -313,6 +313,6 @@ def _received(entry: EntryPoint, answer: Answer) -> Survey:
     elif problem and not problem.startswith(NOT_STARTED):
         problem = _broken(entry, problem)
     found = () if problem else tuple(map(info_of, answer.first_value("found")))
-    return Survey(
+    return ProbeResult(
         entry.name, provider(entry), found, problem or answer.first_value("missing"), is_foreign=True
     )

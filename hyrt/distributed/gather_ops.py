@@ -57,7 +57,7 @@ class DistributedSpMM:
         self._source_scale = factors.source_scale
         self._self_scale = None if factors.self_scale is None else factors.self_scale[: edges.num_local]
         self._is_weighted = factors.weights is not None
-        self._waves = [slice(*ends) for ends in pairwise(edges.wave_starts)]
+        self._rounds = [slice(*ends) for ends in pairwise(edges.round_starts)]
 
     def forward(self, messages: Arrays, out: Array, context: GatherContext) -> Arrays:
         spread, edges = self._spread, self._spread.edges
@@ -79,17 +79,17 @@ class DistributedSpMM:
             )  # fmt: skip
         else:
             out.fill(0)
-        remote_blocks = zip(edges.blocks[1:], weights[1:], self._waves, arrivals, strict=True)
-        for block, edge_weights, wave, arrival in remote_blocks:
+        remote_blocks = zip(edges.blocks[1:], weights[1:], self._rounds, arrivals, strict=True)
+        for block, edge_weights, remote, arrival in remote_blocks:
             clock.wait(arrival.wait)
             if len(block[1]):
                 spmm_into(
-                    *block, rows[wave], out, row_scale=self._row_scale,
-                    source_scale=None if source is None else source[wave], weights=edge_weights, rows=chosen,
-                    accumulate=True, workers=workers,
+                    *block, rows[remote], out, row_scale=self._row_scale,
+                    source_scale=None if source is None else source[remote], weights=edge_weights,
+                    rows=chosen, accumulate=True, workers=workers,
                 )  # fmt: skip
         clock.end(arrivals)
-        spread.add_columns(out)
+        spread.all_reduce_replicas(out)
         return ()
 
     def backward(
@@ -115,8 +115,8 @@ class DistributedSpMM:
             self_scale = full_scale
         clock = spread.timings.start_product()
         pending = spread.exchange.begin_backward(out[0], GRADIENTS)
-        for number, wave in enumerate(self._waves):
-            self._multiply_transposed(wave, grad, out[0][wave], chosen, None, workers, accumulate=False)
+        for number, remote in enumerate(self._rounds):
+            self._multiply_transposed(remote, grad, out[0][remote], chosen, None, workers, accumulate=False)
             pending.send(number)
         replicated = spread.replicas is not None
         local_gradients = np.empty_like(out[0][:num]) if replicated and context.accumulate else out[0][:num]
@@ -210,7 +210,7 @@ class DistributedGather:
             clock.wait(arrival.wait)
         saved = self._inner.forward(inputs, out, self._localize(context))
         clock.end(arrivals)
-        spread.add_columns(out)
+        spread.all_reduce_replicas(out)
         return saved
 
     def backward(
@@ -233,8 +233,8 @@ class DistributedGather:
         pending = []
         for slot, number in enumerate(self._exchanged):
             pending.append(spread.exchange.begin_backward(out[number], GRADIENTS, slot))
-            for wave in range(spread.edges.grid.num_waves):
-                pending[-1].send(wave)
+            for round_index in range(spread.edges.grid.num_rounds):
+                pending[-1].send(round_index)
         for number, handle in zip(self._exchanged, pending, strict=True):
             clock.wait(partial(handle.add, out[number][:num]))
         clock.end(pending)
@@ -263,8 +263,8 @@ class DistributedGather:
             if number in self._exchanged:
                 local[:] = spread.broadcast_gradients(local)
             else:
-                spread.add_columns(local)
-        return [spread.sum_of_columns(gradient) for gradient in parameter_gradients]
+                spread.all_reduce_replicas(local)
+        return [spread.sum_over_replicas(gradient) for gradient in parameter_gradients]
 
     def _save_for_backward(
         self, messages: tuple[Array, ...], saved: tuple[Array, ...], destinations: DestinationSubset | None,

@@ -42,7 +42,7 @@ class PendingGradients(Protocol):
         """Time at which all gradients had been received (`time.perf_counter`); None before."""
         ...
 
-    def send(self, wave: int) -> None:
+    def send(self, round_index: int) -> None:
         """Start to send the complete gradients of one exchange round; rounds must be sent in order."""
         ...
 
@@ -147,11 +147,13 @@ class SparseHaloExchange:
 
     def __init__(self, edges: PartEdges, group: RankGroup) -> None:
         self._group = group
-        self._waves: list[_SparseRound] = []
+        self._rounds: list[_SparseRound] = []
         self._buffers: dict[str, Array] = {}
         offset = 0
-        for wave, (others, counts) in enumerate(zip(edges.grid.waves, edges.block_counts, strict=True)):
-            start, stop = edges.wave_starts[wave : wave + 2]
+        for round_index, (others, counts) in enumerate(
+            zip(edges.grid.rounds, edges.block_counts, strict=True)
+        ):
+            start, stop = edges.round_starts[round_index : round_index + 2]
             receive_counts = [0] * group.size
             for other, count in zip(others, counts, strict=True):
                 receive_counts[other] = count
@@ -162,7 +164,7 @@ class SparseHaloExchange:
                 torch.from_numpy(requested), receive_counts, torch.from_numpy(sent), send_counts, "indices"
             )
             local_ids = np.searchsorted(edges.vertices[: edges.num_local], sent)
-            self._waves.append(
+            self._rounds.append(
                 _SparseRound(slice(start, stop), receive_counts, local_ids, send_counts, offset)
             )
             offset += len(sent)
@@ -171,15 +173,15 @@ class SparseHaloExchange:
     def begin(self, matrix: Array, purpose: str, slot: int = 0) -> list[PendingRows]:
         buffer = self._buffer(f"sent {slot}", matrix)
         pending: list[PendingRows] = []
-        for wave in self._waves:
-            sent = buffer[wave.offset : wave.offset + len(wave.sent)]
-            _take_rows(matrix, wave.sent, sent)
+        for exchange_round in self._rounds:
+            sent = buffer[exchange_round.offset : exchange_round.offset + len(exchange_round.sent)]
+            _take_rows(matrix, exchange_round.sent, sent)
             pending.append(
                 self._group.start_all_to_all(
                     view_bytes(sent),
-                    wave.send_counts,
-                    view_bytes(matrix[wave.received]),
-                    wave.receive_counts,
+                    exchange_round.send_counts,
+                    view_bytes(matrix[exchange_round.received]),
+                    exchange_round.receive_counts,
                     purpose,
                 )
             )
@@ -187,7 +189,7 @@ class SparseHaloExchange:
 
     def begin_backward(self, matrix: Array, purpose: str, slot: int = 0) -> _SparseGradients:
         buffer = self._buffer(f"returned {slot}", matrix)
-        return _SparseGradients(self._group, self._waves, matrix, buffer, purpose)
+        return _SparseGradients(self._group, self._rounds, matrix, buffer, purpose)
 
     def _buffer(self, name: str, matrix: Array) -> Array:
         """Return a reused buffer for the sent rows, [number of sent rows, w]."""
@@ -203,7 +205,7 @@ class _SparseGradients:
     """`PendingGradients` of returned gradients."""
 
     group: RankGroup
-    waves: Sequence[_SparseRound]
+    rounds: Sequence[_SparseRound]
     matrix: Array
     buffer: Array
     purpose: str
@@ -214,8 +216,8 @@ class _SparseGradients:
         ends = [operation.ended_at for operation in self.pending]
         return None if None in ends else max((end for end in ends if end is not None), default=0.0)
 
-    def send(self, wave: int) -> None:
-        current = self.waves[wave]
+    def send(self, round_index: int) -> None:
+        current = self.rounds[round_index]
         returned = self.buffer[current.offset : current.offset + len(current.sent)]
         self.pending.append(
             self.group.start_all_to_all(
@@ -228,12 +230,19 @@ class _SparseGradients:
         )
 
     def add(self, out: Array) -> None:
-        for wave, pending in zip(self.waves, self.pending, strict=True):
+        for exchange_round, pending in zip(self.rounds, self.pending, strict=True):
             pending.wait()
-            starts = [wave.offset, *(wave.offset + end for end in accumulate(wave.send_counts))]
+            starts = [
+                exchange_round.offset,
+                *(exchange_round.offset + end for end in accumulate(exchange_round.send_counts)),
+            ]
             for start, stop in pairwise(starts):
                 # The rows for one rank are distinct, so they can be added in parallel.
-                _add_rows(out, wave.sent[start - wave.offset : stop - wave.offset], self.buffer[start:stop])
+                _add_rows(
+                    out,
+                    exchange_round.sent[start - exchange_round.offset : stop - exchange_round.offset],
+                    self.buffer[start:stop],
+                )
 
 
 def _take_rows(matrix: Array, rows: Array, out: Array) -> None:
@@ -263,7 +272,7 @@ def _add_range(matrix, rows, added, start, stop):
 @dataclass(frozen=True, slots=True)
 class _BroadcastBlock:
     number: int
-    wave: int | None
+    round_index: int | None
     """Exchange round of the block; None for the rank's local block."""
     rows: slice
 
@@ -278,31 +287,31 @@ class BroadcastExchange:
     def __init__(self, edges: PartEdges, group: RankGroup) -> None:
         grid = edges.grid
         self._group = group
-        self._num_waves = grid.num_waves
+        self._num_rounds = grid.num_rounds
         local_rows = slice(0, edges.num_local)
         blocks = (
             [_BroadcastBlock(grid.row, None, local_rows)]
             if grid.multiplies_local and grid.num_blocks > 1
             else []
         )
-        for wave, (others, counts) in enumerate(zip(grid.waves, edges.block_counts, strict=True)):
-            start = edges.wave_starts[wave]
+        for round_index, (others, counts) in enumerate(zip(grid.rounds, edges.block_counts, strict=True)):
+            start = edges.round_starts[round_index]
             for other, count in zip(others, counts, strict=True):
-                blocks.append(_BroadcastBlock(other, wave, slice(start, start + count)))
+                blocks.append(_BroadcastBlock(other, round_index, slice(start, start + count)))
                 start += count
         # All ranks must use the same order.
         self._blocks = sorted(blocks, key=lambda each: each.number)
 
     def begin(self, matrix: Array, purpose: str, slot: int = 0) -> list[PendingRows]:
-        waves: list[list[PendingCollective]] = [[] for _ in range(self._num_waves)]
+        rounds: list[list[PendingCollective]] = [[] for _ in range(self._num_rounds)]
         for block in self._blocks:
             operation = self._group.start_broadcast(view_bytes(matrix[block.rows]), block.number, purpose)
             # Wait for the local block in the first round: it must be sent before its rows may be written.
-            waves[block.wave or 0].append(operation)
-        return [_PendingGroup(operations) for operations in waves]
+            rounds[block.round_index or 0].append(operation)
+        return [_PendingGroup(operations) for operations in rounds]
 
     def begin_backward(self, matrix: Array, purpose: str, slot: int = 0) -> _ReducedGradients:
-        return _ReducedGradients(self._group, self._blocks, self._num_waves, matrix, purpose)
+        return _ReducedGradients(self._group, self._blocks, self._num_rounds, matrix, purpose)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +334,7 @@ class _ReducedGradients:
 
     group: RankGroup
     blocks: Sequence[_BroadcastBlock]
-    num_waves: int
+    num_rounds: int
     matrix: Array
     purpose: str
     pending: list[PendingCollective] = field(default_factory=list)
@@ -335,13 +344,13 @@ class _ReducedGradients:
     def ended_at(self) -> float | None:
         return _PendingGroup(self.pending).ended_at
 
-    def send(self, wave: int) -> None:
+    def send(self, round_index: int) -> None:
         # All ranks must reduce the blocks in one order, but compute their parts in different orders.
-        if wave + 1 < self.num_waves:
+        if round_index + 1 < self.num_rounds:
             return
         for block in self.blocks:
             rows = self.matrix[block.rows]
-            if block.wave is None:
+            if block.round_index is None:
                 rows = self.sums = np.zeros_like(rows)
             self.pending.append(self.group.start_reduce(torch.from_numpy(rows), block.number, self.purpose))
 

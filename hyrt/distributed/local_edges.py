@@ -123,7 +123,7 @@ class LocalEdges:
         padded[: len(matrix)] = matrix
         return padded
 
-    def add_columns(self, sums: Array) -> None:
+    def all_reduce_replicas(self, sums: Array) -> None:
         """Sum the contributions of the grid's columns to the rank's rows [n, w], in place."""
         if self.replicas is None:
             return
@@ -132,7 +132,7 @@ class LocalEdges:
         if buffer is not sums:
             sums[:] = buffer
 
-    def sum_of_columns(self, values: torch.Tensor) -> torch.Tensor:
+    def sum_over_replicas(self, values: torch.Tensor) -> torch.Tensor:
         """Return the sum of a tensor of any shape over the grid's columns."""
         if self.replicas is None:
             return values
@@ -172,9 +172,9 @@ class ChunkHaloExchange:
         return self.local_edges.edges.vertices
 
     @cached_property
-    def waves(self) -> Sequence[int]:
+    def rounds(self) -> Sequence[int]:
         """Number of remote rows that each exchange round receives."""
-        return [stop - start for start, stop in pairwise(self.local_edges.edges.wave_starts)]
+        return [stop - start for start, stop in pairwise(self.local_edges.edges.round_starts)]
 
     @property
     def is_replicated(self) -> bool:
@@ -191,7 +191,7 @@ class ChunkHaloExchange:
 
     def reduce_sums(self, sums: Array) -> None:
         """Sum the gathered rows over the ranks that compute the same block (1.5D)."""
-        self.local_edges.add_columns(sums)
+        self.local_edges.all_reduce_replicas(sums)
 
     def broadcast_gradients(self, gradients: Array) -> None:
         """Replace gradients of local rows by the gradients of the rank that multiplies with these rows."""
@@ -234,8 +234,8 @@ class _OutboundChunkGradients:
     clock: SpmmClock
     gradients: PendingGradients
 
-    def send(self, wave: int) -> None:
-        self.gradients.send(wave)
+    def send(self, round_index: int) -> None:
+        self.gradients.send(round_index)
 
     def add(self, out: Array) -> None:
         self.clock.wait(lambda: self.gradients.add(out))

@@ -176,7 +176,7 @@ class RankSpeeds(Hook):
 _MAX_MIXED_SHARE = 1 / 20
 
 
-class TimeSteps(Hook):
+class AdaptiveTimeSteps(Hook):
     """Hook that merges time steps from the second epoch on while epochs get faster (HopGNN section 5.3).
 
     All ranks use the epoch times of rank 0, so that they choose the same number. `group` belongs to the

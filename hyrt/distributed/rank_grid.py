@@ -15,7 +15,7 @@ from hyrt.formatting import short_repr
 from hyrt.graph.topology import Topology
 from hyrt.runtime.numba_cache import nb
 
-MAX_WAVES = 4
+MAX_ROUNDS = 4
 """Maximum number of exchange rounds per product. Each round costs every rank one message to every other rank;
 received rows are multiplied while the next round is being exchanged."""
 
@@ -69,35 +69,35 @@ class RankGrid:
         return self.column_of(self.row) == self.column
 
     @property
-    def waves(self) -> tuple[tuple[int, ...], ...]:
+    def rounds(self) -> tuple[tuple[int, ...], ...]:
         """Grid rows from which this rank receives rows of `blocks`, per exchange round.
 
         In each round it receives from the grid rows that follow at certain distances, and sends to the grid
         rows that precede at the same distances.
         """
-        waves: list[list[int]] = [[] for _ in range(self.num_waves)]
+        rounds: list[list[int]] = [[] for _ in range(self.num_rounds)]
         for distance in range(1, self.num_blocks):
             other = (self.row + distance) % self.num_blocks
             if self.column_of(other) == self.column:
-                waves[self._wave(distance)].append(other)
-        return tuple(tuple(sorted(wave)) for wave in waves)
+                rounds[self._round_of(distance)].append(other)
+        return tuple(tuple(sorted(members)) for members in rounds)
 
     @property
     def receivers(self) -> tuple[tuple[int, ...], ...]:
         """Grid rows that receive rows of this rank, per exchange round."""
-        waves: list[list[int]] = [[] for _ in range(self.num_waves)]
+        rounds: list[list[int]] = [[] for _ in range(self.num_rounds)]
         if self.multiplies_local:
             for distance in range(1, self.num_blocks):
-                waves[self._wave(distance)].append((self.row - distance) % self.num_blocks)
-        return tuple(tuple(sorted(wave)) for wave in waves)
+                rounds[self._round_of(distance)].append((self.row - distance) % self.num_blocks)
+        return tuple(tuple(sorted(members)) for members in rounds)
 
     @property
-    def num_waves(self) -> int:
+    def num_rounds(self) -> int:
         """Number of exchange rounds of a product."""
-        return min(MAX_WAVES, self.num_blocks - 1)
+        return min(MAX_ROUNDS, self.num_blocks - 1)
 
-    def _wave(self, distance: int) -> int:
-        return (distance - 1) * self.num_waves // (self.num_blocks - 1)
+    def _round_of(self, distance: int) -> int:
+        return (distance - 1) * self.num_rounds // (self.num_blocks - 1)
 
 
 Array = NDArray[Any]
@@ -115,10 +115,10 @@ class PartEdges:
     """Vertex ids in the whole graph, [n + h]."""
     num_local: int
     """Number n of local vertices."""
-    wave_starts: tuple[int, ...]
-    """First row of each exchange round, [waves + 1]; the last entry is n + h."""
+    round_starts: tuple[int, ...]
+    """First row of each exchange round, [rounds + 1]; the last entry is n + h."""
     block_counts: tuple[tuple[int, ...], ...]
-    """Number of rows received from each block in `RankGrid.waves`, for each exchange round."""
+    """Number of rows received from each block in `RankGrid.rounds`, for each exchange round."""
     topology: Topology
     """Edges into the block's vertices from the blocks of the rank's column, with renumbered vertices.
 
@@ -149,14 +149,14 @@ class PartEdges:
         needed[sources] = True
         groups: list[Array] = []
         counts: list[tuple[int, ...]] = []
-        wave_starts = [len(local_vertices)]
-        for wave in grid.waves:
-            groups_of_wave = [
-                np.flatnonzero((blocks == k) if oblivious else ((blocks == k) & needed)) for k in wave
+        round_starts = [len(local_vertices)]
+        for members in grid.rounds:
+            round_groups = [
+                np.flatnonzero((blocks == k) if oblivious else ((blocks == k) & needed)) for k in members
             ]
-            groups += groups_of_wave
-            counts.append(tuple(len(array) for array in groups_of_wave))
-            wave_starts.append(wave_starts[-1] + sum(counts[-1]))
+            groups += round_groups
+            counts.append(tuple(len(array) for array in round_groups))
+            round_starts.append(round_starts[-1] + sum(counts[-1]))
         vertices = np.concatenate([local_vertices, *groups])
         new_ids = np.empty(topology.num_vertices, topology.indices.dtype)
         new_ids[vertices] = np.arange(len(vertices), dtype=new_ids.dtype)
@@ -166,7 +166,7 @@ class PartEdges:
         edges.__dict__["in_degrees"] = topology.in_degrees[vertices]
         edges.__dict__["weighted_degrees"] = topology.weighted_degrees[vertices]
         edges.__dict__["is_symmetric"] = False
-        return cls(grid, vertices, len(local_vertices), tuple(wave_starts), tuple(counts), edges)
+        return cls(grid, vertices, len(local_vertices), tuple(round_starts), tuple(counts), edges)
 
     @property
     def num_rows(self) -> int:
@@ -179,7 +179,7 @@ class PartEdges:
 
         Each group is (indptr [n + 1], columns [edges]); columns are relative to the group's first row.
         """
-        borders = np.array([0, *self.wave_starts], np.int64)
+        borders = np.array([0, *self.round_starts], np.int64)
         num = len(borders) - 1
         indptr = self.topology.indptr[: self.num_local + 1]
         starts = np.zeros((num, self.num_local + 1), np.int64)
@@ -195,8 +195,8 @@ class PartEdges:
         """Edge weights for each group of `blocks`; None if edges are unweighted."""
         weights = self.topology.edge_weights
         if weights is None:
-            return (None,) * (len(self.wave_starts))
-        borders = np.array([0, *self.wave_starts], np.int64)
+            return (None,) * (len(self.round_starts))
+        borders = np.array([0, *self.round_starts], np.int64)
         numbers = np.searchsorted(borders, self.topology.indices, side="right") - 1
         # Edges are ordered by row, also within each group.
         ordered = weights[np.argsort(numbers, kind="stable")]

@@ -29,7 +29,7 @@ from hyrt.distributed.halo_exchange import BroadcastExchange, HaloExchange, Spar
 from hyrt.distributed.local_edges import LocalEdges, SpmmTimingsHook
 from hyrt.distributed.local_rows import LocalRows, fill_cache
 from hyrt.distributed.model_migration import MigratingModelInputs, ModelMigration
-from hyrt.distributed.monitoring import RankSpeeds, TimeSteps, TraceMerger
+from hyrt.distributed.monitoring import AdaptiveTimeSteps, RankSpeeds, TraceMerger
 from hyrt.distributed.rank_grid import PartEdges, RankGrid
 from hyrt.distributed.sampling import (
     AllRankBatches,
@@ -129,7 +129,7 @@ class RankSetup:
     shared: DistributedRunConfig
     reduction: GradientAllReduce
     """All-reduce of gradients, which also agrees when all ranks stop."""
-    time_steps: TimeSteps | None
+    time_steps: AdaptiveTimeSteps | None
     """Hook that chooses the number of time steps; None if steps have one time step."""
     speeds: RankSpeeds | None
     """Hook that measures the ranks, if a step is divided by their speeds."""
@@ -189,7 +189,7 @@ def set_up_run(
     steps_per_epoch, overlapped = prepared.sampler.steps_per_epoch(), config.runtime.pipelined
     ahead = config.runtime.max_in_flight_steps if overlapped else 1
     if config.distributed.strategy == "hopgnn":
-        time_steps = TimeSteps(
+        time_steps = AdaptiveTimeSteps(
             ranks.control, steps_per_epoch, steps_ahead=ahead, fixed=config.distributed.time_steps
         )
     if config.distributed.shares == MEASURED:

@@ -140,7 +140,7 @@ def _confirm_tokens(
 ) -> RendezvousResult:
     others = range(1, size)
     name, published = token.partition(" ")[0], ""
-    beats = _Heartbeats(store, name, silent_s)
+    beats = _JoinHeartbeats(store, name, silent_s)
     error: RankFailureError | None = None
     while True:
         confirmations = [_read(store, f"heard/{rank}") for rank in others]
@@ -182,7 +182,7 @@ def _confirm_tokens(
         time.sleep(_POLL_S)
 
 
-class _Heartbeats:
+class _JoinHeartbeats:
     """Rank 0's heartbeats during the rendezvous, with a check of those of the ranks that have joined.
 
     `name` is the name of the attempt, and `silent_s` the longest time without a heartbeat, in seconds.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hyrt.config import Config
 from hyrt.distributed.context import DistributedContext
 from hyrt.distributed.local_rows import LocalRows
-from hyrt.distributed.monitoring import RankSpeeds, TimeSteps
+from hyrt.distributed.monitoring import AdaptiveTimeSteps, RankSpeeds
 from hyrt.distributed.process_group import RankGroup
 from hyrt.distributed.strategies.home import HomeStrategy
 from hyrt.distributed.strategies.hopgnn import HopGnnStrategy
@@ -137,7 +137,7 @@ def build_placement(
     local_rows: LocalRows,
     ranks: DistributedContext,
     prepared: PreparedRun,
-    time_steps: TimeSteps | None,
+    time_steps: AdaptiveTimeSteps | None,
     speeds: RankSpeeds | None,
     *,
     has_partitioned_topology: bool,

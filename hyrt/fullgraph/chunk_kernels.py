@@ -295,8 +295,8 @@ class PendingHalo(Protocol):
 class PendingHaloGradients(Protocol):
     """Exchange of gradients with the processes that own the rows."""
 
-    def send(self, wave: int) -> None:
-        """Send the gradients of the rows of exchange `wave`; called in the order of the exchanges."""
+    def send(self, round_index: int) -> None:
+        """Send the gradients of the rows of an exchange round; called in the order of the rounds."""
         ...
 
     def add(self, out: Array) -> None:
@@ -322,7 +322,7 @@ class RowExchange(Protocol):
         ...
 
     @property
-    def waves(self) -> Sequence[int]:
+    def rounds(self) -> Sequence[int]:
         """Return the number of rows of each exchange; h in total."""
         ...
 
@@ -357,7 +357,7 @@ def fetch_remote_features(
     features: InputRows, width: int, exchange: RowExchange, memory: MatrixPool
 ) -> Array:
     """Fetch [h, width] float32 features of remote vertices; a collective call of all processes."""
-    num, num_remote = len(exchange.vertices), sum(exchange.waves)
+    num, num_remote = len(exchange.vertices), sum(exchange.rounds)
     features_of_remote: Array = memory.take((num_remote, width), np.float32)
     # All processes must choose the same number.
     columns = max(1, min(width, _NUMBERS // exchange.num_vertices))

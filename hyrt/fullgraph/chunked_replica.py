@@ -95,7 +95,7 @@ class ChunkedReplica:
         self._columns: dict[RowIntervals, list[list[int]]] = {
             cut: assign_columns(cut.num, tuple(shares)) for cut in (grid.vertices, grid.targets)
         }
-        self._waves = _assign_waves(grid.sources, tuple(shares))
+        self._rounds = _assign_rounds(grid.sources, tuple(shares))
         """Intervals of remote rows whose gradients each device computes, per exchange."""
         self._aggregated = inputs.values.numpy() if isinstance(inputs, AggregatedFeatures) else None
         assert self._aggregated is None or self._exchange is None
@@ -198,7 +198,7 @@ class ChunkedReplica:
         for cut, assignments in (
             (grid.vertices, [local]),
             (grid.targets, [self._columns[grid.targets]]),
-            (grid.sources, [local, *self._waves]),
+            (grid.sources, [local, *self._rounds]),
         ):
             limits = limits_of[cut] = [0.0] * cut.num
             for columns_per_device in assignments:
@@ -510,10 +510,10 @@ class ChunkedReplica:
                 kernels.get("accumulated", _part(sums, cut, k))
 
             exchange = self._exchange.begin_backward(sums)
-            for wave, remote in enumerate(self._waves):
+            for round_index, remote in enumerate(self._rounds):
                 gather(remote, keep)
                 together.wait()
-                exchange.send(wave)
+                exchange.send(round_index)
             gather(local, keep)
             together.wait()
             mine = sums[: self.grid.vertices.num_rows]
@@ -623,15 +623,15 @@ class ChunkedReplica:
                 here = there = None
 
 
-def _assign_waves(sources: RowIntervals, shares: tuple[float, ...]) -> list[list[list[int]]]:
+def _assign_rounds(sources: RowIntervals, shares: tuple[float, ...]) -> list[list[list[int]]]:
     """Assign the intervals of remote rows to devices, per exchange."""
     if isinstance(sources, Intervals):
         return []
-    waves = []
+    rounds = []
     for group in range(1, len(sources.groups)):
         intervals = sources.group_intervals(group)
-        waves.append([[intervals[k] for k in mine] for mine in assign_columns(len(intervals), shares)])
-    return waves
+        rounds.append([[intervals[k] for k in mine] for mine in assign_columns(len(intervals), shares)])
+    return rounds
 
 
 def _part(matrix: Array, cut: RowIntervals, i: int) -> Array:

@@ -291,7 +291,7 @@ class ChunkedTrainer:
         hidden = len(self._model.layers) - isinstance(batch.inputs, AggregatedFeatures) > 1
         targets = np.sort(batch.targets)
         free = [memory.free_bytes() for memory in self._memories]
-        remote = [] if graph.gather_ops is None else list(graph.gather_ops.halo_exchange.waves)
+        remote = [] if graph.gather_ops is None else list(graph.gather_ops.halo_exchange.rounds)
         num_before = None if checkpoint is None else checkpoint.position.plan.get("intervals")
         if not self._options.num and isinstance(num_before, int) and 0 < num_before <= topology.num_vertices:
             grid_before = ChunkGrid.build(topology, targets, num_before, has_hidden_layers=hidden)

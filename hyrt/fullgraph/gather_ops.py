@@ -30,7 +30,7 @@ from hyrt.nn.full_graph.attention import (
 from hyrt.nn.fused.loop_backend import is_on_device
 from hyrt.nn.layer import AttentionSum
 from hyrt.nn.message_passing.gather import SagaGather
-from hyrt.nn.operators.attention_dropout import AttentionMask
+from hyrt.nn.operators.attention_dropout import AttentionDropout
 from hyrt.runtime.workers import Workers
 
 Array = NDArray[Any]
@@ -353,10 +353,10 @@ class AttentionGatherOp:
             out[2][at.vertices] = of_destinations
         return ()
 
-    def _mask(self, masks: DropoutKey | None) -> AttentionMask | None:
+    def _mask(self, masks: DropoutKey | None) -> AttentionDropout | None:
         if masks is None or self.attention.dropout == 0:
             return None
-        mask = AttentionMask.from_rate(self.attention.dropout, masks.seed, masks.step, self.layer)
+        mask = AttentionDropout.from_rate(self.attention.dropout, masks.seed, masks.step, self.layer)
         return replace(mask, vertices=self.vertices)
 
     def _by_head(self, rows: Array) -> Array:

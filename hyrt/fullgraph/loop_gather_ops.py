@@ -28,7 +28,7 @@ from hyrt.nn.fused.loop_backend import run_loop
 from hyrt.nn.layer import AttentionSum
 from hyrt.nn.message_passing.gather import SagaGather
 from hyrt.nn.message_passing.program import check_slots
-from hyrt.nn.operators.attention_dropout import AttentionMask
+from hyrt.nn.operators.attention_dropout import AttentionDropout
 
 Array = NDArray[Any]
 Arrays = tuple[Array, ...]
@@ -209,7 +209,7 @@ class LoopAttentionGatherOp:
     ) -> tuple[FusedGather, list[Array]]:
         attention, mask = self.attention, None
         if masks is not None and attention.dropout:
-            mask = AttentionMask.from_rate(attention.dropout, masks.seed, masks.step, self.layer)
+            mask = AttentionDropout.from_rate(attention.dropout, masks.seed, masks.step, self.layer)
         gather = masked_attention_gather(
             attention.heads, messages[0].shape[1] // attention.heads, attention.slope, mask
         )

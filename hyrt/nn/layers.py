@@ -27,7 +27,7 @@ from hyrt.nn.layer import (
 from hyrt.nn.message_passing.block_gather import relabel_block
 from hyrt.nn.operators.aggregate import aggregate
 from hyrt.nn.operators.attention import attend
-from hyrt.nn.operators.attention_dropout import AttentionMask
+from hyrt.nn.operators.attention_dropout import AttentionDropout
 from hyrt.nn.operators.linear import linear
 from hyrt.nn.operators.sparse import SparseRows, sparse_linear
 from hyrt.nn.operators.tensor_ops import TensorBlock
@@ -259,7 +259,7 @@ class GatLayer(Layer):
 
     The softmax runs over the sampled neighbours of a destination and the destination itself. It is normalized
     by construction, so a block's edge weights (GraphSAINT's aggregator normalization) are not used. `dropout`
-    is the dropout rate of attention weights in training; see `AttentionMask`.
+    is the dropout rate of attention weights in training; see `AttentionDropout`.
     """
 
     def __init__(
@@ -289,7 +289,7 @@ class GatLayer(Layer):
         heads, width, _ = self.weight.shape
         mask = None
         if self.training and self.dropout > 0:
-            mask = AttentionMask.from_rate(self.dropout, block.seed, block.step, block.layer)
+            mask = AttentionDropout.from_rate(self.dropout, block.seed, block.step, block.layer)
         if isinstance(block, Block) and is_on_device():
             block, rows = relabel_block(block, x, self.weight.dtype)
             by_head = self._products(rows).view(-1, heads, width)

@@ -233,7 +233,7 @@ class LoadStage:
     workers: Workers
     part: RankSlice = ALL
 
-    def together(self, shares: Iterable[WorkShare]) -> Iterator[list[WorkShare]]:
+    def group_shares(self, shares: Iterable[WorkShare]) -> Iterator[list[WorkShare]]:
         """Yield groups of shares that are loaded together.
 
         A group is one share. If rows are fetched in bulk, it is all shares of a step or of a time step.

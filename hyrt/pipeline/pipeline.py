@@ -82,7 +82,7 @@ class SerialSteps:
 
     def _finished(self, shares: Sequence[WorkShare]) -> Iterator[WorkShare]:
         """Yield the shares, running all stages of each share before it is yielded."""
-        for together in self._stages.load.together(self._sampled(shares)):
+        for together in self._stages.load.group_shares(self._sampled(shares)):
             with self._named("load", "cpu", together[0].work.step):
                 self._stages.load.fetch(together)
             for share in together:
@@ -225,16 +225,16 @@ class Pipeline(_ThreadedSteps):
         stall timeout without progress.
         """
         for step in self._steps:
-            has_more_times = True
-            while has_more_times:
+            has_more_time_steps = True
+            while has_more_time_steps:
                 work = self._take(step, range(len(self._done)))
                 while shares := self._stages.retry(work):
                     for share in shares:
                         self._credits.put(share)
                         self._take(step, [share.trainer])
                 yield work
-                has_more_times = work.has_more_times
-                if not has_more_times:
+                has_more_time_steps = work.has_more_time_steps
+                if not has_more_time_steps:
                     work.release()
                 for channel in self._next:
                     channel.put(None)
@@ -309,7 +309,7 @@ class Pipeline(_ThreadedSteps):
                 place.begin_step(share.work.step)
                 yield share
 
-        for shares in self._stages.load.together(arriving()):
+        for shares in self._stages.load.group_shares(arriving()):
             self._stages.load.fetch(shares)
             for share in shares:
                 self._stages.load(share)
@@ -341,7 +341,7 @@ class Pipeline(_ThreadedSteps):
                 self._stages.propagate(retry_share, staged)
                 del staged
                 self._done[index].put(retry_share)
-            if share.is_of_last_time:
+            if share.is_last_time_step:
                 place.begin_step(step, "synchronize")
                 self._stages.update(index, step)
         self._done[index].close_sender()

@@ -51,4 +51,4 @@ class PropagateStage:
             check_result(trainer.name, result, share.batch, self.parameters, self.counts)
             share.result = result
         except Exception as error:
-            self.recovery.note(share, "propagate", error)
+            self.recovery.record_failure(share, "propagate", error)

@@ -49,7 +49,7 @@ class Recovery:
             raise error
         self._trainers[index].lost = error
 
-    def note(self, share: WorkShare, stage: str, error: Exception) -> None:
+    def record_failure(self, share: WorkShare, stage: str, error: Exception) -> None:
         """Record a recoverable failure in the share; raise any other error."""
         is_lost = not isinstance(error, DeviceOutOfMemoryError)
         if is_lost:
@@ -70,7 +70,7 @@ class Recovery:
         ]
         short = {share.trainer for share, failure in failed if not failure.is_lost}
         work.redone += bool(short)
-        newly_short = {index for index in short if not self._trainers[index].is_short}
+        newly_short = {index for index in short if not self._trainers[index].is_memory_limited}
         for share, failure in failed:
             trainer = self._trainers[share.trainer]
             if not failure.is_lost and trainer.max_units is None:
@@ -93,7 +93,7 @@ class Recovery:
 
     def _takers(self, giver: int) -> list[int]:
         others = [i for i, trainer in enumerate(self._trainers) if i != giver and trainer.lost is None]
-        roomy = [index for index in others if not self._trainers[index].is_short]
+        roomy = [index for index in others if not self._trainers[index].is_memory_limited]
         # The units of a lost trainer must be reassigned, even to trainers that are short of memory.
         return roomy or (others if self._trainers[giver].lost is not None else [])
 
@@ -122,7 +122,9 @@ class Recovery:
         """Add shares to the step that retry the units of a failed share."""
         work, trainer = share.work, self._trainers[share.trainer]
         takers = self._takers(share.trainer)
-        new = recut(share.units, share.trainer, self._split, takers, is_lost=trainer.lost is not None)
+        new = reassign_units(
+            share.units, share.trainer, self._split, takers, is_lost=trainer.lost is not None
+        )
         if new is None or work.redone > _RETRIES:
             reason = describe_error(failure.error).removeprefix(f"{trainer.name}: ")
             raise StageError(
@@ -171,7 +173,7 @@ def handed_over(split: Sequence[int], giver: int, amount: int, takers: Sequence[
     return after
 
 
-def recut(
+def reassign_units(
     units: Ids, trainer: int, split: Sequence[int], takers: Sequence[int], *, is_lost: bool
 ) -> tuple[list[int], list[tuple[int, Ids]]] | None:
     """Reassign the units of a failed share, and compute the split of later steps.

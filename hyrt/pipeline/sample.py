@@ -38,7 +38,7 @@ class SampleStage:
                 share.seconds["sample_on_device"] = share.seconds.pop("sample")
                 return
             except DeviceFaultError as error:
-                self.recovery.note(share, "sample", error)
+                self.recovery.record_failure(share, "sample", error)
                 return
             except DeviceOutOfMemoryError as error:
                 trainer.hops = None

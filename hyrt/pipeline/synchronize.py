@@ -155,7 +155,7 @@ class Synchronizer:
             num_edges=total.num_edges,
         )
 
-    def end_time(self, work: StepWork) -> None:
+    def end_time_step(self, work: StepWork) -> None:
         """End a time step that is not the last of its step: keep the weights, and hand off the sums.
 
         Raises DivergenceError as `step` does.
@@ -222,7 +222,7 @@ class UpdateStage:
         if trainer.lost is not None:
             return
         site = Site(trainer.name, step, index)
-        with trainer.quiet:
+        with trainer.transfer_lock:
             try:
                 call_with_hooks(trainer.hooks, "update", site, lambda: self._timed(trainer))
             except Exception as error:

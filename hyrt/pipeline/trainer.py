@@ -125,7 +125,7 @@ class Trainer:
     plan: InputPlan
     hops: HopSampler | None = None
     """Sampler on the device; None if the host samples."""
-    quiet: threading.Lock = field(default_factory=threading.Lock)
+    transfer_lock: threading.Lock = field(default_factory=threading.Lock)
     """Lock that is held during `transfer` and `update`."""
     lost: Exception | None = None
     """Error that ended the trainer, if the run continues without it."""
@@ -144,7 +144,7 @@ class Trainer:
         return self.device.info.name
 
     @property
-    def is_short(self) -> bool:
+    def is_memory_limited(self) -> bool:
         """Return whether the trainer has been out of memory."""
         return self.max_units is not None
 

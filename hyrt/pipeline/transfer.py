@@ -26,9 +26,9 @@ class TransferStage:
         if trainer.lost is not None:
             share.failure = Failure(trainer.lost, "transfer", is_lost=True)
             return None
-        with trainer.quiet:
+        with trainer.transfer_lock:
             try:
                 return trainer.work("transfer", share, lambda: trainer.device.transfer(batch))
             except Exception as error:
-                self.recovery.note(share, "transfer", error)
+                self.recovery.record_failure(share, "transfer", error)
                 return None

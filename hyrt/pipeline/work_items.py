@@ -57,7 +57,7 @@ class WorkShare:
     """Call site of the share's work in a run with hooks."""
 
     @property
-    def is_of_last_time(self) -> bool:
+    def is_last_time_step(self) -> bool:
         """Return whether this is the last time step of the step."""
         return self.time + 1 == self.work.num_times
 
@@ -95,7 +95,7 @@ class StepWork:
     """Number of times that shares were cut again after running out of memory."""
 
     @property
-    def has_more_times(self) -> bool:
+    def has_more_time_steps(self) -> bool:
         """Return whether another time step follows the one that was propagated last."""
         return self.time + 1 < self.num_times
 

@@ -19,7 +19,7 @@ from hyrt.balance.registry import DEFAULT_POLICY
 from hyrt.config import Config
 from hyrt.device import DeviceInfo, DeviceOptions
 from hyrt.device.calls import call_device, load_replica, opened
-from hyrt.device.discovery import AUTO, Survey, find_device, survey_devices
+from hyrt.device.discovery import AUTO, ProbeResult, find_device, survey_devices
 from hyrt.errors import ConfigError, DataWriteError, DeviceFaultError, DeviceUnavailableError, describe_error
 from hyrt.nn.models.model_kind import find_model
 from hyrt.objective import Objective
@@ -110,7 +110,7 @@ def _resolved(
 
 
 def choose_devices(
-    surveys: Sequence[Survey],
+    surveys: Sequence[ProbeResult],
     step_s: Callable[[DeviceInfo], float | None],
     unsupported_reason: Callable[[DeviceInfo], str],
     unknown_reason: str = _NOT_MEASURED,

@@ -215,11 +215,13 @@ def sampled_block_sizes(settings: SamplerSettings, sampler: Sampler, workers: Wo
     Raises ConfigError, with the sampler's kind and package, if sampling fails.
     """
     with SAMPLERS.wrap_errors(settings.kind, "sample"):
-        rows = measure_pieces(sampler, workers, lambda batch, size: settings.batch_sizes(batch, size).row)
+        rows = measure_sizes_by_units(
+            sampler, workers, lambda batch, size: settings.batch_sizes(batch, size).row
+        )
     return SampledSizes({count: BlockSizes.from_row(row) for count, row in rows.items()})
 
 
-def measure_pieces(
+def measure_sizes_by_units(
     sampler: Sampler, workers: Workers, sizes_of: Callable[[MiniBatch, int], tuple[float, ...]]
 ) -> dict[float, tuple[float, ...]]:
     """Return the mean sizes of pieces of a run's first steps, by number of units.

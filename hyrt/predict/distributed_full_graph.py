@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hyrt.config import Config
 from hyrt.distributed.gather_ops import ExchangeWidths
-from hyrt.distributed.rank_grid import MAX_WAVES
+from hyrt.distributed.rank_grid import MAX_ROUNDS
 from hyrt.distributed.strategies.registry import find_link_problem
 from hyrt.errors import ConfigError
 from hyrt.formatting import format_bytes, pluralize, short_repr
@@ -413,7 +413,7 @@ def full_graph_work(
         rank_s=single.stages.synchronize_s + calls_s,
         cores=threads,
         chunk_rows=chunk_rows,
-        max_waves=MAX_WAVES,
+        max_rounds=MAX_ROUNDS,
         gradient_bytes=sum(parameter.numel() * parameter.element_size() for parameter in model.parameters()),
         matrix_bytes=matrices,
         feature_bytes=single.arrays.get("features", 0.0),

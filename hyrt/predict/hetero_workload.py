@@ -24,7 +24,7 @@ from hyrt.config import Config
 from hyrt.errors import ConfigError, join_names
 from hyrt.graph.hetero.graph_types import GraphTypes, Relation
 from hyrt.nn.models.model_kind import EDGE_TYPES, find_model
-from hyrt.predict.dataset_sizes import edge_columns, measure_pieces
+from hyrt.predict.dataset_sizes import edge_columns, measure_sizes_by_units
 from hyrt.sampling.sampler_settings import SAMPLERS
 from hyrt.sampling.settings.neighbor_settings import NeighborSettings, resolve_relation_fanouts
 
@@ -210,7 +210,7 @@ def sampled_hetero_sizes(config: Config, graph: Graph, sampler: Sampler, workers
     assert types is not None
     layers = config.model.layers
     with SAMPLERS.wrap_errors(config.sampler.kind, "sample"):
-        rows = measure_pieces(sampler, workers, lambda batch, size: relation_sizes(batch, types).row)
+        rows = measure_sizes_by_units(sampler, workers, lambda batch, size: relation_sizes(batch, types).row)
     return _interpolate(SizeCurves(rows), layers, len(types.vertex_types))
 
 

@@ -35,7 +35,7 @@ from hyrt.report import plain_features, plain_gnn, plain_hetero_gnn
 from hyrt.report.run_folder import RunFolder
 from hyrt.runtime.files import atomic_output
 from hyrt.training.checkpoint import Checkpoint, has_checkpoint, load_checkpoint, load_newest_checkpoint
-from hyrt.training.open_graph import LINKS, link_graph, opened_graph, rounded_graph, unsplit_links
+from hyrt.training.open_graph import LINKS, apply_feature_dtype, link_graph, opened_graph, unsplit_links
 from hyrt.training.setup import assign_threads, build_model, evaluation_workers
 
 
@@ -160,7 +160,7 @@ def open_trained_run(
             else:
                 graph = link_graph(config, graph, split)
         if schema is not None or not is_graph:
-            graph = rounded_graph(config, graph, schema)
+            graph = apply_feature_dtype(config, graph, schema)
     if has_run_data and loaded.state.get("graph", graph.checksum) != graph.checksum:
         warn(
             f"{graph.name} has changed since {run} was trained on it: other labels or splits. The "

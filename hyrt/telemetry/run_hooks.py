@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from hyrt.device import Device
-from hyrt.device.calls import ended_inside
+from hyrt.device.calls import abrupt_exit_message
 from hyrt.telemetry.events import Notice
 from hyrt.telemetry.hooks import Hook, Site
 
@@ -59,7 +59,7 @@ class CrashContext(Hook):
         offset, calls = self._slots.get((site.trainer, stage)), self._calls
         if offset is None or calls is None:
             return work()
-        text = ended_inside(f"{stage} of {site.place} at step {site.step}")
+        text = abrupt_exit_message(f"{stage} of {site.place} at step {site.step}")
         calls[offset : offset + _SLOT] = f"{text}\n".encode()[-_SLOT:].ljust(_SLOT, b"\0")
         try:
             return work()

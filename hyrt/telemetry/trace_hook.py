@@ -15,7 +15,7 @@ from hyrt_perfmodel.policy import Assignment
 from hyrt import __version__
 from hyrt.device import Device, QueueListener
 from hyrt.device.calls import call_device
-from hyrt.device.capabilities import CompositeDevice, Traceable, Watchable
+from hyrt.device.capabilities import CompositeDevice, Observable, Traceable
 from hyrt.errors import ConfigError, DeviceFaultError, describe_error
 from hyrt.runtime.files import write_atomically
 from hyrt.runtime.workers import Chunk, IntervalCallback
@@ -123,7 +123,7 @@ class TraceHook(Hook):
                 on_spans: QueueListener = partial(trace.add_spans, name)
                 enable = partial(device.trace, on_spans)
                 call_device(name, "trace", enable, timeout_s=self._timeout_s, fault=DeviceFaultError)
-            if isinstance(device, Watchable):
+            if isinstance(device, Observable):
                 device.watch(partial(record_worker_slices, trace))
         if self._ranks is not None:
             # Aligned now, because ranks of a failed run cannot communicate any more.

@@ -37,11 +37,11 @@ from hyrt.training.setup import PreparedRun, architecture, assign_threads, first
 from hyrt.training.trainers import Found, find_trainers
 
 
-def unchanged(event: Event) -> Event:
+def identity_event(event: Event) -> Event:
     return event
 
 
-def nowhere() -> None:
+def no_failover() -> None:
     """Return None: this process does not replace a lost rank."""
 
 
@@ -67,9 +67,9 @@ class DistributedRunConfig:
     """Whether full graphs are trained in chunks, on any device that supports chunk columns."""
     traces: RankTraceGatherer | None = None
     """Gatherer of the traces of all processes for one file; None if each process writes its own file."""
-    inherited: Callable[[], Path | None] = nowhere
+    inherited: Callable[[], Path | None] = no_failover
     """Function that returns the run folder if this process must write the records for a lost process."""
-    seen: Callable[[Event], Event] = unchanged
+    seen: Callable[[Event], Event] = identity_event
     """Conversion of this process's events to those that are shown and recorded; hooks get the originals."""
 
     __repr__ = short_repr

@@ -13,9 +13,9 @@ import torch
 from hyrt.device import Device, DeviceInfo, DeviceOptions, Health, StepResult
 from hyrt.device.calls import load_replica
 from hyrt.device.capabilities import (
+    CheckpointsSteps,
     CompositeDevice,
     KeepsHostBudget,
-    KeepsSteps,
     RunsChunks,
     SharesColumns,
     SharesLoops,
@@ -69,7 +69,7 @@ class _Member:
         return self.device.chunk_gradients()
 
 
-class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, KeepsSteps, CompositeDevice):
+class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, CheckpointsSteps, CompositeDevice):
     """Trainer that runs full graphs on several devices as one device (NeuGraph, section 3.3).
 
     Columns of chunks are assigned by the devices' shares. All matrices are stored on the host, so that each
@@ -134,7 +134,7 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, KeepsSteps, 
     def take_chunks(self, options: ChunkOptions) -> None:
         self._options = options
 
-    def take_step_keeper(self, keeper: StepCheckpointer) -> None:
+    def take_step_checkpointer(self, keeper: StepCheckpointer) -> None:
         self._keeper = keeper
 
     @property

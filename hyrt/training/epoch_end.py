@@ -218,7 +218,7 @@ class EpochEnd:
         trainer, device = trainers[0], trainers[0].device
         if trainer.lost is not None or not isinstance(device, ScoresVertices):
             return None
-        with trainer.quiet:
+        with trainer.transfer_lock:
             # The trainer only loads the step's weights when the next step is requested, so load them here.
             device.update(self._parts.learner.parameters)
             scores = device.scores(vertices)

@@ -210,10 +210,10 @@ def opened_graph(config: Config, source: Any = None, links: Path | None = None) 
     graph = open_graph(data.source if source is None else source, normalize=data.normalize)
     if config.train.predicts_links:
         graph = link_graph(config, graph, links)
-    return rounded_graph(config, graph)
+    return apply_feature_dtype(config, graph)
 
 
-def rounded_graph(config: Config, graph: Graph, schema: RunSchema | None = None) -> Graph:
+def apply_feature_dtype(config: Config, graph: Graph, schema: RunSchema | None = None) -> Graph:
     """Return a graph with quantized features as configured, using the scales of a run's schema if given.
 
     Raises ConfigError if quantization is requested for a heterogeneous graph, and DataError if the features

@@ -207,7 +207,7 @@ class Training:
         """Return the step's summary; None after a time step that is not the last of its step."""
         started = time.perf_counter()
         doing = f"synchronize at step {work.step}"
-        end = run.synchronizer.end_time if work.has_more_times else run.synchronizer.step
+        end = run.synchronizer.end_time_step if work.has_more_time_steps else run.synchronizer.step
         try:
             with source.guarded(doing):
                 summary = self.parts.call("synchronize", work.step, lambda: end(work))

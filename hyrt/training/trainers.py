@@ -14,9 +14,9 @@ from hyrt.config import Config
 from hyrt.device import Device, DeviceInfo, DeviceOptions
 from hyrt.device.calls import call_device, load_replica, open_device
 from hyrt.device.capabilities import (
+    CheckpointsSteps,
     FeatureCacheDevice,
     KeepsHostBudget,
-    KeepsSteps,
     Resizable,
     RunsChunks,
     SharesColumns,
@@ -146,8 +146,8 @@ def open_trainers(
             # With several ranks, filtering also reduces the rows from other ranks.
             if in_chunks and not is_shared and (text := _unused_filter(config, info, model)):
                 warn(text)
-            if keeper is not None and config.sampler.is_full_graph and isinstance(device, KeepsSteps):
-                device.take_step_keeper(keeper)
+            if keeper is not None and config.sampler.is_full_graph and isinstance(device, CheckpointsSteps):
+                device.take_step_checkpointer(keeper)
             forms = usable_forms(device, graph, in_chunks=in_chunks, sent=_keeps_rows(config, device, graph))
             whole, fuse = config.sampler.is_full_graph, config.runtime.fuse_load
             trainer.plan = plan_input(model, graph, forms, fuse=fuse, whole=whole)

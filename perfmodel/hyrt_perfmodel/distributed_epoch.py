@@ -264,7 +264,7 @@ class FullGraphWork:
     """Cores of the machine that compute."""
     chunk_rows: int = 1
     """Rows that a core computes at a time: a rank with few rows keeps only some cores busy."""
-    max_waves: int = 1
+    max_rounds: int = 1
     """Maximum number of exchanges into which the rows of a product are divided."""
     gradient_bytes: float
     """Bytes of the gradients of all parameters."""
@@ -320,7 +320,7 @@ def algorithm_epoch(
 
     Local blocks are multiplied while rows are exchanged, remote blocks afterwards; all ranks wait for the
     slowest. An exchange of unequal blocks takes a rank as long as its bytes in the busier direction, plus one
-    message to each other rank in each of its waves, at most `max_waves`.
+    message to each other rank in each of its rounds, at most `max_rounds`.
 
     If r ranks share the k cores of a machine, their concurrent compute runs sequentially: if one rank takes t
     with all cores, and the others t' on average, it takes (r - 1) t' + t. CPU time of sending and receiving
@@ -432,7 +432,7 @@ def _product(
     all_columns = sum(work.forward_widths) + sum(work.backward_widths)
     edge_s = work.edges_s * width / max(1, all_columns) / max(1, int(volumes.edges.sum()))
     # Every exchange involves all ranks of a column, regardless of the rows sent.
-    messages = min(work.max_waves, num - 1) * (num - 1)
+    messages = min(work.max_rounds, num - 1) * (num - 1)
     total_bytes = 0.0
     # Lists with one entry per rank: exchange of rows, reduction of partial sums, compute during and after the
     # exchange, bytes.

@@ -19,7 +19,7 @@ from unit.cuda.fake_driver import FakeDriver
 from unit.fullgraph.pauses import Pauses
 
 from hyrt.device import Device, DeviceInfo, DeviceOptions, StepResult
-from hyrt.device.capabilities import KeepsSteps, RunsChunks
+from hyrt.device.capabilities import CheckpointsSteps, RunsChunks
 from hyrt.errors import StepInterrupted
 from hyrt.fullgraph.intervals import ChunkOptions
 from hyrt.fullgraph.matrix_pool import HostMemoryBudget
@@ -80,9 +80,9 @@ KINDS = [pytest.param(name, marks=needs_opencl if "opencl" in name else ()) for 
 
 def loaded(device: Any, model: GNN, options: ChunkOptions, keeper: Pauses) -> Any:
     assert isinstance(device, RunsChunks)
-    assert isinstance(device, KeepsSteps)
+    assert isinstance(device, CheckpointsSteps)
     device.take_chunks(options)
-    device.take_step_keeper(keeper)
+    device.take_step_checkpointer(keeper)
     load_model(device, model)
     return device
 

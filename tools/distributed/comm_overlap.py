@@ -83,15 +83,15 @@ def time_steps(spread: LocalEdges, width: int, workers: Workers) -> Iterator[tup
     """Yield the steps of a forward and of a backward SpMM, ready to be timed."""
     edges, exchange = spread.edges, spread.exchange
     num = edges.num_local
-    waves = [slice(*ends) for ends in pairwise(edges.wave_starts)]
+    rounds = [slice(*ends) for ends in pairwise(edges.round_starts)]
     spmm = DistributedSpMM(spread, Aggregation("sum", "none"), np.dtype(np.float32))
     rows = np.random.default_rng(0).random((edges.num_rows, width), np.float32)
     sums = np.zeros((num, width), np.float32)
     over = GatherContext(workers=workers)
 
     def rest() -> None:
-        for block, wave in zip(edges.blocks[1:], waves, strict=True):
-            spmm_into(*block, rows[wave], sums, accumulate=True, workers=workers)
+        for block, round_index in zip(edges.blocks[1:], rounds, strict=True):
+            spmm_into(*block, rows[round_index], sums, accumulate=True, workers=workers)
 
     def exchange_rows() -> None:
         for arrival in exchange.begin(rows, ROWS):
@@ -114,7 +114,7 @@ def time_steps(spread: LocalEdges, width: int, workers: Workers) -> Iterator[tup
 
     def exchange_gradients() -> None:
         pending = exchange.begin_backward(rows, GRADIENTS)
-        for number in range(len(waves)):
+        for number in range(len(rounds)):
             pending.send(number)
         pending.add(rows[:num])
 
@@ -122,7 +122,7 @@ def time_steps(spread: LocalEdges, width: int, workers: Workers) -> Iterator[tup
         "backward",
         {
             "local": lambda: multiply_backward(slice(0, num)),
-            "rest": lambda: [multiply_backward(wave) for wave in waves],
+            "rest": lambda: [multiply_backward(round_index) for round_index in rounds],
             "exchange": exchange_gradients,
             "product": lambda: spmm.backward((rows,), (), sums, (rows,), over),
         },

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, StepResult, check_parameters
 from hyrt.device.capabilities import (
+    CheckpointsSteps,
     ExplainsMissing,
     FeatureCacheDevice,
     GathersRows,
     KeepsHostBudget,
-    KeepsSteps,
     RunsChunks,
     SamplesNeighbors,
     SharesColumns,
@@ -120,7 +120,7 @@ class TorchDevice(
     FeatureCacheDevice,
     KeepsHostBudget,
     RunsChunks,
-    KeepsSteps,
+    CheckpointsSteps,
     SharesColumns,
     SharesLoops,
     Traceable,
@@ -210,7 +210,7 @@ class TorchDevice(
     def take_chunks(self, options: ChunkOptions) -> None:
         self._chunk_options = options
 
-    def take_step_keeper(self, keeper: StepCheckpointer) -> None:
+    def take_step_checkpointer(self, keeper: StepCheckpointer) -> None:
         self._keeper = keeper
 
     @property

@@ -186,7 +186,7 @@ class HostTileMath:
         values, factor = rows.numpy(), np.float32(scale)
 
         def work(start: int, stop: int) -> None:
-            kernels.drop(values, vertices, key, threshold, factor, values, start, stop)
+            kernels.dropout_rows(values, vertices, key, threshold, factor, values, start, stop)
 
         current_workers().run_rows(work, len(values), _GRAIN)
 

@@ -12,10 +12,10 @@ import torch
 
 from hyrt.device import DeviceInfo, DeviceOptions, Health, QueueListener, Span, StepResult
 from hyrt.device.capabilities import (
+    CheckpointsSteps,
     ExplainsMissing,
     FeatureCacheDevice,
     KeepsHostBudget,
-    KeepsSteps,
     RunsChunks,
     SamplesNeighbors,
     SharesColumns,
@@ -68,7 +68,7 @@ class OpenclDevice(
     FeatureCacheDevice,
     KeepsHostBudget,
     RunsChunks,
-    KeepsSteps,
+    CheckpointsSteps,
     SharesColumns,
     SharesLoops,
     Traceable,
@@ -156,7 +156,7 @@ class OpenclDevice(
     def take_chunks(self, options: ChunkOptions) -> None:
         self._chunk_options = options
 
-    def take_step_keeper(self, keeper: StepCheckpointer) -> None:
+    def take_step_checkpointer(self, keeper: StepCheckpointer) -> None:
         self._keeper = keeper
 
     @property

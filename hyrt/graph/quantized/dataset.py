@@ -123,7 +123,7 @@ def _codes(
     at = 0
     for block in rows.blocks():
         out = QuantizedRows.allocate(rounding.format, block.shape, rounding.column_scales)
-        rounding.write(block, np.arange(at, at + len(block)), out, name, current_workers())
+        rounding.quantize_into(block, np.arange(at, at + len(block)), out, name, current_workers())
         if row_scales is not None:
             assert out.row_scales is not None
             row_scales[at : at + len(block)] = out.row_scales

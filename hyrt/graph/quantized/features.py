@@ -65,7 +65,7 @@ class QuantizedFeatures:
 
 
 @dataclass(frozen=True, slots=True)
-class OnTheFlyQuantized:
+class OnTheFlyQuantizedFeatures:
     """Row source that quantizes the rows of another source whenever they are read.
 
     `rows` returns the dequantized values, so that results do not depend on which of the two methods a reader
@@ -110,13 +110,13 @@ class OnTheFlyQuantized:
     def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
         self.source.rows(ids, out, workers)
         rounded = QuantizedRows.allocate(self.row_format, (len(ids), self.width), self.column_scales)
-        self.quantizer.write(out, ids, rounded, self.name, workers)
+        self.quantizer.quantize_into(out, ids, rounded, self.name, workers)
         rounded.dequantize(None, out, workers)
 
     def quantized_rows(self, ids: NDArray[Any], out: QuantizedRows, workers: Workers) -> None:
         whole = np.empty((len(ids), self.width), np.float32)
         self.source.rows(ids, whole, workers)
-        self.quantizer.write(whole, ids, out, self.name, workers)
+        self.quantizer.quantize_into(whole, ids, out, self.name, workers)
 
 
 STORED = "stored"
@@ -158,13 +158,13 @@ def quantize_graph(
             return graph.with_features(_beyond_codes(features, count, scales, workers))
     rounding = Quantizer(row_format, seed, scales)
     if not is_in_memory(features):
-        return graph.with_features(OnTheFlyQuantized(features, rounding, graph.name))
+        return graph.with_features(OnTheFlyQuantizedFeatures(features, rounding, graph.name))
     quantized = QuantizedRows.allocate(row_format, (count, features.width), scales)
     for ids, block in _blocks(features, count, workers):
         part = slice(int(ids[0]), int(ids[-1]) + 1)
         by_row = None if quantized.row_scales is None else quantized.row_scales[part]
         out = QuantizedRows(row_format, quantized.codes[part], by_row, scales)
-        rounding.write(block, ids, out, graph.name, workers)
+        rounding.quantize_into(block, ids, out, graph.name, workers)
     if row_format == FLOAT16:
         return graph.with_features(DenseFeatures(quantized.codes.view(np.float16)))
     return graph.with_features(QuantizedFeatures(quantized))

@@ -115,7 +115,9 @@ class Quantizer:
 
     __repr__ = short_repr
 
-    def write(self, rows: Array, vertices: Array, out: QuantizedRows, name: str, workers: Workers) -> None:
+    def quantize_into(
+        self, rows: Array, vertices: Array, out: QuantizedRows, name: str, workers: Workers
+    ) -> None:
         """Quantize rows [n, F] float32 or float16 into `out`, with n rows and the quantizer's column scales.
 
         `vertices` [n] are the ids of the rows; stochastic rounding depends on them, so a row is always

@@ -147,7 +147,7 @@ def _renumbered(vertices: Array, mapping: IdMapping | None) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class EdgePolicy:
+class EdgeOptions:
     """Treatment of reverse edges, duplicates and self loops."""
 
     undirected: bool
@@ -179,7 +179,7 @@ class DuplicateEdgesError(DataError):
 
 
 def build_csr_rows(
-    edges: EdgeListBuilder, num_vertices: int, rules: EdgePolicy, scratch: Path
+    edges: EdgeListBuilder, num_vertices: int, rules: EdgeOptions, scratch: Path
 ) -> CsrBuildResult:
     """Build CSR rows by target from an edge list; rows are sorted, and each source occurs once.
 

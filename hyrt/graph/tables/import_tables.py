@@ -26,7 +26,7 @@ from hyrt.graph.tables.edge_list import (
     CsrBuildResult,
     DuplicateEdgesError,
     EdgeListBuilder,
-    EdgePolicy,
+    EdgeOptions,
     IdMapping,
     build_csr_rows,
     read_edges,
@@ -259,7 +259,7 @@ def _built(
     bad = RowProblems()
     try:
         built = build_csr_rows(
-            edges, count, EdgePolicy(table.undirected, table.duplicates, table.self_loops), scratch
+            edges, count, EdgeOptions(table.undirected, table.duplicates, table.self_loops), scratch
         )
     except DuplicateEdgesError as repeated:
         shown = np.array(repeated.numbers[:MAX_SHOWN], np.int64)

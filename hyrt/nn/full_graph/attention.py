@@ -41,7 +41,7 @@ from hyrt.nn.full_graph.traversal import (
     run_by_edges,
     sum_dtype,
 )
-from hyrt.nn.operators.attention_dropout import AttentionMask, mask_edge
+from hyrt.nn.operators.attention_dropout import AttentionDropout, mask_edge
 from hyrt.runtime.intrinsics import prefetch
 from hyrt.runtime.numba_cache import nb
 from hyrt.runtime.rng import vertex_stream
@@ -345,7 +345,7 @@ def attend_into(
     slope: float = 0.2,
     loops: bool = True,
     rows: Array | None = None,
-    mask: AttentionMask | None = None,
+    mask: AttentionDropout | None = None,
     workers: Workers | None = None,
 ) -> None:
     """Sum source rows weighted by attention.
@@ -426,7 +426,7 @@ def attend_backward_into(
     loops: bool = True,
     rows: Array | None = None,
     positions: Array | None = None,
-    mask: AttentionMask | None = None,
+    mask: AttentionDropout | None = None,
     workers: Workers | None = None,
 ) -> None:
     """Compute the gradients of `attend_into`, in one pass over the transposed edges.
@@ -508,7 +508,7 @@ def attend_backward_sources_into(
     loops: bool = True,
     rows: Array | None = None,
     positions: Array | None = None,
-    mask: AttentionMask | None = None,
+    mask: AttentionDropout | None = None,
     workers: Workers | None = None,
 ) -> None:
     """Compute the second half of `attend_backward_into`, along the transposed edges.
@@ -554,7 +554,7 @@ def attend_backward_sources_into(
     run_by_edges(work, t_indptr, None, workers, cut)
 
 
-def _drops(mask: AttentionMask | None, kind: np.dtype[Any]) -> tuple[Any, Any, Any, Any]:
+def _drops(mask: AttentionDropout | None, kind: np.dtype[Any]) -> tuple[Any, Any, Any, Any]:
     """Return the key, threshold, factor and vertex ids of a mask as kernel arguments (None: no dropout)."""
     if mask is None:
         return (None, None, None, None)

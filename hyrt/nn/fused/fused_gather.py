@@ -21,7 +21,7 @@ from hyrt.nn.fused.edge_loop import Combine, EdgeExpr, EdgeExprBuilder, EdgeLoop
 from hyrt.nn.fused.loop_backend import is_on_device, run_loop
 from hyrt.nn.fused.numba_codegen import MAX_UNSPLIT_LANES, column_passes
 from hyrt.nn.operators.aggregate import check_weights, compute_scales
-from hyrt.nn.operators.attention_dropout import HEADS_PER_DRAW, AttentionMask
+from hyrt.nn.operators.attention_dropout import HEADS_PER_DRAW, AttentionDropout
 from hyrt.nn.operators.autograd import empty_array, once_differentiable
 from hyrt.runtime.rng import GOLDEN, vertex_streams
 from hyrt.runtime.workers import Workers, current_workers
@@ -299,7 +299,7 @@ def attention_gather(heads: int, width: int, slope: float, dropout: tuple[int, f
     """Return GAT's softmax-weighted sum with LeakyReLU slope `slope`, and a self-loop at each vertex.
 
     Its operands are the rows [num_src, heads * width], the scores [num_src, heads] and [num_dst, heads], and,
-    with `dropout` (threshold and scale of an `AttentionMask`), the keys of both ends from `edge_keys`.
+    with `dropout` (threshold and scale of an `AttentionDropout`), the keys of both ends from `edge_keys`.
     """
     builder = EdgeExprBuilder(heads, width)
     message = builder.operand("source", "row")
@@ -314,13 +314,15 @@ def attention_gather(heads: int, width: int, slope: float, dropout: tuple[int, f
     return FusedGather(builder.build([score, message]), "attention", has_loops=True)
 
 
-def masked_attention_gather(heads: int, width: int, slope: float, mask: AttentionMask | None) -> FusedGather:
+def masked_attention_gather(
+    heads: int, width: int, slope: float, mask: AttentionDropout | None
+) -> FusedGather:
     """Return `attention_gather` with the dropout of a mask."""
     dropped = None if mask is None else (int(mask.threshold), float(mask.scale))
     return attention_gather(heads, width, slope, dropped)
 
 
-def edge_keys(mask: AttentionMask, heads: int, sources: Array, destinations: Array) -> list[Array]:
+def edge_keys(mask: AttentionDropout, heads: int, sources: Array, destinations: Array) -> list[Array]:
     """Compute the keys [n, 1] uint64 of each end's vertex ids [n], from which loops compute the mask."""
     groups = np.uint64(-(-heads // HEADS_PER_DRAW))
     # Index of an edge's first random number. All arithmetic is modulo 2^64.
@@ -441,7 +443,7 @@ class _AttentionOverBlock:
     block: Block
     heads: int
     slope: float
-    mask: AttentionMask | None
+    mask: AttentionDropout | None
     saved: tuple[Array, Array] | None = None
 
     def forward(self, inputs: Sequence[Array]) -> Array:
@@ -509,7 +511,7 @@ def attend_with_loops(
     u_src: torch.Tensor,
     u_dst: torch.Tensor,
     slope: float = 0.2,
-    mask: AttentionMask | None = None,
+    mask: AttentionDropout | None = None,
 ) -> torch.Tensor:
     """Run `hyrt.nn.operators.attention.attend` over a relabelled block, products [n, heads, f]."""
     heads = len(u_src)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hyrt.checks import show
 from hyrt.errors import ArgumentError
 from hyrt.nn.operators import kernels
-from hyrt.nn.operators.attention_dropout import AttentionMask, attention_dropout_factors
+from hyrt.nn.operators.attention_dropout import AttentionDropout, attention_dropout_factors
 from hyrt.nn.operators.autograd import empty_array, once_differentiable
 from hyrt.nn.operators.tensor_ops import TensorBlock, attend_tensors
 from hyrt.runtime.workers import current_workers
@@ -35,7 +35,7 @@ class _Attend(torch.autograd.Function):
         u_dst: torch.Tensor,
         block: Block,
         slope: float,
-        mask: AttentionMask | None,
+        mask: AttentionDropout | None,
     ) -> torch.Tensor:
         heads, width = u_src.shape
         rows = _rows(x)
@@ -147,7 +147,7 @@ def attend(
     u_src: torch.Tensor,
     u_dst: torch.Tensor,
     negative_slope: float = 0.2,
-    mask: AttentionMask | None = None,
+    mask: AttentionDropout | None = None,
 ) -> torch.Tensor:
     """Sum the source rows of a block weighted by attention, with self-loops, as [H, num_dst, f].
 

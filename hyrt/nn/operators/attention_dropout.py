@@ -22,7 +22,7 @@ HEADS_PER_DRAW = 4
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionMask:
+class AttentionDropout:
     """Dropout mask of one layer's attention weights in one step."""
 
     key: np.uint64
@@ -37,7 +37,7 @@ class AttentionMask:
     __repr__ = short_repr
 
     @classmethod
-    def from_rate(cls, rate: float, seed: int, step: int, layer: int) -> AttentionMask:
+    def from_rate(cls, rate: float, seed: int, step: int, layer: int) -> AttentionDropout:
         """Return the mask of a layer (1..L) in a step. Raises ValueError if the rate is not in [0, 1)."""
         if not 0 <= rate < 1:
             raise ValueError(f"attention dropout of layer {layer}: rate {rate} is not in [0, 1)")
@@ -73,7 +73,7 @@ def _mask_edges(  # type: ignore[no-untyped-def]
 
 
 def attention_dropout_factors(
-    mask: AttentionMask, block: Block, heads: int, dtype: np.dtype[Any]
+    mask: AttentionDropout, block: Block, heads: int, dtype: np.dtype[Any]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the dropout factors on a block's edges [E, heads] and on its self-loops [num_dst, heads]."""
     out, self_out = empty_array((block.num_edges, heads), dtype), empty_array((block.num_dst, heads), dtype)

@@ -37,7 +37,7 @@ def _masked(x: torch.Tensor, vertices: Ids, key: np.uint64, rate: float) -> torc
     threshold, scale = dropout_threshold(rate)
     factor = rows.dtype.type(scale)
     current_workers().run_rows(
-        lambda start, stop: kernels.drop(rows, vertices, key, threshold, factor, out, start, stop),
+        lambda start, stop: kernels.dropout_rows(rows, vertices, key, threshold, factor, out, start, stop),
         len(rows),
         _GRAIN,
     )
@@ -78,7 +78,7 @@ def dropout(
     threshold, scale = dropout_threshold(rate)
     values = np.empty_like(x.values)
     current_workers().run_rows(
-        lambda start, stop: kernels.drop_sparse(
+        lambda start, stop: kernels.dropout_sparse_rows(
             x.indptr, x.columns, x.values, vertices, key, threshold, np.float32(scale), values, start, stop
         ),
         len(x),

@@ -374,7 +374,7 @@ def attend_backward_rows(
 
 
 @_compile
-def drop(x, vertices, key, threshold, scale, out, start, stop):
+def dropout_rows(x, vertices, key, threshold, scale, out, start, stop):
     """Zero each element with probability threshold / 65536 and multiply the rest by `scale`.
 
     The mask is a function of (key, vertex, column): 16 bits per column, four columns per draw.
@@ -397,7 +397,7 @@ def drop(x, vertices, key, threshold, scale, out, start, stop):
 
 
 @_compile
-def drop_sparse(indptr, columns, values, vertices, key, threshold, scale, out, start, stop):
+def dropout_sparse_rows(indptr, columns, values, vertices, key, threshold, scale, out, start, stop):
     """Apply `drop` to the stored values of sparse rows, with the same mask as for dense rows."""
     for i in range(start, stop):
         stream = vertex_stream(key, np.uint64(vertices[i]))

@@ -14,7 +14,7 @@ from torch.nn import functional
 from hyrt.formatting import short_repr
 from hyrt.nn.architecture import Aggregation
 from hyrt.nn.fused.c_codegen import TensorLoops
-from hyrt.nn.operators.attention_dropout import HEADS_PER_DRAW, AttentionMask
+from hyrt.nn.operators.attention_dropout import HEADS_PER_DRAW, AttentionDropout
 from hyrt.runtime.rng import GOLDEN
 
 
@@ -351,7 +351,7 @@ def attend_tensors(
     u_src: torch.Tensor,
     u_dst: torch.Tensor,
     slope: float,
-    mask: AttentionMask | None = None,
+    mask: AttentionDropout | None = None,
 ) -> torch.Tensor:
     """Compute `hyrt.nn.operators.attention.attend`, which checks the arguments, over a tensor block."""
     num = block.num_dst
@@ -422,7 +422,7 @@ def _mix64(z: torch.Tensor) -> torch.Tensor:
 
 
 def dropout_mask(vertices: torch.Tensor, width: int, key: np.uint64, threshold: int) -> torch.Tensor:
-    """Return the mask [n, width] of `hyrt.nn.operators.kernels.drop`, bit for bit: True keeps an element."""
+    """Return the mask [n, width] of `kernels.dropout_rows`, bit for bit: True keeps an element."""
     stream = _mix64((vertices.long() + 1) * _GOLDEN + _signed(int(key)))
     groups = torch.arange(1, -(-width // 4) + 1, device=vertices.device) * _GOLDEN
     bits = _mix64(stream[:, None] + groups)
@@ -431,7 +431,7 @@ def dropout_mask(vertices: torch.Tensor, width: int, key: np.uint64, threshold: 
 
 
 def _attention_factors(
-    mask: AttentionMask, sources: torch.Tensor, destinations: torch.Tensor, heads: int
+    mask: AttentionDropout, sources: torch.Tensor, destinations: torch.Tensor, heads: int
 ) -> torch.Tensor:
     """Return [E, heads] float64 factors, as `hyrt.nn.operators.attention_dropout.mask_edge` bit for bit."""
     groups = -(-heads // HEADS_PER_DRAW)

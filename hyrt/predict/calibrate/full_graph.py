@@ -32,7 +32,7 @@ from hyrt.nn.fused.fused_gather import SumLoops, masked_attention_gather, max_lo
 from hyrt.nn.fused.loop_backend import run_loop
 from hyrt.nn.layer import InPlaceFeatures
 from hyrt.nn.model import GNN
-from hyrt.nn.operators.attention_dropout import AttentionMask
+from hyrt.nn.operators.attention_dropout import AttentionDropout
 from hyrt.nn.torch_threads import torch_threads, use_one_torch_thread
 from hyrt.objective.classification import Classification
 from hyrt.predict.calibrate.host import CacheSweep, thread_counts
@@ -447,13 +447,13 @@ def _mask_s(workers: Workers) -> float:
     p, out, positive = (torch.ones(rows, heads, columns).numpy() for _ in range(3))
     at_source, at_destination, lse, weight = (torch.ones(rows, heads).numpy() for _ in range(4))
 
-    def attend(mask: AttentionMask | None) -> None:
+    def attend(mask: AttentionDropout | None) -> None:
         attend_into(
             topology.indptr, topology.indices, p, at_source, at_destination, out, lse, positive, weight,
             mask=mask, workers=workers,
         )  # fmt: skip
 
-    masked_s = _min_s(lambda: attend(AttentionMask.from_rate(0.5, 0, 0, 1)))
+    masked_s = _min_s(lambda: attend(AttentionDropout.from_rate(0.5, 0, 0, 1)))
     return max(0.0, masked_s - _min_s(lambda: attend(None))) / (heads * (topology.num_edges + rows))
 
 

@@ -31,7 +31,7 @@ from hyrt_perfmodel.platform_file import (
 )
 
 from hyrt.device import DeviceInfo, Rates
-from hyrt.device.discovery import Survey, survey_devices
+from hyrt.device.discovery import ProbeResult, survey_devices
 from hyrt.errors import DataWriteError
 from hyrt.runtime.files import write_atomically
 from hyrt.runtime.hardware import processor_name, shared_cores
@@ -50,7 +50,7 @@ def describe_machine(devices: Mapping[str, str]) -> Machine:
     )
 
 
-def real_devices(surveys: Sequence[Survey] | None = None) -> list[DeviceInfo]:
+def real_devices(surveys: Sequence[ProbeResult] | None = None) -> list[DeviceInfo]:
     """Return the devices that may be measured and chosen: all real devices, and the CPU once.
 
     If `surveys` is None, the backends are queried.

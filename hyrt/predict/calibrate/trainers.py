@@ -17,7 +17,7 @@ from hyrt_perfmodel.workload import Workload
 
 from hyrt.config import Config, build_config
 from hyrt.device import Device
-from hyrt.device.calls import call_device, named_at_the_end
+from hyrt.device.calls import call_device, report_device_on_exit
 from hyrt.device.capabilities import usable_forms
 from hyrt.errors import DeviceFaultError
 from hyrt.graph.graph import Graph, VertexTable
@@ -298,7 +298,7 @@ def measure_probe(
     # Skip the last step of an epoch, which may be smaller.
     full_size = len(sampler.units(0))
     steps = ((step, units) for step in itertools.count() if len(units := sampler.units(step)) == full_size)
-    with named_at_the_end(name, "measurement"), Workers(1, "hyrt.calibrate") as workers:
+    with report_device_on_exit(name, "measurement"), Workers(1, "hyrt.calibrate") as workers:
         for step, units in itertools.islice(steps, _WARMUP_STEPS + _MAX_REPETITIONS):
             if (
                 len(propagate) >= _WARMUP_STEPS + _MIN_REPETITIONS

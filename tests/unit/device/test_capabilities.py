@@ -10,10 +10,11 @@ from hyrt.device import DeviceInfo, DeviceOptions
 from hyrt.device.calls import opened
 from hyrt.device.capabilities import (
     CAPABILITIES,
+    CheckpointsSteps,
     ExplainsMissing,
     GathersRows,
     KeepsHostBudget,
-    KeepsSteps,
+    Observable,
     Resizable,
     SamplesNeighbors,
     ScoresVertices,
@@ -22,7 +23,6 @@ from hyrt.device.capabilities import (
     StreamsGradients,
     TakesObjective,
     Traceable,
-    Watchable,
     device_sampler,
     missing_reason,
     usable_forms,
@@ -75,8 +75,8 @@ def test_what_is_declared_is_asked() -> None:
 def test_the_built_in_trainers_declare_what_they_do() -> None:
     declared = {capability for capability in CAPABILITIES if issubclass(CpuDevice, capability)}
     assert declared == {
-        TakesObjective, Resizable, ScoresVertices, KeepsHostBudget, KeepsSteps, SharesColumns, SharesLoops,
-        StreamsGradients, Traceable, Watchable,
+        TakesObjective, Resizable, ScoresVertices, KeepsHostBudget, CheckpointsSteps, SharesColumns,
+        SharesLoops, StreamsGradients, Traceable, Observable,
     }  # fmt: skip
 
 

@@ -197,7 +197,7 @@ class Present(Absent):
         return [DeviceInfo(kind="npu", index=0, description="Acme 9", memory_bytes=2**30, **more)]
 
 
-def surveyed(monkeypatch: pytest.MonkeyPatch, **kinds: str) -> dict[str, registry.Survey]:
+def surveyed(monkeypatch: pytest.MonkeyPatch, **kinds: str) -> dict[str, registry.ProbeResult]:
     declare(monkeypatch, *(entry(kind, f"unit.device.test_discovery:{name}") for kind, name in kinds.items()))
     return {survey.kind: survey for survey in registry.survey_devices(timeout_s=1.5)}
 

@@ -80,11 +80,11 @@ def test_a_lost_rank_ends_those_that_have_begun() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "is_short"),
+    ("strategy", "is_memory_limited"),
     [("model-centric", True), ("naive-migration", False), ("p3", False)],
 )
 def test_training_is_that_of_one_process(
-    strategy: str, is_short: bool, monkeypatch: pytest.MonkeyPatch
+    strategy: str, is_memory_limited: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = random_graph(seed=6)
     rng = np.random.default_rng(3)
@@ -94,7 +94,7 @@ def test_training_is_that_of_one_process(
     more = {**deep("deepgcn", 3), "data": {"batch_size": 53}, "train": {"epochs": 2, "lr": 0.01}}
     wanted = weights(trained_alone(graph, settings("deepgcn", **more))[0])
     monkeypatch.setattr("hyrt.distributed.rank_setup.build_buckets", lambda all: build_buckets(all, 64))
-    if is_short:
+    if is_memory_limited:
         own_step, steps = CpuDevice._step, itertools.count()
 
         def runs_short(self: CpuDevice, model: Any, batch: Any) -> Any:

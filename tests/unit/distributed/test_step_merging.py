@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyrt.distributed.monitoring import TimeSteps
+from hyrt.distributed.monitoring import AdaptiveTimeSteps
 from hyrt.distributed.process_group import RankGroup
 from hyrt.distributed.strategies.hopgnn import (
     HopGnnStrategy,
@@ -119,7 +119,7 @@ def test_epochs_count_for_the_number_of_time_steps_that_they_ran(
 ) -> None:
     """A run is simulated step by step: each step is prepared `ahead` steps before it is trained."""
     ranks = len(seconds)
-    chooser = TimeSteps(cast(RankGroup, SimpleNamespace(size=ranks)), steps, steps_ahead=ahead)
+    chooser = AdaptiveTimeSteps(cast(RankGroup, SimpleNamespace(size=ranks)), steps, steps_ahead=ahead)
     prepared: list[int] = []
     epochs_s: list[float] = []
     for epoch in range(40):

@@ -15,7 +15,7 @@ from unit.distributed.test_distributed_training import ALONE, settings, trained_
 
 from hyrt.config import build_config
 from hyrt.distributed.context import DistributedContext
-from hyrt.distributed.monitoring import TimeSteps
+from hyrt.distributed.monitoring import AdaptiveTimeSteps
 from hyrt.distributed.strategies.home import HomeStrategy
 from hyrt.distributed.strategies.hopgnn import HopGnnStrategy
 from hyrt.distributed.strategies.load_balancing import expected_remote_rows
@@ -159,10 +159,10 @@ def test_ranks_merge_by_the_times_of_rank_0() -> None:
     seconds = [9.0, 9.5, 8.0, 7.5, 8.5, 8.2, 7.0]
 
     def numbers(ranks: DistributedContext) -> list[int]:
-        steps = TimeSteps(ranks.control, 10, steps_ahead=4)
+        steps = AdaptiveTimeSteps(ranks.control, 10, steps_ahead=4)
         for number, each in enumerate(seconds, start=1):
             steps.on_event(epoch(number, each + 100 * ranks.rank * number))
-        resumed = TimeSteps(ranks.control, 10, steps_ahead=4)
+        resumed = AdaptiveTimeSteps(ranks.control, 10, steps_ahead=4)
         resumed.restore(seconds)
         assert [resumed.num_times(step) for step in range(80)] == [
             steps.num_times(step) for step in range(80)
@@ -175,7 +175,7 @@ def test_ranks_merge_by_the_times_of_rank_0() -> None:
 
 def test_a_given_number_of_time_steps_stays() -> None:
     def number(ranks: DistributedContext) -> int:
-        steps = TimeSteps(ranks.control, 10, steps_ahead=4, fixed=7)
+        steps = AdaptiveTimeSteps(ranks.control, 10, steps_ahead=4, fixed=7)
         steps.on_event(epoch(1, 1.0))
         return steps.num_times(20)
 

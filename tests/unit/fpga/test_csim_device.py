@@ -21,7 +21,7 @@ from hyrt_hls.simulator import Simulator
 from hyrt_perfmodel.fpga_design import FpgaDesign
 
 from hyrt.device import DeviceInfo, DeviceOptions, StepResult
-from hyrt.device.discovery import Survey
+from hyrt.device.discovery import ProbeResult
 from hyrt.errors import (
     DeviceFaultError,
     DeviceOutOfMemoryError,
@@ -126,7 +126,7 @@ def test_auto_does_not_take_it() -> None:
     host = replace(CpuDevice.probe()[0], rates=replace(info.rates, macs_per_s=1e9))
 
     def chosen(other: DeviceInfo) -> list[str]:
-        surveys = [Survey("cpu", "test", (host,)), Survey("fpga-csim", "test", (other,))]
+        surveys = [ProbeResult("cpu", "test", (host,)), ProbeResult("fpga-csim", "test", (other,))]
         return [
             name.partition("=")[0]
             for name in choose_devices(surveys, lambda info: 1.0, lambda info: "").devices

@@ -190,7 +190,7 @@ def test_codes_go_as_they_are_and_scales_into_the_first_layers_edges(
     plain = build_tasks(batch, described, limits)
     wide = np.ascontiguousarray(rows, np.float32)
     narrow = QuantizedRows.allocate(row_format, wide.shape, None)
-    Quantizer(row_format).write(wide, np.arange(len(wide)), narrow, "test", Workers(1, "test"))
+    Quantizer(row_format).quantize_into(wide, np.arange(len(wide)), narrow, "test", Workers(1, "test"))
     batch.inputs = narrow
     coded = build_tasks(batch, described, limits)
     assert len(coded) == len(plain)

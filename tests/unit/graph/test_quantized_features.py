@@ -18,7 +18,7 @@ from hyrt.graph.formats.convert import Conversion, convert
 from hyrt.graph.formats.dataset_files import write_npz
 from hyrt.graph.formats.schema import FeatureRows, from_graph
 from hyrt.graph.quantized.dataset import QuantizedRowWriter
-from hyrt.graph.quantized.features import OnTheFlyQuantized, QuantizedFeatures, quantize_graph
+from hyrt.graph.quantized.features import OnTheFlyQuantizedFeatures, QuantizedFeatures, quantize_graph
 from hyrt.graph.quantized.row_format import INT8, INT8_COLUMNS, ROW_FORMATS
 from hyrt.graph.quantized.rows import QuantizedRows, Quantizer, compute_column_scales
 from hyrt.graph.row_source import DenseFeatures, QuantizedRowSource
@@ -42,7 +42,7 @@ def rounded(x: np.ndarray, name: str, seed: int | None = None) -> QuantizedRows:
     row_format = ROW_FORMATS[name]
     scales = compute_column_scales([x], x.shape[1], "x") if row_format.scales == "column" else None
     out = QuantizedRows.allocate(row_format, x.shape, scales)
-    Quantizer(row_format, seed, scales).write(x, np.arange(len(x)), out, "x", ALONE)
+    Quantizer(row_format, seed, scales).quantize_into(x, np.arange(len(x)), out, "x", ALONE)
     return out
 
 
@@ -123,7 +123,7 @@ def test_stochastic_rounding_is_right_in_the_mean_and_a_function_of_the_vertex(n
     assert len(np.unique(draws[:, 0, 0])) == 2
     again = QuantizedRows.allocate(ROW_FORMATS[name], (3, 9), rounded(x, name).column_scales)
     picked = np.array([5, 0, 2])
-    Quantizer(ROW_FORMATS[name], 7, again.column_scales).write(x[picked], picked, again, "x", ALONE)
+    Quantizer(ROW_FORMATS[name], 7, again.column_scales).quantize_into(x[picked], picked, again, "x", ALONE)
     assert (again.codes == rounded(x, name, 7).codes[picked]).all()
 
 
@@ -217,8 +217,8 @@ def test_rows_in_files_are_rounded_on_the_way_to_the_same(tmp_path: Path) -> Non
     for name in NARROW:
         mapped = quantize_graph(open_graph(tmp_path / "a"), name, 3 if name in CODES else None)
         held = quantize_graph(graph, name, 3 if name in CODES else None)
-        assert isinstance(mapped.features, OnTheFlyQuantized)
-        assert not isinstance(held.features, OnTheFlyQuantized)
+        assert isinstance(mapped.features, OnTheFlyQuantizedFeatures)
+        assert not isinstance(held.features, OnTheFlyQuantizedFeatures)
         ids = np.array([7, 7, 0, 59])
         out = np.empty((4, 5), np.float32)
         mapped.features.rows(ids, out, ALONE)

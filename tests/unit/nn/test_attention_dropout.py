@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hyrt.nn.full_graph.attention import attend_backward_into, attend_into
 from hyrt.nn.operators.attention import attend
-from hyrt.nn.operators.attention_dropout import AttentionMask, attention_dropout_factors
+from hyrt.nn.operators.attention_dropout import AttentionDropout, attention_dropout_factors
 from hyrt.runtime.workers import Workers, use_workers
 from hyrt.sampling.block import Block
 
@@ -72,7 +72,7 @@ def test_any_block_equals_a_dense_softmax_times_the_masks(
     shape = (block.num_src, heads, 4) if sliced else (block.num_src, 4)
     inputs = [t.requires_grad_() for t in (drawn(*shape), drawn(heads, 4, seed=3), drawn(heads, 4, seed=1))]
     x, u_src, u_dst = inputs
-    mask = AttentionMask.from_rate(rate, **KEY)
+    mask = AttentionDropout.from_rate(rate, **KEY)
     out = attend(tensor_block(block) if on_device else block, *inputs, mask=mask)
     expected = torch.stack(
         [
@@ -90,7 +90,7 @@ def test_any_block_equals_a_dense_softmax_times_the_masks(
 
 def test_gradcheck() -> None:
     block = block_of([[3, 0, 3], [], [2, 4, 5, 1, 0, 3]], 7)
-    mask = AttentionMask.from_rate(0.5, **KEY)
+    mask = AttentionDropout.from_rate(0.5, **KEY)
     for shape in ((7, 3), (7, 2, 3)):
         inputs = tuple(t.requires_grad_() for t in (drawn(*shape), drawn(2, 3, seed=1), drawn(2, 3, seed=2)))
         assert torch.autograd.gradcheck(lambda *t: attend(block, *t, mask=mask), inputs)
@@ -100,7 +100,7 @@ def test_a_whole_graph_and_some_of_its_rows_have_the_masks_of_blocks() -> None:
     """Of so many columns that the heads take two passes over the edges, of equal and of unequal numbers."""
     of, rate, width = topology("directed"), 0.6, 32
     num = of.num_vertices
-    mask = AttentionMask.from_rate(rate, **KEY)
+    mask = AttentionDropout.from_rate(rate, **KEY)
     edges = torch.eye(num, dtype=torch.float64)
     for i in range(num):
         for j in of.indices[of.indptr[i] : of.indptr[i + 1]]:
@@ -148,7 +148,7 @@ def test_rows_in_place_and_gathered_ones_have_equal_masks_on_any_number_of_threa
     graph, targets = awkward_graph(), list(range(0, 90, 2))
     gathered = sampled(graph, targets, [5]).blocks[0]
     there = sampled(graph, targets, [5], in_place=True).blocks[0]
-    mask = AttentionMask.from_rate(0.6, **KEY)
+    mask = AttentionDropout.from_rate(0.6, **KEY)
     u = drawn(3, graph.num_features).float()
     results = []
     for threads, block, rows in (
@@ -166,7 +166,7 @@ def test_rates_hold_and_seed_step_and_layer_change_the_masks() -> None:
     graph = awkward_graph(300, 20.0)
     block = sampled(graph, list(range(300)), [50]).blocks[0]
     dtype = np.dtype(np.float64)
-    edges, own = attention_dropout_factors(AttentionMask.from_rate(0.6, **KEY), block, 4, dtype)
+    edges, own = attention_dropout_factors(AttentionDropout.from_rate(0.6, **KEY), block, 4, dtype)
     # The masks of one edge's heads are as independent as those of two edges.
     assert abs((edges == 0).mean() - 0.6) < 5 * np.sqrt(0.24 / edges.size)
     assert abs((own == 0).mean() - 0.6) < 5 * np.sqrt(0.24 / own.size)
@@ -174,7 +174,7 @@ def test_rates_hold_and_seed_step_and_layer_change_the_masks() -> None:
     assert abs(both.mean() - 0.36) < 5 * np.sqrt(0.36 * 0.64 / len(both))
     for name in KEY:
         other, _ = attention_dropout_factors(
-            AttentionMask.from_rate(0.6, **(KEY | {name: KEY[name] + 1})), block, 4, dtype
+            AttentionDropout.from_rate(0.6, **(KEY | {name: KEY[name] + 1})), block, 4, dtype
         )
         agreement = ((edges == 0) == (other == 0)).mean()
         assert abs(agreement - (0.6**2 + 0.4**2)) < 5 * 0.5 / np.sqrt(edges.size)
@@ -182,4 +182,4 @@ def test_rates_hold_and_seed_step_and_layer_change_the_masks() -> None:
 
 def test_a_rate_beyond_its_range_is_said() -> None:
     with pytest.raises(ValueError, match=r"attention dropout of layer 2: rate 1\.0 is not in"):
-        AttentionMask.from_rate(1.0, **KEY)
+        AttentionDropout.from_rate(1.0, **KEY)

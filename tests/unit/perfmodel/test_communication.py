@@ -325,7 +325,7 @@ PRODUCT = FullGraphWork(
     rank_s=0.003,
     cores=2,
     chunk_rows=100,
-    max_waves=4,
+    max_rounds=4,
     gradient_bytes=0.0,
     matrix_bytes=0.0,
     feature_bytes=0.0,
@@ -379,8 +379,8 @@ def test_broadcasts_cost_the_cores_of_whoever_sends() -> None:
 def test_every_exchange_of_a_product_is_one_of_all_ranks() -> None:
     calm = replace(GRAPH, edges_s=0.0, rows_s=0.0, backward_widths=(), forward_widths=(16,))
     one, three, many = (
-        algorithm_epoch("1d", FOUR, 4, replace(calm, max_waves=waves), QUIET).products_s
-        for waves in (1, 3, 9)
+        algorithm_epoch("1d", FOUR, 4, replace(calm, max_rounds=rounds), QUIET).products_s
+        for rounds in (1, 3, 9)
     )
     # Four ranks have three others, so three exchanges at most, with a message to each rank.
     assert three - one == pytest.approx(6 * 0.001)

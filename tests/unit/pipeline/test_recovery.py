@@ -151,8 +151,8 @@ class Run:
 
     def _consume(self, works, synchronizer) -> None:
         for work in works:
-            if work.has_more_times:
-                synchronizer.end_time(work)
+            if work.has_more_time_steps:
+                synchronizer.end_time_step(work)
                 continue
             units = np.concatenate([share.units for share in work.shares])
             self.trained.append(sorted(units.tolist()))

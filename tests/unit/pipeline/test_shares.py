@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyrt.pipeline.recovery import handed_over, recut
+from hyrt.pipeline.recovery import handed_over, reassign_units
 from hyrt.pipeline.work_items import cut
 
 splits = st.lists(st.integers(0, 500), min_size=1, max_size=5).filter(any)
@@ -41,7 +41,7 @@ def failures(draw):
 def test_recut_gives_every_unit_to_one_healthy_trainer_and_keeps_the_sum(failure) -> None:
     split, trainer, healthy, is_lost, size = failure
     units = np.arange(100, 100 + size)
-    new = recut(units, trainer, split, [i for i in healthy if i != trainer], is_lost=is_lost)
+    new = reassign_units(units, trainer, split, [i for i in healthy if i != trainer], is_lost=is_lost)
     others = [i for i in healthy if i != trainer]
     if new is None:
         assert not others

@@ -18,7 +18,7 @@ from unit.predict.little_probes import measure_little
 from hyrt.config import build_config
 from hyrt.device import DeviceInfo, DeviceOptions, Rates
 from hyrt.device import discovery as registry
-from hyrt.device.discovery import Survey, find_device
+from hyrt.device.discovery import ProbeResult, find_device
 from hyrt.errors import DeviceUnavailableError
 from hyrt.graph import open_graph
 from hyrt.predict.calibrate.store import describe_machine, device_speed, read_measured
@@ -47,13 +47,13 @@ def device(kind: str, index: int = 0, **more) -> DeviceInfo:
 
 CPU = device("cpu", rates=rates(100), host_cores=2, whole_graphs=True)
 SURVEYS = [
-    Survey("cpu", "hyrt 1", (CPU,)),
-    Survey("acme", "acme 1", (device("acme", rates=rates(100, 100, 100)),)),
+    ProbeResult("cpu", "hyrt 1", (CPU,)),
+    ProbeResult("acme", "acme 1", (device("acme", rates=rates(100, 100, 100)),)),
 ]
 
 
 def chosen(*infos: DeviceInfo, measured=None, why_not=lambda info: ""):
-    surveys = [Survey(info.kind, "hyrt 1", (info,)) for info in infos]
+    surveys = [ProbeResult(info.kind, "hyrt 1", (info,)) for info in infos]
     return choose_devices(surveys, lambda info: _step_s(info, measured, "graphsage", WORK), why_not)
 
 
@@ -70,7 +70,7 @@ def test_of_the_whole_graph_only_the_fastest_trains() -> None:
     ]
     batches = device("fpga", rates=rates(5000, 5000, 5000))
     infos = (CPU, *cards, batches, device("npu", whole_graphs=True))
-    surveys = [Survey("any", "hyrt 1", infos)]
+    surveys = [ProbeResult("any", "hyrt 1", infos)]
     work = replace(WORK, batch_size=1, targets_per_epoch=1, at=lambda units: WORKLOAD, resident=True)
     step_s = lambda info: _step_s(info, None, "graphsage", work)  # noqa: E731
     choice = choose_devices(surveys, step_s, lambda info: "", only_fastest=True)
@@ -223,8 +223,8 @@ def test_a_sampler_that_says_no_sizes_does_not_end_the_run(
 
 
 def test_without_any_device_the_reasons_are_said() -> None:
-    broken = Survey("cpu", "hyrt 1", problem="broken: ImportError: no torch")
-    shared = Survey("opencl", "hyrt 1", (device("opencl", rates=rates(1), host_cores=2),))
+    broken = ProbeResult("cpu", "hyrt 1", problem="broken: ImportError: no torch")
+    shared = ProbeResult("opencl", "hyrt 1", (device("opencl", rates=rates(1), host_cores=2),))
     with pytest.raises(
         DeviceUnavailableError, match=r"opencl:0: shares the CPU; cpu: broken: ImportError: no torch"
     ):

@@ -102,7 +102,7 @@ def test_what_a_rank_does_for_itself_does_not_get_less_with_its_rows(parts: Path
     of_targets = int(graph.topology.in_degrees[targets].sum()) + len(targets)
     whole = graph.num_edges + graph.num_vertices
     assert 2 * whole + of_targets < work.edges_s / 1e-8 <= 4 * whole
-    assert (work.cores, work.max_waves) == (2, 4)
+    assert (work.cores, work.max_rounds) == (2, 4)
     one = full_graph_work(config, graph, machine, training, threads=1)
     assert one.edges_s == pytest.approx(2 * work.edges_s)
     assert one.rank_s == pytest.approx(work.rank_s)
