@@ -243,7 +243,9 @@ def describe_error(error: BaseException) -> str:
 
 @contextmanager
 def convert_number_errors() -> Iterator[None]:
-    """Turn ValueError and ArithmeticError in the block into ConfigError, for numbers from the user."""
+    """Re-raise ValueError and ArithmeticError as ConfigError in a block that computes with numbers from the
+    user.
+    """
     try:
         yield
     except ValueError as error:

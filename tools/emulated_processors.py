@@ -332,7 +332,7 @@ def run_tests(name: str, arguments: Sequence[str]) -> ProcessorOutcome:
 
 
 def check_reports(processor: Processor, reports: Sequence[dict[str, str]]) -> list[str]:
-    """Compare the reports of the tests' processes with a processor; return the differences."""
+    """Check the reports of the test processes against the emulated processor; return the differences."""
     problems = [] if reports else ["no process of the tests wrote a report of its libraries"]
     for report in reports:
         problems += [

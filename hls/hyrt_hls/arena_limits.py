@@ -46,7 +46,7 @@ def bank_words(pes: int, arena_words: int) -> BankWords:
 
 
 def needed_words(work: Workload, pes: int) -> BankWords:
-    """Return the words per bank that a task uses at the same time: the maximum over the steps of a launch.
+    """Return the peak number of live words per bank over the steps of a launch.
 
     Every matrix lives from the step that writes it to the last step that reads it (`arena_regions`). This is
     a lower bound: a layout that cannot move matrices may need more. Raises ValueError if the kernels do not

@@ -116,7 +116,7 @@ def best_assignment(fit: FittedStepModel, present: Assignment, limits: Assignmen
             upper, plan = middle, tighter
         middle = (lower + upper) / 2
     threads, capacities = plan
-    # If trainers can be faster than the bottleneck, a margin keeps their noise below it.
+    # If another stage is the bottleneck, leave a margin so that noise does not make a trainer the bottleneck.
     capacities_with_margin = capacities_within(fit, upper * _MARGIN_FRACTION, threads.train, limits)
     if sum(capacities_with_margin) >= total:
         capacities = capacities_with_margin

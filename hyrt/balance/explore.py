@@ -38,7 +38,7 @@ _PROBE_DIVISOR = 64
 _SATURATED_FRACTION = 0.9
 # A stage is the bottleneck if it takes this fraction of the iteration.
 _BOTTLENECK_FRACTION = 0.95
-# A stage has enough threads if it takes this fraction of the iteration.
+# A stage has enough threads if it takes at most this fraction of the iteration.
 _SUFFICIENT_FRACTION = 0.8
 # A trainer is launch-bound if launches take this fraction of the iteration; without it, the other trainers
 # may be this much slower than the iteration.
@@ -361,7 +361,7 @@ def _launch_bound_devices(
             continue
         if limits.is_host[index] and not launches:
             continue
-        # Host training time per unit of work is scaled by the current threads.
+        # Host training time per unit of work is scaled by the relative time at the current thread count.
         work = line.growth.work(max(seen)) * (train if limits.is_host[index] else 1.0)
         observed_s = line.launch_s + line.unit_s * work
         propagate[index] = StageLine(

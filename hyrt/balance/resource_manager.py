@@ -227,7 +227,9 @@ def to_observation(step: int, assignment: Assignment, times: StepTimes) -> Obser
 
 
 def _check(name: str, step: int, present: Assignment, after: Assignment, limits: AssignmentLimits) -> None:
-    """Check a decision against the limits; only its sum if the current assignment violates them already."""
+    """Check that a decision keeps the number of units and the limits; only the former if the current
+    assignment violates the limits.
+    """
     reason = ""
     if len(after.split) != len(present.split) or sum(after.split) != sum(present.split):
         reason = f"a step has {sum(present.split)} units for {len(present.split)} trainers"

@@ -350,8 +350,8 @@ def possible_curves(threads: Sequence[int]) -> list[ThreadScaling]:
 # another input form, and for the trainer itself.
 _KIND_DEVIATION = 0.25
 _TRAINER_DEVIATION = 0.1
-# Relative error of the model form for a share, plus an error per e-fold reduction relative to the largest
-# share: fixed costs matter in small shares.
+# Relative modelling error of a share, and the extra error per factor e by which a share is smaller than the
+# largest one: fixed costs matter more in small shares.
 _FORM_ERROR = 0.03
 _SMALL_ERROR = 0.05
 # A share that takes less than this fraction of its expected minimum takes no time.
@@ -426,8 +426,8 @@ def fit_host_stage(
     trainers, 0 for one that does not need the stage.
     """
     same = np.array([[one == other for other in kinds] for one in kinds])
-    # A kind does not need the stage if one of its shares took almost no time: work grows at most in
-    # proportion.
+    # A device kind does not use the stage if one of its shares took almost no time, since time grows at most
+    # linearly with the share.
     unit_ratios = np.minimum(1.0, splits[:, :, None] / np.maximum(splits, 1.0)[:, None])
     is_negligible = (splits > 0) & (shares_s <= _NEGLIGIBLE * (unit_ratios * shares_s[:, None]).max(axis=2))
     needs = np.array(usual) * ~(is_negligible.any(axis=0) @ same)

@@ -94,7 +94,7 @@ def report_device_on_exit(name: str, doing: str) -> AbstractContextManager[None]
 
 
 def abrupt_exit_message(call: str) -> str:
-    """Return the line for a process that ended inside a device call, such as `open of opencl:0`."""
+    """Return the error message for a process that ended inside a device call, such as `open of opencl:0`."""
     return (
         f"hyrt: the process ended inside {call}: if nobody ended it, the backend or its driver did; update "
         "it, or run without that device"

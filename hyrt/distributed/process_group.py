@@ -79,7 +79,7 @@ class PendingCollective:
         return self._operation if self.ended_at is None else None
 
     def wake(self) -> None:
-        """Wake the thread in `wait` because the operation was aborted."""
+        """Wake the thread that is blocked in `wait`; called if the operation was aborted."""
         self._woken.set()
 
     def wait(self) -> None:
@@ -320,7 +320,7 @@ def all_gather_object(group: RankGroup, record: Any) -> list[Any]:
 
 
 def find_bottleneck(records: Sequence[Any]) -> str:
-    """Return the rank and the stage that take longest in a step, as text; empty without steps.
+    """Describe the slowest rank and stage of a step; return an empty string if there were no steps.
 
     The record of a lost rank is None.
     """

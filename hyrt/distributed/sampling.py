@@ -197,7 +197,7 @@ def with_global_degrees(graph: Graph, group: RankGroup) -> Graph:
     # Override values that would be computed from the local edges only.
     topology.__dict__["in_degrees"] = degrees.numpy()
     if local.edge_weights is not None:
-        # All edges into a vertex are at one rank, so the sum adds zeros and does not round.
+        # All in-edges of a vertex are on one rank and the other ranks contribute 0, so the sum is exact.
         sums = torch.from_numpy(local.weighted_degrees.copy())
         group.all_reduce(sums, "edges")
         topology.__dict__["weighted_degrees"] = sums.numpy()
@@ -395,7 +395,8 @@ class DistributedNeighborSampler:
         return local
 
     def end(self) -> None:
-        """Stop splitting steps: a thread that requests neighbours raises `ChannelClosedError`.
+        """Stop dividing steps among ranks; threads that request neighbours afterwards get
+        `ChannelClosedError`.
 
         This is thread-safe.
         """

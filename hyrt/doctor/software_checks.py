@@ -156,7 +156,7 @@ _GROUPS = {
     "model": EntryPointGroup("hyrt.models", "model.kind"),
     "objective": EntryPointGroup("hyrt.objectives", "objective"),
 }
-# Kinds of a run without settings.
+# Kinds that a run uses by default.
 DEFAULT_KINDS = {"sampler": "neighbor", "model": "graphsage", "objective": AUTO_OBJECTIVE}
 
 

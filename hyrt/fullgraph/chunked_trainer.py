@@ -260,7 +260,9 @@ class ChunkedTrainer:
         return chunked, DeviceGroup(kernels, [memory.translate_errors for memory in self._memories])
 
     def _limit(self, memory: ChunkDeviceMemory, kernels: ChunkKernels, sizes: ChunkSizes) -> float:
-        """Return the useful fraction below which rows are filtered for a device."""
+        """Return the row filter threshold of a device: below this used fraction, only the used rows are
+        copied.
+        """
         if self._options.filter_below is not None:
             return self._options.filter_below
         if memory.reads_in_place:

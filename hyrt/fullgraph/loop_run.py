@@ -263,7 +263,8 @@ class LoopRun:
         numbers: Array | None = None,
         columns: Sequence[int] | None = None,
     ) -> list[Array]:
-        """Run the loop over all chunks, or over the intervals `columns` of near rows, and return its totals.
+        """Run the loop over all chunks, or over the intervals `columns` of the accumulating end; return the
+        sums over all rows.
 
         `cut` are the edges in chunks (None: one chunk), and `numbers` [E] the edge numbers in chunk order
         (None: consecutive).

@@ -60,7 +60,7 @@ class DenseStage:
     def carries_rows(self) -> bool:
         """Return whether the next stage reads the input rows of layer i + 1."""
         if self.before is None or self.after is None:
-            return False  # The features are always available.
+            return False  # The input of the first stage is the features, which are always available.
         return self.after.reads_self or self.model.adds_residual(self.index + 1)
 
     @property

@@ -63,7 +63,8 @@ class _PygCalls:
     def edge_width(self, conv: nn.Module) -> int | None:
         if hasattr(conv, "edge_dim") or not _takes(conv, "edge_attr"):
             return getattr(conv, "edge_dim", None)
-        # GINEConv does not store the width, which is that of a linear map or, without one, of the rows.
+        # GINEConv does not store edge_dim: it is the input width of `lin`, or the width of the rows if there
+        # is no `lin`.
         width = getattr(getattr(conv, "lin", None), "in_channels", None)
         return self.in_width(conv) if width is None else int(width)
 

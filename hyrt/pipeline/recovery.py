@@ -81,7 +81,8 @@ class Recovery:
             self._resplit(share, failure, share.trainer in newly_short)
             trainer = self._trainers[share.trainer]
             if trainer.max_units is not None:
-                # The split may have fallen below half of the failed size, which is the best known fit.
+                # The split may already be below half of the failed size; half of the failed size is assumed
+                # to fit.
                 trainer.max_units = min(trainer.max_units, max(self._split[share.trainer], num_units // 2))
             # Clear the failed share: its units are now in other shares.
             share.units = share.units[:0]

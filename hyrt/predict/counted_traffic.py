@@ -70,7 +70,8 @@ _ANSWER_BYTES, _COUNT_BYTES = 8, 8
 def remote_sampling_bytes(
     batch: MiniBatch, homes: NDArray[Any], rank: int, num_ranks: int
 ) -> NDArray[np.float64]:
-    """Return the bytes [N, N] from each rank to each other while `rank` samples all its units of a step.
+    """Return the bytes [N, N] that each rank sends to every other rank while `rank` samples its units of a
+    step.
 
     The protocol is that of `RemoteNeighborSampler`. `homes` [V]: rank with the edges into each vertex.
     """

@@ -102,7 +102,7 @@ def with_row_format(sizes: DatasetSizes, rows: str) -> DatasetSizes:
         sizes,
         value_bytes=4,
         row_bytes=row_bytes,
-        # Memory-mapped rows keep their format.
+        # Memory-mapped rows are not quantized; they count as 0 in `feature_bytes`.
         feature_bytes=sizes.feature_bytes * row_bytes / stored,
     )
 

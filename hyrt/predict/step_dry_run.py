@@ -391,7 +391,7 @@ def _vertex_bytes(plan: FullGraphPlan, sizes: FullGraphSizes) -> float:
             factors += plan.dtype.itemsize * (gather.program.accumulate == "mean")
         if not isinstance(gather, Aggregation) or gather.reduce == "max":
             continue
-        # The topology holds GCN's factors of rows and sources.
+        # The topology caches GCN's scale factors of rows and sources.
         scales = (gather.reduce == "gcn" and i == 0) + (gather.reduce == "mean") + (gather.self_path == "add")
         factors += plan.dtype.itemsize * scales
     return float(sizes.vertices * (numbers * _INT32 + factors))

@@ -19,7 +19,7 @@ _ASCII_REPLACEMENTS = str.maketrans(
 
 
 def print_wrapped(lines: Sequence[str], *, also_in_pipes: bool = False) -> None:
-    """Print lines, wrapped at blanks to the terminal width.
+    """Print lines, word-wrapped to the terminal width.
 
     Files and pipes get unwrapped lines unless `also_in_pipes` is set; then the width is COLUMNS, or 80.
     """

@@ -349,7 +349,7 @@ class RunFolder:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read a metrics.jsonl file without an incomplete last line.
+    """Read a metrics.jsonl file, ignoring an incomplete last line.
 
     Raises DataError if the file cannot be read or another line is damaged.
     """

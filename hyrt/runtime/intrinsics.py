@@ -1,4 +1,4 @@
-"""LLVM code that numba lacks: prefetch, reads from raw addresses, and conversions of short floats."""
+"""LLVM intrinsics that numba lacks: prefetch, reads from raw addresses, and conversions of 16-bit floats."""
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,misc,attr-defined,call-arg"
 
@@ -145,7 +145,7 @@ def prefetch_row(flat, width, row):
     line = 64 // flat.itemsize
     for index in range(row * width, (row + 1) * width, line):
         prefetch(flat, index)
-    # Rows start anywhere in a line, so the last value may be in one more line.
+    # A row may start anywhere in a cache line, so its last value may be in an additional line.
     prefetch(flat, (row + 1) * width - 1)
 
 

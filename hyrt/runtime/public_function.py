@@ -1,4 +1,6 @@
-"""Error reporting of public functions: one-line messages for wrong calls, and tracebacks of user frames."""
+"""Error reporting of public functions: one-line messages for invalid calls, and tracebacks limited to user
+frames.
+"""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class LadiesLayerSampler:
     __repr__ = short_repr
 
     def draw(self, step: int, layer: int, vertices: Ids, workers: Workers) -> Hop:
-        """Sample the edges of all vertices of a step's layer, as in `StepLayerSampler`."""
+        """Sample the edges of all vertices in one layer of a step; see `StepLayerSampler`."""
         topology = self.topology
         # Sort, so that float sums do not depend on the order of the targets.
         ordered = np.sort(vertices)

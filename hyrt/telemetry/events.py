@@ -110,7 +110,7 @@ class StepMetrics:
     memory_bytes: int
     """Resident memory of the process."""
     chunks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Figures of `ChunkedStep` of the latest step, for each trainer that holds chunks of a full graph."""
+    """Statistics of the latest step per trainer that holds chunks of a full graph; see `ChunkedStep`."""
     cache_hits: Mapping[str, float] = field(default_factory=dict)
     """Hit rate so far of each trainer with a feature cache: fraction of needed rows found in the cache."""
     num_ranks: int = 1

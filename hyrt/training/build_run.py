@@ -64,7 +64,7 @@ class DistributedRunConfig:
     scores: DistributedScorer | None = None
     """Scorer of vertices jointly with the other processes; None if each process scores all vertices."""
     in_chunks: bool = False
-    """Whether full graphs are trained in chunks, on any device that supports chunk columns."""
+    """Whether every device that supports chunk columns trains full graphs in chunks."""
     traces: RankTraceGatherer | None = None
     """Gatherer of the traces of all processes for one file; None if each process writes its own file."""
     inherited: Callable[[], Path | None] = no_failover

@@ -167,10 +167,12 @@ class _RelationGrowth:
         return tuple(float(counts @ (1.0 - absent)) for counts, absent in pairs)
 
     def grow(self, fanouts: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Add a layer, the last of `fanouts`; return its segments and edges, [R] each."""
+        """Add a layer with the last fan-outs of `fanouts`; return its expected numbers of segments and edges,
+        [R] each.
+        """
         degrees, present = self._degrees, self.present
         runs, edges, reached = [], [], []
-        # Logarithm of each class's probability that no vertex sampled it.
+        # Per degree class, the log-probability that a vertex was not sampled.
         missed = [np.zeros(len(counts)) for counts in degrees.counts]
         for number, relation in enumerate(degrees.relations):
             counts = degrees.counts[relation.destination]

@@ -190,7 +190,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """Set of `count` equal devices, each a trainer, with rates as in `TrainerRates`."""
+    """`count` identical devices, each of which is a trainer, with rates as in `TrainerRates`."""
 
     kind: str
     """Kind name: `a5000` gives the trainers `a5000:0`, `a5000:1`."""

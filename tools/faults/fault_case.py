@@ -322,7 +322,7 @@ def newest_problems(path: Path) -> list[str]:
 
 
 def differences(path: Path, reference: Path, *, is_exact: bool = True) -> list[str]:
-    """Return the differences to a run without faults."""
+    """Return the differences from a run without faults."""
     if is_exact:
         return compare_runs(path, reference)
     ours, theirs = (read_records(run)["losses"] for run in (path, reference))

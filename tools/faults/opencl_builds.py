@@ -87,7 +87,7 @@ def run_round(place: Path, draw: random.Random, kill: bool, processes: int) -> l
         pid = start(cache, closed, place / str(number))
         pids.append(pid)
     time.sleep(0.2)
-    # The processes inherit the write end of the pipe as well.
+    # The processes inherit the write end of the pipe as well, so closing it here would not wake them.
     os.write(opened, b"." * processes)
     if kill:
         time.sleep(draw.random() * LONGEST_KILL_S)

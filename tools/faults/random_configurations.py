@@ -19,7 +19,8 @@ _MODELS = (*_SUMS, "gat", "commnet", "ggcn", "ggnn", "deepgcn", "gnn-film", *["u
 _FORMS = ("G-GCN", "gated mean", "GCN", "GraphSAGE", "GIN", "GAT", "GATv2", "EdgeConv", "perceptron", "mixed")
 _SAMPLERS = ("neighbor", "labor", "fastgcn", "ladies", "saint", "shadow", "cluster")
 _HIDDEN = (9, 12, 16, 37)
-# Thread counts of the first run and of another run; already the simplest choices differ.
+# Thread counts of the two runs. The first choices of both differ, so the runs differ even in the simplest
+# configuration.
 _COUNTS = ((1, 2, 3, 0), (3, 2, 1, 0))
 _STAGES = ("propagate", "sample", "load", "transfer", "update")
 

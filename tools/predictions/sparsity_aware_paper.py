@@ -58,7 +58,7 @@ def work(graph: SizesOfGraph) -> FullGraphWork:
     device = load_platform("a100").accelerators[0]
     bytes_per_s = device.memory_gb_s * 1e9
     weights = graph.features * HIDDEN + HIDDEN * HIDDEN + HIDDEN * graph.labels
-    # Forward, and for the gradients of weights and of inputs.
+    # Three products: forward, weight gradient and input gradient.
     macs = 3 * graph.vertices * weights
     # Each edge reads a row and two values of the matrix.
     edge_bytes = PRODUCTS * graph.edges * (HIDDEN + 2) * FLOAT

@@ -11,7 +11,7 @@ import torch
 from hyrt.device import DeviceInfo, Rates
 from hyrt_devices.cuda.launch import launchers
 
-# fp32 multiply-accumulates per clock cycle and multiprocessor, for every NVIDIA generation since 2020.
+# fp32 multiply-accumulates per multiprocessor per clock cycle, for every NVIDIA generation since 2020.
 _LANES = 128
 _ASSUMED_CLOCK_HZ = 1.5e9
 # PCIe 4.0 x16 reaches about 25 GB/s of its 31.5 GB/s with pinned memory.

@@ -324,7 +324,7 @@ class ComputeUnits:
             unit.weights.fill(weights)
             fresh = [slot for output in unit.outputs for slot in (output.gradients, output.results)]
             unit.brought = self._stager.bring([unit.weights, *fresh])
-        # Launches on another queue wait for this transfer, and no later transfer may flush this queue.
+        # Launches on another queue wait for this transfer, and perhaps no later transfer flushes this queue.
         self._stager.flush()
         return [event for unit in self._units for event in unit.brought]
 

@@ -98,7 +98,7 @@ class Launcher:
         self._copying.append(copy)
 
     def _release(self) -> None:
-        """Release the host arrays of completed copies; pyopencl does so on a wait for the copy."""
+        """Release the host arrays of completed copies; pyopencl releases them when the copy is waited for."""
         over = self._cl.command_execution_status.COMPLETE
         while self._copying and self._copying[0].command_execution_status == over:
             self._copying.popleft().wait()

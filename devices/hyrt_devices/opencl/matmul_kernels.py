@@ -46,7 +46,7 @@ def sizeless(tuning: Tuning) -> Constants:
 
 
 def parts_shape(tuning: Tuning, shape: Shape, rows: int) -> tuple[int, int, int, int]:
-    """Return the shape of the partial sums of a weight gradient, in floats."""
+    """Return the shape of the float32 array that holds the partial sums of a weight gradient."""
     chunks, panels = ceil_div(rows, tuning.weight_chunk), ceil_div(shape.n, tuning.panel)
     return chunks, panels, shape.k + 1, tuning.panel
 

@@ -152,7 +152,7 @@ def _best_move(v, graph, homes, near, held, weights, bounds, prices, scratch):
         return -1, np.inf
     num_candidates = 0
     if loads[a] > max_load or sizes[a] > max_vertices:
-        # Only a part without neighbours of v may have room.
+        # It is possible that only parts without neighbours of v have room.
         lightest = _find_lightest_available(loads, sizes, max_vertices)
         if lightest >= 0:
             is_candidate[lightest] = True

@@ -100,8 +100,8 @@ def _lanes(columns: int) -> tuple[int, int | None]:
     return lanes, None if columns == lanes else columns
 
 
-# Prefetch distance in rows for a row's edges, and twice that for its indptr: without, sums of 16 columns at
-# one vertex in twelve take 1.4 times as long.
+# Prefetch distance in rows for a row's edges, and twice that for its indptr: without prefetching, sums of 16
+# columns for one vertex in twelve take 1.4 times as long.
 _ROWS = 4
 
 

@@ -206,7 +206,8 @@ class FusedGather:
         winners: Array | None,
         workers: Workers | None,
     ) -> list[Array]:
-        """Compute the gradients of destination operands into `outs`, and return one row per shared operand.
+        """Write the gradients of destination operands to `outs`; return the gradient of each shared operand
+        as one row.
 
         `operands` are those of `forward`; for `attention` then the saved denominators and `means`, [m, heads]
         each; then the gradient of the gathered rows [m, heads * width]. Only computed rows of `outs` are

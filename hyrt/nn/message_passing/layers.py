@@ -93,7 +93,7 @@ class _Film(nn.Module):
         self.scale = nn.Linear(in_features, out_features)
         self.shift = nn.Linear(in_features, out_features)
         self.bare = bare
-        # Start without scaling and shifting, since products of products overflow in ten layers.
+        # Start with scale 1 and shift 0; otherwise the repeated products overflow after about ten layers.
         nn.init.ones_(self.scale.bias)
         for parameter in (self.scale.weight, self.shift.weight, self.shift.bias):
             nn.init.zeros_(parameter)

@@ -139,7 +139,7 @@ class EdgeProgram:
     fused: FusedGather | None
     """Fused gather loops; None if torch computes the edges in chunks."""
     on_edge: tuple[Node, ...]
-    """Operations on an edge, if torch computes it in chunks."""
+    """Per-edge operations, used if torch computes the edges in chunks."""
     message_shape: tuple[int, ...]
     slots: int
     """Number of messages that are concatenated per vertex; 0 if messages are reduced to one."""

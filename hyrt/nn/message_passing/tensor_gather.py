@@ -156,7 +156,7 @@ def gather_fused(gather: FusedTensorGather, operands: Sequence[torch.Tensor]) ->
 def gather_tensors(
     program: EdgeProgram, layer: nn.Module, block: TensorBlock, x: torch.Tensor, *, loops: bool
 ) -> torch.Tensor:
-    """Return the gathered rows [num_dst, width] of a block, differentiable.
+    """Gather the rows [num_dst, width] of a block, with autograd support.
 
     `x` are the source rows [num_src, in]; `loops` adds a self-loop to each destination.
     """

@@ -1,4 +1,4 @@
-"""Aggregation over a block, of float or quantized rows: the forward loops and their exact transpose."""
+"""Aggregation of float or quantized rows over a block: the forward loops and their exact transpose."""
 
 # mypy: disable-error-code="no-untyped-def,call-arg"
 

@@ -130,7 +130,7 @@ _PAD = 128
 
 
 def run_in_chunks(work: Chunk, count: int, grain: int) -> None:
-    """Call `work(start, stop)` for chunks of `count` rows, shared by the calling thread's team.
+    """Split `count` rows into chunks and call `work(start, stop)` for each, on the calling thread's team.
 
     torch runs each chunk on one thread. With more threads, MKL may sum in another order, and only the calling
     thread may have more: the result would depend on which thread computed it.

@@ -163,7 +163,7 @@ CHUNK_ROWS = {"gat": attention.GRAIN}
 """Rows that a thread of the CPU trainer computes at a time, by model kind; otherwise `product.GRAIN`."""
 # Short steps have more repetitions, because their times vary more.
 _MIN_REPETITIONS, _MAX_REPETITIONS, _ENOUGH_S = 2, 10, 0.15
-# The first steps compile kernels, allocate the buffers, and tune which work threads share.
+# The first steps compile kernels, allocate buffers, and tune how threads share the work.
 _WARMUP_STEPS = 4
 
 
@@ -192,7 +192,7 @@ class Probe:
 PROBES = (
     Probe(features=128, hidden=256, classes=48, targets=1024, fanouts=(5, 5)),
     Probe(features=128, hidden=256, classes=48, targets=128, fanouts=(10, 5, 5)),
-    # The numbers of rows are multiples of the libraries' padding, which otherwise dominates the products.
+    # Row counts are multiples of the BLAS libraries' padding; otherwise padding would dominate the times.
     Probe(features=128, hidden=256, classes=48, targets=128, fanouts=(2, 2)),
     Probe(features=100, hidden=64, classes=47, targets=1024, fanouts=(25, 10), graph=SMALL),
     Probe(features=100, hidden=64, classes=47, targets=128, fanouts=(10, 10)),
@@ -380,7 +380,7 @@ def _input_bytes(batch: MiniBatch) -> float:
 
 
 def fit_trainer(measured: Sequence[ProbeMeasurement]) -> FittedRates:
-    """Fit a device's rates for one model kind; terms without measurements are as in `fit_rates`."""
+    """Fit a device's rates for one model kind; terms that the measurements do not need get an infinite rate."""
     return fit_rates([entry.workload for entry in measured], [entry.propagate.seconds for entry in measured])
 
 

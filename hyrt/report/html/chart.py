@@ -159,7 +159,7 @@ class Chart:
 
     @property
     def svg(self) -> str:
-        """Image with escaped texts."""
+        """The chart as SVG, with all text escaped."""
         return render(
             "chart.svg",
             chart=self,
