@@ -199,7 +199,7 @@ def _result(work: _Work, trial: Trial) -> tuple[Outcome, str]:
     except CheckFailedError as failed:
         return "failed", str(failed)
     except BaseException as error:
-        # A backend may raise anything. Each check has a separate thread, so no KeyboardInterrupt arrives here.
+        # A backend may raise anything. Each check has a thread, so no KeyboardInterrupt arrives here.
         text = one_line(f"{type(error).__name__}: {error}")
         text = textwrap.shorten(text, _MAX_CHARACTERS, placeholder=" ...")
         return "failed", f"expected no exception; got {text}, at {_source_line(_frames(error), trial)}"

@@ -384,7 +384,7 @@ class EpochTasks:
         return queues.copy_out(device, size, [done], f"{name}: gradient {column}")
 
     def _add_cached_layer(self, layer: GatherLayer, name: str) -> None:
-        """Add the update of each interval for a layer whose gathered rows are cached since the first epoch."""
+        """Add the update of each interval, for a layer whose gathered rows are cached."""
         queues, ended, grid = self._queues, [], self._grid
         gather = _Pass(name, grid, layer, False, lambda device, column: -1)
         for device, columns in enumerate(assign_columns(grid.parts, self._speeds(gather))):

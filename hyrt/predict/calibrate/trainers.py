@@ -380,7 +380,7 @@ def _input_bytes(batch: MiniBatch) -> float:
 
 
 def fit_trainer(measured: Sequence[ProbeMeasurement]) -> FittedRates:
-    """Fit a device's rates for one model kind; terms that the measurements do not need get an infinite rate."""
+    """Fit a device's rates for one model kind; unneeded terms get an infinite rate."""
     return fit_rates([entry.workload for entry in measured], [entry.propagate.seconds for entry in measured])
 
 
