@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -411,8 +412,19 @@ def _text_sample(path: Path, root: Path, paths: list[Path]) -> TableSample | Non
     name = escape_undecodable(str(path))
     file = TextFile(path, name, CsvDialect())
     start = file.start(_BYTES)
+    if start.startswith(b"%%MatrixMarket"):
+        # Read as a table, its size line would be an edge, and its ids would be one too large.
+        raise DataError(
+            f"{name}: is a Matrix Market file: load it with scipy.io.mmread, and write its row, col and data "
+            "as columns of a CSV file"
+        )
     file = TextFile(path, name, sniff_dialect(start))
     columns = file.columns()
+    if file.dialect.delimiter == " " and "" in columns:
+        raise DataError(
+            f"{name}: its columns are aligned by runs of spaces: replace each run with one separator, for "
+            f"example with: sed -E 's/ +/,/g' {shlex.quote(name)} > table.csv"
+        )
     pieces = read_csv_batches(file, dict.fromkeys(columns, "text"), block_bytes=_BYTES, max_blocks=1)
     piece = next(pieces, None)
     if piece is None or not (piece.num_rows or piece.bad):

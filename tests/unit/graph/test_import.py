@@ -551,6 +551,23 @@ def test_the_printed_schema_is_the_guessed_one(tmp_path: Path, capsys: pytest.Ca
     assert schema_text(guessed) == text
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "%%MatrixMarket matrix coordinate real general\n3 3 2\n1 2 0.5\n2 3 1.5\n",
+            "is a Matrix Market file",
+        ),
+        ("src   dst\na1    b22\n", "its columns are aligned by runs of spaces"),
+        ("id    y  f0\na1    0  1.5\nb22   1  2.5\n", "its columns are aligned by runs of spaces"),
+    ],
+)
+def test_tables_in_other_formats_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    write(tmp_path / "e.txt", text)
+    assert message in refused("data", "import", "e.txt", "-o", "out", cwd=tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_users_get_wrong(tmp_path: Path) -> None:
     write(tmp_path / "e.csv", "src,dst\n0,1\n")
     write(tmp_path / "n.csv", "id,x\n0,1\n1,2\n")
