@@ -25,12 +25,12 @@ class Gated(SagaLayer):
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__(in_features, out_features)
-        self.to = nn.Linear(in_features, in_features)  # type: ignore[assignment]
-        self.come = nn.Linear(in_features, in_features, bias=False)
+        self.gate_dst = nn.Linear(in_features, in_features)
+        self.gate_src = nn.Linear(in_features, in_features, bias=False)
         self.update = nn.Linear(in_features, out_features)
 
     def apply_edge(self, edge):
-        return torch.sigmoid(self.to(edge.dst) + self.come(edge.src)) * edge.src
+        return torch.sigmoid(self.gate_dst(edge.dst) + self.gate_src(edge.src)) * edge.src
 
     def apply_vertex(self, vertex, gathered):
         return torch.relu(self.update(gathered))

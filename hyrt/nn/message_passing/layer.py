@@ -194,18 +194,13 @@ class SagaLayer(Layer):
 
     def __setattr__(self, name: str, value: Any) -> None:
         is_taken = hasattr(type(self), name) or name in _TAKEN
-        is_part = isinstance(value, nn.Module | nn.Parameter)
-        if is_part and is_taken and name != "to":
+        if is_taken and isinstance(value, nn.Module | nn.Parameter):
             raise UnsupportedModelError(
                 f"{type(self).__name__}.{name} cannot be a part of the layer: torch.nn.Module, "
                 "hyrt.nn.SagaLayer or the class itself has something else of that name: give the part "
                 "another name"
             )
         super().__setattr__(name, value)
-        if is_part and is_taken:
-            # `to` is allowed as a submodule name: an instance attribute hides `nn.Module.to`, which is only
-            # called on whole models.
-            self.__dict__[name] = value
 
     def forward(self, block: Block | TensorBlock, x: Rows, *, relu: bool = False) -> torch.Tensor:
         """Compute [num_dst, out_features] from [num_src, in_features] rows."""

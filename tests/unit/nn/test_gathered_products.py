@@ -35,14 +35,14 @@ class OpenedBySources(Gated):
     """Destinations send their rows as they are, sources only products."""
 
     def apply_edge(self, edge):
-        return edge.dst * torch.sigmoid(self.come(edge.src)) + self.to(edge.src)
+        return edge.dst * torch.sigmoid(self.gate_src(edge.src)) + self.gate_dst(edge.src)
 
 
 class OfDestinations(Gated):
     """Nothing of sources is read."""
 
     def apply_edge(self, edge):
-        return torch.tanh(edge.dst) * self.to(edge.dst)
+        return torch.tanh(edge.dst) * self.gate_dst(edge.dst)
 
 
 class Deaf(Gated):
@@ -81,7 +81,7 @@ def test_a_layer_is_itself_edge_by_edge(kind: type[Gated], threads: int) -> None
         result = layer(block, x)
         found = gradients(result, [x, *layer.parameters()])
         # As a first layer is trained, with a part of it that is not.
-        layer.come.weight.requires_grad_(False)
+        layer.gate_src.weight.requires_grad_(False)
         names = [name for name, each in layer.named_parameters() if each.requires_grad]
         trained = [each for each in layer.parameters() if each.requires_grad]
         of_first = gradients(layer(block, x.detach()), trained)
@@ -104,7 +104,7 @@ def test_products_of_low_precision_are_about_those_of_float32() -> None:
     torch.manual_seed(0)
     layer, block = Sent(IN, IN), block_of()
     x = rows_of(block).requires_grad_()
-    inputs = [x, layer.to.weight, layer.to.bias, layer.come.weight]
+    inputs = [x, layer.gate_dst.weight, layer.gate_dst.bias, layer.gate_src.weight]
     exact = layer(block, x)
     expected = gradients(exact, inputs)
     layer.low_precision = True
