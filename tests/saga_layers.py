@@ -209,7 +209,8 @@ def _perceptron(p: Parameters, dst: Tensor, src: Tensor, to: Tensor, come: Tenso
 
 
 def _gated(p: Parameters, dst: Tensor, src: Tensor, to: Tensor, come: Tensor) -> Tensor:
-    return src / (1 + torch.exp(-(dst @ p["to.weight"].T + p["to.bias"] + src @ p["come.weight"].T)))
+    gate = dst @ p["gate_dst.weight"].T + p["gate_dst.bias"] + src @ p["gate_src.weight"].T
+    return src / (1 + torch.exp(-gate))
 
 
 def _gated_update(p: Parameters, own: Tensor, gathered: Tensor) -> Tensor:

@@ -112,7 +112,7 @@ def _check(
 ) -> None:
     if isinstance(block, Block):
         _ = block.checked
-    is_array = isinstance(x, np.ndarray) and x.dtype in (np.float32, np.float64, np.uint16)
+    is_array = isinstance(x, np.ndarray) and x.dtype in (np.float32, np.float64, np.uint16, np.int16)
     if not (is_array or (isinstance(x, torch.Tensor) and x.is_floating_point())):
         raise ArgumentError(f"layer {block.layer}: x is {show(x)}: give rows of float32 or float64")
     for name, vector in (("u_src", u_src), ("u_dst", u_dst)):
@@ -152,9 +152,10 @@ def attend(
     """Sum the source rows of a block weighted by attention, with self-loops, as [H, num_dst, f].
 
     `x` is [num_src, f], or [num_src, H, f] with one slice per head; if the block is read in place, it is the
-    whole matrix. An array (float32, float64, or float16 bits as uint16) receives no gradient. For `u_src` and
-    `u_dst` [H, f], the score of edge j -> i under head h is LeakyReLU(x_j . u_src[h] + x_i . u_dst[h]).
-    `mask` drops weights after the softmax. Raises ValueError if shapes or dtypes do not match.
+    whole matrix. An array (float32, float64, float16 bits as uint16, or bfloat16 bits as int16) receives no
+    gradient. For `u_src` and `u_dst` [H, f], the score of edge j -> i under head h is
+    LeakyReLU(x_j . u_src[h] + x_i . u_dst[h]). `mask` drops weights after the softmax. Raises ValueError if
+    shapes or dtypes do not match.
     """
     _check(block, x, u_src, u_dst)
     if isinstance(block, TensorBlock):

@@ -56,7 +56,7 @@ def test_layers_that_share_parts_have_the_sum_of_their_gradients() -> None:
     """A layer that stands in a model twice, and a product that two layers share."""
     graph = random_graph(300, features=8, classes=8)
     first, middle, last = (layer_of("G-GCN", 8, 8) for _ in range(3))
-    last.come = middle.come
+    last.gate_src = middle.gate_src
     model = stack(first, middle, middle, last).double()
     batch = batch_of(graph, 4)
     step = replica_of(model, graph, batch, 110, 0).step(batch, OBJECTIVE, ALONE)

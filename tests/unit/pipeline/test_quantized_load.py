@@ -98,13 +98,13 @@ def test_rows_travel_in_their_format_to_who_takes_it(name: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "rows", "forms", "wanted"),
     [
-        ("gcn", "int8", ("rows", "quantized"), "narrow"),
+        ("gcn", "int8", ("rows", "quantized"), "quantized"),
         ("gcn", "int8", ("rows",), "rows"),
-        ("gcn", "int8", ("rows", "narrow", "aggregated"), "aggregated"),
+        ("gcn", "int8", ("rows", "quantized", "aggregated"), "aggregated"),
         ("gcn", "float32", ("rows", "quantized"), "rows"),
-        ("gcn", "float16", ("rows", "quantized"), "narrow"),
-        ("gcn", "float16", ("rows", "narrow", "ids"), "ids"),
-        ("gcn", "int8", ("rows", "narrow", "ids"), "narrow"),
+        ("gcn", "float16", ("rows", "quantized"), "quantized"),
+        ("gcn", "float16", ("rows", "quantized", "ids"), "ids"),
+        ("gcn", "int8", ("rows", "quantized", "ids"), "quantized"),
         ("gat", "int8", ("rows", "in_place", "aggregated"), "rows"),
         ("gat", "bfloat16", ("rows", "in_place"), "in_place"),
     ],
