@@ -465,7 +465,7 @@ class StageThreads:
         busy = [self._consumer_does] if self._consumer_does else []
         for thread, place in self._threads.items():
             frame = frames.get(thread.ident or 0)
-            while frame is not None and frame.f_globals.get("__name__") != Channel.__module__:
+            while frame is not None and frame.f_code.co_qualname.partition(".")[0] != Channel.__name__:
                 frame = frame.f_back
             if frame is None and thread.is_alive() and place.has_started:
                 busy.append(str(place))
