@@ -50,7 +50,7 @@ class Classification(Objective):
     ) -> None:
         check_weights(class_weights)
         if not 0 <= check_number("label_smoothing", label_smoothing) < 1:
-            raise ValueError(f"label_smoothing is {label_smoothing}: give at least 0 and less than 1")
+            raise ValueError(f"label_smoothing is {label_smoothing}: use at least 0 and less than 1")
         self._class_weights = class_weights
         self._label_smoothing = label_smoothing
 
@@ -90,8 +90,8 @@ class Classification(Objective):
         classes = np.unique(labels)
         if len(classes) == 1:
             return (
-                f"needs both classes among the validation vertices, which are all of class {classes[0]}: "
-                "use accuracy, or another data.split"
+                f"needs both classes among the validation vertices, but all have class {classes[0]}: "
+                "use accuracy, or choose another data.split"
             )
         return ""
 
@@ -110,6 +110,6 @@ class Classification(Objective):
         weights = np.asarray(self._class_weights, np.float64)
         if len(weights) != num_classes:
             raise ConfigError(
-                f"train.class_weights has {len(weights)} numbers for {num_classes} classes: give one for each"
+                f"train.class_weights has {len(weights)} numbers for {num_classes} classes: set one per class"
             )
         return scale_class_weights(weights, labels)

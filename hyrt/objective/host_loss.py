@@ -94,7 +94,7 @@ def check_objective(objective: Objective, metric: str, num_outputs: int) -> None
         num_scores = objective.num_scores(num_outputs)
     if num_scores is not None and not _is_count(num_scores):
         raise objective_error(
-            name, f"num_scores returns {show(num_scores)}: return a whole number from 1 on, or None"
+            name, f"num_scores returns {show(num_scores)}: return an integer of at least 1, or None"
         )
     half, width = min(max(num_outputs, 4), _MAX_HALF_TARGETS), num_scores or num_outputs
     scores = torch.cos(torch.arange(2 * half * width, dtype=torch.float32)).reshape(-1, width)
@@ -118,7 +118,7 @@ def check_objective(objective: Objective, metric: str, num_outputs: int) -> None
         raise objective_error(
             name,
             "the gradient of loss_sum is not finite for scores between -1 and 1: compute it without dividing "
-            "by 0 or roots of 0",
+            "by 0 or taking roots of 0",
         )
     sum_of_halves = 0.0
     with OBJECTIVES.wrap_errors(name, "loss_sum"):
@@ -129,22 +129,22 @@ def check_objective(objective: Objective, metric: str, num_outputs: int) -> None
     if not math.isclose(total, sum_of_halves, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
         raise objective_error(
             name,
-            f"loss_sum is not a sum over targets: it is {total:g} for {2 * half} of them, but "
-            f"{sum_of_halves:g} for their two halves together: return the sum of the losses of all targets",
+            f"loss_sum is not a sum over targets, because it is {total:g} for {2 * half} targets, but "
+            f"{sum_of_halves:g} for their two halves together: return the sum of all targets' losses",
         )
     with OBJECTIVES.wrap_errors(name, "count"):
         counts = check_numbers(name, "count", objective.count(scores, labels))
     if set(counts) != set(objective.counts):
         raise objective_error(
             name,
-            f"count returns {', '.join(counts) or 'nothing'}, but the names in its counts are "
-            f"{', '.join(objective.counts)}: return these",
+            f"count returns {', '.join(counts) or 'nothing'}, but its attribute counts lists "
+            f"{', '.join(objective.counts)}: return exactly these",
         )
     if counts.get("targets") != len(labels):
         raise objective_error(
             name,
-            f"count returns {counts.get('targets')} as targets: return the number of targets, which is "
-            f"{len(labels)}",
+            f"count returns targets={counts.get('targets')} for {len(labels)} targets: return the number of "
+            "targets",
         )
     with OBJECTIVES.wrap_errors(name, "training_metrics"):
         check_numbers(name, "training_metrics", objective.training_metrics(counts))
@@ -153,8 +153,8 @@ def check_objective(objective: Objective, metric: str, num_outputs: int) -> None
     if metric not in metrics:
         raise objective_error(
             name,
-            f"evaluate returns {', '.join(metrics) or 'nothing'}, but not {metric}, which chooses the best "
-            "epoch: return it",
+            f"evaluate returns {', '.join(metrics) or 'nothing'}, but not {metric}, which selects the best "
+            "epoch: return it too",
         )
 
 

@@ -223,9 +223,9 @@ class LinkPrediction(Objective):
 
     def __init__(self, *, decoder: str = "dot", loss: Literal["bce", "ranking"] = "bce") -> None:
         if decoder not in DECODERS:
-            raise ValueError(f"decoder is {decoder!r}: give one of {join_names(tuple(DECODERS))}")
+            raise ValueError(f"decoder is {decoder!r}: choose one of {join_names(tuple(DECODERS))}")
         if loss not in _LOSSES:
-            raise ValueError(f"loss is {loss!r}: give bce or ranking")
+            raise ValueError(f"loss is {loss!r}: choose bce or ranking")
         self.decoder = DECODERS[decoder]
         self._loss = loss
 

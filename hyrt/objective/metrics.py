@@ -20,9 +20,9 @@ from hyrt.graph.labels import LabelKind
 from hyrt.objective.objective import OBJECTIVES, Objective
 
 _LABELS: dict[str, tuple[int, str, str]] = {
-    "classes": (1, "iu", "the class of each target as whole numbers [n]"),
-    "flags": (2, "iubf", "0, 1 or -1 for each label of a target as numbers [n, K]"),
-    "numbers": (2, "f", "the numbers of each target as floats [n, K]"),
+    "classes": (1, "iu", "the class of each target as integers [n]"),
+    "flags": (2, "iubf", "0, 1 or -1 for each label of each target as numbers [n, K]"),
+    "numbers": (2, "f", "the regression values of each target as floats [n, K]"),
 }
 
 
@@ -41,9 +41,9 @@ def check_labels(labels: Any, kind: LabelKind) -> None:
     """Raise ArgumentError if the labels are not an array or tensor of their kind."""
     ndim, letters, description = _LABELS[kind]
     if not _kind(labels) or _kind(labels) not in letters or labels.ndim != ndim:
-        raise ArgumentError(f"labels is {show(labels)}: give {description}")
+        raise ArgumentError(f"labels is {show(labels)}: pass {description}")
     if kind == "classes" and isinstance(labels, torch.Tensor) and labels.dtype != torch.int64:
-        raise ArgumentError(f"labels is {show(labels)}: give classes as torch.int64")
+        raise ArgumentError(f"labels is {show(labels)}: pass classes as torch.int64")
     is_on_device = isinstance(labels, torch.Tensor) and labels.device.type != "cpu"
     if (
         kind == "flags"
@@ -51,40 +51,40 @@ def check_labels(labels: Any, kind: LabelKind) -> None:
         and math.prod(labels.shape)
         and not -1 <= labels.min() <= labels.max() <= 1
     ):
-        raise ArgumentError("labels are not all 0, 1 or -1 (not known): give one of these for each label")
+        raise ArgumentError("labels must be 0, 1 or -1 (unknown), but some are not: replace them")
 
 
 def check_scores(scores: Any, labels: Any, kind: LabelKind, weights: Any = None) -> None:
-    """Raise ArgumentError unless scores [n, C], labels of kind `kind` and weights ([n] or None) fit together.
+    """Raise ArgumentError unless scores [n, C], labels of kind `kind` and weights ([n] or None) match.
 
     Scores and labels must both be tensors or both be arrays.
     """
     check_labels(labels, kind)
     if _kind(scores) != "f" or isinstance(scores, torch.Tensor) != isinstance(labels, torch.Tensor):
         container = "tensor" if isinstance(labels, torch.Tensor) else "numpy array"
-        raise ArgumentError(f"scores is {show(scores)}: give a {container} of floats [n, C], like the labels")
+        raise ArgumentError(f"scores is {show(scores)}: pass a {container} of floats [n, C], like labels")
     if scores.ndim != 2 or len(scores) != len(labels):
         raise ArgumentError(
-            f"scores is {show(scores)} for {len(labels):,} labels: give [n, C], a row for each"
+            f"scores is {show(scores)} for {len(labels):,} labels: pass [n, C], one row per label"
         )
     if kind != "classes":
         if scores.shape != labels.shape:
             noun = "labels" if kind == "flags" else "numbers"
             raise ArgumentError(
-                f"the model returns {scores.shape[1]} scores for {labels.shape[1]} {noun} of a target: "
-                f"return one score for each {noun[:-1]}"
+                f"the model returns {scores.shape[1]} scores per target, but each target has "
+                f"{labels.shape[1]} {noun}: return one score per {noun[:-1]}"
             )
     # On other devices, reading the values would wait for all queued work.
     elif len(labels) and (not isinstance(labels, torch.Tensor) or labels.device.type == "cpu"):
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= scores.shape[1]:
             raise ArgumentError(
-                f"labels are from {low} to {high} for scores of {scores.shape[1]} classes: give labels from "
-                f"0 to {scores.shape[1] - 1}, or return a score for each class"
+                f"labels range from {low} to {high}, but scores has {scores.shape[1]} classes: use labels "
+                f"from 0 to {scores.shape[1] - 1}, or return a score for each class"
             )
     if weights is not None and (_kind(weights) != "f" or tuple(weights.shape) != (len(labels),)):
         raise ArgumentError(
-            f"weights is {show(weights)} for {len(labels):,} targets: give one float each, or None"
+            f"weights is {show(weights)} for {len(labels):,} targets: pass one float per target, or None"
         )
 
 
@@ -105,7 +105,7 @@ def check_names(objective: Objective) -> None:
 
 def check_loss(objective: Objective, loss: Any) -> torch.Tensor:
     """Return the loss sum if it is a differentiable scalar; otherwise raise ConfigError."""
-    remedy = "return one number of float32 as a tensor, computed from the scores"
+    remedy = "return a float32 scalar tensor that is computed from the scores"
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.is_floating_point():
         raise objective_error(objective.name, f"loss_sum returns {show(loss)}, not a scalar tensor: {remedy}")
     if not loss.requires_grad:
@@ -120,17 +120,17 @@ def check_numbers(name: str, method: str, values: Any) -> dict[str, float]:
     values.
     """
     if not isinstance(values, Mapping):
-        raise objective_error(name, f"{method} returns {show(values)}: return a dict of numbers by name")
+        raise objective_error(name, f"{method} returns {show(values)}: return a dict from names to numbers")
     numbers_by_name: dict[str, float] = {}
     for key, value in values.items():
         is_scalar = isinstance(value, torch.Tensor | np.ndarray) and math.prod(value.shape) == 1
         number = value.item() if is_scalar else value
         if not isinstance(key, str):
             raise objective_error(
-                name, f"{method} returns {show(key)} as a name: return a dict of numbers by name"
+                name, f"{method} returns {show(key)} as a key: return a dict from names to numbers"
             )
         if not isinstance(number, numbers.Real):
-            raise objective_error(name, f"{method} returns {show(value)} as {key}: return a number")
+            raise objective_error(name, f"{method} returns {show(value)} for {key}: return a number")
         numbers_by_name[key] = number  # type: ignore[assignment]
     return numbers_by_name
 
@@ -146,8 +146,8 @@ def check_class_weights(name: str, weights: Any, num_classes: int) -> NDArray[np
             shown = "numbers that are negative or not finite"
         raise objective_error(
             name,
-            f"class_weights returns {shown}: return None, or a numpy array of {num_classes:,} finite numbers "
-            "of at least 0",
+            f"class_weights returns {shown}: return None, or a numpy array of {num_classes:,} finite, "
+            "non-negative numbers",
         )
     return np.ascontiguousarray(weights, np.float32)
 
@@ -219,7 +219,7 @@ def roc_auc(scores: Array, labels: Array) -> float:
     """
     classes = np.unique(labels)
     if not np.array_equal(classes, (0, 1)):
-        raise ValueError(f"ROC AUC needs both labels, 0 and 1, not {classes.tolist()[:9]}: give both")
+        raise ValueError(f"ROC AUC needs both labels, 0 and 1, got {classes.tolist()[:9]}: pass both")
     if np.isnan(scores).any():
         return float("nan")
     values, rank = np.unique(scores, return_inverse=True)
@@ -267,18 +267,16 @@ def check_weights(weights: Any) -> None:
     """
     if isinstance(weights, str):
         if weights not in ("none", "balanced"):
-            raise ArgumentError(f"class_weights is {show(weights)}: give none, balanced or a list of numbers")
+            raise ArgumentError(f"class_weights is {show(weights)}: use none, balanced or a list of numbers")
         return
     try:
         numbers = np.asarray(weights, np.float64)
     except (TypeError, ValueError):
         raise ArgumentError(
-            f"class_weights is {show(weights)}: give none, balanced or a list of numbers"
+            f"class_weights is {show(weights)}: use none, balanced or a list of numbers"
         ) from None
     if numbers.ndim != 1 or not (np.isfinite(numbers) & (numbers >= 0)).all() or not numbers.any():
-        raise ArgumentError(
-            f"class_weights is {show(weights)}: give numbers of at least 0, not all of them 0"
-        )
+        raise ArgumentError(f"class_weights is {show(weights)}: use non-negative numbers that are not all 0")
 
 
 def scale_class_weights(weights: Array, labels: Array) -> NDArray[np.float32]:
@@ -288,7 +286,7 @@ def scale_class_weights(weights: Array, labels: Array) -> NDArray[np.float32]:
     """
     mean = float(np.mean(weights[labels])) if len(labels) else 1.0
     if not mean:
-        raise ConfigError("train.class_weights is 0 for every class that training targets have: raise one")
+        raise ConfigError("train.class_weights is 0 for all classes of the training targets: raise one")
     return (weights / mean).astype(np.float32)
 
 

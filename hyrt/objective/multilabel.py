@@ -63,8 +63,8 @@ class MultiLabel(Objective):
             weights = np.asarray(self._class_weights, np.float64)
             if len(weights) != num_outputs:
                 raise ConfigError(
-                    f"train.class_weights has {len(weights)} numbers for {num_outputs} labels: give one for "
-                    "each label"
+                    f"train.class_weights has {len(weights)} numbers for {num_outputs} labels: set one "
+                    "per label"
                 )
         fitted._positive = torch.from_numpy(weights.astype(np.float32))
         return fitted
@@ -107,10 +107,10 @@ class MultiLabel(Objective):
             return ""
         has_positive, has_negative = (labels == 1).any(axis=0), (labels == 0).any(axis=0)
         if metric in ("mean_average_precision", "macro_f1") and not has_positive.any():
-            return "needs a label that some validation vertex has: use loss, or another data.split"
+            return "needs a label that some validation vertex has: use loss, or choose another data.split"
         if metric == "roc_auc" and not (has_positive & has_negative).any():
             return (
-                "needs a label that some validation vertices have and others have not: use micro_f1, or "
-                "another data.split"
+                "needs a label that some validation vertices have and others do not: use micro_f1, or "
+                "choose another data.split"
             )
         return ""

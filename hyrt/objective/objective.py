@@ -58,7 +58,7 @@ class Objective(ABC):
         scores
             [n, C] float32, the model output for the targets.
         labels
-            Labels of the targets, as the class attribute `labels` says.
+            Labels of the targets, in the format of the class attribute `labels`.
         weights
             [n] float32; None if each weight is 1.
 
@@ -97,7 +97,7 @@ class Objective(ABC):
         scores
             [n, C] float32.
         labels
-            Labels of the vertices, as the class attribute `labels` says.
+            Labels of the vertices, in the format of the class attribute `labels`.
         """
 
     def fit_to_targets(self, labels: NDArray[Any], num_outputs: int) -> Self:
@@ -133,7 +133,7 @@ class Objective(ABC):
 
     @property
     def is_plain_classification(self) -> bool:
-        """Return whether loss and counts are the softmax cross entropy that devices with own kernels
+        """Return whether loss and counts are the softmax cross entropy that devices with their own kernels
         implement.
         """
         return False
@@ -203,11 +203,13 @@ def find_objective(name: str) -> type[Objective]:
         )
     if not getattr(kind, "metrics", ()):
         raise ConfigError(
-            f"{OBJECTIVES.describe(name)}: its metrics are empty: name at least one that evaluate returns"
+            f"{OBJECTIVES.describe(name)}: its attribute metrics is empty: list at least one metric that "
+            "evaluate returns"
         )
     if getattr(kind, "labels", None) not in (*LABEL_SHAPES, "links"):
         raise ConfigError(
-            f"{OBJECTIVES.describe(name)}: its labels must be one of {join_names(tuple(LABEL_SHAPES))}"
+            f"{OBJECTIVES.describe(name)}: its attribute labels must be one of "
+            f"{join_names(tuple(LABEL_SHAPES))}"
         )
     return kind
 
@@ -226,20 +228,21 @@ def build_objective(name: str, options: Mapping[str, Any], labels: NDArray[Any] 
     kind = find_objective(name)
     if labels is not None and found_kind is not None and kind.labels != "links" and kind.labels != found_kind:
         raise ConfigError(
-            f"train.objective={name} trains for {LABEL_SHAPES[kind.labels]}, but the labels are "
-            f"{labels.dtype.name} {list(labels.shape)}, which hyrt reads as {LABEL_SHAPES[found_kind]}: omit "
-            f"train.objective for {DEFAULT_OBJECTIVES[found_kind]}, or write the labels in that form"
+            f"train.objective={name} needs labels that are {LABEL_SHAPES[kind.labels]}, but they are "
+            f"{labels.dtype.name} {list(labels.shape)}, read as {LABEL_SHAPES[found_kind]}: remove "
+            f"train.objective to use {DEFAULT_OBJECTIVES[found_kind]}, or convert the labels"
         )
-    for option, text in (("class_weights", "class weights"), ("label_smoothing", "label smoothing")):
+    for option in ("class_weights", "label_smoothing"):
         if option in options and not _accepts_keyword(kind, option):
             raise ConfigError(
-                f"train.{option}={options[option]}: objective {name} does not support {text}: omit it"
+                f"train.{option}={options[option]} is not supported by objective {name}: remove "
+                f"train.{option}"
             )
     try:
-        with OBJECTIVES.wrap_errors(name, "making it", passing=(TypeError, ValueError)):
+        with OBJECTIVES.wrap_errors(name, "creating it", passing=(TypeError, ValueError)):
             return kind(**options)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"train.objective={name!r} refuses {dict(options)}: {error}") from error
+        raise ConfigError(f"train.objective={name!r} rejects the options {dict(options)}: {error}") from error
 
 
 def _accepts_keyword(kind: type[Objective], option: str) -> bool:
@@ -267,5 +270,5 @@ def check_metric(name: str, metric: str) -> None:
     if metric not in ("auto", *metrics):
         near = nearest_name(metric, metrics)
         hint = f" (did you mean {near!r}?)" if near else ""
-        choices = join_names(("auto", *metrics))
-        raise ConfigError(f"train.metric={metric!r}: the metrics of {name} are {choices}{hint}")
+        choices = join_names(("auto", *metrics), "or")
+        raise ConfigError(f"train.metric={metric!r} is not a metric of {name}: choose {choices}{hint}")

@@ -74,7 +74,9 @@ class Regression(Objective):
 
     def metric_problem(self, metric: str, labels: NDArray[Any], num_classes: int) -> str:
         if metric == "r2" and len(labels) == 1:
-            return "needs two validation vertices, and there is one: use mse, or another data.split"
+            return (
+                "needs two validation vertices, but there is only one: use mse, or choose another data.split"
+            )
         return ""
 
 

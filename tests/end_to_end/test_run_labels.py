@@ -39,4 +39,4 @@ def test_labels_of_zero_and_one_from_the_first_command_to_the_last(tmp_path: Pat
     assert 2 * hits / (predicted.sum() + wanted.sum()) == metrics["test"]["micro_f1"]
     assert "micro" in (run / "report.html").read_text()
     told = refused("run", "--data", "flags.npz", "train.objective=classification", cwd=tmp_path)
-    assert "omit train.objective for multilabel, or write the labels in that form" in told
+    assert "remove train.objective to use multilabel, or convert the labels" in told

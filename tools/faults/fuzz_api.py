@@ -49,6 +49,7 @@ _REMEDY = re.compile(
     "give|set|use|remove|call|make|omit|lower|raise|leave|put|take|install|uninstall|update|train|number|replace|"
     "write|bring|name|choose|start|free|download|delete|add|return|open|convert|scale|multiply|keep|check|see|pass|"
     "run|sort|load|wait|mend|draw|say|mark|sample|reshape|cut|read|finish|derive|declare|list|allow|"
+    "copy|create|"
     "did you mean|the known ones are|a dataset is|the splits are)"
 )
 

@@ -22,8 +22,8 @@ def count_block_volumes(indptr: Array, indices: Array, blocks: Array, num_blocks
     """Count the rows and edges that blocks exchange, from CSR edges by destination and block indices [V]."""
     _ = Topology(indptr, indices).checked
     check_int("num_blocks", num_blocks, 1, 2**31 - 1)
-    check_array("blocks", blocks, "iu", (len(indptr) - 1,), "a number for each vertex")
-    check_range("blocks", blocks, num_blocks, "parts")
+    check_array("blocks", blocks, "iu", (len(indptr) - 1,), "a block index for each vertex")
+    check_range("blocks", blocks, num_blocks, "blocks")
     order, bounds = group_by_part(blocks, num_blocks)
     needed = np.zeros((num_blocks, num_blocks), np.int64)
     edges = np.zeros((num_blocks, num_blocks), np.int64)

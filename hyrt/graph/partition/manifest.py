@@ -121,31 +121,30 @@ def read_manifest(folder: Path) -> PartitionManifest:
     Raises DataError if the file is missing, damaged, edited, or in a newer format.
     """
     file = folder / MANIFEST
-    remedy = "copy it again from where the parts were written, or partition again"
+    remedy = "copy it again from the original folder, or run hyrt partition again"
     try:
         found = json.loads(file.read_bytes())
     except OSError as error:
         raise DataError(
-            f"{file} cannot be read ({error.strerror or error}): a folder of parts is what hyrt partition "
-            "writes"
+            f"{file} cannot be read ({error.strerror or error}): pass a folder written by hyrt partition"
         ) from error
     except ValueError as error:
-        raise DataError(f"{file}: damaged ({error}): {remedy}") from error
+        raise DataError(f"{file} is damaged ({error}): {remedy}") from error
     if not isinstance(found, dict):
-        raise DataError(f"{file}: damaged (it is not what hyrt writes): {remedy}")
+        raise DataError(f"{file} is damaged (it does not contain a JSON object): {remedy}")
     if found.get("format") != FORMAT:
         raise DataError(
-            f"{file}: format {found.get('format')} is unknown (known: {FORMAT}): a newer hyrt may have "
-            "written it"
+            f"{file} has unknown format {found.get('format')} (known: {FORMAT}): update hyrt if a newer "
+            "version wrote the file"
         )
     if found.get("id") != _identity(found):
-        raise DataError(f"{file}: damaged or edited (its id is not that of what it says): {remedy}")
+        raise DataError(f"{file} is damaged or edited (its id does not match its content): {remedy}")
     try:
         manifest = PartitionManifest.model_validate(found)
     except ValidationError as error:
-        raise DataError(f"{file}: it is not what hyrt writes: {remedy}") from error
+        raise DataError(f"{file} has invalid or missing fields: {remedy}") from error
     if manifest.crc32_chunk_bytes != CHUNK_BYTES:
-        raise DataError(f"{file}: damaged (crc32_chunk_bytes {manifest.crc32_chunk_bytes}): {remedy}")
+        raise DataError(f"{file} is damaged (crc32_chunk_bytes {manifest.crc32_chunk_bytes}): {remedy}")
     return manifest
 
 
@@ -242,13 +241,13 @@ def format_metrics(metrics: dict[str, Any]) -> list[str]:
         volume = metrics["volume"]
         lines.insert(
             -2,
-            f"volume     {pluralize(volume['total'], 'row')} sent in a product over the whole "
-            "graph · at most "
+            f"volume     {pluralize(volume['total'], 'row')} sent per full-graph "
+            "product · at most "
             + (
-                f"{volume['busiest']:,} sent or received by a part, {volume['busiest_over_mean']:.1%} over "
-                "the mean"
+                f"{volume['busiest']:,} sent or received by one part, {volume['busiest_over_mean']:.1%} "
+                "above the mean"
                 if "busiest" in volume
-                else f"{volume['largest']:,} by a part, {volume['imbalance']:.1%} over the mean"
+                else f"{volume['largest']:,} by one part, {volume['imbalance']:.1%} above the mean"
             ),
         )
     lines += [
@@ -256,5 +255,5 @@ def format_metrics(metrics: dict[str, Any]) -> list[str]:
         for number, part in enumerate(parts[:_SHOWN_PARTS])
     ]
     if len(parts) > _SHOWN_PARTS:
-        lines.append(f"       ... {pluralize(len(parts) - _SHOWN_PARTS, 'more part')}; --json has all")
+        lines.append(f"       ... {pluralize(len(parts) - _SHOWN_PARTS, 'more part')}; use --json for all")
     return lines

@@ -33,8 +33,8 @@ def check_partition_args(topology: Any, training: Any, num_parts: Any, seed: Any
 
     Raises ArgumentError for an invalid argument, and DataError if the topology's arrays are inconsistent.
     """
-    edges = check_type("topology", topology, Topology, "give the topology of a graph").checked
-    check_array("training", training, "b", (edges.num_vertices,), "True for the vertices to train on")
+    edges = check_type("topology", topology, Topology, "pass the topology of a graph").checked
+    check_array("training", training, "b", (edges.num_vertices,), "a mask of the training vertices")
     check_int("num_parts", num_parts, 1, edges.num_vertices)
     check_int("seed", seed, 0, 2**64 - 1)
 

@@ -86,10 +86,10 @@ def run_metis(
         printed.seek(0)
         words = " ".join(printed.read().decode(errors="replace").split())[-_SHOWN:]
     if code != 0 or len(found) != 4 * count:
-        how = f"was ended by signal {signal.Signals(-code).name}" if code < 0 else "failed"
+        how = f"was killed by signal {signal.Signals(-code).name}" if code < 0 else "failed"
         raise DataError(
-            f"METIS {how} before it had {num_parts:,} parts{f' ({words})' if words else ''}: "
-            "if memory ran out, give it more, or another --method"
+            f"METIS {how} before it returned {num_parts:,} parts{f' ({words})' if words else ''}: "
+            "if memory ran out, use a machine with more memory, or choose another --method"
         )
     return np.frombuffer(found, np.int32)
 

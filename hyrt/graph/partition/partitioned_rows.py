@@ -159,7 +159,10 @@ class PartitionedFeatures:
         for number in needed:
             if int(number) not in self.parts:
                 vertex = ids[int(np.argmax(homes == number))]
-                raise DataError(f"the row of vertex {vertex} is in part {number}, which is not here")
+                raise DataError(
+                    f"the row of vertex {vertex} is in part {number}, which is not open here: read only rows "
+                    "of open parts"
+                )
         if len(needed) == 1:
             self.parts[int(needed[0])].rows(self.local_ids[ids], out, workers)
             return

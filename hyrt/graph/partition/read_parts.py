@@ -65,7 +65,7 @@ class PartFiles:
         path, where = f"{file}.npy", f"{self.name}: {file}.npy"
         record = self.manifest.files.get(path)
         if record is None:
-            raise DataError(f"{where} is not in {MANIFEST}: partition again")
+            raise DataError(f"{where} is not listed in {MANIFEST}: run hyrt partition again")
         array, header = map_with_header(self.folder / path, where)
         record.check_header(header, where, MANIFEST, _OTHER_PARTS)
         if verify:
@@ -168,10 +168,13 @@ def open_part(
     num = manifest.num_parts if num_blocks is None else num_blocks
     if manifest.num_parts % num:
         parts = pluralize(manifest.num_parts, "part")
-        raise DataError(f"{name}: has {parts}, which cannot make {num} blocks: give a number that divides it")
+        raise DataError(
+            f"{name} has {parts}, which cannot be merged into {num} blocks: use a divisor of the number of "
+            "parts"
+        )
     if not 0 <= number < num:
         raise DataError(
-            f"{name}: there is no part {number}: it has {pluralize(num, 'part')}, numbered from 0"
+            f"{name} has no part {number}, but {pluralize(num, 'part')} numbered from 0: choose one of these"
         )
     arrays = files.shared_arrays()
     homes = arrays.pop(PART_IDS_KEY)
@@ -229,7 +232,7 @@ def _steps(normalize: Normalize, name: str, files: PartFiles) -> tuple[Scaling, 
         return ()
     if normalize == "standard" or form.kind == "dense":
         raise DataError(
-            f"{name}: a rank cannot scale features by normalize {normalize!r}: scale them when the parts are "
+            f"{name}: a rank cannot normalize features by {normalize!r}: normalize them when the parts are "
             f"written, with hyrt partition ... --normalize {normalize}"
         )
     return (Scaling(normalize),)

@@ -94,7 +94,7 @@ def get_partition_method(name: str) -> PartitionMethod:
     """
     if not isinstance(name, str) or name not in METHODS:
         word = name if isinstance(name, str) and name.isprintable() else show(name)
-        raise DataError(f"--method {word}: give {join_names(METHODS, 'or')}")
+        raise DataError(f"--method {word} is unknown: choose {join_names(METHODS, 'or')}")
     method = METHODS[name]()
     method.check_installed()
     return method

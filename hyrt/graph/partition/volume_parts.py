@@ -79,8 +79,9 @@ class VolumeParts:
             if found.imbalance > allowed * (1 + _ROUNDING) + _ROUNDING:
                 capped = f"parts have at most {bounds.vertices:,} vertices, and " if bounds.vertices else ""
                 announce(
-                    f"more non-zeros than the {allowed:.1%} over the mean that are allowed: {capped}one "
-                    f"vertex alone has {weights.max() / weights.sum() * num_parts:.1%} of a part's mean"
+                    f"a part exceeds the allowed number of non-zeros, {allowed:.1%} above the mean: "
+                    f"{capped}one vertex alone has {weights.max() / weights.sum() * num_parts:.1%} of a "
+                    "part's mean"
                 )
         return found.homes
 
@@ -120,8 +121,8 @@ class _CountedParts:
         """Return the numbers as one line of text."""
         over = self.busiest / self.mean - 1 if self.mean else 0.0
         return (
-            f"{pluralize(self.total, 'row')} sent · at most {self.busiest:,} sent or received by a part, "
-            f"{over:.1%} over the mean · non-zeros at most {self.imbalance:.1%} over it"
+            f"{pluralize(self.total, 'row')} sent · at most {self.busiest:,} sent or received by one part, "
+            f"{over:.1%} above the mean · non-zeros at most {self.imbalance:.1%} above their mean"
         )
 
 

@@ -92,21 +92,27 @@ def write_parts(job: PartitionJob, report: Callable[[str], None] = lambda line: 
     """
     destination = job.destination.absolute()
     if not 1 <= job.num_parts <= MAX_PARTS:
-        raise DataError(f"--parts {job.num_parts}: give 1 to {MAX_PARTS:,}")
+        raise DataError(f"--parts {job.num_parts} is out of range: use 1 to {MAX_PARTS:,}")
     if job.topology not in get_args(EdgeLayout):
-        raise DataError(f"--topology {job.topology}: give {join_names(get_args(EdgeLayout), 'or')}")
+        raise DataError(
+            f"--topology {job.topology} is unknown: choose {join_names(get_args(EdgeLayout), 'or')}"
+        )
     if job.normalize not in NORMALIZERS:
-        raise DataError(f"--normalize {job.normalize}: give {join_names(NORMALIZERS, 'or')}")
+        raise DataError(f"--normalize {job.normalize} is unknown: choose {join_names(NORMALIZERS, 'or')}")
     method = get_partition_method(job.method)
     if job.imbalance is not None:
         if method.imbalance is None:
-            raise DataError(f"--imbalance: --method {job.method} does not weigh parts; metis and volume do")
+            raise DataError(
+                f"--imbalance has no effect, because --method {job.method} does not weigh parts: remove it, "
+                "or choose metis or volume"
+            )
         if not MIN_IMBALANCE <= job.imbalance <= 1:
-            raise DataError(f"--imbalance {job.imbalance}: give {MIN_IMBALANCE} to 1")
+            raise DataError(f"--imbalance {job.imbalance} is out of range: use {MIN_IMBALANCE} to 1")
     if job.max_vertices is not None and not method.bounds_vertices:
         raise DataError(
-            f"--max-vertices: --method {job.method} bounds what parts weigh, not their vertices; volume "
-            "does both, and parts by random and block are of equal sizes"
+            f"--max-vertices is not supported by --method {job.method}, which bounds the weight of parts, "
+            "not their vertex count: choose volume, which bounds both, or random or block, whose parts have "
+            "equal sizes"
         )
     _check_destination(destination, force=job.force)
     bound = memory_bound(job.source)
@@ -116,24 +122,24 @@ def write_parts(job: PartitionJob, report: Callable[[str], None] = lambda line: 
         data = open_dataset(job.source, scratch)
         if data.tables is not None:
             raise DataError(
-                f"{data.name}: hyrt partition does not cut graphs with types of vertices yet: give "
-                "every rank the whole dataset, as a folder, which is memory-mapped"
+                f"{data.name} is heterogeneous, which hyrt partition does not support yet: use "
+                "the whole dataset on every rank, as a folder, which is memory-mapped"
             )
         topology = Topology(data.arrays["indptr"], data.arrays["indices"])
         count = topology.num_vertices
         if job.num_parts > count:
             raise DataError(
-                f"--parts {job.num_parts}: {data.name} has {pluralize(count, 'vertex', 'vertices')}, and "
-                "a part has at least one: give fewer"
+                f"{data.name} has {pluralize(count, 'vertex', 'vertices')}, but --parts {job.num_parts} "
+                "needs at least one for each part: use fewer parts"
             )
         if job.max_vertices is not None and job.max_vertices * job.num_parts < count:
             raise DataError(
-                f"--max-vertices {job.max_vertices}: {pluralize(job.num_parts, 'part')} of this size cannot "
-                f"hold the {pluralize(count, 'vertex', 'vertices')} of {data.name}: give at least "
-                f"{-(-count // job.num_parts)}"
+                f"--max-vertices {job.max_vertices} is too small, because {pluralize(job.num_parts, 'part')} "
+                f"of this size cannot contain the {pluralize(count, 'vertex', 'vertices')} of {data.name}: "
+                f"use at least {-(-count // job.num_parts)}"
             )
         more = method.memory_bytes(count, topology.num_edges) + _VERTEX_BYTES * count
-        report(f"memory: at most {format_bytes(more + ENTRIES * ENTRY_BYTES)} more to cut the graph")
+        report(f"memory: at most {format_bytes(more + ENTRIES * ENTRY_BYTES)} more to partition the graph")
         with Workers(available_cores(), "partition") as workers, use_workers(workers):
             symmetric = topology.is_symmetric if data.symmetric is None else data.symmetric
         topology.__dict__["is_symmetric"] = symmetric
@@ -152,16 +158,19 @@ def write_parts(job: PartitionJob, report: Callable[[str], None] = lambda line: 
 
 def _check_destination(destination: Path, *, force: bool) -> None:
     if not destination.parent.is_dir():
-        raise DataError(f"{destination}: the folder {destination.parent} does not exist: create it")
+        raise DataError(
+            f"{destination} cannot be written, because the folder {destination.parent} does not exist: "
+            "create it"
+        )
     if not destination.exists():
         return
     if not force:
-        raise DataError(f"{destination}: already exists: give another name, or --force to replace it")
+        raise DataError(f"{destination} already exists: choose another name, or use --force to replace it")
     # Replacing deletes the old folder, so verify that it is a partition.
     ours = {MANIFEST, GRAPH, *map(part_folder_name, range(MAX_PARTS))}
     if not is_partition(destination) or any(file.name not in ours for file in destination.iterdir()):
         raise DataError(
-            f"{destination}: holds more than the parts of a graph, so --force does not replace it: choose "
+            f"{destination} contains files other than graph parts, so --force does not replace it: choose "
             "another name"
         )
 

@@ -40,7 +40,7 @@ def _check_bfloat16(source: str, codes: Array) -> None:
         raise check.reject(
             source,
             "features",
-            f"uint16 is read as the bits of bfloat16, of which {tiny:,} of the first {len(values):,} values "
+            f"uint16 values are read as bfloat16 bits, but {tiny:,} of the first {len(values):,} values "
             f"would be below {_TINY:g}: if these are counts, convert them with array.astype('float32')",
         )
 
@@ -61,19 +61,26 @@ def read_quantized_rows(source: str, codes: Array, arrays: dict[str, Array]) -> 
         raise check.reject(
             source,
             "features",
-            f"of int8 needs scales: add row_scales [{codes.shape[0]}] or column_scales [{codes.shape[1]}]",
+            f"has int8 values, which need row_scales [{codes.shape[0]}] or column_scales "
+            f"[{codes.shape[1]}]: set one of them",
         )
-    for key, values, count in zip(SCALE_KEYS, (by_row, by_column), codes.shape, strict=True):
+    for key, values, count, unit in zip(
+        SCALE_KEYS, (by_row, by_column), codes.shape, ("row", "column"), strict=True
+    ):
         if values is None:
             continue
         if len(values) != count:
             raise check.reject(
-                source, key, f"has {len(values):,} entries, and 'features' needs {count:,}: give one each"
+                source,
+                key,
+                f"has {len(values):,} entries, but 'features' needs {count:,}: use one scale per {unit}",
             )
         bad = ~(np.isfinite(values) & (values > 0))
         if bad.any():
             at = int(bad.argmax())
-            raise check.reject(source, key, f"value {values[at]} at {at}: give a finite number above 0")
+            raise check.reject(
+                source, key, f"value {values[at]} at position {at} is not a finite number above 0: replace it"
+            )
     quantized = QuantizedRows(INT8 if by_column is None else INT8_COLUMNS, codes, by_row, by_column)
     return FeatureRows.from_source(QuantizedFeatures(quantized), codes.shape[0])
 
@@ -82,7 +89,9 @@ def check_no_scales(source: str, dtype: np.dtype[Any], arrays: dict[str, Any]) -
     """Raise DataError if there are scales for features that need none."""
     for key in SCALE_KEYS:
         if arrays.get(key) is not None:
-            raise check.reject(source, key, f"is for features of int8, and these are {dtype.name}: omit it")
+            raise check.reject(
+                source, key, f"is only used for int8 features, but these are {dtype.name}: remove it"
+            )
 
 
 @dataclass(slots=True)

@@ -141,8 +141,8 @@ def quantize_graph(
     row_format = ROW_FORMATS[format_name]
     if isinstance(features, SparseSource):
         raise DataError(
-            f"{graph.name}: data.feature_dtype={format_name} is for dense features, and these "
-            "are sparse: omit it"
+            f"{graph.name}: data.feature_dtype={format_name} supports only dense features, but these "
+            "are sparse: remove data.feature_dtype"
         )
     if isinstance(features, QuantizedRowSource) and features.row_format == row_format:
         return graph

@@ -121,7 +121,8 @@ class Quantizer:
         """Quantize rows [n, F] float32 or float16 into `out`, with n rows and the quantizer's column scales.
 
         `vertices` [n] are the ids of the rows; stochastic rounding depends on them, so a row is always
-        rounded alike. Raises DataError with the vertex and column of a value that cannot be represented.
+        rounded in the same way. Raises DataError with the vertex and column of a value that cannot be
+        represented.
         """
         if not self.format.scales:
             out.codes[:] = _bits(rows, self.format)
@@ -149,9 +150,9 @@ class Quantizer:
             return
         i, k = np.unravel_index(int(bad.argmax()), bad.shape)
         number = rows[i, k]
-        reason = f"which {self.format.name} cannot hold: keep float32, or scale the features"
+        reason = f"which {self.format.name} cannot represent: keep float32, or scale the features"
         if not np.isfinite(number):
-            reason = "and features must be finite numbers: correct the data"
+            reason = "but features must be finite numbers: replace it"
         raise DataError(f"{name}: the feature in column {k} of vertex {vertices[i]} is {number:g}, {reason}")
 
 
@@ -172,8 +173,8 @@ def compute_column_scales(
                 bad = ~np.isfinite(block)
                 i, k = np.unravel_index(int(bad.argmax()), bad.shape)
                 raise DataError(
-                    f"{name}: the feature in column {k} of vertex {at + i} is {block[i, k]:g}, and features "
-                    "must be finite numbers: correct the data"
+                    f"{name}: the feature in column {k} of vertex {at + i} is {block[i, k]:g}, but features "
+                    "must be finite numbers: replace it"
                 )
             np.maximum(largest, magnitudes, out=largest)
         at += len(block)

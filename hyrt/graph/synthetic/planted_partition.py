@@ -244,7 +244,7 @@ def _draws_needed(model: _Model, num_edges: int) -> int:
         draws *= target / distinct
         if draws > 20 * target:
             raise DataError(
-                f"{spec.name}: edges={spec.edges:,} are too many for {spec.vertices:,} vertices with "
+                f"{spec.name}: edges={spec.edges:,} is too many for {spec.vertices:,} vertices with "
                 "such unequal degrees: lower edges or homophily, or raise vertices"
             )
     # Round up coarsely: the last bits of exp differ between machines and must not affect the graph.
@@ -371,7 +371,7 @@ def _relation_draws_needed(spec: SyntheticSpec, populations: dict[str, Populatio
         draws *= num_edges / (draws * float((-np.expm1(-expected) / expected).mean()))
         if draws > 20 * num_edges:
             raise DataError(
-                f"{spec.name}: edges={spec.edges:,} are too many for {spec.vertices:,} vertices with "
+                f"{spec.name}: edges={spec.edges:,} is too many for {spec.vertices:,} vertices with "
                 "such unequal degrees: lower edges or homophily, or raise vertices"
             )
     # Round up coarsely: the last bits of exp differ between machines and must not affect the graph.

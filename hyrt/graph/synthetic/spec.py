@@ -59,9 +59,9 @@ class SyntheticSpec:
                 "classes",
                 1,
                 min(smallest, 32767),
-                f", as each needs a vertex{' of each type' * self.is_hetero}",
+                f", because each class needs a vertex{' of each type' * self.is_hetero}",
             ),
-            ("edges", 0, 2 * max_pairs, ", as at most half of all pairs can be edges"),
+            ("edges", 0, 2 * max_pairs, ", because at most half of all pairs can be edges"),
             ("train", 0, self.vertices, ""),
             ("val", 0, self.vertices, ""),
             ("test", 0, self.vertices, ""),
@@ -70,18 +70,21 @@ class SyntheticSpec:
             ("signal", 0, 1000, ""),
         ):
             if not low <= (value := getattr(self, key)) <= high:
-                raise DataError(f"{self.name}: {key}={value:,}: give a number from {low} to {high:,}{reason}")
+                raise DataError(
+                    f"{self.name}: {key}={value:,} is out of range: use a number from {low} to "
+                    f"{high:,}{reason}"
+                )
         if self.edges % 2:
             raise DataError(
                 f"{self.name}: edges={self.edges} is odd, but each edge is stored in both directions: "
-                "give an even number"
+                "use an even number"
             )
         labelled = self.type_counts["paper"] if self.is_hetero else self.vertices
         if self.train + self.val + self.test > labelled:
             unit = "papers" if self.is_hetero else "vertices"
             raise DataError(f"{self.name}: train + val + test exceed the {labelled:,} {unit}: lower them")
         if self.dtype not in ("float32", "float16"):
-            raise DataError(f"{self.name}: dtype={self.dtype}: give float32 or float16")
+            raise DataError(f"{self.name}: dtype={self.dtype} is not supported: use float32 or float16")
 
 
 PRESETS = {
@@ -143,7 +146,7 @@ def parse_spec(text: str) -> SyntheticSpec:
                 f"{', '.join(KEYS)})"
             )
         if key in values:
-            raise DataError(f"{text}: {key} is given twice: give it once")
+            raise DataError(f"{text}: {key} is set twice: set it only once")
         values[key] = _value(text, key, value)
     base = PRESETS[preset]
     vertices = values.get("vertices", base.vertices)
@@ -170,12 +173,12 @@ def _value(text: str, key: str, value: str) -> int | float | str:
             return int(match[1]) * _SUFFIXES[match[3]]
         if number != int(number):
             raise DataError(
-                f"{text}: {key}={value} is not a count: give digits, optionally followed by k, M or G"
+                f"{text}: {key}={value} is not a count: use digits, optionally followed by k, M or G"
             )
         return int(number)
     if key in _REALS:
         try:
             return float(value if value.isascii() else "")
         except ValueError as error:
-            raise DataError(f"{text}: {key}={value} is not a number: give one") from error
+            raise DataError(f"{text}: {key}={value} is not a number: use one such as 0.5") from error
     return value

@@ -46,8 +46,8 @@ def match_columns(
         if not matches:
             known = ", ".join(map(repr, columns[:20]))
             raise DataError(
-                f"{name}: has no column "
-                f"{pattern!r}{suggest_name(pattern, columns) or f': name one of {known}'}"
+                f"{name} has no column "
+                f"{pattern!r}{suggest_name(pattern, columns) or f': choose one of {known}'}"
             )
         selected |= dict.fromkeys(matches)
     return list(selected)
@@ -99,17 +99,21 @@ class FeatureColumns:
                         piece,
                         column,
                         np.ones(len(values), np.bool_),
-                        f"has not {width} numbers, as earlier rows have",
-                        "Give lists of one length",
+                        f"does not have {width} numbers like earlier rows",
+                        "Use lists of the same length",
                     )
                 return np.zeros((len(values), width))
-        remedy = "Give a number in each of these rows, or leave the column out of the features"
-        fill = f", or what stands for a missing one: {self._where} in the schema" if self._where else ""
+        remedy = "Write a number in each of these rows, or remove the column from the features"
+        fill = (
+            f", or set {self._where} in the schema to a number that replaces missing features"
+            if self._where
+            else ""
+        )
         wrong = wrong | (np.abs(values) > FLOAT32_MAX).any(axis=1)
-        bad.add(piece, column, wrong, "is not a number that float32 holds", remedy)
+        bad.add(piece, column, wrong, "is not a valid float32 number", remedy)
         if missing.any():
             if self._fill is None:
-                bad.add(piece, column, missing & ~wrong, "is not a feature", remedy + fill)
+                bad.add(piece, column, missing & ~wrong, "is not a valid feature", remedy + fill)
             else:
                 self.filled += int(np.isnan(values[~wrong]).sum())
                 values = np.where(np.isnan(values), self._fill, values)
@@ -140,7 +144,7 @@ _MIN_OTHERS = 5
 _MAX_LABELS = 256
 _SHOWN = 8
 
-COUNTS = "numbers the rows"
+COUNTS = "contains row numbers"
 IS_LABEL = "equals the label"
 GIVES_LABEL = "has one value for each class"
 FOLLOWS_LABEL = "is the same for all vertices of a class"

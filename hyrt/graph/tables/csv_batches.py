@@ -88,7 +88,7 @@ class TextFile:
                 yield stream
         except _DAMAGE as error:
             raise DataError(
-                f"{self.name}: damaged or truncated ({error}): copy or download it again"
+                f"{self.name} is damaged or truncated ({error}): copy or download it again"
             ) from error
         except OSError as error:
             raise DataError(f"{self.name} cannot be read: {system_error_text(error)}") from error
@@ -111,8 +111,8 @@ class TextFile:
             values = next(csv.reader([_decoded(self, line)], **self._dialect), [])
         except csv.Error as error:
             raise DataError(
-                f"{self.name}, line {head.next_line - self.dialect.header}: its values cannot be told apart "
-                f"({error}): end lines by \\n, not by \\r alone, and close every quote"
+                f"{self.name}, line {head.next_line - self.dialect.header}: the values cannot be separated "
+                f"({error}): end lines with \\n, not with \\r alone, and close every quote"
             ) from None
         if not self.dialect.header:
             return [str(number) for number in range(1, len(values) + 1)]
@@ -148,9 +148,9 @@ class TextFile:
                 cut = len(data) if ended else _last_end(data, self.dialect)
                 if not cut and len(data) > MAX_RECORD_BYTES:
                     raise DataError(
-                        f"{self.name}, line {line}: a record of more than {MAX_RECORD_BYTES >> 20} MiB "
-                        f"begins here: close its quote ({self.dialect.quote}), or give another letter as "
-                        "quote"
+                        f"{self.name}, line {line}: the record that starts here is longer than "
+                        f"{MAX_RECORD_BYTES >> 20} MiB: close its quote ({self.dialect.quote}), or set "
+                        "text.quote in the schema to another character"
                     )
                 if ended:
                     self._check_end(data, line)
@@ -166,7 +166,7 @@ class TextFile:
             first = _records(data, self.dialect, line)[0][-1]
             raise DataError(
                 f"{self.name}, line {first}: a quote ({self.dialect.quote}) in this record is not closed: "
-                "close it, or give another letter as text.quote in the schema, '' for none"
+                "close it, or set text.quote in the schema to another character ('' for none)"
             )
 
     def _as_utf8(self, data: bytes) -> bytes:
@@ -182,9 +182,12 @@ class _Head:
         data = stream.read(1 << 16)
         for mark, encoding in _BOMS.items():
             if data.startswith(mark):
-                raise DataError(f"{file.name}: written in {encoding}: save it as UTF-8")
+                raise DataError(f"{file.name} is encoded in {encoding}: save it as UTF-8")
         if b"\0" in data:
-            raise DataError(f"{file.name}: not text: give CSV files, or Parquet files that end in .parquet")
+            raise DataError(
+                f"{file.name} is not a text file: use CSV files, or Parquet files with names ending in "
+                ".parquet"
+            )
         data = data.removeprefix(_UTF8_BOM)
         self.line, self.next_line = b"", 1
         while True:
@@ -197,7 +200,7 @@ class _Head:
                 data, self.next_line = rest, self.next_line + 1
                 continue
             if is_skipped:
-                raise DataError(f"{file.name}: has no rows: fill it, or leave it out")
+                raise DataError(f"{file.name} has no rows: add rows, or remove the file")
             break
         if file.dialect.header:
             self.line, data, self.next_line = first, rest, self.next_line + 1
@@ -212,7 +215,7 @@ def _decoded(file: TextFile, line: bytes) -> str:
         return line.decode(file.dialect.encoding).rstrip("\r")
     except UnicodeDecodeError:
         raise DataError(
-            f"{file.name}: the names of the columns are not UTF-8 text: give encoding: cp1252"
+            f"{file.name}: the column names are not UTF-8 text: set text.encoding in the schema to cp1252"
         ) from None
 
 
@@ -243,7 +246,7 @@ def read_csv_batches(
     for name in kinds:
         if names.count(name) > 1:
             raise DataError(
-                f"{file.name}: has {names.count(name)} columns {name!r}: give them different names"
+                f"{file.name} has {names.count(name)} columns named {name!r}: give them different names"
             )
     header = file.header_line()
     threads = available_cores()
@@ -300,14 +303,15 @@ def _read_as_text(
                 line.decode()
             except UnicodeDecodeError:
                 shown = line.decode(errors="replace")[:_SHOWN_LETTERS].rstrip("\r")
-                bad.append(UnreadableRow(number, f"{shown!r} is not UTF-8 text: give encoding: cp1252"))
+                problem = f"{shown!r} is not UTF-8 text: set text.encoding in the schema to cp1252"
+                bad.append(UnreadableRow(number, problem))
         data = data.decode(errors="replace").encode()
     read = names if has_header and len(set(names)) == len(names) else selected
     table = _read(file, data, names, dict.fromkeys(read, pa.string()), skip)
     if len(line_numbers) != table.num_rows + len(invalid):
         raise DataError(
-            f"{file.name}, from line {block.first_line} on: records cannot be told apart: close every quote, "
-            "or give another letter as text.quote in the schema"
+            f"{file.name} cannot be split into records from line {block.first_line} on: close every quote, "
+            "or set text.quote in the schema to another character"
         )
     is_valid = np.ones(len(line_numbers), np.bool_)
     for row in invalid:
@@ -316,15 +320,15 @@ def _read_as_text(
             UnreadableRow(
                 int(line_numbers[row.number - 1]),
                 f"has {row.actual_columns} value{'s' * (row.actual_columns != 1)} for {row.expected_columns} "
-                f"columns ({row.text[:_SHOWN_LETTERS]!r}): give one for each, in quotes where it has the "
-                f"delimiter {file.dialect.delimiter!r} in it",
+                f"columns ({row.text[:_SHOWN_LETTERS]!r}): write one value per column, and quote "
+                f"values that contain the delimiter {file.dialect.delimiter!r}",
             )
         )
     places = line_numbers[is_valid]
     if has_header:
         is_header = _are_header(table, read)
         for place in places[is_header].tolist():
-            bad.append(UnreadableRow(place, "repeats the names of the columns: leave this line out"))
+            bad.append(UnreadableRow(place, "repeats the column names: remove this line"))
         places, table = places[~is_header], table.filter(pa.array(~is_header)).select(selected)
     columns, as_written = _without_nulls(table, file.dialect.nulls)
     return TableBatch(

@@ -172,7 +172,7 @@ class DuplicateEdgesError(DataError):
     """Duplicate edges that must not be merged."""
 
     def __init__(self, numbers: list[int], total: int) -> None:
-        super().__init__(f"{total:,} edges repeat others")
+        super().__init__(f"{total:,} edges repeat earlier edges")
         self.numbers = numbers
         """Row numbers of the first duplicates."""
         self.total = total
@@ -371,27 +371,29 @@ def _weights(piece: TableBatch, column: str, decimal: str, bad: RowProblems) -> 
     with np.errstate(invalid="ignore", over="ignore"):
         weights = values.astype(np.float32)
         wrong = missing | wrong | ~(weights > 0) | (values > FLOAT32_MAX)
-    bad.add(piece, column, wrong, "is not a weight", "Give each edge a weight, a finite number above 0")
+    bad.add(piece, column, wrong, "is not a valid weight", "Set each weight to a finite number above 0")
     return weights
 
 
 def _times(piece: TableBatch, column: str, times: TimeColumn, bad: RowProblems) -> Array:
     values, wrong = times.values(piece.columns[column])
-    remedy = "Give each edge a time, written in the same way: a number, or a date such as 2024-05-31 12:00:00"
-    bad.add(piece, column, wrong, "is not a time as the first one is", remedy)
+    remedy = "Write all times in the same format: as numbers, or as dates such as 2024-05-31 12:00:00"
+    bad.add(piece, column, wrong, "is not a time in the format of the first one", remedy)
     return values
 
 
 def _types(piece: TableBatch, column: str, types: NameIndex, bad: RowProblems) -> Array:
     names, missing = read_strings(piece.columns[column])
-    bad.add(piece, column, missing, "is not a type", "Give each edge a type, a whole number or a text")
+    bad.add(
+        piece, column, missing, "is not a valid edge type", "Add a type to each edge: an integer or a string"
+    )
     numbers = types.add(names, missing)
     bad.add(
         piece,
         column,
         numbers >= MAX_EDGE_TYPES,
-        "is one type too many",
-        f"Have at most {MAX_EDGE_TYPES:,} types of edges",
+        "exceeds the maximum number of edge types",
+        f"Use at most {MAX_EDGE_TYPES:,} edge types",
     )
     return numbers.astype(np.int32)
 

@@ -70,8 +70,8 @@ def import_hetero_tables(
     total = sum(some.num_bytes for some in files.values())
     weighted = any(relation.weight is not None for relation in schema.relations)
     bound = block_bytes() + build_bytes(total if _are_plain(files) else BUILD_ENTRIES, weighted=weighted)
-    letters = " and 3 for each letter of its id" if each == NAMED_VERTEX_BYTES else ""
-    vertex = f"{each} bytes for each vertex{letters}"
+    letters = " and 3 per character of its id" if each == NAMED_VERTEX_BYTES else ""
+    vertex = f"{each} bytes per vertex{letters}"
     report(f"memory: at most {format_bytes(bound)}, plus {vertex}, not counting the interpreter")
     with atomic_output(destination, "dataset") as (result, scratch):
         bad, notes = RowProblems(), ImportNotes()
@@ -175,7 +175,8 @@ def _parts(
     count = types.count(schema.target_type)
     if not count:
         raise DataError(
-            f"{where}: there are no vertices of type {schema.target_type!r}, which is target_type"
+            f"{where}: target_type {schema.target_type!r} has no vertices: add vertices of this type, or set "
+            "target_type to another type"
         )
     labels = np.full(count, -1, np.int8) if target is None else target.labels
     masks = None if target is None else target.masks
@@ -242,13 +243,13 @@ def _summarize(
     for table, edges in zip(schema.relations, lists, strict=True):
         weights = f", weights {table.weight!r}" if table.weight is not None else ""
         times = f", times {table.time!r}" if table.time is not None else ""
-        yield f"{_name(table)}: {pluralize(edges.num, 'row')} of edges{weights}{times}"
+        yield f"{_name(table)}: {pluralize(edges.num, 'edge row')}{weights}{times}"
     if merged:
-        added = ", whose weights are added up" if any(EDGE_WEIGHT in edges.extras for edges in lists) else ""
-        yield f"repeated edges that are left out{added}: {merged:,}"
+        summed = " (weights summed)" if any(EDGE_WEIGHT in edges.extras for edges in lists) else ""
+        yield f"duplicate edges removed{summed}: {merged:,}"
     for name in types.vertex_types:
         known = read.get(name)
-        without = "" if known is not None and known.rows is not None else ", whose features are learned"
+        without = "" if known is not None and known.rows is not None else " with learned features"
         yield f"{name}: {pluralize(types.count(name), 'vertex', 'vertices')}{without}"
     target = read.get(schema.target_type)
     if target is not None and target.classes:

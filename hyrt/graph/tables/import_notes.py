@@ -59,13 +59,13 @@ class ImportNotes:
             for name in classes
             if first.setdefault(name.casefold(), name) != name
         ]
-        self._add_pairs("classes", pairs[:_SHOWN], "differ only by capital letters")
+        self._add_pairs("classes", pairs[:_SHOWN], "differ only in capitalization")
 
     def _add_pairs(self, kind: str, pairs: Iterable[tuple[str, str]], problem: str) -> None:
         shown = ", ".join(f"{escaped(name)} and {escaped(other)}" for name, other in pairs)
         if shown:
             self._lines.append(
-                f"some {kind} {problem} ({shown}): if they are the same, write them alike in the file"
+                f"some {kind} {problem} ({shown}): if they are the same, spell them the same way in the file"
             )
 
     def lines(self) -> Iterator[str]:
@@ -73,8 +73,8 @@ class ImportNotes:
         for table, count in self._padded.items():
             if count:
                 yield (
-                    f"{table}: spaces or tabs around {pluralize(count, 'value')} are removed (within quotes, "
-                    "they would stay)"
+                    f"{table}: removed spaces or tabs around {pluralize(count, 'value')} (those within "
+                    "quotes are kept)"
                 )
         for (table, column), words in self._missing.items():
             shown = [
@@ -87,7 +87,7 @@ class ImportNotes:
                 f"missing ({', '.join(shown)})"
             )
             if set(words) - {""} and (table, column) in self._texts:
-                line += ": if one of these is a value, leave it out of text.nulls in a schema"
+                line += ": if one of these is a real value, remove it from text.nulls in a schema"
             yield line
         for (table, column, remedy), count in self._unlabelled.items():
             if count:

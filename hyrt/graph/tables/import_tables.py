@@ -115,9 +115,7 @@ def import_tables(job: ImportJob[ImportSchema], report: ReportLine = lambda line
         )
         bad.check()
         if not edges.num or not ids.num_vertices:
-            raise DataError(
-                f"{edge_files.names[0]}: the table of edges has no rows: give a file that has some"
-            )
+            raise DataError(f"{edge_files.names[0]}: the edge table has no rows: pass a file with edges")
         check_consecutive(edge_files.names[0], ids, 2 * edges.num)
         gaps = compact_ids([(edges, ids, ids)], {"": ids})
         count = ids.num_vertices
@@ -148,16 +146,18 @@ def assign_files(
         shown = escape_undecodable(str(path))
         if not owners:
             known = "; ".join(f"{name}: {', '.join(patterns)}" for name, (patterns, _) in tables.items())
-            raise DataError(f"{shown}: is in no table of the schema ({known}): name it there, or omit it")
+            raise DataError(
+                f"{shown} is not in any table of the schema ({known}): add it there, or leave it out"
+            )
         if len(owners) > 1:
             raise DataError(
-                f"{shown}: is in several tables of the schema, {join_names(owners)}: name it in one"
+                f"{shown} is in several tables of the schema ({join_names(owners)}): list it in only one"
             )
         paths_by_table[owners[0]] += list_table_files(path)
     for name, paths in paths_by_table.items():
         if not paths:
             raise DataError(
-                f"no file is given for {name}: add {', '.join(tables[name][0])}, as the schema names it"
+                f"the input has no file for {name}: add {', '.join(tables[name][0])}, as listed in the schema"
             )
     return {name: TableFiles(paths, tables[name][1]) for name, paths in paths_by_table.items()}
 
@@ -174,12 +174,12 @@ def block_bytes() -> int:
 
 
 def _bound(schema: ImportSchema, edge_files: TableFiles) -> str:
-    """Describe the required memory in words."""
+    """Describe the required memory."""
     # The shortest row has two digits, a delimiter and a line end; compressed files may contain more rows.
     entries = min(RANGE_BYTES, 8 * edge_files.num_bytes) if edge_files.are_plain else RANGE_BYTES
-    per_vertex = f"{VERTEX_BYTES} bytes for each vertex"
+    per_vertex = f"{VERTEX_BYTES} bytes per vertex"
     if schema.ids == "names":
-        per_vertex = f"{NAMED_VERTEX_BYTES} bytes for each vertex and 3 for each letter of its id"
+        per_vertex = f"{NAMED_VERTEX_BYTES} bytes per vertex and 3 per character of its id"
     return f"{format_bytes(block_bytes() + entries)}, plus {per_vertex}"
 
 
@@ -230,9 +230,9 @@ def compact_ids(
             label = f"ids of {name}" if name else "ids"
             first = type_ids.first + smallest
             lines.append(
-                f"{label} between {first:,} and {first + span - 1:,} that no edge names are no vertices "
-                f"({span - type_ids.num_vertices:,}): give num_vertices in a schema to have them, without "
-                "edges"
+                f"{label} between {first:,} and {first + span - 1:,} without edges are not vertices "
+                f"({span - type_ids.num_vertices:,}): set num_vertices in a schema to add them as isolated "
+                "vertices"
             )
     for edges, *ends in lists:
         sources, targets = (new.get(id(end)) for end in ends)
@@ -247,9 +247,9 @@ def check_consecutive(location: str, ids: VertexIds, num_references: int) -> Non
         count -= min(count, ids.smallest)
         if count > 1000 + SPARSE_FACTOR * num_references:
             raise DataError(
-                f"{location}: ids go from {ids.first + ids.smallest:,} to {ids.first + ids.largest:,}, but "
-                f"edges name only {num_references:,}: if ids are not consecutive numbers, give ids: names "
-                "in the schema; otherwise give num_vertices, or a table of vertices"
+                f"{location}: ids range from {ids.first + ids.smallest:,} to {ids.first + ids.largest:,}, "
+                f"but edges use only {num_references:,}: if ids are not consecutive, set ids in the schema "
+                "to names; otherwise set num_vertices, or add a vertex table"
             )
 
 
@@ -263,10 +263,10 @@ def _built(
         )
     except DuplicateEdgesError as repeated:
         shown = np.array(repeated.numbers[:MAX_SHOWN], np.int64)
-        remedy = "Have each edge once, or give edges.duplicates: first in the schema"
-        remedy += ", or merge" if table.duplicates == "refuse" else ""
+        remedy = "Remove these edges, or set edges.duplicates in the schema to first"
+        remedy += " or merge" if table.duplicates == "refuse" else ""
         for place in files.locate_rows(shown):
-            bad.add_line(f"{place}: repeats an earlier edge", remedy)
+            bad.add_line(f"{place} repeats an earlier edge", remedy)
         bad.total = repeated.total
         bad.check()
         raise
@@ -277,9 +277,9 @@ def _built(
             at += len(sources)
             if len(lines) >= MAX_SHOWN:
                 break
-        remedy = "Leave these edges out, or give edges.self_loops: keep or drop in the schema"
+        remedy = "Remove these edges, or set edges.self_loops in the schema to keep or drop"
         for place in files.locate_rows(np.array(lines[:MAX_SHOWN], np.int64)):
-            bad.add_line(f"{place}: goes from a vertex to itself", remedy)
+            bad.add_line(f"{place} is a self-loop", remedy)
         bad.total = built.self_loops
         bad.check()
     return built
@@ -362,20 +362,19 @@ def _summarize(
     rules = schema.edges
     if built.merged:
         more.append(
-            f"{built.merged:,} repeated ones {'merged' if schema.edges.duplicates == 'merge' else 'left out'}"
+            f"{pluralize(built.merged, 'duplicate')} "
+            + ("merged" if schema.edges.duplicates == "merge" else "removed")
         )
     if built.self_loops:
-        action = "kept" if rules.self_loops == "keep" else "left out"
-        more.append(f"{pluralize(built.self_loops, 'self loop')} {action}")
+        action = "kept" if rules.self_loops == "keep" else "removed"
+        more.append(f"{pluralize(built.self_loops, 'self-loop')} {action}")
     if schema.edges.undirected:
         more.append("reverse edges added")
     tail = f" ({', '.join(more)})" if more else ""
-    yield (
-        f"{pluralize(edges.num, 'row')} of edges: {pluralize(int(built.arrays['indptr'][-1]), 'edge')}{tail}"
-    )
+    yield (f"{pluralize(edges.num, 'edge row')}: {pluralize(int(built.arrays['indptr'][-1]), 'edge')}{tail}")
     yield f"{pluralize(count, 'vertex', 'vertices')}"
     if types:
-        yield f"types of edges: {list_numbered(types)}"
+        yield f"edge types: {list_numbered(types)}"
     if vertices is not None and vertices.classes:
         yield f"classes: {list_numbered(vertices.classes)}"
 
@@ -388,8 +387,8 @@ def describe_unscaled(tables: Mapping[str, VertexTableData]) -> list[str]:
         if largest >= _LARGE:
             label = f"features of {name}" if name else "features"
             lines.append(
-                f"{label} are not scaled, and a column has values around {largest:,.0f}: train with "
-                "data.normalize=standard, which gives each column mean 0 and deviation 1"
+                f"{label} are not scaled, and a column has values around {largest:,.0f}: set "
+                "data.normalize=standard, which scales each column to mean 0 and standard deviation 1"
             )
     return lines
 

@@ -54,7 +54,7 @@ _INDEXES = ("index", "level0", "rownames", "rowname", "row", "rowid", "rownumber
 _WHOLE = ("whole", "code")
 _NUMBERS = (*_WHOLE, "number")
 _MANY = 8
-_ITSELF = "say it in a schema, which `hyrt data import --print-schema FILES` begins"
+_ITSELF = "write a schema, starting from the output of `hyrt data import --print-schema FILES`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class InferredSchema:
 def infer_schema(paths: Sequence[Path]) -> InferredSchema:
     """Infer the role of each column in CSV or Parquet files, or folders of them.
 
-    Raises DataError if no file looks like a table of edges, or files of one kind have different columns.
+    Raises DataError if no file looks like an edge table, or files of one kind have different columns.
     """
     samples = [read_sample(path) for path in paths]
     ends = [_ends(sample) for sample in samples]
@@ -79,20 +79,19 @@ def infer_schema(paths: Sequence[Path]) -> InferredSchema:
     if not edges:
         columns = "; ".join(f"{sample.name} has {', '.join(map(repr, sample.columns))}" for sample in samples)
         raise DataError(
-            f"no file has columns that are called like the two ends of an edge ({columns}): {_ITSELF}"
+            f"no file has columns named like the source and target of edges ({columns}): {_ITSELF}"
         )
     encodings = [
-        f"{sample.name}: is not UTF-8 text, and read as {sample.dialect.encoding}: if "
-        "letters are wrong, give "
-        "text: {encoding: ...} in a schema, or save it as UTF-8"
+        f"{sample.name} is not UTF-8 text and was read as {sample.dialect.encoding}: if characters look "
+        "wrong, set text.encoding in a schema, or save the file as UTF-8"
         for sample in samples
         if sample.dialect is not None and sample.dialect.encoding != CsvDialect().encoding
     ]
-    for tables, kind in ((edges, "edges"), (others, "vertices")):
+    for tables, kind in ((edges, "edge"), (others, "vertex")):
         for sample in tables[1:]:
             if list(sample.columns) != list(tables[0].columns):
                 raise DataError(
-                    f"{tables[0].name} and {sample.name} look like tables of {kind}, but have other columns: "
+                    f"{tables[0].name} and {sample.name} look like {kind} tables but have different columns: "
                     f"{_ITSELF}"
                 )
     source, target = next(columns for columns in ends if columns)
@@ -115,7 +114,7 @@ def infer_schema(paths: Sequence[Path]) -> InferredSchema:
         settings["first_id"] = first
     if named and vertex_rows is not None and vertex_rows.id is None:
         raise DataError(
-            f"{others[0].name}: no column seems to hold the vertex ids that the edges use: {_ITSELF}"
+            f"{others[0].name}: no column seems to contain the vertex ids used by the edges: {_ITSELF}"
         )
     if vertex_rows is not None:
         settings["vertices"] = vertex_rows
@@ -128,16 +127,16 @@ def draft_schema(paths: Sequence[Path], problem: str) -> InferredSchema:
     """Return a draft schema, to be edited, for files whose column roles cannot be inferred because of
     `problem`.
 
-    The first file with two columns is the table of edges. The first of the other files, and those with the
-    same columns, are the table of vertices. Raises DataError if no file has two columns.
+    The first file with two columns is the edge table. The first of the other files, and those with the
+    same columns, are the vertex table. Raises DataError if no file has two columns.
     """
     samples = [read_sample(path) for path in paths]
     edges = next((sample for sample in samples if _ends(sample)), None)
     edges = edges or next((sample for sample in samples if len(sample.columns) > 1), None)
     if edges is None:
         raise DataError(
-            f"{join_names([sample.name for sample in samples])} {'has' if len(samples) == 1 else 'have'} one "
-            "column, and edges need two, a source and a target: give a file that has them"
+            f"{join_names([sample.name for sample in samples])} {'has' if len(samples) == 1 else 'have'} "
+            "only one column, but edges need two, a source and a target: pass a file that has both"
         )
     source, target = _ends(edges) or list(edges.columns)[:2]
     table, _ = _edge_table([edges], source, target)
@@ -263,15 +262,15 @@ def _vertex_rows(
     }
     table = VertexTableSchema(files=[part.schema_name for part in samples], **_without_defaults(settings))
     line = f"{_names(samples)}: vertices, "
-    line += "row by row, as no column looks like ids" if key is None else f"ids {key!r}"
+    line += "one per row, because no column looks like ids" if key is None else f"ids {key!r}"
     if label is not None:
-        words = {"classes": "class numbers", "names": "names of classes", "numbers": "numbers to predict"}
+        words = {"classes": "class numbers", "names": "class names", "numbers": "regression targets"}
         line += f"; labels {label!r} ({words[label_kind]})"
     elif lists:
-        line += f"; no labels, as {lists[0]!r} has lists: give several labels a column each, and name these"
-        line += " in a schema"
+        line += f"; no labels, because {lists[0]!r} contains lists: put each label in a separate column, and"
+        line += " list these columns in a schema"
     else:
-        line += "; no labels: call their column label or y, or name it in a schema"
+        line += "; no labels: name their column label or y, or set it in a schema"
     if split or found_masks:
         line += f"; split {', '.join(map(repr, found_masks or [str(split)]))}"
     elif label is not None:
@@ -280,8 +279,8 @@ def _vertex_rows(
     lines = [line + _format_unused(unused)]
     if suspicious:
         lines.append(
-            f"{_names(samples)}: left out, as they seem to be numbers of rows or copies of the label: "
-            f"{format_reasons(suspicious)}: to have one, list it under vertices.features in a schema"
+            f"{_names(samples)}: excluded columns that look like row numbers or copies of the label "
+            f"({format_reasons(suspicious)}): to use one, list it under vertices.features in a schema"
         )
     return table, lines
 
@@ -310,14 +309,14 @@ def _find_suspicious(
         reasons[names[number]] = reason
     for number, name in enumerate(names):
         if name in sample.index or _is_row_index(sample, name):
-            reasons[name] = "the index of the rows"
+            reasons[name] = "is the row index"
         elif sample.is_whole and are_row_numbers(values[:, number]):
             reasons[name] = COUNTS
     return {name: reasons[name] for name in names if name in reasons}
 
 
 def _is_row_index(sample: TableSample, name: str) -> bool:
-    """Return whether a column has the name of a row index, and distinct whole numbers."""
+    """Return whether a column has the name of a row index, and distinct integers."""
     has_index_name = normalize_name(name) in _INDEXES or name.startswith(("__index_level_", "Unnamed: "))
     values = sample.values(name)
     return has_index_name and sample.columns[name] in _WHOLE and len(set(values)) == len(values)
@@ -331,16 +330,16 @@ def _check_split_columns(sample: TableSample) -> None:
             others = [word for word in words if word.strip().lower() not in SPLIT_WORDS]
             if others:
                 raise DataError(
-                    f"{sample.name}: column {column!r} has {_format_columns(others)}, and parts of a split "
-                    "are train, val and test: write these, or call the column otherwise"
+                    f"{sample.name}: column {column!r} contains {_format_columns(others)}, but the splits "
+                    "are train, val and test: use these values, or name the column differently"
                 )
     mask_columns = [name for names in _MASKS if (name := _find_column(sample.columns, names)) is not None]
     flags = [name for name in mask_columns if _are_flags(sample, name)]
     if flags and len(flags) < len(_MASKS):
         raise DataError(
-            f"{sample.name}: a split has three columns, train, val and test, but this table has "
-            f"{_format_columns(flags)}: give all three, or one column with these words, or call them "
-            "otherwise"
+            f"{sample.name}: a split has three columns, train, val and test, but this table has only "
+            f"{_format_columns(flags)}: add the missing columns, use one column with these values, or name "
+            "the columns differently"
         )
 
 
@@ -462,8 +461,12 @@ def _names(samples: list[TableSample]) -> str:
 
 def _ids_in_words(schema: ImportSchema) -> str:
     if schema.ids == "names":
-        order = "as edges name them first" if schema.vertices is None else "in the order of their table"
+        order = (
+            "in order of first use in edges"
+            if schema.vertices is None
+            else "in the order of the vertex table"
+        )
         return f"ids: names, numbered {order}"
     if schema.vertices is None:
-        return "ids: whole numbers; the vertices are those that edges name"
-    return f"ids: whole numbers that count from {schema.first_id}"
+        return "ids: integers; only ids used in edges are vertices"
+    return f"ids: integers starting at {schema.first_id}"

@@ -13,7 +13,7 @@ _MAX_DIGITS = 18
 
 @nb.njit(nogil=True, cache=True, boundscheck=False)
 def read_whole(data, offsets, missing, decimal, values, bad):  # type: ignore[no-untyped-def]
-    """Parse strings [n] into values [n] int64; set bad [n] for strings that are not canonical whole numbers.
+    """Parse strings [n] into values [n] int64; set bad [n] for strings that are not canonical integers.
 
     `007`, `+1`, `-0`, ` 7` and non-ASCII digits are not canonical. A decimal point followed by zeros is
     accepted, because programs write 3.0 for 3.

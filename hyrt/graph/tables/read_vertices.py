@@ -48,7 +48,8 @@ MAX_CLASSES = 1 << 20
 _MIN_LABELLED = 20
 """With fewer labels, each label may have a different class."""
 _LABELS = (
-    "Labels are whole numbers from 0 on, or -1 for none; for other numbers and texts give label_kind: names"
+    "Use integers from 0 for classes and -1 for no label, or set label_kind in the schema to names for other "
+    "labels"
 )
 
 
@@ -107,9 +108,7 @@ class _Reader:
         scratch: Path,
     ) -> None:
         if named and table.id is None:
-            raise DataError(
-                f"{files.names[0]}: ids: names needs the column of the ids: give vertices.id in the schema"
-            )
+            raise DataError(f"{files.names[0]}: ids: names needs an id column: set vertices.id in the schema")
         self._table, self._files, self._bad, self._notes = table, files, bad, notes
         self._first = first_id
         self._named = named
@@ -167,7 +166,7 @@ class _Reader:
                 self._writer.close()
         if not self._count and not self._bad.total:
             raise DataError(
-                f"{self._files.names[0]}: the table of vertices has no rows: give a file that has some"
+                f"{self._files.names[0]}: the vertex table has no rows: pass a file with vertices"
             )
 
     def _read_ids(self, piece: TableBatch) -> None:
@@ -175,20 +174,20 @@ class _Reader:
         if column is None:
             return
         missing_remedy = (
-            "Give every vertex an id; what counts as missing is named by text.nulls of the schema"
+            "Add an id to every vertex; text.nulls in the schema lists the values that count as missing"
         )
         if self._named:
             ids, missing = read_strings(piece.columns[column])
             before = self._names.num
             numbers = self._names.add(ids, missing)
             newest = np.maximum.accumulate(np.append(before - 1, numbers))[:-1]
-            bad.add(piece, column, missing, "is not an id", missing_remedy)
+            bad.add(piece, column, missing, "is not a valid id", missing_remedy)
             is_repeated = ~missing & (numbers <= newest)
-            bad.add(piece, column, is_repeated, "is the id of an earlier row", "Have each vertex once")
+            bad.add(piece, column, is_repeated, "is the id of an earlier row", "List each vertex only once")
             return
         values, missing, wrong = read_whole_numbers(piece.columns[column], self._table.text.decimal)
-        bad.add(piece, column, missing, "is not an id", missing_remedy)
-        bad.add(piece, column, wrong, "is not a whole number", NOT_INTEGER_REMEDY)
+        bad.add(piece, column, missing, "is not a valid id", missing_remedy)
+        bad.add(piece, column, wrong, "is not an integer", NOT_INTEGER_REMEDY)
         self._ids.append(values)
 
     def _read_labels(self, piece: TableBatch) -> Array:
@@ -201,7 +200,7 @@ class _Reader:
             if self._class_names.num > MAX_CLASSES:
                 raise DataError(
                     f"{piece.name}: column {self._label[0]!r} has more than {MAX_CLASSES:,} different "
-                    "labels: give label_kind: numbers, or another column"
+                    "labels: set label_kind to numbers, or choose another column"
                 )
             return numbers.astype(np.int32)
         if kind == "numbers":
@@ -210,7 +209,11 @@ class _Reader:
                 real, _, wrong = read_real_numbers(piece.columns[column], decimal)
                 wrong = wrong | (np.abs(real) > FLOAT32_MAX)
                 bad.add(
-                    piece, column, wrong, "is not a number that float32 holds", "Give numbers, or nothing"
+                    piece,
+                    column,
+                    wrong,
+                    "is not a valid float32 number",
+                    "Use numbers, or leave the value empty",
                 )
                 with np.errstate(over="ignore"):
                     columns.append(real.astype(np.float32))
@@ -227,15 +230,15 @@ class _Reader:
                     column,
                     wrong,
                     "is neither 0 nor 1",
-                    "Give 0, 1, or nothing where it is not known",
+                    "Use 0 or 1, or leave the value empty if it is unknown",
                 )
                 columns.append(values.clip(-1, 1).astype(np.int8))
                 remedy = "if -1 means no, write 0"
             else:
                 wrong = wrong | (values < -1) | (values >= MAX_CLASSES)
-                bad.add(piece, column, wrong, "is not a class", _LABELS)
+                bad.add(piece, column, wrong, "is not a class number", _LABELS)
                 columns.append(values.clip(-1, MAX_CLASSES).astype(np.int32))
-                remedy = "if -1 is a class, give label_kind: names in a schema"
+                remedy = "if -1 is a class, set label_kind in a schema to names"
             self._notes.add_unlabelled(self._files.names[0], column, int(unlabelled.sum()), remedy)
         return columns[0] if kind == "classes" else np.stack(columns, axis=1)
 
@@ -249,8 +252,8 @@ class _Reader:
                 piece,
                 table.split,
                 found == -2,
-                "is not a part of a split",
-                "Parts of a split are train, val and test; of vertices of none, leave the value out",
+                "is not train, val or test",
+                "Use train, val or test, or leave the value empty for vertices in no split",
             )
             column = table.split
         elif table.masks:
@@ -262,8 +265,8 @@ class _Reader:
                     piece,
                     column,
                     twice,
-                    "puts it in a second part",
-                    "Have each vertex in one part of the split",
+                    "assigns the vertex to a second split",
+                    "Assign each vertex to only one split",
                 )
                 found[flags] = part
         else:
@@ -273,8 +276,8 @@ class _Reader:
             piece,
             column,
             without,
-            "is the part of a vertex without a label",
-            "Give the vertex a label, or leave it out of the split",
+            "assigns a vertex without a label to a split",
+            "Add a label, or leave the vertex out of the split",
         )
         self._splits.append(found)
 
@@ -286,8 +289,8 @@ class _Reader:
                 {self._rows.names()[column]: reason for column, reason in suspicious.items()}
             )
             self._notes.add_line(
-                f"{self._files.names[0]}: features that seem to be numbers of rows or copies of the label: "
-                f"{shown}: leave them out of vertices.features, if they are not known of new vertices"
+                f"{self._files.names[0]}: some features look like row numbers or copies of the label "
+                f"({shown}): remove them from vertices.features if they are unknown for new vertices"
             )
         if self._rows.filled:
             self._notes.add_line(
@@ -326,8 +329,8 @@ class _Reader:
         classes = len(np.unique(labels))
         if len(labels) >= _MIN_LABELLED and 2 * classes > len(labels):
             self._notes.add_line(
-                f"{self._files.names[0]}, column {self._label[0]!r}: {len(labels):,} labels are of "
-                f"{classes:,} classes: if they are numbers to predict, give label_kind: numbers in a schema"
+                f"{self._files.names[0]}, column {self._label[0]!r}: {len(labels):,} labels belong to "
+                f"{classes:,} classes: if they are regression targets, set label_kind in a schema to numbers"
             )
 
     def _order(self) -> Array | None:
@@ -347,11 +350,10 @@ class _Reader:
         self._report_rows(
             np.flatnonzero(outside),
             ids,
-            f"is not from {self._first:,} to {last:,}, as the ids of {self._count:,} vertices are",
-            "Give first_id in the schema where ids count from another number, or ids: names where they do "
-            "not count up",
+            f"is not from {self._first:,} to {last:,}, the id range of {self._count:,} vertices",
+            "Set first_id in the schema to the first id, or set ids to names if ids are not consecutive",
         )
-        self._report_rows(duplicates, ids, "is the id of a later row, too", "Have each vertex once")
+        self._report_rows(duplicates, ids, "is also the id of a later row", "List each vertex only once")
         self._bad.check()
         return None if np.array_equal(order, np.arange(self._count)) else order
 
@@ -387,6 +389,6 @@ def _flags(piece: TableBatch, column: str, bad: RowProblems) -> Array:
     flags = np.array([word in _TRUE for word in words], np.bool_)
     wrong = ~flags & np.array([word not in _FALSE for word in words], np.bool_)
     bad.add(
-        piece, column, wrong, "is neither 0 nor 1", "Give 1 for the vertices of this part, and 0 for others"
+        piece, column, wrong, "is neither 0 nor 1", "Use 1 for the vertices of this split, and 0 for others"
     )
     return flags

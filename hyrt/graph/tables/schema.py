@@ -17,7 +17,7 @@ def _as_tab(value: object) -> object:
 
 def _plain(letter: str) -> str:
     if len(letter) > 1 or not letter.isascii() or letter in ("\n", "\r", "\0"):
-        raise ValueError("give a single ASCII character that is not a line break")
+        raise ValueError("use a single ASCII character other than a line break")
     return letter
 
 
@@ -42,21 +42,21 @@ class CsvDialect(Section):
     nulls: Annotated[list[str], BeforeValidator(_without_none)] = Field(
         default=["", "NA", "N/A", "NaN", "nan", "NULL", "null", "None"]
     )
-    """The texts that represent a missing value."""
+    """The strings that represent a missing value."""
     encoding: Literal["utf-8", "cp1252", "latin-1"] = "utf-8"
     """The text encoding. Windows programs that do not write UTF-8 usually write `cp1252`."""
 
     @model_validator(mode="after")
     def _fits(self) -> CsvDialect:
         if self.delimiter in ("", self.quote):
-            raise ValueError("give a delimiter, and a quote that differs from it (quote: '' for no quotes)")
+            raise ValueError("set a delimiter, and a different quote character ('' for no quotes)")
         return self
 
 
 def _column(value: Any) -> Any:
     """Validate a column name, which may look like a number."""
     if value is None:
-        raise ValueError("give text; a column that is called null is written in quotes: 'null'")
+        raise ValueError("use a string; a column named null must be written in quotes, as 'null'")
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -84,7 +84,7 @@ class EdgeTableSchema(Section):
     weight: Column | None = None
     """The column of the edge weight, a number above 0; `null` for none."""
     type: Column | None = None
-    """The column of the edge type: whole numbers from 0 on, or texts, which are numbered."""
+    """The column of the edge type: integers from 0, or strings, which are numbered."""
     time: Column | None = None
     """The column of the edge time: numbers, or dates such as 2024-05-31 or 2024-05-31 12:00:00. If several
     edges connect the same two vertices, the earliest time is kept."""
@@ -100,7 +100,7 @@ class EdgeTableSchema(Section):
     self_loops: Literal["keep", "drop", "refuse"] = "keep"
     """How edges from a vertex to itself are treated."""
     unknown: Literal["refuse", "drop"] = "refuse"
-    """How edges with a vertex that is missing in the table of vertices are treated."""
+    """How edges with a vertex that is missing in the vertex table are treated."""
     text: CsvDialect = CsvDialect()
     """The form of CSV files."""
 
@@ -113,7 +113,7 @@ class EdgeTableSchema(Section):
 def check_ends(source: str, target: str) -> None:
     """Raise ValueError if both endpoints have the same column, which would make every edge a self loop."""
     if source == target:
-        raise ValueError(f"source and target are both column {source!r}: give the columns of both ends")
+        raise ValueError(f"source and target are both column {source!r}: choose two different columns")
 
 
 class VertexTableSchema(Section):
@@ -127,7 +127,7 @@ class VertexTableSchema(Section):
     label: Columns = Field(default=[])
     """The column of the label. Several columns are several labels of 0 and 1, or several numbers."""
     label_kind: Literal["classes", "names", "flags", "numbers"] = "classes"
-    """The kind of labels: `classes` are whole numbers from 0 on, `names` are class names, which are sorted
+    """The kind of labels: `classes` are integers from 0, `names` are class names, which are sorted
     and numbered, `flags` are labels of 0 and 1 with one column per label, and `numbers` are regression
     targets. For vertices without a label, the value is -1 or empty."""
     features: Columns = Field(default=[])
@@ -147,11 +147,13 @@ class VertexTableSchema(Section):
     @model_validator(mode="after")
     def _fits(self) -> VertexTableSchema:
         if self.masks and len(self.masks) != 3:
-            raise ValueError(f"give three columns, for training, validation and test, not {len(self.masks)}")
+            raise ValueError(
+                f"masks lists {len(self.masks)} columns: list three, for training, validation and test"
+            )
         if self.masks and self.split is not None:
-            raise ValueError("give split or masks, not both")
+            raise ValueError("both split and masks are set: remove one of them")
         if len(self.label) > 1 and self.label_kind in ("classes", "names"):
-            raise ValueError("several columns of labels are flags or numbers: give label_kind")
+            raise ValueError("several label columns must be flags or numbers: set label_kind")
         return self
 
 
@@ -170,7 +172,7 @@ class RandomSplit(Section):
     @model_validator(mode="after")
     def _fits(self) -> RandomSplit:
         if self.train + self.val + self.test > 1 + 1e-9:
-            raise ValueError("train, val and test are more than 1 together")
+            raise ValueError("train, val and test add up to more than 1: lower one of them")
         return self
 
 
@@ -178,12 +180,12 @@ class ImportSchema(Section):
     """Tables of a homogeneous graph."""
 
     ids: Literal["positions", "names"] = "positions"
-    """The kind of vertex ids: `positions` are consecutive whole numbers from `first_id` on; `names` are texts
-    or arbitrary numbers, which are numbered in the order of the table of vertices, or else of the edges."""
+    """The kind of vertex ids: `positions` are consecutive integers from `first_id`; `names` are strings
+    or arbitrary numbers, which are numbered in the order of the vertex table, or else of the edges."""
     first_id: Annotated[int, Field(ge=-(2**62), lt=2**62), NotBool] = 0
     """The first id, often 0 or 1; with `ids: positions`."""
     num_vertices: Annotated[int, Field(ge=1, lt=2**62), NotBool] | None = None
-    """The number of vertices, with `ids: positions` and without a table of vertices; `null` if only ids that
+    """The number of vertices, with `ids: positions` and without a vertex table; `null` if only ids that
     occur in edges are vertices."""
     edges: EdgeTableSchema
     vertices: VertexTableSchema | None = None
@@ -199,16 +201,16 @@ def check_num_vertices(num_vertices: int | None, ids: str, *, has_table: bool) -
     """Raise ValueError if the number of vertices is already defined by a table or by vertex names."""
     if num_vertices is not None and (has_table or ids == "names"):
         reason = (
-            "the table of vertices has all of them" if has_table else "names are numbered as edges have them"
+            "the vertex table defines the vertices" if has_table else "the ids in edges define the vertices"
         )
-        raise ValueError(f"num_vertices is {num_vertices}, but {reason}: omit it")
+        raise ValueError(f"num_vertices is {num_vertices}, but {reason}: remove num_vertices")
 
 
 class VertexTypeSchema(Section):
     """Vertex type."""
 
     ids: Literal["positions", "names"] = "positions"
-    """The kind of vertex ids: `positions` are consecutive whole numbers from `first_id` on; `names` are texts
+    """The kind of vertex ids: `positions` are consecutive integers from `first_id`; `names` are strings
     or arbitrary numbers, which are numbered in the order of the table, or else of the relations."""
     first_id: Annotated[int, Field(ge=-(2**62), lt=2**62), NotBool] = 0
     """The first id, often 0 or 1; with `ids: positions`."""
@@ -273,24 +275,30 @@ class HeteroImportSchema(Section):
         known = join_names(self.types) if self.types else "none"
         for name in self.types:
             if reason := find_name_problem(name):
-                raise ValueError(f"the name {name!r} of a type {reason}")
+                raise ValueError(f"type name {name!r} {reason}")
         if self.target_type not in self.types:
-            raise ValueError(f"target_type {self.target_type!r} is not among the types: {known}")
+            raise ValueError(
+                f"target_type {self.target_type!r} is not one of the types ({known}): add it to types"
+            )
         for table in self.relations:
             if len(table.relation) != 3:
                 raise ValueError(
-                    f"relation {table.relation}: give three words, such as [author, writes, paper]"
+                    f"relation {table.relation} does not have three names: write it as [author, writes, "
+                    "paper]"
                 )
             for end in (table.relation[0], table.relation[2]):
                 if end not in self.types:
-                    raise ValueError(f"relation {table.relation}: {end!r} is not among the types: {known}")
+                    raise ValueError(
+                        f"relation {table.relation}: {end!r} is not one of the types ({known}): add it to "
+                        "types"
+                    )
         triples = [tuple(table.relation) for table in self.relations]
         for triple in triples:
             if triples.count(triple) > 1:
-                raise ValueError(f"relation {list(triple)} is there twice: name all of its files in one")
+                raise ValueError(f"relation {list(triple)} is listed twice: list all its files in one entry")
         for name, kind in self.types.items():
             if name != self.target_type and kind.table is not None and kind.table.label:
                 raise ValueError(
-                    f"type {name!r} has labels, but target_type is {self.target_type!r}: omit them"
+                    f"type {name!r} has labels, but target_type is {self.target_type!r}: remove these labels"
                 )
         return self

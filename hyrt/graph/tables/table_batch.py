@@ -74,7 +74,7 @@ class RowProblems:
     ) -> None:
         """Add the values in a column of a batch where the mask `wrong` [n] is set.
 
-        `problem` completes a sentence, such as `is not a whole number`; `remedy` is a sentence.
+        `problem` completes a sentence, such as `is not an integer`; `remedy` is a sentence.
         """
         rows = np.flatnonzero(wrong)
         if not len(rows):
@@ -135,10 +135,10 @@ Array = NDArray[Any]
 Flags = NDArray[np.bool_]
 
 _EXACT = 2.0**53
-"""From this value on, float64 does not represent every whole number."""
+"""From this value on, float64 does not represent every integer."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CODE = re.compile(r"\s*[-+]?(\d+|\d+[.,]?\d*[eE][-+]?\d+)\s*|0[xX][0-9a-fA-F]+")
-"""Strings that a program may read as whole numbers."""
+"""Strings that a program may read as integers."""
 _OTHER_TEXTS = ("large_string", "string_view", "binary", "large_binary", "fixed_size_binary")
 """Prefixes of Arrow's string types other than `string`."""
 
@@ -168,7 +168,7 @@ def read_whole_numbers(column: Any, decimal: str = ".") -> tuple[NDArray[np.int6
         data, offsets = get_string_buffers(column)
         read_whole(data, offsets, missing, ord(decimal), values, bad)
         return values, missing, bad
-    # Programs write missing whole numbers as NaN in a floating-point column.
+    # Programs write missing integers as NaN in a floating-point column.
     real, missing, bad = read_real_numbers(column, decimal)
     with np.errstate(invalid="ignore"):
         whole = (real == np.floor(real)) & (np.abs(real) < _EXACT)
@@ -262,7 +262,7 @@ def check_texts(column: Any) -> None:
     try:
         pc.cast(column.slice(0, 0), pa.string())
     except pa.ArrowNotImplementedError:
-        raise DataError(f"has values of type {column.type}: give texts or numbers") from None
+        raise DataError(f"has values of unsupported type {column.type}: use strings or numbers") from None
 
 
 def get_string_buffers(column: Any) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
@@ -320,7 +320,7 @@ def decode_column(column: Any) -> Any:
             return pc.cast(column, pa.string())
         except pa.ArrowInvalid:
             raise DataError(
-                "has binary values that are not UTF-8 text: write them as text, such as hex"
+                "has binary values that are not UTF-8 text: convert them to text, such as hexadecimal"
             ) from None
     return column
 
@@ -348,7 +348,7 @@ def _number(text: str) -> float:
 class TimeColumn:
     """Parser of a time column in batches; the first batch determines the format of times.
 
-    Numbers become float64, which is exact for whole numbers below 2^53. Larger whole numbers, such as
+    Numbers become float64, which is exact for integers below 2^53. Larger integers, such as
     nanoseconds since 1970, and dates become int64. `decimal` is the decimal point in strings.
     """
 

@@ -60,7 +60,9 @@ def open_parquet(path: Path, name: str) -> Iterator[Any]:
             yield file
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         reason = str(error).partition("\n")[0]
-        raise DataError(f"{name}: no Parquet file, or damaged ({reason}): copy or write it again") from error
+        raise DataError(
+            f"{name} is damaged or not a Parquet file ({reason}): copy or write it again"
+        ) from error
     except OSError as error:
         reason = system_error_text(error) if error.strerror else str(error).partition("\n")[0]
         raise DataError(f"{name} cannot be read: {reason}") from error
@@ -111,7 +113,7 @@ def _column(column: Any, kind: str, where: str) -> Any:
             check_texts(column)
     except DataError as error:
         if kind != "any":
-            raise DataError(f"{where}: {error}") from None
+            raise DataError(f"{where} {error}") from None
     return column
 
 
@@ -136,14 +138,12 @@ def list_table_files(root: Path) -> list[Path]:
     if root.is_dir():
         tables = sorted(path for path in _paths_below(root) if os.path.isfile(path) and _is_table(path))
         if not tables:
-            raise DataError(
-                f"{name}: no CSV or Parquet files in this folder: give the folder or the files of tables"
-            )
+            raise DataError(f"{name} contains no CSV or Parquet files: pass the table files or their folder")
         return tables
     if not root.exists():
-        raise DataError(f"{name}: no such file or folder: give the path of a table")
+        raise DataError(f"{name} does not exist: pass the path of a table")
     if root.is_fifo():
-        raise DataError(f"{name}: a pipe, which can be read only once: write it to a file first")
+        raise DataError(f"{name} is a pipe, which can be read only once: write it to a file first")
     return [root]
 
 
@@ -151,8 +151,8 @@ def _paths_below(root: Path) -> Iterator[Path]:
     for num_folders, (folder, _, names) in enumerate(os.walk(root)):
         if num_folders >= _MAX_FOLDERS:
             raise DataError(
-                f"{escape_undecodable(str(root))}: has more than {_MAX_FOLDERS:,} folders: give the files "
-                "of the tables, or a folder that has nothing else"
+                f"{escape_undecodable(str(root))} contains more than {_MAX_FOLDERS:,} folders: pass the "
+                "table files, or a folder with only these files"
             )
         yield from (Path(folder, name) for name in names)
 
@@ -202,7 +202,7 @@ class TableFiles:
                 if column not in columns:
                     hint = suggest_name(column, columns)
                     known = ", ".join(map(repr, columns[:20]))
-                    raise DataError(f"{name}: has no column {column!r}{hint or f': name one of {known}'}")
+                    raise DataError(f"{name} has no column {column!r}{hint or f': choose one of {known}'}")
             if is_parquet(path):
                 yield from read_parquet_batches(path, name, kinds)
             else:
@@ -341,7 +341,7 @@ class TableSample:
     dialect: CsvDialect | None
     """CSV dialect; None for Parquet."""
     columns: dict[str, str]
-    """Kinds of the columns: `whole`, `code` (whole numbers, some spelled like 007 or +1), `number`, `text`,
+    """Kinds of the columns: `whole`, `code` (integers, some spelled like 007 or +1), `number`, `text`,
     `list` (of numbers), or `none` if all values are missing or of another kind.
     """
     rows: dict[str, Any]
@@ -368,7 +368,7 @@ class TableSample:
         return values
 
     def min_value(self, column: str) -> int:
-        """Return the minimum of the first whole numbers of a column; 0 if all are missing."""
+        """Return the minimum of the first integers of a column; 0 if all are missing."""
         values, missing, _ = read_whole_numbers(
             self.rows[column], "." if self.dialect is None else self.dialect.decimal
         )
@@ -385,7 +385,7 @@ def read_sample(root: Path) -> TableSample:
         found = _parquet_sample(path, root, paths) if is_parquet(path) else _text_sample(path, root, paths)
         if found is not None:
             return found
-    raise DataError(f"{escape_undecodable(str(root))}: has no rows: fill it, or leave it out")
+    raise DataError(f"{escape_undecodable(str(root))} has no rows: add rows, or remove it")
 
 
 def _parquet_sample(path: Path, root: Path, paths: list[Path]) -> TableSample | None:
@@ -415,15 +415,15 @@ def _text_sample(path: Path, root: Path, paths: list[Path]) -> TableSample | Non
     if start.startswith(b"%%MatrixMarket"):
         # Read as a table, its size line would be an edge, and its ids would be one too large.
         raise DataError(
-            f"{name}: is a Matrix Market file: load it with scipy.io.mmread, and write its row, col and data "
+            f"{name} is a Matrix Market file: load it with scipy.io.mmread, and write its row, col and data "
             "as columns of a CSV file"
         )
     file = TextFile(path, name, sniff_dialect(start))
     columns = file.columns()
     if file.dialect.delimiter == " " and "" in columns:
         raise DataError(
-            f"{name}: its columns are aligned by runs of spaces: replace each run with one separator, for "
-            f"example with: sed -E 's/ +/,/g' {shlex.quote(name)} > table.csv"
+            f"{name}: the columns are aligned by runs of spaces: replace each run with one separator, for "
+            f"example with sed -E 's/ +/,/g' {shlex.quote(name)} > table.csv"
         )
     pieces = read_csv_batches(file, dict.fromkeys(columns, "text"), block_bytes=_BYTES, max_blocks=1)
     piece = next(pieces, None)

@@ -115,9 +115,9 @@ class NameIndex:
 
 Numbers = NDArray[np.int64]
 
-_MISSING = "Give every edge two ids; what counts as missing is named by text.nulls of the schema"
-NOT_INTEGER_REMEDY = "If ids are texts, or written like 007 or +1, give ids: names in the schema"
-"""Remedy for an id that is not written as a whole number."""
+_MISSING = "Add both ids to every edge; text.nulls in the schema lists the values that count as missing"
+NOT_INTEGER_REMEDY = "If ids are strings, or written like 007 or +1, set ids in the schema to names"
+"""Remedy for an id that is not written as an integer."""
 SPARSE_FACTOR = 8
 """Ids look like consecutive numbers if their range is at most this multiple of the number of ids in use."""
 _INT64 = np.iinfo(np.int64)
@@ -157,7 +157,7 @@ class IntegerIds:
     used_ids: NDArray[np.int64] | None = None
     """Sorted ids in use, if there are unused ids between them."""
     from_table: bool = True
-    """Whether there is a table of vertices; used in messages."""
+    """Whether there is a vertex table; used in messages."""
 
     __repr__ = short_repr
 
@@ -173,8 +173,8 @@ class IntegerIds:
     def map_ids(self, piece: TableBatch, column: str, unknown: str, bad: RowProblems) -> Numbers:
         values, missing, wrong = read_whole_numbers(piece.columns[column], self.decimal)
         if missing.any() or wrong.any():
-            bad.add(piece, column, missing, "is not an id", _MISSING)
-            bad.add(piece, column, wrong, "is not a whole number", NOT_INTEGER_REMEDY)
+            bad.add(piece, column, missing, "is not a valid id", _MISSING)
+            bad.add(piece, column, wrong, "is not an integer", NOT_INTEGER_REMEDY)
         last = self.first + (self.limit if self.count is None else self.count) - 1
         good = ~(missing | wrong)
         outside = good & ((values < self.first) | (values > last))
@@ -217,11 +217,11 @@ class IntegerIds:
                     piece,
                     column,
                     outside,
-                    f"is not a vertex: {'the table of vertices has' if self.from_table else 'ids go from'} "
+                    f"is not a vertex: {'ids in the vertex table' if self.from_table else 'ids'} range from "
                     f"{self.first:,} to {last:,}",
-                    ("Add these vertices to their table" if self.from_table else "Give a larger num_vertices")
-                    + ", or give edges.unknown: drop in the schema to leave their edges out"
-                    + ("; if ids count from 1, give first_id: 1" if self.first == 0 else ""),
+                    ("Add these vertices to their table" if self.from_table else "Increase num_vertices")
+                    + ", or set edges.unknown in the schema to drop, which removes their edges"
+                    + ("; if ids start at 1, set first_id to 1" if self.first == 0 else ""),
                 )
             return
         bad.add(
@@ -229,14 +229,14 @@ class IntegerIds:
             column,
             outside & (values < self.first),
             f"is below the first id, {self.first:,}",
-            "Give first_id in the schema, or ids: names where ids do not count up",
+            "Set first_id in the schema, or set ids to names if ids are not consecutive",
         )
         bad.add(
             piece,
             column,
             outside & (values > last),
-            "is too large to count vertices",
-            "Give ids: names in the schema: then ids are numbered",
+            "is too large for consecutive ids",
+            "Set ids in the schema to names, which numbers the ids",
         )
 
 
@@ -246,7 +246,7 @@ class StringIds:
 
     names: NameIndex
     grows: bool
-    """Whether unknown ids are new vertices, i.e. there is no table of vertices."""
+    """Whether unknown ids are new vertices, i.e. there is no vertex table."""
 
     @property
     def num_vertices(self) -> int:
@@ -258,7 +258,7 @@ class StringIds:
     def map_ids(self, piece: TableBatch, column: str, unknown: str, bad: RowProblems) -> Numbers:
         ids, missing = read_strings(piece.columns[column])
         if missing.any():
-            bad.add(piece, column, missing, "is not an id", _MISSING)
+            bad.add(piece, column, missing, "is not a valid id", _MISSING)
         if self.grows:
             return self.names.add(ids, missing)
         numbers = self.names.find(ids, missing)
@@ -267,8 +267,8 @@ class StringIds:
                 piece,
                 column,
                 (numbers < 0) & ~missing,
-                "is not a vertex of the table of vertices",
-                "Add these vertices to their table, or give edges.unknown: drop in the schema to leave their "
-                "edges out",
+                "is not in the vertex table",
+                "Add these vertices to their table, or set edges.unknown in the schema to drop, which "
+                "removes their edges",
             )
         return numbers

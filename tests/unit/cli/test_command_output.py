@@ -32,15 +32,15 @@ def test_a_report_has_lines_and_any_other_error_is_one(capsys: pytest.CaptureFix
         # One file, several, and vertices without ids: each was refused with the advice to print the schema.
         (
             {"a.csv": "p,q,r,s\n0.5,1,2,3\n1.5,2,3,4\n"},
-            "no file has columns that are called like the two ends",
+            "no file has columns named like the source and target",
         ),
         (
             {"a.csv": "source,target\nx,y\ny,z\n", "b.csv": "source,target,w\nx,y,1\n"},
-            "look like tables of edges, but have other columns",
+            "look like edge tables but have different columns",
         ),
         (
             {"a.csv": "source,target\nx,y\ny,z\n", "b.csv": "f,g\n0.1,0.5\n0.3,0.2\n"},
-            "no column seems to hold the vertex ids that the edges use",
+            "no column seems to contain the vertex ids used by the edges",
         ),
     ],
 )

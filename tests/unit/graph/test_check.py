@@ -149,7 +149,7 @@ def test_values(tmp_path):
         ),
         (
             good | {"features": np.abs(9 * good["features"]).astype(np.uint16)},
-            "key 'features': uint16 is read as the bits of bfloat16, of which",
+            "key 'features': uint16 values are read as bfloat16 bits, but",
         ),
         (
             good | {"labels": good["labels"].astype(np.uint16)},

@@ -269,5 +269,5 @@ def test_what_is_no_time_is_named_by_its_line(tmp_path: Path) -> None:
         run_here("data", "import", "e.csv", "-o", "d", "--schema", "s.yaml", cwd=tmp_path)
     assert "line 3, column 'when': the value is missing" in str(told.value)
     for line in (4, 5):
-        assert re.search(rf"line {line}, .* is not a time as the first one is", str(told.value))
+        assert re.search(rf"line {line}, .* is not a time in the format of the first one", str(told.value))
     assert not (tmp_path / "d").exists()

@@ -235,7 +235,7 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "half of sparse rows": (lambda a: a.pop("feat_values:author"), "key 'feat_values:author' is missing"),
     "codes without scales": (
         _give("features:field", np.ones((7, 2), np.int8)),
-        "type 'field': key 'features': of int8 needs scales: add row_scales",
+        "type 'field': key 'features' has int8 values, which need row_scales",
     ),
     "numbers of others": (
         _give("vertex_ids", np.roll(np.arange(17), 1)),
@@ -403,7 +403,7 @@ def test_says_what_it_holds(tmp_path):
 
 def test_parts_of_typed_graphs_are_refused(tmp_path):
     source = save(make_hetero(3), tmp_path / "a.npz")
-    with pytest.raises(DataError, match="does not cut graphs with types"):
+    with pytest.raises(DataError, match="is heterogeneous, which hyrt partition does not support"):
         write_parts(PartitionJob(str(source), tmp_path / "parts", 2, method="random"))
 
 

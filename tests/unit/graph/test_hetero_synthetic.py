@@ -158,10 +158,11 @@ def test_small_graphs_have_fewer_classes():
     [
         (
             "vertices=200,classes=30",
-            "classes=30: give a number from 1 to 20, as each needs a vertex of each type",
+            "classes=30 is out of range: use a number from 1 to 20, because each class needs a vertex of "
+            "each type",
         ),
         ("vertices=1k,train=499,val=10,test=0", "train . val . test exceed the 500 papers"),
-        ("vertices=60,edges=1760,classes=2,homophily=1", "edges=1,760 are too many for 60 vertices"),
+        ("vertices=60,edges=1760,classes=2,homophily=1", "edges=1,760 is too many for 60 vertices"),
     ],
 )
 def test_impossible_graphs_are_refused(text, message):

@@ -90,7 +90,7 @@ def test_ids_and_classes_stay_as_they_are_written(pair: tuple[str, str], ending:
     classes = names_of(tmp_path / "out", "classes.csv")
     assert classes is not None
     assert [classes[label] for label in graph.labels] == [pair[1], pair[0], pair[1]]
-    with pytest.raises(DataError, match=r"is not a whole number(.|\n)*give ids: names"):
+    with pytest.raises(DataError, match=r"is not an integer(.|\n)*set ids in the schema to names"):
         imported(edges, schema=ImportSchema(edges=EdgeTableSchema(files=["*"], source="src", target="dst")))
     typed = {
         "target_type": "v",
@@ -162,8 +162,8 @@ def test_spaces_around_names_are_said(tmp_path: Path) -> None:
     assert names_of(tmp_path / "out", "classes.csv") == ["cat", "dog"]
     assert named_edges(graph, names) == [(" bob", "ann"), ("ann", "bob"), ("bob", "ann")]
     text = "\n".join(said)
-    assert "e.csv: spaces or tabs around 3 values are removed (within quotes, they would stay)" in text
-    assert "n.csv: spaces or tabs around 3 values are removed" in text
+    assert "e.csv: removed spaces or tabs around 3 values (those within quotes are kept)" in text
+    assert "n.csv: removed spaces or tabs around 3 values" in text
     assert "some ids look the same (' bob' and 'bob')" in text
 
 
@@ -256,7 +256,7 @@ def test_labels_that_hardly_repeat_are_said_to_look_like_numbers(tmp_path: Path)
         nodes = write(tmp_path / "n.csv", {"id": list(range(20)), "label": labels})
         _, said = imported(edges, nodes)
         assert (
-            any("20 labels are of 20 classes: if they are numbers to predict" in line for line in said)
+            any("20 labels belong to 20 classes: if they are regression targets" in line for line in said)
             == says
         )
 
@@ -266,16 +266,16 @@ def test_lists_called_label_are_no_features(tmp_path: Path) -> None:
     columns = {"id": [0, 1, 2], "x": [0.5, 1.5, 2.5], "label": [[0, 1], [1, 0], [1, 1]]}
     graph, said = imported(edges, write(tmp_path / "n.parquet", columns))
     assert graph.features.values.tolist() == [[0.5], [1.5], [2.5]]
-    assert [line for line in said if "no labels, as 'label' has lists" in line]
+    assert [line for line in said if "no labels, because 'label' contains lists" in line]
 
 
 @pytest.mark.parametrize(
     ("columns", "says"),
     [
-        ({"split": [0, 1, 2]}, "column 'split' has '0', '1', '2', and parts of a split are train, val"),
-        ({"Split": ["train", "holdout", "test"]}, "column 'Split' has 'holdout'"),
-        ({"train": [1, 0, 0], "test": [0, 0, 1]}, "this table has 'train', 'test': give all three"),
-        ({"is_train": ["True", "False", "True"]}, "this table has 'is_train'"),
+        ({"split": [0, 1, 2]}, "column 'split' contains '0', '1', '2', but the splits are train, val"),
+        ({"Split": ["train", "holdout", "test"]}, "column 'Split' contains 'holdout'"),
+        ({"train": [1, 0, 0], "test": [0, 0, 1]}, "this table has only 'train', 'test': add the missing"),
+        ({"is_train": ["True", "False", "True"]}, "this table has only 'is_train'"),
     ],
 )
 def test_a_split_that_cannot_be_read_is_refused(columns: Any, says: str, tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_another_encoding_is_said_and_a_damaged_line_is_refused(damaged: bool, t
         return
     _, said = imported(edges, nodes)
     assert names_of(tmp_path / "out", "classes.csv") == ["Café", "Lait", "Thé"]
-    assert [line for line in said if "n.csv: is not UTF-8 text, and read as cp1252" in line]
+    assert [line for line in said if "n.csv is not UTF-8 text and was read as cp1252" in line]
     assert not [line for line in said if "e.csv: is not UTF-8" in line]
 
 
@@ -344,9 +344,9 @@ def test_names_that_look_the_same_are_said(tmp_path: Path) -> None:
     assert r"some ids look the same ('Jose\u0301' and 'José', " in text
     assert r"'b\u200b' and 'b', 'cat\xa0' and 'cat')" in text
     assert r"some classes look the same ('cat\u2009' and 'cat')" in text
-    assert "some classes differ only by capital letters ('Dog' and 'dog')" in text
+    assert "some classes differ only in capitalization ('Dog' and 'dog')" in text
     write(tmp_path / "n.csv", {"id": [*names[1:], "Jose"], "label": [0] * len(names)})
-    with pytest.raises(DataError, match=r"'Jose\\u0301' is not a vertex of the table"):
+    with pytest.raises(DataError, match=r"'Jose\\u0301' is not in the vertex table"):
         imported(edges, nodes)
 
 
@@ -411,7 +411,7 @@ def test_indicators_of_classes_are_no_features(ending: str, tmp_path: Path) -> N
     rows = {"id": list(range(COUNT)), "label": classes, "age": _AGES, **columns, "constant": [1] * COUNT}
     graph, said = imported(edges, write(tmp_path / f"n.{ending}", rows))
     assert graph.features.values.T.tolist() == [_AGES, [1] * COUNT]
-    [line] = [each for each in said if "left out" in each]
+    [line] = [each for each in said if "excluded columns" in each]
     assert "'level' (is the same for all vertices of a class)" in line
 
 
@@ -456,7 +456,7 @@ def test_labels_that_do_not_repeat_say_nothing_of_features(kind: str, tmp_path: 
     rows = {"id": list(range(COUNT)), "label": list(labels), "x": list(rng.normal(size=COUNT))}
     graph, said = imported(edges, write(tmp_path / "n.csv", rows))
     assert graph.features.values.ravel().tolist() == np.float32(rows["x"]).tolist()
-    assert not [line for line in said if "left out" in line]
+    assert not [line for line in said if "excluded columns" in line]
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
@@ -468,7 +468,7 @@ def test_numbers_of_rows_and_copies_of_the_label_are_no_features(
     graph, said = imported(edges, nodes)
     assert graph.features.values[:, 0].tolist() == _AGES
     assert graph.features.values.shape[1] == 1
-    assert [line for line in said if "left out, as they seem to be" in line and repr(name) in line]
+    assert [line for line in said if "excluded columns that look like" in line and repr(name) in line]
 
 
 def test_an_index_of_pandas_is_no_feature_whatever_it_is_called(tmp_path: Path) -> None:
@@ -495,7 +495,7 @@ def test_a_schema_that_lists_such_a_column_is_warned(name: str, tmp_path: Path) 
     )
     graph, said = imported(edges, nodes, schema=schema)
     assert graph.features.values.shape[1] == 2
-    [line] = [each for each in said if "seem to be numbers of rows or copies of the label" in each]
+    [line] = [each for each in said if "look like row numbers or copies of the label" in each]
     assert repr(name) in line
     assert "age" not in line
 
@@ -543,17 +543,15 @@ def test_ids_with_gaps_are_said_and_a_schema_may_keep_them(tmp_path: Path) -> No
     graph, said = imported(edges)
     assert graph.num_vertices == 3
     assert names_of(tmp_path / "out", "ids.csv") == ["10", "12", "15"]
-    assert "ids between 10 and 15 that no edge names are no vertices (3): give num_vertices" in said[-1]
+    assert "ids between 10 and 15 without edges are not vertices (3): set num_vertices" in said[-1]
     table = EdgeTableSchema(files=["*"], source="src", target="dst")
     graph, said = imported(edges, schema=ImportSchema(edges=table, num_vertices=20))
     assert graph.num_vertices == 20
     assert named_edges(graph, list(map(str, range(20)))) == [("10", "12"), ("12", "15"), ("15", "10")]
-    with pytest.raises(
-        DataError, match=r"'15' is not a vertex: ids go from 0 to 13\n.*Give a larger num_vert"
-    ):
+    with pytest.raises(DataError, match=r"'15' is not a vertex: ids range from 0 to 13\n.*Increase num_vert"):
         imported(edges, schema=ImportSchema(edges=table, num_vertices=14))
     with pytest.raises(
-        ValueError, match="num_vertices is 3, but names are numbered as edges have them: omit"
+        ValueError, match="num_vertices is 3, but the ids in edges define the vertices: remove"
     ):
         ImportSchema(ids="names", edges=table, num_vertices=3)
 
@@ -587,7 +585,7 @@ def test_types_have_the_vertices_that_relations_name(tmp_path: Path) -> None:
             ("item 4", "user 1000002"),
         ]
     )
-    assert "ids of user between 1,000,002 and 1,000,009 that no edge names are no vertices (5)" in said[-1]
+    assert "ids of user between 1,000,002 and 1,000,009 without edges are not vertices (5)" in said[-1]
 
 
 _UUIDS = [uuid.UUID(int=number) for number in (1, 2, 3)]
@@ -641,10 +639,13 @@ def test_texts_of_all_types_are_texts(kind: str, tmp_path: Path) -> None:
     [
         (
             pa.array([b"\xff", b"\xfe"]),
-            "column 'src': has binary values that are not UTF-8 text: write them as text",
+            "column 'src' has binary values that are not UTF-8 text: convert them to text",
         ),
-        (pa.array([[1], [2]]), "column 'src': has values of type list<.*: give texts or numbers"),
-        (pa.array([{"a": 1}, {"a": 2}]), "column 'src': has values of type struct<.*: give texts or numbers"),
+        (pa.array([[1], [2]]), "column 'src' has values of unsupported type list<.*: use strings or numbers"),
+        (
+            pa.array([{"a": 1}, {"a": 2}]),
+            "column 'src' has values of unsupported type struct<.*: use strings or numbers",
+        ),
     ],
     ids=["binary", "list", "struct"],
 )
@@ -696,8 +697,8 @@ def test_words_of_yaml_are_names_in_schemas(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("source: null, target: b", "a column that is called null is written in quotes: 'null'"),
-        ("source: a, target: b, features: [~]", "a column that is called null is written in quotes: 'null'"),
+        ("source: null, target: b", "a column named null must be written in quotes, as 'null'"),
+        ("source: a, target: b, features: [~]", "a column named null must be written in quotes, as 'null'"),
         ("source: a, target: b, text: {nulls: [null]}", "write null and ~ in quotes: 'null'"),
         ("source: a, target: b, undirected: 7", "give true or false"),
     ],

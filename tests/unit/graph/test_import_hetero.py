@@ -96,12 +96,12 @@ def test_types_and_relations(destination: str, tmp_path: Path, capsys: pytest.Ca
     assert said[1:] == [
         "papers.csv, column 'field': 1 of 3 values count as missing (empty 1)",
         "papers.csv, column 'part': 1 of 3 values count as missing (empty 1)",
-        "author writes paper: 4 rows of edges",
-        "paper cites paper: 3 rows of edges",
-        "author lives in place: 2 rows of edges",
-        "repeated edges that are left out: 1",
+        "author writes paper: 4 edge rows",
+        "paper cites paper: 3 edge rows",
+        "author lives in place: 2 edge rows",
+        "duplicate edges removed: 1",
         "paper: 3 vertices",
-        "author: 3 vertices, whose features are learned",
+        "author: 3 vertices with learned features",
         "place: 2 vertices",
         "classes: 0 art, 1 math",
         f"wrote {destination}",
@@ -128,10 +128,14 @@ def test_relations_both_ways(tmp_path: Path) -> None:
 def test_what_is_wrong_with_types(tmp_path: Path) -> None:
     words = ("data", "import", *FILES, "--schema", "schema.yaml", "-o", "x")
     for old, new, message in (
-        ("target_type: paper", "target_type: papers", "target_type 'papers' is not among the types: paper,"),
-        ("[author, writes, paper]", "[author, writes, book]", "'book' is not among the types"),
-        ("[paper, cites, paper]", "[author, writes, paper]", "['author', 'writes', 'paper'] is there twice"),
-        ("[paper, cites, paper]", "[paper, paper]", "give three words, such as [author, writes, paper]"),
+        ("target_type: paper", "target_type: papers", "target_type 'papers' is not one of the types (paper,"),
+        ("[author, writes, paper]", "[author, writes, book]", "'book' is not one of the types"),
+        ("[paper, cites, paper]", "[author, writes, paper]", "['author', 'writes', 'paper'] is listed twice"),
+        (
+            "[paper, cites, paper]",
+            "[paper, paper]",
+            "does not have three names: write it as [author, writes, paper]",
+        ),
         ("features: [x]", "features: [x], label: [x]", "type 'place' has labels, but target_type is 'paper'"),
         ("files: [cites.csv]", "files: ['*.csv']", "is in several tables of the schema"),
         ("unknown: drop", "unknwon: drop", "unknown setting 'relations.1.unknwon'"),
@@ -140,9 +144,7 @@ def test_what_is_wrong_with_types(tmp_path: Path) -> None:
         write_all(tmp_path, SCHEMA.replace(old, new))
         assert message in refused(*words, cwd=tmp_path)
     write_all(tmp_path, SCHEMA.replace(", unknown: drop", ""))
-    with pytest.raises(
-        DataError, match=r"cites\.csv, line 4, column 'from': 'z' is not a vertex of the table"
-    ):
+    with pytest.raises(DataError, match=r"cites\.csv, line 4, column 'from': 'z' is not in the vertex table"):
         run_here(*words, cwd=tmp_path)
     assert not (tmp_path / "x").exists()
 
@@ -183,8 +185,8 @@ def test_weights_of_edges(
                 edges[f"{destination} {back} {source}", v, u] = weight
         assert weights_by_name(graph) == edges
     said = capsys.readouterr().out
-    assert "author writes paper: 4 rows of edges, weights 'share'" in said
-    assert "repeated edges that are left out, whose weights are added up: 1" in said
+    assert "author writes paper: 4 edge rows, weights 'share'" in said
+    assert "duplicate edges removed (weights summed): 1" in said
     (tmp_path / "cites.csv").write_text("from,to,times\na,b,0\n")
-    with pytest.raises(DataError, match=r"cites\.csv, line 2, column 'times': 0\.0 is not a weight"):
+    with pytest.raises(DataError, match=r"cites\.csv, line 2, column 'times': 0\.0 is not a valid weight"):
         run_here("data", "import", *FILES, "--schema", "schema.yaml", "-o", "x", cwd=tmp_path)

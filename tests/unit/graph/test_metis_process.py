@@ -39,7 +39,7 @@ def test_parts_are_those_that_metis_finds_here() -> None:
             "import os; os.kill(os.getpid(), signal.SIGTERM)",
             r"METIS failed before .* \(interrupted\)",
         ),
-        ("import os; os.kill(os.getpid(), signal.SIGKILL)", "METIS was ended by signal SIGKILL before"),
+        ("import os; os.kill(os.getpid(), signal.SIGKILL)", "METIS was killed by signal SIGKILL before"),
         ("raise SystemExit('no room')", r"METIS failed before .* \(no room\)"),
     ],
 )

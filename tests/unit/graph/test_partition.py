@@ -137,7 +137,7 @@ def test_a_rank_has_the_graph_and_the_rows_of_its_part(arrays, parts, normalize)
             foreign = np.flatnonzero(part.part_ids != number)
             if len(foreign):
                 vertices = np.append(part.vertices, foreign[0])
-                message = rf"the row of vertex {foreign[0]} is in part \d, which is not here"
+                message = rf"the row of vertex {foreign[0]} is in part \d, which is not open here: read only "
                 with pytest.raises(DataError, match=message):
                     rows_of(part.graph.features, vertices)
             for other in range(parts):
@@ -176,7 +176,7 @@ def test_normalized_parts_are_the_normalized_source(tmp_path, sparse):
             assert np.array_equal(rows_of(opened.features, everyone), wanted)
     if not sparse:
         with pytest.raises(
-            DataError, match=r"a rank cannot scale features by normalize 'standard': scale them"
+            DataError, match=r"a rank cannot normalize features by 'standard': normalize them"
         ):
             open_part(tmp_path / "none", 0, normalize="standard")
 
@@ -247,9 +247,9 @@ def test_a_damaged_manifest_is_named(tmp_path):
     (tmp_path / "b").mkdir()
     again = read_manifest(written(make_arrays(3), tmp_path / "b", 2, seed=1))
     assert again.id != ours.id
-    with pytest.raises(DataError, match=r"there is no part 2: it has 2 parts, numbered from 0"):
+    with pytest.raises(DataError, match=r"has no part 2, but 2 parts numbered from 0: choose one of these"):
         open_part(folder, 2)
-    with pytest.raises(DataError, match=r"a folder of parts is what hyrt partition writes"):
+    with pytest.raises(DataError, match=r"pass a folder written by hyrt partition"):
         open_part(tmp_path, 0)
 
 
@@ -292,7 +292,7 @@ def test_neighbouring_parts_are_opened_as_one_block(tmp_path, sparse, topology):
             there = slice(arrays["indptr"][vertex], arrays["indptr"][vertex + 1])
             assert np.array_equal(own.indices[here], arrays["indices"][there])
             assert np.array_equal(own.edge_types[here], arrays["edge_type"][there])
-    with pytest.raises(DataError, match="4 parts, which cannot make 3 blocks"):
+    with pytest.raises(DataError, match="4 parts, which cannot be merged into 3 blocks"):
         open_part(folder, 0, num_blocks=3)
 
 
@@ -304,7 +304,7 @@ def test_nothing_is_left_of_what_failed(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["source.npz"]
     folder = written(make_arrays(3), tmp_path, 2)
     before = read_manifest(folder).id
-    with pytest.raises(DataError, match="already exists: give another name, or --force to replace it"):
+    with pytest.raises(DataError, match="already exists: choose another name, or use --force to replace it"):
         written(make_arrays(3), tmp_path, 2)
     with pytest.raises(DataError, match="not finite"):
         written(arrays, tmp_path, 2, force=True)
@@ -321,7 +321,7 @@ def test_nothing_is_left_of_what_failed(tmp_path, monkeypatch):
     assert read_manifest(folder).num_parts == 3
     (folder / "letter.txt").write_text("dear")
     with pytest.raises(
-        DataError, match="holds more than the parts of a graph, so --force does not replace it"
+        DataError, match="contains files other than graph parts, so --force does not replace it"
     ):
         written(make_arrays(4), tmp_path, 3, force=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["parts", "source.npz"]
@@ -330,25 +330,27 @@ def test_nothing_is_left_of_what_failed(tmp_path, monkeypatch):
 def test_what_cannot_be_cut_is_refused(tmp_path):
     source = str(save(make_arrays(3), tmp_path / "a.npz"))
     for how, message in {
-        ("parts", 31): "has 30 vertices, and a part has at least one: give fewer",
-        ("parts", 0): r"--parts 0: give 1 to 1,024",
-        ("parts", 1025): r"--parts 1025: give 1 to 1,024",
-        ("method", "spectral"): r"--method spectral: give random, block, metis or volume",
-        ("topology", "half"): r"--topology half: give replicated or split",
-        ("normalize", "half"): r"--normalize half: give",
-        ("imbalance", 0.1): "--imbalance: --method random does not weigh parts; metis and volume do",
-        ("max_vertices", 14): "2 parts of this size cannot hold the 30 vertices of .*: give at least 15",
+        ("parts", 31): "has 30 vertices, but --parts 31 needs at least one for each part: use fewer parts",
+        ("parts", 0): r"--parts 0 is out of range: use 1 to 1,024",
+        ("parts", 1025): r"--parts 1025 is out of range: use 1 to 1,024",
+        ("method", "spectral"): r"--method spectral is unknown: choose random, block, metis or volume",
+        ("topology", "half"): r"--topology half is unknown: choose replicated or split",
+        ("normalize", "half"): r"--normalize half is unknown: choose",
+        ("imbalance", 0.1): "--imbalance has no effect, because --method random does not weigh parts: remove",
+        ("max_vertices", 14): "2 parts of this size cannot contain the 30 vertices of .*: use at least 15",
     }.items():
         given = {"num_parts": 2, "method": "random", ("num_parts" if how[0] == "parts" else how[0]): how[1]}
         with pytest.raises(DataError, match=message):
             write_parts.write_parts(PartitionJob(source, tmp_path / "parts", **given))
     pytest.importorskip("pymetis")
     for imbalance in (-0.1, 0, float("nan"), 1.5):
-        with pytest.raises(DataError, match=rf"--imbalance {imbalance}: give 0.001 to 1"):
+        with pytest.raises(DataError, match=rf"--imbalance {imbalance} is out of range: use 0.001 to 1"):
             write_parts.write_parts(
                 PartitionJob(source, tmp_path / "parts", 2, "volume", imbalance=imbalance)
             )
-    with pytest.raises(DataError, match="--method metis bounds what parts weigh, not their vertices"):
+    with pytest.raises(
+        DataError, match="--method metis, which bounds the weight of parts, not their vertex count"
+    ):
         write_parts.write_parts(PartitionJob(source, tmp_path / "parts", 2, "metis", max_vertices=20))
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
 
@@ -375,7 +377,7 @@ def test_as_many_parts_as_vertices_and_many_files(tmp_path):
     assert np.array_equal(np.sort(homes), np.arange(300))
     assert np.array_equal(rows_of(open_graph(folder).features, np.arange(300)), arrays["features"])
     lines = CliRunner().invoke(app, ["data", "info", str(folder)]).output
-    assert "... 284 more parts; --json has all" in lines
+    assert "... 284 more parts; use --json for all" in lines
 
 
 def test_metis_cuts_little(tmp_path):
@@ -423,8 +425,9 @@ def test_parts_have_no_more_vertices_than_they_may(tmp_path):
     words += ["--max-vertices", "70", "-o", str(tmp_path / "parts")]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
-    assert "more non-zeros than the 5.0% over the mean that are allowed: parts have at most 70" in " ".join(
-        result.output.split()
+    assert (
+        "a part exceeds the allowed number of non-zeros, 5.0% above the mean: parts have at most 70"
+        in " ".join(result.output.split())
     )
     assert max(part.vertices for part in read_manifest(tmp_path / "parts").parts) <= 70
 

@@ -237,12 +237,12 @@ def test_volume_is_less_busy_than_metis() -> None:
     assert loads.max() <= 1.02 * loads.mean()
     total, busiest = traffic["volume"].sum() // 2, traffic["volume"].max()
     assert said[1].startswith(
-        f"by volume  {total:,} rows sent · at most {busiest:,} sent or received by a part, "
+        f"by volume  {total:,} rows sent · at most {busiest:,} sent or received by one part, "
     )
-    assert f"non-zeros at most {loads.max() / loads.mean() - 1:.1%} over it" in said[1]
+    assert f"non-zeros at most {loads.max() / loads.mean() - 1:.1%} above their mean" in said[1]
     metis_total, metis_busiest = traffic["metis"].sum() // 2, traffic["metis"].max()
     assert said[0].startswith(
-        f"by metis   {metis_total:,} rows sent · at most {metis_busiest:,} sent or received by a part, "
+        f"by metis   {metis_total:,} rows sent · at most {metis_busiest:,} sent or received by one part, "
     )
     assert busiest < metis_busiest
     assert total < metis_total

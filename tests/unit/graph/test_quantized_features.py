@@ -140,12 +140,12 @@ def test_what_is_no_number_is_refused_with_its_vertex(name: str, value: float) -
 def test_what_is_too_large_is_refused_with_its_vertex(name: str, value: float) -> None:
     graph = random_graph(vertices=20, features=4)
     graph.features.values[13, 2] = value
-    with pytest.raises(DataError, match=rf"column 2 of vertex 13 is .*which {name} cannot hold"):
+    with pytest.raises(DataError, match=rf"column 2 of vertex 13 is .*which {name} cannot represent"):
         quantize_graph(graph, name)
 
 
 def test_sparse_features_are_refused() -> None:
-    with pytest.raises(DataError, match="for dense features, and these are sparse: omit it"):
+    with pytest.raises(DataError, match="supports only dense features, but these are sparse: remove data"):
         quantize_graph(random_graph(sparse=True), "int8")
 
 
@@ -231,17 +231,17 @@ def test_rows_in_files_are_rounded_on_the_way_to_the_same(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({}, r"'features': of int8 needs scales: add row_scales \[60\] or column_scales \[5\]"),
+        ({}, r"'features' has int8 values, which need row_scales \[60\] or column_scales \[5\]: set one"),
         (
             {"row_scales": np.ones(60, np.float32), "column_scales": np.ones(5, np.float32)},
-            "'features': of int8 needs scales",
+            "'features' has int8 values, which need row_scales",
         ),
-        ({"row_scales": np.ones(59, np.float32)}, "'row_scales' has 59 entries, and 'features' needs 60"),
+        ({"row_scales": np.ones(59, np.float32)}, "'row_scales' has 59 entries, but 'features' needs 60"),
         (
             {"row_scales": np.zeros(60, np.float32)},
-            "'row_scales': value 0.0 at 0: give a finite",
+            "'row_scales': value 0.0 at position 0 is not a finite",
         ),
-        ({"column_scales": np.full(5, np.nan, np.float32)}, "'column_scales': value nan at 0"),
+        ({"column_scales": np.full(5, np.nan, np.float32)}, "'column_scales': value nan at position 0"),
         ({"column_scales": np.ones(5)}, "'column_scales': dtype float64, expected float32"),
     ],
 )
@@ -262,7 +262,9 @@ def test_scales_beside_floats_are_refused(tmp_path: Path) -> None:
     convert(Conversion(stored(random_graph(vertices=60, features=5), tmp_path), tmp_path / "a.npz"))
     with np.load(tmp_path / "a.npz") as held:
         np.savez(tmp_path / "b.npz", **held, row_scales=np.ones(60, np.float32))
-    with pytest.raises(DataError, match=r"'row_scales'.* is for features of int8, and these are float32"):
+    with pytest.raises(
+        DataError, match=r"'row_scales'.* is only used for int8 features, but these are float32"
+    ):
         open_graph(tmp_path / "b.npz")
 
 

@@ -17,7 +17,7 @@ import hyrt
 from hyrt.errors import DataWarning
 from hyrt.graph.row_source import DenseFeatures, SparseFeatures
 
-COUNTS, IS_LABEL, GIVES_LABEL = "numbers the rows", "equals the label", "has one value for each class"
+COUNTS, IS_LABEL, GIVES_LABEL = "contains row numbers", "equals the label", "has one value for each class"
 NUM = 3000
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 3, NUM)

@@ -210,7 +210,7 @@ def test_degenerate(text):
 
 
 def test_dense_request_is_refused_or_met():
-    with pytest.raises(DataError, match="are too many for"):
+    with pytest.raises(DataError, match="is too many for"):
         generate(parse_spec("synthetic:tiny,vertices=60,edges=1700,classes=4,homophily=1"))
     graph = open_graph("synthetic:tiny,vertices=60,edges=900,classes=2,homophily=0.2")
     assert graph.num_edges == 900
@@ -247,14 +247,14 @@ def test_parameters():
         ("tiny,,seed=1", "there is an empty entry between two commas"),
         (",vertices=100", "there is an empty entry between two commas"),
         ("tiny,edges=1.5", "edges=1.5 is not a count"),
-        ("tiny,edges=3", "in both directions: give an even number"),
-        ("tiny,vertices=0", "vertices=0: give a number from 1 to"),
+        ("tiny,edges=3", "in both directions: use an even number"),
+        ("tiny,vertices=0", "vertices=0 is out of range: use a number from 1 to"),
         ("tiny,vertices=10,edges=80", "at most half of all pairs"),
-        ("tiny,homophily=2", "homophily=2.0: give a number from 0 to 1"),
+        ("tiny,homophily=2", "homophily=2.0 is out of range: use a number from 0 to 1"),
         ("tiny,homophily=x", "homophily=x is not a number"),
-        ("tiny,signal=nan", "signal=nan: give a number from 0"),
-        ("tiny,dtype=int8", "dtype=int8: give float32 or float16"),
-        ("tiny,seed=1,seed=2", "seed is given twice"),
+        ("tiny,signal=nan", "signal=nan is out of range: use a number from 0"),
+        ("tiny,dtype=int8", "dtype=int8 is not supported: use float32 or float16"),
+        ("tiny,seed=1,seed=2", "seed is set twice"),
         ("tiny,train=2k,val=1", "exceed the 2,000 vertices"),
         ("tiny,classes=3000", "classes=3,000"),
     ],

@@ -28,7 +28,7 @@ def test_roc_auc_needs_both_classes_among_the_validation_vertices() -> None:
     config = build_config({"train": {"metric": "roc_auc"}})
     assert Evaluator(config, graph, None).metric == "roc_auc"
     graph.labels[graph.split("val")] = 1
-    with pytest.raises(ConfigError, match=r"random, split 0: .* both classes .* all of class 1"):
+    with pytest.raises(ConfigError, match=r"random, split 0: .* both classes .* all have class 1"):
         Evaluator(config, graph, None)
     # Another metric is not in the way.
     Evaluator(build_config({}), graph, None)

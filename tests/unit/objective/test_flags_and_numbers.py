@@ -208,20 +208,20 @@ def test_what_fits_the_labels_is_chosen_and_what_does_not_is_refused_in_words() 
     given = build_config({"train": {"objective": "regression"}}).train
     with pytest.raises(
         ConfigError,
-        match=r"train.objective=regression trains for float32 \[V\] or \[V, K\], numbers for each vertex, "
-        r"but the labels are int16 \[4\], which hyrt reads as integers \[V\], a class for each vertex: omit "
-        r"train.objective for classification",
+        match=r"train\.objective=regression needs labels that are float32 \[V\] or \[V, K\], numbers for "
+        r"each vertex, but they are int16 \[4\], read as integers \[V\], a class for each vertex: remove "
+        r"train\.objective to use classification",
     ):
         given.build_objective(classes)
-    with pytest.raises(ConfigError, match="objective regression does not support class weights"):
+    with pytest.raises(ConfigError, match="is not supported by objective regression"):
         build_config({"train": {"class_weights": [1, 2]}}).train.build_objective(numbers)
     listed = build_config({"train": {"class_weights": [1, 2]}}).train
-    with pytest.raises(ConfigError, match="has 2 numbers for 5 labels: give one for each label"):
+    with pytest.raises(ConfigError, match="has 2 numbers for 5 labels: set one per label"):
         listed.build_objective(FLAGS).fit_to_targets(FLAGS, 5)
     with pytest.raises(ConfigError, match="has 2 numbers for 3 classes"):
         listed.build_objective(classes).class_weights(classes, 3)
     for wrong in ([], [0, 0], [-1, 2], [float("nan")]):
-        with pytest.raises(ValueError, match="give numbers of at least 0, not all of them 0"):
+        with pytest.raises(ValueError, match="use non-negative numbers that are not all 0"):
             Classification(class_weights=wrong)
     with pytest.raises(ConfigError, match="loss is 'huber': give one of mse, mae"):
         build_config({"train": {"objective_options": {"loss": "huber"}}}).train.build_objective(numbers)
@@ -233,5 +233,5 @@ def test_what_fits_the_labels_is_chosen_and_what_does_not_is_refused_in_words() 
 @pytest.mark.parametrize("outputs", [1, 7])
 def test_both_keep_their_word(objective: Objective, outputs: int) -> None:
     check_objective(objective, objective.metrics[0], outputs)
-    with pytest.raises(ValueError, match="the model returns 3 scores for 2"):
+    with pytest.raises(ValueError, match="the model returns 3 scores per target, but each target has 2"):
         objective.loss_sum(torch.zeros(4, 3), torch.zeros(4, 2), None)

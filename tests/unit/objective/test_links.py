@@ -115,9 +115,9 @@ def test_metrics_are_those_of_the_libraries_and_of_brute_force(decoder: str) -> 
 
 
 def test_wrong_options_are_told() -> None:
-    with pytest.raises(ValueError, match=r"decoder is 'cosine': give one of dot, distmult, transe"):
+    with pytest.raises(ValueError, match=r"decoder is 'cosine': choose one of dot, distmult, transe"):
         LinkPrediction(decoder="cosine")
-    with pytest.raises(ValueError, match="loss is 'mse': give bce or ranking"):
+    with pytest.raises(ValueError, match="loss is 'mse': choose bce or ranking"):
         LinkPrediction(loss="mse")  # type: ignore[arg-type]
 
 

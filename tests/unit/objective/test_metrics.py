@@ -78,9 +78,9 @@ def test_roc_auc_uses_the_margin() -> None:
 
 
 def test_roc_auc_needs_both_classes() -> None:
-    with pytest.raises(ValueError, match=r"needs both labels, 0 and 1, not \[1\]"):
+    with pytest.raises(ValueError, match=r"needs both labels, 0 and 1, got \[1\]"):
         roc_auc(np.array([0.1, 0.2]), np.array([1, 1]))
-    with pytest.raises(ValueError, match=r"not \[0, 1, 2\]"):
+    with pytest.raises(ValueError, match=r"got \[0, 1, 2\]"):
         roc_auc(np.array([0.1, 0.2, 0.3]), np.array([0, 1, 2]))
     assert math.isnan(roc_auc(np.array([0.1, math.nan]), np.array([0, 1])))
 

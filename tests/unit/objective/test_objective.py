@@ -212,15 +212,19 @@ def test_what_cannot_be_used_is_an_error_that_says_why() -> None:
         ConfigError, match=r"'round': \S+:\w+ must derive from Objective and set name = 'round'$"
     ):
         build_config({"train": {"objective": "round"}})
-    with pytest.raises(ConfigError, match=r"train.objective='squares' refuses \{'speed': 3\}: .*'speed'"):
+    with pytest.raises(
+        ConfigError, match=r"train.objective='squares' rejects the options \{'speed': 3\}: .*'speed'"
+    ):
         build_objective("squares", {"speed": 3})
     balanced = build_config({"train": {"objective": "squares", "class_weights": "balanced"}})
     with pytest.raises(
-        ConfigError, match=r"train.class_weights=balanced: objective squares does not support"
+        ConfigError, match=r"train.class_weights=balanced is not supported by objective squares"
     ):
         balanced.train.build_objective()
     smoothed = build_config({"train": {"objective": "squares", "label_smoothing": 0.1}})
-    with pytest.raises(ConfigError, match=r"^train.label_smoothing=0.1: objective squares does not support"):
+    with pytest.raises(
+        ConfigError, match=r"^train.label_smoothing=0.1 is not supported by objective squares"
+    ):
         smoothed.train.build_objective()
     with pytest.raises(ConfigError, match="label_smoothing"):
         build_config({"train": {"label_smoothing": 1.0}})
@@ -232,14 +236,14 @@ def test_what_cannot_be_used_is_an_error_that_says_why() -> None:
     [
         (
             "mean",
-            r"loss_sum is not a sum over targets: it is \S+ for 8 of them, but \S+ for their two halves",
+            r"loss_sum is not a sum over targets, because it is \S+ for 8 targets, but \S+ for their two ",
         ),
         ("each", r"loss_sum returns Tensor float32\[8\], not a scalar tensor: return "),
         ("no-number", "loss_sum is nan for scores between -1 and 1: return "),
         ("raising", "loss_sum failed: KeyError: 'boom'"),
-        ("wrong-counts", "count returns hello, but the names in its counts are off, targets"),
-        ("no-targets", "count returns 1 as targets: return the number of targets, which is 8"),
-        ("other-metric", "evaluate returns other, but not distance, which chooses the best epoch"),
+        ("wrong-counts", "count returns hello, but its attribute counts lists off, targets"),
+        ("no-targets", "count returns targets=1 for 8 targets: return the number of targets"),
+        ("other-metric", "evaluate returns other, but not distance, which selects the best epoch"),
         ("unfinished", "its class Unfinished does not define count, evaluate, loss_sum, training_metrics"),
     ],
 )
@@ -292,10 +296,10 @@ def test_trying_an_objective_takes_little_with_many_classes() -> None:
 @pytest.mark.usefixtures("declared")
 def test_the_metric_is_one_of_the_objectives() -> None:
     with pytest.raises(
-        ConfigError, match=r"of classification are auto, accuracy, .* and loss \(did you mean 'macro_f1'\?"
+        ConfigError, match=r"of classification: choose auto, accuracy, .* or loss \(did you mean 'macro_f1'\?"
     ):
         build_config({"train": {"objective": "classification", "metric": "macrof1"}})
-    with pytest.raises(ConfigError, match=r"the metrics of squares are auto and distance$"):
+    with pytest.raises(ConfigError, match=r"is not a metric of squares: choose auto or distance$"):
         build_config({"train": {"objective": "squares", "metric": "accuracy"}})
     config = build_config({"train": {"objective": "squares", "objective_options": {"times": 2}}})
     evaluator = Evaluator(config, open_graph("synthetic:tiny"), None)

@@ -498,7 +498,7 @@ def features(found: Cell) -> None:
 def typed_partition(found: Cell) -> None:
     hyrt.save(TYPED, found.folder / "g.npz")
     words = refused_command("partition", "--data", "g.npz", "--parts", "2", "-o", "parts", cwd=found.folder)
-    assert "does not cut graphs with types of vertices" in words
+    assert "is heterogeneous, which hyrt partition does not support" in words
     found.refusals += 1
 
 
