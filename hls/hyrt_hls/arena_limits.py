@@ -40,7 +40,7 @@ def bank_words(pes: int, arena_words: int) -> BankWords:
     Raises ValueError unless both are positive.
     """
     if min(pes, arena_words) < 1:
-        raise ValueError(f"arena: {pes} banks of {arena_words} words: give at least 1 of each")
+        raise ValueError(f"arena: pes and arena_words must be at least 1, got {pes} and {arena_words}")
     sums = row_base(arena_words)
     return BankWords(sums, arena_words - sums)
 
@@ -137,15 +137,15 @@ def layer_records(work: Workload) -> list[LayerRecord]:
     Raises ValueError if the kernels do not support the number of layers or their widths.
     """
     if work.layers > MAX_LAYERS:
-        raise ValueError(f"a trainer takes at most {MAX_LAYERS} layers, not {work.layers}")
+        raise ValueError(f"the kernels support at most {MAX_LAYERS} layers, but the model has {work.layers}")
     records = []
     for layer in range(1, work.layers + 1):
         parts = 2 if work.concat else 1
         width, out = work.features[layer - 1], work.features[layer]
         if max(width, out) > MAX_CHUNKS * LANES or parts * num_chunks(width) * LANES > PANEL_ROWS:
             raise ValueError(
-                f"layer {layer} maps rows of {parts * width} values to {out}: a trainer takes rows of "
-                f"at most {MAX_CHUNKS * LANES} values and weights of at most {PANEL_ROWS} rows"
+                f"layer {layer} maps rows of {parts * width} values to {out}, but the kernels support rows "
+                f"of at most {MAX_CHUNKS * LANES} values and weights of at most {PANEL_ROWS} rows"
             )
         records.append(
             LayerRecord(

@@ -39,11 +39,11 @@ def link_config(part: FpgaPart, design: FpgaDesign, *, units: int = 1) -> str:
     placer decides. Raises ValueError if `units` is not at least 1, or HBM has too few banks.
     """
     if units < 1:
-        raise ValueError(f"link configuration: {units} compute units: give at least 1")
+        raise ValueError(f"link configuration: the number of compute units must be at least 1, got {units}")
     if part.memory_kind == "HBM" and units * _HBM_BANKS > part.memory_banks:
         raise ValueError(
-            f"{part.name}: {units} compute units need {units * _HBM_BANKS} HBM banks, but it has "
-            f"{part.memory_banks}"
+            f"{units} compute units need {units * _HBM_BANKS} HBM banks, but {part.name} has "
+            f"{part.memory_banks}: use fewer compute units"
         )
     large_slrs = [slr for slr, num_dsp in enumerate(part.slr_dsp) if estimate_dsp(design) <= num_dsp]
     lines = [
@@ -88,7 +88,7 @@ def write_build_files(
     resources = estimate_resources(design, arena_words).scaled(units)
     check_fits(part, resources)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} is not empty: give a new or empty folder")
+        raise ValueError(f"{folder} is not empty: choose a new or empty folder")
     for name, patterns in _FOLDERS.items():
         (folder / name).mkdir(parents=True, exist_ok=True)
         for pattern in patterns:
@@ -119,12 +119,12 @@ def build_warnings(part: FpgaPart, design: FpgaDesign) -> list[str]:
     clock_mhz, bits = design.clock_hz / 1e6, widest_stream_bits(design)
     if part.clock_mhz is not None and clock_mhz > part.clock_mhz:
         warnings.append(
-            f"the design asks for {clock_mhz:,.0f} MHz, but {part.name}'s platform states "
-            f"{part.clock_mhz}: v++ may not reach it"
+            f"the design has a clock of {clock_mhz:,.0f} MHz, but {part.name}'s platform states "
+            f"{part.clock_mhz} MHz: v++ may not reach the clock of the design"
         )
     if bits > STREAM_BITS:
         warnings.append(
-            f"streams of {bits:,} bits: Vitis HLS is reported to refuse more than {STREAM_BITS:,}: try "
+            f"streams have {bits:,} bits, but Vitis HLS is reported to reject more than {STREAM_BITS:,}: try "
             "v++ -c first, or choose a smaller n or array"
         )
     return warnings

@@ -25,7 +25,7 @@ from hyrt_hls.resources import Resources, estimate_resources
 _NS = 1e-9
 # A build has some hundred folders; searching a home folder or a whole disk would take minutes.
 _MAX_FOLDERS = 20_000
-_GIVE_FOLDER = "give the folder in which v++ -c was run"
+_GIVE_FOLDER = "specify the folder in which v++ -c was run"
 INTERVALS: Mapping[str, tuple[str, ...]] = {
     "update_ii": ("systolic",),
     "network_ii": ("duplicate", "scatter", "gather"),
@@ -86,7 +86,7 @@ def read_report(path: Path) -> HlsReport:
         raise ValueError(f"{path} is not XML: {error}") from error
     if root.tag != "profile":
         raise ValueError(
-            f"{path}: begins with <{root.tag}>, but the report of a module begins with <profile>"
+            f"{path} is not the report of a module: its root element is <{root.tag}>, expected <profile>"
         )
     area = "AreaEstimates/Resources"
     if root.find(area) is None:
@@ -168,7 +168,7 @@ def _read_count(root: ElementTree.Element, element: str, path: Path) -> int:
 
 def _parse_int(text: str, location: str, minimum: int = 1) -> int:
     if not text.isdecimal() or int(text) < minimum:
-        raise ValueError(f"{location} is {text[:40]!r}, not a whole number of at least {minimum}")
+        raise ValueError(f"{location} must be an integer of at least {minimum}, got {text[:40]!r}")
     return int(text)
 
 
@@ -179,7 +179,7 @@ def _read_period_s(root: ElementTree.Element, element: str, path: Path) -> float
     except ValueError:
         period_ns = math.nan
     if not 0 < period_ns < math.inf:
-        raise ValueError(f"{path}: {element} is {text[:40]!r}, not a number of ns above 0")
+        raise ValueError(f"{path}: {element} must be a number of ns above 0, got {text[:40]!r}")
     return period_ns * _NS
 
 
@@ -192,7 +192,7 @@ def apply_reports(design: FpgaDesign, reports: Sequence[HlsReport]) -> FpgaDesig
     `gather` with an initiation interval of 1 confirms it.
     """
     if not reports:
-        raise ValueError("no report of Vitis HLS: give at least one")
+        raise ValueError("there are no Vitis HLS reports: pass at least one")
     reported = {"clock_hz"}
     intervals: dict[str, int] = {}
     for name, functions in INTERVALS.items():
@@ -236,8 +236,8 @@ def unmodelled_intervals(reports: Sequence[HlsReport]) -> list[str]:
         longest = initiation_interval(reports, function) or 1
         if longest > 1:
             warnings.append(
-                f"{function} begins an iteration every {longest} cycles: the model assumes 1, so its "
-                f"reads and writes may take up to {longest} times as long"
+                f"{function} starts an iteration every {longest} cycles, but the model assumes every cycle: "
+                f"its reads and writes may take up to {longest} times as long"
             )
     return warnings
 
@@ -301,8 +301,9 @@ def read_build(source: Path, part: FpgaPart) -> Build:
     for other in rest:
         if designs[other] != designs[first]:
             raise ValueError(
-                f"{source} has reports of several designs: "
-                f"{_differences(first, designs[first], other, designs[other])}: give the folder of one build"
+                f"{source} has reports of several designs "
+                f"({_differences(first, designs[first], other, designs[other])}): specify the folder of one "
+                "build"
             )
     design, arena_words = designs[first]
     return Build(path=first, design=design, arena_words=arena_words, reports=tuple(reports))
@@ -358,10 +359,10 @@ def _check_part(report: HlsReport, part: FpgaPart) -> None:
     if report.part.lower() == part.device.lower():
         return
     matching = _matching_parts(report)
-    argument = f"--part {matching[0].name}" if matching else "a part with that device (a .yaml file)"
+    argument = f"--part {matching[0].name}" if matching else "--part with a .yaml file of that device"
     raise ValueError(
         f"{report.path}: {report.module} was compiled for {report.part}, but {part.name} is "
-        f"{part.device}: give {argument}, or reports of a build for {part.name}"
+        f"{part.device}: specify {argument}, or use reports of a build for {part.name}"
     )
 
 
@@ -375,8 +376,8 @@ def _find_design_file(report: Path) -> Path:
         if (folder / DESIGN_FILE).is_file():
             return folder / DESIGN_FILE
     raise ValueError(
-        f"{report}: there is no {DESIGN_FILE} beside or above it, so its design is unknown: give the "
-        f"folder that hyrt's Makefile built in, or copy its {DESIGN_FILE} along with the reports"
+        f"the design of {report} is unknown, because there is no {DESIGN_FILE} in its folder or above: "
+        f"specify the folder that hyrt's Makefile built in, or copy its {DESIGN_FILE} along with the reports"
     )
 
 
@@ -388,12 +389,12 @@ def _read_design(path: Path) -> tuple[FpgaDesign, int]:
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(values, dict):
-        raise ValueError(f"{path} is not a JSON object with {', '.join(_SIZES)}, arena_words and clock_mhz")
+        raise ValueError(f"{path} must be a JSON object with {', '.join(_SIZES)}, arena_words and clock_mhz")
     clock_mhz, arena_words = values.get("clock_mhz"), values.get("arena_words")
     if isinstance(clock_mhz, bool) or not isinstance(clock_mhz, int | float) or not 0 < clock_mhz < math.inf:
-        raise ValueError(f"{path}: clock_mhz is {clock_mhz!r}, not a number above 0")
+        raise ValueError(f"{path}: clock_mhz must be a number above 0, got {clock_mhz!r}")
     if isinstance(arena_words, bool) or not isinstance(arena_words, int) or arena_words < 1:
-        raise ValueError(f"{path}: arena_words is {arena_words!r}, not a whole number of at least 1")
+        raise ValueError(f"{path}: arena_words must be an integer of at least 1, got {arena_words!r}")
     sizes: dict[str, Any] = {name: values.get(name) for name in _SIZES}
     try:
         return FpgaDesign(**sizes, clock_hz=clock_mhz * 1e6), arena_words
@@ -419,8 +420,8 @@ def _check_module(report: HlsReport, path: Path, design: FpgaDesign, arena_words
     ]
     if different:
         raise ValueError(
-            f"{report.path}: {report.module} has {', '.join(different)} as in {path}: it belongs to "
-            "another build"
+            f"{report.path}: {report.module} belongs to another build than {path}: it has "
+            f"{', '.join(different)}"
         )
 
 
@@ -446,6 +447,6 @@ def check_fifo_depth(build: Build, requested: int | None) -> None:
     """Raise ValueError if a requested FIFO depth differs from that of the build."""
     if requested is not None and requested != build.design.fifo_depth:
         raise ValueError(
-            f"{build.path}: the build has fifo_depth {build.design.fifo_depth}, not {requested}: omit "
-            "--fifo-depth, or give the reports of a build with that depth"
+            f"the build in {build.path} has fifo_depth {build.design.fifo_depth}, not {requested}: remove "
+            "--fifo-depth, or use the reports of a build with that depth"
         )

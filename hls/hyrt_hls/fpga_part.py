@@ -61,7 +61,7 @@ class FpgaPart:
         if min(self.slr_dsp, default=0) < 1 or sum(self.slr_dsp) != self.dsp:
             raise ValueError(
                 f"part {self.name!r}: slr_dsp adds up to {sum(self.slr_dsp)}, but dsp is {self.dsp}: "
-                "give the number for each region, at least 1"
+                "set slr_dsp to the DSPs of each region, at least 1"
             )
 
     @property
@@ -89,7 +89,7 @@ def load_part(name: str) -> FpgaPart:
         return _parse_part(Path(name).stem, read_yaml(Path(name)), name)
     parts = read_yaml(_FILE)
     if name not in parts:
-        raise ValueError(f"unknown part {name!r}: give one of {', '.join(parts)}, or a .yaml file")
+        raise ValueError(f"unknown part {name!r}: choose one of {', '.join(parts)}, or a .yaml file")
     location = f"{_FILE.name}: {name}"
     return _parse_part(name, check_mapping(parts[name], location), location)
 

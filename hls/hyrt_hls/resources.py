@@ -115,17 +115,17 @@ def check_buildable(design: FpgaDesign, arena_words: int) -> None:
     """Raise ValueError if a size violates the static_asserts of kernels/design.hpp."""
     rows, cols = design.mac_rows, design.mac_cols
     if cols % LANES:
-        raise ValueError(f"mac_cols is {cols}: give a multiple of {LANES}, whole words")
+        raise ValueError(f"mac_cols must be a multiple of {LANES}, the values of a word, got {cols}")
     if rows % design.pes:
         raise ValueError(
-            f"mac_rows is {rows}: give a multiple of pes ({design.pes}), so that every bank has rows"
+            f"mac_rows must be a multiple of pes ({design.pes}), so that every bank has rows, got {rows}"
         )
     if rows % LANES and LANES % rows:
-        raise ValueError(f"mac_rows is {rows}: give a multiple of {LANES}, or 1, 2, 4 or 8")
+        raise ValueError(f"mac_rows must be a multiple of {LANES}, or 1, 2, 4 or 8, got {rows}")
     if design.fifo_depth < 2:
-        raise ValueError(f"fifo_depth is {design.fifo_depth}: give at least 2")
+        raise ValueError(f"fifo_depth must be at least 2, got {design.fifo_depth}")
     if arena_words < 2:
-        raise ValueError(f"arena_words is {arena_words}: give at least 2, one word for sums and one for rows")
+        raise ValueError(f"arena_words must be at least 2, one for sums and one for rows, got {arena_words}")
 
 
 def widest_stream_bits(design: FpgaDesign) -> int:
@@ -136,7 +136,7 @@ def widest_stream_bits(design: FpgaDesign) -> int:
 def estimate_resources(design: FpgaDesign, arena_words: int) -> Resources:
     """Estimate the resources of a compute unit with `arena_words` words of 16 floats per bank."""
     if arena_words < 1:
-        raise ValueError(f"arena: {arena_words} words per bank: give at least 1")
+        raise ValueError(f"arena: arena_words must be at least 1, got {arena_words}")
     return Resources(
         dsp=estimate_dsp(design),
         lut=estimate_lut(design),
@@ -213,7 +213,7 @@ def check_fits(part: FpgaPart, needs: Resources) -> None:
     if shortages:
         listed = ", ".join(f"{name} {required:,} of {available:,}" for name, required, available in shortages)
         remedies = ", ".join(dict.fromkeys(_REMEDIES[name] for name, _, _ in shortages))
-        raise ValueError(f"the design does not fit {part.name}: it needs {listed}: reduce {remedies}")
+        raise ValueError(f"the design does not fit {part.name}, because it needs {listed}: reduce {remedies}")
 
 
 def _uses_block_ram(design: FpgaDesign) -> bool:

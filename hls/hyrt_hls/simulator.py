@@ -90,7 +90,7 @@ def find_library(folder: Path, name: str) -> Path | None:
         if library.name == f"{name}.{checksum}.so":
             return library
         warnings.warn(
-            f"{library}: the compiled simulation is damaged: hyrt deletes and recompiles it",
+            f"the compiled simulation {library} is damaged: hyrt deletes and recompiles it",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -174,7 +174,7 @@ def compile_library(
         )
     files = [Path(source).resolve() for source in sources]
     if not files:
-        raise ValueError("there is nothing to compile: give at least one source")
+        raise ValueError("there is nothing to compile: pass at least one source")
     folders = [*(Path(folder).resolve() for folder in include), HEADERS]
     arguments = [*FLAGS, *_macro_flags(defines or {}, bounded), *(f"-I{folder}" for folder in folders)]
     digest = _hash_inputs(_describe_compiler(compiler), arguments, _iter_texts(files, folders))
@@ -190,7 +190,7 @@ def compile_library(
 def _macro_flags(defines: Mapping[str, int | str], bounded: bool) -> list[str]:
     for name in defines:
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
-            raise ValueError(f"{name!r} is not the name of a macro")
+            raise ValueError(f"{name!r} is not a valid macro name")
     return [f"-D{name}={value}" for name, value in defines.items()] + ["-DHYRT_BOUNDED"] * bounded
 
 
@@ -345,7 +345,7 @@ class Simulator:
         except OSError as error:
             # The file is intact, so the cause is external, such as a noexec mount.
             raise ValueError(
-                f"{library}: the compiled simulation cannot be loaded ({error}): set "
+                f"the compiled simulation {library} cannot be loaded ({error}): set "
                 "HYRT_HLS_CACHE_DIR to a folder whose files may be executed, or delete this file to "
                 "have it recompiled"
             ) from error

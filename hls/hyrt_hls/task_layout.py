@@ -181,7 +181,9 @@ def encode_task(header: TaskHeader, records: Sequence[LayerRecord]) -> Ints:
     Raises ValueError if the number of records differs from the header's number of layers.
     """
     if len(records) != header.layers:
-        raise ValueError(f"task: {len(records)} layer records for {header.layers} layers")
+        raise ValueError(
+            f"task: there are {len(records)} layer records, but the header has {header.layers} layers"
+        )
     task = np.zeros(HEADER_INTS + header.layers * RECORD_INTS, np.int32)
     task[0] = VERSION
     _write_fields(task[:HEADER_INTS].view(_HEADER)[0], header)
@@ -194,13 +196,15 @@ def read_header(task: Ints) -> TaskHeader:
     """Decode the header. Raises ValueError if the array is not a description of this version."""
     if task.dtype != np.int32 or task.ndim != 1 or len(task) < HEADER_INTS:
         raise ValueError(
-            f"task: a description is at least {HEADER_INTS} int32, not {task.dtype} of shape {task.shape}"
+            f"task: the description must be at least {HEADER_INTS} int32, got {task.dtype} {task.shape}"
         )
     if task[0] != VERSION:
-        raise ValueError(f"task: the description has version {task[0]}, but the known version is {VERSION}")
+        raise ValueError(f"task: the description has version {task[0]}, expected {VERSION}")
     layers = int(task[1])
     if not 1 <= layers <= MAX_LAYERS or len(task) != HEADER_INTS + layers * RECORD_INTS:
-        raise ValueError(f"task: {len(task)} int32 for {layers} layers (1 to {MAX_LAYERS} are possible)")
+        raise ValueError(
+            f"task: the description has {len(task)} int32 and {layers} layers (at most {MAX_LAYERS})"
+        )
     return TaskHeader(**_read_fields(task[:HEADER_INTS].view(_HEADER)[0], TaskHeader))
 
 
@@ -313,7 +317,7 @@ def _read_fields(words: Any, kind: type[TaskHeader | LayerRecord]) -> dict[str, 
 def _check_arrays(task: Task) -> None:
     header = task.header
     if not 0 <= header.row_codes < len(CODE_BYTES):
-        raise ValueError(f"task: features have codes {header.row_codes}: give 0 to {len(CODE_BYTES) - 1}")
+        raise ValueError(f"task: row_codes must be from 0 to {len(CODE_BYTES) - 1}, got {header.row_codes}")
     row_width = row_words(header.in_width, CODE_BYTES[header.row_codes]) * LANES
     shapes: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
         "features": (np.int32 if header.row_codes else np.float32, (header.num_sources, row_width)),
@@ -327,14 +331,14 @@ def _check_arrays(task: Task) -> None:
         array = getattr(task, name)
         if array.dtype != dtype or array.shape != shape:
             raise ValueError(
-                f"task: {name} is {array.dtype} {array.shape}: the description asks for {np.dtype(dtype)} "
+                f"task: {name} is {array.dtype} {array.shape}, but the description expects {np.dtype(dtype)} "
                 f"{shape}"
             )
         if not array.flags.c_contiguous:
-            raise ValueError(f"task: {name} is not contiguous")
+            raise ValueError(f"task: {name} must be contiguous")
     if header.targets < 1 or header.classes < 1:
         raise ValueError(
-            f"task: {header.targets} targets, {header.classes} classes: give at least one of each"
+            f"task: targets and classes must be at least 1, got {header.targets} and {header.classes}"
         )
     bad = (task.labels < 0) | (task.labels >= header.classes)
     if bad.any():
@@ -353,52 +357,59 @@ def _check_chain(header: TaskHeader, records: Sequence[LayerRecord], weight_word
         name = f"layer {i + 1}"
         if (r.num_src, r.in_width, r.in_chunks) != (rows, width, chunks):
             raise ValueError(
-                f"task: {name} takes {r.num_src} rows of {r.in_width} values in {r.in_chunks} chunks, "
-                f"but there are {rows} of {width} in {chunks}"
+                f"task: {name} reads {r.num_src} rows of {r.in_width} values in {r.in_chunks} chunks, "
+                f"but its input has {rows} rows of {width} values in {chunks}"
             )
         if r.parts not in (1, 2) or not 1 <= r.rows <= r.num_src:
-            raise ValueError(f"task: {name} has {r.rows} rows of {r.parts} parts from {r.num_src} sources")
+            raise ValueError(
+                f"task: {name} must have 1 to {r.num_src} rows of 1 or 2 parts, got {r.rows} of {r.parts}"
+            )
         for end_name, count, words in (
             ("input", r.in_width, r.in_chunks),
             ("output", r.out_width, r.out_chunks),
         ):
             if count < 1 or words != num_chunks(count) or words > MAX_CHUNKS:
                 raise ValueError(
-                    f"task: {name}: {end_name} of {count} values in {words} chunks "
-                    f"(at most {MAX_CHUNKS} of {LANES})"
+                    f"task: {name} has {end_name} of {count} values in {words} chunks "
+                    f"(at most {MAX_CHUNKS} of {LANES} values)"
                 )
         if r.depth > PANEL_ROWS:
-            raise ValueError(f"task: {name}: a weight of {r.depth} rows: a panel holds {PANEL_ROWS}")
+            raise ValueError(
+                f"task: {name} has a weight of {r.depth} rows, but a panel has room for {PANEL_ROWS}"
+            )
         _check_dropout(name, r.dropout)
         if r.weights < end or r.weights + r.weight_words > weight_words:
             raise ValueError(
-                f"task: {name}: weights at words {r.weights} to {r.weights + r.weight_words}, but "
-                f"there are {weight_words} words, of which the layers below take {end}"
+                f"task: {name} has weights at words {r.weights} to {r.weights + r.weight_words}, but there "
+                f"are {weight_words} words, of which the previous layers use {end}"
             )
         end = r.weights + r.weight_words
         rows, width, chunks = r.rows, r.out_width, r.out_chunks
     if (rows, width) != (header.targets, header.classes):
         raise ValueError(
-            f"task: the last layer has {rows} rows of {width} values for {header.targets} targets of "
+            f"task: the last layer has {rows} rows of {width} values, expected {header.targets} targets and "
             f"{header.classes} classes"
         )
 
 
 def _check_dropout(name: str, dropout: Dropout) -> None:
     if not 0 <= dropout.threshold < 65536:
-        raise ValueError(f"task: dropout of {name}: threshold {dropout.threshold} is not in 0..65535")
+        raise ValueError(
+            f"task: the dropout threshold of {name} must be from 0 to 65535, got {dropout.threshold}"
+        )
 
 
 def _check_edges(edges: Ints, name: str, first: int, count: int, num_from: int, num_to: int) -> None:
     if first < 0 or count < 0 or first + count > len(edges):
-        raise ValueError(f"task: {name}: edges {first} to {first + count} of {len(edges)}")
+        raise ValueError(f"task: {name} uses edges {first} to {first + count}, but there are {len(edges)}")
     section = edges[first : first + count]
     for column, (direction, limit) in enumerate((("from", num_from), ("to", num_to))):
         bad = (section[:, column] < 0) | (section[:, column] >= limit)
         if bad.any():
             position = int(np.argmax(bad))
             raise ValueError(
-                f"task: {name}: edge {position} goes {direction} row {section[position, column]} of {limit}"
+                f"task: {name}: edge {position} goes {direction} row {section[position, column]}, but there "
+                f"are {limit} rows"
             )
     step_from, step_to = np.diff(section[:, 0]), np.diff(section[:, 1])
     bad = (step_from < 0) | ((step_from == 0) & (step_to < 0))
@@ -414,8 +425,8 @@ def _check_regions(matrices: Sequence[Region], capacity_words: int) -> None:
         low, high = (split, capacity_words) if a.in_row_memory else (0, split)
         if a.offset < low or a.offset + a.words > high:
             raise ValueError(
-                f"task: {a.name} takes words {a.offset} to {a.offset + a.words} of a bank: "
-                f"its memory is {low} to {high}"
+                f"task: {a.name} is at words {a.offset} to {a.offset + a.words} of a bank, but its memory "
+                f"has words {low} to {high}"
             )
     for a in matrices:
         for b in matrices:

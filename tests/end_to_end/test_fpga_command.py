@@ -170,19 +170,19 @@ def test_reports_of_something_else_are_refused(files: Path) -> None:
         return done.stderr
 
     assert (
-        "was compiled for xcu250-figd2104-2L-e, but u200 is xcu200-fsgd2104-2-e: give --part u250"
+        "was compiled for xcu250-figd2104-2L-e, but u200 is xcu200-fsgd2104-2-e: specify --part u250"
         in error("--part", "u200")
     )
     assert "the build has fifo_depth 32, not 16" in error("--fifo-depth", "16")
     (files / "hyrt_train.json").unlink()
-    assert "no hyrt_train.json beside or above it" in error()
+    assert "no hyrt_train.json in its folder or above" in error()
 
 
 def test_a_smaller_card_has_no_room_for_the_papers_design(files: Path) -> None:
     done = hyrt("fpga", "explore", "--part", "u50", "--workload", "w.yaml", cwd=files)
     assert (
-        "Table IV's design (n = 8, m = 2048): the design does not fit u50: it needs dsp 11,136 of 5,952"
-        in done.stdout
+        "Table IV's design (n = 8, m = 2048): the design does not fit u50, because it needs dsp 11,136 of "
+        "5,952" in done.stdout
     )
 
 
@@ -263,7 +263,8 @@ def test_files_to_build_with(tmp_path: Path) -> None:
     )
     assert "wrote 'two words'; with Vitis, run make -C 'two words' TARGET=hw_emu" in done.stdout
     assert [line.partition(" of ")[0] for line in done.stderr.splitlines()] == [
-        "warning: the design asks for 400 MHz, but u250's platform states 300: v++ may not reach it",
+        "warning: the design has a clock of 400 MHz, but u250's platform states 300 MHz: v++ may not reach "
+        "the clock of the design",
         "warning: streams",
     ]
     assert (tmp_path / "out" / "configs" / "u200.cfg").read_text().count("sp=hyrt_train_1.") == 10

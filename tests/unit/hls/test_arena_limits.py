@@ -146,11 +146,11 @@ def test_the_devices_layout(
     [
         (
             Workload(vertices=(9, 1), edges=(9,), features=(8193, 4), concat=False),
-            "takes rows of at most 8192",
+            "support rows of at most 8192",
         ),
         (
             Workload(vertices=(9, 1), edges=(9,), features=(4, 8193), concat=False),
-            "takes rows of at most 8192",
+            "support rows of at most 8192",
         ),
         (
             Workload(vertices=(9, 1), edges=(9,), features=(4097, 4), concat=True),
@@ -165,5 +165,5 @@ def test_models_beyond_a_trainer(work: Workload, says: str) -> None:
 
 
 def test_no_design() -> None:
-    with pytest.raises(ValueError, match="0 banks of 5 words"):
+    with pytest.raises(ValueError, match="pes and arena_words must be at least 1, got 0 and 5"):
         bank_words(0, 5)

@@ -60,7 +60,7 @@ def test_make_takes_the_design(tmp_path: Path) -> None:
 def test_a_folder_with_something_in_it(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("kept")
     for folder in (tmp_path, tmp_path / "mine"):
-        with pytest.raises(ValueError, match="not empty: give a new or empty folder"):
+        with pytest.raises(ValueError, match="not empty: choose a new or empty folder"):
             write_build_files(folder, load_part("u250"), SMALL, 8192)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
@@ -68,12 +68,12 @@ def test_a_folder_with_something_in_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("design", "words", "units", "says"),
     [
-        (FpgaDesign(mac_rows=64), 32_768, 1, "does not fit u250: it needs dsp 21,376 of 12,288"),
+        (FpgaDesign(mac_rows=64), 32_768, 1, "does not fit u250, because it needs dsp 21,376 of 12,288"),
         (FpgaDesign(), 32_768, 2, "dsp 22,272 of 12,288"),
         (FpgaDesign(), 200_000, 1, "uram"),
         (FpgaDesign(), 10, 1, "arena: one target needs 32 words of sums and 16 of rows in each of 8 banks"),
-        (FpgaDesign(mac_cols=8), 32_768, 1, "mac_cols is 8"),
-        (FpgaDesign(), 32_768, 0, "0 compute units"),
+        (FpgaDesign(mac_cols=8), 32_768, 1, "mac_cols must be a multiple of 16"),
+        (FpgaDesign(), 32_768, 0, "compute units must be at least 1, got 0"),
     ],
 )
 def test_what_does_not_fit_writes_nothing(
@@ -94,8 +94,8 @@ def test_what_may_go_wrong_is_said() -> None:
             build_warnings(own, FpgaDesign(pes=own.pes, mac_rows=own.mac_rows, mac_cols=own.mac_cols)) == []
         )
     (clock,) = build_warnings(part, FpgaDesign(clock_hz=301e6))
-    assert clock.startswith("the design asks for 301 MHz, but u250's platform states 300")
+    assert clock.startswith("the design has a clock of 301 MHz, but u250's platform states 300")
     assert build_warnings(replace(part, clock_mhz=None), FpgaDesign(clock_hz=5e9)) == []
     (wide,) = build_warnings(part, FpgaDesign(pes=16))
-    assert wide.startswith("streams of 8,192 bits: Vitis HLS is reported to refuse more than 4,096")
+    assert wide.startswith("streams have 8,192 bits, but Vitis HLS is reported to reject more than 4,096")
     assert len(build_warnings(part, FpgaDesign(pes=16, clock_hz=5e9))) == 2

@@ -108,7 +108,7 @@ def test_a_build_in_the_cycle_model(folder: Path) -> None:
 
 
 def test_another_part(folder: Path) -> None:
-    with pytest.raises(ValueError, match="u200 is xcu200-fsgd2104-2-e: give --part u250, or reports"):
+    with pytest.raises(ValueError, match="u200 is xcu200-fsgd2104-2-e: specify --part u250, or use reports"):
         read_build(folder, load_part("u200"))
     # Vivado's names have no case of their own.
     read_build(folder, replace(U250, device=U250.device.upper()))
@@ -126,7 +126,9 @@ def test_a_module_of_another_design(folder: Path) -> None:
     """Left in the folder by an earlier build."""
     write_report(folder, "feed_Design_8_16_64_65536_s")
     with pytest.raises(
-        ValueError, match=r"mac_rows 16 instead of 32, arena_words 65536 instead of 32768 as in .*json: it"
+        ValueError,
+        match=r"belongs to another build than .*json: it has mac_rows 16 instead of 32, arena_words 65536 "
+        r"instead of 32768",
     ):
         read_build(folder, U250)
 
@@ -138,7 +140,7 @@ def test_several_builds(folder: Path) -> None:
     write_told(folder / "other", pes=4, clock_mhz=300)
     with pytest.raises(
         ValueError,
-        match=r"several designs: .* differ in .*pes \d and \d, .*clock_hz .*: give the folder of one",
+        match=r"several designs \(.* differ in .*pes \d and \d, .*clock_hz .*\): specify the folder of one",
     ):
         read_build(folder, U250)
 
@@ -147,12 +149,12 @@ def test_several_builds(folder: Path) -> None:
     ("content", "says"),
     [
         ("{", "is not JSON"),
-        ("[]", "is not a JSON object with pes"),
-        (json.dumps({**TOLD, "pes": 0}), "pes is 0"),
-        (json.dumps({**TOLD, "pes": 65}), "pes is 65: give at most 64"),
-        (json.dumps({**TOLD, "fifo_depth": None}), "fifo_depth is None"),
-        (json.dumps({**TOLD, "clock_mhz": "fast"}), "clock_mhz is 'fast'"),
-        (json.dumps({**TOLD, "clock_mhz": float("inf")}), "clock_mhz is inf"),
+        ("[]", "must be a JSON object with pes"),
+        (json.dumps({**TOLD, "pes": 0}), "pes must be an integer of at least 1, got 0"),
+        (json.dumps({**TOLD, "pes": 65}), "pes must be at most 64, got 65"),
+        (json.dumps({**TOLD, "fifo_depth": None}), "fifo_depth must be an integer of at least 1, got None"),
+        (json.dumps({**TOLD, "clock_mhz": "fast"}), "clock_mhz must be a number above 0, got 'fast'"),
+        (json.dumps({**TOLD, "clock_mhz": float("inf")}), "clock_mhz must be a number above 0, got inf"),
     ],
 )
 def test_what_tells_the_design_is_checked(folder: Path, content: str, says: str) -> None:
@@ -164,7 +166,7 @@ def test_what_tells_the_design_is_checked(folder: Path, content: str, says: str)
 
 def test_nothing_tells_the_design(folder: Path) -> None:
     (folder / "hyrt_train.json").unlink()
-    with pytest.raises(ValueError, match=r"there is no hyrt_train\.json beside or above it"):
+    with pytest.raises(ValueError, match=r"there is no hyrt_train\.json in its folder or above"):
         read_build(folder, U250)
 
 
@@ -172,5 +174,5 @@ def test_another_depth_is_refused(folder: Path) -> None:
     build: Build = read_build(folder, U250)
     check_fifo_depth(build, None)
     check_fifo_depth(build, 16)
-    with pytest.raises(ValueError, match="has fifo_depth 16, not 32: omit"):
+    with pytest.raises(ValueError, match="has fifo_depth 16, not 32: remove"):
         check_fifo_depth(build, 32)

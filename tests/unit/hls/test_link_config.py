@@ -78,7 +78,8 @@ def test_a_large_unit_is_left_to_the_placer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "units", "says"), [("u250", 0, "0 compute units"), ("u50", 5, "need 40 HBM banks")]
+    ("name", "units", "says"),
+    [("u250", 0, "compute units must be at least 1, got 0"), ("u50", 5, "need 40 HBM banks")],
 )
 def test_units_that_cannot_be(name: str, units: int, says: str) -> None:
     with pytest.raises(ValueError, match=says):

@@ -78,8 +78,10 @@ def test_every_half_is_what_it_is() -> None:
 def test_tasks_with_codes_are_checked() -> None:
     coded, wide = narrow(random_task(3, widths=[40, 5], counts=[20, 6]), "int8")
     coded.check(GOLDEN_ARENA, 4)
-    with pytest.raises(ValueError, match=r"features is int32 \(20, 16\): the description asks for .*float32"):
+    with pytest.raises(
+        ValueError, match=r"features is int32 \(20, 16\), but the description expects .*float32"
+    ):
         replace(coded, task=wide.task).check(GOLDEN_ARENA, 4)
     wrong = encode_task(replace(coded.header, row_codes=4), coded.records)
-    with pytest.raises(ValueError, match="features have codes 4: give 0 to 3"):
+    with pytest.raises(ValueError, match="row_codes must be from 0 to 3, got 4"):
         replace(coded, task=wrong).check(GOLDEN_ARENA, 4)

@@ -147,7 +147,7 @@ def test_a_task_that_does_not_fit_is_refused() -> None:
     """Its row memory would end behind the arena's end."""
     task = random_task(1, widths=[64, 64, 64], counts=[900, 800, 700], density=0.01, arena_words=8192)
     task.check(8192, 4)
-    with pytest.raises(ValueError, match="of a bank: its memory is"):
+    with pytest.raises(ValueError, match="of a bank, but its memory has"):
         simulator(4).train(task)
 
 

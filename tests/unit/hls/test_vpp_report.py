@@ -101,13 +101,21 @@ def test_a_module_without_loops(tmp_path: Path) -> None:
         ("2.433", "nan", "EstimatedClockPeriod is 'nan'"),
         ("2.433", "0", "EstimatedClockPeriod is '0'"),
         ("3.33", "-1", "UserAssignments/TargetClockPeriod is '-1'"),
-        ("<PipelineII>2<", "<PipelineII>two<", "multiply/PipelineII is 'two'"),
-        ("<PipelineII>2<", "<PipelineII>0<", "multiply/PipelineII is '0'"),
+        (
+            "<PipelineII>2<",
+            "<PipelineII>two<",
+            "multiply/PipelineII must be an integer of at least 1, got 'two'",
+        ),
+        ("<PipelineII>2<", "<PipelineII>0<", "multiply/PipelineII must be an integer of at least 1, got '0'"),
         ("<LUT>900000</LUT>", "", "AreaEstimates/Resources/LUT is missing"),
-        ("<LUT>900000<", "<LUT>-1<", "AreaEstimates/Resources/LUT is '-1'"),
+        (
+            "<LUT>900000<",
+            "<LUT>-1<",
+            "AreaEstimates/Resources/LUT must be an integer of at least 0, got '-1'",
+        ),
         ("<TopModelName>update</TopModelName>", "", "UserAssignments/TopModelName is missing"),
         ("<Resources>", "<Sources>", "is not XML"),
-        ("profile>", "other>", "begins with <other>"),
+        ("profile>", "other>", "its root element is <other>"),
     ],
 )
 def test_errors_name_file_and_element(tmp_path: Path, old: str, new: str, says: str) -> None:
@@ -144,7 +152,7 @@ def test_a_folder_of_more_folders_than_a_build_has_is_not_searched(
         (tmp_path / "photos" / str(number)).mkdir(parents=True)
     monkeypatch.setattr("hyrt_hls.build_report._MAX_FOLDERS", 4)
     with pytest.raises(
-        ValueError, match=r"has more than 4 folders: give the folder in which v\+\+ -c was run"
+        ValueError, match=r"has more than 4 folders: specify the folder in which v\+\+ -c was run"
     ):
         read_reports(tmp_path)
     assert len(read_reports(tmp_path / "build")) == 1
@@ -184,9 +192,9 @@ def test_modules_that_tell_nothing_leave_it_assumed(tmp_path: Path) -> None:
     assert {"update_ii", "network_ii", "edge_ii", "adder_latency"} <= found.assumed
     assert unmodelled_intervals(reports) == []
     (line,) = unmodelled_intervals([*reports, report(tmp_path, "feed_Design_8_32_64_32768_s", 2)])
-    assert line.startswith("feed begins an iteration every 2 cycles")
+    assert line.startswith("feed starts an iteration every 2 cycles")
 
 
 def test_no_reports() -> None:
-    with pytest.raises(ValueError, match="no report"):
+    with pytest.raises(ValueError, match="no Vitis HLS reports"):
         apply_reports(FpgaDesign(), [])
