@@ -59,7 +59,9 @@ def fit_rates(
     terms = np.array([_terms(work) for work in workloads])
     measured = np.array(seconds, float)
     if len(measured) < terms.shape[1]:
-        raise ValueError(f"{len(measured)} measurements cannot fit {terms.shape[1]} terms")
+        raise ValueError(
+            f"{len(measured)} measurements are too few to fit {terms.shape[1]} terms: add measurements"
+        )
     coefficients = fit_nonnegative(terms / measured[:, None])
     errors = terms @ coefficients / measured - 1
 
@@ -251,7 +253,7 @@ def fit_stage_overlap(runs: Sequence[MeasuredRun]) -> StageOverlapFit:
     is less sensitive to a disturbed run than the total time. Raises ValueError if there are no runs.
     """
     if not runs:
-        raise ValueError("no runs to fit to")
+        raise ValueError("there are no runs to fit the costs to: pass at least one run")
     sets = sorted({run.host_kinds for run in runs})
     terms = np.array(
         [[*(run.host_kinds == kinds for kinds in sets), _weights_gb(run)] for run in runs], float

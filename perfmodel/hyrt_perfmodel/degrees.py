@@ -127,13 +127,16 @@ class DegreeClasses:
         ins = np.asarray(in_degrees)
         outs = ins if out_degrees is None else np.asarray(out_degrees)
         if ins.ndim != 1 or ins.shape != outs.shape:
-            raise ValueError(f"degrees: in {ins.shape} and out {outs.shape}: give one of each per vertex")
+            raise ValueError(
+                f"degrees: in_degrees has shape {ins.shape} and out_degrees has shape {outs.shape}: pass one "
+                "of each per vertex"
+            )
         if max_classes < 16:
-            raise ValueError(f"degrees: max_classes is {max_classes}: give at least 16")
+            raise ValueError(f"degrees: max_classes must be at least 16, got {max_classes}")
         if len(ins) == 0:
             return cls(np.zeros(0, np.int64), ins, outs, 0)
         if min(int(ins.min()), int(outs.min())) < 0:
-            raise ValueError("degrees: a degree is negative")
+            raise ValueError("degrees: every degree must be at least 0, but some are negative")
         same = outs is ins or bool(np.array_equal(ins, outs))
         for ratio in (1.0, *_RATIOS):
             key = _levels(ins, ratio)
@@ -208,9 +211,9 @@ class OverlapSample:
     def __post_init__(self) -> None:
         lengths = {len(getattr(self, name)) for name in self.__slots__}
         if len(lengths) != 1:
-            raise ValueError(f"overlap: arrays of lengths {sorted(lengths)}: give one entry per path")
+            raise ValueError(f"overlap: the arrays have lengths {sorted(lengths)}: pass one entry per path")
         if len(self.others) and min(self.others.min(), self.chance_others.min()) < 0:
-            raise ValueError("overlap: a number of further paths is negative")
+            raise ValueError("overlap: others and chance_others must not be negative")
 
     def distinct_share(self, first: int, second: int, repeats: tuple[int, ...], drawn: float) -> float:
         """Return the share of two-edge paths that reach an otherwise unreached vertex, relative to chance.
@@ -285,18 +288,16 @@ class DegreeMixing:
     def __post_init__(self) -> None:
         size = len(self.shares)
         if self.shares.shape != (size, size) or size == 0:
-            raise ValueError(f"mixing: shares has shape {self.shares.shape}: give a square table")
+            raise ValueError(f"mixing: shares has shape {self.shares.shape}, expected a square matrix")
         if len(self.groups) and not 0 <= int(self.groups.min()) <= int(self.groups.max()) < size:
-            raise ValueError(
-                f"mixing: a group is outside 0..{size - 1}: number the groups as the rows of shares"
-            )
+            raise ValueError(f"mixing: groups must be numbers from 0 to {size - 1}, the rows of shares")
         if self.shares.min() < 0 or not np.allclose(self.shares.sum(1), 1):
-            raise ValueError("mixing: a row of shares is not a distribution: each row must add up to 1")
+            raise ValueError("mixing: shares must not be negative, and each row must add up to 1")
         target_shares = self.target_shares
         if target_shares is not None and (
             target_shares.shape != (size, size) or (target_shares > self.shares + 1e-9).any()
         ):
-            raise ValueError("mixing: target_shares exceeds shares: no entry may be larger")
+            raise ValueError("mixing: target_shares must have the shape of shares, with no larger entry")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -328,15 +329,15 @@ class DegreeDistribution:
             if values is None:
                 continue
             if values.shape != self.counts.shape or values.ndim != 1:
-                raise ValueError(f"degrees: {name} has shape {values.shape}: give one number per class")
+                raise ValueError(f"degrees: {name} has shape {values.shape}, expected one number per class")
             if not np.isfinite(values).all() or (len(values) and values.min() < 0):
-                raise ValueError(f"degrees: {name} has a negative or infinite number")
+                raise ValueError(f"degrees: {name} must contain only finite numbers of at least 0")
         if not 0 <= self.reciprocity <= 1:
-            raise ValueError(f"degrees: reciprocity is {self.reciprocity!r}: give a share between 0 and 1")
+            raise ValueError(f"degrees: reciprocity must be a number from 0 to 1, got {self.reciprocity!r}")
         if self.mixing is not None and len(self.mixing.groups) != len(self.counts):
             raise ValueError(
-                f"degrees: mixing has groups for {len(self.mixing.groups)} classes, but there are "
-                f"{len(self.counts)}"
+                f"degrees: mixing has groups for {len(self.mixing.groups)} classes, expected one for each "
+                f"of the {len(self.counts)} classes"
             )
 
     @property
@@ -400,12 +401,13 @@ class DegreeDistribution:
         """
         if num_vertices < 1 or num_edges < 0:
             raise ValueError(
-                f"degrees: {num_vertices} vertices and {num_edges} edges: give at least 1 vertex and 0 edges"
+                f"degrees: num_vertices must be at least 1 and num_edges at least 0, got {num_vertices} and "
+                f"{num_edges}"
             )
         if not sigma >= 0:
             raise ValueError(
-                f"degrees: sigma is {sigma!r}: give the standard deviation of the logarithm of the "
-                "degrees, at least 0"
+                "degrees: sigma, the standard deviation of the logarithm of the degrees, must be at least "
+                f"0, got {sigma!r}"
             )
         symmetric = reciprocity == 1
         degrees, shares = _log_normal(

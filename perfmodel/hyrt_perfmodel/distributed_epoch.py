@@ -334,7 +334,10 @@ def algorithm_epoch(
     num = volumes.num_blocks
     copies, rest = divmod(ranks, num)
     if rest or (copies > 1 and algorithm.startswith("1d")):
-        raise ValueError(f"{ranks} ranks cannot have {num} blocks under {algorithm}")
+        raise ValueError(
+            f"{algorithm} cannot divide {num} blocks among {ranks} ranks: use {num} ranks"
+            + ("" if algorithm.startswith("1d") else f", or a multiple of {num}")
+        )
     sharing = network.ranks_per_machine(ranks) if ranks_per_machine is None else ranks_per_machine
     columns = np.arange(num) * copies // num
     oblivious = algorithm.endswith("oblivious")
@@ -387,13 +390,14 @@ def explain_choice(epochs: Sequence[AlgorithmEpoch]) -> str:
     """Explain in a sentence why the fastest algorithm was chosen."""
     best = fastest_algorithm(epochs)
     text = (
-        f"{best.name} is the fastest by the cost model: {best.epoch_s * 1e3:,.3g} ms an epoch, of which "
-        f"{best.products_s * 1e3:,.3g} ms for {best.most_bytes / 1e6:,.3g} MB at the busiest rank"
+        f"{best.name} is the fastest by the cost model, at {best.epoch_s * 1e3:,.3g} ms per epoch; "
+        f"exchanging {best.most_bytes / 1e6:,.3g} MB at the busiest rank takes {best.products_s * 1e3:,.3g} "
+        "ms of that"
     )
     slower = sorted((epoch for epoch in epochs if epoch is not best), key=lambda epoch: epoch.epoch_s)
     if not slower:
         return text
-    return f"{text}; {', '.join(f'{epoch.name} {epoch.epoch_s * 1e3:,.3g} ms' for epoch in slower)}"
+    return f"{text}; slower: {', '.join(f'{epoch.name} {epoch.epoch_s * 1e3:,.3g} ms' for epoch in slower)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -161,11 +161,13 @@ class BlockSizes:
     def __post_init__(self) -> None:
         if len(self.vertices) != len(self.edges) + 1:
             raise ValueError(
-                f"sizes: {len(self.vertices)} vertex counts and {len(self.edges)} edge counts: give "
-                "one more vertex count than edge counts"
+                f"sizes: there are {len(self.vertices)} vertex counts and {len(self.edges)} edge counts, "
+                "expected one more vertex count than edge counts"
             )
         if not min(self.row) >= 0:
-            raise ValueError(f"sizes: a size of {self.vertices} and {self.edges} is negative or not a number")
+            raise ValueError(
+                f"sizes: every size must be a number of at least 0, got {self.vertices} and {self.edges}"
+            )
 
     @property
     def row(self) -> tuple[float, ...]:
@@ -210,10 +212,11 @@ def check_sampling(fanouts: Sequence[int], targets: float) -> None:
     """Raise ValueError if a fan-out is neither -1 nor above 0, or `targets` is negative."""
     if not fanouts or any(fanout != -1 and fanout < 1 for fanout in fanouts):
         raise ValueError(
-            f"sizes: fan-outs {list(fanouts)}: give one per layer, -1 for all neighbours or a number above 0"
+            f"sizes: the fan-outs are {list(fanouts)}: use one per layer, either above 0 or -1 for all "
+            "neighbours"
         )
     if not targets >= 0:
-        raise ValueError(f"sizes: targets is {targets!r}: give a number of at least 0")
+        raise ValueError(f"sizes: targets must be a number of at least 0, got {targets!r}")
 
 
 def target_chances(degrees: DegreeDistribution, targets: float) -> Floats:
@@ -281,9 +284,9 @@ class SizeCurves:
 
     def __init__(self, measured: Mapping[float, Sequence[float]]) -> None:
         if not measured:
-            raise ValueError("sampled sizes: nothing was measured: sample at least one mini-batch")
+            raise ValueError("sampled sizes: there are no measurements: sample at least one mini-batch")
         if not min(measured) > 0:
-            raise ValueError(f"sampled sizes: {min(measured)!r} targets: give numbers above 0")
+            raise ValueError(f"sampled sizes: numbers of targets must be above 0, got {min(measured)!r}")
         targets = sorted(measured)
         rows = [measured[count] for count in targets]
         table = np.maximum.accumulate(np.array(rows, np.float64), axis=0)
@@ -294,7 +297,7 @@ class SizeCurves:
     def at(self, targets: float) -> list[float]:
         """Return the sizes for a number of targets; raise ValueError if it is negative."""
         if not targets >= 0:
-            raise ValueError(f"sampled sizes: targets is {targets!r}: give a number of at least 0")
+            raise ValueError(f"sampled sizes: targets must be a number of at least 0, got {targets!r}")
         sizes = np.zeros(self._sizes.shape[1])
         if targets > 0:
             sizes = np.exp(self._logarithms(float(np.log(targets))))
@@ -334,7 +337,7 @@ class SampledSizes:
         layers = {len(sizes.edges) for sizes in measured.values()}
         if len(layers) > 1:
             raise ValueError(
-                f"sampled sizes: numbers of layers {sorted(layers)}: give mini-batches of one model"
+                f"sampled sizes: the mini-batches have {sorted(layers)} layers: use mini-batches of one model"
             )
         self._curves = SizeCurves({count: sizes.row for count, sizes in measured.items()})
 

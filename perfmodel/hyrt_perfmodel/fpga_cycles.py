@@ -57,10 +57,14 @@ class NetworkLoad:
         if not self.bank_loads or any(len(bank) != len(self.bank_loads) + 1 for bank in self.bank_loads):
             lengths = [len(bank) for bank in self.bank_loads]
             raise ValueError(
-                f"network load: {len(lengths)} banks with {lengths} parts: give n banks of n + 1 parts each"
+                f"network load: there are {len(lengths)} banks with {lengths} parts, expected n banks of n "
+                "+ 1 parts"
             )
         if min(self.groups, self.edges, self.spread) < 0:
-            raise ValueError(f"network load: {self.groups} groups, {self.edges} edges, spread {self.spread}")
+            raise ValueError(
+                f"network load: groups, edges and spread must be at least 0, got {self.groups}, {self.edges} "
+                f"and {self.spread}"
+            )
         parts = (
             self.bank_share,
             self.row_share,
@@ -68,9 +72,7 @@ class NetworkLoad:
             *(p for bank in self.bank_loads for p in bank),
         )
         if not all(-1e-9 <= part <= 1 + 1e-9 for part in parts):
-            raise ValueError(
-                "network load: loads, shares and in_order are fractions: give numbers from 0 to 1"
-            )
+            raise ValueError("network load: loads, shares and in_order must be fractions from 0 to 1")
 
     @property
     def pes(self) -> int:
@@ -166,9 +168,12 @@ def network_cycles_expected(load: NetworkLoad, chunks: int, design: FpgaDesign) 
     10.2 %; shallower queues were not fitted. Figures: benchmarks/2026-11-21-cycles.md.
     """
     if load.pes != design.pes:
-        raise ValueError(f"network load of {load.pes} units on a design with {design.pes}")
+        raise ValueError(
+            f"the network load was counted for {load.pes} PEs, but the design has {design.pes}: count it "
+            "again"
+        )
     if chunks < 1:
-        raise ValueError(f"network load: chunks is {chunks}: give at least 1")
+        raise ValueError(f"network load: chunks must be at least 1, got {chunks}")
     if load.groups == 0:
         return 0.0
     depth = design.fifo_depth / chunks
@@ -193,16 +198,20 @@ def edge_groups(
     """
     rows = np.asarray(destinations)
     if rows.ndim != 1:
-        raise ValueError(f"aggregate network: `to` has shape {rows.shape}: give one row per edge")
+        raise ValueError(f"aggregate network: destinations has shape {rows.shape}, expected [E]")
     if len(rows) and int(rows.min()) < 0:
-        raise ValueError(f"aggregate network: edge {int(np.argmin(rows))} leads to row {int(rows.min())}")
+        raise ValueError(
+            f"aggregate network: destinations must be at least 0, but edge {int(np.argmin(rows))} has "
+            f"{int(rows.min())}"
+        )
     first = np.zeros(len(rows), np.bool_)
     first[:1] = True
     if sources is not None:
         source_rows = np.asarray(sources)
         if source_rows.shape != rows.shape:
             raise ValueError(
-                f"aggregate network: {source_rows.shape} sources for {rows.shape} edges: give one per edge"
+                f"aggregate network: sources has shape {source_rows.shape}, expected one per edge, "
+                f"{rows.shape}"
             )
         first[1:] = source_rows[1:] != source_rows[:-1]
     starts = np.flatnonzero(first)
@@ -288,13 +297,15 @@ class LayerSizes:
     def __post_init__(self) -> None:
         if min(self.rows, self.num_src, self.edges, self.self_edges) < 0 or self.self_edges > self.edges:
             raise ValueError(
-                f"layer shape: {self.rows} rows, {self.num_src} sources, {self.edges} edges, "
-                f"{self.self_edges} of them own ones"
+                f"layer shape: counts must be at least 0, and self_edges at most edges, got {self.rows} "
+                f"rows, {self.num_src} sources, {self.edges} edges and {self.self_edges} self_edges"
             )
         if self.parts not in (1, 2):
-            raise ValueError(f"layer shape: parts is {self.parts}: a destination has 1 or 2 combined rows")
+            raise ValueError(f"layer shape: parts must be 1 or 2, got {self.parts}")
         if min(self.in_width, self.out_width) < 1:
-            raise ValueError(f"layer shape: widths {self.in_width} and {self.out_width}: give at least 1")
+            raise ValueError(
+                f"layer shape: widths must be at least 1, got {self.in_width} and {self.out_width}"
+            )
 
     def forward_load(self, pes: int) -> NetworkLoad:
         """Return the network load of the edges from source rows to combined rows."""
@@ -351,7 +362,8 @@ class TaskShape:
     def __post_init__(self) -> None:
         if not self.layers or self.classes < 1:
             raise ValueError(
-                f"task shape: {len(self.layers)} layers and {self.classes} classes: give at least 1 of each"
+                f"task shape: there must be at least 1 layer and 1 class, got {len(self.layers)} and "
+                f"{self.classes}"
             )
 
     @property

@@ -49,15 +49,13 @@ class FpgaDesign:
     def __post_init__(self) -> None:
         check_numbers("FPGA design", self)
         if self.pes > _MAX_PES:
-            raise ValueError(f"FPGA design: pes is {self.pes}: give at most {_MAX_PES}")
+            raise ValueError(f"FPGA design: pes must be at most {_MAX_PES}, got {self.pes}")
         if self.ddr_efficiency > 1:
-            raise ValueError(
-                f"FPGA design: ddr_efficiency is {self.ddr_efficiency}: give a fraction of at most 1"
-            )
+            raise ValueError(f"FPGA design: ddr_efficiency must be at most 1, got {self.ddr_efficiency}")
         known = {field.name for field in fields(self)} - {"assumed"}
         if unknown := sorted(self.assumed - known):
             raise ValueError(
-                f"FPGA design: assumed lists {', '.join(unknown)}, but the fields are "
+                f"FPGA design: assumed has the unknown fields {', '.join(unknown)}: choose from "
                 f"{', '.join(sorted(known))}"
             )
 
@@ -112,9 +110,7 @@ def systolic_cycles(rows: int, k: int, cols: int, design: FpgaDesign, *, overlap
     checks that it, a register-level simulation and `systolic_cycles` agree.
     """
     if min(rows, k, cols) < 0:
-        raise ValueError(
-            f"systolic array: a product of [{rows}, {k}] and [{k}, {cols}]: give sizes of at least 0"
-        )
+        raise ValueError(f"systolic array: sizes must be at least 0, got [{rows}, {k}] and [{k}, {cols}]")
     if min(rows, k, cols) == 0:
         return 0
     tiles = num_tiles(rows, cols, design)

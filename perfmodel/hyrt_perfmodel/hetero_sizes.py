@@ -37,7 +37,7 @@ class RelationDegrees:
         for name in ("in_degrees", "out_degrees"):
             values = getattr(self, name)
             if not np.isfinite(values).all() or (values < 0).any():
-                raise ValueError(f"relation: {name} has a negative or infinite number")
+                raise ValueError(f"relation: {name} must contain only finite numbers of at least 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,8 +61,8 @@ class HeteroDegrees:
             for number, degrees in ends:
                 if degrees.shape != self.counts[number].shape:
                     raise ValueError(
-                        f"relation: {len(degrees)} degrees for {len(self.counts[number])} classes: give one "
-                        "for each"
+                        f"relation: there are {len(degrees)} degrees for {len(self.counts[number])} classes, "
+                        "expected one per class"
                     )
 
     @property

@@ -111,7 +111,7 @@ def load_seconds(
     entries = [entry for entry in table if entry.form == form and entry.model in ("", model)]
     if not entries:
         raise ValueError(
-            f"loading in the form {form!r} was not measured" + (f" for {model}" if model else "")
+            f"loading rows in the form {form!r} was not measured" + (f" for {model}" if model else "")
         )
 
     def by_matrix(entries: Sequence[LoadCost]) -> float:
@@ -360,7 +360,7 @@ class HostChunkRates:
     def __post_init__(self) -> None:
         check_numbers("host: chunks", self)
         if not self.reads:
-            raise ValueError("host: chunks: reads is empty: give what reading rows costs")
+            raise ValueError("host: chunks: reads must contain the cost of reading rows")
 
     @property
     def link_bytes_per_s(self) -> float:

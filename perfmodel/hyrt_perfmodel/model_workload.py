@@ -32,7 +32,7 @@ def model_workload(
     Raises ValueError if `kind` is not one of `KINDS`.
     """
     if kind not in KINDS:
-        raise ValueError(f"model {kind!r} is not one of {', '.join(KINDS)}")
+        raise ValueError(f"the model kind must be one of {', '.join(KINDS)}, got {kind!r}")
     widths_in: tuple[float, ...] | None = None
     layers = range(1, len(edges) + 1)
     inner = features[1] if hidden is None else hidden
@@ -76,8 +76,9 @@ class RelationSizes:
     def __post_init__(self) -> None:
         if not len(self.vertices) - 1 == len(self.segments) == len(self.edges):
             raise ValueError(
-                f"sizes of relations: {len(self.vertices)} layers of vertices, {len(self.segments)} of runs "
-                f"and {len(self.edges)} of edges: give one more of vertices"
+                f"sizes of relations: vertices has {len(self.vertices)} entries, segments "
+                f"{len(self.segments)} and edges {len(self.edges)}, expected one more in vertices than in "
+                "each of the others"
             )
 
     @property
@@ -163,7 +164,10 @@ def hetero_workload(
     row in a layer; otherwise ValueError is raised.
     """
     if kind not in HETERO_KINDS and products is None:
-        raise ValueError(f"model {kind!r} is not one of {', '.join(HETERO_KINDS)}: give its products")
+        raise ValueError(
+            f"the products of model kind {kind!r} are unknown: pass products, or use one of "
+            f"{', '.join(HETERO_KINDS)}"
+        )
     widths = [hidden, *[hidden] * (sizes.layers - 1), classes]
     per_edge = {"rgat": heads, "hgt": 2}.get(kind, 1)
     layers, vertices = [], [sum(of_type) for of_type in sizes.vertices]

@@ -82,8 +82,8 @@ def _ethernet(name: str, gbit_s: float, latency_s: float) -> Network:
         latency_s=latency_s,
         gb_s=gbit_s / 8 * _ETHERNET_PART,
         uneven_part=_UNEVEN_PART,
-        source=f"assumed: {gbit_s:g} Gbit/s less headers, {_UNEVEN_PART:.0%} of that for uneven exchanges, "
-        f"{latency_s * 1e6:g} us a message through sockets",
+        source=f"assumed: {gbit_s:g} Gbit/s minus headers, {_UNEVEN_PART:.0%} of that for uneven exchanges, "
+        f"and {latency_s * 1e6:g} us per message through sockets",
     )
 
 
@@ -99,7 +99,7 @@ NETWORKS: Mapping[str, Network] = MappingProxyType(
                 name="slingshot-11",
                 latency_s=2e-6,
                 gb_s=22.5,
-                source="assumed: one 200 Gbit/s adapter a rank, of which 90 %, and 2 us a message",
+                source="assumed: 90 % of one 200 Gbit/s adapter per rank, and 2 us per message",
             ),
             Network(
                 name="loopback",
@@ -127,7 +127,7 @@ def find_network(name: str) -> Network:
     if rate is not None and float(rate[1]) > 0:
         return _ethernet(name, float(rate[1]) * _FACTORS[rate[2]] / 1e9, _SOCKET_LATENCY_S)
     near = nearest_name(name, NETWORKS)
-    known = f"give one of {', '.join(NETWORKS)}, a rate (200mbit), or a .yaml file"
+    known = f"choose one of {', '.join(NETWORKS)}, a rate such as 200mbit, or a .yaml file"
     hint = f"did you mean {near!r}?" if near else known
     raise ValueError(f"unknown network {name!r}: {hint}")
 
@@ -230,8 +230,8 @@ def _bytes_per_s(travels: Sequence[TimedCollective], latency_s: float) -> float:
     seconds = sum(operation.seconds - operation.messages * latency_s for operation in large)
     if seconds <= 0:
         raise ValueError(
-            f"{large[0].operation} of {max_bytes:.0f} bytes took no longer than small ones, so that there is "
-            "no bandwidth to find: measure again while nothing else runs"
+            f"{large[0].operation} of {max_bytes:.0f} bytes took no longer than small ones, so the "
+            "bandwidth cannot be determined: measure again while nothing else is running"
         )
     return sum(operation.num_bytes for operation in large) / seconds
 

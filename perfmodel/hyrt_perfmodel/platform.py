@@ -101,9 +101,7 @@ class CoreContention:
     def __post_init__(self) -> None:
         check_numbers("host: sharing_of", self)
         if self.efficiency > 1:
-            raise ValueError(
-                f"host: sharing_of: efficiency is {self.efficiency!r}: give a fraction of at most 1"
-            )
+            raise ValueError(f"host: sharing_of: efficiency must be at most 1, got {self.efficiency!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +163,7 @@ class Host:
     def __post_init__(self) -> None:
         check_numbers("host", self)
         if self.core_efficiency > 1 or self.serial_part > 1:
-            raise ValueError("host: core_efficiency and serial_part are fractions: give numbers of at most 1")
+            raise ValueError("host: core_efficiency and serial_part must be at most 1")
 
     def chunk_rates(self, threads: int | None = None) -> HostChunkRates | None:
         """Return the chunk rates measured with at most `threads` threads, or with the fewest.
@@ -228,7 +226,7 @@ class Accelerator:
 
     def __post_init__(self) -> None:
         if not self.kind:
-            raise ValueError("an accelerator's kind is empty: give a name, such as gpu")
+            raise ValueError("an accelerator's kind is empty: set a name such as gpu")
         check_numbers(f"accelerator {self.kind!r}", self)
 
 
@@ -283,7 +281,7 @@ class Platform:
         error = self.relative_error
         if error is not None and not 0 <= error <= 1:
             raise ValueError(
-                f"platform {self.name!r}: relative_error is {error!r}: give a fraction from 0 to 1"
+                f"platform {self.name!r}: relative_error must be a fraction from 0 to 1, got {error!r}"
             )
         if not self.host.trains and not any(accelerator.count for accelerator in self.accelerators):
             raise ValueError(

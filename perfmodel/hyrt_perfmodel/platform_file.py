@@ -92,20 +92,22 @@ def read_calibration(path: Path | None = None, *, require_complete: bool = True)
     except OSError as error:
         # A new calibration would not help: it could not be stored either.
         raise CalibrationError(
-            f"{path} cannot be read: {error.strerror}: set XDG_CACHE_HOME to a folder of your own, and "
-            f"{_REMEDY}"
+            f"{path} cannot be read ({error.strerror}): set XDG_CACHE_HOME to a readable and writable "
+            f"folder, then {_REMEDY}"
         ) from error
     except UnicodeDecodeError as error:
-        raise CalibrationError(f"{path} cannot be read: {error}: {_REMEDY}") from error
+        raise CalibrationError(f"{path} cannot be read ({error}): {_REMEDY}") from error
     try:
         calibration = build_dataclass(Calibration, yaml.load(text, StrictYaml), str(path), infinite=True)
     except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).removeprefix(f"{path}: ").split())
         raise CalibrationError(
-            f"{path}: not a calibration written by this version of hyrt ({reason}): {_REMEDY}"
+            f"{path} is not a calibration written by this version of hyrt ({reason}): {_REMEDY}"
         ) from error
     if require_complete and not calibration.is_complete:
-        raise CalibrationError(f"only the devices of this machine have been measured: {_REMEDY}")
+        raise CalibrationError(
+            f"only the devices of this machine have been measured, not its host: {_REMEDY}"
+        )
     return calibration
 
 
@@ -131,7 +133,7 @@ def machine_mismatches(calibration: Calibration, current: Machine) -> list[str]:
     for name, version in current.versions.items():
         old = measured.versions.get(name, "none")
         if old != version:
-            reasons.append(f"made with {name} {old}, but this is {name} {version}")
+            reasons.append(f"made with {name} {old}, but {name} {version} is installed now")
     return reasons
 
 
@@ -180,9 +182,9 @@ def load_platform(name_or_path: str) -> Platform:
     CalibrationError
         If this machine has not been calibrated.
     """
-    check_kind("platform", name_or_path, str, "give its name, or the path of a .yaml file")
+    check_kind("platform", name_or_path, str, "pass its name or the path of a .yaml file")
     if not name_or_path:
-        raise ValueError("the name of the platform is empty: give a name, or the path of a .yaml file")
+        raise ValueError("the platform name is empty: use a name or the path of a .yaml file")
     if name_or_path == THIS_MACHINE:
         return read_calibration().platform
     if name_or_path in platform_names():
@@ -194,8 +196,8 @@ def load_platform(name_or_path: str) -> Platform:
     near = nearest_name(name_or_path, platform_names())
     hint = f" (did you mean {near!r}?)" if near else ""
     raise ValueError(
-        f"unknown platform {name_or_path!r}{hint}: the known platforms are "
-        f"{', '.join(platform_names())}; or give a .yaml file"
+        f"unknown platform {name_or_path!r}{hint}: choose one of "
+        f"{', '.join(platform_names())}, or a .yaml file"
     )
 
 
@@ -220,11 +222,11 @@ def parse_platform(content: Any, location: str) -> Platform:
         prefix = f"{location}: accelerators[{i}]"
         if ":" in accelerator.kind or accelerator.kind == "cpu":
             raise ValueError(
-                f"{prefix}.kind is {accelerator.kind!r}: trainers are named kind:number, and cpu:0 is the "
-                "host: give another name"
+                f"{prefix}.kind must be a name without a colon other than cpu, which is the host, got "
+                f"{accelerator.kind!r}"
             )
         if accelerator.count > _MAX_COUNT:
-            raise ValueError(f"{prefix}.count is {accelerator.count}: give a number from 0 to {_MAX_COUNT}")
+            raise ValueError(f"{prefix}.count must be from 0 to {_MAX_COUNT}, got {accelerator.count}")
     return platform
 
 

@@ -21,7 +21,7 @@ class Threads:
 
     def __post_init__(self) -> None:
         if min(self.sample, self.load, self.train) < 1:
-            raise ValueError(f"every stage has at least 1 thread: {self}")
+            raise ValueError(f"every stage must have at least 1 thread, got {self}")
 
     def by_name(self) -> dict[str, int]:
         """Return thread counts by their names in settings and run records: `sample`, `load`, `train`."""
@@ -38,7 +38,7 @@ class Assignment:
 
     def __post_init__(self) -> None:
         if not self.split or min(self.split) < 0:
-            raise ValueError(f"a split needs a number of at least 0 for each trainer, not {self.split}")
+            raise ValueError(f"a split must have a number of at least 0 for each trainer, got {self.split}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -110,8 +110,8 @@ def run_tasks(tasks: Sequence[QueuedTask], capacities: Mapping[str, float]) -> T
     for number, task in enumerate(tasks):
         if any(not 0 <= other < number for other in task.needs):
             raise ValueError(
-                f"task {number} ({task.name or task.queue}) needs task {max(task.needs)}: a task may need "
-                "earlier ones only"
+                f"task {number} ({task.name or task.queue}) needs task {max(task.needs)}, but a task may "
+                "only need earlier tasks"
             )
     return _TaskRun(tasks, capacities).times()
 

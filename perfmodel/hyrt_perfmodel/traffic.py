@@ -119,11 +119,11 @@ class WorkDistribution:
 
     def __post_init__(self) -> None:
         if self.time_steps is not None and not 1 <= self.time_steps <= self.ranks:
-            raise ValueError(f"{self.time_steps} time steps of {self.ranks} ranks: give 1 to {self.ranks}")
+            raise ValueError(f"time_steps must be from 1 to the {self.ranks} ranks, got {self.time_steps}")
         if self.ranks < 1:
-            raise ValueError(f"{self.ranks} ranks: give at least 1")
+            raise ValueError(f"ranks must be at least 1, got {self.ranks}")
         if not 0 <= self.locality <= 1:
-            raise ValueError(f"locality is {self.locality}: give a fraction from 0 to 1")
+            raise ValueError(f"locality must be a fraction from 0 to 1, got {self.locality}")
 
 
 def expected_traffic(

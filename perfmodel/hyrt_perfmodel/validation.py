@@ -36,8 +36,8 @@ Unbounded = Annotated[float, AllowInfNan(True), BeforeValidator(_reject_bool), "
 
 NonNegative = Annotated[Number, "a number of at least 0"]
 WholeNumber = Annotated[int, BeforeValidator(_reject_bool)]
-Count = Annotated[WholeNumber, "a whole number of at least 1"]
-Index = Annotated[WholeNumber, "a whole number of at least 0"]
+Count = Annotated[WholeNumber, "an integer of at least 1"]
+Index = Annotated[WholeNumber, "an integer of at least 0"]
 StrictBool = Annotated[bool, Strict()]
 
 
@@ -46,7 +46,7 @@ def check_numbers(owner: str, value: Any) -> None:
     for name, rule, may_be_none in _rules(type(value)):  # type: ignore[arg-type]
         number = getattr(value, name)
         if not (_is_number(number, rule) or (number is None and may_be_none)):
-            raise ValueError(f"{owner}: {name} is {number!r}: give {rule}")
+            raise ValueError(f"{owner}: {name} must be {rule}, got {number!r}")
 
 
 def check_kind(owner: str, value: Any, kind: type[Kind], remedy: str) -> Kind:
@@ -58,7 +58,7 @@ def check_kind(owner: str, value: Any, kind: type[Kind], remedy: str) -> Kind:
 
 def check_size(owner: str, value: Any) -> None:
     if not _is_number(value, "a number of at least 0"):
-        raise ValueError(f"{owner} is {value!r:.60}: give a number of at least 0")
+        raise ValueError(f"{owner} must be a number of at least 0, got {value!r:.60}")
 
 
 def check_sizes(owner: str, values: Any, count: int | None = None, reason: str = "") -> None:
@@ -66,8 +66,8 @@ def check_sizes(owner: str, values: Any, count: int | None = None, reason: str =
     fits = isinstance(values, tuple | list) and count in (None, len(values))
     if not fits or not all(_is_number(value, "a number of at least 0") for value in values):
         many = "numbers" if count is None else f"{count} number{'s' * (count != 1)}"
-        because = f", because {reason}" if reason else ""
-        raise ValueError(f"{owner} is {values!r:.60}: give {many} of at least 0{because}")
+        because = f" ({reason})" if reason else ""
+        raise ValueError(f"{owner} must be {many} of at least 0{because}, got {values!r:.60}")
 
 
 @cache
@@ -84,7 +84,7 @@ def _rules(kind: type) -> list[tuple[str, str, bool]]:
 
 
 def _is_number(value: object, rule: str) -> bool:
-    kinds = int if "whole" in rule else int | float
+    kinds = int if "integer" in rule else int | float
     if isinstance(value, bool) or not isinstance(value, kinds) or math.isnan(value):
         return False
     return value > 0 or (value == 0 and rule.endswith("at least 0"))
@@ -97,9 +97,9 @@ _EXTRA = "unexpected_keyword_argument"
 _EXPECTED = {
     "a number": ("float_type", "float_parsing"),
     "a finite number": ("finite_number",),
-    "a whole number": ("int_type", "int_parsing", "int_parsing_size", "int_from_float"),
+    "an integer": ("int_type", "int_parsing", "int_parsing_size", "int_from_float"),
     "true or false": ("bool_type",),
-    "a name": ("string_type",),
+    "a string": ("string_type",),
     "a list": ("tuple_type", "frozen_set_type"),
 }
 
@@ -160,7 +160,7 @@ def _check_nodes(document: yaml.Node) -> None:
         if id(node) in stands_for:
             known = stands_for[id(node)]
             if known is None:
-                problem = "a value contains itself through an anchor (&a, *a): write the value out"
+                problem = "a value contains itself through an anchor (&a, *a): write the value out in full"
                 raise _node_error(problem, node)
             return known
         stands_for[id(node)] = None
@@ -174,7 +174,7 @@ def _check_nodes(document: yaml.Node) -> None:
     size = count(document)
     if size - len(stands_for) > _MAX_ALIASED_VALUES:
         raise _node_error(
-            f"aliases (*a) stand for more than {_MAX_ALIASED_VALUES:,} values: write out what is meant",
+            f"aliases (*a) expand to more than {_MAX_ALIASED_VALUES:,} values: write the values out in full",
             document,
         )
 
@@ -185,7 +185,7 @@ def _check_keys(node: yaml.MappingNode) -> None:
         if not isinstance(key, yaml.ScalarNode):
             continue
         if key.value in names:
-            raise _node_error(f"duplicate key {key.value!r}: keep one of them", key)
+            raise _node_error(f"duplicate key {key.value!r}: keep only one", key)
         names.add(key.value)
 
 
@@ -210,14 +210,14 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text: save it as UTF-8") from error
+        raise ValueError(f"{path} is not UTF-8 text: save it as UTF-8") from error
     try:
         content = yaml.load(text, StrictYaml)
     except yaml.YAMLError as error:
-        raise ValueError(f"{path}: not valid YAML: {yaml_problem(error)}") from error
+        raise ValueError(f"{path} is not valid YAML: {yaml_problem(error)}") from error
     except (RecursionError, ValueError, OverflowError) as error:
         # The text is nested too deeply, or a number has too many digits.
-        raise ValueError(f"{path}: not readable as YAML: {error}") from error
+        raise ValueError(f"{path} is not readable as YAML: {error}") from error
     return check_mapping(content, str(path))
 
 
@@ -232,16 +232,16 @@ def yaml_problem(error: yaml.YAMLError) -> str:
         inside = next((label for part, label in _UNTERMINATED.items() if part in context), "a value")
         problem = f"the text ends inside {inside}"
     elif "'\\t'" in problem:
-        problem = "a tab: YAML is indented with spaces"
+        problem = "tabs are not allowed: indent with spaces"
     elif "another document" in problem:
-        problem = "a second document begins: remove this line, or write the two as one"
+        problem = "a second document starts here: remove this line, or merge the two documents"
     return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else problem
 
 
 def check_mapping(value: Any, location: str) -> Mapping[str, Any]:
     """Return the value if it is a mapping with text keys; otherwise raise ValueError."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise ValueError(f"{location}: expected a mapping (key: value), found {_format_value(value)}")
+        raise ValueError(f"{location}: expected a mapping (key: value), got {_format_value(value)}")
     return value
 
 
@@ -293,11 +293,11 @@ def _describe_error(kind: type, error: ErrorDetails, where: str) -> str:
         message = str(error["ctx"]["error"])
         return message if message.startswith(location) else f"{location}: {message}"
     if problem == "literal_error":
-        return f"{location} is {_format_value(value)}: give one of {error['ctx']['expected']}"
+        return f"{location} must be one of {error['ctx']['expected']}, got {_format_value(value)}"
     expected = next((expected for expected, problems in _EXPECTED.items() if problem in problems), None)
     if expected is None:
-        return f"{location}: expected a mapping (key: value), found {_format_value(value)}"
-    return f"{location} is {_format_value(value)}: give {expected}"
+        return f"{location}: expected a mapping (key: value), got {_format_value(value)}"
+    return f"{location} must be {expected}, got {_format_value(value)}"
 
 
 def _format_location(path: Sequence[int | str], where: str) -> str:

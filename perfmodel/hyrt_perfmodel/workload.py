@@ -368,10 +368,10 @@ class TrainingWorkload:
 
 def proportional_workload(workload: Workload, targets: float) -> Callable[[float], Workload]:
     """Return a function that scales one mini-batch's sizes in proportion to the number of targets."""
-    check_kind("workload", workload, Workload, "give a Workload")
+    check_kind("workload", workload, Workload, "pass a Workload")
     check_size("the number of targets", targets)
     if not targets:
-        raise ValueError("the number of targets is 0: give a number above 0")
+        raise ValueError("the number of targets must be above 0, got 0")
     return lambda num_targets: workload.scaled(num_targets / targets)
 
 
@@ -413,13 +413,11 @@ def load_workload(path: str | Path) -> TrainingWorkload:
     content = build_dataclass(_Content, read_yaml(Path(path)), location)
     try:
         if not content.edges:
-            raise ValueError("edges is empty: give one number per layer")
+            raise ValueError("edges is empty: add one number per layer")
         if content.batch_per_trainer < 1:
-            raise ValueError(
-                f"batch_per_trainer is {content.batch_per_trainer}: give a whole number of at least 1"
-            )
+            raise ValueError(f"batch_per_trainer must be at least 1, got {content.batch_per_trainer}")
         if min([content.bytes_per_value, *content.features]) < 1:
-            raise ValueError("bytes_per_value and features: give numbers of at least 1")
+            raise ValueError("bytes_per_value and features must be at least 1")
         work = Workload(
             vertices=content.vertices,
             edges=content.edges,
@@ -428,7 +426,7 @@ def load_workload(path: str | Path) -> TrainingWorkload:
             bytes_per_value=content.bytes_per_value,
         )
         if 0 in content.vertices:
-            raise ValueError("vertices has a 0: give numbers above 0, because every mini-batch has targets")
+            raise ValueError("vertices must be above 0, because every mini-batch has targets")
         return TrainingWorkload(
             at=proportional_workload(work, content.batch_per_trainer),
             targets_per_epoch=content.targets_per_epoch,

@@ -51,6 +51,8 @@ _REMEDY = re.compile(
     "run|sort|load|wait|mend|draw|say|mark|sample|reshape|cut|read|finish|derive|declare|list|allow|"
     "copy|create|"
     "did you mean|the known ones are|a dataset is|the splits are)"
+    "specify|indent|merge|measure|count|did you mean|the known ones are|a dataset is|the splits are)"
+    r"|\bmust (?:be|have|contain|not)\b|, expected "
 )
 
 

@@ -75,7 +75,7 @@ def network_cycles(
         `split_into_chunks` is below 1.
     """
     if chunks < 1:
-        raise ValueError(f"aggregate network: chunks is {chunks}: give at least 1")
+        raise ValueError(f"aggregate network: chunks must be at least 1, got {chunks}")
     groups = edge_groups(to, design.pes, sources)
     if len(groups) == 0:
         return 0

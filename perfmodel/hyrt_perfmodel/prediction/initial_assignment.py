@@ -208,12 +208,13 @@ def initial_assignment(
     ]
     if sum(limits) < training.batch_size and training.resident:
         raise ValueError(
-            "the whole graph does not fit the memory of any trainer: take mini-batches (without --full-graph)"
+            "the whole graph does not fit the memory of any trainer: remove --full-graph to train on "
+            "mini-batches"
         )
     if sum(limits) < training.batch_size:
         raise ValueError(
-            f"a step of {training.batch_size} targets does not fit: the trainers have memory for "
-            f"{sum(limits)}. Lower data.batch_size or sampler.fanout"
+            f"a step of {training.batch_size} targets does not fit the trainers' memory, which is enough for "
+            f"{sum(limits)}: lower data.batch_size or sampler.fanout"
         )
     model = StepModel(platform, training.with_cached_sizes(), terms)
     costs = _TrainerCosts(model)
@@ -354,7 +355,7 @@ def equal_times(costs: Sequence[Callable[[float], float]], limits: Sequence[int]
     """
     high = max(cost(min(limit, total)) for cost, limit in zip(costs, limits, strict=True) if limit)
     if not math.isfinite(high):
-        raise OverflowError(f"{total} targets on one trainer take {high} s")
+        raise OverflowError(f"{total} targets on one trainer would take {high} s")
     low = 0.0
     # The surplus is removed target by target below.
     tolerance = min(_BISECTION_TOLERANCE, 1 / total)

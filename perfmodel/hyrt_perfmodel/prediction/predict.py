@@ -137,9 +137,9 @@ def predict(
     ValueError
         If a step does not fit into the trainers' memory.
     """
-    check_kind("platform", platform, Platform, "give a platform, as load_platform returns")
-    check_kind("training", training, TrainingWorkload, "give a TrainingWorkload")
-    check_kind("paper", paper, bool, "give True or False")
+    check_kind("platform", platform, Platform, "pass a platform from load_platform")
+    check_kind("training", training, TrainingWorkload, "pass a TrainingWorkload")
+    check_kind("paper", paper, bool, "pass True or False")
     terms = PAPER_TERMS if paper else ExtraTerms() if terms is None else terms
     trainers = platform.trainers(training.model)
     if paper:
@@ -298,12 +298,12 @@ def with_accelerators(platform: Platform, count: int) -> Platform:
 
     Raises ValueError if the platform has no accelerators, or no trainer would be left.
     """
-    check_kind("platform", platform, Platform, "give a platform, as load_platform returns")
+    check_kind("platform", platform, Platform, "pass a platform from load_platform")
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise ValueError(f"the number of accelerators is {count!r:.60}: give a whole number of at least 0")
+        raise ValueError(f"the number of accelerators must be an integer of at least 0, got {count!r:.60}")
     if not platform.accelerators:
         raise ValueError(
-            f"platform {platform.name!r} has no accelerator whose number could change: give one that has"
+            f"platform {platform.name!r} has no accelerators to add or remove: choose one with accelerators"
         )
     kinds = platform.accelerators
     total = sum(kind.count for kind in kinds) or 1
@@ -437,7 +437,7 @@ def _changes(
         if training.hit_rate is not None and not training.cached_fraction and can_cache:
             for fraction in _CACHES:
                 description = (
-                    f"{fraction:.0%} of the rows kept on each accelerator (data.cache={fraction:.0%})"
+                    f"{fraction:.0%} of the rows cached on each accelerator (data.cache={fraction:.0%})"
                 )
                 yield description, platform, replace(training, cached_fraction=fraction)
 

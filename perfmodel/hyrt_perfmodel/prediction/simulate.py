@@ -285,7 +285,7 @@ class Simulation:
         first = count // 2 if first is None else first
         last = count if last is None else last
         if not 0 <= first < last <= count:
-            raise ValueError(f"a run of {count} steps has no steps {first} to {last - 1}")
+            raise ValueError(f"a run of {count} steps does not include steps {first} to {last - 1}")
         start_s = self.done_s[first - 1] if first else 0.0
         return float(self.done_s[last - 1] - start_s) / (last - first)
 
@@ -366,7 +366,7 @@ class PolicyLoop:
             reason = f"the limits are {self._limits}"
         else:
             return
-        raise ValueError(f"policy {self._policy.name} decided {decided} at step {step}, but {reason}")
+        raise ValueError(f"policy {self._policy.name} chose {decided} at step {step}, but {reason}")
 
 
 def _observation(step: SimulatedStep, iteration_s: float) -> Observation:
@@ -439,14 +439,14 @@ def simulate(
         If a number is out of range, a change names an unknown trainer, the start does not match the platform,
         or a decision violates the limits.
     """
-    check_kind("platform", platform, Platform, "give a platform, as load_platform returns")
-    check_kind("training", training, TrainingWorkload, "give a TrainingWorkload")
-    check_kind("start", start, Assignment, "give an assignment, as a prediction has")
+    check_kind("platform", platform, Platform, "pass a platform from load_platform")
+    check_kind("training", training, TrainingWorkload, "pass a TrainingWorkload")
+    check_kind("start", start, Assignment, "pass the assignment of a prediction")
     check_size("simulation: noise", noise)
     for name, value, minimum in (("iterations", iterations, 1), ("depth", depth, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise ValueError(
-                f"simulation: {name} is {value!r:.60}: give a whole number of at least {minimum}"
+                f"simulation: {name} must be an integer of at least {minimum}, got {value!r:.60}"
             )
     terms = ExtraTerms() if terms is None else terms
     num_trainers = len(platform.trainers(training.model))

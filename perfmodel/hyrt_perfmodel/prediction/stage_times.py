@@ -161,7 +161,10 @@ class StepModel:
         """Return every stage time of one iteration; see `stage_times`."""
         threads = assignment.threads
         if len(assignment.split) != len(self.trainers):
-            raise ValueError(f"a split of {len(assignment.split)} parts for {len(self.trainers)} trainers")
+            raise ValueError(
+                f"the split has {len(assignment.split)} parts, expected one for each of the "
+                f"{len(self.trainers)} trainers"
+            )
         works = [self.training.at(units) if units else None for units in assignment.split]
         busy = [(trainer, work) for trainer, work in zip(self.trainers, works, strict=True) if work]
 

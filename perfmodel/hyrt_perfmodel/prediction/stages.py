@@ -213,7 +213,7 @@ class ExtraTerms:
     def __post_init__(self) -> None:
         if self.overlap not in get_args(StageOverlap):
             raise ValueError(
-                f"terms: overlap is {self.overlap!r}: give one of {', '.join(get_args(StageOverlap))}"
+                f"terms: overlap must be one of {', '.join(get_args(StageOverlap))}, got {self.overlap!r}"
             )
 
 

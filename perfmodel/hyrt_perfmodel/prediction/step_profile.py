@@ -38,11 +38,11 @@ class Perturbation:
     def __post_init__(self) -> None:
         check_numbers("change", self)
         if self.step < 0:
-            raise ValueError(f"change: step is {self.step}: steps count from 0")
+            raise ValueError(f"change: step must be at least 0, got {self.step}")
         if isinstance(self.trainer, str) and self.trainer not in PARTS:
             raise ValueError(
-                f"change: {self.trainer!r} is not a part of a machine: give a trainer's index or one "
-                f"of {', '.join(PARTS)}"
+                f"change: trainer must be a trainer's index or one of {', '.join(PARTS)}, got "
+                f"{self.trainer!r}"
             )
 
 
@@ -51,8 +51,8 @@ def check_perturbations(changes: Sequence[Perturbation], num_trainers: int) -> N
     for change in changes:
         if isinstance(change.trainer, int) and not 0 <= change.trainer < num_trainers:
             raise ValueError(
-                f"change at step {change.step}: there is no trainer {change.trainer}: "
-                f"the platform has {num_trainers}, counted from 0"
+                f"change at step {change.step}: trainer must be from 0 to {num_trainers - 1}, the trainers "
+                f"of the platform, got {change.trainer}"
             )
 
 

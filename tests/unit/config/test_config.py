@@ -373,9 +373,9 @@ def test_full_graph_is_short_for_the_kind_of_sampler() -> None:
         (b"a: b: c\n", ": not valid YAML: line 1, column 5: mapping values are not allowed here$"),
         (b"a: " + b"9" * 5000, ": not readable as YAML: Exceeds the limit "),
         (b"\xff\xfe\xfa", ": not UTF-8 text: save it as UTF-8$"),
-        (b"a:\n\tb: 1\n", ": not valid YAML: line 2, column 1: a tab: YAML is indented with spaces$"),
-        (b"a: 1\n---\nb: 2\n", ": line 2, column 1: a second document begins: remove this line, or "),
-        (b"a: 1\nb: 2\na: 3\n", ": line 3, column 1: duplicate key 'a': keep one of them$"),
+        (b"a:\n\tb: 1\n", ": not valid YAML: line 2, column 1: tabs are not allowed: indent with spaces$"),
+        (b"a: 1\n---\nb: 2\n", ": line 2, column 1: a second document starts here: remove this line, or "),
+        (b"a: 1\nb: 2\na: 3\n", ": line 3, column 1: duplicate key 'a': keep only one$"),
     ],
 )
 def test_files_that_hold_no_settings(tmp_path: Path, content: bytes, message: str) -> None:
@@ -492,7 +492,7 @@ def test_aliases_that_stand_for_more_than_fits_are_refused_wherever_yaml_is_read
         "a: &a [1]",
         *(f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]" for old, new in pairwise("abcdefghij")),
     ]
-    says = r"aliases \(\*a\) stand for more than 100,000 values: write out what is meant"
+    says = r"aliases \(\*a\) expand to more than 100,000 values: write the values out in full"
     file = tmp_path / "run.yaml"
     file.write_text("model:\n  options:\n" + "".join(f"    {line}\n" for line in lines))
     with pytest.raises(ConfigError, match=rf"run\.yaml: not valid YAML: line 1, column 1: {says}"):
@@ -660,7 +660,9 @@ def test_no_value_is_answered_in_the_words_of_pydantic(path: str) -> None:
 def test_a_key_that_is_given_twice_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "s.yaml"
     file.write_text("train:\n  lr: 0.1\n  epochs: 2\n  lr: 0.2\n")
-    with pytest.raises(ConfigError, match=r"s\.yaml: not valid YAML: .*line 4.*duplicate key 'lr': keep one"):
+    with pytest.raises(
+        ConfigError, match=r"s\.yaml: not valid YAML: .*line 4.*duplicate key 'lr': keep only one"
+    ):
         load_settings(file)
     file.write_text("seed: 1\ntrain: {lr: 1e-3}\nseed: 2\n")
     with pytest.raises(ConfigError, match="duplicate key 'seed'"):

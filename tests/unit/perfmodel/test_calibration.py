@@ -116,13 +116,13 @@ def test_no_file(tmp_path: Path) -> None:
 def test_a_damaged_file_is_said_with_its_name_and_the_remedy(tmp_path: Path, text: str) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(CalibrationError, match=r"c\.yaml: .*run `hyrt calibrate`"):
+    with pytest.raises(CalibrationError, match=r"c\.yaml.*: run `hyrt calibrate`"):
         read_calibration(path)
 
 
 def test_a_place_that_cannot_be_read_needs_another_one(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CalibrationError, match="Not a directory: set XDG_CACHE_HOME to a folder"):
+    with pytest.raises(CalibrationError, match=r"\(Not a directory\): set XDG_CACHE_HOME to a readable"):
         read_calibration(tmp_path / "file" / "c.yaml")
 
 
@@ -132,7 +132,7 @@ def test_a_place_that_cannot_be_read_needs_another_one(tmp_path: Path) -> None:
         (replace(MACHINE, node="there"), "another machine"),
         (replace(MACHINE, processor="Acme 10"), "another processor"),
         (replace(MACHINE, cores=2), "4 cores, but 2 are available now"),
-        (replace(MACHINE, versions={"hyrt": "1", "torch": "3"}), "torch 2, but this is torch 3"),
+        (replace(MACHINE, versions={"hyrt": "1", "torch": "3"}), "torch 2, but torch 3 is installed now"),
         (replace(MACHINE, devices={"cpu:0": "4 cores", "npu:0": "new"}), "made without npu:0"),
         (replace(MACHINE, devices={}), "made with cpu:0, which is no longer available"),
         (replace(MACHINE, devices={"cpu:0": "8 cores"}), "made when cpu:0 was another device"),

@@ -53,10 +53,10 @@ def test_tiles_that_do_not_fit_are_refused() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("pes", 0, "pes is 0"),
+        ("pes", 0, "pes must be an integer of at least 1, got 0"),
         ("pes", 65, "at most 64"),
-        ("fifo_depth", 2.5, "fifo_depth is 2.5"),
-        ("mac_cols", True, "mac_cols is True"),
+        ("fifo_depth", 2.5, "fifo_depth must be an integer of at least 1, got 2.5"),
+        ("mac_cols", True, "mac_cols must be an integer of at least 1, got True"),
         ("clock_hz", 0.0, "clock_hz"),
         ("ddr_efficiency", 1.5, "at most 1"),
         ("launch_s", -1.0, "launch_s"),

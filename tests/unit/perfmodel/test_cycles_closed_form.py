@@ -92,11 +92,11 @@ def test_deep_queues_leave_the_larger_of_groups_and_busiest_bank() -> None:
 
 def test_wrong_loads_are_refused() -> None:
     load = NetworkLoad.from_degrees({3: 5.0}, 4)
-    with pytest.raises(ValueError, match="4 units on a design with 8"):
+    with pytest.raises(ValueError, match="counted for 4 PEs, but the design has 8"):
         network_cycles_expected(load, 1, FpgaDesign())
-    with pytest.raises(ValueError, match="chunks is 0"):
+    with pytest.raises(ValueError, match="chunks must be at least 1, got 0"):
         network_cycles_expected(load, 0, FpgaDesign(pes=4))
-    with pytest.raises(ValueError, match="fractions: give numbers from 0 to 1"):
+    with pytest.raises(ValueError, match="must be fractions from 0 to 1"):
         NetworkLoad.from_degrees({3: 5.0}, 4, row_share=1.5)
     assert network_cycles_expected(NetworkLoad.from_degrees({}, 4), 3, FpgaDesign(pes=4)) == 0
     assert (

@@ -92,10 +92,10 @@ def test_no_edges_take_no_cycles() -> None:
 @pytest.mark.parametrize(
     ("to", "sources", "chunks", "words"),
     [
-        (np.array([1, -2]), None, 1, "edge 1 leads to row -2"),
-        (np.array([1, 2]), np.array([1]), 1, "give one per edge"),
+        (np.array([1, -2]), None, 1, "edge 1 has -2"),
+        (np.array([1, 2]), np.array([1]), 1, "expected one per edge"),
         (np.array([[1]]), None, 1, "shape"),
-        (np.array([1]), None, 0, "chunks is 0"),
+        (np.array([1]), None, 0, "chunks must be at least 1, got 0"),
     ],
 )
 def test_wrong_edges_are_refused(to: np.ndarray, sources: np.ndarray | None, chunks: int, words: str) -> None:

@@ -170,9 +170,9 @@ def test_wrong_shapes_are_refused() -> None:
     good = layer(1)
     for change, words in (
         ({"rows": -1.0}, "-1.0 rows"),
-        ({"parts": 3}, "parts is 3"),
+        ({"parts": 3}, "parts must be 1 or 2, got 3"),
         ({"out_width": 0}, "widths"),
-        ({"self_edges": 1e9}, "own ones"),
+        ({"self_edges": 1e9}, "self_edges at most edges"),
     ):
         with pytest.raises(ValueError, match=words):
             replace(good, **change)

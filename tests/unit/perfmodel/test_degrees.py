@@ -123,13 +123,13 @@ def test_the_law_of_the_generator() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"counts": np.array([-1.0])}, "negative"),
+        ({"counts": np.array([-1.0])}, "finite numbers of at least 0"),
         ({"in_degrees": np.array([1.0, 2.0])}, "one number per class"),
-        ({"out_degrees": np.array([np.inf])}, "infinite"),
-        ({"reciprocity": 2.0}, "share between 0 and 1"),
+        ({"out_degrees": np.array([np.inf])}, "finite numbers of at least 0"),
+        ({"reciprocity": 2.0}, "reciprocity must be a number from 0 to 1"),
         (
             {"mixing": DegreeMixing(groups=np.zeros(2, np.int64), shares=np.ones((1, 1)))},
-            "groups for 2 classes, but",
+            "groups for 2 classes, expected one for each of the 1",
         ),
     ],
 )
@@ -151,7 +151,7 @@ def test_arrays_that_do_not_belong_together(change: dict, said: str) -> None:
     [
         (0, np.ones((1, 2)), "square"),
         (0, np.full((1, 1), 0.5), "add up"),
-        (2, np.eye(2), "outside"),
+        (2, np.eye(2), "must be numbers from 0 to 1"),
     ],
 )
 def test_a_mixing_table_that_is_none(group: int, shares: np.ndarray, said: str) -> None:
@@ -160,5 +160,5 @@ def test_a_mixing_table_that_is_none(group: int, shares: np.ndarray, said: str) 
 
 
 def test_targets_have_no_more_edges_than_all() -> None:
-    with pytest.raises(ValueError, match="target_shares exceeds shares"):
+    with pytest.raises(ValueError, match="target_shares must have the shape of shares, with no larger"):
         DegreeMixing(groups=np.array([0]), shares=np.ones((1, 1)), target_shares=np.full((1, 1), 1.5))

@@ -72,7 +72,7 @@ def test_kept_rows_take_memory_from_mini_batches() -> None:
 def test_advice_names_caches_where_links_bound() -> None:
     alone = replace(PLATFORM, host=replace(PLATFORM.host, trains=False))
     found = {each.change: each for each in advise(alone, TRAINING, predict(alone, TRAINING), max_changes=20)}
-    small, large = (found[f"{p}% of the rows kept on each accelerator (data.cache={p}%)"] for p in (10, 30))
+    small, large = (found[f"{p}% of the rows cached on each accelerator (data.cache={p}%)"] for p in (10, 30))
     assert large.epoch_s < small.epoch_s < predict(alone, TRAINING).epoch_s
     kept = replace(TRAINING, cached_fraction=0.3)
     assert predict(alone, kept).epoch_s == pytest.approx(large.epoch_s)

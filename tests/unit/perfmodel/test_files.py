@@ -72,46 +72,64 @@ def test_the_papers_machines_and_devices_are_built_in() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"host": None}, r"p.yaml: host: expected a mapping \(key: value\), found nothing"),
+        ({"host": None}, r"p.yaml: host: expected a mapping \(key: value\), got nothing"),
         ({"host": {"memory_gb_s": 1}}, "p.yaml: host: the key 'macs_per_s' is missing"),
-        ({"host": {"memory_gb_s": -1, "macs_per_s": 1}}, "memory_gb_s is -1"),
-        ({"host": {"memory_gb_s": float("nan"), "macs_per_s": 1}}, "memory_gb_s is nan"),
-        ({"host": {"memory_gb_s": [1], "macs_per_s": 1}}, r"memory_gb_s is \[1\]: give a number"),
+        ({"host": {"memory_gb_s": -1, "macs_per_s": 1}}, "memory_gb_s must be a number above 0, got -1"),
+        (
+            {"host": {"memory_gb_s": float("nan"), "macs_per_s": 1}},
+            "memory_gb_s must be a finite number, got nan",
+        ),
+        ({"host": {"memory_gb_s": [1], "macs_per_s": 1}}, r"memory_gb_s must be a number, got \[1\]"),
         (
             {"host": {"memory_gb_s": 1, "macs_per_s": 1, "train": True}},
             "unknown key 'train': did you mean 'trains'",
         ),
         (
             {"host": {"memory_gb_s": 1, "macs_per_s": 1, "trains": "yes"}},
-            "trains is 'yes': give true or false",
+            "trains must be true or false, got 'yes'",
         ),
-        ({"accelerators": {"kind": "gpu"}}, "accelerators is .*: give a list"),
+        ({"accelerators": {"kind": "gpu"}}, "accelerators must be a list, got "),
         ({"accelerators": [{"kind": "gpu"}]}, r"accelerators\[0\]: the key 'memory_gb_s' is missing"),
         ({"acelerators": []}, "unknown key 'acelerators': did you mean 'accelerators'"),
         (
             {"accelerators": [{**PLATFORM["accelerators"][0], "count": 1.5}]},
-            r"count is 1.5: give a whole number",
+            r"count must be an integer, got 1.5",
         ),
         ({"accelerators": [], "host": {**PLATFORM["host"], "trains": False}}, "has no trainer"),
         (
             {"host": {**PLATFORM["host"], "memory_gb_s": float("inf")}},
-            "host.memory_gb_s is inf: give a finite",
+            "host.memory_gb_s must be a finite number, got inf",
         ),
-        ({"host": {**PLATFORM["host"], "memory_gb_s": 10**400}}, "more than 60 digits: give a number"),
+        (
+            {"host": {**PLATFORM["host"], "memory_gb_s": 10**400}},
+            "must be a number, got a number of more than 60 digits",
+        ),
         (
             {"host": {**PLATFORM["host"], "models": {"gcn": {}}}},
             "models.gcn: the key 'memory_gb_s' is missing",
         ),
         (
             {"host": {**PLATFORM["host"], "models": {"gcn": {"memory_gb_s": 1, "macs_per_s": 0}}}},
-            "p.yaml: host.models.gcn: rates: macs_per_s is 0",
+            "p.yaml: host.models.gcn: rates: macs_per_s must be a number above 0, got 0",
         ),
-        ({"accelerators": [{**PLATFORM["accelerators"][0], "kind": "cpu"}]}, "kind is 'cpu'.*another name"),
-        ({"accelerators": [{**PLATFORM["accelerators"][0], "kind": "a:1"}]}, "kind is 'a:1'.*another name"),
-        ({"accelerators": [{**PLATFORM["accelerators"][0], "count": 10**7}]}, "count is 10000000: .*1024"),
-        ({"accelerators": [{**PLATFORM["accelerators"][0], "count": -1}]}, "count is -1"),
-        ({"relative_error": -0.1}, "relative_error is -0.1: give a fraction"),
-        ({"name": 3}, "p.yaml: name is 3: give a name"),
+        (
+            {"accelerators": [{**PLATFORM["accelerators"][0], "kind": "cpu"}]},
+            "kind must be a name without a colon .*, got 'cpu'",
+        ),
+        (
+            {"accelerators": [{**PLATFORM["accelerators"][0], "kind": "a:1"}]},
+            "kind must be a name without a colon .*, got 'a:1'",
+        ),
+        (
+            {"accelerators": [{**PLATFORM["accelerators"][0], "count": 10**7}]},
+            "count must be from 0 to 1024, got 10000000",
+        ),
+        (
+            {"accelerators": [{**PLATFORM["accelerators"][0], "count": -1}]},
+            "count must be an integer of at least 0, got -1",
+        ),
+        ({"relative_error": -0.1}, "relative_error must be a fraction from 0 to 1, got -0.1"),
+        ({"name": 3}, "p.yaml: name must be a string, got 3"),
     ],
 )
 def test_a_platform_that_is_none(change: dict, says: str) -> None:
@@ -132,9 +150,9 @@ def test_what_no_build_has_confirmed_is_said_in_the_file() -> None:
     assert told.assumed == {"launch_s"}
     assert design(assumed=[]).assumed == set()
     for wrong, says in (
-        (["clock"], "assumed lists clock, but the fields are"),
+        (["clock"], "assumed has the unknown fields clock: choose from"),
         ("clock_hz", "assumed"),
-        ([3], r"assumed\[0\] is 3: give a name"),
+        ([3], r"assumed\[0\] must be a string, got 3"),
     ):
         with pytest.raises(ValueError, match=rf"p\.yaml: accelerators\[0\]\.design.*{says}"):
             design(assumed=wrong)
@@ -173,8 +191,8 @@ BILLION_MERGED = "a: &a {key: 1}\n" + "".join(
             "a: &a [*a]",
             r"line 1, column 4: a value contains itself through an anchor \(&a, \*a\): write the value out",
         ),
-        (BILLION, r"line 1, column 1: aliases \(\*a\) stand for more than 100,000 values"),
-        (BILLION_MERGED, r"aliases \(\*a\) stand for more than 100,000 values: write out what is meant"),
+        (BILLION, r"line 1, column 1: aliases \(\*a\) expand to more than 100,000 values"),
+        (BILLION_MERGED, r"aliases \(\*a\) expand to more than 100,000 values: write the values out"),
         ("x: " + "9" * 5000, "not readable as YAML"),
         ("\tx", "not valid YAML"),
     ],
@@ -203,7 +221,7 @@ def test_only_what_aliases_repeat_counts(tmp_path: Path, monkeypatch: pytest.Mon
     path.write_text(f"a: &a [1, 2, 3]\nb: [{values}]\nc: [*a, *a, *a]\n")
     assert read_yaml(path)["c"] == [[1, 2, 3]] * 3
     path.write_text(f"a: &a [1, 2, 3]\nb: [{values}]\nc: [*a, *a, *a]\nd: *a\n")
-    with pytest.raises(ValueError, match=r"aliases \(\*a\) stand for more than 12 values"):
+    with pytest.raises(ValueError, match=r"aliases \(\*a\) expand to more than 12 values"):
         read_yaml(path)
 
 
@@ -216,9 +234,7 @@ def test_a_key_that_takes_the_place_of_a_merged_one_is_no_duplicate(tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["", "x" * 5000])
 def test_no_file_has_such_a_name(name: str) -> None:
-    with pytest.raises(
-        ValueError, match=r"unknown platform|cannot be read|name of the platform is empty: give"
-    ):
+    with pytest.raises(ValueError, match=r"unknown platform|cannot be read|platform name is empty: use"):
         load_platform(name)
 
 
@@ -309,32 +325,35 @@ def test_a_workload_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("", "found nothing"),
-        ("- 1", r"expected a mapping \(key: value\), found"),
+        ("", "got nothing"),
+        ("- 1", r"expected a mapping \(key: value\), got"),
         ("a: [", "not valid YAML"),
         (
             {**WORKLOAD, "vertices": [1, 2]},
-            r"vertices is \(1.0, 2.0\): give 3 numbers of at least 0, because edges has 2",
+            r"vertices must be 3 numbers of at least 0 \(edges has 2\), got \(1.0, 2.0\)",
         ),
         (
             {**WORKLOAD, "vertices": [1, -2, 3]},
-            r"vertices is \(1.0, -2.0, 3.0\): give 3 numbers of at least 0",
+            r"vertices must be 3 numbers of at least 0 .*, got \(1.0, -2.0, 3.0\)",
         ),
-        ({**WORKLOAD, "vertices": 5}, "vertices is 5: give a list"),
-        ({**WORKLOAD, "edges": [1, "x"]}, r"edges\[1\] is 'x': give a number"),
+        ({**WORKLOAD, "vertices": 5}, "vertices must be a list, got 5"),
+        ({**WORKLOAD, "edges": [1, "x"]}, r"edges\[1\] must be a number, got 'x'"),
         ({**WORKLOAD, "edges": []}, "edges is empty"),
-        ({**WORKLOAD, "concat": 1}, "concat is 1: give true or false"),
-        ({**WORKLOAD, "batch_per_trainer": 0}, "batch_per_trainer is 0: give a whole number of at least 1"),
-        ({**WORKLOAD, "targets_per_epoch": 1.5}, "targets_per_epoch is 1.5: give a whole number"),
+        ({**WORKLOAD, "concat": 1}, "concat must be true or false, got 1"),
+        ({**WORKLOAD, "batch_per_trainer": 0}, "batch_per_trainer must be at least 1, got 0"),
+        ({**WORKLOAD, "targets_per_epoch": 1.5}, "targets_per_epoch must be an integer, got 1.5"),
         ({**WORKLOAD, "sample_s": -1}, "sample_s"),
-        ({**WORKLOAD, "bytes_per_value": 0}, "give numbers of at least 1"),
-        ({**WORKLOAD, "features": [0, 20, 5]}, "give numbers of at least 1"),
-        ({**WORKLOAD, "vertices": [1000, 200, 0]}, "vertices has a 0"),
-        ({**WORKLOAD, "vertices": [float("inf"), 200, 50]}, r"vertices\[0\] is inf: give a finite number"),
+        ({**WORKLOAD, "bytes_per_value": 0}, "must be at least 1"),
+        ({**WORKLOAD, "features": [0, 20, 5]}, "must be at least 1"),
+        ({**WORKLOAD, "vertices": [1000, 200, 0]}, "vertices must be above 0"),
+        (
+            {**WORKLOAD, "vertices": [float("inf"), 200, 50]},
+            r"vertices\[0\] must be a finite number, got inf",
+        ),
         ({**WORKLOAD, "fanout": 3}, "unknown key 'fanout'"),
         ({k: v for k, v in WORKLOAD.items() if k != "edges"}, "the key 'edges' is missing"),
     ],
 )
 def test_a_workload_that_is_none_is_said_with_its_file(tmp_path: Path, content: object, says: str) -> None:
-    with pytest.raises(ValueError, match=rf"w\.yaml: .*{says}"):
+    with pytest.raises(ValueError, match=rf"w\.yaml.*{says}"):
         load_workload(write(tmp_path, content))

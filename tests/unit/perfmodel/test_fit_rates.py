@@ -109,7 +109,7 @@ def test_the_launch_of_a_step_over_sparse_rows_comes_back() -> None:
 
 
 def test_too_few_measurements() -> None:
-    with pytest.raises(ValueError, match="3 measurements cannot fit 9 terms"):
+    with pytest.raises(ValueError, match="3 measurements are too few to fit 9 terms"):
         fit_rates(WORKLOADS[:3], [1.0, 1.0, 1.0])
 
 

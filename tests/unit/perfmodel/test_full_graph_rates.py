@@ -90,5 +90,5 @@ def test_passes_over_rows() -> None:
 
 
 def test_rates_of_nothing_are_refused() -> None:
-    with pytest.raises(ValueError, match="gb_s is 0"):
+    with pytest.raises(ValueError, match="gb_s must be a number above 0, got 0"):
         GatherCost(kind="sum", back=False, matrix_bytes=1e6, row_s=0, gb_s=0)

@@ -72,7 +72,7 @@ def test_products_by_hand() -> None:
 
 
 def test_rates_without_reads_are_refused() -> None:
-    with pytest.raises(ValueError, match="reads is empty"):
+    with pytest.raises(ValueError, match="reads must contain the cost of reading rows"):
         replace(RATES, reads=())
 
 

@@ -154,9 +154,9 @@ def test_rows_of_numbers_stand_for_sizes(layers: int, types: int, relations: int
 
 
 def test_damaged_sizes_are_refused() -> None:
-    with pytest.raises(ValueError, match="give one more of vertices"):
+    with pytest.raises(ValueError, match="expected one more in vertices"):
         RelationSizes(vertices=((1.0,),), segments=((1.0,),), edges=((1.0,),))
-    with pytest.raises(ValueError, match="in_degrees has a negative or infinite number"):
+    with pytest.raises(ValueError, match="in_degrees must contain only finite numbers"):
         RelationDegrees(source=0, destination=0, in_degrees=np.array([-1.0]), out_degrees=np.ones(1))
     one = RelationDegrees(source=0, destination=0, in_degrees=np.ones(2), out_degrees=np.ones(1))
     with pytest.raises(ValueError, match="2 degrees for 1 classes"):

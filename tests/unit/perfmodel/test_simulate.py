@@ -155,8 +155,8 @@ def test_slower_host_memory_slows_a_trainer_on_the_host_too():
         ({"depth": 0}, "depth"),
         ({"noise": -0.1}, "noise"),
         ({"noise": float("nan")}, "noise"),
-        ({"start": start(1, 2)}, "split of 2 parts for 4"),
-        ({"changes": [Perturbation(step=3, trainer=4, factor=1)]}, "no trainer 4"),
+        ({"start": start(1, 2)}, "split has 2 parts, expected one for each of the 4"),
+        ({"changes": [Perturbation(step=3, trainer=4, factor=1)]}, "trainer must be from 0 to 3"),
     ],
 )
 def test_what_cannot_be_simulated_is_said(wrong, text):
@@ -177,7 +177,7 @@ def test_settled_steps_that_are_not_there():
     run = simulate(machine(), training(), start=start(1000, 1000, 1000, 1000), iterations=10)
     assert run.settled_iteration_s(0, 10) == pytest.approx(run.done_s[-1] / 10)
     assert run.settled_iteration_s(4, 5) == pytest.approx(run.iteration_s[4])
-    with pytest.raises(ValueError, match="no steps 8 to 10"):
+    with pytest.raises(ValueError, match="does not include steps 8 to 10"):
         run.settled_iteration_s(8, 11)
 
 

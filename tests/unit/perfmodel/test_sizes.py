@@ -187,13 +187,13 @@ def test_bounds(graph: Graph, fanouts: list[int]) -> None:
     ("fanouts", "targets"), [([], 1), ([0], 1), ([-2], 1), ([3], -1), ([3], float("nan"))]
 )
 def test_what_cannot_be_asked(fanouts: list[int], targets: float) -> None:
-    with pytest.raises(ValueError, match="give"):
+    with pytest.raises(ValueError, match=r"use one per layer|targets must be a number of at least 0"):
         expected_sizes(DegreeDistribution.assumed(10, 20), fanouts, targets)
 
 
 @pytest.mark.parametrize(("vertices", "edges"), [((1.0,), (1.0,)), ((1.0, -1.0), (1.0,))])
 def test_sizes_that_do_not_belong_together(vertices: tuple, edges: tuple) -> None:
-    with pytest.raises(ValueError, match=r"vertex count|negative"):
+    with pytest.raises(ValueError, match=r"one more vertex count|at least 0, got"):
         BlockSizes(vertices=vertices, edges=edges)
 
 

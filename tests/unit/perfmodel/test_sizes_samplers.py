@@ -54,7 +54,7 @@ def test_labor_of_equal_neighbourhoods_by_hand() -> None:
     found = expected_labor_sizes(degree_distribution(complete), [4], 8)
     assert found.vertices == pytest.approx((8 + 4 * 52 / 60, 8), rel=0.05)
     assert found.edges == pytest.approx((32,))
-    with pytest.raises(ValueError, match="give one per layer"):
+    with pytest.raises(ValueError, match="use one per layer"):
         expected_labor_sizes(degree_distribution(complete), [0], 50)
 
 

@@ -35,15 +35,15 @@ def test_backward_leaves_the_first_aggregation_out() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"vertices": (1, 2)}, r"vertices is \(1, 2\): give 3 numbers of at least 0, because edges has 2"),
-        ({"features": (1, 2)}, r"features is \(1, 2\): give 3 numbers of at least 0, because edges has 2"),
+        ({"vertices": (1, 2)}, r"vertices must be 3 numbers of at least 0 \(edges has 2\), got \(1, 2\)"),
+        ({"features": (1, 2)}, r"features must be 3 numbers of at least 0 \(edges has 2\), got \(1, 2\)"),
         (
             {"widths_in": (1, 2, 3)},
-            r"widths_in is \(1, 2, 3\): give 2 numbers of at least 0, because edges has 2",
+            r"widths_in must be 2 numbers of at least 0 \(edges has 2\), got \(1, 2, 3\)",
         ),
-        ({"edges": (-1, 5)}, r"edges is \(-1, 5\): give numbers of at least 0"),
-        ({"bytes_per_value": -4}, "workload: bytes_per_value is -4: give a number of at least 0"),
-        ({"input_bytes": "4"}, "workload: input_bytes is '4': give a number of at least 0"),
+        ({"edges": (-1, 5)}, r"edges must be numbers of at least 0, got \(-1, 5\)"),
+        ({"bytes_per_value": -4}, "workload: bytes_per_value must be a number of at least 0, got -4"),
+        ({"input_bytes": "4"}, "workload: input_bytes must be a number of at least 0, got '4'"),
     ],
 )
 def test_sizes_that_do_not_belong_together(change: dict, says: str) -> None:
@@ -67,5 +67,5 @@ def test_what_follows_each_other_adds_up(overlap: str) -> None:
     wanted = {"all": 8.5, "trainers": 1 + 2 + 4 + 8.5, "nothing": 1 + 2 + 4 + 3 + 8 + 0.5}
     terms = ExtraTerms(overlap=overlap)  # type: ignore[arg-type]
     assert iteration_s(times, host, terms) == wanted[overlap]
-    with pytest.raises(ValueError, match="overlap is 'some'"):
+    with pytest.raises(ValueError, match=r"overlap must be one of .*, got 'some'"):
         ExtraTerms(overlap="some")  # type: ignore[arg-type]
