@@ -155,7 +155,7 @@ def choose_devices(
     total = sum(speeds.values())
     for name, speed in list(speeds.items()):
         if speed < _MIN_SHARE * total and not name.startswith("cpu:"):
-            unused.append((name, f"too slow: {speed / total:.1%} of the speed of all together"))
+            unused.append((name, f"too slow: {speed / total:.1%} of the total speed"))
             del speeds[name]
     if len(speeds) == 1:
         return DeviceChoice(tuple(speeds), tuple(unused))
@@ -247,7 +247,7 @@ def share_columns(config: Config, prepared: PreparedRun) -> tuple[Config, str]:
     if not is_team or config.has_explicit_split or not config.balance.predict or prepared.is_own_model:
         return config, ""
     calibration, reason = usable_calibration()
-    equal = "each device gets as many columns of chunks as the others"
+    equal = "every device gets the same number of chunk columns"
     if calibration is None:
         reason = reason or "nothing was measured: run `hyrt calibrate --all`"
         return config, f"{equal}, because {reason.removeprefix('the ')}"
@@ -267,5 +267,5 @@ def share_columns(config: Config, prepared: PreparedRun) -> tuple[Config, str]:
         return config, ""
     shares = dict(zip((trainer.name for trainer in trainers), team.shares, strict=True))
     devices = [f"{name}={share:.3g}" for name, share in shares.items()]
-    text = f"columns of chunks are dealt out by measured rates: {', '.join(devices)}"
+    text = f"chunk columns are distributed by measured rates: {', '.join(devices)}"
     return config.model_copy(update={"devices": devices}), text

@@ -181,10 +181,10 @@ def file_sentence(config: Config, host: Host, work: TrainingWorkload) -> str:
     if not in_file:
         return ""
     more_s = file_s(config, host, work, matrix_bytes)
-    cost = f"the disk takes {format_duration(more_s)} more an epoch" if more_s else "memory keeps its pages"
+    cost = f"the disk adds {format_duration(more_s)} per epoch" if more_s else "its pages stay in memory"
     return (
-        f"{format_bytes(in_file)} of the {format_bytes(matrix_bytes)} of matrices are in a file, beyond "
-        f"fullgraph.host_memory={format_bytes(config.fullgraph.host_memory)}; {cost}"
+        f"{format_bytes(in_file)} of the {format_bytes(matrix_bytes)} of matrices are in a file, because "
+        f"they exceed fullgraph.host_memory={format_bytes(config.fullgraph.host_memory)}; {cost}"
     )
 
 
@@ -276,7 +276,7 @@ class ChunkPrediction:
         if len(self.columns) > 1:
             columns = f" · {', '.join(map(str, self.columns))} columns each"
         handed = (
-            f" · rows of {self.num_forwarded:,} chunks handed on under a switch" if self.num_forwarded else ""
+            f" · rows of {self.num_forwarded:,} chunks forwarded under a switch" if self.num_forwarded else ""
         )
         filtered = (
             f" · rows filtered for {self.num_filtered:,} of {self.num_reads:,} chunks"
@@ -285,7 +285,7 @@ class ChunkPrediction:
         )
         in_file = f", {format_bytes(self.file_bytes)} of it in a file" if self.file_bytes else ""
         if self.file_s:
-            in_file += f", for which the disk takes {format_duration(self.file_s)} an epoch"
+            in_file += f", for which the disk takes {format_duration(self.file_s)} per epoch"
         width = max(map(len, self.swapped), default=0)
         return [
             f"in chunks on {self.device}: epoch {format_duration(self.epoch_s)} ({format_duration(low)} to "
@@ -399,8 +399,8 @@ def chunk_prediction_gap(platform: Platform, work: TrainingWorkload, config: Con
     devices = [trainer.name for trainer in trainers if not trainer.is_host]
     if uses_loops and devices:
         return (
-            f"model.kind={config.model.kind} trains in chunks by loops over edges, which were not measured "
-            f"on {join_names(devices)}: only those of the CPU are known"
+            f"model.kind={config.model.kind} trains in chunks by loops over edges, which were measured "
+            f"only on the CPU, not on {join_names(devices)}"
         )
     full_graph_rates = platform.host.whole_graph
     unknown = uses_loops and (
@@ -411,7 +411,7 @@ def chunk_prediction_gap(platform: Platform, work: TrainingWorkload, config: Con
         unknown = platform.name == THIS_MACHINE and not platform.host.chunks
     if not unknown:
         return ""
-    reason = "what chunks of a whole graph take on the CPU was not measured"
+    reason = "the cost of full-graph chunks on the CPU was not measured"
     return f"{reason}: run `hyrt calibrate`" if platform.name == THIS_MACHINE else reason
 
 

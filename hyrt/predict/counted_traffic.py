@@ -47,19 +47,21 @@ def read_partition_map(file: Path, num_vertices: int) -> NDArray[Any]:
 
     Raises ConfigError if the file is not such an array, or does not match the number of vertices.
     """
-    usage = f"--partition-map {file}: give a .npy file of the part of each vertex, integers [{num_vertices}]"
+    usage = (
+        f"--partition-map {file} must be a .npy file with the part of each vertex, integers [{num_vertices}]"
+    )
     try:
         with file.open("rb") as opened:
             homes = np.lib.format.read_array(opened, allow_pickle=False)
     except OSError as error:
-        raise ConfigError(f"{usage}: {error.strerror or error}") from None
+        raise ConfigError(f"{usage} ({error.strerror or error})") from None
     # Headers with too many values for memory or for int64 raise MemoryError or OverflowError.
     except (ValueError, MemoryError, OverflowError) as error:
-        raise ConfigError(f"{usage}: {error}") from None
+        raise ConfigError(f"{usage} ({error})") from None
     if homes.shape != (num_vertices,) or homes.dtype.kind not in "iu":
-        raise ConfigError(f"{usage}: it has {homes.dtype}{list(homes.shape)}")
+        raise ConfigError(f"{usage}, got {homes.dtype}{list(homes.shape)}")
     if num_vertices and homes.min() < 0:
-        raise ConfigError(f"{usage}, from 0 on: it has {homes.min()}")
+        raise ConfigError(f"{usage} of at least 0, got {homes.min()}")
     return homes
 
 
@@ -294,9 +296,8 @@ def load_counted_steps(
     homes = read_partition_map(file, graph.num_vertices)
     if homes.max() >= num_ranks:
         raise ConfigError(
-            f"--partition-map {file} has the homes {homes.min()} to {homes.max()}, and "
-            f"{num_ranks} ranks are 0 to "
-            f"{num_ranks - 1}: give another file or --ranks"
+            f"--partition-map {file} has parts {homes.min()} to {homes.max()}, but the {num_ranks} ranks are "
+            f"numbered 0 to {num_ranks - 1}: use another file, or change --ranks"
         )
     sampler = None
     if not isinstance(config.sampler, NeighborSettings):
@@ -325,8 +326,8 @@ def configured_steps(
     if cache is not None and (edges_are_split or not samples_neighbors):
         reason = "edges are split" if edges_are_split else f"sampler.kind is {settings.kind}"
         raise ConfigError(
-            "distributed.cache keeps the rows that sampler.kind=neighbor is expected to need with all edges, "
-            f"and {reason}: omit distributed.cache"
+            "distributed.cache requires sampler.kind=neighbor and all edges on every rank, but "
+            f"{reason}: remove distributed.cache"
         )
     return CountedSteps(
         *(graph, homes, num_ranks, settings.fanouts(config.model.layers) if samples_neighbors else None),

@@ -203,8 +203,8 @@ def expected_block_sizes(config: Config, dataset: DatasetSizes, units: float) ->
     sizes = sampler.expected_sizes(dataset.degrees, layers=layers, num_targets=dataset.targets, units=units)
     if sizes is None:
         raise SamplerSizesUnknownError(
-            f"sampler.kind={sampler.kind} cannot be predicted without its data: it does not say how large "
-            "its mini-batches become"
+            f"sampler.kind={sampler.kind} cannot be predicted without the dataset, because it does not "
+            "define the expected sizes of its mini-batches"
         )
     return sizes
 

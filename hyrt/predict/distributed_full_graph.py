@@ -279,9 +279,9 @@ def predict_full_graph(
         raise ConfigError(problem)
     if work.at(1.0).edge_bytes is not None:
         raise ConfigError(
-            f"{config.data.source}: ranks train the whole of a heterogeneous graph as one "
-            "step of all targets with "
-            "all neighbours: omit --full-graph, and give sampler.fanout=-1,... and data.batch_size"
+            f"ranks cannot train the heterogeneous graph {config.data.source} with --full-graph, only as "
+            "one step of all targets with all neighbours: remove --full-graph, and set "
+            "sampler.fanout=-1,... and data.batch_size"
         )
     graph = select_edges(config, open_graph(config.data.source, normalize=config.data.normalize))
     machine_work = full_graph_work(config, graph, platform, work, ranks=ranks)
@@ -294,7 +294,7 @@ def predict_full_graph(
     if not algorithms:
         raise ConfigError(
             f"{config.data.source} has {pluralize(partitions[-1].number, 'part')}, which {ranks} ranks "
-            "cannot share equally: give a number of ranks that divides it"
+            "cannot share equally: use a number of ranks that divides the number of parts"
         )
     smaller = [2**power for power in range(ranks.bit_length()) if 2**power < ranks]
     scaling = [fastest_algorithm(epochs_of_count) for count in smaller if (epochs_of_count := epochs(count))]
@@ -309,8 +309,8 @@ def predict_full_graph(
         assumptions=[
             origin,
             *([f"{sharing} ranks share the cores of each machine"] if sharing > 1 else []),
-            "fewer ranks than that take neighbouring parts together",
-            "no time is counted for evaluations, and none for the first exchange of raw features",
+            "for fewer ranks, neighbouring parts are merged",
+            "evaluations and the first exchange of raw features are not counted",
         ],
     )
 
@@ -434,23 +434,26 @@ def _find_partitions(
         num = int(homes_of_vertices.max()) + 1
         return [
             PartitionChoice(homes_of_vertices, num)
-        ], f"rows are those that the {pluralize(num, 'part')} of {homes} need"
+        ], f"exchanged rows are counted for the {pluralize(num, 'part')} in {homes}"
     if is_partition(folder):
         manifest = read_manifest(folder)
         num, files = manifest.num_parts, PartFiles.open(folder, str(folder))
         partitions.append(PartitionChoice(files.array(f"{GRAPH}/{PART_IDS_KEY}", verify=False), num))
         if not num % ranks:
-            return partitions, f"rows are those that the {pluralize(num, 'part')} of {folder} need"
+            return partitions, f"exchanged rows are counted for the {pluralize(num, 'part')} in {folder}"
         # Partition again with the same method and seed.
         method, seed = manifest.method, manifest.seed
-        for_fewer = f", but {pluralize(num, 'block')} or fewer are made of the parts in {folder}"
+        for_fewer = f", but for {pluralize(num, 'block')} or fewer, the parts in {folder} are merged"
     if method in ("metis", "volume") and importlib.util.find_spec("pymetis") is None:
         method = "block"
     training = np.zeros(graph.num_vertices, np.bool_)
     training[graph.split("train", config.data.split)] = True
     partitioner = get_partition_method(method)
     max_bytes = partitioner.memory_bytes(graph.num_vertices, graph.num_edges)
-    say(f"cutting the graph into {ranks} parts by {method}: at most {format_bytes(max_bytes)} of memory more")
+    say(
+        f"partitioning the graph into {ranks} parts with {method}, which needs at most "
+        f"{format_bytes(max_bytes)} more memory"
+    )
     homes_of_vertices = partitioner.homes(graph.topology, training, ranks, seed)
-    origin = f"rows are those that {ranks} parts by {method} need, cut for this prediction{for_fewer}"
+    origin = f"exchanged rows are counted for {ranks} parts by {method}, made for this prediction{for_fewer}"
     return [*partitions, PartitionChoice(homes_of_vertices, ranks)], origin

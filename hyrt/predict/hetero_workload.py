@@ -292,19 +292,18 @@ def check_hetero_costs(config: Config) -> None:
     kind, sampler = config.model.kind, config.sampler
     if sampler.kind not in ("neighbor", "full"):
         raise ConfigError(
-            f"sampler.kind={sampler.kind} does not know the relations of a heterogeneous "
-            "graph: give neighbor or full"
+            f"sampler.kind={sampler.kind} does not support heterogeneous graphs: use neighbor or full"
         )
     if config.data.feature_dtype != "stored":
         raise ConfigError(
-            f"data.feature_dtype={config.data.feature_dtype}: the rows of a heterogeneous graph are "
-            "read as they are stored: omit it"
+            f"data.feature_dtype={config.data.feature_dtype} has no effect on a heterogeneous graph, whose "
+            "rows are read as they are stored: remove data.feature_dtype"
         )
     if cost_kind(kind) not in HETERO_KINDS and find_model(kind).products({}) is None:
         raise ConfigError(
-            f"model.kind={kind} cannot be predicted on a heterogeneous graph, because it is "
-            "not known what its "
-            f"layers multiply: predict the most similar of {join_names(HETERO_KINDS)} with the same settings"
+            f"model.kind={kind} cannot be predicted on a heterogeneous graph, because the products of its "
+            f"layers are unknown: predict the most similar of {join_names(HETERO_KINDS)} with the same "
+            "settings"
         )
 
 

@@ -50,8 +50,8 @@ def hetero_memory_facts(graph: Graph, kind: str) -> dict[str, Any]:
     """
     if not find_model(kind).hetero:
         raise ConfigError(
-            f"{graph.name} has types of vertices, but the model {kind} is not for heterogeneous graphs: give "
-            "another kind, such as rgcn"
+            f"{graph.name} is heterogeneous, but the model {kind} does not support heterogeneous graphs: "
+            "choose another kind, such as rgcn"
         )
     types, rows = graph.types, graph.features
     assert types is not None
@@ -74,10 +74,10 @@ def hetero_memory_lines(facts: dict[str, Any]) -> list[str]:
     arrays = facts["arrays"]
     width = max(map(len, arrays))
     return [
-        f"training with {facts['model']} keeps {format_bytes(sum(arrays.values()))} "
-        "besides what a step computes:",
+        f"training with {facts['model']} needs {format_bytes(sum(arrays.values()))} "
+        "in addition to what a step computes:",
         *(f"  {name:<{width}}  {format_bytes(bytes_):>10}" for name, bytes_ in arrays.items()),
-        "  what lies in a folder is mapped: its pages need not stay in memory",
+        "  arrays in a folder are memory-mapped, so their pages need not stay in memory",
     ]
 
 
@@ -139,16 +139,18 @@ def memory_lines(facts: dict[str, Any]) -> list[str]:
     """Format the result of `memory_facts` as lines."""
     arrays = facts["arrays"]
     explanation = (
-        "it is symmetric: its own transpose" if facts["symmetric"] else "with its transpose: it is directed"
+        "it is symmetric, so it is its own transpose"
+        if facts["symmetric"]
+        else "with its transpose, because it is directed"
     )
     width = max(map(len, arrays))
     prefix = "at most " if facts["at_most"] else ""
     return [
-        f"full-graph training with {facts['model']} keeps "
+        f"full-graph training with {facts['model']} needs "
         f"{prefix}{format_bytes(sum(arrays.values()))} on the CPU:",
         *(f"  {name:<{width}}  {format_bytes(bytes_):>10}" for name, bytes_ in arrays.items()),
         f"  the topology is {facts['topology_integers']:,} integers ({explanation})",
-        f"  with edge tensors (hyrt.ops) it is {facts['edge_tensor_integers']:,}: one more for each edge",
+        f"  with edge tensors (hyrt.ops) it is {facts['edge_tensor_integers']:,}, one more per edge",
     ]
 
 

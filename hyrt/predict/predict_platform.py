@@ -89,8 +89,8 @@ def choose_rows(
         f"{name} {format_duration(epoch_s)}" for name, epoch_s in epochs_s.items() if name != rows
     )
     reason = (
-        f"data.feature_dtype=auto takes {rows}: {format_duration(epochs_s[rows])} per "
-        f"epoch predicted ({alternatives})"
+        f"data.feature_dtype=auto selects {rows}, predicted to take {format_duration(epochs_s[rows])} per "
+        f"epoch ({alternatives})"
     )
     return RowsChoice(rows, works[rows], reason)
 
@@ -116,7 +116,7 @@ def resolve_rows(config: Config, prepared: PreparedRun) -> tuple[Config, Prepare
         except DataError as error:
             rows, reason = (
                 STORED,
-                f"data.feature_dtype=auto leaves the rows as they are, since {rows} fails: {error}",
+                f"data.feature_dtype=auto leaves the rows as they are, because {rows} fails: {error}",
             )
     config = config.model_copy(update={"data": config.data.model_copy(update={"feature_dtype": rows})})
     if graph is not prepared.graph:
@@ -171,7 +171,7 @@ def select_designs(
         return machine, []
     reason = "" if paper or config is None else unsupported_reason(config)
     if not (reason or paper) and not has_single_products(work.at(1.0)):
-        reason = "they have one product per layer, and read a row once for each edge"
+        reason = "they compute one product per layer, and read a row once for each edge"
     if not (reason or paper):
         return machine, []
     rated = replace(
@@ -180,8 +180,8 @@ def select_designs(
     if paper:
         return rated, []
     return rated, [
-        f"hyrt's kernels do not run this model on {', '.join(designed)}; the prediction uses rates as "
-        f"if they did: {reason}"
+        f"hyrt's kernels do not support this model on {', '.join(designed)} ({reason}); the prediction uses "
+        "rates as if they did"
     ]
 
 
@@ -206,7 +206,7 @@ def _describe_accelerator(accelerator: Accelerator, now: Prediction, unit: str) 
     ]
     design, assumed = accelerator.design, ", ".join(sorted(accelerator.design.assumed))
     return (
-        f"{accelerator.kind} runs hyrt's kernels, {design.pes} PEs and {design.macs} MACs, "
+        f"{accelerator.kind} runs hyrt's kernels with {design.pes} PEs and {design.macs} MACs, "
         f"{_describe_tasks(units, accelerator.task_targets, unit)}; no build has confirmed {assumed}"
     )
 
@@ -233,7 +233,7 @@ def load_machine(name: str) -> tuple[Platform, list[str]]:
         platform = load_platform(name)
     except CalibrationError as error:
         alternatives = ", ".join(other for other in platform_names() if other != THIS_MACHINE)
-        raise ConfigError(f"{error}, or give a platform: {alternatives}, or a .yaml file") from error
+        raise ConfigError(f"{error}, or choose a --platform ({alternatives}, or a .yaml file)") from error
     return platform, _staleness() if name == THIS_MACHINE else []
 
 
@@ -247,7 +247,7 @@ def _staleness() -> list[str]:
     here = describe_machine(calibration.machine.devices)
     reasons = staleness_reasons(calibration, here)
     if reasons and calibration.machine.node != here.node:
-        raise ConfigError(f"the calibration was {reasons[0]}: run `hyrt calibrate`, or give a --platform")
+        raise ConfigError(f"the calibration was {reasons[0]}: run `hyrt calibrate`, or choose a --platform")
     return reasons
 
 
@@ -344,14 +344,14 @@ def _check_known_costs(platform: Platform, config: Config, work: TrainingWorkloa
         for accelerator in platform.accelerators:
             if accelerator.design is not None:
                 raise ConfigError(
-                    f"{accelerator.kind} takes rows of one type of vertices, and {config.data.source} has "
-                    "rows of several: give a --platform without it"
+                    f"{accelerator.kind} supports only one vertex type, but {config.data.source} has "
+                    f"several: choose a --platform without {accelerator.kind}"
                 )
     if work.model in HETERO_KINDS:
         return  # Products and reads of these kinds are known.
     if not find_model(kind).costs_like:
         raise ConfigError(
-            f"model.kind={kind} can be predicted for this machine alone, where `hyrt calibrate --model "
+            f"model.kind={kind} can be predicted only for this machine, where `hyrt calibrate --model "
             f"{kind}` measures it: predict the most similar of {', '.join(KINDS)} with the same settings"
         )
 
@@ -372,7 +372,9 @@ def _chunked(
     chunked = predict_chunks(platform, work, config)
     if reason := chunk_gap(platform, work, config):
         notes.append(
-            reason if chunked is not None else f"{reason}. What is said here is of a run without chunks"
+            reason
+            if chunked is not None
+            else f"this prediction is for a run without chunks, because {reason}"
         )
     if chunked is None and (sentence := file_sentence(config, platform.host, work)):
         notes.append(sentence)
@@ -400,8 +402,8 @@ def match_platform(
             if sampler is None or sampler.unit == "target":
                 raise
             raise ConfigError(
-                f"one {sampler.unit} of sampler.kind={sampler.kind} {error.needs}, and an FPGA trains it "
-                f"whole: {sampler.smaller_unit}, or use a sampler whose batches can be cut, such as "
+                f"one {sampler.unit} of sampler.kind={sampler.kind} {error.needs}, and an FPGA cannot "
+                f"divide it: {sampler.smaller_unit}, or use a sampler whose batches can be divided, such as "
                 "sampler.kind=neighbor"
             ) from error
     return platform, work
@@ -430,9 +432,9 @@ def _check_finite(prediction: Prediction) -> None:
     times_s = (*prediction.stages_s.values(), prediction.epoch_s, prediction.ideal_epoch_s)
     if not all(math.isfinite(time_s) for time_s in (*times_s, prediction.throughput_mteps)):
         raise ConfigError(
-            "a size or a rate is too large or too small to compute with: an epoch on "
-            f"{prediction.platform} takes {prediction.epoch_s} s, its {prediction.bottleneck} "
-            f"{prediction.iteration_s} s per step"
+            "a size or a rate is too large or too small to compute with, because an epoch on "
+            f"{prediction.platform} takes {prediction.epoch_s} s, and its {prediction.bottleneck} "
+            f"{prediction.iteration_s} s per step: check the sizes and rates"
         )
     if prediction.iteration_s == 0 or prediction.epoch_s == 0:
-        raise ConfigError("a step of this workload takes no time: give vertices, edges and features above 0")
+        raise ConfigError("a step of this workload takes no time: use vertices, edges and features above 0")

@@ -48,7 +48,7 @@ class RankPredictionRequest:
     def __post_init__(self) -> None:
         if self.homes is not None and self.locality is not None:
             raise ConfigError(
-                "--partition-map says where every row is, so the locality is counted: omit --locality"
+                "--partition-map defines where every row is, so the locality is counted: remove --locality"
             )
         try:
             WorkDistribution(ranks=self.ranks, locality=self._locality)
@@ -111,7 +111,7 @@ def predict_on_ranks(
     that of one trainer of a rank. Raises ConfigError if the work cannot be divided among ranks.
     """
     if work.resident:
-        raise ConfigError("--ranks predicts mini-batches: omit --full-graph")
+        raise ConfigError("--ranks predicts only mini-batches: remove --full-graph")
     platform, no_kernels = select_designs(platform, work, config, paper=False)
     platform, work = match_platform(platform, work, config)
     if config is None:
@@ -122,7 +122,7 @@ def predict_on_ranks(
             unit, setting = config.sampler.unit, config.sampler.units_setting
         raise ConfigError(
             f"a step of {pluralize(work.batch_size, unit)} cannot be divided among {request.ranks} ranks: "
-            f"raise {setting}, which is that of all ranks together"
+            f"raise {setting}, which counts all ranks together"
         )
     terms = None if config is None else configured_terms(config)
     if work.at(1.0).edge_bytes is not None:
@@ -132,11 +132,11 @@ def predict_on_ranks(
     counted_steps, is_split = None, config is not None and _is_split(config)
     if request.homes is not None:
         if config is None:
-            raise ConfigError("--partition-map counts on a graph: give --data instead of --workload")
+            raise ConfigError("--partition-map requires a graph: specify --data instead of --workload")
         if config.train.predicts_links:
             raise ConfigError(
-                "--partition-map counts the homes of targets, but train.objective=links trains links: give "
-                "--locality instead"
+                "--partition-map counts the parts of targets, but train.objective=links trains links: "
+                "specify --locality instead"
             )
         counted_steps = load_counted_steps(config, request.homes, request.ranks, edges_are_split=is_split)
 
@@ -190,9 +190,8 @@ def _predict_replicated(
     name = "model-centric"
     if question.strategy_name not in (None, "home", name) or question.homes or question.locality is not None:
         raise ConfigError(
-            "every rank has all of a heterogeneous graph: omit --strategy, --locality and "
-            "--partition-map, which are for "
-            "graphs in parts"
+            "every rank has the whole heterogeneous graph: remove --strategy, --locality and "
+            "--partition-map, which apply only to partitioned graphs"
         )
     traffic = StepTraffic(
         ranks=question.ranks,
@@ -211,9 +210,8 @@ def _predict_replicated(
         assumptions=[
             *([] if config is None else workload_assumptions(config)),
             *notes,
-            "every rank has all of the heterogeneous graph, so no rows travel; the gradients "
-            "of learned rows do as "
-            "those of weights",
+            "every rank has the whole heterogeneous graph, so no rows are sent; the gradients of learned "
+            "rows are sent like those of weights",
         ],
     )
 
@@ -251,7 +249,9 @@ def _with_dataset_partition(
     parts = read_manifest(folder).num_parts
     if parts != question.ranks:
         ranks = pluralize(question.ranks, "rank")
-        return question, [f"{folder} has {pluralize(parts, 'part')}, so its homes are not those of {ranks}"]
+        return question, [
+            f"{folder} has {pluralize(parts, 'part')}, so its partition does not apply to {ranks}"
+        ]
     return replace(question, homes=folder / GRAPH / f"{PART_IDS_KEY}.npy"), []
 
 
@@ -262,15 +262,18 @@ def _uncounted_settings(config: Config | None, question: RankPredictionRequest) 
     settings = config.distributed
     uncounted = [f"distributed.cache={settings.cache}"] * (settings.cache is not None)
     uncounted += [f"distributed.comm_dtype={settings.comm_dtype}"] * (settings.comm_dtype != "float32")
-    return [f"{setting} is not in what travels: give parts or --partition-map" for setting in uncounted]
+    return [
+        f"the traffic does not include {setting}: use a partitioned dataset or --partition-map"
+        for setting in uncounted
+    ]
 
 
 def _spread_sentence(question: RankPredictionRequest) -> str:
     if question.homes is not None:
-        return f"every step sends what the first ones do, counted with the homes in {question.homes}"
+        return f"every step sends as much as the first ones, counted with the partition in {question.homes}"
     if question.locality is None:
         return (
-            f"homes are random, so 1 of {question.ranks} rows of a mini-batch is at home: give --locality "
-            "for parts of a better method"
+            f"the partition is random, so 1 of {question.ranks} rows of a mini-batch is local: specify "
+            "--locality for a better partition"
         )
-    return f"{question.locality:.0%} of the input rows of roots at home are at home, too (--locality)"
+    return f"{question.locality:.0%} of the input rows of local roots are local, too (--locality)"

@@ -64,14 +64,14 @@ def choose_algorithm(config: Config, ranks: int, network: Network) -> tuple[str,
     epochs = candidate_epochs(graph.topology, choices, ranks, work, network)
     if not epochs:
         raise ConfigError(
-            f"{folder}: {ranks} ranks cannot share its {num_parts} parts evenly: start a number of ranks "
+            f"{ranks} ranks cannot evenly share the {num_parts} parts in {folder}: start a number of ranks "
             f"that divides {num_parts}, or partition again"
         )
     best = fastest_algorithm(epochs)
     text = (
-        f"distributed.algorithm=auto: {explain_choice(epochs)} (the network does "
-        f"{network.gb_s * 1e3:,.3g} MB/s and "
-        f"{network.latency_s * 1e6:,.3g} us a message; computing is {origin})"
+        f"distributed.algorithm=auto: {explain_choice(epochs)} (network: "
+        f"{network.gb_s * 1e3:,.3g} MB/s, {network.latency_s * 1e6:,.3g} us per message; "
+        f"compute times: {origin})"
     )
     return best.algorithm, best.replication, text
 
@@ -80,13 +80,13 @@ def _work_and_origin(config: Config, graph: Graph) -> tuple[FullGraphWork, str]:
     """Return the work of an epoch on one machine, and where its times come from."""
     calibration, _ = usable_calibration()
     if calibration is None:
-        return work_at_assumed_rates(config, graph), "assumed, for this machine is not calibrated"
+        return work_at_assumed_rates(config, graph), "assumed, because this machine is not calibrated"
     try:
         platform = run_platform(config, calibration.platform)
         work = full_graph_work(config, graph, platform, sampled_workload(config, graph))
     except (ConfigError, ValueError):
-        return work_at_assumed_rates(config, graph), "assumed, for these devices were not calibrated"
-    return work, "that of the calibration"
+        return work_at_assumed_rates(config, graph), "assumed, because these devices were not calibrated"
+    return work, "from the calibration"
 
 
 _MODELS = "models"
@@ -132,8 +132,8 @@ class RankRun:
             return None
         if self.edges_are_split:
             notify(
-                "no prediction: edges are split, so that no rank can count what all send; where all parts "
-                f"are, `hyrt predict --data PARTS --ranks {self.num_ranks} --network NETWORK` can"
+                "no prediction: edges are split, so no rank can count the traffic of all ranks; where all "
+                f"parts are, run `hyrt predict --data PARTS --ranks {self.num_ranks} --network NETWORK`"
             )
             return None
         try:
@@ -236,9 +236,11 @@ class RankRun:
 
 def _missing_reason(network: Network | None, reason: str, *, calibrated: bool) -> str:
     """Return why several ranks cannot be predicted, and the remedy."""
-    remedy = "give distributed.network: 10gbit, or a file that `hyrt calibrate --network FILE` wrote"
+    remedy = (
+        "set distributed.network to a rate such as 10gbit, or to a file from `hyrt calibrate --network FILE`"
+    )
     if calibrated:
-        return f"the network of the ranks is not known: {remedy}"
+        return f"the network of the ranks is unknown: {remedy}"
     machine = reason or "this machine is not calibrated: run `hyrt calibrate`"
     return machine if network is not None else f"{machine}; and {remedy}"
 

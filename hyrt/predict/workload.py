@@ -216,7 +216,7 @@ def training_vertices(config: Config, graph: Graph) -> np.ndarray:
     targets = graph.split("train", config.data.split)
     if not len(targets):
         raise ConfigError(
-            f"{graph.name} cannot be predicted: the data has no training vertices: set train_mask for some"
+            f"{graph.name} cannot be predicted, because it has no training vertices: set train_mask for some"
         )
     return targets
 
@@ -261,7 +261,7 @@ def check_predictable(config: Config) -> None:
         raise ConfigError(f"sampler.kind={sampler.kind} cannot be predicted: {sampler.unpredictable}")
     reason = calibration_gap(model.kind)
     if reason:
-        raise ConfigError(f"model.kind={model.kind} cannot be predicted: {reason}")
+        raise ConfigError(f"model.kind={model.kind} cannot be predicted, because {reason}")
 
 
 def calibration_gap(kind: str) -> str:
@@ -323,14 +323,13 @@ def _check_model_graph_type(config: Config, source: str, *, is_hetero: bool) -> 
     name = config.model.kind
     if is_hetero and not (find_model(name).hetero or supports_edge_types(name)):
         raise ConfigError(
-            f"{source} has several types of vertices, which model.kind={name} does not tell apart: choose "
+            f"{source} has several vertex types, but model.kind={name} does not distinguish them: choose "
             f"a kind for heterogeneous graphs, such as {HETERO_KINDS[0]}"
         )
     if not is_hetero and find_model(name).hetero:
         raise ConfigError(
-            f"model.kind={name} is for heterogeneous graphs, and {source} has vertices of one "
-            "type: choose another "
-            "kind, such as graphsage"
+            f"model.kind={name} requires a heterogeneous graph, but {source} has one vertex type: choose "
+            "another kind, such as graphsage"
         )
 
 
@@ -367,8 +366,8 @@ def workload_assumptions(config: Config) -> list[str]:
         assumptions.append(f"{source} has the degrees of the distribution that it is drawn from")
     if config.sampler.is_full_graph:
         assumptions.append(
-            "the time of an epoch leaves out what is done once: opening the data, finding the edges by "
-            "source, copying all of it to a device with memory of its own"
+            "the time of an epoch excludes work that is done once: opening the data, finding the edges by "
+            "source, and copying the data to a device with separate memory"
         )
     return [*assumptions, of_model] if of_model else assumptions
 
@@ -382,8 +381,8 @@ def dense_row_notes(platform: Platform, work: TrainingWorkload) -> list[str]:
     if not names:
         return []
     return [
-        f"{', '.join(names)} takes no sparse features, so the model counts the dense rows of "
-        f"{step.features[0]:,} float32 values that it gets instead"
+        f"{', '.join(names)} does not support sparse features, so the model counts the dense rows of "
+        f"{step.features[0]:,} float32 values that are used instead"
     ]
 
 

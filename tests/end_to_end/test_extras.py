@@ -207,4 +207,4 @@ def test_what_is_wrong_with_its_settings_is_said(installed: dict[str, str], tmp_
     assert "neighbor, saint" in wrong
     words = ["--platform", "2x-epyc7763-4x-u250", "--data", "ogbn-products", "sampler.kind=poisson"]
     wrong = hyrt("predict", *words, cwd=tmp_path, code=2, **installed).stderr
-    assert "sampler.kind=poisson cannot be predicted without its data" in " ".join(wrong.split())
+    assert "sampler.kind=poisson cannot be predicted without the dataset" in " ".join(wrong.split())

@@ -88,7 +88,7 @@ def test_more_accelerators(files: Path) -> None:
 
 def test_this_machine_must_have_been_calibrated(tmp_path: Path) -> None:
     done = hyrt("predict", cwd=tmp_path, code=2, XDG_CACHE_HOME=str(tmp_path))
-    assert "has not been calibrated: run `hyrt calibrate`, or give a platform: 2x-epyc7763" in done.stderr
+    assert "has not been calibrated: run `hyrt calibrate`, or choose a --platform (2x-epyc7763" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -215,18 +215,18 @@ def measure_kinds(kinds: Sequence[str], notify: ProgressCallback = lambda text: 
     for kind in kinds:
         if similar := find_model(kind).costs_like:
             raise ConfigError(
-                f"--model {kind}: it has the costs of {similar}, which every calibration measures: omit it"
+                f"{kind} has the costs of {similar}, which every calibration measures: remove --model {kind}"
             )
         if reason := calibration_gap(kind):
-            raise ConfigError(f"--model {kind}: {reason}")
+            raise ConfigError(f"--model {kind} cannot be measured, because {reason}")
     calibration = read_calibration()
     if stale := machine_mismatches(calibration, describe_machine({})):
-        raise DeviceUnavailableError(f"the calibration was {stale}: run `hyrt calibrate` first")
+        raise DeviceUnavailableError(f"the calibration was {stale[0]}: run `hyrt calibrate` first")
     for kind in kinds:
         notify(f"cpu:0 with model.kind={kind}")
         calibration, skipped = measure_devices([find_device("cpu:0")[1]], kinds=[kind], known=calibration)
         if skipped:
-            raise UnsupportedModelError(f"model.kind={kind}: {' '.join(skipped.values())}")
+            raise UnsupportedModelError(f"model.kind={kind} cannot be measured: {' '.join(skipped.values())}")
         host = calibration.platform.host
         if host.whole_graph is None or find_model(kind).hetero:
             continue
@@ -366,7 +366,7 @@ def _measure_trainer(
         all_measured += measured + shared
         trainer.first_probe_s = trainer.first_probe_s or (shared or measured)[0].propagate.seconds
     if not trainer.rates:
-        raise UnsupportedModelError(f"{info.name} runs none of {', '.join(kinds)}")
+        raise UnsupportedModelError(f"{info.name} supports none of the models {', '.join(kinds)}")
     if not info.zero_copy:
         trainer.link = fit_link(all_measured)
     trainer.reached = {

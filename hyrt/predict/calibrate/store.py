@@ -80,7 +80,7 @@ def _naming_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise DataWriteError(
-            f"{path}: the measurements cannot be stored: {error.strerror}. Set XDG_CACHE_HOME to a "
+            f"the measurements cannot be stored in {path} ({error.strerror}): set XDG_CACHE_HOME to a "
             "writable folder"
         ) from error
 

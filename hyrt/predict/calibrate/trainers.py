@@ -117,7 +117,7 @@ def _median(values: Sequence[float], groups: Sequence[StepMetrics]) -> float:
         seen += count
         if seen >= half:
             return value
-    raise ValueError("no group of steps was counted")
+    raise ValueError("no steps were measured")
 
 
 def with_widths(graph: Graph, features: int, classes: int) -> Graph:

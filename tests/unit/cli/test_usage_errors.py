@@ -107,7 +107,9 @@ def test_a_calibration_that_could_not_be_kept_is_not_begun(
         raise AssertionError("measured before it was known where to keep it")
 
     monkeypatch.setattr("hyrt.predict.calibrate.machine.calibrate", measured)
-    with pytest.raises(DataWriteError, match=r"cannot be stored: .* Set XDG_CACHE_HOME to a writable folder"):
+    with pytest.raises(
+        DataWriteError, match=r"cannot be stored in .*\): set XDG_CACHE_HOME to a writable folder"
+    ):
         app(["calibrate"], prog_name="hyrt", standalone_mode=False)
 
 

@@ -45,7 +45,7 @@ def test_input_rows_are_read_and_sent_in_their_bytes_and_all_else_is_not() -> No
     assert aggregate_s(narrow, 1, 1e6) == pytest.approx(2000 * 14 / 1e6)
     assert aggregate_s(narrow, 2, 1e6) == aggregate_s(WORK, 2, 1e6)
     assert synchronize_s(narrow, 1e6) == synchronize_s(WORK, 1e6)
-    with pytest.raises(ValueError, match=r"input_bytes is -1: give a number of at least 0"):
+    with pytest.raises(ValueError, match=r"input_bytes must be a number of at least 0, got -1"):
         replace(WORK, input_bytes=-1)
 
 
@@ -93,7 +93,7 @@ def test_auto_takes_the_least_rounding_that_is_about_as_fast_as_any() -> None:
     choice = choose_rows(config, slow_links(), stored)
     assert choice.rows == "int8"
     assert choice.training.at(5).dense_row_bytes == 104
-    assert choice.reason.startswith("data.feature_dtype=auto takes int8: ")
+    assert choice.reason.startswith("data.feature_dtype=auto selects int8, predicted")
     for wide, half, byte, rows in (
         (10, 9.8, 9.75, "stored"),
         (10, 7, 6.9, "float16"),
@@ -134,7 +134,7 @@ def test_advice_says_which_part_of_the_bytes_is_left() -> None:
     assert moved["features in 16 bits (data.feature_dtype=float16)"] == pytest.approx(0.5)
     assert moved["links twice as fast"] == 1
     assert work.hit_rate is not None
-    assert moved["30% of the rows kept on each accelerator (data.cache=30%)"] == pytest.approx(
+    assert moved["30% of the rows cached on each accelerator (data.cache=30%)"] == pytest.approx(
         1 - work.hit_rate(0.3) + 4 / 400
     )
 

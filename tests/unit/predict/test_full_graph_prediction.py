@@ -76,7 +76,7 @@ def test_rows_are_counted_from_the_parts(parts: Path) -> None:
     large = replace(slow, epoch_bytes=999.4 * 2**30, memory_bytes=999.4 * 2**30, gradients_s=0.123)
     table = full_graph_lines(replace(found, algorithms=[large], scaling=[large, large]))
     assert [line for line in table[1:-4] if len(line) > 80] == []
-    assert f"assumed: rows are those that the 4 parts of {parts} need" in told
+    assert f"assumed: exchanged rows are counted for the 4 parts in {parts}" in told
     assert json.loads(json.dumps(found.to_json()))["fastest"]["ranks"] == 4
 
 
@@ -114,8 +114,8 @@ def test_data_without_parts_for_the_ranks_are_cut(parts: Path) -> None:
     network = find_network("slingshot-11")
     found = predict_full_graph(H200, configured_workload(config), config, 8, network, notify=said.append)
     # As the parts that there are were cut.
-    assert "8 parts by random need, cut for this prediction" in found.assumptions[0]
-    assert said[0].startswith("cutting the graph into 8 parts by random: at most ")
+    assert "8 parts by random, made for this prediction" in found.assumptions[0]
+    assert said[0].startswith("partitioning the graph into 8 parts with random, which needs at most ")
     assert found.algorithms[0].ranks == 8
     # Four blocks are the four parts, as in a run, with one rank each or two.
     fewer = predict_full_graph(H200, configured_workload(config), config, 4, network, notify=said.append)
@@ -137,7 +137,7 @@ def test_homes_of_another_graph_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "homes.npy", np.zeros(3, np.int64))
     (tmp_path / "text.npy").write_text("0 0 0")
     for name in ("homes.npy", "text.npy", "nothing.npy"):
-        with pytest.raises(ConfigError, match=r"give a \.npy file of the part of .*, integers \[2000\]: "):
+        with pytest.raises(ConfigError, match=r"must be a \.npy file with the part of .*, integers \[2000\]"):
             predict_full_graph(
                 H200, configured_workload(config), config, 2, find_network("1gbit"), tmp_path / name
             )
@@ -148,10 +148,11 @@ def test_a_run_takes_the_fastest_algorithm_on_its_network(parts: Path) -> None:
     algorithm, replication, text = choose_algorithm(settings(parts), 4, slow)
     assert (algorithm, replication) == ("1d", 1)
     assert "1d is the fastest by the cost model" in text
-    assert "the network does 1 MB/s and 1 us a message" in text
+    assert "network: 1 MB/s, 1 us per message" in text
     # Four parts at eight ranks: each has to be at two of them.
     assert choose_algorithm(settings(parts), 8, slow)[:2] == ("1.5d", 2)
     with pytest.raises(
-        ConfigError, match="3 ranks cannot share its 4 parts evenly: start a number of ranks that divides 4"
+        ConfigError,
+        match=r"3 ranks cannot evenly share the 4 parts in .*: start a number of ranks that divides 4",
     ):
         choose_algorithm(settings(parts), 3, slow)

@@ -237,7 +237,10 @@ def test_predictions_of_typed_graphs_are_printed(tmp_path: Path, capsys: pytest.
     assert "ogbn-mag has log-normal degrees" in " ".join(facts["assumptions"])
     assert not any("data.feature_dtype" in line["change"] for line in facts["advice"])
     for words, given in (
-        ("does not tell apart: choose a kind for heterogeneous graphs, such as rgcn", ("ogbn-mag", "gcn")),
+        (
+            "does not distinguish them: choose a kind for heterogeneous graphs, such as rgcn",
+            ("ogbn-mag", "gcn"),
+        ),
         ("model.kind=rgcn is for heterogeneous graphs, and ogbn-arxiv has vertices", ("ogbn-arxiv", "rgcn")),
     ):
         told = refused("predict", "--platform", "h200", "--data", given[0], "--model", given[1], cwd=tmp_path)
@@ -246,7 +249,7 @@ def test_predictions_of_typed_graphs_are_printed(tmp_path: Path, capsys: pytest.
         *("predict", "--platform", "2x-epyc7763-4x-u250", "--data", "ogbn-mag", "--model", "rgcn"),
         cwd=tmp_path,
     )
-    assert "takes rows of one type of vertices" in " ".join(told.split())
+    assert "supports only one vertex type" in " ".join(told.split())
 
 
 def test_learned_rows_and_their_moments_count_in_memory(

@@ -272,24 +272,24 @@ def test_homes_are_counted(tmp_path: Path) -> None:
     assert alone["model-centric"] > alone["home"] > 0
     assert alone["p3"] == 0
     for wrong, said in (
-        (np.zeros(3, np.uint8), r"give a .npy file .* integers \[2000\]: it has uint8\[3\]"),
-        (np.zeros(2000), r"integers \[2000\]: it has float64\[2000\]"),
-        (np.full(2000, -1), "from 0 on: it has -1"),
-        (np.full(2000, 3), "has the homes 3 to 3, and 3 ranks are 0 to 2"),
+        (np.zeros(3, np.uint8), r"must be a .npy file .* integers \[2000\], got uint8\[3\]"),
+        (np.zeros(2000), r"integers \[2000\], got float64\[2000\]"),
+        (np.full(2000, -1), "of at least 0, got -1"),
+        (np.full(2000, 3), "has parts 3 to 3, but the 3 ranks are numbered 0 to 2"),
     ):
         with pytest.raises(ConfigError, match=said):
             rows(wrong)
     np.savez(tmp_path / "archive.npz", np.zeros(2000, np.uint8))
     for data in (b"no array", b"", (tmp_path / "archive.npz").read_bytes()):
         file.write_bytes(data)
-        with pytest.raises(ConfigError, match=r"give a \.npy file of the part of each vertex"):
+        with pytest.raises(ConfigError, match=r"must be a \.npy file with the part of each vertex"):
             predict_on_ranks(H200, TRAINING, config, question)
     file.unlink()
-    with pytest.raises(ConfigError, match=r"integers \[2000\]: No such file"):
+    with pytest.raises(ConfigError, match=r"integers \[2000\] \(No such file"):
         predict_on_ranks(H200, TRAINING, config, question)
-    with pytest.raises(ConfigError, match="give --data instead of --workload"):
+    with pytest.raises(ConfigError, match="specify --data instead of --workload"):
         predict_on_ranks(H200, TRAINING, None, question)
-    with pytest.raises(ConfigError, match="omit --locality"):
+    with pytest.raises(ConfigError, match="remove --locality"):
         replace(question, locality=0.5)
 
 
@@ -304,13 +304,15 @@ def test_parts_have_their_homes(tmp_path: Path) -> None:
 
     found, given = predicted(), predicted(homes=parts / "graph" / "home.npy")
     assert found.to_json() == given.to_json()
-    assert found.assumptions[-1].endswith("counted with the homes in " + str(parts / "graph" / "home.npy"))
-    assert "give --locality" not in " ".join(found.assumptions)
+    assert found.assumptions[-1].endswith(
+        "counted with the partition in " + str(parts / "graph" / "home.npy")
+    )
+    assert "specify --locality" not in " ".join(found.assumptions)
     assert predicted(locality=0.5).assumptions[-1].startswith("50% of the input rows")
     assert predicted(ranks=2).assumptions[-2:] == [
-        f"{parts} has 3 parts, so its homes are not those of 2 ranks",
-        "homes are random, so 1 of 2 rows of a mini-batch is at home: give --locality for parts of a better "
-        "method",
+        f"{parts} has 3 parts, so its partition does not apply to 2 ranks",
+        "the partition is random, so 1 of 2 rows of a mini-batch is local: specify --locality for a better "
+        "partition",
     ]
 
 
@@ -388,7 +390,7 @@ def test_split_edges_travel_and_do_not_even_roots_out(tmp_path: Path) -> None:
     ]
     np.testing.assert_array_equal(*sent)
     cached = config.model_copy(update={"distributed": config.distributed.model_copy(update={"cache": 0.2})})
-    with pytest.raises(ConfigError, match=r"and edges are split: omit distributed\.cache"):
+    with pytest.raises(ConfigError, match=r"but edges are split: remove distributed\.cache"):
         predict_on_ranks(H200, TRAINING, cached, question)
     with pytest.raises(ConfigError, match="--topology replicated"):
         predict_on_ranks(H200, TRAINING, config, replace(question, strategy_name="p3"))
@@ -398,5 +400,5 @@ def test_work_that_cannot_be_divided_is_refused() -> None:
     question = RankPredictionRequest(ranks=500, network_name="1gbit")
     with pytest.raises(ConfigError, match="a step of 400 targets cannot be divided among 500 ranks"):
         predict_on_ranks(H200, TRAINING, Config(), question)
-    with pytest.raises(ConfigError, match="omit --full-graph"):
+    with pytest.raises(ConfigError, match="remove --full-graph"):
         predict_on_ranks(H200, replace(TRAINING, resident=True), None, question)

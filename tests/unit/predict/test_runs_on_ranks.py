@@ -200,7 +200,7 @@ def test_ranks_in_chunks_take_what_one_machine_with_as_small_chunks_does(
     run = run_of(parts, distributed={"network": "100gbit"}, **settings)
     said: list[str] = []
     assert run.predict(said.append) is None
-    assert "what chunks of a whole graph take on the CPU was not measured" in said[0]
+    assert "the cost of full-graph chunks on the CPU was not measured" in said[0]
     # A second for each row that is gathered to, and little else.
     chunks = HostChunkRates(
         threads=1,
@@ -247,12 +247,10 @@ def test_what_lacks_is_said_in_a_line(
         return line
 
     unnamed = run_of(parts, distributed={"network": None})
-    assert said_of(unnamed).startswith(
-        "no prediction: the network of the ranks is not known: give distributed."
-    )
+    assert said_of(unnamed).startswith("no prediction: the network of the ranks is unknown: set distributed.")
     split = said_of(replace(run_of(parts), edges_are_split=True))
     assert "edges are split" in split
-    assert "`hyrt predict --data PARTS --ranks 2 --network NETWORK` can" in split
+    assert "run `hyrt predict --data PARTS --ranks 2 --network NETWORK`" in split
     assert "not calibrated with model.kind=gin" in said_of(run_of(parts, model={"kind": "gin"}))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nothing"))
     assert said_of(run_of(parts)) == "no prediction: this machine is not calibrated: run `hyrt calibrate`"

@@ -194,10 +194,10 @@ def test_a_run_in_chunks_expects_what_predict_says(
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        (["model.kind=gat", "devices=cpu"], "what chunks of a whole graph take on the CPU was not measured"),
+        (["model.kind=gat", "devices=cpu"], "the cost of full-graph chunks on the CPU was not measured"),
         (
             ["model.kind=gat", "devices=[cpu, opencl]"],
-            "loops over edges, which were not measured on opencl:0",
+            "loops over edges, which were measured only on the CPU, not on opencl:0",
         ),
     ],
 )

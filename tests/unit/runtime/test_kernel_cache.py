@@ -121,7 +121,9 @@ def test_what_else_looks_into_home(tmp_path: Path, other_user: None, monkeypatch
     monkeypatch.setenv("HOME", str(tmp_path / "locked" / "home"))
     assert store.usable_calibration() == (None, "")
     assert store.read_measured() is None
-    with pytest.raises(DataWriteError, match=r"Permission denied\. Set XDG_CACHE_HOME to a writable folder"):
+    with pytest.raises(
+        DataWriteError, match=r"\(Permission denied\): set XDG_CACHE_HOME to a writable folder"
+    ):
         store.save_calibration(None)  # type: ignore[arg-type]
     assert evaluate_calibration(Answer(), user_cache_dir() / "hyrt")[0].state == "warning"
     with pytest.raises(

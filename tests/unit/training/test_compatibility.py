@@ -510,7 +510,7 @@ def typed_predict(found: Cell) -> None:
         given = ("predict", *A_MACHINE, "--data", data, "--model", kind)
         if kind == "ggnn":
             words = refused_command(*given, cwd=found.folder)
-            assert "model.kind=ggnn can be predicted for this machine alone" in words
+            assert "model.kind=ggnn can be predicted only for this machine" in words
             found.refusals += 1
         else:
             command(found, *given)

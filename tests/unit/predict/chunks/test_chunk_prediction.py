@@ -194,7 +194,7 @@ def test_all_accelerators_of_a_platform_hand_rows_on_under_their_switch() -> Non
     assert both.num_forwarded == 2
     assert said.num_forwarded == 0
     assert said.epoch.seconds == pytest.approx(one.epoch.seconds)
-    assert "rows of 2 chunks handed on under a switch" in said.lines()[-1]
+    assert "rows of 2 chunks forwarded under a switch" in said.lines()[-1]
     apart = found(asked, count=2).on_all_devices
     assert apart is not None
     assert apart.num_forwarded == 0

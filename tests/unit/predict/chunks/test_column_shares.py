@@ -65,7 +65,7 @@ def shared(config: Config, model: torch.nn.Module | None = None) -> tuple[list[s
 def test_shares_are_as_the_rates(measured: None, devices: list[str], dealt: list[str]) -> None:
     found, said = shared(settings(devices))
     assert found == dealt
-    assert said == f"columns of chunks are dealt out by measured rates: {', '.join(dealt)}"
+    assert said == f"chunk columns are distributed by measured rates: {', '.join(dealt)}"
 
 
 @pytest.mark.parametrize(
@@ -96,5 +96,5 @@ def test_without_rates_all_get_as_much_and_it_is_said(
         monkeypatch.setattr(column_shares, "usable_calibration", lambda reason=reason: (None, reason))
         found, said = shared(config)
         assert found == ["cuda", "opencl:1"]
-        assert said.startswith("each device gets as many columns of chunks as the others, because ")
+        assert said.startswith("every device gets the same number of chunk columns, because ")
         assert told in said

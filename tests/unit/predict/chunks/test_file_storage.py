@@ -73,10 +73,12 @@ def test_what_is_not_known_or_not_limited_takes_no_time() -> None:
 
 
 def test_the_file_of_a_run_without_chunks_is_said() -> None:
-    said = "30 MiB of the 40 MiB of matrices are in a file, beyond fullgraph.host_memory=10 MiB; "
-    assert file_sentence(LIMITED, host(100), WORK) == f"{said}memory keeps its pages"
+    said = (
+        "30 MiB of the 40 MiB of matrices are in a file, because they exceed fullgraph.host_memory=10 MiB; "
+    )
+    assert file_sentence(LIMITED, host(100), WORK) == f"{said}its pages stay in memory"
     slow = host(15, 3 * 30 * MIB / 1e9)
-    assert file_sentence(LIMITED, slow, WORK) == f"{said}the disk takes 1 s more an epoch"
+    assert file_sentence(LIMITED, slow, WORK) == f"{said}the disk adds 1 s per epoch"
     assert file_sentence(settings(), host(15), WORK) == ""
     assert file_sentence(settings(host_memory="50MiB"), host(15), WORK) == ""
     assert file_sentence(LIMITED, host(15), replace(WORK, full_graph_step=None)) == ""

@@ -91,7 +91,7 @@ def test_loops_that_were_not_measured_are_not_predicted() -> None:
     assert predict_chunks(machine(attention=2.0), WORK, CONFIG) is None
     assert predict_chunks(machine(), WORK, CONFIG) is None
     # Only on this machine something can be done.
-    why = "what chunks of a whole graph take on the CPU was not measured"
+    why = "the cost of full-graph chunks on the CPU was not measured"
     assert chunk_prediction_gap(machine(), WORK, CONFIG) == why
     here = replace(machine(), name="this-machine")
     assert chunk_prediction_gap(here, WORK, CONFIG) == f"{why}: run `hyrt calibrate`"
