@@ -201,7 +201,7 @@ def test_neither_torch_nor_numba_is_needed(files: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["explore", "--part", "u25"], "unknown part 'u25': give one of u250, u200, u280, u50"),
+        (["explore", "--part", "u25"], "unknown part 'u25': choose one of u250, u200, u280, u50"),
         (["explore", "--part", "mine.yaml"], "mine.yaml cannot be read"),
         (["explore", "--model", "gat"], "the FPGA trainer cannot run layer 'layers.0' (GatLayer"),
         (["explore", "model.aggregate=max"], "the FPGA trainer cannot run layer 'layers.0' (SageLayer"),

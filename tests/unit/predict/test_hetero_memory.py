@@ -20,7 +20,7 @@ def test_counts_the_graph_its_rows_and_the_rows_that_are_learned() -> None:
         "learned rows of field, moments": 200 * 128 * 4 * 3,
     }
     text = "\n".join(hetero_memory_lines({"model": "rgcn", "arrays": arrays}))
-    assert "training with rgcn keeps" in text
+    assert "training with rgcn needs" in text
     assert "learned rows of field, moments     300 KiB" in text
     with pytest.raises(
         ConfigError, match="does not support heterogeneous graphs: choose another kind, such as rgcn"

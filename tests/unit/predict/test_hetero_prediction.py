@@ -209,10 +209,10 @@ def test_a_whole_typed_graph_has_one_step_of_all_of_it() -> None:
 @pytest.mark.parametrize(
     ("sections", "words"),
     [
-        ({"sampler": {"kind": "labor"}}, "sampler.kind=labor does not know the relations"),
+        ({"sampler": {"kind": "labor"}}, "sampler.kind=labor does not support heterogeneous graphs"),
         (
             {"data": {"source": SOURCE, "feature_dtype": "float16"}},
-            "data.feature_dtype=float16: the rows of a heterogeneous graph are",
+            "data.feature_dtype=float16 has no effect on a heterogeneous graph",
         ),
     ],
 )
@@ -241,7 +241,7 @@ def test_predictions_of_typed_graphs_are_printed(tmp_path: Path, capsys: pytest.
             "does not distinguish them: choose a kind for heterogeneous graphs, such as rgcn",
             ("ogbn-mag", "gcn"),
         ),
-        ("model.kind=rgcn is for heterogeneous graphs, and ogbn-arxiv has vertices", ("ogbn-arxiv", "rgcn")),
+        ("model.kind=rgcn requires a heterogeneous graph, but ogbn-arxiv has one", ("ogbn-arxiv", "rgcn")),
     ):
         told = refused("predict", "--platform", "h200", "--data", given[0], "--model", given[1], cwd=tmp_path)
         assert words in " ".join(told.split())

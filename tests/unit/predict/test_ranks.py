@@ -340,7 +340,7 @@ def test_newer_samplers_are_counted_under_the_strategies_that_they_go_with(tmp_p
     rows = cluster.predictions[0].epoch_bytes["rows"] / 64
     assert rows == pytest.approx(2000 * 2 / 3, rel=0.1)
     with pytest.raises(
-        ConfigError, match=r"sampler.kind=neighbor is expected to need .* sampler.kind is ladi"
+        ConfigError, match=r"distributed.cache requires sampler.kind=neighbor .* sampler.kind is ladi"
     ):
         found_of({"kind": "ladies", "layer_size": 64}, distributed={"cache": "20%"})
 

@@ -214,11 +214,12 @@ def test_loops_over_edges_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        ("gcn", "--model gcn: it has the costs of gcn, which every calibration measures"),
-        ("gnn-film", "--model gnn-film: it has the costs of gcn"),
+        ("gcn", "gcn has the costs of gcn, which every calibration measures: remove --model gcn"),
+        ("gnn-film", "gnn-film has the costs of gcn"),
         (
             "gine",
-            "--model gine: its costs would be measured on generated graphs, whose edges have no features",
+            "--model gine cannot be measured, because its costs would be measured on generated graphs, whose "
+            "edges have no features",
         ),
         ("gnc", "unknown model.kind 'gnc'"),
     ],
