@@ -371,7 +371,7 @@ def run_hyrt(options: argparse.Namespace) -> dict[str, Any]:
         settings(
             "graphsage",
             epochs=options.epochs + 1,
-            sampler={"on_device": "own kernels" in info.description},
+            sampler={"on_device": "hyrt's kernels" in info.description},
             devices=["cpu", options.device] if share else [options.device],
             split=[share, 1024 - share] if share else [1024],
         )

@@ -145,8 +145,8 @@ class CpuDevice(
             reject_batch_statistics(model, self.info.name)
             if self._budget.limit_bytes is not None and not is_decomposable(model):
                 raise UnsupportedModelError(
-                    f"{type(model).__name__} on {self.info.name} computes the whole graph at once, in "
-                    "memory: omit fullgraph.host_memory, or train a model of hyrt.nn"
+                    f"{type(model).__name__} on {self.info.name} computes the whole graph at once, so "
+                    "fullgraph.host_memory has no effect: remove it, or train a model from hyrt.nn"
                 )
             checkpoint_facts = {"devices": [self.info.name]}
             self._model = HostModel(model, self._workers, self._budget, self._keeper, checkpoint_facts)

@@ -17,7 +17,7 @@ class HostStaged:
     def put(self, batch: MiniBatch) -> MiniBatch:
         """Stage a mini-batch: return a shallow copy that shares its arrays."""
         staged = copy.copy(
-            check_type("batch", batch, MiniBatch, "give a hyrt.sampling.minibatch.MiniBatch").checked
+            check_type("batch", batch, MiniBatch, "pass a hyrt.sampling.minibatch.MiniBatch").checked
         )
         self._waiting[id(staged)] = staged
         return staged
@@ -29,7 +29,8 @@ class HostStaged:
         """
         if self._waiting.pop(id(staged), None) is None:
             raise TypeError(
-                f"{type(staged).__name__} is not a mini-batch that transfer staged, or was propagated before"
+                f"propagate got {type(staged).__name__}, expected a mini-batch from transfer that was not "
+                "propagated before"
             )
         return staged
 

@@ -83,7 +83,7 @@ class PlainDevice:
     def propagate(self, staged: Staged) -> StepResult:
         with self._health.terminal("propagate"):
             if not isinstance(staged, Staged) or staged.owner is not self:
-                raise TypeError("not a mini-batch that waits here to be propagated")
+                raise TypeError("expected a mini-batch from transfer that was not propagated before")
             staged.owner = None
             batch, x = staged.batch, staged.rows
             num, normalizer, tape = len(batch.targets), batch.normalizer, []

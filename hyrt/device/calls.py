@@ -72,11 +72,11 @@ def call_device(
                 raise type(error)(f"{name}: {error}") from error
             raise error
         reason = " ".join(describe_error(error).split())
-        raise fault(f"{name}: {doing} failed: {reason}{f': {remedy}' if remedy else ''}") from error
+        raise fault(f"{name}: {doing} failed ({reason}){f': {remedy}' if remedy else ''}") from error
     if not answers:
         raise StallError(
-            f"{name}: {doing} did not end within {timeout_s:g} s: restart its driver, or raise "
-            "runtime.stall_timeout_s if it takes that long"
+            f"{name}: {doing} did not finish within {timeout_s:g} s: restart its driver, or raise "
+            "runtime.stall_timeout_s if it needs more time"
         )
     return answers[0]
 
@@ -96,8 +96,8 @@ def report_device_on_exit(name: str, doing: str) -> AbstractContextManager[None]
 def abrupt_exit_message(call: str) -> str:
     """Return the error message for a process that ended inside a device call, such as `open of opencl:0`."""
     return (
-        f"hyrt: the process ended inside {call}: if nobody ended it, the backend or its driver did; update "
-        "it, or run without that device"
+        f"hyrt: the process ended during {call}, and unless you stopped it, the backend or its driver "
+        "crashed: update them, or run without that device"
     )
 
 
@@ -117,7 +117,7 @@ def open_device(backend: type[Device], info: DeviceInfo, options: DeviceOptions,
     )
     if not isinstance(device, Device):
         raise DeviceUnavailableError(
-            f"{info.name}: open returned {type(device).__name__}, not a device: {remedy}"
+            f"{info.name}: open returned {type(device).__name__}, expected a device: {remedy}"
         )
     return device
 
@@ -134,8 +134,8 @@ def load_replica(
     elif not objective.is_plain_classification:
         smoothed = " with label smoothing" if objective.name == "classification" else ""
         raise UnsupportedModelError(
-            f"objective {objective.name!r}{smoothed} on {device.info.name}: this device trains for plain "
-            "classification only; use one that takes other objectives, such as cpu"
+            f"{device.info.name} does not support objective {objective.name!r}{smoothed}, only plain "
+            "classification: use a device that supports other objectives, such as cpu"
         )
     device.load(model, parameters)
 

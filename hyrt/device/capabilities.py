@@ -315,12 +315,12 @@ def _check_device(device: Any, graph: Any) -> None:
     from hyrt.graph.graph import Graph
 
     if not hasattr(device, "info"):
-        raise ArgumentError(f"device is {show(device)}: give an open device")
-    check_type("graph", graph, Graph, "give a graph, from hyrt.load")
+        raise ArgumentError(f"device is {show(device)}: pass an open device")
+    check_type("graph", graph, Graph, "pass a graph from hyrt.load")
 
 
 def missing_reason(backend: type[Device]) -> str:
     """Return why a backend finds no device, preferably the backend's explanation."""
-    check_type("backend", backend, type, "give the class of a device")
+    check_type("backend", backend, type, "pass a device class")
     words = " ".join(str(backend.missing()).split()) if issubclass(backend, ExplainsMissing) else ""
-    return words or "none found"
+    return words or "no device was found"

@@ -16,7 +16,7 @@ from hyrt.sampling.minibatch import MiniBatch
 
 # Relative tolerance of normalizers: devices add up a mini-batch's weights in different orders.
 _CLOSE = 1e-4
-_REMEDY = "update or mend its backend (hyrt.testing.check_device tries one)"
+_REMEDY = "update or fix its backend (hyrt.testing.check_device tests backends)"
 
 
 def check_result(
@@ -35,7 +35,10 @@ def check_result(
         _check_number(name, field, getattr(result, field))
     for field, kind in (("counts", Mapping), ("gradients", Sequence), ("seconds", Mapping)):
         if not isinstance(value := getattr(result, field), kind):
-            raise DeviceFaultError(f"{name}: propagate returned {show(value)} as {field}: {_REMEDY}")
+            raise DeviceFaultError(
+                f"{name}: propagate returned {show(value)} as {field}, not a {kind.__name__.lower()}: "
+                f"{_REMEDY}"
+            )
     for field in ("counts", "seconds"):
         for key, value in getattr(result, field).items():
             _check_number(name, f"{field}[{show(key)}]", value)

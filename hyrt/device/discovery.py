@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 AUTO = "auto"
-NO_NAME = "is not the name of a device"
-NAME_FORM = "write kind or kind:number, such as cpu or cuda:0"
+NO_NAME = "is not a device name"
+NAME_FORM = "use kind or kind:number, such as cpu or cuda:0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def parse_request(entry: str) -> DeviceRequest:
         share = math.nan
     if not (math.isfinite(share) and share >= 0):
         raise ValueError(
-            f"the share in {entry!r} is not a number of at least 0: write shares like cpu=1,cuda:0=3"
+            f"the share in {entry!r} must be a number of at least 0: write shares as in cpu=1,cuda:0=3"
         )
     return DeviceRequest(name, share)
 
@@ -69,15 +69,17 @@ def parse_requests(entries: Sequence[str]) -> list[DeviceRequest]:
     """
     requests = [parse_request(entry) for entry in entries]
     if len(requests) > 1 and any(request.name == AUTO for request in requests):
-        raise ValueError("auto chooses all devices itself: give auto alone, or name devices")
+        raise ValueError("auto cannot be combined with other devices: use auto alone, or list devices")
     if requests[0].name == AUTO and requests[0].share is not None:
-        raise ValueError("auto chooses shares itself: write auto without a share")
+        raise ValueError("auto cannot have a share, because it chooses the shares: use auto without a share")
     shares = [request.share for request in requests]
     explicit = [share for share in shares if share is not None]
     if explicit and len(explicit) < len(shares):
-        raise ValueError("give every device a share, or none of them: cpu=1,cuda:0=3")
+        raise ValueError(
+            "some devices have a share and some have none: set a share for all or none, as in cpu=1,cuda:0=3"
+        )
     if explicit and not any(explicit):
-        raise ValueError("give at least one device a share above 0")
+        raise ValueError("all shares are 0: set at least one share above 0")
     return requests
 
 
@@ -119,14 +121,16 @@ def _check_found(kind: str, found: Sequence[DeviceInfo]) -> None:
     for info in found:
         if not isinstance(info, DeviceInfo):
             raise DeviceUnavailableError(
-                f"its probe found {type(info).__name__} {info!r}, which is not a DeviceInfo"
+                f"its probe returned {type(info).__name__} {info!r}, expected a DeviceInfo"
             )
         if info.kind != kind:
-            raise DeviceUnavailableError(f"its probe found a device of kind {info.kind!r}")
+            raise DeviceUnavailableError(
+                f"its probe returned a device of kind {info.kind!r}, expected {kind!r}"
+            )
     numbers = [info.index for info in found]
     for number in numbers:
         if numbers.count(number) > 1:
-            raise DeviceUnavailableError(f"its probe found two devices with the number {number}")
+            raise DeviceUnavailableError(f"its probe returned two devices with the number {number}")
 
 
 def answer(item: str, say: Callable[..., None], *, values: Mapping[str, str]) -> None:
@@ -201,7 +205,7 @@ def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[De
             backend, found, problem = _query_backends(entry, timeout_s)
     except _BrokenBackendError as broken:
         raise DeviceUnavailableError(
-            f"{kind}: its backend {entry.value} ({provider(entry)}) is {broken}"
+            f"the backend of {kind}, {entry.value} ({provider(entry)}), is {broken}"
         ) from broken.__cause__
     for info in found:
         if info.index == index:
@@ -211,7 +215,7 @@ def find_device(name: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[type[De
         problem = (
             f"the {kind} devices are {names}" if len(found) > 1 else f"the only {kind} device is {names}"
         )
-    raise DeviceUnavailableError(f"{kind}:{index} is not available: {problem}. See `hyrt devices`")
+    raise DeviceUnavailableError(f"{kind}:{index} is not available ({problem}): see `hyrt devices`")
 
 
 def read_name(name: str) -> tuple[str, int, EntryPoint]:
@@ -258,7 +262,7 @@ def _query_backends(entry: EntryPoint, timeout_s: float) -> tuple[type[Device], 
     while not imported.wait(timeout_s):
         now = _brought_in()
         if now == before:
-            raise _BrokenBackendError(_hanging(f"its import has read nothing more for {timeout_s:g} s"))
+            raise _BrokenBackendError(_hanging(f"its import has made no progress for {timeout_s:g} s"))
         before = now
     thread.join(timeout_s)
     if errors:
@@ -284,11 +288,11 @@ def _query_in_worker(entries: Mapping[str, EntryPoint], timeout_s: float) -> Map
 
 
 def _broken(entry: EntryPoint, reason: str) -> str:
-    return f"broken: {one_line(reason)}{format_remedy(entry)}"
+    return f"broken ({one_line(reason)}){format_remedy(entry)}"
 
 
 def _hanging(reason: str) -> str:
-    return f"hanging: {reason}: restart its driver, or the machine"
+    return f"hanging ({reason}): restart its driver, or the machine"
 
 
 def _survey(kind: str, entries: list[EntryPoint], timeout_s: float) -> ProbeResult:

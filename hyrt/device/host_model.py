@@ -119,9 +119,9 @@ class HostModel:
                 scores = self._model(batch.blocks, batch.inputs)
             if batch.full_graph is not None and _writes(batch.inputs) != writes:
                 raise UnsupportedModelError(
-                    f"{type(self._model).__name__} writes to its input by an operation in place, such as "
-                    "add_, += or relu_; with --full-graph, the input is the graph's own features, which "
-                    "have now changed: make a new tensor instead, and load the graph again"
+                    f"{type(self._model).__name__} modifies its input in place, such as by add_, += or relu_"
+                    ", and has changed the features of the graph, which are its input with --full-graph: "
+                    "make a new tensor instead, and load the graph again"
                 )
             if batch.target_rows is not None:
                 scores = scores.index_select(0, torch.from_numpy(batch.target_rows))

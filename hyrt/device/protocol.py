@@ -56,9 +56,11 @@ class Rates:
         for name in ("macs_per_s", "memory_bytes_per_s", "link_bytes_per_s"):
             value = getattr(self, name)
             if not (_is_number(value) and value > 0) or (value == math.inf and name != "link_bytes_per_s"):
-                raise ValueError(f"rates: {name} is {value!r}: give a number above 0, or None for rates")
+                raise ValueError(
+                    f"rates: {name} must be a number above 0, got {value!r}: set rates=None if it is unknown"
+                )
         if not isinstance(self.source, str):
-            raise ValueError(f"rates: source is {show(self.source)}: give a text, such as 'assumed'")
+            raise ValueError(f"rates: source must be a string such as 'assumed', got {show(self.source)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +96,12 @@ class DeviceInfo:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ValueError(
-                    f"device info of {self.kind!r}: {name} is {value!r}: give a whole number of at least 0"
+                    f"DeviceInfo of {self.kind!r}: {name} must be an integer of at least 0, got {value!r}"
                 )
         for name in ("kind", "description", "link"):
             text = getattr(self, name)
             if not isinstance(text, str):
-                raise ValueError(f"device info of {self.kind!r}: {name} is {text!r}: give text")
+                raise ValueError(f"DeviceInfo of {self.kind!r}: {name} must be a string, got {text!r}")
             # Driver text may contain any characters; make it one printable line for a terminal.
             shown = "".join(letter if letter.isprintable() else " " for letter in text)
             object.__setattr__(self, name, " ".join(shown.split()))
@@ -120,9 +122,9 @@ class DeviceOptions:
     in host memory in place has no separate memory and ignores this option."""
 
     def __post_init__(self) -> None:
-        check_int("threads of the device options", self.threads, 1)
+        check_int("DeviceOptions.threads", self.threads, 1)
         if self.memory_bytes is not None:
-            check_int("memory_bytes of the device options", self.memory_bytes)
+            check_int("DeviceOptions.memory_bytes", self.memory_bytes)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -158,8 +160,8 @@ def _remedy(error: Exception) -> str:
     if not isinstance(error, MemoryError) and "DefaultCPUAllocator" not in str(error):
         return ""
     return (
-        ". There is no host memory left: lower model.hidden or data.batch_size, or with --full-graph give "
-        "fullgraph.host_memory"
+        ". The host is out of memory: lower model.hidden or data.batch_size, or set fullgraph.host_memory "
+        "(with --full-graph)"
     )
 
 
@@ -186,7 +188,7 @@ class Health:
     def loaded(self, made: Made | None) -> Made:
         """Return the result of `load`; raise RuntimeError if no model was loaded."""
         if made is None:
-            raise RuntimeError("no model has been loaded")
+            raise RuntimeError("no model has been loaded: call load first")
         return made
 
     def fail(self, doing: str, error: Exception) -> DeviceFaultError:
@@ -215,7 +217,7 @@ class Health:
 
     def close(self) -> None:
         """Make every later call raise."""
-        self._fault = DeviceFaultError(f"{self._name}: used after close")
+        self._fault = DeviceFaultError(f"{self._name} was used after it was closed")
 
 
 def check_parameters(parameters: Any, shapes: Sequence[Sequence[int]]) -> None:
@@ -230,12 +232,12 @@ def check_parameters(parameters: Any, shapes: Sequence[Sequence[int]]) -> None:
 
     if not isinstance(parameters, Sequence) or len(parameters) != len(shapes):
         raise ArgumentError(
-            f"parameters is {show(parameters)}: give a list of {len(shapes)} tensors, one per parameter"
+            f"parameters is {show(parameters)}: pass a list of {len(shapes)} tensors, one per parameter"
         )
     for number, (weight, shape) in enumerate(zip(parameters, shapes, strict=True)):
         if not isinstance(weight, torch.Tensor) or tuple(weight.shape) != tuple(shape):
             raise ArgumentError(
-                f"parameters[{number}] is {show(weight)}: give a tensor of shape {list(shape)}"
+                f"parameters[{number}] is {show(weight)}: pass a tensor of shape {list(shape)}"
             )
 
 

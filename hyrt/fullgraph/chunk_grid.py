@@ -457,9 +457,8 @@ def max_intervals(rows: int) -> int:
 def too_few_intervals_error(device: str, num: int, needed: int, free: int) -> DeviceOutOfMemoryError:
     """Return the error for a configured number of intervals that does not fit; sizes are in bytes."""
     return DeviceOutOfMemoryError(
-        f"{device}: chunks of {num} intervals take {format_bytes(needed)}, and "
-        f"{format_bytes(free)} are free for them",
-        remedy="raise fullgraph.chunks or fullgraph.device_memory, or leave fullgraph.chunks at 0",
+        f"{device}: {num} x {num} chunks need {format_bytes(needed)}, but only {format_bytes(free)} are free",
+        remedy="raise fullgraph.chunks or fullgraph.device_memory, or set fullgraph.chunks=0",
     )
 
 
@@ -470,9 +469,9 @@ def no_grid_error(
 
     `intervals` is the maximum number of intervals, if it is below one per vertex.
     """
-    chunks = "chunks of single vertices" if intervals is None else f"{intervals:,} x {intervals:,} chunks"
+    chunks = "single-vertex chunks" if intervals is None else f"{intervals:,} x {intervals:,} chunks"
     return DeviceOutOfMemoryError(
-        f"even {chunks} take {format_bytes(needed)} of {device}, which has {format_bytes(budget)} for them",
+        f"even {chunks} need {format_bytes(needed)} on {device}, but only {format_bytes(budget)} are free",
         remedy="raise fullgraph.device_memory, or lower model.hidden",
     )
 

@@ -85,17 +85,19 @@ class ChunkedStep:
 def describe_chunks(figures: Mapping[str, Any]) -> str:
     """Summarize in one line the chunks of a graph, and the copied and offloaded data."""
     num = int(figures["intervals"])
-    copies = f"{format_bytes(figures['in_bytes'])} in and {format_bytes(figures['out_bytes'])} out a step"
+    copies = f"{format_bytes(figures['in_bytes'])} in and {format_bytes(figures['out_bytes'])} out per step"
     if not figures["in_bytes"]:
         results = (
-            f", {format_bytes(figures['out_bytes'])} of results copied a step" if figures["out_bytes"] else ""
+            f", {format_bytes(figures['out_bytes'])} of results copied per step"
+            if figures["out_bytes"]
+            else ""
         )
-        copies = f"rows and edges read where they lie{results}"
+        copies = f"rows and edges read in place{results}"
     parts = [f"{num} x {num} chunks of {int(figures['vertices']):,} vertices", copies]
     if figures.get("handed_bytes"):
-        parts.append(f"{format_bytes(figures['handed_bytes'])} handed on from device to device")
+        parts.append(f"{format_bytes(figures['handed_bytes'])} forwarded between devices")
     elif figures.get("devices", 1) > 1:
-        parts.append("each device gets its rows from the host")
+        parts.append("each device reads its rows from the host")
     if figures["host_bytes"]:
         in_file = f", {format_bytes(figures['file_bytes'])} of it in a file" if figures["file_bytes"] else ""
         parts.append(f"{format_bytes(figures['host_bytes'])} swapped to the host{in_file}")

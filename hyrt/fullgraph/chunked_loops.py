@@ -92,7 +92,7 @@ class ChunkedLoops:
         workers: Workers | None,
     ) -> list[Array]:
         if operands[0].dtype != np.float32:
-            raise ValueError(f"loops of devices are for float32, not {operands[0].dtype}")
+            raise ValueError(f"edge loops on devices require float32, got {operands[0].dtype}")
         about = loop_name()
         runs = [LoopRun(device, loop, edges, operands, outs, winners, about) for device in self._devices]
         if any(run.is_empty for run in runs):

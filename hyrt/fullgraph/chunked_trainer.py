@@ -229,8 +229,8 @@ class ChunkedTrainer:
                 self._min_intervals = 2 * grid.vertices.num
                 if allocated and batch.full_graph.is_distributed:
                     raise DeviceOutOfMemoryError(
-                        f"{error} in a step of several ranks: one rank alone cannot repeat the step",
-                        remedy=f"give fullgraph.chunks={self._min_intervals}",
+                        f"{error}; in a run of several ranks, a rank cannot repeat a step by itself",
+                        remedy=f"set fullgraph.chunks={self._min_intervals}",
                     ) from error
 
     def release(self) -> None:

@@ -170,7 +170,7 @@ class DeviceRelay:
         with self._changed:
             self._changed.wait_for(lambda: place in board or self._is_broken)
             if place not in board:
-                raise PeerDeviceError("another device of the relay has failed")
+                raise PeerDeviceError("another device of the step has failed")
             return board.pop(place)
 
 

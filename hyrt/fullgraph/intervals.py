@@ -20,7 +20,9 @@ class Intervals:
 
     def __post_init__(self) -> None:
         if not min(1, self.num_rows) <= self.num <= self.num_rows:
-            raise ValueError(f"{self.num} intervals of {self.num_rows} rows: give from 1 to as many as rows")
+            raise ValueError(
+                f"{self.num_rows} rows cannot be divided into {self.num} intervals: use at most one per row"
+            )
 
     def range(self, i: int) -> tuple[int, int]:
         """Return the first row of interval i, and the one after its last."""
@@ -77,7 +79,7 @@ class GroupedIntervals:
                 return rows + start, rows + stop
             i -= group.num
             rows += group.num_rows
-        raise IndexError(f"there are {self.num} intervals")
+        raise IndexError(f"the interval index is out of range: there are {self.num} intervals")
 
     def length(self, i: int) -> int:
         """Return the number of rows of interval i."""

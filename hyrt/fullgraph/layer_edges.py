@@ -115,8 +115,8 @@ class LayerEdges:
         topology = full_graph.topology
         if topology.edge_weights is not None:
             raise UnsupportedModelError(
-                "devices that train in chunks of a graph do not multiply by edge weights: train on cpu, "
-                "without fullgraph.chunks and fullgraph.device_memory"
+                "devices that train a graph in chunks do not support edge weights: train on cpu, without "
+                "fullgraph.chunks and fullgraph.device_memory"
             )
         self.destinations = destinations
         self.sources = sources

@@ -253,9 +253,9 @@ class SagaGatherOp:
             and _has_parallel_edges(topology)
         ):
             raise UnsupportedModelError(
-                f"{type(gather.layer).__name__} takes the maximum of messages that read weights or features "
-                "of edges, which works only without repeated edges, but this graph has some: remove them "
-                "with hyrt data convert --unique"
+                f"{type(gather.layer).__name__} takes the maximum of messages that read edge weights or edge "
+                "features, which requires a graph without repeated edges: remove them with hyrt data convert "
+                "--unique"
             )
         if slots := gather.program.slots:
             check_slots(gather.layer, slots, degrees + gather.loops, np.arange(len(degrees)))

@@ -50,10 +50,10 @@ class HostMemoryBudget:
             # The partial file is already deleted.
             free = shutil.disk_usage(folder).free if folder.is_dir() else 0
             raise HostMemoryError(
-                f"{folder}: a matrix of {format_bytes(size_bytes)} beyond "
-                f"fullgraph.host_memory={format_bytes(self.limit_bytes or 0)} cannot be kept in a file "
-                f"there, where {format_bytes(free)} are free: {error.strerror or error}. Free space, give a "
-                "run folder on a larger disk, or raise fullgraph.host_memory"
+                f"a matrix of {format_bytes(size_bytes)} beyond "
+                f"fullgraph.host_memory={format_bytes(self.limit_bytes or 0)} cannot be stored in a file in "
+                f"{folder} ({error.strerror or error}, {format_bytes(free)} free): free space, use a run "
+                "folder on a larger disk, or raise fullgraph.host_memory"
             ) from error
         return np.frombuffer(mapped, np.uint8)
 

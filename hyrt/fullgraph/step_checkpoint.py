@@ -182,7 +182,7 @@ class StepCheckpointFile:
                 metadata = json.loads(bytes(_array(file, _ABOUT)))
                 if metadata["format"] != _FORMAT:
                     raise CheckpointError(
-                        f"{path}: format {metadata['format']}, but this version reads {_FORMAT}"
+                        f"{path} has format {metadata['format']}, but this version reads format {_FORMAT}"
                     )
                 sums = [
                     [_array(file, f"sum {member} {k}") for k in range(count)]
@@ -194,11 +194,11 @@ class StepCheckpointFile:
                         with file.open(name) as stream:
                             kinds[name.removeprefix("matrix ").removesuffix(".npy")] = _header(stream)
                 if lost := set(metadata["matrices"]) - set(kinds):
-                    raise CheckpointError(f"{path}: damaged: {join_names(sorted(lost))} is lost")
+                    raise CheckpointError(f"{path} is damaged: {join_names(sorted(lost))} is missing")
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {system_error_text(error)}") from error
         except (*ARCHIVE_ERRORS, LookupError, TypeError) as error:
-            raise CheckpointError(f"{path}: damaged: {error or type(error).__name__}") from error
+            raise CheckpointError(f"{path} is damaged: {error or type(error).__name__}") from error
         position = StepPosition(
             plan=metadata["plan"],
             number=metadata["number"],
@@ -215,12 +215,12 @@ class StepCheckpointFile:
             shape, dtype = _header(stream)
             if shape != out.shape or dtype != out.dtype:
                 raise CheckpointError(
-                    f"{self.path}: {name} is {dtype} {shape}, but this step has {out.dtype} {out.shape}"
+                    f"{self.path}: {name} is {dtype} {shape}, but this step expects {out.dtype} {out.shape}"
                 )
             for piece in _pieces(out):
                 num_read = stream.read(len(piece))
                 if len(num_read) != len(piece):
-                    raise CheckpointError(f"{self.path}: {name} ends early")
+                    raise CheckpointError(f"{self.path} is damaged: {name} ends early")
                 piece[:] = num_read
                 self.on_progress()
 

@@ -238,7 +238,8 @@ class Evaluator:
             reason = self.objective.metric_problem(self.metric, validation, graph.num_outputs)
         if not isinstance(reason, str):
             raise objective_error(
-                self.objective.name, f"metric_problem returns {show(reason)}: return a text, empty for none"
+                self.objective.name,
+                f"metric_problem returned {show(reason)}: return a string, empty for no problem",
             )
         if reason:
             raise ConfigError(f"{graph.name}, split {config.data.split}: train.metric={self.metric} {reason}")
@@ -249,12 +250,12 @@ class Evaluator:
         if "val" in self._targets.labels:
             return None
         patience = " and train.patience has no effect" if self._config.train.patience else ""
-        split, noun, remedy = f": split {self._config.data.split} has", "vertices", "add a val_mask"
+        split, noun, remedy = f" in split {self._config.data.split}", "vertices", "add a val_mask"
         if self._graph.links is not None:
-            split, noun, remedy = " has", "links", "hold some out (links.val)"
+            split, noun, remedy = "", "links", "hold out some (links.val)"
         return (
-            f"{self._graph.name}{split} no validation {noun}, so the weights of the last evaluation count as "
-            f"the best{patience}: {remedy} to choose by {self.metric}"
+            f"{self._graph.name} has no validation {noun}{split}, so the weights of the last evaluation "
+            f"count as the best{patience}: {remedy} to select the weights by {self.metric}"
         )
 
     def evaluate(
@@ -324,10 +325,9 @@ class Evaluator:
         vertex, ids = self._targets.vertices[bad_rows[0]], self._graph.vertices.vertex_ids
         noun = "scores" if self._graph.links is None else "embeddings"
         return (
-            f"the {noun} of {len(bad_rows):,} of {len(scores):,} vertices are not finite numbers, first of "
-            f"vertex {vertex if ids is None else ids[vertex]}, so that metrics of these are nan: the model "
-            "has diverged, or makes such numbers in evaluation mode: lower train.lr, or check the model and "
-            "the features"
+            f"the {noun} of {len(bad_rows):,} of {len(scores):,} vertices are not finite, starting at vertex "
+            f"{vertex if ids is None else ids[vertex]}, so their metrics are nan: lower train.lr in case the "
+            "model has diverged, or check the features, and the model in evaluation mode"
         )
 
     def _scores(

@@ -51,26 +51,27 @@ def read_named_pairs(
             reader = csv.reader(file, delimiter=delimiter)
             lines = [(reader.line_num, row) for row in reader if row]
     except FileNotFoundError:
-        raise DataError(f"--links {path}: no such file: give the path of a .csv or .npy file") from None
+        raise DataError(f"--links {path} does not exist: specify a .csv or .npy file") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"--links {path}: {error}: give a CSV table in UTF-8") from None
+        raise DataError(f"--links {path} cannot be read ({error}): use a CSV table in UTF-8") from None
     ends = graph.links.ends
     types = ends.names or (None, None)
     named_columns = _columns_by_name(lines[0][1]) if lines else None
     columns = named_columns or (0, 1)
     for number, row in lines:
         if len(row) < 2:
-            raise DataError(f"--links {path}, line {number}: has one column: give a source and a target")
+            raise DataError(f"--links {path}: line {number} has one column, expected a source and a target")
         if len(row) <= max(columns):
             raise DataError(
-                f"--links {path}, line {number}: has {len(row)} columns: give as many as the first line has"
+                f"--links {path}: line {number} has {len(row)} columns, expected {len(lines[0][1])} "
+                "as in the first line"
             )
     rows = [(number, [row[column] for column in columns]) for number, row in lines]
     numbers = [_numbers_of_names({row[end] for _, row in rows}, types[end], graph) for end in (0, 1)]
     if named_columns is not None and any(rows[0][1][end] not in numbers[end] for end in (0, 1)):
         rows = rows[1:]
     elif rows and _is_header(rows[0][1], types, graph):
-        say(f"{path}: line 1 is read as the names of columns ({', '.join(map(repr, rows[0][1]))})")
+        say(f"{path}: line 1 is read as column names ({', '.join(map(repr, rows[0][1]))})")
         rows = rows[1:]
     pairs = np.empty((len(rows), 2), np.int64)
     for row_number, (line, row) in enumerate(rows):
@@ -80,8 +81,8 @@ def read_named_pairs(
             if row[end] not in numbers[end]:
                 of_type = "" if types[end] is None else f" of type {types[end]!r}"
                 raise DataError(
-                    f"--links {path}, line {line}: {row[end]!r} is not the id of a vertex{of_type} "
-                    f"(column of the {_ENDS[end]}): correct it, or leave out the line"
+                    f"--links {path}: {row[end]!r} in line {line} ({_ENDS[end]} column) is not a vertex "
+                    f"id{of_type}: correct it, or remove the line"
                 )
             pairs[row_number, end] = numbers[end][row[end]]
     vertices = check_pairs(str(path), pairs, graph.num_vertices, ends, graph.vertices.positions)
@@ -149,15 +150,15 @@ def read_pairs(path: Path, graph: Graph) -> NDArray[Any]:
 
     Raises DataError, with the first bad position, if the file does not contain vertex pairs.
     """
-    hint = f"--links {path}: give a .npy file of [n, 2] vertex numbers"
+    hint = "use a .npy file of [n, 2] vertex numbers"
     try:
         with path.open("rb") as file:
             pairs = np.lib.format.read_array(file, allow_pickle=False)
     except FileNotFoundError:
-        raise DataError(f"{hint}: no such file") from None
+        raise DataError(f"--links {path} does not exist: {hint}") from None
     # MemoryError and OverflowError: the header states more elements than memory or an int64 can hold.
     except (OSError, ValueError, MemoryError, OverflowError) as error:
-        raise DataError(f"{hint}: {error}") from None
+        raise DataError(f"--links {path} cannot be read ({error}): {hint}") from None
     assert graph.links is not None, "only runs that predict links score pairs"
     return check_pairs(str(path), pairs, graph.num_vertices, graph.links.ends, graph.vertices.positions)
 

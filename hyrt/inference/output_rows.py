@@ -23,10 +23,10 @@ from hyrt.nn.model import GNN
 from hyrt.runtime.files import atomic_file
 from hyrt.runtime.workers import Workers
 
-_DIVERGED = "the weights of the model are not finite numbers either: train again with a lower train.lr"
+_DIVERGED = "train again with a lower train.lr, because the model's weights are not finite either"
 _INPUT = (
-    "the weights of the model are finite, so check the features (hyrt data info --check), and whether they "
-    "are scaled as in training"
+    "check the features with hyrt data info --check, and scale them as in training (the model's weights are "
+    "finite)"
 )
 
 
@@ -65,8 +65,8 @@ class NotFiniteRows:
         if self._num_bad:
             plural, singular = self._nouns
             warn_user(
-                f"{self._quantity} of {self._num_bad:,} of {self._total:,} {plural} are not finite numbers, "
-                f"first of {singular} {self._first}: {name_cause(self._model)}",
+                f"{self._quantity} of {self._num_bad:,} of {self._total:,} {plural} are not finite, "
+                f"starting at {singular} {self._first}: {name_cause(self._model)}",
                 RunWarning,
             )
 
@@ -136,7 +136,9 @@ def _iter_ids(numbers: NDArray[Any], ids: Iterator[list[str]] | None, source: st
 
 def _check_name(name: list[str] | None, source: str) -> list[str]:
     if name is None:
-        raise DataError(f"{source}: {IDS} has fewer lines than there are vertices: make the dataset again")
+        raise DataError(
+            f"{source}: {IDS} has fewer lines than the graph has vertices: convert the dataset again"
+        )
     return name
 
 
@@ -161,28 +163,30 @@ def select_vertices(
         vertices = np.asarray(graph.split(choice, split), np.int64)
         ids = graph.vertices.vertex_ids
         return vertices if ids is None else vertices[np.argsort(ids[vertices])]
-    hint = f"--vertices {choice}: give all, train, val, test or a .npy file of vertex numbers"
+    hint = "use all, train, val, test or a .npy file of vertex numbers"
     try:
         with Path(choice).open("rb") as file:
             ids = np.lib.format.read_array(file, allow_pickle=False)
     except FileNotFoundError:
-        raise DataError(f"{hint}: no such file: {choice}") from None
+        raise DataError(f"--vertices {choice} does not exist: {hint}") from None
     # MemoryError and OverflowError: the header states more elements than memory or an int64 can hold.
     except (OSError, ValueError, MemoryError, OverflowError) as error:
-        raise DataError(f"{hint}: {error}") from None
+        raise DataError(f"--vertices {choice} cannot be read ({error}): {hint}") from None
     return _find_positions(graph, ids, choice)
 
 
 def _find_positions(graph: Graph, ids: NDArray[Any], source: str) -> NDArray[np.int64]:
     """Convert original vertex numbers to vertices of the reordered graph."""
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
-        raise DataError(f"{source}: give a one-dimensional array of whole numbers")
+        raise DataError(
+            f"{source}: expected a one-dimensional array of integers, got {ids.dtype} of shape {ids.shape}"
+        )
     bad = np.flatnonzero((ids < 0) | (ids >= graph.num_vertices))
     if len(bad):
         bad_id = ids[bad[0]]
-        limit = "below 0" if bad_id < 0 else f"not below the {graph.num_vertices:,} vertices"
+        limit = "below 0" if bad_id < 0 else f"not below the vertex count {graph.num_vertices:,}"
         raise DataError(
-            f"{source}: {bad_id} at position {bad[0]} is {limit}: give numbers from 0 to "
+            f"{source}: {bad_id} at position {bad[0]} is {limit}: use numbers from 0 to "
             f"{graph.num_vertices - 1:,}"
         )
     positions = graph.vertices.positions
@@ -213,8 +217,8 @@ def write_rows(
     depth = len(model.layers) - (output_kind == "embeddings")
     if not depth:
         raise ConfigError(
-            "a model of one layer has no embeddings, as its scores are computed directly from the features: "
-            "omit --embeddings"
+            "a model with one layer has no embeddings, because its scores are computed directly from the "
+            "features: remove --embeddings"
         )
     kind = graph.vertices.label_kind
     if output_kind == "classes" and kind == "numbers":
@@ -261,7 +265,7 @@ def _check_scores(rows: NDArray[np.float32], vertices: NDArray[np.int64], graph:
     if num_bad:
         ids = graph.vertices.vertex_ids
         raise DataError(
-            f"the scores of {num_bad:,} vertices are not numbers, first of vertex "
-            f"{first if ids is None else ids[first]}, so they have no class: "
-            f"{name_cause(model)}, or write the scores (--output-kind scores)"
+            f"the scores of {num_bad:,} vertices are nan, starting at vertex "
+            f"{first if ids is None else ids[first]}, so these vertices have no class: write the scores "
+            f"(--output-kind scores), or {name_cause(model)}"
         )

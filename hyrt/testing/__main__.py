@@ -16,20 +16,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m hyrt.testing", description="Check that a device follows hyrt's device protocol."
     )
-    parser.add_argument("device", metavar="KIND[:INDEX]", help="the device, as in `hyrt run --devices`")
+    parser.add_argument("device", metavar="KIND[:INDEX]", help="device name, as in `hyrt run --devices`")
     parser.add_argument(
         "--computes-nothing",
         action="store_true",
-        help="do not check the sums: the device is simulated and computes nothing",
+        help="skip the checks of sums, for a simulated device that computes nothing",
     )
     parser.add_argument(
         "--cycles",
         type=int,
         default=200,
-        help="the number of times to open and close the device (default 200)",
+        help="how often to open and close the device in the leak check (default 200)",
     )
     parser.add_argument(
-        "--only", default="", metavar="WORDS", help="run only the checks whose names contain WORDS"
+        "--only", default="", metavar="TEXT", help="run only the checks whose names contain TEXT"
     )
     options = parser.parse_args(arguments)
     from hyrt.device.discovery import find_device
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
         same_as = (
             first.setdefault(verdict.detail, verdict.name) if verdict.outcome == "failed" else verdict.name
         )
-        shown = verdict if same_as == verdict.name else replace(verdict, detail=f"as in: {same_as}")
+        shown = verdict if same_as == verdict.name else replace(verdict, detail=f"same failure as: {same_as}")
         print(shown, flush=True)
 
     try:

@@ -436,7 +436,7 @@ def _gnn(model: GNN, blocks: Sequence[Block], x: Tensor) -> Tensor:
         x = out.relu() + shortcut_rows if adds_last else out.relu()
         if a.dropout:
             x = x * dropout_mask(block.destinations, x.shape[1], a.dropout, block.seed, block.step, i + 1)
-    raise AssertionError("a model has layers")
+    raise AssertionError("a model must have layers")
 
 
 def _layer(

@@ -218,7 +218,7 @@ def heterogeneous_mini_batches_match_dense_float64(trial: Trial) -> None:
         for kind in KINDS:
             model = hetero_checks_model(graph, kind)
             load_model(device, model)
-            where = f"{kind}{', weights of edges' if weights else ''}"
+            where = f"{kind}{', edge weights' if weights else ''}"
             _agree(run_step(device, hetero_batch(graph, _TARGETS)), model, graph, where)
 
 
@@ -234,19 +234,19 @@ def parts_of_a_heterogeneous_step_add_up_to_the_whole(trial: Trial) -> None:
     ]
     total = sum(part.loss_sum for part in parts)
     close = abs(total - whole.loss_sum) <= 1e-5 * (1 + abs(whole.loss_sum))
-    require(close, f"the parts' losses to add up to {whole.loss_sum:.7g}", f"they give {total:.7g}")
+    require(close, f"the parts' losses to add up to {whole.loss_sum:.7g}", f"their sum is {total:.7g}")
     counts = sum_counts([part.counts for part in parts])
-    require(counts == dict(whole.counts), f"the parts' counts to add up to {whole.counts}", counts)
+    require(counts == dict(whole.counts), f"the parts' counts to add up to {whole.counts}", f"got {counts}")
     for number, gradient in enumerate(whole.gradients):
         difference = float((sum(part.gradients[number] for part in parts) - gradient).abs().max())
         bound = 1e-4 * float(gradient.abs().max()) + 1e-6
         require(
             difference <= bound,
             f"gradient {number} of the parts to add up",
-            f"they are {difference:.1e} apart",
+            f"they differ by {difference:.1e}",
         )
     check_same_bits(
-        run_step(device, hetero_batch(graph, _TARGETS)), whole, "in a heterogeneous step that is done again"
+        run_step(device, hetero_batch(graph, _TARGETS)), whole, "in a repeated heterogeneous step"
     )
 
 
@@ -255,11 +255,11 @@ def _agree(result: StepResult, model: HeteroGNN, graph: Graph, where: str) -> No
     close = abs(result.loss_sum - reference.loss_sum) <= 1e-5 * (1 + reference.loss_sum)
     require(close, f"the loss sum {reference.loss_sum:.7g}", f"it is {result.loss_sum:.7g} ({where})")
     rows = list(result.row_gradients)
-    require(len(rows) == 1, "gradients of rows of one learned table", f"got {len(rows)} ({where})")
+    require(len(rows) == 1, "row gradients of one embedding table", f"got {len(rows)} ({where})")
     table = torch.zeros_like(reference.table)
     table[torch.from_numpy(np.asarray(rows[0].rows))] = rows[0].values.double()
     named = zip(
-        [*reference.names, "the learned rows"],
+        [*reference.names, "the embedding table"],
         [*result.gradients, table],
         [*reference.gradients, reference.table],
         strict=True,
@@ -270,7 +270,7 @@ def _agree(result: StepResult, model: HeteroGNN, graph: Graph, where: str) -> No
         require(
             difference <= bound,
             f"the gradient of {name} within {bound:.1e}",
-            f"it is {difference:.1e} off ({where})",
+            f"the difference is {difference:.1e} ({where})",
         )
 
 
@@ -308,13 +308,13 @@ def _compare(actual: Hop, expected: Hop, where: str, *, relabelled: bool) -> Non
     fields = ["degrees", "offsets", "neighbors"]
     if relabelled:
         both = (actual.sources is None) == (actual.columns is None)
-        require(both, f"both sources and columns, or neither, {where}", "it gives one of them")
+        require(both, f"both sources and columns, or neither, {where}", "it has only one of them")
         fields += [] if actual.sources is None else ["sources", "columns"]
     for field in fields:
         value, exact = getattr(actual, field), getattr(expected, field)
         require(value.dtype == exact.dtype, f"{field} of {exact.dtype} {where}", f"they are {value.dtype}")
         same = np.array_equal(value, exact)
-        require(same, f"the {field} that the host draws, bit for bit, {where}", "they differ")
+        require(same, f"the same {field} as on the host, bit for bit, {where}", "they differ")
 
 
 def sampler_matches_the_host(trial: Trial) -> None:

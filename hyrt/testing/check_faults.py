@@ -60,7 +60,7 @@ def _stays_faulted(trial: Trial, device: Device, staged: Any, first: DeviceFault
 def _name_is_in(device: Device, error: HyrtError) -> None:
     name = device.info.name
     require(
-        name in str(error), f"the message to name the device {name}", f"{type(error).__name__} says: {error}"
+        name in str(error), f"the message to name the device {name}", f"got {type(error).__name__}: {error}"
     )
 
 
@@ -87,7 +87,7 @@ def another_devices_mini_batch_is_a_fault(trial: Trial) -> None:
     """Check that a mini-batch staged by another device is a fault."""
     device, other = trial.open_loaded(), trial.open_loaded()
     staged = other.transfer(trial.batch())
-    fault = require_fault("propagating what another device staged", lambda: device.propagate(staged))
+    fault = require_fault("propagating a mini-batch of another device", lambda: device.propagate(staged))
     _stays_faulted(trial, device, device, fault)
     run_step(other, trial.batch())
 
@@ -104,7 +104,7 @@ def an_unfit_mini_batch_is_a_fault(trial: Trial) -> None:
     def drop_column(batch: MiniBatch) -> None:
         batch.inputs = batch.inputs[:, 1:].contiguous()
 
-    for defect, damage in {"a block too few": drop_block, "rows of another width": drop_column}.items():
+    for defect, damage in {"a missing block": drop_block, "rows of the wrong width": drop_column}.items():
         device = trial.open_loaded()
         batch = trial.batch()
         damage(batch)
@@ -115,13 +115,13 @@ def an_unfit_mini_batch_is_a_fault(trial: Trial) -> None:
 
 def a_broken_device_faults_for_good(trial: Trial) -> None:
     """Check that a fault is permanent and has the driver's exception as its cause."""
-    skip_unless(trial.break_next is not None, "no way to break it was given (break_next)")
+    skip_unless(trial.break_next is not None, "check_device was called without break_next")
     assert trial.break_next is not None
     device = trial.open_loaded()
     run_step(device, trial.batch())
     pending = device.transfer(trial.batch())
     trial.break_next(device)
-    fault = require_fault("a device that was broken", lambda: run_step(device, trial.batch()))
+    fault = require_fault("a broken device", lambda: run_step(device, trial.batch()))
     caused = fault.__cause__ is not None
     require(caused, "the fault to have the error that broke the device as its cause", f"it has none: {fault}")
     _name_is_in(device, fault)
@@ -164,7 +164,7 @@ def out_of_memory_is_recoverable(trial: Trial) -> None:
     small = trial.batch()
     reference = compute_reference(model, small, trial.graph())
     before = copy_result(run_step(device, small))
-    check_agreement(before, reference, "before memory was short")
+    check_agreement(before, reference, "before memory ran out")
     # Four times the memory limit exceeds the free memory in any case.
     large = cases.edgeless_batch(4 * limit // (4 * features), features, layers)
     if _fits(device, large):
@@ -173,21 +173,21 @@ def out_of_memory_is_recoverable(trial: Trial) -> None:
         require(
             not has_memory,
             f"DeviceOutOfMemoryError for rows of four times memory_bytes={limit}",
-            "the device, which has memory of its own, took them",
+            "the device, which has separate memory, accepted them",
         )
-        raise CheckSkippedError("it trains in the host's memory and took what is larger than memory_bytes")
+        raise CheckSkippedError("it trains in host memory and accepted a mini-batch larger than memory_bytes")
     for attempt in range(5):
         staged = device.transfer(trial.batch())
         fits = _fits(device, large)
         require(
             not fits,
             "DeviceOutOfMemoryError each time",
-            f"mini-batch number {attempt + 2} of that size fitted",
+            f"mini-batch number {attempt + 2} of that size fit",
         )
         check_same_bits(
-            device.propagate(staged), before, "of a mini-batch that was staged while memory was short"
+            device.propagate(staged), before, "of a mini-batch that was staged before memory ran out"
         )
-        check_same_bits(run_step(device, trial.batch()), before, "after memory was short")
+        check_same_bits(run_step(device, trial.batch()), before, "after memory ran out")
     for _ in range(60):
         run_step(device, trial.batch())
 
@@ -252,7 +252,11 @@ def closing_ends_its_threads(trial: Trial) -> None:
             require_fault("propagate(None)", partial(device.propagate, None))
         device.close()
         remaining, when = _remaining_threads(before), " after a fault" if faulty else ""
-        require(not remaining, f"no thread of the device after close{when}", f"left: {', '.join(remaining)}")
+        require(
+            not remaining,
+            f"no threads of the device after close{when}",
+            f"still running: {', '.join(remaining)}",
+        )
 
 
 def _remaining_threads(before: set[threading.Thread]) -> list[str]:
@@ -301,11 +305,11 @@ def opening_and_closing_leaks_nothing(trial: Trial) -> None:
         ("threads", before.threads, after.threads),
         ("file descriptors", before.files, after.files),
     ):
-        require(new <= old, f"as many {resource} after {trial.cycles} cycles", f"there were {old}, now {new}")
+        require(new <= old, f"no more {resource} after {trial.cycles} cycles", f"there were {old}, now {new}")
     # A cache that is filled once cannot grow in both halves.
     grown = min(middle.resident_bytes - before.resident_bytes, after.resident_bytes - middle.resident_bytes)
     require(
         grown <= max(_NOISE_BYTES, _GROWTH_PER_CYCLE_BYTES * trial.cycles),
-        f"no more memory after {trial.cycles} cycles",
-        f"the process grew by at least {format_bytes(grown)} in each half of them",
+        f"no memory growth over {trial.cycles} cycles",
+        f"the process grew by at least {format_bytes(grown)} in each half of the cycles",
     )

@@ -56,7 +56,7 @@ def _check_info(info: DeviceInfo) -> None:
     )
     _demand(bool(info.description), "description to be one line", info.description)
     known = get_args(InputForm)
-    _demand("rows" in info.forms, "forms to have rows", info.forms)
+    _demand("rows" in info.forms, "forms to contain rows", info.forms)
     _demand(
         set(info.forms) <= set(known) and len(set(info.forms)) == len(info.forms),
         f"forms to be some of {', '.join(known)}, each once",
@@ -98,7 +98,9 @@ def a_device_that_takes_ids_gathers_rows(trial: Trial) -> None:
     device = trial.open()
     gathers = isinstance(device, GathersRows)
     _demand(
-        gathers or "ids" not in device.info.forms, "a device that takes ids to be a GathersRows", type(device)
+        gathers or "ids" not in device.info.forms,
+        "a device with the form ids to be a GathersRows",
+        type(device),
     )
 
 
@@ -112,15 +114,15 @@ def probe_finds_devices_of_its_kind(trial: Trial) -> None:
         _check_info(info)
         _demand(info.kind == device.info.kind, f"devices of kind {device.info.kind}", info.kind)
     indexes = [info.index for info in devices]
-    _demand(len(set(indexes)) == len(indexes), "an index of its own for each device", indexes)
+    _demand(len(set(indexes)) == len(indexes), "a different index for each device", indexes)
     names = [info.name for info in device.probe()]
-    _demand([info.name for info in devices] == names, "probe to find the same again", names)
+    _demand([info.name for info in devices] == names, "a second probe to find the same devices", names)
 
 
 def a_device_without_computation_is_marked_simulated(trial: Trial) -> None:
     """Check that a device without computation is marked as simulated."""
     simulated = trial.computes or trial.open().info.simulated
-    _demand(simulated, "info.simulated of a device that computes nothing", False)
+    _demand(simulated, "info.simulated to be True for a device that computes nothing", False)
 
 
 def gradients_have_form_and_order_of_the_parameters(trial: Trial) -> None:
@@ -132,7 +134,7 @@ def gradients_have_form_and_order_of_the_parameters(trial: Trial) -> None:
     result = run_step(device, batch)
     gradients = list(result.gradients)
     shapes, expected = ([tuple(tensor.shape) for tensor in tensors] for tensors in (gradients, parameters))
-    require(shapes == expected, f"gradients of shapes {expected}", f"they have {shapes}")
+    require(shapes == expected, f"gradients of shapes {expected}", f"their shapes are {shapes}")
     for number, gradient in enumerate(gradients):
         plain = gradient.dtype == torch.float32 and gradient.device.type == "cpu"
         tracked = ", and requires a gradient" if gradient.requires_grad else ""
@@ -142,9 +144,9 @@ def gradients_have_form_and_order_of_the_parameters(trial: Trial) -> None:
             f"it is {gradient.dtype} on {gradient.device}{tracked}",
         )
     counts = sorted(result.counts)
-    require(counts == ["correct", "targets"], "the counts `correct` and `targets`", f"it has {counts}")
+    require(counts == ["correct", "targets"], "the counts `correct` and `targets`", f"got {counts}")
     targets, counted = len(batch.targets), result.counts["targets"]
-    require(counted == targets, f"{targets} targets", f"it says {counted}")
+    require(counted == targets, f"a count of {targets} targets", f"it is {counted}")
     kinds = {"loss_sum": (float, result.loss_sum), **{name: (int, n) for name, n in result.counts.items()}}
     for field, (kind, value) in kinds.items():
         require(type(value) is kind, f"{field} to be a {kind.__name__}", f"it is {type(value).__name__}")
@@ -183,7 +185,7 @@ def equal_steps_give_equal_bits(trial: Trial) -> None:
     first = copy_result(run_step(device, trial.batch()))
     for _ in range(3):
         run_step(device, trial.batch(cases.sample_targets(9)))
-        check_same_bits(run_step(device, trial.batch()), first, "the next time")
+        check_same_bits(run_step(device, trial.batch()), first, "in a repeated step")
     check_same_bits(run_step(trial.open_loaded(model), trial.batch()), first, "on a newly opened device")
 
 
@@ -217,11 +219,9 @@ def host_buffers_are_not_written(trial: Trial) -> None:
         # Pooled buffers are reused after a step.
         for array in arrays.values():
             array[...] = 0
-        check_same_bits(result, reference, "when the buffers of mini-batches are used again")
+        check_same_bits(result, reference, "when mini-batch buffers are reused")
     assert reference is not None
-    check_same_bits(
-        run_step(device, trial.batch()), reference, "when the buffers of mini-batches were used again"
-    )
+    check_same_bits(run_step(device, trial.batch()), reference, "after mini-batch buffers were reused")
 
 
 def streamed_gradients_equal_the_result(trial: Trial) -> None:
@@ -233,7 +233,9 @@ def streamed_gradients_equal_the_result(trial: Trial) -> None:
 
     def record(number: int, gradient: torch.Tensor) -> None:
         require(
-            number not in streamed, "one gradient of a parameter in a step", f"number {number} came again"
+            number not in streamed,
+            "one gradient per parameter in a step",
+            f"gradient {number} was streamed twice",
         )
         streamed[number] = gradient, gradient.clone()
 
@@ -243,7 +245,7 @@ def streamed_gradients_equal_the_result(trial: Trial) -> None:
         result = run_step(device, trial.batch())
         for number, (gradient, copied) in streamed.items():
             same = torch.equal(gradient, copied) and torch.equal(copied, result.gradients[number])
-            require(same, f"gradient {number} of the result", "another one was told")
+            require(same, f"streamed gradient {number} to equal the result", "it differs")
 
 
 def times_are_plausible(trial: Trial) -> None:
@@ -255,11 +257,11 @@ def times_are_plausible(trial: Trial) -> None:
     seconds = run_step(device, trial.batch()).seconds
     elapsed = time.perf_counter() - started
     for stage, value in seconds.items():
-        require(stage in STAGES, f"times of {', '.join(STAGES)}", f"it gives one for {stage!r}")
+        require(stage in STAGES, f"times of {', '.join(STAGES)}", f"got one for {stage!r}")
         require(
             0 <= value <= elapsed + 0.01,
-            f"0 to {elapsed:.4g} seconds of {stage}, the time that the step took",
-            f"it says {value:.4g}",
+            f"a {stage} time from 0 to {elapsed:.4g} s, the duration of the step",
+            f"it is {value:.4g} s",
         )
 
 
@@ -326,7 +328,7 @@ def calls_may_use_different_threads(trial: Trial) -> None:
     for number, (batch, reference) in enumerate(zip(_batches(trial), references, strict=True)):
         staged = run_in_thread(partial(device.transfer, batch))
         result = run_in_thread(partial(device.propagate, staged))
-        check_same_bits(result, reference, f"of mini-batch {number} on threads of its own")
+        check_same_bits(result, reference, f"of mini-batch {number} on separate threads")
     run_in_thread(device.close)
 
 
@@ -342,9 +344,9 @@ def two_open_devices_share_nothing(trial: Trial) -> None:
     load_model(second, model)
     staged = first.transfer(trial.batch())
     second_result = copy_result(run_step(second, trial.batch()))
-    check_same_bits(first.propagate(staged), reference, "beside another open device")
+    check_same_bits(first.propagate(staged), reference, "while another device is open")
     is_different = not trial.computes or second_result.loss_sum != reference.loss_sum
-    require(is_different, "other weights on the second device to give another loss", "it is the same")
+    require(is_different, "different weights on the second device to give a different loss", "it is the same")
     second.close()
     check_same_bits(run_step(first, trial.batch()), reference, "after another device was closed")
 

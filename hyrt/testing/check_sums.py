@@ -50,7 +50,7 @@ def sums_agree_with_float64(trial: Trial, case: ModelCase) -> None:
     for where, batch in {
         "sampled neighbours": cases.sampled_batch(graph, layers, targets, cases.ROWS),
         "class weights": cases.sampled_batch(graph, layers, targets, cases.ROWS, class_weights=True),
-        "subgraphs with factors of edges": cases.saint_batch(graph, layers, cases.ROWS),
+        "subgraphs with edge factors": cases.saint_batch(graph, layers, cases.ROWS),
         "another step": cases.sampled_batch(graph, layers, targets, cases.ROWS, step=cases.STEP + 1),
     }.items():
         check_step(device, model, batch, graph, where)
@@ -58,8 +58,8 @@ def sums_agree_with_float64(trial: Trial, case: ModelCase) -> None:
         return  # Max aggregation ignores edge weights, and models with it are refused for weighted graphs.
     weighted = cases.add_edge_weights(graph)
     for where, batch in {
-        "weights of edges": cases.sampled_batch(weighted, layers, targets, cases.ROWS),
-        "weights and factors of edges": cases.saint_batch(weighted, layers, cases.ROWS),
+        "edge weights": cases.sampled_batch(weighted, layers, targets, cases.ROWS),
+        "edge weights and factors": cases.saint_batch(weighted, layers, cases.ROWS),
     }.items():
         check_step(device, model, batch, weighted, where)
 
@@ -91,7 +91,7 @@ def statistics_over_a_mini_batch_are_refused(trial: Trial) -> None:
     except UnsupportedModelError as refusal:
         check_refusal(refusal, model, device.info.name)
     else:
-        raise CheckFailedError("expected UnsupportedModelError for a module with BatchNorm; load took it")
+        raise CheckFailedError("expected UnsupportedModelError for a module with BatchNorm; load accepted it")
 
 
 def a_full_graph_is_a_step(trial: Trial) -> None:
@@ -116,10 +116,10 @@ def a_full_graph_is_a_step(trial: Trial) -> None:
         assert isinstance(rows, DenseFeatures)
         reversed_graph = graph.with_features(DenseFeatures(np.ascontiguousarray(rows.values[::-1])))
         [reversed_batch] = cases.full_graph_batches(reversed_graph, layers, few, cases.ROWS)
-        check_step(device, model, reversed_batch, reversed_graph, f"{case.name}, a graph with other features")
-        check_same_bits(
-            run_step(device, first), copy_result(run_step(device, first)), "in a step that is done again"
+        check_step(
+            device, model, reversed_batch, reversed_graph, f"{case.name}, a graph with different features"
         )
+        check_same_bits(run_step(device, first), copy_result(run_step(device, first)), "in a repeated step")
         staged = [device.transfer(batch) for batch in (first, other, second)]
         for batch, handle in zip((first, other, second), staged, strict=True):
             check_agreement(
@@ -155,11 +155,11 @@ def a_full_graph_in_chunks_is_a_step(trial: Trial) -> None:
                     check_agreement(run_step(device, batch), reference, where)
                 num = device.num_chunks
                 is_valid = num is not None and num >= 1 and num in (options.num or num, graph.num_vertices)
-                require(is_valid, f"{options.num or 'some'} chunks", f"num_chunks is {num} of {where}")
+                require(is_valid, f"{options.num or 'some'} chunks", f"num_chunks is {num} ({where})")
                 check_same_bits(
                     run_step(device, steps[0]),
                     copy_result(run_step(device, steps[0])),
-                    f"of {where}, done again",
+                    f"of a repeated step ({where})",
                 )
 
 
@@ -250,7 +250,7 @@ def large_scores_do_not_overflow(trial: Trial) -> None:
     close = math.isclose(result.loss_sum, reference.loss_sum, rel_tol=1e-3)
     require(close, f"the loss sum {reference.loss_sum:.6g}", f"it is {result.loss_sum:.6g}")
     finite = all(bool(gradient.isfinite().all()) for gradient in result.gradients)
-    require(finite, "finite gradients of large scores", "some are not")
+    require(finite, "finite gradients for large scores", "some are not finite")
 
 
 def weights_that_are_not_numbers_show(trial: Trial) -> None:
@@ -262,7 +262,7 @@ def weights_that_are_not_numbers_show(trial: Trial) -> None:
     is_visible = not math.isfinite(result.loss_sum) or any(
         not bool(gradient.isfinite().all()) for gradient in result.gradients
     )
-    require(is_visible, "NaN for weights that are NaN", f"the loss sum is {result.loss_sum}")
+    require(is_visible, "a loss or gradient of NaN for NaN weights", f"the loss sum is {result.loss_sum}")
 
 
 def two_parts_add_up_to_the_whole(trial: Trial) -> None:
@@ -296,7 +296,7 @@ def load_uses_the_passed_parameters(trial: Trial) -> None:
         loss_sum = run_step(device, trial.batch()).loss_sum
         require(
             math.isclose(loss_sum, zero, rel_tol=1e-5),
-            f"the loss sum {zero:.6g} of the zero parameters given to load, even if the tensors and the "
+            f"the loss sum {zero:.6g} of the zero parameters passed to load, even if the tensors and the "
             "module change afterwards",
             f"it is {loss_sum:.6g}",
         )
@@ -318,7 +318,7 @@ def update_takes_new_weights(trial: Trial) -> None:
     for tensor in new:
         tensor.zero_()
     check_agreement(
-        run_step(device, trial.batch()), reference, "when the tensors of an update were written to"
+        run_step(device, trial.batch()), reference, "after the tensors of an update were overwritten"
     )
 
 
@@ -343,7 +343,7 @@ def a_second_load_replaces_the_first(trial: Trial) -> None:
 def input_form_gives_the_same(trial: Trial, form: InputForm) -> None:
     """Check an input form with every model that supports it, from features of every format."""
     forms = trial.open().info.forms
-    skip_unless(form in forms, f"it takes {', '.join(forms)}")
+    skip_unless(form in forms, f"it accepts only {', '.join(forms)}")
     done = 0
     for number, case in enumerate(cases.model_cases()):
         if case.settings["layers"] == 3 and "dropout" not in case.settings:
@@ -374,7 +374,7 @@ def input_form_gives_the_same(trial: Trial, form: InputForm) -> None:
             )
             done += 1
         device.close()
-    skip_unless(done > 0, "none of the models that it supports takes this form here")
+    skip_unless(done > 0, "no model that it supports accepts this form")
 
 
 def _formats(form: InputForm, number: int) -> list[str]:

@@ -91,16 +91,16 @@ def check_device(
         If no check's name contains `only`.
     """
     if not callable(open_fn):
-        raise ArgumentError(f"open_fn is {show(open_fn)}: give a function that opens a device with options")
+        raise ArgumentError(f"open_fn is {show(open_fn)}: pass a function that opens a device with options")
     check_flag("computes", computes)
     check_int("cycles", cycles, 1)
     check_number("limit_s", limit_s, 0)
-    check_type("only", only, str, "give words of the names of checks")
+    check_type("only", only, str, "pass a part of the checks' names")
     chosen = [check for check in all_checks(computes=computes) if only in check.name]
     if not chosen:
-        raise ValueError(f"no check has {only!r} in its name")
+        raise ValueError(f"no check has {only!r} in its name: use a part of a check's name")
     if cycles < 1:
-        raise ValueError(f"cycles is {cycles}: give at least 1")
+        raise ValueError(f"cycles must be at least 1, got {cycles}")
     trial = Trial(open_fn, computes=computes, break_next=break_next, cycles=cycles)
     info = _first_info(trial, limit_s)
     verdicts: list[Verdict] = []
@@ -123,7 +123,9 @@ def _first_info(trial: Trial, limit_s: float) -> DeviceInfo:
     # A missing method is reported by its check.
     if not isinstance(getattr(device, "info", None), DeviceInfo):
         kind = type(device).__name__
-        raise DeviceUnavailableError(f"open returned {kind}, which is not a device: return one")
+        raise DeviceUnavailableError(
+            f"open_fn returned {kind}, expected a device: return an open device with a DeviceInfo as info"
+        )
     with suppress(Exception):
         trial.close_all()
     return device.info
@@ -178,9 +180,12 @@ def _run(check: Check, trial: Trial, limit_s: float) -> Verdict:
         return verdicts[0]
     frame = sys._current_frames().get(thread.ident or 0)
     frames = [] if frame is None else list(traceback.walk_stack(frame))[::-1]
-    location = f"; it is at {_source_line(frames, trial)}" if frames else ""
+    location = f" at {_source_line(frames, trial)}" if frames else ""
     return Verdict(
-        check.name, "failed", f"expected it to end within {limit_s:g} s; it hangs{location}", limit_s
+        check.name,
+        "failed",
+        f"expected the check to finish within {limit_s:g} s; it hangs{location}",
+        limit_s,
     )
 
 

@@ -169,7 +169,9 @@ class Trial:
                     self._supported[layers] = case
                     break
             else:
-                raise CheckFailedError("expected it to support at least one of the models; it refuses all")
+                raise CheckFailedError(
+                    "expected the device to support at least one of the models; it refuses all"
+                )
         return self._supported[layers]
 
     def graph(self, *, sparse: bool = False, row_format: str = "float32", model: GNN | None = None) -> Graph:
@@ -228,12 +230,10 @@ def load_or_skip(trial: Trial, model: torch.nn.Module) -> Device:
 def check_refusal(refusal: UnsupportedModelError, model: torch.nn.Module, device: str) -> None:
     """Check that a refusal names the device and the layer."""
     text = str(refusal)
-    require(device in text, f"UnsupportedModelError to name the device {device}", f"it says: {text}")
+    require(device in text, f"UnsupportedModelError to name the device {device}", f"got: {text}")
     names = {name for name, _ in model.named_modules() if name}
     names |= {type(module).__name__ for module in model.modules()} | {"train.precision", "layer"}
-    require(
-        any(name in text for name in names), "UnsupportedModelError to name the layer", f"it says: {text}"
-    )
+    require(any(name in text for name in names), "UnsupportedModelError to name the layer", f"got: {text}")
 
 
 def run_step(device: Device, batch: MiniBatch) -> StepResult:
@@ -244,7 +244,7 @@ def run_step(device: Device, batch: MiniBatch) -> StepResult:
     for number, gradient in enumerate(result.gradients):
         require(
             isinstance(gradient, torch.Tensor),
-            f"gradient {number} to be a tensor, of zeros where the loss does not depend on the parameter",
+            f"gradient {number} to be a tensor (zeros if the loss does not depend on the parameter)",
             f"it is {type(gradient).__name__}",
         )
     return result
@@ -276,7 +276,7 @@ def check_agreement(result: StepResult, reference: ReferenceResult, where: str =
     require(
         min_correct <= correct <= max_correct,
         f"{min_correct} correct targets",
-        f"it counts {correct}{suffix}",
+        f"the count is {correct}{suffix}",
     )
     gradients = list(result.gradients)
     require(
@@ -287,8 +287,12 @@ def check_agreement(result: StepResult, reference: ReferenceResult, where: str =
     overall = max(float(gradient.abs().max()) for gradient in reference.gradients)
     for number, (gradient, exact) in enumerate(zip(gradients, reference.gradients, strict=True)):
         shape = tuple(exact.shape)
-        label = f"gradient {number} {shape} of {reference.names[number]}"
-        require(gradient.shape == exact.shape, label, f"its shape is {tuple(gradient.shape)}{suffix}")
+        name = f"gradient {number} ({reference.names[number]})"
+        require(
+            gradient.shape == exact.shape,
+            f"shape {shape} of {name}",
+            f"its shape is {tuple(gradient.shape)}{suffix}",
+        )
         bound = _TENSOR_TOLERANCE * float(exact.abs().max()) + _OVERALL_TOLERANCE * max(overall, 1.0)
         # NaN counts as an infinite difference.
         difference = (gradient.double() - exact).abs().nan_to_num(torch.inf)
@@ -297,7 +301,7 @@ def check_agreement(result: StepResult, reference: ReferenceResult, where: str =
         actual, exact_value = float(gradient.flatten()[worst]), float(exact.flatten()[worst])
         require(
             float(difference.max()) <= bound,
-            f"{label} within {bound:.1e}",
+            f"{name} within {bound:.1e}",
             f"the largest difference is {abs(actual - exact_value):.1e}, at {position}: {actual:.6g} "
             f"instead of {exact_value:.6g}{suffix}",
         )
@@ -319,7 +323,11 @@ def check_same_bits(result: StepResult, reference: StepResult, where: str) -> No
             f"got {actual!r} and {expected!r}",
         )
     numbers = len(result.gradients), len(reference.gradients)
-    require(numbers[0] == numbers[1], f"as many gradients {where}", f"got {numbers[0]} and {numbers[1]}")
+    require(
+        numbers[0] == numbers[1],
+        f"the same number of gradients {where}",
+        f"got {numbers[0]} and {numbers[1]}",
+    )
     for number, (a, b) in enumerate(zip(result.gradients, reference.gradients, strict=True)):
         require(torch.equal(a, b), f"gradient {number} to be the same bit for bit {where}", "it differs")
 

@@ -189,7 +189,7 @@ def test_a_missing_gradient_is_told_without_tensors() -> None:
     with pytest.raises(ConformanceError) as error:
         checked(Forgetful, only="normalizer")
     text = str(error.value)
-    assert "expected gradient 0 to be a tensor, of zeros where" in text
+    assert "expected gradient 0 to be a tensor (zeros if" in text
     assert "it is NoneType" in text
     assert "tensor(" not in text
 
@@ -203,7 +203,7 @@ def test_the_largest_difference_is_told_with_its_place() -> None:
                 result.gradients[0][0, 0] += 2
             return result
 
-    with pytest.raises(ConformanceError, match=r"gradient 0 \(47, 1\) of layers.0.weight within .*") as error:
+    with pytest.raises(ConformanceError, match=r"gradient 0 \(layers.0.weight\) within .*") as error:
         checked(OneElementOff, only="float64: gcn, layers=1")
     assert re.search(
         r"the largest difference is 7\.0e\+00, at \[1, 0\]: \S+ instead of \S+ \(sampled neighbours\)",
@@ -246,14 +246,14 @@ SUMS, PARTS = "heterogeneous mini batches", "parts of a heterogeneous step"
 @pytest.mark.parametrize(
     ("spoilt", "check", "told"),
     [
-        (_without_learned_rows, SUMS, r"gradients of rows of one learned table; got 0 \(rgcn\)"),
-        (_with_wrong_learned_rows, SUMS, "the gradient of the learned rows within"),
+        (_without_learned_rows, SUMS, r"row gradients of one embedding table; got 0 \(rgcn\)"),
+        (_with_wrong_learned_rows, SUMS, "the gradient of the embedding table within"),
         (_with_a_wrong_gradient, SUMS, r"the gradient of \S+ within"),
         (_with_more_loss, SUMS, "the loss sum"),
         (_with_more_loss, PARTS, "the parts' losses to add up"),
         (_with_more_counts, PARTS, "the parts' counts to add up"),
         (_with_more_of_a_gradient, PARTS, r"gradient \d+ of the parts to add up"),
-        (_with_a_part_drawn, PARTS, "in a heterogeneous step that is done again"),
+        (_with_a_part_drawn, PARTS, "in a repeated heterogeneous step"),
     ],
 )
 def test_wrong_sums_of_typed_steps_are_told(

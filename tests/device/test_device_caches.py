@@ -130,6 +130,6 @@ def test_a_model_whose_vertices_the_host_computes_takes_codes_and_keeps_no_rows(
     cpus, _, _ = trained(settings(None, model=model, devices=["cpu"]), graph)
     np.testing.assert_allclose(mine, cpus, rtol=0, atol=1e-5)
     with pytest.raises(
-        UnsupportedModelError, match=r"opencl:0 keeps no rows for this model.*omit data\.cache"
+        UnsupportedModelError, match=r"opencl:0 cannot cache feature rows for this model.*remove data\.cache"
     ):
         trained(settings("30%", model=model), graph)

@@ -116,6 +116,6 @@ def test_the_sampled_edges_are_the_same_for_every_split() -> None:
 
 def test_weights_that_do_not_fit_are_said_with_the_remedy() -> None:
     with pytest.raises(
-        DeviceOutOfMemoryError, match=r"opencl:0 is out of memory: .*weights do not fit.*model\.hidden"
+        DeviceOutOfMemoryError, match=r"opencl:0 is out of memory .*weights do not fit.*model\.hidden"
     ):
         weights(["opencl"], None, "gcn", runtime={"device_memory_gib": 1e-5})

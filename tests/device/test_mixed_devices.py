@@ -138,7 +138,7 @@ def test_devices_that_reach_each_other_hand_rows_on(
         assert alone.chunks.handed_bytes == 0
         assert chained.chunks.handed_bytes > 0
         assert chained.chunks.in_bytes + chained.chunks.handed_bytes == alone.chunks.in_bytes
-        assert "handed on from device to device" in describe_chunks(chained.chunks.figures())
+        assert "forwarded between devices" in describe_chunks(chained.chunks.figures())
 
 
 def test_streams_of_a_chain_wait_for_the_copies_of_other_devices() -> None:

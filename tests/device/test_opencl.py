@@ -366,7 +366,7 @@ def test_out_of_memory_is_recoverable(product: str) -> None:
     before = step(device, small).loss_sum
     for _ in range(3):
         with pytest.raises(
-            DeviceOutOfMemoryError, match=rf"{device.info.name} is out of memory: asked .* in use of"
+            DeviceOutOfMemoryError, match=rf"{device.info.name} is out of memory \(.* requested.* in use"
         ):
             step(device, sampled(graph, model, [4, 4], range(2000)))
         assert device._memory.buffers.used_bytes == used
@@ -394,7 +394,7 @@ def test_faults_are_terminal() -> None:
             device.transfer(batch)
         device.close()
         device.close()
-        with pytest.raises(DeviceFaultError, match="used after close"):
+        with pytest.raises(DeviceFaultError, match="used after it was closed"):
             device.transfer(batch)
 
 
@@ -425,10 +425,10 @@ def test_what_is_staged_is_used_once_and_by_its_own_device() -> None:
     for device in (first, second):
         device.load(model, list(model.parameters()))
     staged = first.transfer(batch)
-    with pytest.raises(DeviceFaultError, match="not a mini-batch"):
+    with pytest.raises(DeviceFaultError, match="expected a mini-batch from transfer"):
         second.propagate(staged)
     first.propagate(staged)
-    with pytest.raises(DeviceFaultError, match="not a mini-batch"):
+    with pytest.raises(DeviceFaultError, match="expected a mini-batch from transfer"):
         first.propagate(staged)
     first.close()
     second.close()

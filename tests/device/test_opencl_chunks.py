@@ -224,7 +224,7 @@ def test_the_least_number_of_chunks_stays_within_the_budget(device: OpenclDevice
         found.append(num)
         if num > 1:
             load_in_chunks(device, model, num - 1)
-            with pytest.raises(DeviceOutOfMemoryError, match=rf"chunks of {num - 1} intervals take") as told:
+            with pytest.raises(DeviceOutOfMemoryError, match=rf"{num - 1} x {num - 1} chunks need") as told:
                 run_step(device, batches[0])
             assert "raise fullgraph.chunks or fullgraph.device_memory" in told.value.remedy
             # It goes on with what fits.

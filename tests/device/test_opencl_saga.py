@@ -195,7 +195,7 @@ def test_the_least_number_of_chunks_keeps_the_budget(devices: dict[str, OpenclDe
             assert other.loss_sum == pytest.approx(steps[0].loss_sum, rel=1e-5)
         device.take_chunks(ChunkOptions(2))
         load_model(device, model)
-        with pytest.raises(DeviceOutOfMemoryError, match="chunks of 2 intervals take"):
+        with pytest.raises(DeviceOutOfMemoryError, match="2 x 2 chunks need"):
             run_step(device, batch)
     finally:
         memory.limit_bytes = limit

@@ -69,7 +69,7 @@ def test_two_samplers_and_a_closed_device() -> None:
         found = sampler.draw(vertices, 5, key, relabel=True)
         np.testing.assert_array_equal(found.neighbors, sample_hop_on_host(graph, vertices, 5, key).neighbors)
     device.close()
-    with pytest.raises(DeviceFaultError, match="used after close"):
+    with pytest.raises(DeviceFaultError, match="used after it was closed"):
         device.sampler(first)
 
 

@@ -268,7 +268,7 @@ def test_a_model_without_a_description_is_refused_with_the_remedy() -> None:
     device = opened()
     device.take_chunks(ChunkOptions(2))
     with pytest.raises(
-        UnsupportedModelError, match=r"GNN on cuda:0 in chunks: .*Omit the settings of fullgraph"
+        UnsupportedModelError, match=r"GNN cannot train in chunks on cuda:0.*: remove the fullgraph settings"
     ):
         load_model(device, model_of(graph, kind="gat", hidden=8, heads=2))
     device.close()

@@ -80,9 +80,9 @@ def test_a_mini_batch_may_be_staged_twice_but_each_is_taken_once() -> None:
     assert staging.take(second) is second
     assert staging.take(first) is first
     for wrong in (first, batch, None, staging):
-        with pytest.raises(TypeError, match="not a mini-batch that transfer staged"):
+        with pytest.raises(TypeError, match="expected a mini-batch from transfer"):
             staging.take(wrong)  # type: ignore[arg-type]
     third = staging.put(batch)
     staging.clear()
-    with pytest.raises(TypeError, match="not a mini-batch"):
+    with pytest.raises(TypeError, match="expected a mini-batch"):
         staging.take(third)

@@ -111,7 +111,7 @@ class Overwrites(Mine):
 def test_a_module_that_would_change_the_features_of_a_whole_graph_is_refused() -> None:
     graph = hyrt.load("synthetic:tiny")
     own = Overwrites(graph.num_features, graph.num_classes)
-    with pytest.raises(StageError, match="Overwrites writes to its input by an operation in place"):
+    with pytest.raises(StageError, match="Overwrites modifies its input in place"):
         hyrt.train(graph, own, full_graph=True, train={"epochs": 2})
     # Of mini-batches it gets a copy.
     hyrt.train(graph, own, train={"epochs": 1})

@@ -33,7 +33,7 @@ def test_an_error_is_one_line(tmp_path: Path) -> None:
         (["data.source=''"], "the name of the dataset is empty: give a .npz file"),
         (["--resume", "."], "not the folder of a run"),
         (["--data", "nothing.npz"], "nothing.npz: no such file or folder"),
-        ([*TINY, "--devices", "cpu,cuda:99"], "cuda:99 is not available: "),
+        ([*TINY, "--devices", "cpu,cuda:99"], "cuda:99 is not available ("),
         ([*TINY, "--devices", "cpu:99"], "cpu:99 is not available"),
         ([*TINY, "train.optimizer=Adamm"], "train.optimizer='Adamm' is not in torch.optim"),
         ([*TINY, "train.metric=roc_auc"], "needs two classes"),

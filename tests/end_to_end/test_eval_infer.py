@@ -100,7 +100,7 @@ def test_a_table_has_names(run: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("*.csv")) == ["out.csv"]
     (tmp_path / "plain" / "ids.csv").write_text("id\na\n")
     message = refused("infer", run, "-o", "x.csv", "--data", "plain", cwd=tmp_path)
-    assert "ids.csv has fewer lines than there are vertices" in message
+    assert "ids.csv has fewer lines than the graph has vertices" in message
     assert not (tmp_path / "x.csv").exists()
 
 
@@ -111,10 +111,12 @@ def test_infer_refuses(run: Path, tmp_path: Path) -> None:
     message = refused("infer", run, "-o", "x.npy", "--output-kind", "embedding", cwd=tmp_path)
     assert message == "--output-kind embedding: give scores, classes or embeddings"
     message = refused("infer", run, "-o", "x.npy", "--vertices", "foo", cwd=tmp_path)
-    assert message.endswith("or a .npy file of vertex numbers: no such file: foo")
+    assert message.endswith(
+        "--vertices foo does not exist: use all, train, val, test or a .npy file of vertex numbers"
+    )
     np.save(tmp_path / "far.npy", [0, 5000])
     message = refused("infer", run, "-o", "x.npy", "--vertices", "far.npy", cwd=tmp_path)
-    assert "far.npy: 5000 at position 1 is not below the 2,000 vertices" in message
+    assert "far.npy: 5000 at position 1 is not below the vertex count 2,000" in message
     words = ["--data", "synthetic:tiny,features=8"]
     message = refused("infer", run, "-o", "x.npy", *words, cwd=tmp_path)
     assert "has 8 columns, and the run was trained with 16: give the same columns" in message

@@ -86,7 +86,7 @@ def test_a_typed_graph_is_given_a_model_for_its_types(tmp_path: Path) -> None:
 def test_devices_of_no_kind_are_refused_and_those_of_other_machines_are_not(tmp_path: Path) -> None:
     message = refused("init", "--data", "synthetic:tiny", "--devices", "gpu:0", cwd=tmp_path)
     assert message.startswith("unknown device kind 'gpu' (did you mean 'cuda'?)")
-    assert "write kind or kind:number" in refused("init", "--devices", "cuda:first", cwd=tmp_path)
+    assert "use kind or kind:number" in refused("init", "--devices", "cuda:first", cwd=tmp_path)
     assert not list(tmp_path.iterdir())
     run_here("init", "--data", "synthetic:tiny", "--devices", "cuda:7", cwd=tmp_path)
     assert "cuda:7" in (tmp_path / "hyrt.yaml").read_text()

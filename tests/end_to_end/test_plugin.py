@@ -122,9 +122,9 @@ def test_plug_ins_that_end_their_process_are_lines_among_the_others(tmp_path: Pa
     found = json.loads(hyrt("devices", "--json", cwd=tmp_path, PYTHONPATH=site).stdout)
     assert "cpu:0" in [device["name"] for device in found["devices"]]
     problems = {each["kind"]: f"{each['provider']}: {each['problem']}" for each in found["problems"]}
-    assert problems["crashing"].startswith("acme-crashing 1.0: broken: crashes with SIGSEGV, at ")
+    assert problems["crashing"].startswith("acme-crashing 1.0: broken (crashes with SIGSEGV, at ")
     assert problems["crashing"].endswith("update or uninstall acme-crashing 1.0")
-    assert problems["ending"].startswith("acme-ending 1.0: broken: ends its process with exit code 3")
+    assert problems["ending"].startswith("acme-ending 1.0: broken (ends its process with exit code 3")
     # auto trains with the others.
     hyrt("run", *TINY, "--devices", "auto", "--name", "r", cwd=tmp_path, PYTHONPATH=site)
     assert (tmp_path / "runs/r/summary.json").exists()
@@ -174,7 +174,7 @@ def test_a_backend_that_ends_the_process_inside_propagate_is_named(
         f"    def propagate(self, staged):\n        os.{ending}\n"
     )
     site = declared(tmp_path / "site", "hyrt.devices", "ending", text)
-    named = "hyrt: the process ended inside propagate of ending:0 at step 0: if nobody"
+    named = "hyrt: the process ended during propagate of ending:0 at step 0, and unless you"
     words = [*TINY, "--devices", "cpu=1,ending=1"]
     done = hyrt("run", *words, cwd=tmp_path, code=code, last_words=named, PYTHONPATH=site)
     assert named in done.stderr

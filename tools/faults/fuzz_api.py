@@ -53,6 +53,9 @@ _REMEDY = re.compile(
     "did you mean|the known ones are|a dataset is|the splits are)"
     "specify|indent|merge|measure|count|did you mean|the known ones are|a dataset is|the splits are)"
     r"|\bmust (?:be|have|contain|not)\b|, expected "
+    "specify|select|repair|fix|rebuild|assign|restart|stop|hold|correct|"
+    "did you mean|the known ones are|a dataset is|the splits are)"
+    r"|\bmust be\b|\bexpected\b"
 )
 
 

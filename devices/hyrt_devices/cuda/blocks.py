@@ -154,7 +154,7 @@ class PackedBatch:
     def _arrays_of(hetero: HeteroInput) -> list[NDArray[Any]]:
         """Return the arrays to copy for heterogeneous inputs: the matrices, and the order of the sources."""
         order = hetero.order
-        assert isinstance(order, TypeOrder), "it comes from the host"
+        assert isinstance(order, TypeOrder), "the host builds the type order"
         matrices = [matrix.numpy() for matrix in hetero.matrices if matrix is not None]
         return [*matrices, order.order, order.inverse]
 
@@ -175,7 +175,7 @@ class PackedBatch:
         if self._places is None:
             return SentRows(rows)
         if cached is None:
-            raise TypeError("inputs are CachedRows, but this device keeps no rows")
+            raise TypeError("inputs are CachedRows, but this device caches no feature rows")
         return SentRows(rows, cached, arrived[self.parcel.add(self._places)])
 
     def _optional(self, array: NDArray[Any] | None) -> int | None:

@@ -197,7 +197,7 @@ class TorchDevice(
             return cls(info, options, driver, _launcher(driver.device))
         except Exception as error:
             raise DeviceUnavailableError(
-                f"{info.name} cannot be opened: {type(error).__name__}: {error}: see "
+                f"{info.name} cannot be opened ({type(error).__name__}: {error}): see "
                 f"docs/devices.md#{cls.kind}"
             ) from error
 
@@ -254,9 +254,9 @@ class TorchDevice(
     def _loop_device(self, model: torch.nn.Module) -> TorchLoopDevice:
         if self._loops is None:
             raise UnsupportedModelError(
-                f"{type(model).__name__} on {self.info.name} in chunks: its loops over edges cannot be built "
-                f"here: see docs/devices.md#{self.kind}. Omit the settings of fullgraph to train on the "
-                "whole graph at once, or train on cpu"
+                f"{type(model).__name__} cannot train in chunks on {self.info.name}, because its edge loops "
+                f"cannot be compiled on this machine (see docs/devices.md#{self.kind}): remove the fullgraph "
+                "settings to train on the whole graph at once, or train on cpu"
             )
         return TorchLoopDevice(
             *(
@@ -278,7 +278,7 @@ class TorchDevice(
             try:
                 sampler = self._if_it_fits(size, lambda: make(resident=True)) or make(resident=False)
             except MemoryError as error:
-                warn_user(f"{error}: the host samples for {self.info.name}", RuntimeWarning)
+                warn_user(f"{error}, so the host samples for {self.info.name}", RuntimeWarning)
                 return None
             self._samplers.append(sampler)
             return sampler
@@ -346,14 +346,14 @@ class TorchDevice(
             self._driver.wait(self._driver.mark(self._copies))
             start = stop
         if cache is None:
-            raise ValueError("there are no rows to keep")
+            raise ValueError("no rows were passed to cache")
         return cache
 
     def _out_of_memory(self, count: int) -> DeviceOutOfMemoryError:
         total = self._limit or self.info.memory_bytes
         return DeviceOutOfMemoryError(
-            f"{self.info.name}: out of memory: {count:,} rows do not fit, with "
-            f"{format_bytes(self._resident_bytes())} in use of {format_bytes(total)}"
+            f"{self.info.name}: {count:,} cached rows do not fit in memory "
+            f"({format_bytes(self._resident_bytes())} of {format_bytes(total)} in use)"
         )
 
     def trace(self, listener: QueueListener) -> None:
@@ -415,8 +415,8 @@ class TorchDevice(
             with self._lock:
                 if not isinstance(staged, Staged) or staged not in self._staged:
                     raise DeviceFaultError(
-                        f"{self.info.name}: propagate was given something that transfer did not "
-                        "return, or a mini-batch for the second time"
+                        f"{self.info.name}: propagate got an object that transfer did not return, "
+                        "or the same mini-batch twice: pass each result of transfer once"
                     )
                 if not staged.targets and staged.batch is None:
                     self._staged.remove(staged)
@@ -479,7 +479,7 @@ class TorchDevice(
             except Exception as error:
                 failed.append(error)
         if failed and not faulted:
-            raise DeviceFaultError(f"{self.info.name}: closing failed: {failed[0]}") from failed[0]
+            raise DeviceFaultError(f"{self.info.name} cannot be closed: {failed[0]}") from failed[0]
 
     # Implementation of the stages.
 
@@ -546,7 +546,7 @@ class TorchDevice(
             try:
                 self._release_chunks()
             except Exception as second:
-                error.add_note(f"{self.info.name}: its chunks could not be given back: {second}")
+                error.add_note(f"{self.info.name}: its chunk memory could not be freed: {second}")
             raise
         end = self._driver.mark(self._compute)
         self._driver.wait(end)
@@ -733,13 +733,13 @@ class TorchDevice(
         total = self._limit or self.info.memory_bytes
         if staged.whole:
             return (
-                f"{self.info.name}: out of memory in {doing}: the whole graph does not fit, with "
-                f"{format_bytes(used)} in use of {format_bytes(total)}"
+                f"{self.info.name}: out of memory in {doing}, because the whole graph does not fit "
+                f"({format_bytes(used)} of {format_bytes(total)} in use)"
             )
         return (
-            f"{self.info.name}: out of memory in {doing}: a mini-batch of {staged.targets:,} targets "
-            f"({format_bytes(staged.size)} of input) with {format_bytes(used)} in use of "
-            f"{format_bytes(total)}: lower data.batch_size, or give the device a smaller share"
+            f"{self.info.name}: out of memory in {doing} of a mini-batch with {staged.targets:,} targets and "
+            f"{format_bytes(staged.size)} of input ({format_bytes(used)} of {format_bytes(total)} in use): "
+            "lower data.batch_size, or assign the device a smaller share"
         )
 
     # Closing.
@@ -795,8 +795,9 @@ def _described(model: torch.nn.Module, name: str) -> ModelDescription:
         return describe(model, name)
     except UnsupportedModelError as error:
         raise UnsupportedModelError(
-            f"{type(model).__name__} on {name} in chunks: not every layer is a sum along edges with products "
-            "after it. Omit the settings of fullgraph to train on the whole graph at once, or train on cpu"
+            f"{type(model).__name__} cannot train in chunks on {name}, because not every layer is a sum over "
+            "edges followed by matrix products: remove the fullgraph settings to train on the whole graph at "
+            "once, or train on cpu"
         ) from error
 
 
@@ -828,8 +829,8 @@ def _launcher(device: torch.device) -> KernelLauncher | None:
         KernelProgram(launcher, "aggregate")
     except Exception as error:  # The compiler and the driver interface may raise any exception.
         warn_user(
-            f"{device}: its kernels cannot be built, so torch's operators are used instead and the "
-            f"host samples: {type(error).__name__}: {error}: see docs/devices.md#cuda",
+            f"hyrt's kernels cannot be compiled for {device} ({type(error).__name__}: {error}), so torch "
+            "operators are used and the host samples: see docs/devices.md#cuda",
             RuntimeWarning,
         )
         return None

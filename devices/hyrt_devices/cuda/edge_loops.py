@@ -178,9 +178,9 @@ class TorchLoopDevice:
             # Drop references: the traceback's frames hold tensors.
             traceback.clear_frames(error.__traceback__)
             raise DeviceOutOfMemoryError(
-                f"{self.name}: out of memory in a loop over edges, with "
-                f"{format_bytes(self._driver.used_bytes())} in use",
-                remedy="lower fullgraph.device_memory to what the device has free, or lower model.hidden",
+                f"{self.name}: out of memory in an edge loop "
+                f"({format_bytes(self._driver.used_bytes())} in use)",
+                remedy="lower fullgraph.device_memory to the device's free memory, or lower model.hidden",
             ) from error
 
     def finish(self) -> None:

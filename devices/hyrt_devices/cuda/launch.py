@@ -74,7 +74,7 @@ def _by_nvrtc(file: str, source: str, options: list[str], capability: int) -> by
         checked(nvrtc.nvrtcGetProgramLog(program, log))
         message = log.rstrip(b"\0").decode(errors="replace").strip()
         if status:
-            raise RuntimeError(f"NVRTC cannot compile {file} for {target}: {status.name}: {message}")
+            raise RuntimeError(f"NVRTC cannot compile {file} for {target} ({status.name}): {message}")
         size, get = (
             (nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
             if is_code

@@ -27,7 +27,7 @@ def _cuda(index: int) -> DeviceInfo:
     width_bytes = getattr(properties, "memory_bus_width", 0) / 8
     # Double data rate: two transfers per clock cycle.
     memory = 2e3 * getattr(properties, "memory_clock_rate", 0) * width_bytes or _ASSUMED_MEMORY
-    kernels = "own kernels" if launchers() else "torch's operators: cuda-bindings is not installed"
+    kernels = "hyrt's kernels" if launchers() else "torch operators (cuda-bindings is not installed)"
     return DeviceInfo(
         kind="cuda",
         index=index,
@@ -50,7 +50,7 @@ def _xpu(index: int) -> DeviceInfo:
     return DeviceInfo(
         kind="xpu",
         index=index,
-        description=f"{properties.name}, {properties.max_compute_units} compute units, torch's operators",
+        description=f"{properties.name}, {properties.max_compute_units} compute units, torch operators",
         memory_bytes=int(properties.total_memory),
         whole_graphs=True,
         forms=("rows", "quantized", "cached", "ids", "hetero"),
@@ -62,7 +62,7 @@ def _mps(index: int) -> DeviceInfo:
     return DeviceInfo(
         kind="mps",
         index=index,
-        description="Apple GPU, torch's operators",
+        description="Apple GPU, torch operators",
         memory_bytes=int(torch.mps.recommended_max_memory()),
         whole_graphs=True,
         forms=("rows", "hetero"),
@@ -100,19 +100,17 @@ def missing_device_reason(kind: str) -> str:
     """Return why there are no devices of a kind, with a fix."""
     error = _search(kind)[1]
     if error is not None:
-        return f"{type(error).__name__}: {error}: see docs/devices.md#{kind}"
+        return (
+            f"torch cannot list {kind} devices ({type(error).__name__}: {error}): see docs/devices.md#{kind}"
+        )
     if kind == "cuda":
         if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
-            return (
-                "torch is built without CUDA: pip install torch from https://pytorch.org/get-started/locally"
-            )
-        return "no NVIDIA driver or no GPU: see docs/devices.md#cuda"
+            return "torch was built without CUDA: install it with CUDA from https://pytorch.org/get-started/locally"
+        return "no NVIDIA driver or GPU was found: see docs/devices.md#cuda"
     if kind == "xpu":
         if not torch.xpu._is_compiled():
-            return (
-                "torch is built without XPU: pip install torch from https://pytorch.org/get-started/locally"
-            )
-        return "no Intel GPU or no driver: see docs/devices.md#xpu"
+            return "torch was built without XPU: install it with XPU from https://pytorch.org/get-started/locally"
+        return "no Intel GPU or driver was found: see docs/devices.md#xpu"
     if not torch.backends.mps.is_built():
-        return "torch is built without MPS, which Apple's machines have: see docs/devices.md#mps"
-    return "no Apple GPU, or macOS is older than 14: see docs/devices.md#mps"
+        return "torch was built without MPS, which only Macs have: see docs/devices.md#mps"
+    return "no Apple GPU was found, or macOS is older than 14: see docs/devices.md#mps"

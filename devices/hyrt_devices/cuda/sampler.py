@@ -67,7 +67,7 @@ class ReadableTopology:
             address = launcher.map_host(array)
             if address is None:
                 self.close()
-                raise MemoryError(f"{driver.device}: the graph's edges cannot be mapped from host memory")
+                raise MemoryError(f"the graph's edges cannot be mapped from host memory to {driver.device}")
             self._mapped.append(array)
             self.arguments.append(address)
 
@@ -117,7 +117,7 @@ class CudaSampler:
         """Sample neighbours; see `HopSampler.draw`."""
         with self._lock, self._driver.running(self._stream):
             if self._topology is None:
-                raise RuntimeError(f"{self._driver.device}: its sampler was used after close")
+                raise RuntimeError(f"the sampler of {self._driver.device} was used after it was closed")
             try:
                 if self._timeline is None:
                     return self._draw(vertices, fanout, key, relabel)
@@ -130,8 +130,8 @@ class CudaSampler:
                 traceback.clear_frames(error.__traceback__)
                 raise DeviceOutOfMemoryError(
                     f"{self._driver.device}: out of memory while sampling {fanout} neighbours of "
-                    f"{len(vertices):,} vertices: lower data.batch_size, or let the host sample "
-                    "(sampler.on_device=false)"
+                    f"{len(vertices):,} vertices: lower data.batch_size, or set "
+                    "sampler.on_device=false to sample on the host"
                 ) from error
 
     def _draw_traced(
@@ -155,7 +155,9 @@ class CudaSampler:
         offsets[1:] = totals
         edges = int(totals[-1]) if num else 0
         if edges >= 2**31:
-            raise OverflowError(f"{edges:,} sampled edges in one hop: lower the fan-out")
+            raise OverflowError(
+                f"one hop has {edges:,} sampled edges, which is too many: lower sampler.fanout"
+            )
         neighbors = self._pick(mine, offsets, edges, key)
         if not relabel or num + edges >= _UNMET:
             return Hop(*self._fetch(degrees, offsets, neighbors))

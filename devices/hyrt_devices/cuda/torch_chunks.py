@@ -430,9 +430,9 @@ class TorchChunkMemory:
             # Drop references: the traceback's frames hold tensors.
             traceback.clear_frames(error.__traceback__)
             raise DeviceOutOfMemoryError(
-                f"{self.name}: out of memory in a step in chunks, with "
-                f"{format_bytes(self._driver.used_bytes())} in use",
-                remedy="lower fullgraph.device_memory to what the device has free, or lower model.hidden",
+                f"{self.name}: out of memory in a chunked step "
+                f"({format_bytes(self._driver.used_bytes())} in use)",
+                remedy="lower fullgraph.device_memory to the device's free memory, or lower model.hidden",
             ) from error
 
     def gradients(self, parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor]:

@@ -84,7 +84,7 @@ class Queue:
             status = event.command_execution_status
             if status < 0:
                 # Some implementations do not raise an error from a wait for a failed command.
-                raise self._cl.RuntimeError(f"a command ended with status {status}")
+                raise self._cl.RuntimeError(f"an OpenCL command failed with status {status}")
 
     def settle(self) -> None:
         """Wait for all commands, including failed ones, and drop the references to their buffers."""

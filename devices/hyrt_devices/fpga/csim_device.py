@@ -235,7 +235,7 @@ class FpgaCsimDevice(ExplainsMissing, Traceable):
         with self._health.terminal("propagate"):
             layout = self._health.loaded(self._layout)
             if not isinstance(staged, _Staged) or staged.owner is not layout:
-                raise TypeError(f"{type(staged).__name__} is not a mini-batch that transfer staged")
+                raise TypeError(f"propagate got {type(staged).__name__}, expected a mini-batch from transfer")
             tasks, staged.tasks, staged.owner = staged.tasks, [], None
             try:
                 return self._step(layout, tasks, staged)
@@ -285,8 +285,8 @@ class FpgaCsimDevice(ExplainsMissing, Traceable):
             if self._used_bytes + size_bytes > self._limit_bytes:
                 resident_bytes = 0 if self._layout is None else _weight_bytes(self._layout)
                 raise DeviceOutOfMemoryError(
-                    f"{self.info.name} is out of memory: no room for {purpose}, {format_bytes(size_bytes)}, "
-                    f"{format_bytes(self._used_bytes)} in use of {format_bytes(self._limit_bytes)}: "
+                    f"{self.info.name} is out of memory for {purpose} ({format_bytes(size_bytes)} requested, "
+                    f"{format_bytes(self._used_bytes)} of {format_bytes(self._limit_bytes)} in use): "
                     f"{remedy(size_bytes if is_model else 0, resident_bytes, self._limit_bytes)}"
                 )
             self._used_bytes += size_bytes
@@ -311,8 +311,8 @@ def _info(card: SimulatedCard) -> DeviceInfo:
         kind="fpga-csim",
         index=0,
         description=f"simulated {part.name.upper()}: HLS kernels in C simulation on the host, {design.pes} "
-        f"PEs, {macs} MACs, {format_bytes(arena_bytes)} on chip ({uram:.0%} of its UltraRAM), times of the "
-        f"cycle model at {modelled.clock_hz / 1e6:.0f} MHz ({clock_source})",
+        f"PEs, {macs} MACs, {format_bytes(arena_bytes)} on chip ({uram:.0%} of its UltraRAM), times from "
+        f"the cycle model at {modelled.clock_hz / 1e6:.0f} MHz ({clock_source})",
         memory_bytes=_MEMORY_BYTES,
         link="PCIe (modelled)",
         forms=("rows", "quantized"),

@@ -21,7 +21,7 @@ from hyrt_devices.fpga.compute_units import (
     TaskStager,
     is_over,
 )
-from hyrt_devices.fpga.pools import BufferPools
+from hyrt_devices.fpga.pools import FEWER_TARGETS, BufferPools
 from hyrt_devices.fpga.probe import survey
 from hyrt_devices.fpga.tasks import build_tasks
 from hyrt_devices.fpga.weights import WeightLayout, described
@@ -80,10 +80,10 @@ class FpgaDevice(ExplainsMissing, Traceable):
 
     @classmethod
     def open(cls, info: DeviceInfo, options: DeviceOptions) -> FpgaDevice:
-        found = survey().of(info, "it was found when it was probed: check it with `xbutil examine`")
+        found = survey().of(info, "it disappeared after the probe: check it with `xbutil examine`")
         import pyopencl as cl
 
-        with opening(info, "stop whatever else uses the card, or reset it with `xbutil reset`"):
+        with opening(info, "stop other programs that use the card, or reset it with `xbutil reset`"):
             context = cl.Context([found.device])
             return cls(
                 info, context, found.device, options, XclbinPrograms(context, found.device, found.xclbin)
@@ -132,7 +132,7 @@ class FpgaDevice(ExplainsMissing, Traceable):
         with self._health.terminal("propagate"), self._memory_errors("propagate"):
             units, layout = self._health.loaded(self._units), self._health.loaded(self._layout)
             if not isinstance(staged, StagedTasks) or staged.owner is not units:
-                raise TypeError(f"{type(staged).__name__} is not a mini-batch that transfer staged")
+                raise TypeError(f"propagate got {type(staged).__name__}, expected a mini-batch from transfer")
             arrived = [event for task in staged.tasks for event in task.events]
             try:
                 sums = units.run(staged.tasks)
@@ -179,5 +179,5 @@ class FpgaDevice(ExplainsMissing, Traceable):
 
     def _memory_errors(self, doing: str) -> AbstractContextManager[None]:
         # Only this error is specific: XRT reports errors without a code as OUT_OF_HOST_MEMORY.
-        remedy = "use narrower layers" if doing in ("load", "update") else "give it fewer targets"
+        remedy = "use narrower layers" if doing in ("load", "update") else FEWER_TARGETS
         return memory_errors("MEM_OBJECT_ALLOCATION_FAILURE", self._pools.slots, doing, remedy)

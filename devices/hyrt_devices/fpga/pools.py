@@ -108,6 +108,9 @@ class BufferPools:
         return purpose, remedy(requested_bytes if is_model else 0, resident_bytes, self.slots.limit_bytes)
 
 
+FEWER_TARGETS = "lower data.batch_size, or assign the device a smaller share"
+
+
 def remedy(requested_bytes: int, resident_bytes: int, limit_bytes: int) -> str:
     """Return the fix for a lack of device memory.
 
@@ -115,10 +118,10 @@ def remedy(requested_bytes: int, resident_bytes: int, limit_bytes: int) -> str:
     model's allocated weights and gradients.
     """
     if requested_bytes:
-        return "the model itself is too large, whatever the mini-batch: use fewer or narrower layers"
+        return "use fewer or narrower layers, because the model alone is too large"
     if 2 * resident_bytes > limit_bytes:
         return (
-            f"{resident_bytes / limit_bytes:.0%} of it are weights and gradients: use fewer or narrower "
-            "layers, or give it fewer targets"
+            "use fewer or narrower layers (weights and gradients take "
+            f"{resident_bytes / limit_bytes:.0%} of the memory), or lower data.batch_size"
         )
-    return "give it fewer targets"
+    return FEWER_TARGETS

@@ -56,7 +56,7 @@ def survey() -> DiscoveryResult[FoundCard]:
 def _found() -> list[FoundCard]:
     if not has_xrt():
         raise DeviceUnavailableError(
-            "no XRT (the card's runtime) among the OpenCL drivers: install it from the card's vendor, "
+            "XRT, the card's runtime, is not among the OpenCL drivers: install it from the card's vendor, "
             "then source its setup.sh"
         )
     if problem := pyopencl_problem():
@@ -67,15 +67,19 @@ def _found() -> list[FoundCard]:
         platforms = [platform for platform in cl.get_platforms() if platform.name == _PLATFORM]
         devices = [device for platform in platforms for device in platform.get_devices()]
     except (cl.Error, RuntimeError) as error:
-        raise DeviceUnavailableError(f"XRT does not answer ({error}): {_check_card()}") from error
+        raise DeviceUnavailableError(f"XRT does not respond ({error}): {_check_card()}") from error
     if not devices:
         raise DeviceUnavailableError(f"XRT finds no card: {_check_card()}")
     path = xclbin_path()
     if not path.exists():
-        source = XCLBIN_VARIABLE if os.environ.get(XCLBIN_VARIABLE) else f"{XCLBIN_VARIABLE} is not set"
+        source = (
+            f"set in {XCLBIN_VARIABLE}"
+            if os.environ.get(XCLBIN_VARIABLE)
+            else f"{XCLBIN_VARIABLE} is not set"
+        )
         raise DeviceUnavailableError(
-            f"there is a card, but no xclbin: {path} does not exist ({source}): {_BUILD} and name it "
-            f"in {XCLBIN_VARIABLE}"
+            f"a card was found, but its xclbin {path} does not exist ({source}): {_BUILD} and set "
+            f"{XCLBIN_VARIABLE} to its path"
         )
     xclbin = read_xclbin(path)
     units, design = xclbin.units_of(KERNEL), read_design(xclbin)
@@ -86,12 +90,12 @@ def _found() -> list[FoundCard]:
             for i, device in enumerate(devices)
         ]
     except (cl.Error, RuntimeError, ValueError) as error:
-        raise DeviceUnavailableError(f"a card does not answer ({error}): {_check_card()}") from error
+        raise DeviceUnavailableError(f"a card does not respond ({error}): {_check_card()}") from error
 
 
 def _check_card() -> str:
     if not os.environ.get("XILINX_XRT"):
-        return "XILINX_XRT is not set: source XRT's setup.sh"
+        return "source XRT's setup.sh, because XILINX_XRT is not set"
     return "check it with `xbutil examine`"
 
 
@@ -140,7 +144,7 @@ def _check_mode(xclbin: Xclbin) -> None:
 def _info(index: int, device: Any, xclbin: Xclbin, units: int, design: KernelDesign) -> DeviceInfo:
     mode = emulation()
     clock_hz = xclbin.clock_hz or _CLOCK_HZ
-    clock_source = "of the xclbin" if xclbin.clock_hz else "assumed"
+    clock_source = "from the xclbin" if xclbin.clock_hz else "assumed"
     macs = design.mac_rows * design.mac_cols
     name = device.name.strip() or xclbin.platform
     emulated = f"emulated ({mode}): " if mode else ""
@@ -158,7 +162,7 @@ def _info(index: int, device: Any, xclbin: Xclbin, units: int, design: KernelDes
             memory_bytes_per_s=_MEMORY_BYTES_PER_S,
             link_bytes_per_s=_PCIE_BYTES_PER_S,
             source=f"assumed: {units} units x {macs} MACs x {clock_hz / 1e6:.0f} MHz ({clock_source}); "
-            "memory and link of a U250",
+            "memory and link as on a U250",
         ),
         simulated=bool(mode),
     )

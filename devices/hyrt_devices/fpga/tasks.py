@@ -362,18 +362,18 @@ def build_tasks(
 
 
 _SMALLER = (
-    "whatever the size of the mini-batch: sample fewer neighbours (sampler.fanout), use narrower "
-    "layers (model.hidden), or omit the device from `devices`"
+    "smaller mini-batches do not help: sample fewer neighbours (sampler.fanout), use narrower "
+    "layers (model.hidden), or remove the device from `devices`"
 )
 
 
 def _too_large(piece: BatchTile, target: int, missing: Shortage, limits: KernelDesign, device: str) -> str:
     rows = [block.num_dst for block in piece.blocks]
     return (
-        f"{device}: target {target} of the mini-batch alone, with {piece.blocks[0].num_src} input rows "
+        f"{device}: target {target} of the mini-batch by itself, with {piece.blocks[0].num_src} input rows "
         f"and {', '.join(map(str, rows))} rows in layers 1 to {len(rows)}, needs {missing.needed} "
-        f"words of {missing.memory} in each of {limits.pes} banks of its on-chip memory, which have "
-        f"{missing.available}"
+        f"words of {missing.memory} in each of {limits.pes} banks of its on-chip memory, which has "
+        f"only {missing.available}"
     )
 
 
@@ -387,7 +387,9 @@ def _check(batch: MiniBatch, shapes: Sequence[LayerShape]) -> None:
     )
     for block in batch.blocks:
         if block.in_place:
-            raise ValueError(f"layer {block.layer}: its block is read in place, but this device takes rows")
+            raise ValueError(
+                f"the block of layer {block.layer} is read in place, but this device requires rows"
+            )
 
 
 def _cut(blocks: Sequence[WeightedBlock], start: int, stop: int) -> BatchTile:

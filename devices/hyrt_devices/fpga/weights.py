@@ -67,8 +67,8 @@ def layer_shapes(model: ModelDescription, device: str = "this device") -> list[L
     """
     if not 1 <= len(model.layers) <= MAX_LAYERS:
         raise UnsupportedModelError(
-            f"a model of {len(model.layers)} layers on {device}: its kernels run 1 to {MAX_LAYERS} "
-            f"layers: {_INSTEAD}"
+            f"the model has {len(model.layers)} layers, but the kernels of {device} support 1 to "
+            f"{MAX_LAYERS}: {_INSTEAD}"
         )
     shapes: list[LayerShape] = []
     for layer in model.layers:
@@ -79,20 +79,23 @@ def layer_shapes(model: ModelDescription, device: str = "this device") -> list[L
 
 
 def _shape(layer: LayerDescription, below: LayerShape | None, device: str) -> LayerShape:
-    where = f"layer {layer.name!r} on {device}"
     if layer.aggregation.reduce == "max":
-        raise UnsupportedModelError(f"{where}: its kernels compute sums, but no maxima: {_INSTEAD}")
+        raise UnsupportedModelError(
+            f"layer {layer.name!r} aggregates by maximum, but the kernels of {device} only compute sums: "
+            f"{_INSTEAD}"
+        )
     if len(layer.products) != 1:
         raise UnsupportedModelError(
-            f"{where}: it has {len(layer.products)} products, but the kernels compute one per layer "
-            f"(gcn, graphsage): {_INSTEAD}"
+            f"layer {layer.name!r} has {len(layer.products)} products, but the kernels of {device} compute "
+            f"one per layer (gcn, graphsage): {_INSTEAD}"
         )
     out_width, columns = layer.products[0].weight.shape
     parts = 2 if layer.aggregation.self_path == "concat" else 1
     if columns % parts or (below and columns // parts != below.out_width):
-        origin = f" of the layer below, of {below.out_width} values" if below else ""
+        origin = f" of {below.out_width} values from the layer below" if below else ""
         raise UnsupportedModelError(
-            f"{where}: a weight of {columns} columns does not take {parts} rows{origin}: {_INSTEAD}"
+            f"layer {layer.name!r} cannot run on {device}, because its weight has {columns} columns, which "
+            f"does not match {parts} input rows{origin}: {_INSTEAD}"
         )
     start = below.weights + below.words if below else 0
     return LayerShape(parts, columns // parts, out_width, start)
@@ -102,9 +105,9 @@ def _check_width(name: str, shape: LayerShape, device: str) -> None:
     widest = max(shape.in_chunks, shape.out_chunks)
     if widest > MAX_CHUNKS or shape.depth > PANEL_ROWS:
         raise UnsupportedModelError(
-            f"layer {name!r} on {device}: {shape.parts} rows of {shape.in_width} values, {shape.out_width} "
-            f"out: its kernels take rows of up to {MAX_CHUNKS * LANES} values and weights of up to "
-            f"{PANEL_ROWS} padded rows: {_INSTEAD}"
+            f"layer {name!r} has {shape.parts} input rows of {shape.in_width} values and {shape.out_width} "
+            f"outputs, but the kernels of {device} support rows of up to {MAX_CHUNKS * LANES} values and "
+            f"weights of up to {PANEL_ROWS} padded rows: {_INSTEAD}"
         )
 
 
@@ -131,7 +134,8 @@ class WeightLayout:
             used = {number for number in numbers if number is not None}
             if used & seen:
                 raise UnsupportedModelError(
-                    f"layer {layer.name!r} on {device}: it shares a parameter with another layer: {_INSTEAD}"
+                    f"layer {layer.name!r} shares a parameter with another layer, which {device} does not "
+                    f"support: {_INSTEAD}"
                 )
             seen |= used
             self._numbers.append(numbers)

@@ -33,7 +33,7 @@ _MAX_SECTIONS = 256
 _LARGEST_BYTES = 16 << 20
 _READ = (EMBEDDED_METADATA, MEM_TOPOLOGY, IP_LAYOUT, CLOCK_FREQ_TOPOLOGY, USER_METADATA)
 _DESIGN = ("pes", "mac_rows", "mac_cols", "arena_words")
-_REBUILD = "build it again, or copy it again"
+_REBUILD = "rebuild it, or copy it again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +65,11 @@ class Xclbin:
         if kernel not in self.arguments:
             has = ", ".join(self.arguments) or "none"
             raise DeviceUnavailableError(
-                f"{self.path}: no kernel {kernel!r} (kernels: {has}): {_remedy(kernel)}"
+                f"{self.path} has no kernel {kernel!r} (kernels: {has}): {_remedy(kernel)}"
             )
         if not self.units.get(kernel):
             raise DeviceUnavailableError(
-                f"{self.path}: kernel {kernel!r} has no compute unit: {_remedy(kernel)}"
+                f"kernel {kernel!r} of {self.path} has no compute unit: {_remedy(kernel)}"
             )
         return self.units[kernel]
 
@@ -88,7 +88,7 @@ def read_xclbin(path: Path) -> Xclbin:
             return _read(path, file)
     except OSError as error:
         raise DeviceUnavailableError(
-            f"{path}: the xclbin cannot be read: {error.strerror or error}"
+            f"the xclbin {path} cannot be read: {error.strerror or error}"
         ) from error
 
 
@@ -97,41 +97,45 @@ def _read(path: Path, file: BinaryIO) -> Xclbin:
     file.seek(0)
     head = file.read(HEADER.size)
     if not head.startswith(MAGIC):
-        raise DeviceUnavailableError(f"{path}: not an xclbin: it does not begin with {MAGIC[:7].decode()}")
+        raise DeviceUnavailableError(
+            f"{path} is not an xclbin, because it does not begin with {MAGIC[:7].decode()}: {_REBUILD}"
+        )
     if len(head) < HEADER.size:
         raise DeviceUnavailableError(
-            f"{path}: the xclbin ends after {size_bytes} bytes, in its header: {_REBUILD}"
+            f"the xclbin {path} ends after {size_bytes} bytes, within its header: {_REBUILD}"
         )
     fields = HEADER.unpack(head)
     length, mode, vbnv, num_sections = fields[5], fields[11], fields[14], fields[17]
     if length > size_bytes:
         raise DeviceUnavailableError(
-            f"{path}: the xclbin is truncated: {size_bytes} bytes of the {length} that its header "
+            f"the xclbin {path} is truncated to {size_bytes} of the {length} bytes that its header "
             f"states: {_REBUILD}"
         )
     if num_sections > _MAX_SECTIONS:
         raise DeviceUnavailableError(
-            f"{path}: the xclbin's header states {num_sections} sections: {_REBUILD}"
+            f"the header of the xclbin {path} states {num_sections} sections, but the maximum is "
+            f"{_MAX_SECTIONS}: {_REBUILD}"
         )
     found: dict[int, bytes] = {}
     table = file.read(num_sections * SECTION.size)
     if len(table) < num_sections * SECTION.size:
-        raise DeviceUnavailableError(f"{path}: the xclbin is truncated in its table of sections: {_REBUILD}")
+        raise DeviceUnavailableError(f"the xclbin {path} is truncated within its section table: {_REBUILD}")
     for kind, _, start, section_bytes in SECTION.iter_unpack(table):
         if start + section_bytes > size_bytes:
             raise DeviceUnavailableError(
-                f"{path}: section {kind} of the xclbin, {section_bytes} bytes at {start}, is beyond its end: "
+                f"section {kind} of the xclbin {path}, {section_bytes} bytes at {start}, is beyond its end: "
                 f"{_REBUILD}"
             )
         if kind in _READ:
             if section_bytes > _LARGEST_BYTES:
                 raise DeviceUnavailableError(
-                    f"{path}: section {kind} of the xclbin has {section_bytes} bytes: {_REBUILD}"
+                    f"section {kind} of the xclbin {path} has {section_bytes} bytes, but the maximum is "
+                    f"{_LARGEST_BYTES}: {_REBUILD}"
                 )
             file.seek(start)
             found.setdefault(kind, file.read(section_bytes))
     if EMBEDDED_METADATA not in found:
-        raise DeviceUnavailableError(f"{path}: the xclbin has no section EMBEDDED_METADATA: {_REBUILD}")
+        raise DeviceUnavailableError(f"the xclbin {path} has no section EMBEDDED_METADATA: {_REBUILD}")
     arguments, units = _kernels(path, found[EMBEDDED_METADATA])
     if IP_LAYOUT in found:
         # Software emulation has no IP_LAYOUT; if the section exists, XRT uses it.
@@ -158,7 +162,7 @@ def _kernels(path: Path, xml: bytes) -> tuple[dict[str, tuple[str, ...]], dict[s
         root = ElementTree.fromstring(xml.rstrip(b"\0"))
     except ElementTree.ParseError as error:
         raise DeviceUnavailableError(
-            f"{path}: section EMBEDDED_METADATA is not XML ({error}): {_REBUILD}"
+            f"section EMBEDDED_METADATA of the xclbin {path} is not XML ({error}): {_REBUILD}"
         ) from error
     arguments: dict[str, tuple[str, ...]] = {}
     units: dict[str, tuple[str, ...]] = {}
@@ -177,7 +181,8 @@ def _placed(path: Path, layout: bytes) -> dict[str, tuple[str, ...]]:
     (count,) = struct.unpack_from("<i", layout) if len(layout) >= 4 else (-1,)
     if not 0 <= count <= (len(layout) - 8) // IP.size:
         raise DeviceUnavailableError(
-            f"{path}: section IP_LAYOUT states {count} entries in {len(layout)} bytes: {_REBUILD}"
+            f"section IP_LAYOUT of the xclbin {path} states {count} entries, but has {len(layout)} bytes: "
+            f"{_REBUILD}"
         )
     units: dict[str, tuple[str, ...]] = {}
     entries = [IP.unpack_from(layout, 8 + i * IP.size) for i in range(count)]
@@ -221,8 +226,8 @@ def read_design(xclbin: Xclbin) -> KernelDesign:
         content = json_path.read_bytes() if xclbin.user is None else xclbin.user.rstrip(b"\0")
     except FileNotFoundError:
         raise DeviceUnavailableError(
-            f"{json_path} is missing: it says how {xclbin.path.name} was built ({', '.join(_DESIGN)}). "
-            "hyrt's Makefile writes it: copy it beside the xclbin"
+            f"{json_path}, which states how {xclbin.path.name} was built ({', '.join(_DESIGN)}), is missing: "
+            "copy the file that hyrt's Makefile wrote next to the xclbin"
         ) from None
     except OSError as error:
         raise DeviceUnavailableError(f"{json_path} cannot be read: {error.strerror or error}") from error
@@ -231,7 +236,7 @@ def read_design(xclbin: Xclbin) -> KernelDesign:
     except ValueError as error:
         raise DeviceUnavailableError(f"{where} is not JSON ({error}): {_REBUILD}") from error
     if not isinstance(values, dict):
-        raise DeviceUnavailableError(f"{where} is not a JSON object with {', '.join(_DESIGN)}")
+        raise DeviceUnavailableError(f"{where} is not a JSON object with {', '.join(_DESIGN)}: {_REBUILD}")
     try:
         return build_dataclass(
             KernelDesign, {name: values[name] for name in _DESIGN if name in values}, where, required=_DESIGN
@@ -283,8 +288,8 @@ class XclbinPrograms:
         except (OSError, cl.Error) as error:
             raise DeviceUnavailableError(
                 f"{xclbin.path} (for {xclbin.platform}) cannot be loaded on "
-                f"{device.name.strip() or 'the card'}: {error}: build it for the card's "
-                "shell; XRT's own words are on stderr"
+                f"{device.name.strip() or 'the card'} ({error}): build it for the card's shell, and see "
+                "XRT's message on stderr"
             ) from error
         # An xclbin is complete and needs no build. pyopencl queries the source of every program, and would
         # mistake XRT's error about a missing kernel for the result.
@@ -303,6 +308,5 @@ class XclbinPrograms:
             return cl.Kernel(self._program, f"{KERNEL}:{{{name}}}")
         except cl.Error as error:
             raise DeviceUnavailableError(
-                f"{self._path}: XRT does not give the compute unit {KERNEL}:{name}, which the xclbin "
-                f"lists: {error}"
+                f"XRT does not provide the compute unit {KERNEL}:{name} that {self._path} lists: {error}"
             ) from error

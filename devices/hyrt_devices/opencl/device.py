@@ -57,7 +57,7 @@ from hyrt_devices.opencl_host.discovery import opening
 from hyrt_devices.opencl_host.memory_pool import memory_errors
 from hyrt_devices.opencl_host.profiling import span_s, spans
 
-_TAKES = "the built-in models, and layers of hyrt.nn.SagaLayer"
+_TAKES = "the built-in models and hyrt.nn.SagaLayer layers"
 _NO_MEMORY = r"MEM_OBJECT_ALLOCATION_FAILURE|OUT_OF_RESOURCES|OUT_OF_HOST_MEMORY"
 
 
@@ -139,11 +139,11 @@ class OpenclDevice(
 
     @classmethod
     def open(cls, info: DeviceInfo, options: DeviceOptions) -> OpenclDevice:
-        found = survey().of(info, "it was found when it was probed: its driver may have changed")
+        found = survey().of(info, "it disappeared after the probe: check its driver with clinfo")
         device, note = found.device, ""
         if info.host_cores > options.threads:
             device, note = _part(device, options.threads)
-        with opening(info, "stop whatever else uses it, or check its driver with clinfo"):
+        with opening(info, "stop other programs that use it, or check its driver with clinfo"):
             return cls(_noted(info, note), device, options)
 
     def take_objective(self, objective: Objective) -> None:
@@ -244,8 +244,8 @@ class OpenclDevice(
     def keep_rows(self, count: int, pieces: Iterable[Rows]) -> None:
         if self._model is not None:
             raise UnsupportedModelError(
-                f"{self.info.name} keeps no rows for this model, since the host computes its vertices and "
-                "reads their rows where they are: omit data.cache"
+                f"{self.info.name} cannot cache feature rows for this model, because the host computes its "
+                "layers and reads the rows in place: remove data.cache"
             )
         with self._health.terminal("keep_rows"):
             replica, stager = self._health.loaded(self._replica), self._health.loaded(self._stager)
@@ -287,7 +287,7 @@ class OpenclDevice(
             if isinstance(staged, StagedChunks):
                 return self._step_in_chunks(staged)
             if not isinstance(staged, StagedBatch) or staged.owner is not self or self._replica is None:
-                raise TypeError(f"{type(staged).__name__} is not a mini-batch that transfer staged")
+                raise TypeError(f"propagate got {type(staged).__name__}, expected a mini-batch from transfer")
             whole = staged.whole_batch
             try:
                 return self._step(staged, self._replica)
@@ -327,7 +327,7 @@ class OpenclDevice(
 
     def _step_in_chunks(self, staged: StagedChunks) -> StepResult:
         if staged.owner is not self or self._replica is None:
-            raise TypeError(f"{type(staged).__name__} is not a mini-batch that transfer staged")
+            raise TypeError(f"propagate got {type(staged).__name__}, expected a mini-batch from transfer")
         staged.owner = None
         batch, updates = staged.batch, self._compute.taken()
         if self._chunks is None:
@@ -341,7 +341,7 @@ class OpenclDevice(
             try:
                 self._release_chunks()
             except Exception as second:
-                error.add_note(f"{self.info.name}: its chunks could not be given back: {second}")
+                error.add_note(f"{self.info.name}: its chunk memory could not be freed: {second}")
             raise
         finally:
             self._compute.about = ""
@@ -441,7 +441,7 @@ def _part(device: Any, units: int) -> tuple[Any, str]:
     try:
         parts = device.create_sub_devices([cl.device_partition_property.BY_COUNTS, units])
     except cl.Error:
-        return device, "cannot be partitioned: all units are used"
+        return device, "all units used, because it cannot be partitioned"
     return parts[0], f"{units} used"
 
 

@@ -14,7 +14,7 @@ from hyrt_devices.opencl_host.driver_workarounds import (
     preserve_signal_handlers,
 )
 
-_INSTALL = 'pip install "hyrt[opencl]", or a driver of the device\'s vendor'
+_INSTALL = 'pip install "hyrt[opencl]", or install a driver from the device\'s vendor'
 # Multiply-accumulates per cycle of one GPU compute unit; CPUs report their vector width.
 _GPU_LANES = 64
 _HOST_BYTES_PER_S = 10e9
@@ -41,7 +41,7 @@ def _survey() -> DiscoveryResult[FoundDevice]:
     try:
         platforms = cl.get_platforms()
     except cl.Error as error:
-        return DiscoveryResult([], [f"no OpenCL platform found ({error}): {_INSTALL}"])
+        return DiscoveryResult([], [f"no OpenCL platform was found ({error}): {_INSTALL}"])
     reasons: list[str] = []
     rows: list[tuple[tuple[Any, ...], Any]] = []
     for platform in platforms:
@@ -54,7 +54,7 @@ def _survey() -> DiscoveryResult[FoundDevice]:
                 order = (rank, platform.name, -version[0], -version[1], device.name, position)
                 rows.append((order, device))
         except cl.Error as error:
-            reasons.append(f"an OpenCL platform does not answer ({error}): reinstall its driver")
+            reasons.append(f"an OpenCL platform does not respond ({error}): reinstall its driver")
     rows.sort(key=lambda row: row[0])
     found: list[FoundDevice] = []
     pocl_cpu = False
@@ -67,7 +67,7 @@ def _survey() -> DiscoveryResult[FoundDevice]:
             problem = _problem(device)
             info = _info(len(found), device)
         except cl.Error as error:
-            reasons.append(f"an OpenCL device does not answer ({error}): reinstall its driver")
+            reasons.append(f"an OpenCL device does not respond ({error}): reinstall its driver")
             continue
         if problem is not None:
             # Several PoCL versions share one cache folder, so their problems can be equal.
@@ -76,7 +76,7 @@ def _survey() -> DiscoveryResult[FoundDevice]:
         pocl_cpu = pocl_cpu or is_pocl
         found.append(FoundDevice(info, device))
     if not found and not reasons:
-        reasons.append(driver_cache_problem() or f"no OpenCL device found: {_INSTALL}")
+        reasons.append(driver_cache_problem() or f"no OpenCL device was found: {_INSTALL}")
     return DiscoveryResult(found, reasons)
 
 
@@ -93,9 +93,9 @@ def _problem(device: Any) -> str | None:
     import pyopencl as cl
 
     if not device.available:
-        return f"{device.name}: its driver says that it is not available"
+        return f"the driver of {device.name} reports that it is not available: check it with clinfo"
     if not device.compiler_available:
-        return f"{device.name}: it has no compiler; binaries for it need a backend of their own"
+        return f"{device.name} has no OpenCL compiler: use another device"
     if "PoCL" in device.version and (problem := driver_cache_problem()):
         return problem
     # If its LLVM is older than the CPU, PoCL falls back to a target that its compiler may then reject.
@@ -104,7 +104,7 @@ def _problem(device: Any) -> str | None:
             cl.Program(cl.Context([device]), "__kernel void nothing() {}").build(devices=[device])
         except cl.Error:
             return (
-                f"{_maker(device)} does not know this CPU ({device.name.strip()}): "
+                f"{_maker(device)} does not support this CPU ({device.name.strip()}): "
                 "install a newer PoCL (on Debian: apt install pocl-opencl-icd)"
             )
     return None
@@ -139,7 +139,7 @@ def _info(index: int, device: Any) -> DeviceInfo:
             macs_per_s=units * clock_hz * width,
             memory_bytes_per_s=_HOST_BYTES_PER_S * units if is_cpu else _GPU_BYTES_PER_S,
             link_bytes_per_s=math.inf if shares else _PCIE_BYTES_PER_S,
-            source=f"assumed: {units} units x {clock_hz / 1e9:.2f} GHz x {width} a cycle; "
-            "memory and link typical",
+            source=f"assumed: {units} units x {clock_hz / 1e9:.2f} GHz x {width} per cycle; "
+            "typical memory and link",
         ),
     )

@@ -72,8 +72,8 @@ class Replica:
                         if parameter is not None:
                             if id(parameter) in self._used:
                                 raise UnsupportedModelError(
-                                    f"layer {layer.name!r} on {device_name}: it shares a parameter "
-                                    "with another layer: train it on cpu or cuda"
+                                    f"layer {layer.name!r} shares a parameter with another layer, which "
+                                    f"{device_name} does not support: train it on cpu or cuda"
                                 )
                             self._used.add(id(parameter))
                     shape = Shape(

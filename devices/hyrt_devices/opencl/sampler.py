@@ -65,7 +65,9 @@ class OpenclSampler:
         count_neighbors(graph.topology.indptr, vertices, fanout, 0, num, degrees, counts)
         edges = int(counts.sum(dtype=np.int64))
         if edges >= 2**31:
-            raise OverflowError(f"{edges:,} sampled edges in one layer: lower the fan-out")
+            raise OverflowError(
+                f"one layer has {edges:,} sampled edges, which is too many: lower sampler.fanout"
+            )
         offsets = np.empty(num + 1, np.int32)
         prefix_sum(counts, offsets)
         neighbors = np.empty(edges, vertices.dtype)

@@ -192,8 +192,8 @@ class Stager:
             return self._resident.step(batch)
         if batch.blocks[0].num_edges >= 2**31:
             raise UnsupportedModelError(
-                f"the kernels of this device count edges in 32 bits, and the graph has "
-                f"{batch.blocks[0].num_edges:,}: train on cpu, or take mini-batches (without --full-graph)"
+                f"the graph has {batch.blocks[0].num_edges:,} edges, but the kernels of this device use "
+                "32-bit edge numbers: train on cpu, or use mini-batches (without --full-graph)"
             )
         self.forget()
         first = self._stage(batch, owner)
@@ -221,7 +221,7 @@ class Stager:
         )
         staged.aggregated = isinstance(batch.inputs, AggregatedFeatures)
         if staged.aggregated and self._model.input_dropout:
-            raise ValueError("input dropout needs the input rows, not their aggregate")
+            raise ValueError("input dropout requires the input rows, not their aggregate")
         staged.lease = Lease(self._memory)
         try:
             self._fill(staged, batch, values)

@@ -32,9 +32,11 @@ def input_values(
     the mini-batch does not match the model.
     """
     if len(batch.blocks) != num_layers:
-        raise ValueError(f"the model has {num_layers} layers, the mini-batch {len(batch.blocks)} blocks")
+        raise ValueError(
+            f"the model has {num_layers} layers, but the mini-batch has {len(batch.blocks)} blocks"
+        )
     if batch.has_classes and (batch.labels.min() < 0 or batch.labels.max() >= num_classes):
-        raise ValueError(f"a label is not in 0..{num_classes - 1}")
+        raise ValueError(f"a label is not from 0 to {num_classes - 1}")
     first = batch.blocks[0]
     if quantized and isinstance(batch.inputs, QuantizedRows):
         return _checked(batch.inputs, (first.num_src, row_width))
@@ -46,10 +48,10 @@ def input_values(
     elif isinstance(batch.inputs, torch.Tensor):
         expected, values = (first.num_src, row_width), batch.inputs
     else:
-        raise TypeError(f"inputs are {type(batch.inputs).__name__}, but this device takes rows")
+        raise TypeError(f"inputs are {type(batch.inputs).__name__}, but this device requires rows")
     if tuple(values.shape) != expected or values.dtype != torch.float32:
         raise ValueError(
-            f"inputs are {values.dtype} of shape {tuple(values.shape)}, not float32 of {expected}"
+            f"inputs are {values.dtype} of shape {tuple(values.shape)}, expected float32 of shape {expected}"
         )
     return values
 
@@ -60,8 +62,8 @@ def _checked(rows: QuantizedRows, shape: tuple[int, int]) -> QuantizedRows:
     right = [shape[:1] if scales == "row" else None, shape[1:] if scales == "column" else None]
     if rows.codes.shape != shape or rows.codes.dtype != rows.format.dtype or shapes != right:
         raise ValueError(
-            f"inputs are {rows.codes.dtype} of shape {rows.codes.shape} with scales of {shapes}, "
-            f"not rows of {rows.format.name} of {shape}"
+            f"inputs are {rows.codes.dtype} of shape {rows.codes.shape} with scales of shapes "
+            f"{shapes}, expected {rows.format.name} rows of shape {shape}"
         )
     return rows
 

@@ -40,7 +40,9 @@ class DiscoveryResult(Generic[F]):
         for found in self.found:
             if found.info.index == info.index:
                 return found
-        raise DeviceUnavailableError(f"{info.name} is not available: {'; '.join(self.reasons) or otherwise}")
+        raise DeviceUnavailableError(
+            f"{info.name} is not available ({'; '.join(self.reasons) or otherwise}): see `hyrt devices`"
+        )
 
 
 def pyopencl_problem() -> str:
@@ -48,7 +50,7 @@ def pyopencl_problem() -> str:
     try:
         import pyopencl  # noqa: F401
     except (ImportError, OSError) as error:
-        return f'pyopencl is not installed or broken ({error}): pip install "hyrt[opencl]"'
+        return f'pyopencl is missing or broken ({error}): pip install "hyrt[opencl]"'
     return ""
 
 
@@ -61,5 +63,5 @@ def opening(info: DeviceInfo, remedy: str) -> Iterator[None]:
         yield
     except cl.Error as error:
         raise DeviceUnavailableError(
-            f"{info.name} ({info.description}) cannot be opened: {error}: {remedy}"
+            f"{info.name} ({info.description}) cannot be opened ({error}): {remedy}"
         ) from error

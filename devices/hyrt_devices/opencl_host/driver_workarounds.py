@@ -170,7 +170,7 @@ def ensure_driver_cache() -> None:
     if not problem:
         if remove_damaged(cache_folder):
             warn_user(
-                f"compiled OpenCL kernels in {cache_folder} are damaged: they are compiled again",
+                f"compiled OpenCL kernels in {cache_folder} are damaged, so they are compiled again",
                 MachineWarning,
             )
         atexit.unregister(save_checksums)
@@ -181,8 +181,8 @@ def ensure_driver_cache() -> None:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["POCL_CACHE_DIR"] = folder
     warn_user(
-        f"{cache_folder}, where PoCL keeps compiled OpenCL kernels, {problem}, so every process compiles "
-        "them again: mend that, or set POCL_CACHE_DIR to another folder",
+        f"PoCL's cache of compiled OpenCL kernels, {cache_folder}, {problem}, so every process compiles "
+        "them again: repair the folder, or set POCL_CACHE_DIR to another one",
         MachineWarning,
     )
 
@@ -192,7 +192,7 @@ def driver_cache_problem() -> str:
     cache_folder = _folder()
     problem = _unusable(cache_folder)
     return problem and (
-        f"{cache_folder}, where PoCL keeps compiled kernels, {problem}: set POCL_CACHE_DIR to another folder"
+        f"PoCL's cache of compiled kernels, {cache_folder}, {problem}: set POCL_CACHE_DIR to another folder"
     )
 
 
@@ -210,6 +210,6 @@ def _unusable(folder: Path) -> str:
     while not os.path.exists(folder) and folder != folder.parent:
         folder = folder.parent
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
-        return "cannot be written"
+        return "is not writable"
     free = shutil.disk_usage(folder).free
-    return f"has {format_bytes(free)} left" if free < _MIN_BYTES else ""
+    return f"has only {format_bytes(free)} left" if free < _MIN_BYTES else ""

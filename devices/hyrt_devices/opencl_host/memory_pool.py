@@ -146,12 +146,16 @@ class DeviceMemoryPool(Generic[P]):
     def _exhausted(self, place: Hashable, requested: int) -> DeviceOutOfMemoryError:
         lent = list(self._lent.values())
         largest = (
-            f", {format_bytes(self.largest_bytes)} in one piece" if requested > self.largest_bytes else ""
+            f", at most {format_bytes(self.largest_bytes)} per buffer"
+            if requested > self.largest_bytes
+            else ""
         )
         purpose, remedy = self._explain(place, requested, lent)
+        used_bytes = sum(map(_size, lent))
         return DeviceOutOfMemoryError(
-            f"{self.name} is out of memory: asked {format_bytes(requested)}{purpose and f' for {purpose}'}, "
-            f"{format_bytes(sum(map(_size, lent)))} in use of {format_bytes(self.limit_bytes)}{largest}"
+            f"{self.name} is out of memory ({format_bytes(requested)} requested"
+            f"{purpose and f' for {purpose}'}, {format_bytes(used_bytes)} of {format_bytes(self.limit_bytes)}"
+            f" in use{largest})"
             f"{remedy and f': {remedy}'}"
         )
 
@@ -173,8 +177,8 @@ def memory_errors(
         if not re.search(pattern, str(error)):
             raise
         raise DeviceOutOfMemoryError(
-            f"{memory.name} is out of memory in {doing}, {format_bytes(memory.used_bytes)} in use of "
-            f"{format_bytes(memory.limit_bytes)} ({error}){remedy and f': {remedy}'}"
+            f"{memory.name} is out of memory in {doing} ({format_bytes(memory.used_bytes)} of "
+            f"{format_bytes(memory.limit_bytes)} in use, {error}){remedy and f': {remedy}'}"
         ) from error
 
 

@@ -352,7 +352,7 @@ def test_a_probe_describes_and_rates_what_is_there(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(probe, "launchers", lambda: {"pycuda": PycudaLauncher})
     first, second = probe.found("cuda")
     assert (first.name, second.name) == ("cuda:0", "cuda:1")
-    assert first.description == "NVIDIA H200, 132 SMs, own kernels"
+    assert first.description == "NVIDIA H200, 132 SMs, hyrt's kernels"
     assert first.host_cores == 0
     assert first.forms == ("rows", "quantized", "cached", "ids", "hetero")
     assert first.rates is not None
@@ -380,9 +380,11 @@ def test_a_driver_that_raises_is_a_reason_not_an_error(monkeypatch: pytest.Monke
 def test_the_reason_for_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
-    assert probe.missing_device_reason("cuda") == "no NVIDIA driver or no GPU: see docs/devices.md#cuda"
+    assert (
+        probe.missing_device_reason("cuda") == "no NVIDIA driver or GPU was found: see docs/devices.md#cuda"
+    )
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
-    assert "pip install torch" in probe.missing_device_reason("cuda")
+    assert "install it with CUDA" in probe.missing_device_reason("cuda")
 
 
 def test_a_parcel_arrives_as_it_was_packed() -> None:

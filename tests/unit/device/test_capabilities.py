@@ -61,7 +61,7 @@ def test_what_is_not_declared_is_not_asked() -> None:
     device = Undeclared(INFO)
     assert device_sampler(device, GRAPH) is None
     assert usable_forms(device, GRAPH) == ["rows"]
-    assert missing_reason(Undeclared) == "none found"
+    assert missing_reason(Undeclared) == "no device was found"
     assert not any(isinstance(device, capability) for capability in CAPABILITIES)
 
 

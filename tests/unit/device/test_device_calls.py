@@ -21,7 +21,7 @@ def test_what_is_not_hyrts_gets_the_devices_name() -> None:
     def fail() -> None:
         raise RuntimeError("no\npower")
 
-    says = "npu:0: open failed: RuntimeError: no power"
+    says = "npu:0: open failed (RuntimeError: no power)"
     with pytest.raises(DeviceUnavailableError, match=f"^{says}$") as caught:
         call_device("npu:0", "open", fail, timeout_s=5, fault=DeviceUnavailableError)
     assert isinstance(caught.value.__cause__, RuntimeError)
@@ -48,7 +48,7 @@ def test_hyrts_own_errors_get_the_devices_name_where_they_lack_it() -> None:
 def test_a_call_that_hangs_ends_the_wait() -> None:
     free = threading.Event()
     try:
-        with pytest.raises(StallError, match=r"npu:0: open did not end within 0.05 s"):
+        with pytest.raises(StallError, match=r"npu:0: open did not finish within 0.05 s"):
             call_device("npu:0", "open", free.wait, timeout_s=0.05, fault=DeviceUnavailableError)
     finally:
         free.set()
@@ -92,7 +92,9 @@ call("npu:0", "open", lambda: None)
 @pytest.mark.parametrize("ending", ["os.abort", "lambda: os._exit(3)", "lambda: os.kill(os.getpid(), 11)"])
 def test_a_call_in_which_the_process_ends_is_named(ending: str) -> None:
     (line,) = said(f"{CALL}call('npu:0', 'load', {ending})")
-    assert line.startswith("hyrt: the process ended inside load of npu:0: if nobody ended it, the backend or")
+    assert line.startswith(
+        "hyrt: the process ended during load of npu:0, and unless you stopped it, the backend or"
+    )
 
 
 @pytest.mark.parametrize("ending", ["os._exit(3)", "call('cpu:0', 'open', lambda: os._exit(3))"])
@@ -116,4 +118,4 @@ def test_a_run_names_the_device_that_ends_its_process() -> None:
         "os._exit(3)"
     )
     lines = sorted(line.split(":")[1].strip() for line in said(script))
-    assert lines == [f"the process ended inside {doing} of null" for doing in ("close", "load", "open")]
+    assert lines == [f"the process ended during {doing} of null" for doing in ("close", "load", "open")]

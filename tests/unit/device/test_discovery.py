@@ -40,7 +40,7 @@ def test_listing_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_broken_backend_is_named_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     declare(monkeypatch, entry("npu", "no_such_module:Npu"))
     with pytest.raises(
-        DeviceUnavailableError, match=r"npu: its backend no_such_module:Npu .* is broken: .*No module"
+        DeviceUnavailableError, match=r"the backend of npu, no_such_module:Npu .*, is broken .*No module"
     ):
         registry.find_device("npu")
 
@@ -74,14 +74,14 @@ def test_a_misspelt_kind_is_guessed() -> None:
 def test_a_device_that_is_not_there_says_what_is(name: str) -> None:
     with pytest.raises(
         DeviceUnavailableError,
-        match=rf"{name} is not available: the \w+ devices are \w+:0(, \w+:\d)* and \w+:\d\. See",
+        match=rf"{name} is not available \(the \w+ devices are \w+:0(, \w+:\d)* and \w+:\d\): see",
     ):
         registry.find_device(name)
 
 
 @pytest.mark.parametrize("number", ["first", "١", "1" * 5000, "-1", "0x1", " 1", "1_0"])
 def test_a_name_that_cannot_be_read(number: str) -> None:
-    with pytest.raises(DeviceUnavailableError, match="write kind or kind:number"):
+    with pytest.raises(DeviceUnavailableError, match="use kind or kind:number"):
         registry.find_device(f"cpu:{number}")
 
 
@@ -96,7 +96,7 @@ def test_cpu_is_found_by_kind_alone() -> None:
 def test_a_missing_device_says_why_in_its_backends_words(monkeypatch: pytest.MonkeyPatch) -> None:
     declare(monkeypatch, entry("npu", "unit.device.test_discovery:Absent"))
     with pytest.raises(
-        DeviceUnavailableError, match=r"npu:0 is not available: no driver: install acme-driver\. See"
+        DeviceUnavailableError, match=r"npu:0 is not available \(no driver: install acme-driver\): see"
     ):
         registry.find_device("npu")
 
@@ -109,10 +109,10 @@ def test_a_backend_that_raises_or_hangs_is_an_error_of_ours(monkeypatch: pytest.
     )
     with pytest.raises(
         DeviceUnavailableError,
-        match=r"b: .* is broken: SystemExit: the driver wants to leave: update or uninstall",
+        match=r"backend of b, .* is broken \(SystemExit: the driver wants to leave\): update or uninstall",
     ):
         registry.find_device("b")
-    with pytest.raises(DeviceUnavailableError, match=r"h: .* is hanging: .* within 0.1 s"):
+    with pytest.raises(DeviceUnavailableError, match=r"backend of h, .* is hanging .* within 0.1 s"):
         registry.find_device("h", timeout_s=0.1)
 
 
@@ -130,7 +130,7 @@ def test_an_import_that_goes_on_is_waited_for(monkeypatch: pytest.MonkeyPatch, t
     assert registry.find_device("npu", timeout_s=1.2)[1] == Present.probe()[0]
     with pytest.raises(
         DeviceUnavailableError,
-        match=r"stuck: .* is hanging: its import has read nothing more for 0.1 s: restart",
+        match=r"backend of stuck, .* is hanging \(its import has made no progress for 0.1 s\): restart",
     ):
         registry.find_device("stuck", timeout_s=0.1)
 
@@ -216,18 +216,20 @@ def test_every_backend_is_a_line_whatever_it_does(monkeypatch: pytest.MonkeyPatc
     )
     assert found["a"].problem == "no driver: install acme-driver"
     assert found["b"].problem.startswith(
-        "broken: SystemExit: the driver wants to leave: update or uninstall "
+        "broken (SystemExit: the driver wants to leave): update or uninstall "
     )
-    assert found["h"].problem.startswith("hanging: no answer within 1.5 s, at ")
+    assert found["h"].problem.startswith("hanging (no answer within 1.5 s, at ")
     assert found["h"].problem.endswith(" in probe: restart its driver, or the machine")
-    assert found["e"].problem.startswith("broken: ends its process with exit code 3")
-    assert found["c"].problem.startswith("broken: crashes with SIGSEGV, at ")
+    assert found["e"].problem.startswith("broken (ends its process with exit code 3")
+    assert found["c"].problem.startswith("broken (crashes with SIGSEGV, at ")
     assert "Gone" in found["g"].problem
     # As it was found in another process.
     assert list(found["npu"].found) == Present.probe()
     # What a backend says about missing devices is about having none.
     assert not found["npu"].problem
-    assert found["m"].problem.startswith("broken: its probe found a device of kind 'other': update or")
+    assert found["m"].problem.startswith(
+        "broken (its probe returned a device of kind 'other', expected 'm'): update or"
+    )
     assert not any("\n" in survey.problem for survey in found.values())
 
 

@@ -80,5 +80,5 @@ def test_wrong_sums_are_refused(monkeypatch: pytest.MonkeyPatch, backend: type, 
 
 def test_a_probe_that_finds_nothing_or_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said(monkeypatch, "cpu", AbsentDevice) == [{"missing": "install a driver"}]
-    with pytest.raises(Exception, match="found a device of kind"):
+    with pytest.raises(Exception, match="returned a device of kind"):
         said(monkeypatch, "cpu", MisnamedDevice)

@@ -309,7 +309,7 @@ def test_weights_that_do_not_fit(machine: Machine) -> None:
     roomy.close()
     device = machine.open(DeviceOptions(memory_bytes=kept + 16_384))
     device.load(model, list(model.parameters()))
-    with pytest.raises(DeviceOutOfMemoryError, match=r"\d\d% of it are weights and gradients"):
+    with pytest.raises(DeviceOutOfMemoryError, match=r"weights and gradients take \d\d% of the memory"):
         device.transfer(sampled(model))
     device.close()
 
@@ -328,7 +328,7 @@ def test_a_mini_batch_of_an_earlier_model_is_a_fault(machine: Machine) -> None:
     device.load(model, list(model.parameters()))
     staged = device.transfer(sampled(model))
     device.load(model, list(model.parameters()))
-    with pytest.raises(DeviceFaultError, match="not a mini-batch that transfer staged"):
+    with pytest.raises(DeviceFaultError, match="expected a mini-batch from transfer"):
         device.propagate(staged)
     device.close()
 
@@ -349,5 +349,5 @@ def test_a_card_that_is_not_there_is_refused_with_the_reason(monkeypatch: pytest
     assert FpgaDevice.probe() == []
     assert "no XRT" in FpgaDevice.missing()
     info = DeviceInfo(kind="fpga", index=3, description="a card", memory_bytes=0)
-    with pytest.raises(DeviceUnavailableError, match=r"fpga:3 is not available: no XRT"):
+    with pytest.raises(DeviceUnavailableError, match=r"fpga:3 is not available \(XRT"):
         FpgaDevice.open(info, DeviceOptions())

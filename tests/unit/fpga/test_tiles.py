@@ -215,11 +215,11 @@ def test_a_target_that_does_not_fit_is_named_with_the_numbers() -> None:
     _, described, batch, _ = of(DROPPED)
     with pytest.raises(
         DeviceOutOfMemoryError,
-        match=r"fpga:1: target 0 of the mini-batch alone, with \d+ input rows and .* of sums in each of 4 "
-        "banks of its on-chip memory, which have 10$",
+        match=r"fpga:1: target 0 of the mini-batch by itself, with \d+ input rows and .* of sums in each of "
+        "4 banks of its on-chip memory, which has only 10$",
     ) as error:
         build_tasks(batch, described, SimpleNamespace(pes=4, arena_words=16), "fpga:1")
-    assert error.value.remedy.startswith("whatever the size of the mini-batch: sample fewer neighbours")
+    assert error.value.remedy.startswith("smaller mini-batches do not help: sample fewer neighbours")
 
 
 def test_rows_of_whole_words_are_not_copied() -> None:
@@ -232,11 +232,15 @@ def test_rows_of_whole_words_are_not_copied() -> None:
 @pytest.mark.parametrize(
     ("spoil", "error", "said"),
     [
-        (lambda b: setattr(b, "blocks", b.blocks[:-1]), ValueError, "3 layers, the mini-batch 2 blocks"),
-        (lambda b: setattr(b, "inputs", b.inputs[:, 1:]), ValueError, "not float32 of"),
+        (
+            lambda b: setattr(b, "blocks", b.blocks[:-1]),
+            ValueError,
+            "3 layers, but the mini-batch has 2 blocks",
+        ),
+        (lambda b: setattr(b, "inputs", b.inputs[:, 1:]), ValueError, "expected float32 of"),
         (lambda b: setattr(b, "inputs", b.inputs.double()), ValueError, "torch.float64"),
         (lambda b: setattr(b, "inputs", AggregatedFeatures(b.inputs)), TypeError, "takes rows"),
-        (lambda b: setattr(b, "labels", b.labels + 3), ValueError, "label is not in 0..2"),
+        (lambda b: setattr(b, "labels", b.labels + 3), ValueError, "label is not from 0 to 2"),
         (lambda b: setattr(b.blocks[0], "sources", None), ValueError, "read in place"),
     ],
 )

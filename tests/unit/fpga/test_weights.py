@@ -90,7 +90,7 @@ def test_packing_copies_and_checks_shapes() -> None:
     with torch.no_grad():
         parameters[0].fill_(7)
     np.testing.assert_array_equal(packed, before)
-    with pytest.raises(ArgumentError, match=r"^parameters\[0\] is .*: give a tensor of shape"):
+    with pytest.raises(ArgumentError, match=r"^parameters\[0\] is .*: pass a tensor of shape"):
         layout.pack([parameters[0].T, *parameters[1:]])
     with pytest.raises(ArgumentError, match=r"^parameters is .*: give a list of"):
         layout.pack(parameters[:1])
@@ -142,4 +142,4 @@ def test_layers_that_do_not_chain_are_refused() -> None:
     first, one = described(4, 3)
     second, two = described(5, 2)
     model = ModelDescription((*first.layers, *second.layers))
-    assert "of the layer below, of 3 values" in refusal(model, [*one, *two])
+    assert "of 3 values from the layer below" in refusal(model, [*one, *two])

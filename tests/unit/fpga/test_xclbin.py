@@ -60,12 +60,15 @@ def test_a_software_emulation_has_its_units_in_the_metadata(tmp_path: Path) -> N
     [
         (b"", "not an xclbin"),
         (b"\x7fELF" + bytes(600), "not an xclbin"),
-        (b"xclbin2\0" + bytes(100), "ends after 108 bytes, in its header"),
+        (b"xclbin2\0" + bytes(100), "ends after 108 bytes, within its header"),
         (trainer()[:-200], "is truncated"),
         (container([], platform="p"), "no section EMBEDDED_METADATA"),
-        (container([(2, b"<project>")], platform="p"), "EMBEDDED_METADATA is not XML"),
-        (container([(2, b"<p/>"), (8, struct.pack("<i4x", 9))], platform="p"), "IP_LAYOUT states 9 entries"),
-        (container([(2, b"<p/>"), (8, b"")], platform="p"), "IP_LAYOUT states -1 entries"),
+        (container([(2, b"<project>")], platform="p"), "EMBEDDED_METADATA of the xclbin .* is not XML"),
+        (
+            container([(2, b"<p/>"), (8, struct.pack("<i4x", 9))], platform="p"),
+            "IP_LAYOUT of the xclbin .* states 9 entries",
+        ),
+        (container([(2, b"<p/>"), (8, b"")], platform="p"), "IP_LAYOUT of the xclbin .* states -1 entries"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -77,9 +80,7 @@ def test_what_is_wrong_is_said_with_the_file(tmp_path: Path, content: bytes, sai
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(
-        DeviceUnavailableError, match=r"gone\.xclbin: the xclbin cannot be read: No such file"
-    ):
+    with pytest.raises(DeviceUnavailableError, match=r"gone\.xclbin cannot be read: No such file"):
         read_xclbin(tmp_path / "gone.xclbin")
 
 

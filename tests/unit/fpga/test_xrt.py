@@ -98,7 +98,7 @@ def sections(*left_out: int) -> bytes:
     ("content", "said"),
     [
         (sections(6), "(for xilinx_u250) cannot be loaded on the card: clCreateProgramWithBinary failed"),
-        (sections(8), "XRT does not give the compute unit hyrt_train:hyrt_train_1"),
+        (sections(8), "XRT does not provide the compute unit hyrt_train:hyrt_train_1"),
     ],
     ids=["no memory", "no units"],
 )
@@ -147,7 +147,7 @@ def test_no_xclbin_is_a_reason_with_the_remedy(tmp_path: Path) -> None:
     ("variable", "said"),
     [
         ("XCL_EMULATION_MODE", "XRT finds no card: check it"),
-        ("XILINX_XRT", "XILINX_XRT is not set: source XRT's setup.sh"),
+        ("XILINX_XRT", "source XRT's setup.sh, because XILINX_XRT is not set"),
     ],
 )
 def test_without_a_card_there_is_none(tmp_path: Path, variable: str, said: str) -> None:

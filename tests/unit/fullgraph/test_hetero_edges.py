@@ -50,7 +50,8 @@ def test_the_largest_by_type_of_parallel_edges_is_refused() -> None:
     doubled = with_types(replace(graph, topology=replace(graph.topology, indices=indices)))
     batch, model = batch_of(doubled, 1), stack(typed_layer("largest", WIDTH, WIDTH))
     with pytest.raises(
-        UnsupportedModelError, match=r"TypedLargest takes the maximum .* only without repeated edges"
+        UnsupportedModelError,
+        match=r"TypedLargest takes the maximum .* requires a graph without repeated edges",
     ):
         replica_of(model, doubled, batch, 50, 0)
 

@@ -58,7 +58,7 @@ def test_a_matrix_of_another_shape_is_refused(tmp_path: Path) -> None:
     write_step_checkpoint(tmp_path / "step.npz", position_of(), {"rows": np.ones((3, 2), np.float32)}, {})
     found = StepCheckpointFile.read(tmp_path / "step.npz")
     with pytest.raises(
-        CheckpointError, match=r"rows is float32 \(3, 2\), but this step has float32 \(2, 2\)"
+        CheckpointError, match=r"rows is float32 \(3, 2\), but this step expects float32 \(2, 2\)"
     ):
         found.read_matrix("rows", np.empty((2, 2), np.float32))
 

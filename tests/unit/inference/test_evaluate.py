@@ -132,7 +132,7 @@ def test_scores_that_are_not_finite_are_named_and_never_the_best(links: bool) ->
     assert evaluator.not_finite is not None
     kind = "embeddings" if links else "scores"
     assert evaluator.not_finite.startswith(f"the {kind} of 2 of ")
-    assert f"first of vertex {299 - wrong_vertices[0]}," in evaluator.not_finite
+    assert f"starting at vertex {299 - wrong_vertices[0]}," in evaluator.not_finite
     assert np.isnan(found["val"][evaluator.metric])
     assert evaluator.ranking_value(found, 3) == -np.inf < evaluator.ranking_value(fine, 1)
     evaluator.evaluate(model, team, scores_at=lambda vertices: np.ones((len(vertices), 3), np.float32))
@@ -143,11 +143,11 @@ def test_there_is_no_class_of_scores_that_are_no_numbers(tmp_path: Path) -> None
     graph = random_graph(classes=3)
     graph.features.matrix[7] = np.nan  # type: ignore[index]
     model, team = GNN(Architecture(in_features=12, hidden=8, num_classes=3)), Workers(1, "t")
-    told = r"the scores of \d+ vertices are not numbers, first of vertex 7, so they have no class"
+    told = r"the scores of \d+ vertices are nan, starting at vertex 7, so these vertices have no class"
     with pytest.raises(DataError, match=told):
         write_rows(tmp_path / "c.npy", model, graph, np.array([7]), "classes", team, memory_bytes=1 << 24)
     assert not list(tmp_path.iterdir())
-    with pytest.warns(RunWarning, match="^the scores of 1 of 1 vertices .* of vertex 7: .* check the feat"):
+    with pytest.warns(RunWarning, match="^the scores of 1 of 1 vertices .* at vertex 7: check the feat"):
         write_rows(tmp_path / "s.npy", model, graph, np.array([7]), "scores", team, memory_bytes=1 << 24)
     assert np.isnan(np.load(tmp_path / "s.npy")).all()
 
@@ -172,7 +172,7 @@ def test_written_rows_and_links_that_are_not_finite_are_counted(
     model, team = GNN(Architecture(in_features=12, hidden=8, num_classes=3)), Workers(1, "t")
     first = numbers[4] if ids else 4
     with pytest.warns(
-        RunWarning, match=rf"^the scores of 3 of 10 vertices .* first of vertex {first}: "
+        RunWarning, match=rf"^the scores of 3 of 10 vertices .* starting at vertex {first}: "
     ) as told:
         write_rows(tmp_path / "s.npy", model, graph, np.arange(10), "scores", team, memory_bytes=1 << 24)
     assert len(told) == 1
@@ -180,7 +180,9 @@ def test_written_rows_and_links_that_are_not_finite_are_counted(
     first, other = (numbers[4], numbers[20]) if ids else (4, 20)
     with torch.no_grad():
         next(model.parameters()).fill_(torch.nan)
-    told_links = rf"^the scores of 3 of 10 links .* first of link \({first}, {other}\): .* lower train\.lr$"
+    told_links = (
+        rf"^the scores of 3 of 10 links .* starting at link \({first}, {other}\): .* lower train\.lr, because"
+    )
     with pytest.warns(RunWarning, match=told_links) as told:
         write_link_scores(
             tmp_path / "l.npy", model, graph, pairs, lambda a, b: (a + b).sum(1), team, memory_bytes=1 << 24

@@ -66,15 +66,18 @@ def test_pairs_are_found_by_the_ids_of_their_types(shop: Path, tmp_path: Path, h
     [
         (
             "C-1,C-2\nC-1,C-10\n",
-            r"line 2: 'C-10' is not the id of a vertex of type 'item' \(column of the target",
+            r"'C-10' in line 2 \(target column\) is not a vertex id of type 'item'",
         ),
-        ("from,to\nC-1,C-2\nX,C-1\n", r"line 3: 'X' is not the id of a vertex of type 'customer'"),
-        ("C-1\n", "line 1: has one column"),
+        (
+            "from,to\nC-1,C-2\nX,C-1\n",
+            r"'X' in line 3 \(source column\) is not a vertex id of type 'customer'",
+        ),
+        ("C-1\n", "line 1 has one column"),
         # A first line with an id, even one of the other end, or a number is no header.
-        ("C-10,X\nC-1,C-2\n", r"line 1: 'X' is not the id of a vertex of type 'item'"),
-        ("X,C-11\nC-1,C-2\n", r"line 1: 'X' is not the id of a vertex of type 'customer'"),
-        ("17,18\nC-1,C-2\n", r"line 1: '17' is not the id of a vertex of type 'customer'"),
-        ("day,source,target\n1,C-1,C-2\n2,C-1\n", "line 3: has 2 columns: give as many as the first line"),
+        ("C-10,X\nC-1,C-2\n", r"'X' in line 1 \(target column\) is not a vertex id of type 'item'"),
+        ("X,C-11\nC-1,C-2\n", r"'X' in line 1 \(source column\) is not a vertex id of type 'customer'"),
+        ("17,18\nC-1,C-2\n", r"'17' in line 1 \(source column\) is not a vertex id of type 'customer'"),
+        ("day,source,target\n1,C-1,C-2\n2,C-1\n", "line 3 has 2 columns, expected 3 as in the first line"),
     ],
 )
 def test_an_unknown_id_is_named_with_its_line(shop: Path, tmp_path: Path, text: str, told: str) -> None:
@@ -102,7 +105,7 @@ def test_columns_are_found_by_their_names(shop: Path, tmp_path: Path, text: str)
     assert [(known[u], known[v]) for u, v in pairs.tolist()] == [
         (["customer", u], ["item", v]) for u, v in names
     ]
-    header = "line 1 is read as the names of columns ('customer', 'item')"
+    header = "line 1 is read as column names ('customer', 'item')"
     assert said == ([f"{tmp_path / 'p.csv'}: {header}"] if text.startswith("customer") else [])
 
 

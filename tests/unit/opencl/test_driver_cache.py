@@ -84,7 +84,8 @@ def test_what_the_user_set_stays_and_its_fault_is_said(
     found = survey()
     assert [each.device for each in found.found] == [other]
     assert found.reasons == [
-        f"{mine}, where PoCL keeps compiled kernels, has 300 KiB left: set POCL_CACHE_DIR to another folder"
+        f"PoCL's cache of compiled kernels, {mine}, has only 300 KiB left: "
+        "set POCL_CACHE_DIR to another folder"
     ]
     assert os.environ["POCL_CACHE_DIR"] == str(mine)
 

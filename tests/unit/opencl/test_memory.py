@@ -52,7 +52,7 @@ def test_a_request_over_the_limit_says_what_is_in_use() -> None:
     pool = memory()
     kept = pool.take(600_000)
     with pytest.raises(
-        DeviceOutOfMemoryError, match=r"opencl:7 is out of memory: asked 489 KiB, .* KiB in use of 1 MiB"
+        DeviceOutOfMemoryError, match=r"opencl:7 is out of memory \(489 KiB requested, .* KiB of 1 MiB in use"
     ):
         pool.take(500_000)
     pool.give(kept)
@@ -71,7 +71,7 @@ def test_free_buffers_make_room_before_memory_is_said_to_be_out() -> None:
 
 def test_one_piece_is_bounded_too() -> None:
     pool = memory(largest=100_000)
-    with pytest.raises(DeviceOutOfMemoryError, match="in one piece"):
+    with pytest.raises(DeviceOutOfMemoryError, match="per buffer"):
         pool.take(100_001)
     assert pool.take(99_000).size <= 100_000
 

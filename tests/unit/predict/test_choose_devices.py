@@ -300,7 +300,7 @@ def test_a_cpu_that_was_never_measured_is_before_it_is_compared(
         assert resolved.devices == ["cpu:0"]
         (unused,) = choice.unused
         assert unused[0] == "acme:0"
-        assert unused[1].startswith("open failed: RuntimeError: firmware too old: update its backend or ")
+        assert unused[1].startswith("open failed (RuntimeError: firmware too old): update its backend or ")
     else:
         # Shares are inverse step times, in the same unit for both.
         work = known_work(resolved, PreparedRun(resolved, graph))

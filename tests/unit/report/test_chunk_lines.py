@@ -29,7 +29,7 @@ def step(**more: object) -> dict[str, object]:
 
 def test_one_device() -> None:
     words = ChunkSummary.from_stats("cuda:0", step(step_s=1.25, by_device={"cuda:0": ACCELERATOR}))
-    assert words.cut == "4 x 4 chunks of 250 vertices · 3 MiB in and 2 MiB out a step"
+    assert words.cut == "4 x 4 chunks of 250 vertices · 3 MiB in and 2 MiB out per step"
     assert words.devices == {"cuda:0": "copying 0.8 s, 75% of it hidden behind 1 s of computing"}
     # 1.0 + 0.8 - 0.6 of 1.25 s.
     assert words.bound == "bound by computing on cuda:0, which is busy for 96% of a step of 1.25 s"
@@ -92,7 +92,7 @@ def test_figures_of_an_earlier_version_are_those_of_one_device() -> None:
 def test_what_the_host_reads_in_place_is_not_copied() -> None:
     words = ChunkSummary.from_stats("cpu:0", step(in_bytes=0, step_s=1.5, by_device={"cpu:0": PROCESSOR}))
     assert words.cut == (
-        "4 x 4 chunks of 250 vertices · rows and edges read where they lie, 2 MiB of results copied a step"
+        "4 x 4 chunks of 250 vertices · rows and edges read in place, 2 MiB of results copied per step"
     )
     assert words.devices == {
         "cpu:0": "computing 1.4 s on rows and edges where they lie, copying 20 ms of results"
@@ -102,5 +102,5 @@ def test_what_the_host_reads_in_place_is_not_copied() -> None:
 def test_loops_of_the_host_copy_nothing_at_all() -> None:
     figures = step(in_bytes=0, out_bytes=0, by_device={"cpu:0": work(0, 0, 0.0, 1.4, 0.0)})
     words = ChunkSummary.from_stats("cpu:0", figures)
-    assert words.cut == "4 x 4 chunks of 250 vertices · rows and edges read where they lie"
+    assert words.cut == "4 x 4 chunks of 250 vertices · rows and edges read in place"
     assert words.devices == {"cpu:0": "computing 1.4 s on rows and edges where they lie"}

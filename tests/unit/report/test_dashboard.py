@@ -115,8 +115,8 @@ def test_chunks_of_a_whole_graph_have_lines_of_their_own(width: int) -> None:
     lines = [line.rstrip() for line in text.splitlines()]
     assert all(len(line) <= width for line in lines)
     wanted = [
-        "opencl:0+cpu:0  4 x 4 chunks of 153,000 vertices · 3 GiB in and 512 MiB out a step · 1 MiB handed "
-        "on from device to device · 256 MiB swapped to the host, 128 MiB of it in a file",
+        "opencl:0+cpu:0  4 x 4 chunks of 153,000 vertices · 3 GiB in and 512 MiB out per step · 1 MiB "
+        "forwarded between devices · 256 MiB swapped to the host, 128 MiB of it in a file",
         "  filtering: rows for 9 of 24 chunks, 256 MiB (25% of all rows) not copied, in 50 ms",
         "  opencl:0  copying 0.8 s (3 GiB in, 256 MiB out), 75% of it hidden behind 1 s of computing",
         "  cpu:0     computing 1.5 s on rows and edges where they lie, copying 0.1 s of results (256 MiB)",
@@ -146,5 +146,5 @@ def test_a_device_that_measures_no_copies_says_nothing_of_what_is_hidden() -> No
     chunks = ChunkedStep(intervals=1, vertices=9, in_bytes=100, out_bytes=0, host_bytes=0, file_bytes=0)
     said = [line for line in shown(160, chunks={"xpu:0": chunks.figures()}).splitlines() if "xpu:0" in line]
     assert [line.rstrip() for line in said] == [
-        "xpu:0  1 x 1 chunks of 9 vertices · 100 bytes in and 0 bytes out a step"
+        "xpu:0  1 x 1 chunks of 9 vertices · 100 bytes in and 0 bytes out per step"
     ]

@@ -226,7 +226,7 @@ def test_chunks_of_a_whole_graph_are_facts_and_charts() -> None:
     run = record([line(1), line(2, chunks=chunks(0.3)), line(3, chunks=chunks(0.4))])
     said = dict(facts(run))
     assert said["chunks on opencl:0"] == (
-        "3 x 3 chunks of 1,000 vertices · 1 MiB in and 512 KiB out a step · 2 MiB swapped to the host"
+        "3 x 3 chunks of 1,000 vertices · 1 MiB in and 512 KiB out per step · 2 MiB swapped to the host"
     )
     assert said["transfer of opencl:0"] == "copying 0.4 s, 25% of it hidden behind 0.5 s of computing"
     assert all(text in run_page(run) for text in ("3 x 3 chunks", "25% of it hidden", "Chunks on opencl:0"))

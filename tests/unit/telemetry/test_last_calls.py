@@ -30,7 +30,9 @@ def said(text: str) -> list[str]:
 @pytest.mark.parametrize("ending", ["os.abort()", "os._exit(0)", "os.kill(os.getpid(), 9)"])
 def test_the_call_in_which_the_process_ended_is_named(ending: str) -> None:
     (line,) = said(f"call('propagate', lambda: {ending})")
-    assert line.startswith("hyrt: the process ended inside propagate of odd:1 at step 7: if nobody ended it")
+    assert line.startswith(
+        "hyrt: the process ended during propagate of odd:1 at step 7, and unless you stopped it"
+    )
 
 
 def test_calls_at_the_same_time_are_all_named() -> None:

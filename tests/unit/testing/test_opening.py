@@ -16,12 +16,12 @@ def test_an_open_that_raises() -> None:
     def open_fn(options: Any) -> Any:
         raise RuntimeError("no power")
 
-    with pytest.raises(DeviceUnavailableError, match=r"the device: open failed: .*no power"):
+    with pytest.raises(DeviceUnavailableError, match=r"the device: open failed \(.*no power"):
         check_device(open_fn)
 
 
 def test_an_open_that_returns_nothing() -> None:
-    with pytest.raises(DeviceUnavailableError, match="open returned NoneType, which is not a device"):
+    with pytest.raises(DeviceUnavailableError, match="open_fn returned NoneType, expected a device"):
         check_device(lambda options: None)  # type: ignore[arg-type,return-value]
 
 
@@ -37,9 +37,7 @@ def test_nothing_is_asked_of_a_device_after_it_hung() -> None:
 
     info = CpuDevice.probe()[0]
     try:
-        with pytest.raises(
-            ConformanceError, match=r"end within 3 s; it hangs; it is at .* in stuck"
-        ) as error:
+        with pytest.raises(ConformanceError, match=r"end within 3 s; it hangs at .* in stuck") as error:
             check_device(lambda options: Hanging(info, options), limit_s=3)
     finally:
         end.set()

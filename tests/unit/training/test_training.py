@@ -526,5 +526,5 @@ def test_a_run_whose_scores_are_no_numbers_says_so_once_and_has_metrics() -> Non
     assert np.isnan(result.metrics["test"]["accuracy"])
     assert result.summary["best_epoch"] == 1
     told = [event.text for event in heard if isinstance(event, Notice) and event.kind == "warning"]
-    (line,) = [text for text in told if "not finite numbers" in text]
+    (line,) = [text for text in told if "are not finite" in text]
     assert line.startswith("evaluation after epoch 1, step 5: the scores of ")
