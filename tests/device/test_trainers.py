@@ -65,7 +65,7 @@ def test_weights_of_other_shapes_are_refused_and_the_device_goes_on(name: str) -
     try:
         device.load(model, list(model.parameters()))
         for wrong in (weights[:-1], [weights[0].T, *weights[1:]], [weights[0][:1, :1], *weights[1:]], None):
-            with pytest.raises(ArgumentError, match=r"^parameters.*: give a (list|tensor) of"):
+            with pytest.raises(ArgumentError, match=r"^parameters.*: pass a (list|tensor) of"):
                 device.update(wrong)  # type: ignore[arg-type]
         device.update(weights)
     finally:

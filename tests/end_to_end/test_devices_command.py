@@ -108,7 +108,7 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
         ("cpu:1000", r"cpu:1000 is not available "),
         ("opencI:0", "did you mean 'opencl'"),
         ("cpu=1,null:0", "set a share for all or none"),
-        ("auto,cpu", "give auto alone"),
+        ("auto,cpu", "use auto alone"),
         ("cpu,cpu:0", "devices has cpu:0 twice"),
     ],
 )

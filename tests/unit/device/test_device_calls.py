@@ -21,7 +21,7 @@ def test_what_is_not_hyrts_gets_the_devices_name() -> None:
     def fail() -> None:
         raise RuntimeError("no\npower")
 
-    says = "npu:0: open failed (RuntimeError: no power)"
+    says = r"npu:0: open failed \(RuntimeError: no power\)"
     with pytest.raises(DeviceUnavailableError, match=f"^{says}$") as caught:
         call_device("npu:0", "open", fail, timeout_s=5, fault=DeviceUnavailableError)
     assert isinstance(caught.value.__cause__, RuntimeError)

@@ -87,7 +87,7 @@ def test_an_emulated_card_is_simulated_and_says_so(
 @pytest.mark.parametrize(
     ("platforms", "said"),
     [
-        ([], "XRT finds no card: XILINX_XRT is not set"),
+        ([], "XRT finds no card: source XRT's setup.sh, because XILINX_XRT is not set"),
         ([platform("Xilinx")], "XRT finds no card"),
         ([platform("Xilinx", answers=False)], "XRT does not respond (DEVICE_NOT_AVAILABLE)"),
         ([platform("Xilinx", card())], "hyrt_train.xclbin does not exist (HYRT_XCLBIN is not set)"),

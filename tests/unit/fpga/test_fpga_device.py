@@ -347,7 +347,7 @@ def test_a_card_that_is_not_there_is_refused_with_the_reason(monkeypatch: pytest
     monkeypatch.setenv("OCL_ICD_VENDORS", "/nonexistent")
     monkeypatch.delenv("OCL_ICD_FILENAMES", raising=False)
     assert FpgaDevice.probe() == []
-    assert "no XRT" in FpgaDevice.missing()
+    assert "XRT, the card's runtime, is not" in FpgaDevice.missing()
     info = DeviceInfo(kind="fpga", index=3, description="a card", memory_bytes=0)
     with pytest.raises(DeviceUnavailableError, match=r"fpga:3 is not available \(XRT"):
         FpgaDevice.open(info, DeviceOptions())

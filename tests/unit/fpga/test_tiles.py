@@ -239,7 +239,7 @@ def test_rows_of_whole_words_are_not_copied() -> None:
         ),
         (lambda b: setattr(b, "inputs", b.inputs[:, 1:]), ValueError, "expected float32 of"),
         (lambda b: setattr(b, "inputs", b.inputs.double()), ValueError, "torch.float64"),
-        (lambda b: setattr(b, "inputs", AggregatedFeatures(b.inputs)), TypeError, "takes rows"),
+        (lambda b: setattr(b, "inputs", AggregatedFeatures(b.inputs)), TypeError, "requires rows"),
         (lambda b: setattr(b, "labels", b.labels + 3), ValueError, "label is not from 0 to 2"),
         (lambda b: setattr(b.blocks[0], "sources", None), ValueError, "read in place"),
     ],

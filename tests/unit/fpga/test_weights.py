@@ -92,7 +92,7 @@ def test_packing_copies_and_checks_shapes() -> None:
     np.testing.assert_array_equal(packed, before)
     with pytest.raises(ArgumentError, match=r"^parameters\[0\] is .*: pass a tensor of shape"):
         layout.pack([parameters[0].T, *parameters[1:]])
-    with pytest.raises(ArgumentError, match=r"^parameters is .*: give a list of"):
+    with pytest.raises(ArgumentError, match=r"^parameters is .*: pass a list of"):
         layout.pack(parameters[:1])
 
 

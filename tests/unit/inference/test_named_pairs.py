@@ -124,7 +124,9 @@ def test_tables_of_infer(shop: Path) -> None:
     rows = list(csv.reader((shop / "s.csv").read_text().splitlines()))
     assert [row[:2] for row in rows] == [["source", "target"], ["C-11", "C-0"], ["C-3", "C-8"]]
     assert [float(row[2]) for row in rows[1:]] == pytest.approx(np.load(shop / "s.npy").tolist())
-    assert "no such file" in refused("infer", "runs/links", "--links", "q.csv", "-o", "t.csv", cwd=shop)
+    assert "q.csv does not exist" in refused(
+        "infer", "runs/links", "--links", "q.csv", "-o", "t.csv", cwd=shop
+    )
     run_here("run", *given, "--name", "items", cwd=shop)
     run_here("infer", "runs/items", "-o", "classes.csv", "--output-kind", "classes", cwd=shop)
     rows = list(csv.reader((shop / "classes.csv").read_text().splitlines()))

@@ -95,7 +95,7 @@ def test_nothing_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert OpenclDevice.probe() == []
     assert "no OpenCL platform was found" in OpenclDevice.missing()
     machine(monkeypatch, [Platform("P")])
-    assert "no OpenCL device found" in OpenclDevice.missing()
+    assert "no OpenCL device was found" in OpenclDevice.missing()
     machine(monkeypatch, [pocl("6.0")])
     info = OpenclDevice.probe()[0]
     monkeypatch.setitem(sys.modules, "pyopencl", None)
