@@ -90,11 +90,11 @@ def save(
     from hyrt.graph.formats.convert import Conversion, convert
 
     if isinstance(source, str | Path) and str(source):
-        _check_path("source", source, "give a graph, the path of one, or a name such as synthetic:tiny")
-    _check_path("destination", destination, "give the path of a .npz file or a folder")
+        _check_path("source", source, "pass a graph, the path of a dataset, or a name such as synthetic:tiny")
+    _check_path("destination", destination, "pass the path of a .npz file or a folder")
     for name, value in (("feature_dtype", feature_dtype), ("normalize", normalize), ("order", order)):
         if value is not None and not isinstance(value, str):
-            raise ConfigError(f"{name}={show(value)}: give a word, as hyrt data convert --help lists them")
+            raise ConfigError(f"{name} must be a string, got {show(value)}: see hyrt data convert --help")
     _check_flags(reverse=reverse, force=force)
     convert(
         Conversion(
@@ -155,9 +155,9 @@ def train(
     """
     if forked_after_threads():
         raise ConfigError(
-            "hyrt.train is called in a process that was forked after its parent had trained, where torch "
-            "would hang: start such processes by multiprocessing.get_context('spawn'), or before the parent "
-            "trains"
+            "hyrt.train was called in a process that was forked after its parent had "
+            "trained, where torch would hang: start it with "
+            "multiprocessing.get_context('spawn'), or before the parent trains"
         )
     from hyrt.graph.links.build_split import write_links
     from hyrt.nn.conv_stack import check_depth, num_model_layers
@@ -183,10 +183,11 @@ def train(
     elif isinstance(model, Mapping):
         settings_by_section["model"] = dict(model)
     elif isinstance(model, type):
-        raise ConfigError(f"model={model.__name__} is a class: make the module first, {model.__name__}(...)")
+        raise ConfigError(f"model={model.__name__} is a class: pass an instance, {model.__name__}(...)")
     elif not callable(getattr(model, "parameters", None)):
         raise ConfigError(
-            f"model={show(model)}: give a kind such as graphsage, the settings of one, or a torch module"
+            "model must be a kind such as graphsage, a mapping of model settings, or a torch "
+            f"module, got {show(model)}"
         )
     else:
         module = model
@@ -197,11 +198,11 @@ def train(
     if config is not None and (
         settings_by_section.keys() - {"model"} or (module is None and model != "graphsage")
     ):
-        raise ConfigError("give either a config or sections as keywords, not both")
+        raise ConfigError("config cannot be combined with settings as keywords: pass only one of them")
     settings = config or build_config(settings_by_section, custom_model=module is not None)
     if settings.loggers:
         if folder is None:
-            raise ConfigError("loggers keep the name of the run in its folder: give folder=...")
+            raise ConfigError("loggers need a folder to store the name of the run: pass folder=...")
         check_loggers(settings.loggers)
     if folder is not None:
         # Otherwise unserialisable settings would only fail at the first checkpoint, after an epoch.
@@ -256,20 +257,20 @@ def _check_train_arguments(
             build_config({name: sections[name]})
     has_source = config is not None or "source" in sections.get("data", {})
     if graph is None and not has_source:
-        raise ConfigError("graph=None: give a graph from hyrt.load, or something that hyrt.load can open")
+        raise ConfigError("graph is None: pass a graph from hyrt.load, or a source that hyrt.load can open")
     if graph is not None and "source" in sections.get("data", {}):
-        raise ConfigError("the setting data.source is given as well as a graph: omit it")
+        raise ConfigError("data.source is set although a graph is passed: remove data.source")
     if config is not None and not isinstance(config, Config):
-        raise ConfigError(f"config={show(config)}: give a hyrt.Config, or settings by section as keywords")
+        raise ConfigError(f"config must be a hyrt.Config, got {show(config)}")
     if config is not None:
         # pydantic's `model_copy` neither validates values nor drops unknown keys.
         reject_unknown_keys(config)
         build_config(config.model_dump(warnings=False), custom_model=True)
     if emit is not None and not callable(emit):
-        raise ConfigError(f"emit={show(emit)}: give a function that takes an event, or omit it")
+        raise ConfigError(f"emit must be a function of one event, got {show(emit)}")
     _check_flags(full_graph=full_graph)
     if folder is not None:
-        _check_path("folder", folder, "give the path of a new folder, or omit it")
+        _check_path("folder", folder, "pass the path of a new folder")
 
 
 def _check_torch(*, custom_model: bool) -> None:
@@ -278,14 +279,14 @@ def _check_torch(*, custom_model: bool) -> None:
 
     if torch.is_inference_mode_enabled() or not torch.is_grad_enabled():
         raise ConfigError(
-            "hyrt.train is called inside torch.no_grad() or torch.inference_mode(), where nothing can be "
-            "trained: call it outside"
+            "hyrt.train is called inside torch.no_grad() or torch.inference_mode(), which "
+            "disable gradients: call it outside"
         )
     device, dtype = torch.get_default_device(), torch.get_default_dtype()
     if device.type != "cpu":
         raise ConfigError(
-            f"torch.set_default_device({str(device)!r}) would move hyrt's own tensors there: call "
-            "torch.set_default_device(None) first, and give devices=[...] to hyrt.train"
+            f"torch.set_default_device({str(device)!r}) would move hyrt's own tensors there: "
+            "call torch.set_default_device(None) first, and pass devices=[...] to hyrt.train"
         )
     if dtype != torch.float32 and not custom_model:
         raise ConfigError(
@@ -298,7 +299,7 @@ def _check_flags(**flags: Any) -> None:
     """Reject values other than True and False, because the word 'no' would count as True."""
     for name, value in flags.items():
         if not isinstance(value, bool):
-            raise ConfigError(f"{name}={show(value)}: give True or False")
+            raise ConfigError(f"{name} must be True or False, got {show(value)}")
 
 
 def _check_path(name: str, value: Any, remedy: str) -> None:
@@ -333,11 +334,13 @@ def _new_checkpoints(folder: Path) -> Path:
         checkpoints.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CheckpointWriteError(
-            f"{checkpoints} cannot be made: {error.strerror or error}: give another folder"
+            f"{checkpoints} cannot be created ({error.strerror or error}): choose another folder"
         ) from error
     if has_checkpoint(checkpoints):
         # Otherwise `load_run` would choose between two runs by their numbers of steps.
-        raise ConfigError(f"{folder} has the checkpoints of another run: give a new folder, or delete it")
+        raise ConfigError(
+            f"{folder} contains the checkpoints of another run: choose a new folder, or delete it"
+        )
     return checkpoints
 
 
@@ -381,12 +384,12 @@ def load_run(
     """
     from hyrt.report.trained_run import open_trained_run
 
-    _check_path("folder", folder, "give the path of a run's folder, such as runs/<name>")
-    _check_path("checkpoint", checkpoint, "give best, newest or the file of a checkpoint")
+    _check_path("folder", folder, "pass the path of a run folder, such as runs/<name>")
+    _check_path("checkpoint", checkpoint, "use best, newest or the path of a checkpoint file")
     if isinstance(model, type):
-        raise ConfigError(f"model={model.__name__} is a class: make the module first, {model.__name__}(...)")
+        raise ConfigError(f"model={model.__name__} is a class: pass an instance, {model.__name__}(...)")
     if model is not None and not callable(getattr(model, "load_state_dict", None)):
-        raise ConfigError(f"model={show(model)}: give the torch module that was trained, or omit it")
+        raise ConfigError(f"model must be the torch module that was trained, got {show(model)}")
 
     warn = user_warner(RunWarning)
     return open_trained_run(Path(folder), [], checkpoint, warn, graph=graph, module=model)

@@ -72,14 +72,14 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """Return `value` if it is one of `choices`."""
     known = list(choices)
     if not isinstance(value, str) or value not in known:
-        raise ArgumentError(f"{name} is {show(value)}: give one of {', '.join(known)}")
+        raise ArgumentError(f"{name} must be one of {', '.join(known)}, got {show(value)}")
     return value
 
 
 def check_flag(name: str, value: Any) -> bool:
     """Return True or False; reject other values, because the word 'no' would count as True."""
     if not isinstance(value, bool) and not _is_numpy_bool(value):
-        raise ArgumentError(f"{name} is {show(value)}: give True or False")
+        raise ArgumentError(f"{name} must be True or False, got {show(value)}")
     return bool(value)
 
 
@@ -93,11 +93,11 @@ def _is_numpy_bool(value: Any) -> bool:
 def check_int(name: str, value: Any, minimum: int = 0, maximum: int = 2**63 - 1) -> int:
     """Return a whole number within bounds."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise ArgumentError(f"{name} is {show(value)}: give a whole number")
+        raise ArgumentError(f"{name} must be an integer, got {show(value)}")
     number = int(value)
     if not minimum <= number <= maximum:
         bound = f"at least {minimum}" if number < minimum else f"at most {maximum}"
-        raise ArgumentError(f"{name} is {show(number)}: give a whole number of {bound}")
+        raise ArgumentError(f"{name} must be {bound}, got {show(number)}")
     return number
 
 
@@ -112,7 +112,7 @@ def check_number(name: str, value: Any, minimum: float = -math.inf, maximum: flo
             f" from {minimum:g} to {maximum:g}" if math.isfinite(minimum) and math.isfinite(maximum) else ""
         )
         bounds = bounds or (f" of at least {minimum:g}" if math.isfinite(minimum) else "")
-        raise ArgumentError(f"{name} is {show(value)}: give a finite number{bounds}")
+        raise ArgumentError(f"{name} must be a finite number{bounds}, got {show(value)}")
     return number
 
 
@@ -134,7 +134,7 @@ def check_array(
         size not in (None, expected) for size, expected in zip(shape, value.shape, strict=True)
     ):
         sizes = ", ".join("n" if size is None else f"{size:,}" for size in shape)
-        raise ArgumentError(f"{name} is {show(value)}: give {description} as a numpy array [{sizes}]")
+        raise ArgumentError(f"{name} is {show(value)}: pass {description} as a numpy array [{sizes}]")
     array: Array = value
     return array
 
@@ -145,8 +145,8 @@ def check_range(name: str, values: Array, count: int, noun: str) -> None:
         return
     index = int(((values < 0) | (values >= count)).argmax())
     raise ArgumentError(
-        f"{name}[{index}] is {values[index]}, which is none of the {count:,} {noun}: give numbers from 0 to "
-        f"{count - 1:,}"
+        f"{name}[{index}] is {values[index]}, but there are only {count:,} {noun}: use "
+        f"numbers from 0 to {count - 1:,}"
     )
 
 
@@ -161,26 +161,23 @@ def check_ids(
     """
     import numpy as np
 
-    ids = check_array(name, values, "iu", (None,), f"numbers of {noun}")
+    ids = check_array(name, values, "iu", (None,), f"ids of {noun}")
     check_range(name, ids, count, noun)
     if distinct and len(ids) > 1:
         ordered = np.sort(ids)
         repeats = ordered[1:] == ordered[:-1]
         if repeats.any():
             repeated = ordered[1:][repeats.argmax()]
-            raise ArgumentError(f"{name} has {repeated} twice: give each of the {noun} once")
+            raise ArgumentError(f"{name} contains {repeated} twice: list each of the {noun} only once")
     default = ids.dtype if ids.dtype in (np.int32, np.int64) else np.int64
     return np.require(ids, np.dtype(default if dtype is None else dtype), ["C", "W", "E"])
 
 
 def check_offsets(name: str, values: Any, rows: int, entries: int, dtypes: tuple[Any, ...]) -> Array:
     """Return row offsets [rows + 1], which start at 0, never decrease, and end at the number of entries."""
-    offsets = check_array(
-        name, values, dtypes, (rows + 1,), "where each row begins, and the end of the last,"
-    )
+    offsets = check_array(name, values, dtypes, (rows + 1,), "row offsets")
     if offsets[0] != 0 or offsets[-1] != entries or (offsets[1:] < offsets[:-1]).any():
         raise ArgumentError(
-            f"{name} does not go up from 0 to {entries:,}, the number of entries: give the places where rows "
-            "begin"
+            f"{name} must increase from 0 to {entries:,}, the number of entries: pass valid row offsets"
         )
     return offsets

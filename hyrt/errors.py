@@ -207,16 +207,16 @@ class DivergenceError(HyrtError):
 
 
 _SYSTEM_REMEDIES = {
-    **dict.fromkeys((errno.EACCES, errno.EPERM), "give one that you may use, or change its permissions"),
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free space, or give another place"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "use one that you may access, or change its permissions"),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free space, or choose another location"),
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "allow more open files (ulimit -n), or close some"),
-    errno.EROFS: "give a place that can be written",
-    errno.ENOENT: "give the name of one that is there",
+    errno.EROFS: "choose a writable location",
+    errno.ENOENT: "use a path that exists",
     errno.EAGAIN: "allow more processes (ulimit -u), or end some",
     errno.ENOMEM: "free memory, or allow more of it (ulimit -v)",
-    errno.ELOOP: "its symbolic links go round in a circle: mend them",
-    errno.ENAMETOOLONG: "give a shorter name",
-    errno.ENOLCK: "give a folder on a file system that has locks",
+    errno.ELOOP: "repair its symbolic links, which form a loop",
+    errno.ENAMETOOLONG: "use a shorter name",
+    errno.ENOLCK: "use a folder on a file system that supports locks",
 }
 
 
@@ -251,7 +251,9 @@ def convert_number_errors() -> Iterator[None]:
     except ValueError as error:
         raise ConfigError(str(error)) from error
     except ArithmeticError as error:
-        raise ConfigError(f"a size or a rate is too large or too small to compute with: {error}") from error
+        raise ConfigError(
+            f"a size or a rate is too large or too small to compute with ({error}): use a more common value"
+        ) from error
 
 
 def escape_undecodable(name: str) -> str:

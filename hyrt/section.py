@@ -12,7 +12,7 @@ from hyrt.errors import ConfigError
 
 def _refuse_truth(value: Any) -> Any:
     if isinstance(value, bool):
-        raise ValueError("give a number, not true or false")
+        raise ValueError("must be a number, not true or false")
     return value
 
 
@@ -25,7 +25,7 @@ def parse_list(value: Any) -> Any:
     if isinstance(value, str):
         return [part.strip() for part in value.split(",")]
     if isinstance(value, set | frozenset):
-        raise ValueError("give a list, such as [10, 5]: a set has no order")
+        raise ValueError("must be a list such as [10, 5], because a set has no order")
     return [value] if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -51,9 +51,9 @@ def _as_bytes(value: Any) -> Any:
     )
     size = int(float(match[1]) * _UNITS[match[2]]) if match else value
     if isinstance(size, bool) or not isinstance(size, int):
-        raise ValueError("give a size with its unit, such as 512MiB or 1.5GiB")
+        raise ValueError("must be a size with a unit, such as 512MiB or 1.5GiB")
     if size < _MIN_BYTES:
-        raise ValueError("give a size of at least 1MiB, with its unit, such as 512MiB or 1.5GiB")
+        raise ValueError("must be a size of at least 1MiB with a unit, such as 512MiB or 1.5GiB")
     return size
 
 
@@ -73,9 +73,11 @@ def _as_cache_size(value: Any) -> Any:
         try:
             return _as_bytes(value)
         except ValueError as error:
-            raise ValueError("give a share such as 20%, or a size of at least 1MiB such as 2GiB") from error
+            raise ValueError(
+                "must be a share such as 20%, or a size of at least 1MiB such as 2GiB"
+            ) from error
     if not 0 < fraction <= 1:
-        raise ValueError("give a share of more than 0% and at most 100%, or a size such as 2GiB")
+        raise ValueError("must be a share above 0% and at most 100%, or a size such as 2GiB")
     return fraction
 
 
@@ -121,8 +123,9 @@ class Section(BaseModel):
     def _immutable_error(self, name: str) -> ConfigError:
         kind = type(self).__name__
         return ConfigError(
-            f"{kind}.{name}: settings do not change once they are made: give them where they are, as in "
-            "hyrt.train(graph, train={'lr': 0.1}) or hyrt.Config(train={'lr': 0.1})"
+            f"{kind}.{name} cannot be changed, because settings are immutable: set it when "
+            "they are created, as in hyrt.train(graph, train={'lr': 0.1}) or "
+            "hyrt.Config(train={'lr': 0.1})"
         )
 
 

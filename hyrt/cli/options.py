@@ -196,11 +196,11 @@ class Command(TyperCommand):
                     f"{error.param.opts[0]} {match[1]}: give {join_names(choices, 'or')}"
                 ) from None
             if isinstance(error.__cause__, ValidationError):
-                from hyrt.config.validation import expected_value
+                from hyrt.config.validation import expected_value, name_value
 
                 first = error.__cause__.errors()[0]
                 raise ConfigError(
-                    f"{error.param.opts[0]} {first['input']}: {expected_value(first)}"
+                    name_value(f"{error.param.opts[0]} {first['input']}", expected_value(first))
                 ) from None
             raise _parser_error(ctx, error) from None
         except _UsageError as error:

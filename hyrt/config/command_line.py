@@ -32,8 +32,8 @@ def split_arguments(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
     overrides = [_rename_override(word) for word in arguments if word not in files]
     if len(files) > 1:
         raise ConfigError(
-            f"{files[1]!r}: give one settings file, not {files[0]!r} as well; write other settings as "
-            "key.path=value"
+            f"{files[0]!r} and {files[1]!r} are both settings files: use only one, and write "
+            "other settings as key.path=value"
         )
     if files:
         _check_settings_file(files[0])
@@ -85,7 +85,7 @@ def full_graph_override(overrides: Sequence[str]) -> str:
         key, _, value = entry.partition("=")
         if key == "sampler.kind" and value != "full":
             raise ConfigError(
-                f"--full-graph sets sampler.kind=full, but {entry} is given too: omit one of them"
+                f"--full-graph sets sampler.kind=full, which contradicts {entry}: remove one of them"
             )
     return "sampler.kind=full"
 
@@ -106,7 +106,8 @@ def resumed_config(
     """
     if file is not None:
         raise ConfigError(
-            f"{file}: a resumed run keeps its own settings: give changes such as train.epochs=10"
+            f"{file} cannot be used, because a resumed run keeps its settings: set changes "
+            "such as train.epochs=10"
         )
     for entry in overrides:
         key = entry.partition("=")[0]
@@ -153,18 +154,18 @@ def _check_settings_file(word: str) -> None:
     path = Path(word)
     if path.is_dir() and (path / "config.yaml").is_file():
         raise ConfigError(
-            f"{word}: this is the folder of a run, not a settings file: write --resume {word} to continue "
-            f"it, or {path / 'config.yaml'} for a new run with its settings"
+            f"{word} is the folder of a run, not a settings file: write --resume {word} to "
+            f"continue it, or {path / 'config.yaml'} for a new run with its settings"
         )
     if _looks_like_data(word):
-        raise ConfigError(f"{word}: this is data, not a settings file: write --data {word}")
+        raise ConfigError(f"{word} is a dataset, not a settings file: write --data {word}")
     if path.is_dir():
-        raise ConfigError(f"{word}: this is a folder, not a settings file; write settings as key.path=value")
+        raise ConfigError(f"{word} is a folder, not a settings file: write settings as key.path=value")
     # `hyrt run <(command)` and /dev/stdin are pipes.
     if path.exists() and not (path.is_file() or path.is_fifo()):
-        raise ConfigError(f"{word}: this is a special file: give the name of a settings file")
+        raise ConfigError(f"{word} is a special file: use a settings file")
     if not path.exists():
-        raise ConfigError(f"{word}: no such settings file; write settings as key.path=value")
+        raise ConfigError(f"{word}: no such settings file; to change a setting, write key.path=value")
 
 
 def _looks_like_data(word: str) -> bool:

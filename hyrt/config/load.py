@@ -73,7 +73,7 @@ def load_settings(path: Path, loader: type[StrictYaml] = StrictYaml) -> dict[str
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {system_error_text(error)}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not UTF-8 text: save it as UTF-8") from None
+        raise ConfigError(f"{path} is not UTF-8 text: save it as UTF-8") from None
     return parse_settings(text, str(path), loader)
 
 
@@ -82,16 +82,16 @@ def parse_settings(text: str, where: str, loader: type[StrictYaml] = StrictYaml)
     try:
         loaded = yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{where}: not valid YAML: {yaml_problem(error)}") from None
+        raise ConfigError(f"{where} is not valid YAML: {yaml_problem(error)}") from None
     except (RecursionError, ValueError, OverflowError) as error:
         # Too deeply nested, or a number with too many digits.
-        raise ConfigError(f"{where}: not readable as YAML: {error}") from None
+        raise ConfigError(f"{where} cannot be read as YAML: {error}") from None
     if loaded is None:
         return {}
     if not isinstance(loaded, dict):
-        content = "plain text" if isinstance(loaded, str) else f"the plain value {loaded!r}"
+        content = "plain text" if isinstance(loaded, str) else f"only the value {loaded!r}"
         content = "a list" if isinstance(loaded, list) else content
-        raise ConfigError(f"{where}: expected settings as `key: value`, found {content}")
+        raise ConfigError(f"{where} must contain settings as `key: value`, but contains {content}")
     return loaded
 
 
@@ -107,18 +107,20 @@ def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[
         path, equals, text = entry.partition("=")
         path = RENAMED_SETTINGS.get(path, path)
         if not equals or not path:
-            raise ConfigError(f"cannot read {entry!r}: write a setting as key.path=value")
+            raise ConfigError(f"{entry!r} is not a setting: write settings as key.path=value")
         if not text.strip():
             # The value is most likely an empty shell variable, which must not undo a setting of a file.
             raise ConfigError(
-                f"{entry} has no value: write {path}=null for the default, {path}='\"\"' for no text"
+                f"{entry} has no value: write {path}=null for the default, {path}='\"\"' for an empty string"
             )
         try:
             value = _read_name(text) if path in _NAMES else _read_yaml(text)
         except yaml.YAMLError as error:
-            raise ConfigError(f"cannot read the value of {entry!r} as YAML: {yaml_problem(error)}") from None
+            raise ConfigError(
+                f"the value of {entry!r} cannot be read as YAML: {yaml_problem(error)}"
+            ) from None
         except (RecursionError, ValueError, OverflowError) as error:
-            raise ConfigError(f"cannot read the value of {entry!r} as YAML: {error}") from None
+            raise ConfigError(f"the value of {entry!r} cannot be read as YAML: {error}") from None
         _record_override(recorded, path, value)
         *parents, leaf = path.split(".")
         node = settings
@@ -126,7 +128,8 @@ def apply_overrides(settings: dict[str, Any], overrides: Iterable[str]) -> dict[
             node = node.setdefault(parent, {})
             if not isinstance(node, dict):
                 raise ConfigError(
-                    f"cannot set {path!r}, because {parent!r} is set to {node!r}: remove one of them"
+                    f"{path!r} cannot be set, because {parent!r} is set to {node!r}: remove one of "
+                    "the two settings"
                 )
         node[leaf] = value
     return settings
@@ -143,10 +146,10 @@ def _record_override(recorded: dict[str, Any], path: str, value: Any) -> None:
     new = dict(flatten_settings({path: value}))
     for key, before in recorded.items():
         if key in new and new[key] != before:
-            warn_user(f"{key} is given twice: {_text(new[key])} counts, not {_text(before)}", SettingWarning)
+            warn_user(f"{key} is set twice: using {_text(new[key])}, not {_text(before)}", SettingWarning)
         if key.startswith(f"{path}.") and key not in new:
             warn_user(
-                f"{path}={_text(value)} takes the place of {key}={_text(before)}, which is given too",
+                f"{path}={_text(value)} replaces {key}={_text(before)}, which is also set",
                 SettingWarning,
             )
     recorded |= new
@@ -174,8 +177,9 @@ def to_yaml(config: Config) -> str:
         return yaml.dump(config.model_dump(), Dumper=StrictDumper, sort_keys=False, allow_unicode=True)
     except yaml.representer.RepresenterError as error:
         raise ConfigError(
-            f"the settings have {error.args[-1]!r:.100}, which cannot be saved in a file, nor "
-            "in a checkpoint: give numbers, texts, lists and mappings, or omit folder"
+            f"the settings contain {error.args[-1]!r:.100}, which cannot be saved to a file "
+            "or a checkpoint: use only numbers, strings, lists and mappings, or do not pass "
+            "folder"
         ) from None
 
 
@@ -266,8 +270,8 @@ def find_unused_settings(config: Config, num_processes: int, *, custom_model: bo
     if num_processes == 1:
         if names := _non_defaults(config, "distributed"):
             sentences.append(
-                f"{join_names(names)} {_verb_has(names)} no effect in one process: start several with "
-                f"torchrun, or omit {_pronoun(names)}"
+                f"{join_names(names)} {_verb_has(names)} no effect in a single process: start "
+                f"several with torchrun, or remove {_pronoun(names)}"
             )
     return sentences
 
@@ -284,26 +288,30 @@ def find_settings_without_effect(
     sentences = []
     if not has_folder and (names := _non_defaults(config, "checkpoint")):
         sentences.append(
-            f"{join_names(names)} {_verb_has(names)} no effect without a folder for checkpoints: give "
-            f'hyrt.train(..., folder="runs/name"), or omit {_pronoun(names)}'
+            f"{join_names(names)} {_verb_has(names)} no effect without a folder for "
+            'checkpoints: call hyrt.train(..., folder="runs/name"), or remove '
+            f"{_pronoun(names)}"
         )
     if config.train.precision != "fp32" and not rounds_products:
         sentences.append(
-            f"train.precision={config.train.precision} has no effect on this model, whose products stay in "
-            "float32: omit it"
+            f"train.precision={config.train.precision} has no effect on this model, which "
+            "always computes its products in float32: remove train.precision"
         )
     if config.train.patience and config.evaluate.every == 0:
         sentences.append(
-            f"train.patience={config.train.patience} has no effect with evaluate.every=0, which evaluates "
-            "only at the end: set evaluate.every=1, or omit one of them"
+            f"train.patience={config.train.patience} has no effect with evaluate.every=0, "
+            "which evaluates only at the end: set evaluate.every=1, or remove train.patience"
         )
     if not evaluates_by_layers and (names := _non_defaults(config, "evaluate", "memory_gib")):
         sentences.append(
-            f"{names[0]} has no effect on evaluations that do not compute layer by layer, such as "
-            "evaluate.mode=sampled and those of modules of your own: omit it"
+            f"{names[0]} has no effect, because this run does not evaluate layer by layer "
+            "(evaluate.mode=sampled, or a custom module): remove it"
         )
     if not config.runtime.trace and (names := _non_defaults(config, "runtime", "trace_events")):
-        sentences.append(f"{names[0]} has no effect without runtime.trace=true: set it, or omit both")
+        sentences.append(
+            f"{names[0]} has no effect without runtime.trace=true: set runtime.trace=true, or "
+            "remove runtime.trace_events"
+        )
     return sentences
 
 
@@ -335,11 +343,14 @@ def _unused_model_settings(model: ModelConfig) -> Iterator[str]:
             continue
         if name in _KIND_SETTINGS:
             yield (
-                f"model.{name}={value} is not used by {model.kind}: {join_names(_readers(name))} "
-                f"{'reads' if len(_readers(name)) == 1 else 'read'} it"
+                f"model.{name}={value} has no effect on {model.kind}: only "
+                f"{join_names(_readers(name))} {'uses' if len(_readers(name)) == 1 else 'use'} it"
             )
         elif name in _HIDDEN_SETTINGS and model.layers == 1:
-            yield f"model.{name}={value} is not used with model.layers=1, which has no hidden layer"
+            yield (
+                f"model.{name}={value} has no effect with model.layers=1, because there is no hidden layer: "
+                f"remove model.{name}"
+            )
 
 
 def _readers(name: str) -> list[str]:

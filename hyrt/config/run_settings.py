@@ -14,7 +14,7 @@ from hyrt.section import Bytes, CacheSize, Count, Fraction, NotBool, Positive, S
 def _number_or_all(value: object) -> object:
     if value == "all" or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**20):
         return value
-    raise ValueError("give a whole number of at least 1, or all")
+    raise ValueError("must be an integer of at least 1, or all")
 
 
 class LinksConfig(Section):
@@ -69,21 +69,22 @@ class LinksConfig(Section):
         fields = type(self).model_fields
         if self.times is not None and self.split != "time":
             raise ValueError(
-                f"links.times has no effect with links.split={self.split}: set links.split=time, or omit it"
+                f"links.times has no effect with links.split={self.split}: set links.split=time, "
+                "or remove links.times"
             )
         if self.has_split_file:
             for name in ("val", "test", "supervision"):
                 if getattr(self, name) != fields[name].default:
                     raise ValueError(
-                        f"links.{name} has no effect with links.split={self.split}, whose links are those of "
-                        "the file: omit it"
+                        f"links.{name} has no effect with links.split={self.split}, because the file "
+                        f"defines the links: remove links.{name}"
                     )
         elif self.negatives == "given":
-            raise ValueError(
-                "links.negatives=given draws from train_neg of a file: give links.split=FILE.npz"
-            )
+            raise ValueError("links.negatives=given needs a file with train_neg: set links.split=FILE.npz")
         if self.val + self.test >= 1:
-            raise ValueError(f"links.val={self.val:g} and links.test={self.test:g} leave nothing to train on")
+            raise ValueError(
+                f"links.val={self.val:g} and links.test={self.test:g} leave no links to train on: lower them"
+            )
         return self
 
     @property
@@ -267,10 +268,11 @@ class DistributedConfig(Section):
     def _check_replication(self) -> DistributedConfig:
         """Reject `replication` unless the algorithm replicates parts."""
         if self.replication not in (None, 1) and not self.algorithm.startswith("1.5d"):
-            reason = "chooses it" if self.algorithm == "auto" else "has each part at one rank"
+            reason = "chooses it itself" if self.algorithm == "auto" else "stores each part on one rank"
             raise ValueError(
-                f"distributed.replication={self.replication} needs distributed.algorithm=1.5d: "
-                f"{self.algorithm} {reason}"
+                f"distributed.replication={self.replication} has no effect, because "
+                f"distributed.algorithm={self.algorithm} {reason}: set "
+                "distributed.algorithm=1.5d, or remove distributed.replication"
             )
         return self
 
@@ -279,8 +281,8 @@ class DistributedConfig(Section):
         """Reject `shares` for strategies that ignore them."""
         if self.shares is not None and self.strategy != "home":
             raise ValueError(
-                "distributed.shares is only for the strategy home, which moves targets between ranks: omit "
-                f"it with {self.strategy}"
+                f"distributed.shares has no effect with distributed.strategy={self.strategy}: set "
+                "distributed.strategy=home, or remove distributed.shares"
             )
         return self
 
@@ -294,7 +296,8 @@ class DistributedConfig(Section):
         ]
         if changed and self.strategy in _STRATEGIES_WITHOUT_ROWS:
             raise ValueError(
-                f"distributed.{changed[0]} is for strategies that fetch rows, and {self.strategy} fetches "
-                f"none: omit distributed.{changed[0]}"
+                f"distributed.{changed[0]} has no effect, because "
+                f"distributed.strategy={self.strategy} fetches no rows: remove "
+                f"distributed.{changed[0]}"
             )
         return self

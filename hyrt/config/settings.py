@@ -81,7 +81,7 @@ def _class_weights(value: Any) -> Any:
     except (TypeError, ValueError, OverflowError):
         pass
     raise ValueError(
-        "give none, balanced, or a number of at least 0 for each class, not all of them 0, such as [1, 2.5]"
+        "must be none, balanced, or one number per class, at least 0 and not all 0, such as [1, 2.5]"
     )
 
 
@@ -89,7 +89,7 @@ def _device_names(value: Any) -> Any:
     """Parse names of devices; reject numbers and null."""
     names = parse_list(value)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError("give names of devices, such as cpu,opencl:0")
+        raise ValueError("must be device names such as cpu,opencl:0")
     return names
 
 
@@ -129,9 +129,9 @@ class DataConfig(Section):
     def _check_rounding(self) -> DataConfig:
         if self.rounding == "stochastic" and not self.feature_dtype.startswith("int8"):
             raise ValueError(
-                "data.rounding=stochastic is for codes of int8, but "
-                f"data.feature_dtype={self.feature_dtype} has none: give "
-                "data.feature_dtype=int8 or int8-columns, or omit it"
+                "data.rounding=stochastic has no effect with "
+                f"data.feature_dtype={self.feature_dtype}, which has no int8 codes: set "
+                "data.feature_dtype=int8 or int8-columns, or remove data.rounding"
             )
         return self
 
@@ -230,7 +230,7 @@ class TrainConfig(Section):
         if {"objective", "metric"} & self.model_fields_set:
             check_metric(self.objective, self.metric)
         if self.warmup_steps and self.warmup_epochs:
-            raise ValueError("warmup_steps and warmup_epochs are both given: give one of them")
+            raise ValueError("train.warmup_steps and train.warmup_epochs are both set: remove one of them")
         return self
 
     def num_epochs(self, steps_per_epoch: int) -> int:
@@ -426,32 +426,33 @@ class Config(Section):
             if not self.links.is_default:
                 names = sorted(self.links.model_fields_set) or ["split"]
                 raise ValueError(
-                    f"links.{names[0]} has no effect with train.objective={self.train.objective}: give "
-                    "train.objective=links, or omit it"
+                    f"links.{names[0]} has no effect with train.objective={self.train.objective}: set "
+                    f"train.objective=links, or remove links.{names[0]}"
                 )
             return
         if self.train.objective_options:
             raise ValueError(
-                "train.objective_options has no effect with train.objective=links: write its settings as "
-                "links.decoder=mlp and the like"
+                "train.objective_options has no effect with train.objective=links: use the links "
+                "settings instead, such as links.decoder=mlp"
             )
         if self.data.cache is not None:
             raise ValueError(
-                f"data.cache={self.data.cache} is for predicting vertices: omit it with train.objective=links"
+                f"data.cache={self.data.cache} cannot be used with train.objective=links: remove data.cache"
             )
         if self.sampler.draws_on_device:
             raise ValueError(
-                "sampler.on_device=true draws the edges that train.objective=links leaves out: omit it"
+                "sampler.on_device=true cannot be used with train.objective=links, because it "
+                "cannot leave out the edges of links: remove sampler.on_device"
             )
         if self.sampler.is_full_graph and [name.partition(":")[0] for name in self.devices] != ["cpu"]:
             raise ValueError(
-                f"train.objective=links with --full-graph trains on one CPU device, not on "
-                f"{', '.join(self.devices)}: give devices=cpu, or omit --full-graph"
+                "train.objective=links with --full-graph trains on one CPU device, not on "
+                f"{', '.join(self.devices)}: set devices=cpu, or remove --full-graph"
             )
         if self.sampler.is_full_graph and self.excluded_links != "none" and not self.links.supervision:
             raise ValueError(
-                f"links.exclude={self.links.exclude} would leave no edges with --full-graph, whose steps "
-                "train all links: omit it, or give links.supervision=0.3"
+                f"links.exclude={self.links.exclude} would leave no edges with --full-graph, "
+                "whose steps train all links: remove links.exclude, or set links.supervision=0.3"
             )
 
     @property
@@ -466,29 +467,30 @@ class Config(Section):
             value = getattr(runtime, name)
             if value != defaults[name].default and not was_started:
                 raise ValueError(
-                    f"runtime.{name}={str(value).lower()} has no effect with sampler.kind="
-                    f"{self.sampler.kind}, whose stages and steps follow each other: omit it"
+                    f"runtime.{name}={str(value).lower()} has no effect with "
+                    f"sampler.kind={self.sampler.kind}, which runs its stages and steps one after the "
+                    f"other: remove runtime.{name}"
                 )
         kind, samples = f"sampler.kind={self.sampler.kind}", self.evaluate.mode == "sampled"
         if self.balance.policy in ("bottleneck", "model"):
             raise ValueError(
-                f"balance.policy={self.balance.policy} has no effect with {kind}, where there is nothing to "
-                "move: omit it"
+                f"balance.policy={self.balance.policy} has no effect with {kind}, which has "
+                "nothing to balance: remove balance.policy"
             )
         if self.data.cache is not None:
             raise ValueError(
-                f"data.cache={self.data.cache} has no effect with {kind}, whose rows stay where they are "
-                "trained: omit it"
+                f"data.cache={self.data.cache} has no effect with {kind}, which sends no rows in "
+                "a step: remove data.cache"
             )
         if self.data.batch_size != DataConfig.model_fields["batch_size"].default and not samples:
             raise ValueError(
-                f"data.batch_size={self.data.batch_size} has no effect with {kind}, whose steps train all "
-                "targets: omit it"
+                f"data.batch_size={self.data.batch_size} has no effect with {kind}, whose steps "
+                "train all targets: remove data.batch_size"
             )
         if self.sampler.fanout is not None and not (samples or any_fanout):
             raise ValueError(
-                f"sampler.fanout has no effect with {kind}, which takes all neighbours, unless "
-                "evaluate.mode=sampled: omit it"
+                f"sampler.fanout has no effect with {kind}, which uses all neighbours: remove "
+                "sampler.fanout, or set evaluate.mode=sampled"
             )
 
     def _check_no_full_graph(self) -> None:
@@ -496,8 +498,8 @@ class Config(Section):
         for name, field in FullGraphConfig.model_fields.items():
             if getattr(self.fullgraph, name) != field.default:
                 raise ValueError(
-                    f"fullgraph.{name} has no effect with sampler.kind={self.sampler.kind}: give "
-                    "--full-graph (sampler.kind=full), or omit it"
+                    f"fullgraph.{name} has no effect with sampler.kind={self.sampler.kind}: specify "
+                    f"--full-graph (sampler.kind=full), or remove fullgraph.{name}"
                 )
 
     @model_validator(mode="after")
@@ -521,29 +523,30 @@ class Config(Section):
             and info.context is not LENIENT_CONTEXT
         ):
             raise ValueError(
-                "train.schedule_options has no effect without a schedule: give train.schedule=StepLR or the "
-                "like, or omit it"
+                "train.schedule_options has no effect without a schedule: set "
+                "train.schedule=StepLR, for example, or remove it"
             )
         model = self.model
         check_model(model.kind, model.options, hidden=model.hidden, heads=model.heads)
         if self.split is not None:
             if requests[0].name == AUTO or requests[0].share is not None:
                 raise ValueError(
-                    "split and the shares of devices (or auto) exclude each other: give one of them"
+                    "split cannot be combined with device shares or devices=auto: remove one of them"
                 )
             if len(self.split) != len(self.devices):
                 raise ValueError(
                     f"split has {pluralize(len(self.split), 'number')} for "
-                    f"{pluralize(len(self.devices), 'device')}: give one per device"
+                    f"{pluralize(len(self.devices), 'device')}: use one number per device"
                 )
             if self.sampler.is_full_graph and len(self.devices) > 1 and info.context is not LENIENT_CONTEXT:
                 raise ValueError(
-                    f"split has no effect with sampler.kind={self.sampler.kind}, where devices share the "
-                    "graph: omit it, or give their shares (--devices cpu=1,opencl=3)"
+                    f"split has no effect with sampler.kind={self.sampler.kind}, which divides the "
+                    "graph between devices: remove split, or set device shares (--devices "
+                    "cpu=1,opencl=3)"
                 )
             if sum(self.split) != self.units_per_step:
                 raise ValueError(
-                    f"split adds up to {sum(self.split)}, not to "
+                    f"split adds up to {sum(self.split)}, but must add up to "
                     f"{self.sampler.units_setting}={self.units_per_step}"
                 )
         return self
@@ -553,7 +556,8 @@ class Config(Section):
     def __new__(cls, *args: Any, **sections: Any) -> Config:
         if args:
             raise ConfigError(
-                f"hyrt.Config takes settings by section, as in train={{'epochs': 5}}, not {args[0]!r:.60}"
+                f"hyrt.Config accepts no positional arguments, got {args[0]!r:.60}: pass sections "
+                "as keywords, such as train={'epochs': 5}"
             )
         return super().__new__(cls)
 

@@ -41,7 +41,7 @@ def rename_old_settings(settings: Mapping[Any, Any]) -> dict[Any, Any]:
         new_key = new_name.removeprefix(f"{section}.")
         if new_key in values and values[new_key] != values[old_key]:
             raise ConfigError(
-                f"{old_name} is the former name of {new_name}, and both are given: omit {old_name}"
+                f"{old_name} is the former name of {new_name}, and both are set: remove {old_name}"
             )
         renamed[section] = {new_key if key == old_key else key: value for key, value in values.items()}
     return renamed
@@ -113,23 +113,23 @@ class PluginSection:
             *others, last = owners
             kinds = f"{', '.join(others)} or {last}" if others else last
             raise ConfigError(
-                f"{noun.partition('.')[0]}.{key} is a setting of {noun}={kinds}, and has "
-                f"no effect with {noun}={kind}: omit it"
+                f"{noun.partition('.')[0]}.{key} is a setting of {noun}={kinds}, and has no "
+                f"effect with {noun}={kind}: remove it"
             )
         return bool(owners)
 
 
 # Messages by pydantic's error types; the placeholders are entries of the error's context.
 _EXPECTED = {
-    **dict.fromkeys(("bool_parsing", "bool_type"), "give true or false"),
-    **dict.fromkeys(("float_parsing", "float_type"), "give a number"),
-    "finite_number": "give a finite number",
-    **dict.fromkeys(("int_from_float", "int_parsing", "int_parsing_size", "int_type"), "give a whole number"),
-    **dict.fromkeys(("string_type", "string_unicode"), "give text"),
-    "list_type": "give a list, such as [10, 5]",
-    "dict_type": "give a mapping, such as {{name: value}}",
-    "too_short": "give at least {min_length}",
-    "literal_error": "give {expected}",
+    **dict.fromkeys(("bool_parsing", "bool_type"), "must be true or false"),
+    **dict.fromkeys(("float_parsing", "float_type"), "must be a number"),
+    "finite_number": "must be a finite number",
+    **dict.fromkeys(("int_from_float", "int_parsing", "int_parsing_size", "int_type"), "must be an integer"),
+    **dict.fromkeys(("string_type", "string_unicode"), "must be a string"),
+    "list_type": "must be a list such as [10, 5]",
+    "dict_type": "must be a mapping such as {{name: value}}",
+    "too_short": "must have at least {min_length} entries",
+    "literal_error": "must be {expected}",
     "greater_than": "must be greater than {gt}",
     "greater_than_equal": "must be at least {ge}",
     "less_than": "must be less than {lt}",
@@ -171,7 +171,7 @@ def explain_error(error: ValidationError, root: type[BaseModel], listing: str) -
     # For a union, pydantic adds the type that it tried, such as `list[float]`, to the location.
     path = ".".join(str(part) for part in first["loc"] if "[" not in str(part))
     if kind == "invalid_key":
-        return f"setting {path}: the name of a setting must be text, not {first['loc'][-1]!r}"
+        return f"setting {path} has the key {first['loc'][-1]!r}: names of settings must be strings"
     value_text = _SHORT_REPR.repr(value)
     subkeys = (
         [key for key in known_keys(root) if key.startswith(f"{path}.")] if kind in _SECTION_ERRORS else []
@@ -179,12 +179,18 @@ def explain_error(error: ValidationError, root: type[BaseModel], listing: str) -
     if subkeys:
         example = f"{subkeys[0]}={value if isinstance(value, str) else '...'}"
         return (
-            f"setting {path}={value_text}: {path} is a section: write the settings in it, such as {example}"
+            f"setting {path}={value_text} is invalid, because {path} is a section: set its "
+            f"settings, such as {example}"
         )
     if kind == "missing":
-        return f"setting {path} is missing: give it"
+        return f"setting {path} is missing: add it"
     text = expected_value(first)
-    return f"setting {path}={value_text}: {text}" if path else text
+    return name_value(f"setting {path}={value_text}", text) if path else text
+
+
+def name_value(name: str, problem: str) -> str:
+    """Join a name and what is wrong with its value: `train.lr=0 must be ...`, or `train.lr=0: ...`."""
+    return f"{name}{' ' if problem.startswith('must ') else ': '}{problem}"
 
 
 def expected_value(problem: Mapping[str, Any]) -> str:
@@ -201,7 +207,7 @@ def _unknown_key(path: str, root: type[BaseModel], listing: str) -> str:
     if path in known and sections:
         # The key contains a point, which is allowed in command-line overrides only.
         nested = "".join(f"{name}: {{" for name in sections) + f"{last}: ..." + "}" * len(sections)
-        return f"unknown setting {path!r}: in a settings file, a section holds its settings: write {nested}"
+        return f"setting {path!r} contains a dot, which is only allowed on the command line: write {nested}"
     section, _, leaf = path.rpartition(".")
     names = [key.removeprefix(f"{section}.") for key in known if section and key.startswith(f"{section}.")]
     near = next((key for key in known if key.rpartition(".")[2] == leaf), None)
@@ -225,7 +231,7 @@ def to_plain_values(value: Any, known: dict[int, Any] | None = None) -> Any:
     known = {} if known is None else known
     if known.get(id(value)) is known:
         raise ConfigError(
-            "the settings have a value that contains itself through an anchor (&a, *a): write the value out"
+            "a value in the settings contains itself through an anchor (&a, *a): replace the alias (*a)"
         )
     if id(value) in known:
         return known[id(value)]

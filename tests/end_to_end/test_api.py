@@ -120,17 +120,19 @@ def test_a_module_that_would_change_the_features_of_a_whole_graph_is_refused() -
 def test_wrong_calls() -> None:
     with pytest.raises(ConfigError, match=r"did you mean 'train\.epochs'"):
         hyrt.train("synthetic:tiny", train={"epoch": 3})
-    with pytest.raises(ConfigError, match=r"^model=3: give a kind such as graphsage, .* or a torch module$"):
+    with pytest.raises(
+        ConfigError, match=r"^model must be a kind such as graphsage, .* or a torch module, got 3$"
+    ):
         hyrt.train("synthetic:tiny", 3)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"model=Linear is a class: make the module first, Linear\("):
+    with pytest.raises(ConfigError, match=r"model=Linear is a class: pass an instance, Linear\("):
         hyrt.train("synthetic:tiny", torch.nn.Linear)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="LazyLinear: its parameter 'weight' has no values yet"):
         hyrt.train("synthetic:tiny", torch.nn.LazyLinear(4))
     with pytest.raises(ConfigError, match="Linear: its parameter 'weight' has no values yet"):
         hyrt.train("synthetic:tiny", torch.nn.Linear(16, 4, device="meta"))
-    with pytest.raises(ConfigError, match="folder=None: give the path of a run's folder"):
+    with pytest.raises(ConfigError, match="folder=None: pass the path of a run folder"):
         hyrt.load_run(None)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="not both"):
+    with pytest.raises(ConfigError, match="config cannot be combined with settings as keywords"):
         hyrt.train("synthetic:tiny", config=hyrt.Config(), seed=3)
 
 
@@ -139,36 +141,39 @@ def test_wrong_calls() -> None:
     [
         (
             {"graph": None},
-            r"^graph=None: give a graph from hyrt\.load, or something that hyrt\.load can open$",
+            r"^graph is None: pass a graph from hyrt\.load, or a source that hyrt\.load can open$",
         ),
-        ({"data": {"source": "cora"}}, r"^the setting data\.source is given as well as a graph: omit it$"),
-        ({"config": 5}, r"^config=5: give a hyrt\.Config, or settings by section as keywords$"),
-        ({"config": {}}, r"^config=\{\}: give a hyrt\.Config"),
+        (
+            {"data": {"source": "cora"}},
+            r"^data\.source is set although a graph is passed: remove data\.source$",
+        ),
+        ({"config": 5}, r"^config must be a hyrt\.Config, got 5$"),
+        ({"config": {}}, r"^config must be a hyrt\.Config, got \{\}$"),
         (
             {"config": hyrt.Config().model_copy(update={"train": 5})},
-            r"^setting train=5: train is a section",
+            r"^setting train=5 is invalid, because train is a section",
         ),
         (
             {"config": hyrt.Config().model_copy(update={"seed": "x"})},
-            r"^setting seed='x': give a whole number$",
+            r"^setting seed='x' must be an integer$",
         ),
         (
             {
                 "folder": "never-made",
                 "train": {"schedule": "LambdaLR", "schedule_options": {"lr_lambda": len}},
             },
-            r"^the settings have <built-in function len>, which cannot be saved in a file, .* omit folder$",
+            r"^the settings contain <built-in function len>, which cannot be saved .* do not pass folder$",
         ),
-        ({"emit": []}, r"^emit=\[\]: give a function that takes an event, or omit it$"),
-        ({"full_graph": "no"}, "^full_graph='no': give True or False$"),
-        ({"full_graph": True, "sampler": 5}, "^setting sampler=5: sampler is a section"),
+        ({"emit": []}, r"^emit must be a function of one event, got \[\]$"),
+        ({"full_graph": "no"}, "^full_graph must be True or False, got 'no'$"),
+        ({"full_graph": True, "sampler": 5}, "^setting sampler=5 is invalid, because sampler is a section"),
         (
             {"model": torch.nn.Linear(2, 2), "sampler": "full"},
-            "^setting sampler='full': sampler is a section",
+            "^setting sampler='full' is invalid, because sampler is a section",
         ),
-        ({"folder": 5}, "^folder=5: give the path of a new folder, or omit it$"),
-        ({"folder": ""}, "^folder='': give the path"),
-        ({"folder": "a\0b"}, r"^folder='a\\x00b': give the path"),
+        ({"folder": 5}, "^folder=5: pass the path of a new folder$"),
+        ({"folder": ""}, "^folder='': pass the path"),
+        ({"folder": "a\0b"}, r"^folder='a\\x00b': pass the path"),
     ],
 )
 def test_arguments_that_would_be_taken_for_something_else(given: dict[str, Any], says: str) -> None:
@@ -189,7 +194,7 @@ def test_what_is_set_for_all_of_torch_and_lets_nothing_be_trained() -> None:
             train()
         torch.set_default_dtype(torch.float32)
         torch.set_default_device("meta")
-        with pytest.raises(ConfigError, match=r"call torch\.set_default_device\(None\) first, and give dev"):
+        with pytest.raises(ConfigError, match=r"call torch\.set_default_device\(None\) first, and pass dev"):
             train()
     finally:
         torch.set_default_dtype(torch.float32)
@@ -199,13 +204,13 @@ def test_what_is_set_for_all_of_torch_and_lets_nothing_be_trained() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"destination": None}, r"^destination=None: give the path of a \.npz file or a folder$"),
-        ({"destination": "a\0b"}, r"^destination='a\\x00b': give the path"),
-        ({"source": "a\0b"}, r"^source='a\\x00b': give a graph, the path of one, or a name such as "),
-        ({"feature_dtype": []}, r"^feature_dtype=\[\]: give a word, as hyrt data convert --help lists them$"),
-        ({"order": 5}, "^order=5: give a word"),
-        ({"force": "no"}, "^force='no': give True or False$"),
-        ({"reverse": None}, "^reverse=None: give True or False$"),
+        ({"destination": None}, r"^destination=None: pass the path of a \.npz file or a folder$"),
+        ({"destination": "a\0b"}, r"^destination='a\\x00b': pass the path"),
+        ({"source": "a\0b"}, r"^source='a\\x00b': pass a graph, the path of a dataset, or a name such as "),
+        ({"feature_dtype": []}, r"^feature_dtype must be a string, got \[\]: see hyrt data convert --help$"),
+        ({"order": 5}, "^order must be a string, got 5"),
+        ({"force": "no"}, "^force must be True or False, got 'no'$"),
+        ({"reverse": None}, "^reverse must be True or False, got None$"),
     ],
 )
 def test_what_cannot_be_saved_is_told(tmp_path: Path, given: dict[str, Any], says: str) -> None:
@@ -217,12 +222,12 @@ def test_what_cannot_be_saved_is_told(tmp_path: Path, given: dict[str, Any], say
 def test_folders_and_files_that_can_be_none() -> None:
     for checkpoint in (None, 5, b"best", ""):
         with pytest.raises(
-            ConfigError, match=r"^checkpoint=.*: give best, newest or the file of a checkpoint$"
+            ConfigError, match=r"^checkpoint=.*: use best, newest or the path of a checkpoint file$"
         ):
             hyrt.load_run("runs/x", checkpoint=checkpoint)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"^model=Linear is a class: make the module first, Linear\("):
+    with pytest.raises(ConfigError, match=r"^model=Linear is a class: pass an instance, Linear\("):
         hyrt.load_run("runs/x", model=torch.nn.Linear)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"^folder='x{30,}\.\.\.: give the path of a run's folder"):
+    with pytest.raises(ConfigError, match=r"^folder='x{30,}\.\.\.: pass the path of a run folder"):
         hyrt.load_run("x" * 5000)
     with pytest.raises(DataError, match=r"^x{40}\.\.\.: this is too long for a path; a dataset is"):
         hyrt.load("x" * 5000)
@@ -295,9 +300,9 @@ def test_a_training_of_ones_own_module_is_loaded(tmp_path: Path) -> None:
     result = hyrt.train(graph, mine, train={"epochs": 2}, data={"batch_size": 128}, folder=tmp_path)
     with pytest.raises(ConfigError, match=r"does not name its dataset: give it \(--data, or graph= "):
         hyrt.load_run(tmp_path)
-    with pytest.raises(ConfigError, match="has the checkpoints of another run: give a new folder"):
+    with pytest.raises(ConfigError, match="contains the checkpoints of another run: choose a new folder"):
         hyrt.train(graph, mine, folder=tmp_path)
-    with pytest.raises(ConfigError, match="model='gcn': give the torch module that was trained"):
+    with pytest.raises(ConfigError, match="model must be the torch module that was trained, got 'gcn'"):
         hyrt.load_run(tmp_path, graph=graph, model="gcn")  # type: ignore[arg-type]
     with pytest.raises(CheckpointError, match=r"where a module of your own was trained, that too \(model="):
         hyrt.load_run(tmp_path, graph=graph)

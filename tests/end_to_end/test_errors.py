@@ -39,7 +39,7 @@ def test_an_error_is_one_line(tmp_path: Path) -> None:
         ([*TINY, "train.metric=roc_auc"], "needs two classes"),
         ([*TINY, "--name", "../out"], "run name '../out'"),
         ([*TINY, "--name", "a\nb"], "run name 'a\\nb'"),
-        (["ok.npz"], "ok.npz: this is data, not a settings file: write --data ok.npz"),
+        (["ok.npz"], "ok.npz is a dataset, not a settings file: write --data ok.npz"),
         (["synthetic:tiny"], "write --data synthetic:tiny"),
     ],
 )
@@ -53,7 +53,7 @@ def test_wrong_words(words: list[str], message: str, tmp_path: Path) -> None:
     [
         (["run", "--patience", "5"], "--patience is not an option of hyrt run: write train.patience=5"),
         (["run", "--num-epochs=5"], "--num-epochs is not an option of hyrt run: did you mean --epochs?"),
-        (["run", "--epochs", "five"], "setting train.epochs='five': give a whole number"),
+        (["run", "--epochs", "five"], "setting train.epochs='five' must be an integer"),
         (["run", "--lr="], "--lr is given, but empty: give a value, or omit it"),
         (["run", "--seed", "1", "--seed", "2"], "--seed is given more than once: give it once"),
         (["predict", "--learning-rate", "0.01"], "of hyrt predict: write train.lr=0.01"),

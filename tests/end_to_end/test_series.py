@@ -117,7 +117,7 @@ def test_settings_that_are_only_shown_change_nothing(folder: Path) -> None:
     assert (folder / "runs" / "s" / "config.yaml").read_bytes() == kept
     (folder / "mine.yaml").write_text("train: {epochs: 3}\n", encoding="utf-8")
     message = refused("run", "mine.yaml", "--resume", "runs/s", cwd=folder)
-    assert "mine.yaml: a resumed run keeps its own settings" in message
+    assert "mine.yaml cannot be used, because a resumed run keeps its settings" in message
 
 
 def test_what_was_done_before_a_failure_is_summarized(folder: Path) -> None:

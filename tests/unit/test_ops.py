@@ -313,8 +313,8 @@ X, W = torch.ones(V, 2), torch.ones(E)
         (lambda g: ops.spmm(g, torch.nested.nested_tensor([X], layout=torch.jagged)), "x is nested: give"),
         (lambda g: ops.spmm(g, X, row_scale=np.ones(V, complex)), "row_scale is complex128: give one number"),
         (lambda g: ops.spmm(g, X, row_scale="two"), "row_scale is <U3: give one number"),
-        (lambda g: ops.spmm(g, X, transposed="no"), "transposed is 'no': give True or False"),
-        (lambda g: ops.attention(g, X, W[:V], W[:V], self_loops="no"), "self_loops is 'no': give True or"),
+        (lambda g: ops.spmm(g, X, transposed="no"), "transposed must be True or False, got 'no'"),
+        (lambda g: ops.attention(g, X, W[:V], W[:V], self_loops="no"), "self_loops must be True or False"),
         (lambda g: ops.attention(g, X, W[:V], W[:V], negative_slope=None), "negative_slope is None: give a"),
         (lambda g: ops.attention(g, X, W[:V], W[:V], negative_slope=np.nan), "negative_slope is nan: give a"),
         (lambda g: ops.attention(g, X, W[:V], W[:V], negative_slope="0.2"), "negative_slope is '0.2': give"),
@@ -327,7 +327,7 @@ def test_what_does_not_go_together_is_said(graph: Topology, call: Callable[..., 
 
 @pytest.mark.parametrize("count", [1.5, "2", None, True])
 def test_threads_are_counted_in_whole_numbers(count: Any) -> None:
-    with pytest.raises(ValueError, match=r"count is .*: give a whole number"), ops.threads(count):
+    with pytest.raises(ValueError, match=r"count must be .*, got "), ops.threads(count):
         pass
 
 

@@ -56,6 +56,9 @@ _REMEDY = re.compile(
     "specify|select|repair|fix|rebuild|assign|restart|stop|hold|correct|"
     "did you mean|the known ones are|a dataset is|the splits are)"
     r"|\bmust be\b|\bexpected\b"
+    "specify|select|repair|rename|rewrite|restore|split|combine|"
+    "did you mean|the known ones are|a dataset is|the splits are)"
+    r"|\bmust (?:be|have)\b"
 )
 
 

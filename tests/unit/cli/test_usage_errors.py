@@ -37,7 +37,7 @@ def _error(*words: str) -> str:
         ("inference runs/mine", "there is no command 'inference': write hyrt infer"),
         ("benchmark", "there is no command 'benchmark': write hyrt calibrate"),
         ("convert a.npz b", "there is no command 'convert': write hyrt data convert"),
-        ("run --seeds 1000000000", "--seeds 1000000000: must be at most 10000"),
+        ("run --seeds 1000000000", "--seeds 1000000000 must be at most 10000"),
         ("run --patience 3", "--patience is not an option of hyrt run: write train.patience=3"),
         ("run --device cpu", "--device is not an option of hyrt run: did you mean --devices?"),
         ("run -o mine", "-o is not an option of hyrt run: did you mean --output?"),
@@ -52,10 +52,10 @@ def _error(*words: str) -> str:
             "s.txt: the file is written as .npy or .csv: give a name that ends in .npy or .csv",
         ),
         ("infer r -o -", "--output -: nothing is written to the standard output: give the name of a file"),
-        ("run --seeds 0", "--seeds 0: must be at least 1"),
-        ("run --seeds x", "--seeds x: give a whole number"),
-        ("doctor --limit x", "--limit x: give a number"),
-        ("doctor --limit 0", "--limit 0: must be at least 0.1"),
+        ("run --seeds 0", "--seeds 0 must be at least 1"),
+        ("run --seeds x", "--seeds x must be an integer"),
+        ("doctor --limit x", "--limit x must be a number"),
+        ("doctor --limit 0", "--limit 0 must be at least 0.1"),
         ("frobnicate", "there is no command 'hyrt frobnicate': see hyrt --help"),
         ("data inof x", "there is no command 'hyrt data inof': did you mean hyrt data info?"),
         ("rn", "there is no command 'hyrt rn': did you mean hyrt run?"),
@@ -65,7 +65,7 @@ def _error(*words: str) -> str:
         (
             "run train.epochs=",
             "train.epochs= has no value: write train.epochs=null for the default, "
-            "train.epochs='\"\"' for no text",
+            "train.epochs='\"\"' for an empty string",
         ),
     ],
 )
@@ -331,7 +331,7 @@ def test_under_nohup_a_terminal_may_close(is_ignored: bool, ends: int) -> None:
         (MemoryError("no room"), "error: memory ran out (no room): free some, allow more (ulimit -v), or "),
         (
             PermissionError(13, "Permission denied", "a.npz"),
-            "error: a.npz: Permission denied: give one that ",
+            "error: a.npz: Permission denied: use one that ",
         ),
         (OSError(24, "Too many open files", "b"), "error: b: Too many open files: allow more open files"),
         (OSError(28, "No space left"), "error: the output cannot be written: No space left: free space, or"),

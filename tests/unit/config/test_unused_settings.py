@@ -45,29 +45,30 @@ def test_what_is_given_and_not_read_is_told() -> None:
 
     shared = {"kind": "graphsage", "heads": 8, "attention_dropout": 0.3, "aggregate": "sum", "dropout": 0.1}
     assert said(model=shared) == [
-        "model.heads=8 is not used by graphsage: edge-gat, gat, hgt and rgat read it",
-        "model.attention_dropout=0.3 is not used by graphsage: gat reads it",
+        "model.heads=8 has no effect on graphsage: only edge-gat, gat, hgt and rgat use it",
+        "model.attention_dropout=0.3 has no effect on graphsage: only gat uses it",
     ]
     assert said(model={**shared, "kind": "gat"}) == [
-        "model.aggregate=sum is not used by gat: graphsage reads it"
+        "model.aggregate=sum has no effect on gat: only graphsage uses it"
     ]
     assert said(model=shared, own_model=True) == []
     one = {"layers": 1, "hidden": 64, "norm": "layer"}
     assert said(model={**one, "kind": "gcn"}) == [
-        "model.hidden=64 is not used with model.layers=1, which has no hidden layer",
-        "model.norm=layer is not used with model.layers=1, which has no hidden layer",
+        "model.hidden=64 has no effect with model.layers=1, because there is no hidden layer: "
+        "remove model.hidden",
+        "model.norm=layer has no effect with model.layers=1, because there is no hidden layer: "
+        "remove model.norm",
     ]
     assert said(model={**one, "kind": "gin"}) == []
     # The defaults of a kind are not the user's.
     for kind in MODELS.entries_by_name():
         assert said(1, model={"kind": kind}) == []
     assert said(1, distributed={"cache": "20%"}) == [
-        "distributed.cache=0.2 has no effect in one process: start several with torchrun, or omit it"
+        "distributed.cache=0.2 has no effect in a single process: start several with torchrun, or remove it"
     ]
     assert said(1, distributed={"comm_dtype": "float16", "timeout_s": 5}) == [
         "distributed.comm_dtype=float16 and distributed.timeout_s=5.0 have no effect in "
-        "one process: start several "
-        "with torchrun, or omit them"
+        "a single process: start several with torchrun, or remove them"
     ]
     assert said(2, distributed={"cache": "20%"}) == []
 
@@ -88,15 +89,17 @@ def test_settings_of_training_that_have_no_effect() -> None:
     assert said(**everything) == said(**nothing) == []
     assert said(**everything, **nothing) == [
         "checkpoint.every_steps=2 and checkpoint.keep=5 have no effect without a folder for checkpoints: "
-        'give hyrt.train(..., folder="runs/name"), or omit them',
-        "train.precision=bf16 has no effect on this model, whose products stay in float32: omit it",
-        "evaluate.memory_gib=0.5 has no effect on evaluations that do not compute layer by layer, such as "
-        "evaluate.mode=sampled and those of modules of your own: omit it",
+        'call hyrt.train(..., folder="runs/name"), or remove them',
+        "train.precision=bf16 has no effect on this model, which always computes its products in "
+        "float32: remove train.precision",
+        "evaluate.memory_gib=0.5 has no effect, because this run does not evaluate layer by layer "
+        "(evaluate.mode=sampled, or a custom module): remove it",
     ]
     assert said(train={"patience": 3}, evaluate={"every": 0}) == [
         "train.patience=3 has no effect with evaluate.every=0, which evaluates only at the end: set "
-        "evaluate.every=1, or omit one of them"
+        "evaluate.every=1, or remove train.patience"
     ]
     assert said(runtime={"trace_events": 5}) == [
-        "runtime.trace_events=5 has no effect without runtime.trace=true: set it, or omit both"
+        "runtime.trace_events=5 has no effect without runtime.trace=true: set runtime.trace=true, "
+        "or remove runtime.trace_events"
     ]

@@ -599,7 +599,7 @@ def test_what_users_get_wrong(tmp_path: Path) -> None:
             "n.csv is not in any table of the schema (edges: e.csv)",
         ),
         (["e.csv", "-o", "x", "--schema", "unknown.yaml"], "'edges.wieght': did you mean 'edges.weight'?"),
-        (["e.csv", "-o", "x", "--schema", "missing.yaml"], "setting edges.target is missing: give it"),
+        (["e.csv", "-o", "x", "--schema", "missing.yaml"], "setting edges.target is missing: add it"),
         (["e.csv", "-o", "x", "--schema", "column.yaml"], "has no column 'dts': did you mean 'dst'?"),
     ):
         assert message in refused("data", "import", *words, cwd=tmp_path)

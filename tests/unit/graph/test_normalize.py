@@ -128,5 +128,5 @@ def test_graph_and_unknown_name(tmp_path):
     graph = open_graph(save(make_arrays(6, further=True), tmp_path / "a.npz"))
     assert open_graph(graph) is graph
     assert set(open_graph(graph, normalize="standard").masks) == set(graph.masks)
-    with pytest.raises(ArgumentError, match="normalize is 'rows': give one of auto, none, row"):
+    with pytest.raises(ArgumentError, match="normalize must be one of auto, none, row"):
         open_graph(graph, normalize="rows")

@@ -167,7 +167,7 @@ def test_an_unknown_accumulator_is_refused() -> None:
         accumulate = "median"  # type: ignore[assignment]
 
     with pytest.raises(
-        UnsupportedModelError, match=r"Middle.accumulate is 'median': give one of sum, mean, max"
+        UnsupportedModelError, match=r"Middle.accumulate must be one of sum, mean, max, got 'median'"
     ):
         program_of(lambda layer, edge: edge.src, Middle)
 

@@ -223,7 +223,7 @@ def test_what_fits_the_labels_is_chosen_and_what_does_not_is_refused_in_words() 
     for wrong in ([], [0, 0], [-1, 2], [float("nan")]):
         with pytest.raises(ValueError, match="use non-negative numbers that are not all 0"):
             Classification(class_weights=wrong)
-    with pytest.raises(ConfigError, match="loss is 'huber': give one of mse, mae"):
+    with pytest.raises(ConfigError, match="loss must be one of mse, mae, got 'huber'"):
         build_config({"train": {"objective_options": {"loss": "huber"}}}).train.build_objective(numbers)
     with pytest.raises(ConfigError, match=r"did you mean 'micro_f1'\?"):
         build_config({"train": {"metric": "mikro_f1"}})

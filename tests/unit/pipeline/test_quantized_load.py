@@ -170,6 +170,6 @@ def test_aggregated_input_of_the_whole_graph() -> None:
 
 def test_stochastic_rounding_without_codes_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match=r"data.feature_dtype=float16 has none: give\s+data.feature_dtype=int8"
+        ConfigError, match=r"data.feature_dtype=float16, which has no int8 codes: set data.feature_dtype=int8"
     ):
         build_config({"data": {"feature_dtype": "float16", "rounding": "stochastic"}})

@@ -202,7 +202,7 @@ def test_without_the_package(name: str, package: str, monkeypatch: pytest.Monkey
 
 
 def test_a_training_of_python_is_logged(mlflow: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="loggers keep the name of the run in its folder: give folder="):
+    with pytest.raises(ConfigError, match="loggers need a folder to store the name of the run: pass folder="):
         hyrt.train("synthetic:tiny", loggers=["mlflow"])
     hyrt.train(
         "synthetic:tiny",

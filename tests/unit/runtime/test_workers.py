@@ -201,10 +201,10 @@ def test_work_that_has_become_long_is_shared_again(team: Workers) -> None:
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_a_team_without_threads_is_refused(count: int) -> None:
-    with pytest.raises(ValueError, match=r"threads of odd is .*: give a whole number of at least 1"):
+    with pytest.raises(ValueError, match=r"threads of odd must be .*, got "):
         Workers(count, "odd")
     workers = Workers(2, "odd")
-    with pytest.raises(ValueError, match=f"threads of odd is {count}: give a whole number of at least 1"):
+    with pytest.raises(ValueError, match=f"threads of odd must be at least 1, got {count}"):
         workers.resize(count)
     assert workers.count == 2
     workers.close()

@@ -580,8 +580,10 @@ def links_of_samplers(found: Cell) -> None:
 
 @cell("links", "`sampler.on_device`, `data.cache`", "links")
 def links_on_devices(found: Cell) -> None:
-    found.refuses("sampler.on_device=true draws the edges", BARE, "gcn", **LINKS, sampler={"on_device": True})
-    found.refuses("data.cache=0.5 is for predicting vertices", BARE, "gcn", **LINKS, data={"cache": 0.5})
+    found.refuses("sampler.on_device=true cannot be used", BARE, "gcn", **LINKS, sampler={"on_device": True})
+    found.refuses(
+        "data.cache=0.5 cannot be used with train.objective=links", BARE, "gcn", **LINKS, data={"cache": 0.5}
+    )
 
 
 @cell("links", "multiple machines (`torchrun`)", "links")

@@ -53,5 +53,5 @@ def test_a_run_tells_what_it_lacks_and_what_it_does_not_read(monkeypatch: pytest
     train(GRAPH, {"kind": "gcn", "heads": 8, "hidden": 8}, train={"epochs": 1}, emit=heard.append)
     told = [event.text for event in heard if isinstance(event, Notice) and event.kind == "warning"]
     assert len(told) == 2
-    assert told[1] == "model.heads=8 is not used by gcn: edge-gat, gat, hgt and rgat read it"
+    assert told[1] == "model.heads=8 has no effect on gcn: only edge-gat, gat, hgt and rgat use it"
     assert "and 1 KiB are free" in told[0]

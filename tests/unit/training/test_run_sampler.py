@@ -115,7 +115,7 @@ def test_fewer_targets_than_a_step_has_are_a_step() -> None:
             "more later",
             "step 1: the sampler .* gave step 1 128 units, more than the 64 that it declared: return fewer",
         ),
-        ("repeats", r"step 0: the sampler .* gave step 0 wrong units: units has \d+ twice: give each"),
+        ("repeats", r"step 0: the sampler .* gave step 0 wrong units: units contains \d+ twice: list each"),
     ],
 )
 def test_the_sample_stage_is_where_its_answers_are_checked(what: str, says: str) -> None:

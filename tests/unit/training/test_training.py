@@ -171,7 +171,7 @@ def test_the_schedule_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 def test_warm_up_is_given_once() -> None:
-    with pytest.raises(ConfigError, match="warmup_steps and warmup_epochs are both given"):
+    with pytest.raises(ConfigError, match=r"warmup_steps and train\.warmup_epochs are both set"):
         build_config({"train": {"warmup_steps": 3, "warmup_epochs": 1}})
 
 
@@ -439,7 +439,7 @@ def test_wrong_optimizers_and_schedules_say_what_to_give(train: dict[str, Any], 
             {"schedule": "CosineAnnealingLR", "schedule_options": {"T_max": "x"}},
             "cannot use train.schedule_options=.*: give values of the types that torch.optim.lr_scheduler",
         ),
-        ({"schedule_options": {"step_size": 3}}, "has no effect without a schedule: give train.schedule"),
+        ({"schedule_options": {"step_size": 3}}, "has no effect without a schedule: set train.schedule"),
     ],
 )
 def test_what_would_fail_in_the_run_fails_at_its_start(train: dict[str, Any], message: str) -> None:
