@@ -15,16 +15,16 @@ def main() -> NoReturn:
         # Imported here, so that Ctrl-C during the slow import is handled too.
         from hyrt.cli.commands import main as run_command
     except KeyboardInterrupt:
-        print("interrupted before the command began", file=sys.stderr)
+        print("interrupted before the command started", file=sys.stderr)
         sys.exit(130)
     except (ImportError, MemoryError, OSError) as error:
         if os.environ.get("HYRT_TRACEBACK"):
             raise
         reason = " ".join(str(error).split())
         print(
-            f"error: hyrt cannot be loaded ({type(error).__name__}{reason and ': '}{reason}): allow more "
-            "memory and open files (ulimit -v, ulimit -n), or install hyrt again; HYRT_TRACEBACK=1 shows "
-            "where",
+            f"error: hyrt cannot be loaded ({type(error).__name__}{reason and ': '}{reason}): "
+            "raise the limits on memory and open files (ulimit -v, ulimit -n), or reinstall "
+            "hyrt; HYRT_TRACEBACK=1 prints the traceback",
             file=sys.stderr,
         )
         sys.exit(1)

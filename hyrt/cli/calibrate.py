@@ -25,7 +25,7 @@ def calibrate(
         bool,
         typer.Option(
             "--all",
-            help="Also measure other devices that compute on the CPU's cores, which takes minutes.",
+            help="Also measure other devices that compute on CPU cores, which takes minutes.",
         ),
     ] = False,
     models: Annotated[
@@ -33,8 +33,8 @@ def calibrate(
         typer.Option(
             "--model",
             metavar="KIND[,KIND...]",
-            help="Instead, add kinds of models that have costs of their own, such as ggcn, to what is "
-            "stored.",
+            help="Instead, add the costs of models with special operations, such as ggcn, to the "
+            "stored calibration.",
         ),
     ] = None,
     network: Annotated[
@@ -65,9 +65,7 @@ def calibrate(
 
     if network is not None:
         if show or everything or models:
-            raise ConfigError(
-                "--network measures only the network between machines: omit --show, --all and --model"
-            )
+            raise ConfigError("--network cannot be combined with --show, --all or --model: remove them")
         _calibrate_network(network, as_json=as_json)
         return
     import json
@@ -83,7 +81,7 @@ def calibrate(
     prepare_process()
     if show:
         if everything or models:
-            raise ConfigError("--show prints what was measured: omit --all and --model")
+            raise ConfigError("--show cannot be combined with --all or --model: remove them")
         calibration, stale = stored_calibration()
         if calibration is None:
             raise DeviceUnavailableError(stale[0])
@@ -94,7 +92,8 @@ def calibrate(
 
         if everything and models:
             raise ConfigError(
-                "--model adds to what was measured, and --all measures it: run one after the other"
+                "--model cannot be combined with --all: run hyrt calibrate once with --all, then "
+                "once with --model"
             )
         check_writable()
         calibration = (
@@ -136,8 +135,8 @@ def _calibrate_network(file: Path, *, as_json: bool) -> None:
     launch = launch_info_from_env()
     if launch is None:
         raise ConfigError(
-            "--network measures the network between several processes, but this is only one: start "
-            f"torchrun ... -m hyrt calibrate --network {file} on every machine"
+            "--network needs several processes, but only one was started: start torchrun ... "
+            f"-m hyrt calibrate --network {file} on every machine"
         )
     prepare_process()
     from hyrt.distributed.context import init_from_launcher
@@ -167,15 +166,13 @@ def _network_file(file: Path) -> Path:
     from hyrt.runtime.files import resolve_output_file
 
     if file.suffix not in (".yaml", ".yml"):
-        raise ConfigError(
-            f"--network {file}: give a name that ends in .yaml, so that hyrt predict can read it"
-        )
+        raise ConfigError(f"--network {file} must end in .yaml, because hyrt predict reads it: rename it")
     destination = resolve_output_file(file, replace=True, option="--network")
     if destination.exists():
         try:
             read_network(destination)
         except ValueError as error:
-            raise ConfigError(f"{file}: exists, and is not a network: give another --network") from error
+            raise ConfigError(f"{file} exists and is not a network file: choose another --network") from error
     return destination
 
 
@@ -185,11 +182,13 @@ def _network_lines(fitted: FittedNetwork, file: Path) -> list[str]:
     network, rate = fitted.network, format_sig3(fitted.network.gb_s)
     errors = ", ".join(f"{operation} {error:.0%}" for operation, error in fitted.errors.items())
     return [
-        f"{network.name}: {rate} GB/s each way, {format_duration(network.latency_s)} a message; "
-        f"exchanges reach {network.uneven_part:.0%} of the rate",
+        (
+            f"{network.name}: {rate} GB/s each way, {format_duration(network.latency_s)} per "
+            f"message; exchanges reach {network.uneven_part:.0%} of the rate"
+        ),
         network.source,
-        f"median error of what these predict of the measured operations: {errors}",
-        f"stored in {file}: hyrt predict --ranks N --network {file}",
+        f"median error of the resulting predictions for the measured operations: {errors}",
+        f"stored in {file}; to use it: hyrt predict --ranks N --network {file}",
     ]
 
 
@@ -215,27 +214,31 @@ def _lines(calibration: Calibration) -> list[str]:
                 f"{'':12} link {accelerator.link_gb_s:.1f} GB/s, {accelerator.link_latency_s * 1e6:.0f} us"
             )
     lines.append(
-        "synchronization of a step, its waits for threads and for the interpreter lock, and share of the "
-        "cores' time that sampling and loading use beside the trainers: "
+        (
+            "synchronization per step, waiting for threads, waiting for the interpreter "
+            "lock, and CPU efficiency of sampling and loading while training: "
+        )
         + ", ".join(
             " ms, ".join(
                 f"{1e3 * seconds:.2f}" for seconds in (sharing.step_s, sharing.wait_s, sharing.lock_s)
             )
-            + f" ms and {sharing.efficiency:.0%} with {kinds or 'no trainer on the host'}"
+            + f" ms and {sharing.efficiency:.0%} with {kinds or 'no CPU trainer'}"
             for kinds, sharing in host.sharing_of.items()
         )
     )
     runs = measured["runs"]
     errors = [abs(run["error"]) for run in runs]
     lines.append(
-        f"checked against the {len(runs)} short training runs: the predicted time of a step is "
+        f"checked against {len(runs)} short training runs: the predicted step times are "
         f"{sum(errors) / len(errors):.1%} off on average, {max(errors):.1%} at worst"
     )
     spread = measured["spread"]
     noisy = [f"{name} {value:.0%}" for name, value in spread.items() if value > 0.1]
     if noisy:
-        lines.append(f"noisy: {', '.join(noisy)}. If anything else was running, calibrate again")
-    lines += [f"left out: {name}: {reason}" for name, reason in measured["left_out"].items()]
+        lines.append(
+            f"noisy measurements: {', '.join(noisy)}. If other programs were running, calibrate again"
+        )
+    lines += [f"{name} was left out: {reason}" for name, reason in measured["left_out"].items()]
     return lines
 
 

@@ -59,8 +59,8 @@ def _report_interruption() -> Iterator[None]:
         # KeyboardInterrupt without a SIGINT, for example raised by a library.
         _end(
             error,
-            f"KeyboardInterrupt was raised at {_source_line(error)}, and no Ctrl-C has come: raise another "
-            "exception there, or run without the package that it belongs to",
+            f"KeyboardInterrupt was raised at {_source_line(error)} without Ctrl-C: raise a "
+            "different exception there, or run without that package",
             1,
         )
 
@@ -73,7 +73,7 @@ _COMMANDS = {
     "eval": ("eval_infer.evaluate", "Evaluate the weights of a run."),
     "infer": ("eval_infer.infer", "Compute scores, classes or embeddings of vertices or links."),
     "export": ("export.export", "Write a trained model as a plain PyTorch module."),
-    "partition": ("partition.partition", "Cut a graph into parts, one for each rank of a run."),
+    "partition": ("partition.partition", "Partition a graph, with one part for each rank of a run."),
     "devices": ("devices.devices", "Show the devices that can train, and why others cannot."),
     "doctor": ("doctor.doctor", "Check that this machine has what a run needs."),
     "calibrate": ("calibrate.calibrate", "Measure how fast this machine is."),
@@ -145,7 +145,7 @@ class _Commands(Group):
         """
         alias = _COMMAND_ALIASES.get(args[0]) if args else None
         if alias is not None and self.get_command(ctx, args[0]) is None:
-            raise ConfigError(f"there is no command {args[0]!r}: write hyrt {alias}")
+            raise ConfigError(f"unknown command {args[0]!r}: use hyrt {alias}")
         return super().resolve_command(ctx, args)
 
 
@@ -211,14 +211,14 @@ def _run_command() -> NoReturn:
         subject = os.fsdecode(error.filename) if error.filename else "the output cannot be written"
         if error.errno is None:
             # Raised by a library that runs out of memory, for example.
-            subject = "something of this machine cannot be used"
+            subject = "a resource of this machine cannot be used"
         _end(error, f"{subject}: {one_line(system_error_text(error))}", 1)
     except MemoryError as error:
         detail = one_line(str(error))
         _end(
             error,
-            f"memory ran out{f' ({detail})' if detail else ''}: free some, allow more (ulimit -v), or give a "
-            "smaller dataset or model",
+            f"memory ran out{f' ({detail})' if detail else ''}: free memory, allow more "
+            "(ulimit -v), or use a smaller dataset or model",
             1,
         )
     except RuntimeError as error:
@@ -226,14 +226,12 @@ def _run_command() -> NoReturn:
             raise
         _end(
             error,
-            "no more threads can be started: allow more (ulimit -u, ulimit -v), or end other programs",
+            "no more threads can be started: raise the limits (ulimit -u, ulimit -v), or stop other programs",
             1,
         )
     except ImportError as error:
         name = (error.name or "a package").partition(".")[0]
-        _end(
-            error, f"{name} cannot be imported ({one_line(str(error))}): see what `hyrt doctor` says of it", 1
-        )
+        _end(error, f"{name} cannot be imported ({one_line(str(error))}): see the output of `hyrt doctor`", 1)
     finally:
         # Cleanup is done; from here on, an exception in the handler would only print a second error at exit.
         for number in _TERMINATION_SIGNALS:
@@ -261,11 +259,13 @@ def _check_current_folder() -> None:
     Otherwise libraries that load other libraries would exit with unhelpful errors, and relative paths would
     fail.
     """
-    for access, problem in ((os.getcwd, "is gone"), (lambda: os.stat("."), "may not be entered")):
+    for access, problem in ((os.getcwd, "no longer exists"), (lambda: os.stat("."), "cannot be accessed")):
         try:
             access()
         except OSError as error:
-            raise ConfigError(f"the current folder {problem} ({error.strerror}): change to another") from None
+            raise ConfigError(
+                f"the current folder {problem} ({error.strerror}): change to another folder"
+            ) from None
 
 
 def _occupy_closed_streams() -> None:
@@ -286,7 +286,9 @@ def _source_line(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return "an unknown place" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+    return (
+        "an unknown location" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+    )
 
 
 def _end(error: BaseException, message: str, exit_code: int) -> NoReturn:

@@ -23,9 +23,10 @@ _SOURCE_HELP = (
     "ogbn-NAME, mag240m, mag240m:typed, a folder downloaded by ogb, or a file of dgl.save_graphs."
 )
 _SPEC_HELP = (
-    "The graph to generate: PRESET[,key=value,...], where PRESET is community, tiny, products-s, "
-    "papers-s or hetero, and the keys are vertices, edges, features, classes, train, val, test, homophily, "
-    "signal, dtype and seed. Counts may end in k, M or G."
+    "The graph to generate: PRESET[,key=value,...], where PRESET is community, tiny, "
+    "products-s, papers-s or hetero, and the keys are vertices, edges, features, "
+    "classes, train, val, test, homophily, signal, dtype and seed. Counts may have "
+    "the suffix k, M or G."
 )
 _DEST_HELP = "The .npz file or the folder to write. A folder is memory-mapped when it is opened."
 
@@ -40,8 +41,9 @@ def info(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Also list the arrays that full-graph training of this kind of model keeps in memory; for "
-            "a heterogeneous graph, only those that any training keeps.",
+            help="Also list the arrays that stay in memory when this kind of model is trained on "
+            "the full graph; for a heterogeneous graph, only those that stay in memory in "
+            "any training.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -97,7 +99,7 @@ def convert(
     ] = None,
     rounding: Annotated[
         str,
-        typer.Option(metavar="nearest|stochastic", help="How values are rounded to codes of int8."),
+        typer.Option(metavar="nearest|stochastic", help="How values are rounded to int8."),
     ] = "nearest",
     seed: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="The seed of stochastic rounding; 0 by default.")
@@ -112,22 +114,22 @@ def convert(
         bool,
         typer.Option(
             "--unique",
-            help="Keep one of several equal edges; in sparse rows, add up the values of equal columns.",
+            help="Merge duplicate edges; in sparse rows, add up the values of duplicate columns.",
         ),
     ] = False,
     reverse: Annotated[
         bool,
         typer.Option(
             "--reverse",
-            help="Add an opposite relation for each relation of a heterogeneous graph, named rev_...",
+            help="Add the reverse of each relation of a heterogeneous graph, named rev_...",
         ),
     ] = False,
     order: Annotated[
         str | None,
         typer.Option(
             metavar="community|degree|rcm",
-            help="Renumber the vertices so that rows that are gathered together are close together in "
-            "memory. The original numbers are kept.",
+            help="Renumber the vertices so that rows that are gathered together are close "
+            "together in memory. The original numbers are saved.",
         ),
     ] = None,
     force: Force = False,
@@ -165,7 +167,7 @@ def import_files(
         list[Path],
         typer.Argument(
             metavar="FILES",
-            help="CSV or Parquet files (also .csv.gz) of edges and of vertices, or folders of them.",
+            help="CSV (also .csv.gz) or Parquet files with edges and vertices, or folders of such files.",
         ),
     ],
     output: Annotated[
@@ -175,7 +177,8 @@ def import_files(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A YAML file that says what each column means; by default, this is guessed from the names.",
+            help="A YAML file that defines the meaning of each column; by default, it is guessed "
+            "from the column names.",
         ),
     ] = None,
     print_schema: Annotated[
@@ -207,19 +210,19 @@ def import_files(
 
     if print_schema:
         if schema is not None:
-            raise ConfigError("--print-schema prints what is guessed: omit --schema")
+            raise ConfigError("--print-schema cannot be combined with --schema: remove one of them")
         from hyrt.config.commented_yaml import schema_text
 
         try:
             schema_start, comments = infer_schema(files).schema, []
         except DataError as error:
             # Let the user edit the parts of the printed schema that cannot be guessed.
-            incomplete = draft_schema(files, f"Edit what is wrong below: {one_line(str(error))}")
+            incomplete = draft_schema(files, f"Correct this schema: {one_line(str(error))}")
             schema_start, comments = incomplete.schema, incomplete.lines
         typer.echo("".join(f"# {line}\n" for line in comments) + schema_text(schema_start), nl=False)
         return
     if output is None:
-        raise ConfigError("give the dataset to write: -o DESTINATION")
+        raise ConfigError("no destination is specified: add -o DESTINATION")
     if schema is not None:
         from hyrt.config.commented_yaml import read_schema
 

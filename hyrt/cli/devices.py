@@ -121,8 +121,8 @@ def _lines(surveys: Sequence[ProbeResult], speeds: Mapping[str, DeviceSpeed], wi
         yield from (" " * start + line for line in more)
     if any(known.rates and known.rates.source.startswith("assumed") for known in speeds.values()):
         note = (
-            "assumed rates are estimates from data sheets and clock rates; `hyrt devices --measure` measures "
-            "them"
+            "assumed rates are estimates from data sheets and clock rates; run `hyrt devices "
+            "--measure` to measure them"
         )
         yield from _wrapped([note], width)
 

@@ -13,7 +13,10 @@ from hyrt.cli.options import AsJson, Data, Devices, FullGraph, Model, Output, Se
 def doctor(
     arguments: Settings = None,
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="The settings file, as an option.")
+        Path | None,
+        typer.Option(
+            "--config", metavar="FILE", help="The settings file; the same as the argument CONFIG.yaml."
+        ),
     ] = None,
     data: Data = None,
     model: Model = None,
@@ -26,7 +29,7 @@ def doctor(
             metavar="SECONDS",
             min=0.1,
             max=3600,
-            help="The time to wait for each package, backend and measurement.",
+            help="The time limit for each package, backend and measurement.",
         ),
     ] = 60.0,
     as_json: AsJson = False,

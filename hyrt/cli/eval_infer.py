@@ -16,7 +16,9 @@ from hyrt.cli.options import AsJson, Force
 _RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")]
 _Data = Annotated[
     str | None,
-    typer.Option(metavar="SOURCE", help="The dataset, with the same features. By default that of the run."),
+    typer.Option(
+        metavar="SOURCE", help="A dataset with the same features. By default, the dataset of the run."
+    ),
 ]
 _Checkpoint = Annotated[
     str, typer.Option("--checkpoint", metavar="best|newest|FILE", help="The checkpoint whose weights to use.")
@@ -44,7 +46,7 @@ def evaluate(
     mode: Annotated[
         EvaluationMode | None,
         typer.Option(
-            help="Use all neighbours or the fan-outs of the training. By default, the same as in the run."
+            help="Use all neighbours (full) or the training fan-outs (sampled). By default, as in the run."
         ),
     ] = None,
     checkpoint: _Checkpoint = "best",
@@ -106,25 +108,27 @@ def infer(
         InferOutput | None,
         typer.Option(
             "--output-kind",
-            help="What to write: scores, [n, classes] float32, the default; classes, [n] int32, or [n, K] "
-            "int8 of 0 and 1; or embeddings, the input of the last layer, [n, hidden] float32. A run that "
-            "predicts links has only embeddings, which are the result of its model.",
+            help="What to write: scores, [n, classes] float32, the default; classes, [n] int32, "
+            "or [n, K] int8 of 0 and 1; or embeddings, the input of the last layer, [n, "
+            "hidden] float32. A run that predicts links has only embeddings, the output of "
+            "its model.",
         ),
     ] = None,
     vertices: Annotated[
         str | None,
         typer.Option(
             metavar="all|train|val|test|FILE.npy",
-            help="The vertices to compute, in the order of the rows. By default all.",
+            help="The vertices to compute, in the order of the output rows. By default, all.",
         ),
     ] = None,
     links: Annotated[
         Path | None,
         typer.Option(
             metavar="PAIRS.npy|PAIRS.csv",
-            help="Write the scores of these pairs of vertices, for a run that predicts links: higher for a "
-            "link; their sigmoids are probabilities. The pairs are [n, 2] vertex numbers, or a table "
-            "with the ids in columns called source and target, or in its first two columns.",
+            help="For a run that predicts links, write the scores of these vertex pairs. Higher "
+            "scores mean likelier links; the sigmoid of a score is a probability. The pairs "
+            "are [n, 2] vertex numbers, or a table with ids in the columns source and "
+            "target, or in its first two columns.",
         ),
     ] = None,
     checkpoint: _Checkpoint = "best",
@@ -176,7 +180,10 @@ def infer(
         pairs = read_pairs(links, graph)
     chosen = select_vertices(graph, vertices or "all", trained.config.data.split)
     if vertices in ("train", "val", "test") and not len(chosen):
-        raise DataError(f"--vertices {vertices}: {graph.name} has none: give all")
+        raise DataError(
+            f"--vertices {vertices} selects nothing, because {graph.name} has no such "
+            "vertices: use --vertices all"
+        )
     if as_table and vertices is None and graph.types is not None and graph.links is None:
         if output_kind is not InferOutput.embeddings:
             # Other types have no labels, so their scores are meaningless.
@@ -185,7 +192,7 @@ def infer(
             ]
     closing_workers = closing(evaluation_workers(assign_threads(trained.config)))
     target = file.with_name(f".{file.name}.{os.getpid()}.npy") if as_table else file
-    with closing_workers as workers, explain_write_errors(output, "Free space, or give another --output."):
+    with closing_workers as workers, explain_write_errors(output, "Free space, or choose another --output."):
         if pairs is not None:
             score = DECODERS[trained.config.links.decoder].score
             bound = {"memory_bytes": memory_bytes}
@@ -199,7 +206,7 @@ def infer(
                 if as_table:
                     target.unlink(missing_ok=True)
             shape: tuple[int, ...] = (count,)
-            output_name = "scores of links"
+            output_name = "link scores"
         else:
             # The embeddings of a link-prediction run are the whole output of its model.
             output_name = (
@@ -230,16 +237,19 @@ def _check_output(
     if links is None:
         if predicts_links and output_kind in (InferOutput.scores, InferOutput.classes):
             raise ConfigError(
-                f"--output-kind {output_kind}: the run predicts links: give --links PAIRS.npy for "
-                "the scores of "
-                "pairs of vertices, or --output-kind embeddings"
+                f"--output-kind {output_kind} is not available, because the run predicts links: "
+                "use --links PAIRS.npy for the scores of vertex pairs, or --output-kind "
+                "embeddings"
             )
         return
     if not predicts_links:
-        raise ConfigError("--links: the run predicts vertices: train one with train.objective=links")
+        raise ConfigError(
+            "--links needs a run that predicts links, but this run predicts vertices: train "
+            "with train.objective=links"
+        )
     for option, value in (("--output-kind", output_kind), ("--vertices", vertices)):
         if value is not None:
-            raise ConfigError(f"--links and {option} exclude each other: give one of them")
+            raise ConfigError(f"--links cannot be combined with {option}: remove one of them")
 
 
 def _note(text: str) -> None:

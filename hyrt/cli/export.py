@@ -16,7 +16,7 @@ def export(
     data: Annotated[
         str | None,
         typer.Option(
-            metavar="SOURCE", help="The dataset, with the same features. By default that of the run."
+            metavar="SOURCE", help="A dataset with the same features. By default, the dataset of the run."
         ),
     ] = None,
     checkpoint: Annotated[
@@ -41,11 +41,13 @@ def export(
     destination = output.absolute()
     if destination.exists() and not (force and (destination / "arguments.json").is_file()):
         remedy = (
-            "--force replaces only what hyrt export wrote" if force else "give another --output, or --force"
+            "--force replaces only the output of hyrt export"
+            if force
+            else "choose another --output, or add --force"
         )
-        raise ConfigError(f"{output}: already exists: {remedy}")
+        raise ConfigError(f"{output} already exists: {remedy}")
     if not destination.parent.is_dir():
-        raise ConfigError(f"{destination.parent}: no such folder: create it, or give another --output")
+        raise ConfigError(f"{destination.parent} does not exist: create it, or choose another --output")
     prepare_process()
     from hyrt.report.printed_lines import quote_path
     from hyrt.report.trained_run import open_trained_run, write_export

@@ -27,7 +27,8 @@ _Part = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="The card: u250, u200, u280, u50, or a .yaml file with the resources that its shell leaves.",
+        help="The card: u250, u200, u280, u50, or a .yaml file with the resources that its "
+        "shell leaves free.",
     ),
 ]
 _FIFO_DEPTH = 32
@@ -51,14 +52,15 @@ def explore(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="A build folder with reports (*_csynth.xml). Compare them with the estimates, and use their "
-            "clock and intervals.",
+            help="A build folder with reports (*_csynth.xml). They are compared with the "
+            "estimates, and their clock and intervals are used.",
         ),
     ] = None,
     fifo_depth: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="The depth of each queue of the network. By default 32, or that of the build."
+            metavar="N",
+            help="The depth of each queue of the network. By default 32, or the depth in the build.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -108,7 +110,9 @@ def explore(
 
 @fpga_app.command("build-files", cls=Command)
 def build_files(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to write; new or empty.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="The folder to write, which must be new or empty.")
+    ],
     part: _Part = "u250",
     pes: Annotated[
         int | None, typer.Option(metavar="N", help="The number n of scatter and gather units.")
@@ -164,7 +168,7 @@ def _array(text: str) -> tuple[int, int]:
     try:
         return int(rows), int(cols)
     except ValueError:
-        raise ValueError(f"--macs {text}: give rows and columns, such as 32x64") from None
+        raise ValueError(f"--macs {text} must be rows and columns, such as 32x64") from None
 
 
 def _assumed_design(part: FpgaPart, fifo_depth: int) -> FpgaDesign:
@@ -220,8 +224,8 @@ def _work(
     step = work.at(1.0)
     if step.sparse is not None:
         assumed.append(
-            f"{config.data.source} has sparse features: the model counts the dense rows of "
-            f"{step.features[0]:,} float32 values that the card gets"
+            f"{config.data.source} has sparse features: the model assumes that the card "
+            f"receives dense rows of {step.features[0]:,} float32 values"
         )
     return work, assumed
 

@@ -96,7 +96,7 @@ def init(
     shown = [*_CHANGED_FIRST, *(["data.split"] if graph.num_splits > 1 else [])]
     text = "\n".join([*_head(config, graph, output), commented_yaml(config, shown)])
     write_atomically(destination, text.encode())
-    typer.echo(f"{output} is written. Edit it, then: hyrt run {quote_path(output)}")
+    typer.echo(f"wrote {output}. Edit it, then run: hyrt run {quote_path(output)}")
 
 
 def _with_epochs(config: Config, graph: Graph) -> Config:
@@ -114,7 +114,7 @@ def _head(config: Config, graph: Graph, output: Path) -> list[str]:
     facts = summarize_graph(graph)
     lines = [
         f"Settings of hyrt for {config.data.source}. Train with: hyrt run {output.name}",
-        "Lines that begin with # are comments: to change such a setting, remove the # and edit the value.",
+        "Lines that begin with # are comments: to change such a setting, remove the # and edit its value.",
         "",
         *format_summary(facts),
     ]
@@ -125,9 +125,9 @@ def _head(config: Config, graph: Graph, output: Path) -> list[str]:
             metric = "roc_auc" if graph.num_classes == 2 else "macro_f1"
             lines += [
                 "",
-                f"One class has {share:.0%} of the labels, so a model that knows nothing is that accurate:",
+                f"One class has {share:.0%} of the labels, so always predicting it reaches this accuracy:",
                 f"consider train.metric: {metric}, or train.class_weights: balanced.",
             ]
     if graph.num_splits > 1:
-        lines += ["", f"There are {graph.num_splits} splits: --splits all trains on each of them."]
+        lines += ["", f"There are {graph.num_splits} splits: use --splits all to train on each of them."]
     return [f"# {line}".rstrip() for line in lines] + [""]

@@ -46,24 +46,24 @@ Model = Annotated[
     str | None,
     typer.Option(
         metavar="KIND",
-        help="The model: graphsage, gcn, gin, gat, ggcn, ggnn, commnet, deepgcn, gnn-film; gine, edge-gat "
-        "for features of edges; rgcn, rsage, rgat, hgt for heterogeneous graphs; or one "
-        "that an installed package "
-        "declares.",
+        help="The model: graphsage, gcn, gin, gat, ggcn, ggnn, commnet, deepgcn, gnn-film; "
+        "gine, edge-gat for edge features; rgcn, rsage, rgat, hgt for heterogeneous "
+        "graphs; or a model of an installed package.",
     ),
 ]
 Devices = Annotated[
     str | None,
     typer.Option(
         metavar="NAMES",
-        help="The devices that train: cpu,cuda:0; with shares: cpu=1,cuda:0=3; or auto. See hyrt devices.",
+        help="The training devices, such as cpu,cuda:0; with shares, such as cpu=1,cuda:0=3; "
+        "or auto. See hyrt devices.",
     ),
 ]
 FullGraph = Annotated[
     bool,
     typer.Option(
         "--full-graph",
-        help="Train on the whole graph in each step: exact gradients, one step per epoch.",
+        help="Train on the whole graph in each step, with exact gradients and one step per epoch.",
     ),
 ]
 Epochs = Annotated[str | None, typer.Option(metavar="N", help="Short for train.epochs=N.")]
@@ -72,10 +72,14 @@ Hidden = Annotated[str | None, typer.Option(metavar="N", help="Short for model.h
 Layers = Annotated[str | None, typer.Option(metavar="N", help="Short for model.layers=N.")]
 BatchSize = Annotated[str | None, typer.Option(metavar="N", help="Short for data.batch_size=N.")]
 Seed = Annotated[str | None, typer.Option(metavar="N", help="Short for seed=N.")]
-Output = Annotated[Path, typer.Option(metavar="FOLDER", help="The folder in which the run folder is made.")]
+Output = Annotated[
+    Path, typer.Option(metavar="FOLDER", help="The folder in which the run folder is created.")
+]
 Workload = Annotated[
     Path | None,
-    typer.Option(metavar="FILE.yaml", help="A file with all sizes, instead of a dataset and a model."),
+    typer.Option(
+        metavar="FILE.yaml", help="A workload file with all sizes, instead of a dataset and a model."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
@@ -97,7 +101,9 @@ def load_workload_option(
 
     used_options = [f"--{name}" for name, value in options.items() if value is not None]
     if arguments or used_options:
-        raise ConfigError(f"--workload gives all sizes: omit {', '.join([*used_options, *arguments])}")
+        raise ConfigError(
+            f"--workload already sets all sizes: remove {', '.join([*used_options, *arguments])}"
+        )
     return load_workload(file)
 
 
@@ -133,7 +139,7 @@ class Group(TyperGroup):
         if self.get_command(ctx, name) is None and not name.startswith("-"):
             near = nearest_name(name, self.list_commands(ctx))
             hint = f"did you mean {ctx.command_path} {near}?" if near else f"see {ctx.command_path} --help"
-            raise ConfigError(f"there is no command {f'{ctx.command_path} {name}'!r}: {hint}")
+            raise ConfigError(f"unknown command {f'{ctx.command_path} {name}'!r}: {hint}")
         return super().resolve_command(ctx, args)
 
 
@@ -179,8 +185,8 @@ class Command(TyperCommand):
         for option in used_options:
             if used_options.count(option) > 1 and getattr(option, "is_flag", None) is False:
                 names = " or ".join(option.opts)
-                join = ", with commas between the names" if "--devices" in option.opts else ""
-                raise ConfigError(f"{names} is given more than once: give it once{join}")
+                join = ", with names separated by commas" if "--devices" in option.opts else ""
+                raise ConfigError(f"{names} is specified more than once: specify it once{join}")
         self._check_empty(values)
         try:
             remaining = super().parse_args(ctx, args)
@@ -193,7 +199,7 @@ class Command(TyperCommand):
             if match is not None:
                 choices = re.findall(r"'([^']+)'", match[2])
                 raise ConfigError(
-                    f"{error.param.opts[0]} {match[1]}: give {join_names(choices, 'or')}"
+                    f"{error.param.opts[0]} {match[1]} must be {join_names(choices, 'or')}"
                 ) from None
             if isinstance(error.__cause__, ValidationError):
                 from hyrt.config.validation import expected_value, name_value
@@ -223,7 +229,7 @@ class Command(TyperCommand):
             if new_name in options and name not in options:
                 from hyrt.errors import SettingWarning, warn_user
 
-                warn_user(f"{name} is now {new_name}: write {new_name}", SettingWarning)
+                warn_user(f"{name} was renamed: use {new_name}", SettingWarning)
                 word = f"{new_name}{equals}{value}"
             renamed.append(word)
         return renamed
@@ -244,8 +250,8 @@ class Command(TyperCommand):
                     if is_option
                     else f"the argument {parameter.metavar or parameter.name}"
                 )
-                omit = "" if parameter.required else ", or omit it"
-                raise ConfigError(f"{name} is given, but empty: give a value{omit}")
+                omit = "" if parameter.required else ", or remove it"
+                raise ConfigError(f"{name} is empty: set a value{omit}")
 
     def _suggestion(self, name: str, args: Sequence[str]) -> str:
         """Suggest a replacement for an option that does not exist."""
@@ -260,7 +266,9 @@ class Command(TyperCommand):
         if not name.startswith("--"):
             candidates = [option for option in options if option[2] == name[1]]
             return (
-                f"did you mean {join_names(candidates, 'or')}?" if candidates else "--help lists the options"
+                f"did you mean {join_names(candidates, 'or')}?"
+                if candidates
+                else "use --help to list the options"
             )
         takes_settings = any(parameter.name == "arguments" for parameter in self.params)
         near = nearest_name(name, options, 0.75)
@@ -278,8 +286,8 @@ class Command(TyperCommand):
             if setting is not None:
                 value = _presumed_value(name, args)
                 return f"write {setting}={shlex.quote(value if ',' not in value else f'[{value}]')}"
-        settings = ", and `hyrt run --print-config` lists the settings" if takes_settings else ""
-        return f"--help lists the options{settings}"
+        settings = ", and `hyrt run --print-config` to list the settings" if takes_settings else ""
+        return f"use --help to list the options{settings}"
 
 
 class RankCommand(Command):

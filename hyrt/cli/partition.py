@@ -27,12 +27,12 @@ def partition(
         str,
         typer.Option(
             metavar="random|block|metis|volume",
-            help="Which vertices go together: arbitrary ones, consecutive ones, those with many edges "
-            "between them, or those with which the busiest part sends and receives the fewest rows (metis "
-            "and volume need hyrt[partition]).",
+            help="Which vertices share a part: random ones, consecutive ones, ones with many "
+            "edges between them (metis), or ones that minimise the rows that the busiest "
+            "part sends and receives (volume). metis and volume need hyrt[partition].",
         ),
     ] = "metis",
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="The seed of random choices.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="The random seed.")] = 0,
     topology: Annotated[
         Literal["replicated", "split"],
         typer.Option(
@@ -48,9 +48,9 @@ def partition(
         float | None,
         typer.Option(
             metavar="SHARE",
-            help="How much the weight of a part may exceed the mean: 0.1 allows 10 % more. By default 0.03 "
-            "for metis and 0.05 for volume, where the weight of a vertex is 1 plus the number of its "
-            "in-edges; metis also balances training vertices.",
+            help="How far the weight of a part may exceed the mean: 0.1 allows 10 % more. By "
+            "default 0.03 for metis and 0.05 for volume, where the weight of a vertex is 1 "
+            "plus the number of its in-edges; metis also balances training vertices.",
         ),
     ] = None,
     max_vertices: Annotated[
@@ -59,8 +59,9 @@ def partition(
             "--max-vertices",
             metavar="N",
             min=1,
-            help="The most vertices that a part may have, so that its features fit into a rank's memory (not "
-            "for metis). Parts may then weigh more than --imbalance allows.",
+            help="The maximum number of vertices in a part, so that its features fit into a "
+            "rank's memory (not for metis). Parts may then weigh more than --imbalance "
+            "allows.",
         ),
     ] = None,
     force: Force = False,

@@ -60,16 +60,18 @@ def plot_model(run: Path, kind_of_plot: ModelPlot, file: Path, *, use_umap: bool
     uses_split, labelled = kind_of_plot != "embeddings", graph.vertices.label_kind
     if kind_of_plot == "confusion" and (labelled != "classes" or graph.links is not None):
         raise ConfigError(
-            "--confusion: a confusion matrix needs classes, and this run does not predict classes: omit it"
+            "--confusion needs a run that predicts classes, but this run does not: remove --confusion"
         )
     if kind_of_plot == "roc" and (labelled == "numbers" or graph.links is not None):
         raise ConfigError(
-            "--roc: a ROC curve needs classes or labels of 0 and 1, and this run predicts neither: omit it"
+            "--roc needs a run that predicts classes or labels of 0 and 1, but this run does "
+            "not: remove --roc"
         )
     splits = [name for name in ("test", "val") if len(graph.split(name, config.data.split))]
     if uses_split and not splits:
         raise ConfigError(
-            f"--{kind_of_plot}: the dataset has neither test nor validation vertices: add masks of them"
+            f"--{kind_of_plot} needs test or validation vertices, but the dataset has none: "
+            "add test_mask or val_mask"
         )
     split = splits[0] if uses_split else "all"
     vertices = select_vertices(graph, split, config.data.split)
@@ -95,7 +97,10 @@ def plot_model(run: Path, kind_of_plot: ModelPlot, file: Path, *, use_umap: bool
         return f"classes of {len(rows):,} vertices"
     curves = roc_curves(rows, labels)
     if not curves:
-        raise ConfigError(f"--roc: no class or label is one that only some {name} vertices have: omit it")
+        raise ConfigError(
+            f"--roc needs a class or label that some {name} vertices have and others do not, "
+            "but there is none: remove --roc"
+        )
     plot_roc(curves, name, file)
     return f"ROC curves of {len(rows):,} vertices"
 
@@ -126,30 +131,31 @@ def plot(
         bool,
         typer.Option(
             "--embeddings",
-            help="Plot the embeddings of one run's vertices on a plane, coloured by class.",
+            help="Plot the vertex embeddings of one run in two dimensions, coloured by class.",
         ),
     ] = False,
     method: Annotated[
         LayoutMethod | None,
         typer.Option(
-            help="How --embeddings finds the plane: pca, the default, takes the two principal components; "
-            'umap keeps nearby vertices close together, and needs pip install "hyrt[umap]".',
+            help="How --embeddings projects to two dimensions: pca, the default, uses the first "
+            "two principal components; umap places similar vertices close together, and "
+            'needs pip install "hyrt[umap]".',
         ),
     ] = None,
     confusion: Annotated[
         bool,
         typer.Option(
             "--confusion",
-            help="Plot the confusion matrix of one run: which classes it predicts for the test vertices of "
-            "each class.",
+            help="Plot the confusion matrix of one run: the predicted classes for the test "
+            "vertices of each class.",
         ),
     ] = False,
     roc: Annotated[
         bool,
         typer.Option(
             "--roc",
-            help="Plot the ROC curves of one run, with the area below each: how well its scores separate "
-            "each class or label from the rest, on the test vertices.",
+            help="Plot the ROC curves of one run on the test vertices, one per class or label, "
+            "with the area under each curve.",
         ),
     ] = False,
     force: Force = False,
@@ -183,11 +189,13 @@ def plot(
     model_plots = [name for name, is_set in learned.items() if is_set]
     exclusive = [*(["charts"] if charts else []), *model_plots]
     if len(exclusive) > 1:
-        raise ConfigError(f"--{exclusive[0]} and --{exclusive[1]} exclude each other: plot them to two files")
+        raise ConfigError(
+            f"--{exclusive[0]} cannot be combined with --{exclusive[1]}: plot them to separate files"
+        )
     if model_plots and len(runs) > 1:
-        raise ConfigError(f"--{exclusive[0]} is a plot of one run: give one")
+        raise ConfigError(f"--{exclusive[0]} plots a single run: specify only one")
     if method and not embeddings:
-        raise ConfigError("--method is how --embeddings finds a plane: add --embeddings")
+        raise ConfigError("--method has no effect without --embeddings: add --embeddings")
     if method == LayoutMethod.umap:
         check_umap()
     file = resolve_output_file(output, replace=force)

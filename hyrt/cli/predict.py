@@ -59,7 +59,7 @@ def predict(
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="The devices of this-machine that train, as for hyrt run.",
+            help="The training devices of this-machine, as for hyrt run.",
         ),
     ] = None,
     accelerators: Annotated[
@@ -68,14 +68,14 @@ def predict(
     ] = None,
     paper: Annotated[
         bool,
-        typer.Option("--paper", help="Use exactly the published form of the model, with its equal split."),
+        typer.Option("--paper", help="Use the performance model exactly as published, with an equal split."),
     ] = False,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Plot the scaling table to a file.")
     ] = None,
     ranks: Annotated[
         int | None,
-        typer.Option(metavar="N", help="The number of machines like this one that train together."),
+        typer.Option(metavar="N", help="The number of machines that train together, all like this one."),
     ] = None,
     network: Annotated[
         str | None,
@@ -88,22 +88,22 @@ def predict(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The strategy, which decides what machines send: home, hopgnn, p3; all by default.",
+            help="The strategy, which determines what machines send: home, hopgnn or p3. By "
+            "default, all three.",
         ),
     ] = None,
     locality: Annotated[
         float | None,
         typer.Option(
             metavar="FRACTION",
-            help="The fraction, from 0 to 1, of the rows that a target needs which are on the target's "
-            "machine.",
+            help="The fraction, from 0 to 1, of the rows needed by a target that are on its machine.",
         ),
     ] = None,
     partition_map: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE.npy",
-            help="A file with the part of each vertex: what is sent is then counted, not estimated.",
+            help="A file with the part of each vertex; sent bytes are then counted instead of estimated.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -136,15 +136,18 @@ def predict(
 
     rank_request = _rank_request(ranks, network, strategy, locality, partition_map)
     if rank_request is not None and (accelerators, plot, paper) != (None, None, False):
-        raise ConfigError("--ranks cannot be combined with --accelerators, --plot or --paper: omit them")
+        raise ConfigError("--ranks cannot be combined with --accelerators, --plot or --paper: remove them")
     counts = _counts(accelerators)
     if plot is not None and len(counts) < 2:
-        raise ConfigError("--plot plots the scaling table: give a range, such as --accelerators 1..16")
+        raise ConfigError("--plot needs a scaling table: add a range such as --accelerators 1..16")
     if plot is not None:
         check_plot(plot)
     is_this_machine = platform == THIS_MACHINE
     if devices is not None and not is_this_machine:
-        raise ConfigError("--devices chooses among the devices of this machine: omit --devices or --platform")
+        raise ConfigError(
+            "--devices selects devices of this machine, so it cannot be combined with "
+            "--platform: remove one of them"
+        )
     with convert_number_errors():
         target, stale = load_machine(platform)
         for reason in stale:
@@ -239,7 +242,9 @@ def _rank_request(
         }
         used = [name for name, value in rank_options.items() if value is not None]
         if used:
-            raise ConfigError(f"{used[0]} is for several machines: give their number with --ranks")
+            raise ConfigError(
+                f"{used[0]} has no effect on a single machine: specify the number of machines with --ranks"
+            )
         return None
     from hyrt.predict.predict_ranks import RankPredictionRequest
 
@@ -278,11 +283,13 @@ def _print_full_graph(
     from hyrt.report.ranks_table import full_graph_lines
 
     if config is None:
-        raise ConfigError("--full-graph counts what ranks send on a graph: give --data instead of --workload")
+        raise ConfigError(
+            "--full-graph needs a graph to count the bytes between ranks: use --data instead of --workload"
+        )
     unsupported = {"--strategy": rank_request.strategy_name, "--locality": rank_request.locality}
     for name, value in unsupported.items():
         if value is not None:
-            raise ConfigError(f"{name} is for mini-batches: omit it, or omit --full-graph")
+            raise ConfigError(f"{name} has no effect with --full-graph: remove one of them")
 
     def print_progress(line: str) -> None:
         typer.echo(line, err=True)
@@ -309,7 +316,7 @@ def _counts(text: str | None) -> list[int]:
     counts = range(0) if low is None or high is None else range(low, high + 1)
     if not counts or counts[-1] > _MAX_ACCELERATORS:
         raise ConfigError(
-            f"--accelerators {text}: give a number such as 4, or a range such as 1..16, of at most "
+            f"--accelerators {text} must be a number such as 4, or a range such as 1..16, of at most "
             f"{_MAX_ACCELERATORS}"
         )
     return list(counts)

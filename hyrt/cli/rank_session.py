@@ -218,8 +218,8 @@ class RankSession:
         is_split = part.manifest.topology == "split"
         if is_split and config.train.predicts_links:
             raise ConfigError(
-                "train.objective=links needs all edges on each rank, but each of these parts has only its "
-                "own edges: partition again with --topology replicated"
+                "train.objective=links needs all edges on each rank, but each of these parts has "
+                "only part of the edges: partition again with --topology replicated"
             )
         graph = link_graph(config, part.graph) if config.train.predicts_links else part.graph
         # Before degrees are added up, which are those of the edges that the model reads.
@@ -288,7 +288,9 @@ class RankSession:
         """Refuse settings that do not work with several ranks."""
         config = self.config
         if "auto" in config.devices:
-            raise ConfigError("devices=auto chooses for one process: name the devices of each rank")
+            raise ConfigError(
+                "devices=auto does not work with several ranks: set devices to the devices of each rank"
+            )
         if reason := find_link_problem(config):
             raise ConfigError(reason)
         strategy, devices = config.distributed.strategy, config.devices
@@ -299,7 +301,7 @@ class RankSession:
         if strategy in ("p3", "naive-migration") and not one_cpu:
             raise ConfigError(
                 f"distributed.strategy={strategy} trains on one CPU device per rank, not on "
-                f"{join_names(devices)}: give devices=cpu or another strategy"
+                f"{join_names(devices)}: set devices=cpu, or choose another strategy"
             )
         distributed = config.distributed
         if reason := find_shares_problem(config, self.launch.size):
@@ -308,8 +310,8 @@ class RankSession:
             distributed.cache is not None or distributed.comm_dtype != "float32"
         ):
             raise ConfigError(
-                f"distributed.strategy={strategy} fetches no rows for distributed.cache to keep, or for "
-                "distributed.comm_dtype to round: omit both"
+                "distributed.cache and distributed.comm_dtype have no effect, because "
+                f"distributed.strategy={strategy} fetches no rows: remove them"
             )
         if reason := find_strategy_problem(config, strategy):
             raise ConfigError(reason)
@@ -320,13 +322,14 @@ class RankSession:
         for name in ("strategy", "shares", "cache", "comm_dtype", "shared_memory_features"):
             if getattr(distributed, name) != type(distributed).model_fields[name].default:
                 raise ConfigError(
-                    f"distributed.{name}={getattr(distributed, name)} is for mini-batches, but --full-graph "
-                    f"trains the whole graph in every step: omit distributed.{name}"
+                    f"distributed.{name}={getattr(distributed, name)} has no effect with "
+                    "--full-graph, which trains the whole graph in every step: remove "
+                    f"distributed.{name}"
                 )
         if size % distributed.num_replicas:
             raise ConfigError(
-                f"distributed.replication={distributed.num_replicas} does not divide the {size} ranks: "
-                "start a multiple of it, or give another distributed.replication"
+                f"distributed.replication={distributed.num_replicas} does not divide the {size} "
+                "ranks: start a multiple of it, or set another distributed.replication"
             )
 
     def _part(self) -> OpenPart:
@@ -338,28 +341,27 @@ class RankSession:
         if not is_partition(Path(source)) and not (Path(source) / GRAPH).is_dir():
             check_source_name(source)
             raise DataError(
-                f"{source}: {size * copies} ranks need a graph in {size} parts: write them with hyrt "
-                f"partition --data {source} --parts {size} -o PARTS, and give --data PARTS"
+                f"{source} is not partitioned, but {size * copies} ranks need {size} parts: run "
+                f"hyrt partition --data {source} --parts {size} -o PARTS, and use --data PARTS"
             )
         parts = read_manifest(Path(source)).num_parts
         if parts % size:
             raise DataError(
-                f"{source}: has {pluralize(parts, 'part')}, but there are {size * copies} ranks: start "
-                f"{'one rank' if copies == 1 else f'{copies} ranks'} for each part, give all ranks equally "
-                "many parts, or partition again"
+                f"{source} has {pluralize(parts, 'part')}, but there are {size * copies} ranks: "
+                f"start {'one rank' if copies == 1 else f'{copies} ranks'} for each part, or "
+                "partition again into equally many parts per rank"
             )
         rows = self.config.data.feature_dtype
         if rows != "stored":
             raise ConfigError(
-                f"data.feature_dtype={rows} is for one process: for fewer bytes between ranks give "
-                "distributed.comm_dtype=float16 or bfloat16, or partition a dataset of float16 "
-                "rows (hyrt data "
-                "convert --feature-dtype float16)"
+                f"data.feature_dtype={rows} does not work with several ranks: to send fewer "
+                "bytes, set distributed.comm_dtype=float16 or bfloat16, or partition a dataset "
+                "with float16 rows (hyrt data convert --feature-dtype float16)"
             )
         if self.config.data.cache is not None:
             raise ConfigError(
-                f"data.cache={self.config.data.cache} is for one process: for fewer bytes between ranks give "
-                "distributed.cache"
+                f"data.cache={self.config.data.cache} does not work with several ranks: to send "
+                "fewer bytes, set distributed.cache"
             )
         rank = self.launch.rank // copies
         return open_part(source, rank, normalize=self.config.data.normalize, num_blocks=size)

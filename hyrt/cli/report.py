@@ -26,7 +26,7 @@ def report(
     ] = None,
     as_csv: Annotated[
         bool,
-        typer.Option("--csv", help="Write the metrics as CSV, one row for each epoch, instead of a page."),
+        typer.Option("--csv", help="Write the metrics as CSV, one row per epoch, instead of an HTML report."),
     ] = False,
 ) -> None:
     """Write the report of a run, or compare several runs.
@@ -49,9 +49,7 @@ def report(
 
     for path in runs:
         if path.suffix in (".csv", ".html") and not path.is_dir():
-            raise ConfigError(
-                f"{path} is not a run: to write to that file, give it as --output {quote_path(path)}"
-            )
+            raise ConfigError(f"{path} is not a run: to write to this file, use --output {quote_path(path)}")
     # Deduplicate: the same folder twice is one run.
     paths = list({path.resolve(): path for path in runs}.values())
     records = [read_run(path) for path in paths]

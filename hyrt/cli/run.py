@@ -68,7 +68,7 @@ def run(
             metavar="N",
             min=1,
             max=_MAX_SEEDS,
-            help="Train with N seeds; print the mean and deviation of each metric.",
+            help="Train with N seeds, and print the mean and deviation of each metric.",
         ),
     ] = None,
     splits: Annotated[
@@ -82,10 +82,11 @@ def run(
         ),
     ] = None,
     dashboard: Annotated[
-        bool, typer.Option("--dashboard", help="Show the pipeline, its queues and the trainers live.")
+        bool,
+        typer.Option("--dashboard", help="Show a live view of the pipeline, its queues and the trainers."),
     ] = False,
     trace: Annotated[
-        bool, typer.Option("--trace", help="Record what ran where and when, for ui.perfetto.dev.")
+        bool, typer.Option("--trace", help="Record a trace of all threads and devices, for ui.perfetto.dev.")
     ] = False,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print all settings as YAML and exit.")
@@ -144,13 +145,16 @@ def run(
             from hyrt.report.run_record import RunSeries
 
             if seeds is not None or splits is not None:
-                raise ConfigError("--seeds and --splits start a series: omit them to resume one")
+                raise ConfigError("--seeds and --splits start a new series: to resume a series, remove them")
             if name is not None or output != Path("runs"):
                 option = "--output" if name is None else "--name"
-                raise ConfigError(f"a resumed run stays in its folder, {resume}: omit {option}")
+                raise ConfigError(f"a resumed run stays in its folder, {resume}: remove {option}")
             if (resume / SERIES).is_file():
                 if launch is not None:
-                    raise ConfigError(f"{resume}: is a series of runs: resume it without torchrun")
+                    raise ConfigError(
+                        f"{resume} is a series of runs, which cannot run on several ranks: resume it "
+                        "without torchrun"
+                    )
                 series = RunSeries.open(resume, file, overrides)
                 config = series.config
             elif is_follower:
@@ -254,7 +258,7 @@ def _start(
             if seeds is not None or splits is not None:
                 with report_join_failures():
                     raise ConfigError(
-                        "--seeds and --splits train one run after another: start them without torchrun"
+                        "--seeds and --splits cannot run on several ranks: start them without torchrun"
                     )
 
             def folder_of(restarts: int) -> tuple[RunFolder, bool]:
@@ -277,7 +281,7 @@ def _start(
         unused = ""
         if choice is not None and choice.unused:
             unused = ", ".join(f"{device} ({reason})" for device, reason in choice.unused)
-            unused = f"devices that are not used: {unused}"
+            unused = f"unused devices: {unused}"
         if seeds is not None or splits is not None:
             numbers = parse_splits(splits, config, graph)
             series = RunSeries.create(output, name, config, seeds, numbers)
@@ -391,8 +395,9 @@ def _resume_alone(config: Config, folder: RunFolder, display: _DisplayOptions) -
         folder.remove_leftovers()
         if folder.is_finished(config.train.epochs):
             typer.echo(
-                f"{folder.path} has ended: nothing to do. A finished run continues with a larger "
-                "train.epochs; a run that stopped early (train.patience) does not continue"
+                f"the run in {folder.path} has already ended, so there is nothing to do. To "
+                "continue a finished run, increase train.epochs; a run that stopped early "
+                "(train.patience) cannot be continued"
             )
             return
         from hyrt.runtime.process_setup import prepare_process

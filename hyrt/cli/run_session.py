@@ -132,7 +132,7 @@ def resume_message(folder: RunFolder, series_folder: Path | None = None) -> str:
     """
     command = f"hyrt run --resume {quote_path(series_folder or folder.path)}"
     if series_folder is None and not is_resumable(folder):
-        return f"The run has no checkpoint yet. Start it again from step 0 with: {command}"
+        return f"The run has no checkpoint yet. To restart it from step 0: {command}"
     return f"Resume with: {command}"
 
 
@@ -160,7 +160,7 @@ def find_newest_checkpoint(folder: RunFolder, progress: Progress) -> Checkpoint 
         If there are checkpoints, but all are damaged.
     """
     if not has_checkpoint(folder.checkpoints):
-        progress.handle(Notice(kind="info", text="the run has no checkpoint yet: starting again from step 0"))
+        progress.handle(Notice(kind="info", text="the run has no checkpoint yet: restarting from step 0"))
         return None
 
     def warn(text: str) -> None:
@@ -168,8 +168,8 @@ def find_newest_checkpoint(folder: RunFolder, progress: Progress) -> Checkpoint 
 
     if changed := changed_versions(folder.path):
         warn(
-            f"the run was started with {changed}: it goes on, but not bit-equal to a run that was never "
-            "stopped; install the former to have that"
+            f"the run was started with {changed}, so its results will not be bit-identical to "
+            "an uninterrupted run: install the former version to avoid this"
         )
     return load_newest_checkpoint(folder.checkpoints, warn)
 

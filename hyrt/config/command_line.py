@@ -46,7 +46,7 @@ def _rename_override(entry: str) -> str:
     if key not in RENAMED_SETTINGS:
         return entry
     renamed = f"{RENAMED_SETTINGS[key]}{equals}{value}"
-    warn_user(f"{key} is now {RENAMED_SETTINGS[key]}: write {renamed}", SettingWarning)
+    warn_user(f"{key} was renamed: use {renamed}", SettingWarning)
     return renamed
 
 

@@ -185,7 +185,9 @@ def explain_error(error: ValidationError, root: type[BaseModel], listing: str) -
     if kind == "missing":
         return f"setting {path} is missing: add it"
     text = expected_value(first)
-    return name_value(f"setting {path}={value_text}", text) if path else text
+    # The message of a section's own check names the setting.
+    names_setting = not path or text.startswith(f"{path}.")
+    return text if names_setting else name_value(f"setting {path}={value_text}", text)
 
 
 def name_value(name: str, problem: str) -> str:

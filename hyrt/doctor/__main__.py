@@ -15,7 +15,7 @@ def main() -> int:
     """Parse the command line, run the checks and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m hyrt.doctor",
-        description="Check what a run needs of this machine; use it if `hyrt doctor` does not start.",
+        description="Check that this machine has what a run needs; use this if `hyrt doctor` does not start.",
     )
     parser.add_argument("words", nargs="*", metavar="CONFIG.yaml or key.path=value")
     parser.add_argument("--config", metavar="FILE")

@@ -47,8 +47,8 @@ def read_partition_sizes(path: Path, source: str, split: int, normalize: str) ->
     if mask.ndim == 2:
         if split >= mask.shape[1]:
             raise DataError(
-                f"{source}: data.split={split}: the dataset has {pluralize(mask.shape[1], 'split')}, "
-                "numbered from 0"
+                f"{source} has no split {split}, only {pluralize(mask.shape[1], 'split')}: set "
+                f"data.split from 0 to {mask.shape[1] - 1}"
             )
         mask = mask[:, split]
     form, is_whole = manifest.features, manifest.topology == "replicated"
@@ -73,7 +73,7 @@ def read_partition_sizes(path: Path, source: str, split: int, normalize: str) ->
     )
 
 
-_HETERO_REASON = "the sizes of a graph with types of vertices are known once it is opened"
+_HETERO_REASON = "the sizes of a heterogeneous graph are only known after it is opened"
 
 
 class SizesUnknownError(Exception):
@@ -94,7 +94,7 @@ def read_dataset_sizes(source: str, split: int, normalize: str) -> DatasetSizes:
     if is_partition(path):
         return read_partition_sizes(path, source, split, normalize)
     if is_dgl_file(path):
-        raise SizesUnknownError(f"{path}: the sizes of a graph of DGL are known once it is opened")
+        raise SizesUnknownError(f"the sizes of the DGL graph in {path} are only known after it is opened")
     if path.is_file() or (
         path.is_dir() and not (path / "raw").is_dir() and not (path / "processed").is_dir()
     ):
@@ -116,12 +116,12 @@ def _published_sizes(source: str, path: Path) -> DatasetSizes:
             metadata.version("ogb")
         except metadata.PackageNotFoundError:
             raise DataError(
-                f"{source}: not found in {folder}, and the ogb package, which downloads it, is "
-                "missing: install it (pip install ogb)"
+                f"{source} was not found in {folder}, and the ogb package, which downloads it, is "
+                "not installed: install it (pip install ogb)"
             ) from None
     published = DATASETS.get(source)
     if published is None:
-        raise SizesUnknownError(f"{folder if exists else source}: hyrt does not know its sizes")
+        raise SizesUnknownError(f"hyrt cannot determine the sizes of {folder if exists else source}")
     return published_sizes(
         published,
         symmetrized=True,
@@ -153,7 +153,7 @@ def _stored_sizes(path: Path, source: str, split: int, normalize: str) -> Datase
         raise SizesUnknownError(f"{path}: {_HETERO_REASON}")
     vertices, edges = shapes["indptr"][0] - 1, shapes["indices"][0]
     if vertices < 1:
-        raise DataError(f"{source}: key 'indptr' has no vertices: give a graph that has some")
+        raise DataError(f"{source} has no vertices (key 'indptr'): use a graph with vertices")
 
     def total_bytes(*keys: str) -> int:
         return sum(math.prod(shapes[key]) * item_bytes[key] for key in keys)
@@ -198,8 +198,8 @@ def _count_targets(path: Path, source: str, split: int) -> int:
     if mask.ndim == 2:
         if split >= mask.shape[1]:
             raise DataError(
-                f"{source}: data.split={split}: the dataset has "
-                f"{pluralize(mask.shape[1], 'split')}, numbered from 0"
+                f"{source} has no split {split}, only {pluralize(mask.shape[1], 'split')}: set "
+                f"data.split from 0 to {mask.shape[1] - 1}"
             )
         mask = mask[:, split]
     return int(np.count_nonzero(mask))

@@ -51,7 +51,7 @@ def probe_bandwidth(
         )
         report(gather_gb_s=source.nbytes / gather_s / 1e9)
     if not np.array_equal(target, source):
-        raise ArithmeticError("the gathered rows differ from those of the source")
+        raise ArithmeticError("the gathered rows differ from the source rows")
     report(calibrated_gb_s=_calibrated_gb_s())
 
 

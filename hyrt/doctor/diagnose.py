@@ -105,7 +105,8 @@ def evaluate_settings(answer: Answer | None, usable_cpus: int) -> list[DoctorFin
     problems = [event for event in answer.messages if "wrong" in event]
     if answer.problem:
         remedy = (
-            "see the lines on the packages above; `hyrt run --print-config` with the same arguments says more"
+            "see the lines on the packages above; for details, run `hyrt run --print-config` "
+            "with the same arguments"
         )
         return broken("settings", f"cannot be read: {answer.problem}", remedy)
     findings: list[DoctorFinding] = []
@@ -122,7 +123,7 @@ def evaluate_settings(answer: Answer | None, usable_cpus: int) -> list[DoctorFin
         findings += ok("data", f"{data}: {memory_text}", sizes)
     unknown = answer.first_value("unknown")
     if unknown is not None:
-        findings += note("data", f"the memory that it needs is not estimated, because {unknown}")
+        findings += note("data", f"its memory cannot be estimated: {unknown}")
     needs = answer.first_value("needs")
     if needs is not None:
         for name, memory in needs["devices"].items():
@@ -136,7 +137,7 @@ def _settings_problem(check: str, reason: str, remedy: str | None) -> DoctorFind
         remedy = (
             "pip install 'hyrt[ogb]'"
             if "ogb package" in reason
-            else "give another data.source, or repair it: hyrt data info"
+            else "set another data.source, or repair the dataset (see hyrt data info)"
         )
     return DoctorFinding(check, "broken", one_line(reason), remedy)
 
@@ -146,9 +147,10 @@ def _threads(threads: Mapping[str, int], usable_cpus: int) -> list[DoctorFinding
     if not over:
         return []
     found = (
-        f"{', '.join(over)}: more than the {usable_cpus} CPUs that a run may use, so they wait for each other"
+        f"{', '.join(over)} exceeds the {usable_cpus} CPUs available to a run, so threads "
+        "will wait for each other"
     )
-    remedy = f"lower them to {usable_cpus} or less, or set them to 0, which chooses"
+    remedy = f"lower them to at most {usable_cpus}, or set them to 0 to choose them automatically"
     return warning("threads", found, remedy, {**threads, "usable": usable_cpus})
 
 
@@ -159,10 +161,10 @@ def _device_memory(name: str, needed: int, available: int | None) -> list[Doctor
         text = f"{name} needs about {format_bytes(needed)}{capacity}"
         return ok("device memory", text, figures)
     found = (
-        f"{name} would need about {format_bytes(needed)} of {format_bytes(available)}: "
-        "its share of each step will shrink"
+        f"{name} would need about {format_bytes(needed)}, but has "
+        f"{format_bytes(available)}: its share of each step will shrink"
     )
-    remedy = f"give it a smaller share (--devices cpu=1,{name}=1), or lower data.batch_size or sampler.fanout"
+    remedy = f"set a smaller share (--devices cpu=1,{name}=1), or lower data.batch_size or sampler.fanout"
     return warning("device memory", f"{found} until it fits", remedy, figures)
 
 

@@ -31,7 +31,7 @@ class DoctorFinding:
 
     def __post_init__(self) -> None:
         if self.state in ("warning", "broken") and not self.remedy:
-            raise ValueError(f"finding {self.check!r}: remedy is missing for: {self.found}")
+            raise ValueError(f"finding {self.check!r} has no remedy: {self.found}")
 
     def to_json(self) -> dict[str, Any]:
         """Return the finding as a JSON object of `hyrt doctor --json`."""

@@ -69,13 +69,13 @@ def check_cpus(
     if affinity < host:
         reasons.append(f"the affinity mask allows {affinity}")
     if quota is not None and quota < affinity:
-        reasons.append(f"the control group allows the time of {quota:g} CPUs")
+        reasons.append(f"the control group allows {quota:g} CPUs")
     found = f"{usable} of {host}{': ' if reasons else ''}{' and '.join(reasons)}"
     if quota is not None and quota < 1:
         return warning(
             "cpus",
-            f"{found}: less than one, so all threads of a run are paused repeatedly",
-            "give the container at least one CPU (docker run --cpus, limits.cpu of a pod, cpu.max)",
+            f"{found}, which is less than one, so all threads of a run are paused repeatedly",
+            "assign at least one CPU to the container (docker run --cpus, limits.cpu of a pod, cpu.max)",
             figures,
         )
     return ok("cpus", found, figures)
@@ -92,12 +92,12 @@ _MIN_RUN_BYTES = 2**29
 _CERTAIN_FRACTION = 0.7
 _BATCHES_REMEDY = (
     "lower data.batch_size, sampler.fanout or runtime.max_in_flight_steps; convert "
-    "the data to a folder, which is "
-    "memory-mapped (hyrt data convert); or give the machine or container more memory"
+    "the data to a folder, which is memory-mapped (hyrt data convert); or use a "
+    "machine or container with more memory"
 )
 _WEIGHTS_REMEDY = (
-    "lower model.hidden or model.layers: the weights, their gradients, the optimizer's moments and a "
-    "checkpoint alone take most of it"
+    "lower model.hidden or model.layers, because the weights, gradients, optimizer "
+    "state and a checkpoint use most of the memory"
 )
 
 
@@ -159,7 +159,7 @@ def check_memory(memory: HostMemory, need: Mapping[str, Any] | None) -> list[Doc
     parts = [] if memory.available_bytes is None else [f"{format_bytes(memory.available_bytes)} free"]
     parts += [] if memory.total is None else [f"of {format_bytes(memory.total)}"]
     if memory.limit is not None and (memory.total is None or memory.limit < memory.total):
-        parts.append(f"with a control group's limit of {format_bytes(memory.limit)}")
+        parts.append(f"with a control group limit of {format_bytes(memory.limit)}")
     found = " ".join(parts) or "unknown on this system"
     needed = _MIN_RUN_BYTES if need is None else need["total_bytes"]
     remedy = _memory_remedy(need or {})
@@ -173,7 +173,7 @@ def check_memory(memory: HostMemory, need: Mapping[str, Any] | None) -> list[Doc
     if impossible:
         return broken("memory", found, remedy, figures)
     if tight or occupied:
-        remedy = remedy if tight else f"stop whatever else uses memory, or {remedy}"
+        remedy = remedy if tight else f"stop other programs that use memory, or {remedy}"
         return warning("memory", found, remedy, figures)
     return ok("memory", found, figures)
 
@@ -194,7 +194,7 @@ def format_needs(need: Mapping[str, Any]) -> str:
     return f"{format_bytes(need['total_bytes'])} ({parts})" if parts else format_bytes(need["total_bytes"])
 
 
-_SHARED_MEMORY_CONSEQUENCE = "libraries that start processes fail"
+_SHARED_MEMORY_CONSEQUENCE = "libraries that share memory between processes fail"
 _SMALL_BYTES = 64 * 2**20
 _SHARED_MEMORY_REMEDY = "docker run --shm-size=1g (or --ipc=host), or mount -o remount,size=1g /dev/shm"
 
@@ -220,9 +220,7 @@ def check_shared_memory(folder: Path = Path("/dev/shm")) -> list[DoctorFinding]:
         )
     found = f"{format_bytes(figures['free_bytes'])} free of {format_bytes(figures['size_bytes'])} in {folder}"
     if figures["size_bytes"] <= _SMALL_BYTES:
-        enough = (
-            "enough for hyrt, whose stages are threads, but not for torch's DataLoader or NCCL next to it"
-        )
+        enough = "enough for hyrt, whose stages are threads, but too little for torch's DataLoader or NCCL"
         return warning("shared memory", f"{found}: {enough}", _SHARED_MEMORY_REMEDY, figures)
     return ok("shared memory", found, figures)
 
@@ -260,7 +258,7 @@ def check_locked_memory(
     if exempt:
         return ok("locked memory", f"{found}, but this process is exempt (CAP_IPC_LOCK)", figures)
     if not devices:
-        text = f"{found}; no device here has memory of its own, so no locked memory is needed"
+        text = f"{found}; no device here has separate memory, so no locked memory is needed"
         return ok("locked memory", text, figures)
     if need <= soft:
         text = f"{found}; a run stages about {format_bytes(need)}"
@@ -274,8 +272,8 @@ def check_locked_memory(
     return warning(
         "locked memory",
         (
-            f"{found}; {', '.join(devices)} stage about {format_bytes(need)}: a driver that counts pinned "
-            "pages refuses them, or copies twice"
+            f"{found}; {', '.join(devices)} need about {format_bytes(need)} for staging: a "
+            "driver that counts pinned pages refuses them, or copies twice"
         ),
         f"{first}, or {rest}" if allowed else rest,
         figures,
@@ -303,7 +301,7 @@ def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[DoctorFindi
     if problem:
         return broken(
             "run folder",
-            f"no run folder can be made in {output}: {problem}",
+            f"no run folder can be created in {output}: {problem}",
             _DISK_REMEDY,
             {"output": str(output)},
         )
@@ -329,7 +327,7 @@ def check_disk(output: Path, need: Mapping[str, Any] | None) -> list[DoctorFindi
         if need["total_bytes"] > free:
             return warning(
                 "run folder",
-                f"{found}: the first checkpoint fits, but not all of them",
+                f"{found}: only the first checkpoints fit",
                 f"{_DISK_REMEDY}, or lower checkpoint.keep",
                 figures,
             )
@@ -386,11 +384,12 @@ def evaluate_bandwidth(answer: Answer, threads: int) -> list[DoctorFinding]:
     )
     if calibrated is not None and gather < _MIN_CALIBRATED_FRACTION * calibrated:
         remedy = (
-            "stop whatever else uses the memory, or run `hyrt calibrate` again if the machine has changed"
+            "stop other programs that use the memory, or run `hyrt calibrate` again if the "
+            "machine has changed"
         )
-        text = f"{found}; when it was calibrated, it gathered at {calibrated:.1f} GB/s"
+        text = f"{found}; the calibration measured {calibrated:.1f} GB/s"
         return warning("bandwidth", text, remedy, figures)
     if gather < _SLOW_GB_S:
-        remedy = "stop whatever else uses the machine; a container may have too little CPU time (see cpus)"
+        remedy = "stop other programs on this machine; a container may have too little CPU time (see cpus)"
         return warning("bandwidth", f"only {found}", remedy, figures)
     return ok("bandwidth", found, figures)

@@ -78,7 +78,7 @@ def check_packages(children: IsolatedWorker, limit_s: float) -> list[DoctorFindi
     if required is None:
         return broken(
             "packages",
-            "hyrt is on the path but not installed, so no backends are declared",
+            "hyrt can be imported but is not installed, so it has no backends",
             "pip install hyrt, or pip install -e . in its source folder",
         )
     modules = [requirement.module for requirement in required]
@@ -116,12 +116,14 @@ def _package_findings(requirement: Requirement, version: str | None, answer: Ans
         return broken(check, "is not installed", f"pip install '{requirement}'", figures)
     if answer.problem:
         found = f"cannot be imported{f' from {origin}' if origin else ''}: {answer.problem}"
-        return broken(check, found, f"{reinstall}, unless something at that place hides the package", figures)
+        return broken(
+            check, found, f"{reinstall}, unless another file at that location shadows the package", figures
+        )
     running = answer.first_value("version") or version
     if running is None:
         return []
     if _is_older(running, requirement.minimum):
-        found = f"is {running}, but hyrt needs {requirement.minimum} or newer"
+        found = f"is {running}, but hyrt needs at least {requirement.minimum}"
         return broken(check, found, f"pip install --upgrade '{requirement}'", figures)
     if version is not None and _release(running) != _release(version):
         found = f"reports version {running} ({origin}), but {version} is installed"
@@ -242,7 +244,7 @@ def evaluate_kernel_cache(answers: dict[str, Answer], configured: str | None) ->
     elif configured is not None and not any(
         Path(folder).is_relative_to(Path(configured).absolute()) for folder in folders
     ):
-        slow = f"NUMBA_CACHE_DIR={configured} cannot be used; used instead: {_shorten(folders)}"
+        slow = f"NUMBA_CACHE_DIR={configured} cannot be used; using {_shorten(folders)} instead"
     if slow:
         return warning("kernel cache", slow, _WRITABLE_REMEDY, figures)
     found = (
@@ -264,7 +266,7 @@ def _shorten(folders: dict[str, str]) -> str:
     return parent if len(folders) < 2 else f"{len(folders)} folders in {parent}"
 
 
-_CALIBRATE_HINT = "after `hyrt calibrate`, runs start from a prediction"
+_CALIBRATE_HINT = "run `hyrt calibrate` so that runs can start from a prediction"
 
 
 def check_calibration(children: IsolatedWorker, limit_s: float) -> list[DoctorFinding]:
@@ -408,9 +410,9 @@ def _device_findings(info: Mapping[str, Any], answer: Answer, named: bool, auto:
     if last["event"] == "trained":
         figures |= {key: last[key] for key in ("computes", "losses", "open_s", "seconds")}
         outcome = (
-            f"trained two steps in {last['seconds']:.1f} s, sums as in float64"
+            f"trained two steps in {last['seconds']:.1f} s, with the same sums as in float64"
             if last["computes"]
-            else "takes and gives back mini-batches (simulated)"
+            else "receives and returns mini-batches (simulated)"
         )
         return ok(check, f"{info['description']}: {outcome}", figures)
     reason = last.get("why") or answer.problem
@@ -430,7 +432,7 @@ def _missing_device_findings(name: str, backends: ProbedBackends) -> list[Doctor
     check = f"device {name}"
     if kind not in backends.declared:
         kinds = ", ".join(sorted(backends.declared)) or "none"
-        remedy = f"give one of these kinds: {kinds}; or install the package that provides it"
+        remedy = f"use one of these kinds: {kinds}; or install the package that provides it"
         return broken(check, f"there is no backend {kind!r}", remedy)
     answer = backends.answers[kind]
     infos = answer.first_value("found")

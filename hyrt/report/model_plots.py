@@ -54,7 +54,7 @@ def principal_components(rows: Array) -> tuple[NDArray[np.float64], tuple[float,
 def project_pca(rows: Array) -> Projection2D:
     """Project rows [n, width] on their principal components, and describe the axes."""
     positions, parts = principal_components(rows)
-    first, second = (f"component {axis}, {part:.0%} of the variance" for axis, part in enumerate(parts, 1))
+    first, second = (f"component {axis}, {part:.0%} of variance" for axis, part in enumerate(parts, 1))
     return Projection2D(positions, (first, second))
 
 
@@ -157,8 +157,8 @@ def plot_confusion(counts: Array, split: str, path: Path) -> None:
         axes.set_xlabel("predicted class")
         axes.set_ylabel("class")
         hits = int(np.trace(counts))
-        axes.set_title(f"{split}: {hits:,} of {int(counts.sum()):,} right", fontsize=_FONT_POINTS)
-        figure.colorbar(picture, label="part of the class", shrink=0.8)
+        axes.set_title(f"{split}: {hits:,} of {int(counts.sum()):,} correct", fontsize=_FONT_POINTS)
+        figure.colorbar(picture, label="fraction of the class", shrink=0.8)
         save_plot(figure, path)
 
 
@@ -256,7 +256,7 @@ def plot_roc(curves: list[RocCurve], split: str, path: Path) -> None:
             mean = sum(curve.area for curve in curves) / len(curves)
             title = f"{split}: mean area {mean:.3f} of {len(curves)} curves"
         if len(shown) < len(curves):
-            title += f"\nthe {len(shown)} with most {split} vertices are drawn"
+            title += f"\nshowing the {len(shown)} with most {split} vertices"
         axes.set_title(title, fontsize=_FONT_POINTS)
         axes.legend(frameon=False, fontsize=_FONT_POINTS - 2, loc="lower right")
         save_plot(figure, path)

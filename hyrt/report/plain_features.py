@@ -49,17 +49,17 @@ class PlainFeatures(nn.Module):
         Raises ValueError if one is missing, or if the model's columns have no names.
         """
         if self.columns is None:
-            raise ValueError("the columns of the training had no names: give them in the same order")
+            raise ValueError("the training data had no column names: pass columns in the same order")
         names = list(columns)
         missing = [name for name in self.columns if name not in names]
         if missing:
-            raise ValueError(f"{', '.join(missing)}: missing: give the columns {', '.join(self.columns)}")
+            raise ValueError(f"columns {', '.join(missing)} are missing: pass {', '.join(self.columns)}")
         return x[:, [names.index(name) for name in self.columns]]
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform raw rows into the input of the first layer, [n, width]."""
         if x.shape[1] != self.width:
-            raise ValueError(f"x has {x.shape[1]} columns, and the model was trained with {self.width}")
+            raise ValueError(f"x has {x.shape[1]} columns, but the model was trained with {self.width}")
         for number, kind in enumerate(self.kinds):
             wide = x.to(torch.float64)
             if kind == "standard":

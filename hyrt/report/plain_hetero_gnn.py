@@ -350,7 +350,7 @@ class PlainHeteroGNN(nn.Module):
             if self.edge_features and features is None:
                 if ends.shape[1]:
                     raise ValueError(
-                        f"edge_attr of {relation} is missing: give [E, {self.edge_features}] rows"
+                        f"edge_attr of {relation} is missing: pass [E, {self.edge_features}] rows"
                     )
                 features = rows.new_empty((0, self.edge_features))
             edges.append((ends[0] + starts[relation[0]], ends[1] + starts[relation[2]], weights, features))

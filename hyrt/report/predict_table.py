@@ -49,7 +49,7 @@ def prediction_lines(
             for line in advice
         ]
     else:
-        lines.append("to go faster: no single change saves more than a few per cent")
+        lines.append("to go faster: no single change saves more than a few percent")
     lines.append(f"estimated error ± {now.relative_error:.0%}: {now.platform}, {now.source}")
     return lines + [f"assumed: {assumption}" for assumption in assumptions]
 
@@ -67,8 +67,9 @@ def scaling_lines(scaling: Sequence[tuple[int, Prediction]]) -> list[str]:
     for count, prediction in scaling:
         idle = sum(not units for units in _accelerator_units(prediction))
         lines.append(
-            f"{count:12} {format_duration(prediction.epoch_s):>11} {first / prediction.epoch_s:8.2f}x  "
-            f"{prediction.bottleneck}{f' ({idle} of {count} get no targets)' if idle else ''}"
+            f"{count:12} {format_duration(prediction.epoch_s):>11} "
+            f"{first / prediction.epoch_s:8.2f}x  "
+            f"{prediction.bottleneck}{f' ({idle} of {count} receive no targets)' if idle else ''}"
         )
     return lines
 
@@ -100,7 +101,7 @@ def _reason(now: Prediction, platform: Platform) -> str:
         "propagate": now.stages.trainer_propagate_s,
     }.get(now.bottleneck)
     if now.gather_share is not None:
-        return f" (reading rows along edges {now.gather_share:.0%}, products and activations the rest)"
+        return f" ({now.gather_share:.0%} reading rows along edges, the rest products and activations)"
     if not times or len(times) < 2:
         return ""
     slowest = max(range(len(times)), key=lambda i: times[i])
@@ -245,7 +246,7 @@ def exploration_lines(result: ExplorationResult) -> list[str]:
     if any(_is_wide(candidate.design) for candidate in shown):
         lines.append(
             f"! a stream is wider than {STREAM_BITS:,} bits (512 n, or 32 per row or column), which "
-            "Vitis HLS is reported to refuse: try v++ -c first"
+            "Vitis HLS may refuse: try v++ -c first"
         )
     lines.append(
         "ms/step is the card's time for all tasks of a step; hyrt predict includes the link and the host"
@@ -254,14 +255,16 @@ def exploration_lines(result: ExplorationResult) -> list[str]:
         lines += _build_lines(result.build, base)
     if base.assumed:
         values = ", ".join(f"{name} {getattr(base, name):.3g}" for name in sorted(base.assumed))
-        lines.append(f"assumed until a build or a board confirms it: {values}")
+        lines.append(f"assumed until confirmed by a build or a board: {values}")
     if result.build is not None:
-        lines.append("assumed: designs other than the one built reach its clock and its intervals")
+        lines.append("assumed: other designs reach the clock and the intervals of the built design")
     assumed = [
         "each argument is read through one port from one bank of memory, "
         f"{base.ddr_bytes_per_s / 1e9:.3g} GB/s at most",
-        "resources by HP-GNN's formulas, up to everything that the part has; its shell and routing take "
-        "some of it (see platforminfo)",
+        (
+            "resources follow HP-GNN's formulas, up to the total of the part; its shell and "
+            "routing use some of it (see platforminfo)"
+        ),
         *result.assumptions,
     ]
     return lines + [f"assumed: {assumption}" for assumption in assumed]
@@ -301,9 +304,11 @@ def exploration_json(result: ExplorationResult) -> dict[str, Any]:
 def _build_lines(build: Build, base: FpgaDesign) -> list[str]:
     design = build.design
     lines = [
-        f"the build {build.path} (n = {design.pes}, m = {design.macs} = {design.mac_rows} x "
-        f"{design.mac_cols}, arena of {build.arena_words:,} words, queues of {design.fifo_depth}) "
-        "beside the estimates:",
+        (
+            f"the build {build.path} (n = {design.pes}, m = {design.macs} = {design.mac_rows} "
+            f"x {design.mac_cols}, arena of {build.arena_words:,} words, queues of "
+            f"{design.fifo_depth}) compared with the estimates:"
+        ),
         f"  {'':<32} {'estimated':>10} {'reported':>10} {'ratio':>6}",
     ]
     compared = compare_estimates(build)
@@ -320,7 +325,7 @@ def _build_lines(build: Build, base: FpgaDesign) -> list[str]:
     lines += [f"beyond the model: {sentence}" for sentence in unmodelled_intervals(build.reports)]
     fields = ", ".join(f"{name}: {_yaml(value)}" for name, value in _design(base).items())
     lines += [
-        "for hyrt predict, in the accelerator of a platform's file:",
+        "for hyrt predict, as an accelerator in a platform file:",
         f"  design: {{{fields}}}",
         f"  arena_words: {build.arena_words}",
     ]

@@ -112,7 +112,7 @@ def evaluation_line(evaluated: EvaluationFinished) -> str:
     """Format the metric that selects the best epoch, for each split."""
     scores = scores_text(evaluated.metrics, evaluated.chosen_by)
     if not scores:
-        return "nothing to evaluate: the data has no validation and no test vertices"
+        return "nothing to evaluate: the dataset has no validation or test vertices"
     # Without validation targets, the newest evaluation always counts as the best.
     is_best = evaluated.is_best and "val" in evaluated.metrics
     return f"{scores}{'  best so far' if is_best else ''}  ({format_brief_duration(evaluated.seconds)})"

@@ -15,8 +15,11 @@ def full_graph_lines(comparison: FullGraphComparison) -> list[str]:
     """Return the output of `hyrt predict --full-graph --ranks`; tables fit into 80 columns."""
     network = comparison.network
     lines = [
-        f"{pluralize(comparison.ranks, 'rank')} like {comparison.machine} · {network.name}: "
-        f"{format_sig3(network.gb_s)} GB/s each way, {format_duration(network.latency_s)} a message",
+        (
+            f"{pluralize(comparison.ranks, 'rank')} like {comparison.machine} · "
+            f"{network.name}: {format_sig3(network.gb_s)} GB/s each way, "
+            f"{format_duration(network.latency_s)} per message"
+        ),
         f"{'algorithm':21} {'epoch':>8} {'computing':>9} {'travelling':>10} {'gradients':>9} {'sent':>8} "
         f"{'memory':>9}",
     ]
@@ -29,14 +32,14 @@ def full_graph_lines(comparison: FullGraphComparison) -> list[str]:
     ]
     lines.append(f"fastest: {fastest_algorithm(comparison.algorithms).name}")
     if len(comparison.scaling) > 1:
-        lines.append("by the number of ranks, each with its fastest algorithm:")
+        lines.append("by number of ranks, each with its fastest algorithm:")
         lines += [
             f"  {row.ranks:>5} {format_duration(row.epoch_s):>9}  {row.name:22} "
-            f"{format_bytes(row.memory_bytes):>9} a rank"
+            f"{format_bytes(row.memory_bytes):>9} per rank"
             for row in comparison.scaling
         ]
         best = comparison.best_ranks
-        limitation = "" if best < comparison.ranks else ", and more may have a shorter one"
+        limitation = "" if best < comparison.ranks else ", and more ranks may be faster"
         lines.append(f"{pluralize(best, 'rank')} of these {_has(best)} the shortest epoch{limitation}")
     lines.append(f"estimated error ± {comparison.relative_error:.0%}: {comparison.machine}, {network.source}")
     return lines + [f"assumed: {assumption}" for assumption in comparison.assumptions]
@@ -50,8 +53,11 @@ def ranks_lines(comparison: RanksComparison) -> list[str]:
     """Return the output of `hyrt predict --ranks`, for one or several strategies."""
     network = comparison.network
     lines = [
-        f"{pluralize(comparison.ranks, 'rank')} like {comparison.machine} · {network.name}: "
-        f"{format_sig3(network.gb_s)} GB/s each way, {format_duration(network.latency_s)} a message",
+        (
+            f"{pluralize(comparison.ranks, 'rank')} like {comparison.machine} · "
+            f"{network.name}: {format_sig3(network.gb_s)} GB/s each way, "
+            f"{format_duration(network.latency_s)} per message"
+        ),
         f"{'strategy':16} {'epoch':>9}  {'sent':>9}  bottleneck",
     ]
     lines += [

@@ -108,11 +108,11 @@ class RunFolder:
             # Show line breaks as `\n` and bytes that are not UTF-8 as `\xff`.
             shown = repr(escape_undecodable(name)).replace("\\\\", "\\")
             raise ConfigError(
-                f"run name {shown}: give a name in UTF-8, without '/' and line breaks, "
-                "that does not start with '.'"
+                f"run name {shown} is invalid: use a UTF-8 name without '/' or line breaks that "
+                "does not start with '.'"
             )
         if len(os.fsencode(name)) > _MAX_NAME_BYTES:
-            raise ConfigError(f"run name {name!r}: give a name of at most {_MAX_NAME_BYTES} bytes")
+            raise ConfigError(f"run name {name!r} is too long: use at most {_MAX_NAME_BYTES} bytes")
         _check_root(root)
         made_root = not root.exists()
         with explain_write_errors(root / name):
@@ -138,23 +138,24 @@ class RunFolder:
         """
         if is_path_too_long(path):
             raise CheckpointError(
-                f"{str(path)[:40]}...: this is too long for a path: give the folder of a run, such as "
-                "runs/<name>"
+                f"{str(path)[:40]}... is too long for a path: use the folder of a run, such as runs/<name>"
             )
         if path.is_file():
-            raise CheckpointError(f"{path}: is a file: give the folder of a run, such as runs/<name>")
+            raise CheckpointError(f"{path} is a file: use the folder of a run, such as runs/<name>")
         if not path.is_dir():
-            raise CheckpointError(f"{path}: no such folder: give the folder of a run, such as runs/<name>")
+            raise CheckpointError(f"{path} does not exist: use the folder of a run, such as runs/<name>")
         run = cls(path)
         if (path / SERIES).is_file():
-            raise CheckpointError(f"{path}: is a series of runs: give one of the run folders in it")
+            raise CheckpointError(f"{path} is a series of runs: use one of the run folders in it")
         if not (path / "config.yaml").is_file():
             raise CheckpointError(
-                f"{path}: not the folder of a run: config.yaml is missing: give one such as runs/<name>"
+                f"{path} is not the folder of a run, because config.yaml is missing: use one such "
+                "as runs/<name>"
             )
         if not for_reading and not run.checkpoints.is_dir():
             raise CheckpointError(
-                f"{path}: not the folder of a run: checkpoints/ is missing: put it back, or start a new run"
+                f"{path} is not a complete run folder, because checkpoints/ is missing: restore "
+                "it, or start a new run"
             )
         return run
 
@@ -177,7 +178,7 @@ class RunFolder:
         if not settings:
             # Runs store all settings. An empty file would mean the defaults, which are those of a different
             # run.
-            raise ConfigError(f"{path}: has no settings: restore an intact copy, or start a new run")
+            raise ConfigError(f"{path} contains no settings: restore an intact copy, or start a new run")
         for section, key, group in (
             ("sampler", "kind", SAMPLERS),
             ("model", "kind", MODELS),
@@ -187,8 +188,8 @@ class RunFolder:
             name = settings_section.get(key) if isinstance(settings_section, Mapping) else None
             if isinstance(name, str) and name != AUTO_OBJECTIVE and name not in group.entries_by_name():
                 raise ConfigError(
-                    f"{path}: the run was made with {section}.{key}={name}, from a package that is no longer "
-                    "installed: install it again"
+                    f"{path} sets {section}.{key}={name}, which belongs to a package that is no "
+                    "longer installed: install the package again"
                 )
         try:
             return build_config(settings, lenient=True)
@@ -205,7 +206,7 @@ class RunFolder:
             if not os.path.isabs(source) or os.path.lexists(source):
                 raise
             raise DataError(
-                f"{self.path}: its dataset {source} no longer exists: give its new path as --data"
+                f"the dataset {source} of {self.path} no longer exists: specify its new path with --data"
             ) from error
 
     def set_config(self, config: Config) -> None:
@@ -241,7 +242,7 @@ class RunFolder:
         except FileNotFoundError:
             return False
         except (ValueError, LookupError, TypeError) as error:
-            raise DataError(f"{path}: damaged ({error}): delete it to resume the run") from None
+            raise DataError(f"{path} is damaged ({error}): delete it to resume the run") from None
 
     def truncate_metrics(self, step: int) -> None:
         """Prepare metrics.jsonl for resuming a run: drop records after `step`, and an incomplete last line.
@@ -306,8 +307,8 @@ class RunFolder:
             if os.path.samestat(os.fstat(file.fileno()), os.stat(self.metrics_path)):
                 return
         raise HyrtError(
-            f"{self.metrics_path} was removed or moved during the run. Leave the folder of a run in "
-            "its place until it has ended; resume a folder that was moved with hyrt run --resume"
+            f"{self.metrics_path} was removed or moved during the run. Do not move a run "
+            "folder until its run has ended; to resume a moved folder, use hyrt run --resume"
         )
 
     def remove_leftovers(self) -> None:
@@ -381,7 +382,7 @@ def _check_root(root: Path) -> None:
             if path.is_dir():
                 return
             raise ConfigError(
-                f"{path}: this is a file: give a folder as --output, in which the run folder is made"
+                f"{path} is a file: set --output to a folder, in which the run folder is created"
             )
 
 
@@ -414,7 +415,7 @@ def _read_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
                 if not file.read(1):
                     return
                 raise DataError(
-                    f"{path}: line {number} is damaged ({error}): delete the line or the file to continue"
+                    f"line {number} of {path} is damaged ({error}): delete the line or the file to continue"
                 ) from None
             yield record, end
 

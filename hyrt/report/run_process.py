@@ -101,13 +101,15 @@ def lock_run(folder: Path) -> Iterator[str]:
     try:
         file = path.open("ab", buffering=0)
     except OSError as error:
-        raise HyrtError(f"{path}: {error.strerror}: make the run's folder writable") from error
+        raise HyrtError(
+            f"{path} cannot be opened ({error.strerror}): make the run folder writable"
+        ) from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise HyrtError(
-                f"{folder}: another process is training this run: wait until it ends, or stop it"
+                f"another process is training the run in {folder}: wait until it ends, or stop it"
             ) from None
         holder = f"{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}"
         # A full disk does not matter: the run itself does not need the name.

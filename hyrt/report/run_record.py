@@ -151,7 +151,7 @@ def _read_json(path: Path) -> dict[str, Any]:
             f"{path} cannot be read ({error}): delete it to write the report without it"
         ) from None
     if not isinstance(content, dict):
-        raise DataError(f"{path}: not a JSON object: delete it to write the report without it")
+        raise DataError(f"{path} is not a JSON object: delete it to write the report without it")
     return content
 
 
@@ -174,13 +174,13 @@ def diagnose_damage(
     try:
         return make_report(runs)
     except _RECORD_ERRORS as error:
-        reason = f"not what hyrt writes ({one_line(describe_error(error))})"
+        reason = f"damaged ({one_line(describe_error(error))})"
         for index, run in enumerate(runs):
             for name, empty in _FILES.items():
                 others = [*runs[:index], replace(run, **empty), *runs[index + 1 :]]
                 if _succeeds(others, make_report):
                     raise DataError(
-                        f"{run.path / name}: {reason}: restore an intact copy, or move it away"
+                        f"{run.path / name} is {reason}: restore an intact copy, or move it away"
                     ) from error
         folders = join_names([str(run.path) for run in runs], "or")
         raise DataError(f"the records in {folders} are {reason}: restore intact copies") from error
@@ -255,7 +255,8 @@ class RunSeries:
         """
         if config.seed + (seeds or 1) > 2**63:
             raise ConfigError(
-                f"--seeds {seeds}: seed={config.seed} leaves too few up to {2**63 - 1}: lower it"
+                f"--seeds {seeds} with seed={config.seed} would exceed the largest seed, "
+                f"{2**63 - 1}: lower seed"
             )
         folder = RunFolder.create(root, name, config)
         folder.checkpoints.rmdir()
@@ -375,16 +376,19 @@ def parse_splits(text: str | None, config: Config, graph: Graph) -> list[int]:
     if text is None:
         return [config.data.split]
     if config.data.split:
-        raise ConfigError(f"--splits {text} chooses the splits: omit data.split={config.data.split}")
+        raise ConfigError(
+            f"--splits {text} cannot be combined with data.split={config.data.split}: remove data.split"
+        )
     if text == "all":
         return list(range(graph.num_splits))
     named = [parse_int(word.strip()) for word in text.split(",")]
     splits = [number for number in named if number is not None]
     if len(splits) < len(named):
-        raise ConfigError(f"--splits {text}: give all, or numbers such as 0,1,2")
+        raise ConfigError(f"--splits {text} must be all, or numbers such as 0,1,2")
     if not all(0 <= split < graph.num_splits for split in splits) or len(set(splits)) < len(splits):
         raise ConfigError(
-            f"--splits {text}: {graph.name} has {pluralize(graph.num_splits, 'split')}, numbered from 0: "
-            "give each number once"
+            f"--splits {text} is invalid, because {graph.name} has "
+            f"{pluralize(graph.num_splits, 'split')}, numbered from 0: use each number only "
+            "once"
         )
     return splits

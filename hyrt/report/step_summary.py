@@ -75,7 +75,7 @@ def filter_text(figures: Mapping[str, Any]) -> str:
     if not filtered:
         if not reads or not figures["in_bytes"]:
             return ""
-        return f"filtering: for none of {reads:,} chunks, each gets all rows of an interval"
+        return f"filtering: none of {reads:,} chunks, each receives all rows of an interval"
     spared, read = figures["spared_bytes"], figures.get("read_bytes") or 0
     share = f" ({spared / (spared + read):.0%} of all rows)" if read else ""
     return (
@@ -92,7 +92,7 @@ def device_text(work: Mapping[str, float], *, is_only_device: bool) -> str:
     """
     copy_s, compute_s = work["copy_s"], work["compute_s"]
     if not work["in_bytes"] and compute_s:
-        text = f"computing {format_duration(compute_s)} on rows and edges where they lie"
+        text = f"computing {format_duration(compute_s)} on rows and edges in place"
         out = "" if is_only_device else f" ({format_bytes(work['out_bytes'])})"
         return f"{text}, copying {format_duration(copy_s)} of results{out}" if copy_s else text
     if not copy_s:
@@ -122,8 +122,8 @@ def bound_text(
     work, share = works[name], busy[name] / step_s
     if share < _MIN_BOTTLENECK_SHARE:
         return (
-            f"bound by what the host does and waits for: {label(name)} computes and copies for {share:.0%} "
-            f"of a step of {format_duration(step_s)}"
+            f"bound by the host: {label(name)} computes and copies for only {share:.0%} of a "
+            f"step of {format_duration(step_s)}"
         )
     activity = "copying" if work["copy_s"] - work["hidden_s"] > work["compute_s"] else "computing"
     share_text = f"{share:.0%} of a step of {format_duration(step_s)}"

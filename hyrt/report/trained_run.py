@@ -120,10 +120,10 @@ def open_trained_run(
         and not any(entry.startswith("data.source=") for entry in overrides)
     ):
         # A folder of `hyrt run` with other files has lost its settings.
-        reason = "was trained from Python and does not name its dataset: give it"
+        reason = "was trained from Python and does not name its dataset: specify it"
         if RunFolder(run).metrics_path.exists() or (run / "summary.json").exists():
             reason = (
-                "no longer has its config.yaml, which named its dataset: put it back, or give the dataset"
+                "no longer has its config.yaml, which named its dataset: restore it, or specify the dataset"
             )
         raise ConfigError(f"{run} {reason} (--data, or graph= in Python)")
     folder = None if is_python_training else RunFolder.open(run)
@@ -163,8 +163,9 @@ def open_trained_run(
             graph = apply_feature_dtype(config, graph, schema)
     if has_run_data and loaded.state.get("graph", graph.checksum) != graph.checksum:
         warn(
-            f"{graph.name} has changed since {run} was trained on it: other labels or splits. The "
-            "results are for the current dataset; give the previous one as --data (graph= in Python)"
+            f"{graph.name} has other labels or splits than when {run} was trained on it. The "
+            "results are for the current dataset; to use the previous one, specify it with "
+            "--data (graph= in Python)"
         )
     if schema is None:
         schema = build_run_schema(graph)
@@ -179,13 +180,15 @@ def open_trained_run(
         model.load_state_dict(weights)
     except RuntimeError:
         raise CheckpointError(
-            f"{loaded.path}: the weights do not fit "
+            f"the weights in {loaded.path} do not match "
             + (
-                f"{graph.name} with {pluralize(graph.num_features, 'feature')} and "
-                f"{graph.vertices.label_description}: give the dataset of the run, or one with "
-                "the same widths, and, where a module of your own was trained, that too (model= in Python)"
+                (
+                    f"{graph.name} with {pluralize(graph.num_features, 'feature')} and "
+                    f"{graph.vertices.label_description}: use the dataset of the run, or one with the "
+                    "same widths; if a custom module was trained, pass it as model= in Python"
+                )
                 if module is None
-                else f"{type(module).__name__}: give a module with the parameters of the one that was trained"
+                else f"{type(module).__name__}: pass a module with the same parameters as the trained one"
             )
         ) from None
     check_types(model, graph)
@@ -226,9 +229,9 @@ def _check_scaling(
     if isinstance(source, Graph) and source.checksum == checkpoint.state.get("graph"):
         return
     raise CheckpointError(
-        f"{checkpoint.path}: was written by an earlier version, which did not keep means and deviations "
-        f"(data.normalize=standard), and the dataset of {run} is not as it was: put {config.data.source} "
-        "back, or train again"
+        f"{checkpoint.path} was written by an earlier version, which did not store means "
+        f"and deviations (data.normalize=standard), and the dataset of {run} has changed: "
+        f"restore {config.data.source}, or train again"
     )
 
 
@@ -256,8 +259,9 @@ def export_arguments(architecture: Architecture) -> dict[str, Any]:
     arch = architecture
     if arch.kind not in (*_KINDS, *_HETERO_KINDS):
         raise UnsupportedModelError(
-            f"model.kind={arch.kind or 'of your own'} has no plain PyTorch module: hyrt export writes "
-            f"those of {', '.join((*_KINDS, *_HETERO_KINDS))}; `hyrt infer` writes the scores of any"
+            f"model.kind={arch.kind or 'custom'} cannot be exported as a plain PyTorch "
+            f"module: hyrt export supports only {', '.join((*_KINDS, *_HETERO_KINDS))}; use "
+            "`hyrt infer` to write the scores of any run"
         )
     if arch.shape is not None:
         types = arch.shape.types
@@ -296,8 +300,9 @@ def write_export(trained: TrainedRun, destination: Path) -> list[str]:
     assert isinstance(model, GNN)
     if isinstance(model, LinkGNN):
         raise UnsupportedModelError(
-            f"links.decoder={config.links.decoder} has no plain PyTorch module: hyrt export writes models "
-            "with links.decoder=dot; `hyrt infer --links` writes the scores of any"
+            f"links.decoder={config.links.decoder} cannot be exported as a plain PyTorch "
+            "module: hyrt export supports only links.decoder=dot; use `hyrt infer --links` "
+            "to write the scores of any run"
         )
     arguments = export_arguments(model.architecture)
     schema = trained.schema
@@ -321,20 +326,28 @@ def write_export(trained: TrainedRun, destination: Path) -> list[str]:
         (result / "model.py").write_text(source, encoding="utf-8")
     notes = []
     if arguments.get(EDGE_FEATURES):
-        notes.append("attention looked at features (or weights) of edges: give the module edge_attr, too")
+        notes.append(
+            "attention used edge features (or edge weights) in training: also pass edge_attr to the module"
+        )
     elif trained.graph.topology.edge_weights is not None:
-        notes.append("edges had weights: give the module edge_weight, too")
+        notes.append("edges had weights in training: also pass edge_weight to the module")
     for name, table in schema.tables.items():
         unknown = [step.kind for step in table.scaling if not step.is_known]
         if unknown:
             type_text = f" of type {name}" if name else ""
-            notes.append(f"features{type_text} were scaled by {unknown[0]} before: give rows that are, too")
+            notes.append(
+                f"features{type_text} were scaled by {unknown[0]} before training: pass rows "
+                "scaled in the same way"
+            )
     if config.data.rounding == "stochastic":
         notes.append(
-            "features were rounded at random (data.rounding=stochastic), and are to the nearest here"
+            "features were rounded at random in training (data.rounding=stochastic), but to "
+            "the nearest code in this module"
         )
     if model.architecture.low_precision:
-        notes.append("products were rounded to bfloat16 (train.precision=bf16), and are not here")
+        notes.append(
+            "products were rounded to bfloat16 in training (train.precision=bf16), but not in this module"
+        )
     return notes
 
 
@@ -357,7 +370,7 @@ def _with_features(source: str) -> str:
     assert plain_features.__file__ is not None
     text = Path(plain_features.__file__).read_text(encoding="utf-8")
     line = f"from {plain_features.__name__} import PlainFeatures\n"
-    assert line in source, "the plain module takes its features from there"
+    assert line in source, "the plain module imports its features from there"
     body = text[text.index("class PlainFeatures") :]
     combined = source.replace(line, f"\n{body}")
     imports = "from collections.abc import Mapping, Sequence\n"

@@ -48,13 +48,12 @@ def test_what_was_measured_is_told(tmp_path: Path) -> None:
         "cpu:0 gcn 200.0 GFLOP/s aggregation hidden values hidden launch 1.00 ms",
         "npu:0 gin 1000.0 GFLOP/s aggregation 80.0 GB/s values 3.0 G/s launch 0.25 ms",
         "link 12.5 GB/s, 30 us",
-        "synchronization of a step, its waits for threads and for the interpreter lock, and share of the "
-        "cores' time that sampling and loading use beside the trainers: 4.00 ms, 2.00 ms, 0.00 ms and 70% "
-        "with cpu+opencl",
-        "checked against the 3 short training runs: the predicted time of a step is 3.0% off on average, "
+        "synchronization per step, waiting for threads, waiting for the interpreter lock, and CPU efficiency "
+        "of sampling and loading while training: 4.00 ms, 2.00 ms, 0.00 ms and 70% with cpu+opencl",
+        "checked against 3 short training runs: the predicted step times are 3.0% off on average, "
         "6.0% at worst",
-        "noisy: sampling 25%. If anything else was running, calibrate again",
-        "left out: opencl:0: no driver",
+        "noisy measurements: sampling 25%. If other programs were running, calibrate again",
+        "opencl:0 was left out: no driver",
         f"stored in {file}",
     ]
     # It was made up elsewhere.

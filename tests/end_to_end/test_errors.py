@@ -28,10 +28,10 @@ def test_an_error_is_one_line(tmp_path: Path) -> None:
         (["train.epochs=none"], "setting train.epochs='none'"),
         (["no.yaml"], "no.yaml: no such settings file"),
         (["--model", "gni"], "unknown model.kind 'gni' (did you mean 'gin'?)"),
-        (["--resume", "nothing"], "nothing: no such folder"),
-        (["--data", ""], "--data is given, but empty: give a value, or omit it"),
+        (["--resume", "nothing"], "nothing does not exist"),
+        (["--data", ""], "--data is empty: set a value, or remove it"),
         (["data.source=''"], "the name of the dataset is empty: give a .npz file"),
-        (["--resume", "."], "not the folder of a run"),
+        (["--resume", "."], "is not the folder of a run"),
         (["--data", "nothing.npz"], "nothing.npz: no such file or folder"),
         ([*TINY, "--devices", "cpu,cuda:99"], "cuda:99 is not available ("),
         ([*TINY, "--devices", "cpu:99"], "cpu:99 is not available"),
@@ -54,8 +54,8 @@ def test_wrong_words(words: list[str], message: str, tmp_path: Path) -> None:
         (["run", "--patience", "5"], "--patience is not an option of hyrt run: write train.patience=5"),
         (["run", "--num-epochs=5"], "--num-epochs is not an option of hyrt run: did you mean --epochs?"),
         (["run", "--epochs", "five"], "setting train.epochs='five' must be an integer"),
-        (["run", "--lr="], "--lr is given, but empty: give a value, or omit it"),
-        (["run", "--seed", "1", "--seed", "2"], "--seed is given more than once: give it once"),
+        (["run", "--lr="], "--lr is empty: set a value, or remove it"),
+        (["run", "--seed", "1", "--seed", "2"], "--seed is specified more than once: specify it once"),
         (["predict", "--learning-rate", "0.01"], "of hyrt predict: write train.lr=0.01"),
         (["run", "--hidden-dim", "64"], "did you mean --hidden?"),
         (["run", "--weight-decay", "1e-4"], "write train.weight_decay=1e-4"),
@@ -65,12 +65,21 @@ def test_wrong_words(words: list[str], message: str, tmp_path: Path) -> None:
         (["fpga", "explore", "--patience"], "of hyrt fpga explore: write train.patience=..."),
         (
             ["run", "--train", "3"],
-            "--help lists the options, and `hyrt run --print-config` lists the settings",
+            "use --help to list the options, and `hyrt run --print-config` to list the settings",
         ),
         (["run", "--device", "cpu:0"], "--device is not an option of hyrt run: did you mean --devices?"),
-        (["report", "--epochs", "5"], "--epochs is not an option of hyrt report: --help lists the options"),
-        (["run", "--devices", "cpu:0", "--devices", "cpu:1"], "give it once, with commas between the names"),
-        (["infer", "a", "-o", "x", "--output", "y"], "--output or -o is given more than once: give it once"),
+        (
+            ["report", "--epochs", "5"],
+            "--epochs is not an option of hyrt report: use --help to list the options",
+        ),
+        (
+            ["run", "--devices", "cpu:0", "--devices", "cpu:1"],
+            "specify it once, with names separated by commas",
+        ),
+        (
+            ["infer", "a", "-o", "x", "--output", "y"],
+            "--output or -o is specified more than once: specify it once",
+        ),
     ],
 )
 def test_wrong_options(words: list[str], message: str, tmp_path: Path) -> None:
@@ -160,7 +169,7 @@ def test_converted_data_that_does_not_fit_the_disk(tmp_path: Path) -> None:
 
 def test_an_output_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "out").touch()
-    assert "out: this is a file: give a folder" in refused("run", *TINY, "--output", "out", cwd=tmp_path)
+    assert "out is a file: set --output to a folder" in refused("run", *TINY, "--output", "out", cwd=tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to root")

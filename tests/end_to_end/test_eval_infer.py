@@ -109,7 +109,7 @@ def test_infer_refuses(run: Path, tmp_path: Path) -> None:
     assert "--force" in refused("infer", run, "-o", "there.npy", cwd=tmp_path)
     assert (tmp_path / "there.npy").read_text() == "mine"
     message = refused("infer", run, "-o", "x.npy", "--output-kind", "embedding", cwd=tmp_path)
-    assert message == "--output-kind embedding: give scores, classes or embeddings"
+    assert message == "--output-kind embedding must be scores, classes or embeddings"
     message = refused("infer", run, "-o", "x.npy", "--vertices", "foo", cwd=tmp_path)
     assert message.endswith(
         "--vertices foo does not exist: use all, train, val, test or a .npy file of vertex numbers"
@@ -155,7 +155,7 @@ def test_infer_on_a_full_disk_names_the_file(
 
     monkeypatch.setattr("hyrt.inference.output_rows.infer_layerwise", full)
     assert refused("infer", run, "-o", "scores.npy", cwd=tmp_path, code=1) == (
-        "scores.npy cannot be written: No space left on device. Free space, or give another --output."
+        "scores.npy cannot be written: No space left on device. Free space, or choose another --output."
     )
 
 

@@ -53,7 +53,7 @@ def test_a_front_on_the_papers_card(tmp_path: Path) -> None:
     assert lines[0].endswith("widths 100, 256, 47")
     assert sum("Table IV" in line for line in lines) >= 1
     assert any(
-        line.startswith("assumed until a build or a board confirms it: adder_latency") for line in lines
+        line.startswith("assumed until confirmed by a build or a board: adder_latency") for line in lines
     )
     assert any("HP-GNN" in line for line in lines)
     assert list(tmp_path.iterdir()) == []
@@ -105,8 +105,8 @@ def test_sparse_features_are_explored_as_the_rows_that_the_card_gets(tmp_path: P
     lines = done.stdout.splitlines()
     assert "widths 33, 16, " in lines[0]
     assert (
-        "assumed: sparse.npz has sparse features: the model counts the dense rows of 33 float32 values that "
-        "the card gets" in lines
+        "assumed: sparse.npz has sparse features: the model assumes that the card receives "
+        "dense rows of 33 float32 values" in lines
     )
 
 
@@ -212,7 +212,7 @@ def test_neither_torch_nor_numba_is_needed(files: Path) -> None:
         (["explore", "--workload", "w.yaml", "--reports", "none"], "none cannot be read"),
         (["explore", "--workload", "w.yaml", "--fifo-depth", "0"], "fifo_depth is 0"),
         (["explore", "--workload", "wide.yaml"], "no trainer fits u250: layer 1 maps rows of"),
-        (["build-files", "out", "--macs", "2048"], "--macs 2048: give rows and columns"),
+        (["build-files", "out", "--macs", "2048"], "--macs 2048 must be rows and columns"),
         (["build-files", "out", "--macs", "64x64"], "dsp 21,376 of 12,288"),
         (["build-files", "out", "--arena-words", "10"], "arena: one target needs 32 words of sums"),
         (["build-files", ".", "--pes", "8"], "not empty"),

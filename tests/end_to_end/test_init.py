@@ -38,12 +38,12 @@ def test_the_file_trains(tmp_path: Path) -> None:
     one_sided(tmp_path)
     words = ("--data", "mine.npz", "--model", "gcn", "model.hidden=8", "train.epochs=2")
     told = hyrt("init", *words, cwd=tmp_path).stdout
-    assert told == "hyrt.yaml is written. Edit it, then: hyrt run hyrt.yaml\n"
+    assert told == "wrote hyrt.yaml. Edit it, then run: hyrt run hyrt.yaml\n"
     text = (tmp_path / "hyrt.yaml").read_text()
     assert "300" in text
     assert "One class has 90% of the labels" in text
     assert "consider train.metric: roc_auc, or train.class_weights: balanced." in text
-    assert "There are 2 splits: --splits all trains on each of them." in text
+    assert "There are 2 splits: use --splits all to train on each of them." in text
     (tmp_path / "hyrt.yaml").write_text(text.replace("  # clip_norm: 0.0", "  clip_norm: 1.5"))
     hyrt("run", "hyrt.yaml", "--name", "run", cwd=tmp_path)
     ran = load_settings(tmp_path / "runs" / "run" / "config.yaml")
@@ -65,7 +65,7 @@ def test_a_file_that_exists_stays(tmp_path: Path) -> None:
     kept = tmp_path / "hyrt.yaml"
     kept.write_text("seed: 7\n")
     message = refused("init", "--data", "synthetic:tiny", cwd=tmp_path)
-    assert message == "hyrt.yaml: already exists: give another --output, or --force"
+    assert message == "hyrt.yaml already exists: choose another --output, or add --force"
     assert kept.read_text() == "seed: 7\n"
     run_here("init", "--data", "synthetic:tiny", "--force", cwd=tmp_path)
     assert load_settings(kept)["data"]["source"] == "synthetic:tiny"

@@ -105,14 +105,17 @@ def test_this_machine_must_have_been_calibrated(tmp_path: Path) -> None:
         (["--accelerators", "2", "--platform", "amd-epyc-7763"], "has no accelerator"),
         (["--accelerators", "1..129", "--platform", GPU], "of at most 128"),
         (["--accelerators", "1..999999999999", "--platform", GPU], "of at most 128"),
-        (["--plot", "x.png", "--platform", GPU], "give a range"),
-        (["--plot", "x.txt", "--accelerators", "1..2", "--platform", GPU], "--plot x.txt: unknown file type"),
-        (["--plot", "x", "--accelerators", "1..2", "--platform", GPU], "--plot x: unknown file type"),
+        (["--plot", "x.png", "--platform", GPU], "add a range"),
+        (
+            ["--plot", "x.txt", "--accelerators", "1..2", "--platform", GPU],
+            "--plot x.txt has an unknown file type",
+        ),
+        (["--plot", "x", "--accelerators", "1..2", "--platform", GPU], "--plot x has an unknown file type"),
         (["--platform", "binary.yaml"], "binary.yaml"),
         (["--platform", "empty.yaml"], "empty.yaml"),
         (["--platform", "w.yaml"], "w.yaml: unknown key"),
         (["--platform", "."], "cannot be read"),
-        (["--devices", "cpu", "--platform", GPU], "--devices chooses among the devices of this machine"),
+        (["--devices", "cpu", "--platform", GPU], "--devices selects devices of this machine"),
         (["--platform", GPU, "model.hiden=4"], "did you mean 'model.hidden'"),
         (["--platform", GPU, "--data", "none.npz"], "none.npz"),
     ],
@@ -193,7 +196,7 @@ def test_several_ranks(files: Path) -> None:
     shown = hyrt(*sizes, "--ranks", "4", "--strategy", "home", "--locality", "0.9", cwd=files).stdout
     assert "assumed: 90% of the input rows" in shown
     for words, said in (
-        (("--network", "1gbit"), "give their number with --ranks"),
+        (("--network", "1gbit"), "specify the number of machines with --ranks"),
         (("--ranks", "2", "--paper"), "--ranks cannot be combined"),
         (("--ranks", "2", "--strategy", "homes"), "did you mean 'home'"),
     ):

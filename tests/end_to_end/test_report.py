@@ -275,8 +275,8 @@ def test_what_was_learned_is_plotted(run: Path, tmp_path: Path) -> None:
         assert 'pip install "hyrt[umap]"' in told
     assert "add --embeddings" in refused("plot", run, "-o", "x.svg", "--method", "pca", cwd=tmp_path)
     told = refused("plot", run, "-o", "x.svg", "--embeddings", "--confusion", cwd=tmp_path)
-    assert "--embeddings and --confusion exclude each other" in told
-    assert "--confusion is a plot of one run" in refused(
+    assert "--embeddings cannot be combined with --confusion" in told
+    assert "--confusion plots a single run" in refused(
         "plot", run, run, "-o", "x.svg", "--confusion", cwd=tmp_path
     )
 
@@ -312,7 +312,7 @@ def test_metrics_as_csv(run: Path, tmp_path: Path) -> None:
 
 
 def test_words_that_are_no_runs(run: Path, tmp_path: Path) -> None:
-    assert "no such folder" in hyrt("report", "nowhere", cwd=tmp_path, code=2).stderr
+    assert "nowhere does not exist" in hyrt("report", "nowhere", cwd=tmp_path, code=2).stderr
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     (copy / "summary.json").write_text("{", encoding="utf-8")
@@ -320,7 +320,7 @@ def test_words_that_are_no_runs(run: Path, tmp_path: Path) -> None:
     assert "no such folder" in hyrt("report", run, "-o", "no/such/place.html", cwd=tmp_path, code=2).stderr
     # What a program whose --csv takes a file would be given.
     said = hyrt("report", "--csv", "m x.csv", run, cwd=tmp_path, code=2).stderr
-    assert said == "error: m x.csv is not a run: to write to that file, give it as --output 'm x.csv'\n"
+    assert said == "error: m x.csv is not a run: to write to this file, use --output 'm x.csv'\n"
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_a_file_that_holds_something_else_is_named(
     changed = lines or [{**json.loads((copy / file).read_text()), key: value}]
     (copy / file).write_text("".join(f"{json.dumps(line)}\n" for line in changed))
     said = refused("report", copy, "-o", "x.html", cwd=tmp_path)
-    assert said.startswith(f"{copy / file}: not what hyrt writes (")
+    assert said.startswith(f"{copy / file} is damaged (")
     assert said.endswith("): restore an intact copy, or move it away")
     assert not (tmp_path / "x.html").exists()
 
@@ -355,7 +355,7 @@ def test_a_run_without_its_checkpoints_has_a_report(run: Path, tmp_path: Path) -
     shutil.copytree(run, copy, ignore=shutil.ignore_patterns("checkpoints"))
     run_here("report", copy, "-o", "x.html", cwd=tmp_path)
     assert (tmp_path / "x.html").stat().st_size
-    assert "checkpoints/ is missing: put it back, or start a new run" in refused("eval", copy, cwd=tmp_path)
+    assert "checkpoints/ is missing: restore it, or start a new run" in refused("eval", copy, cwd=tmp_path)
 
 
 @pytest.mark.parametrize(("output", "said"), [("/dev/null", "is a special file"), (".", "is a folder")])
@@ -403,4 +403,4 @@ def test_charts_for_papers(run: Path, tmp_path: Path) -> None:
     assert (tmp_path / "two.pdf").read_bytes().startswith(b"%PDF")
     assert "mine.svg: already exists" in refused("plot", run, "-o", "mine.svg", cwd=tmp_path)
     message = refused("plot", run, "-o", "x.svg", "--charts", "lost", cwd=tmp_path)
-    assert "there is no such chart here: give loss, metrics, step" in message
+    assert "is not available for these runs: use loss, metrics, step" in message

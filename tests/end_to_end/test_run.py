@@ -190,7 +190,7 @@ def test_data_without_validation_vertices(tmp_path: Path, kept: tuple[str, ...],
     assert "best validation" not in shown
     last = shown.splitlines()[-2]
     if place is None:
-        assert "no validation and no test vertices" in shown
+        assert "no validation or test vertices" in shown
         assert last.endswith(" per epoch")
         assert "·" not in last
     else:

@@ -41,4 +41,4 @@ def test_links_from_the_first_command_to_the_last(tmp_path: Path) -> None:
     wanted = np.sum(rows[test[:, 0]] * relation * rows[test[:, 1]], axis=1)
     assert np.allclose(scores[: len(test)], wanted, rtol=1e-4, atol=1e-4)
     told = refused("infer", run, "-o", "c.npy", "--output-kind", "classes", cwd=tmp_path)
-    assert "the run predicts links: give --links PAIRS.npy" in told
+    assert "the run predicts links: use --links PAIRS.npy" in told

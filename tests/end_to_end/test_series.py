@@ -66,7 +66,7 @@ def test_mean_and_deviation_over_seeds_and_splits(folder: Path) -> None:
     hyrt("run", *WORDS, "seed=4", "data.split=1", "--name", "alone", cwd=folder)
     assert losses(series / NAMES[3]) == losses(folder / "runs" / "alone")
     assert len({tuple(losses(series / name)) for name in NAMES}) == 4
-    assert "give one of the run folders in it" in refused("report", series, cwd=folder)
+    assert "use one of the run folders in it" in refused("report", series, cwd=folder)
     # Nothing is left to do; with more epochs there is.
     stamps = [(series / name / "summary.json").stat().st_mtime_ns for name in NAMES]
     again = hyrt("run", "--resume", series, cwd=folder).stdout
@@ -135,10 +135,13 @@ def test_what_was_done_before_a_failure_is_summarized(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--splits", "0,2"], "two.npz has 2 splits, numbered from 0: give each number once"),
-        (["--splits", "1,1"], "give each number once"),
-        (["--splits", "some"], "--splits some: give all, or numbers such as 0,1,2"),
-        (["--seeds", "2", "--resume", "x"], "--seeds and --splits start a series: omit them to resume one"),
+        (["--splits", "0,2"], "two.npz has 2 splits, numbered from 0: use each number only once"),
+        (["--splits", "1,1"], "use each number only once"),
+        (["--splits", "some"], "--splits some must be all, or numbers such as 0,1,2"),
+        (
+            ["--seeds", "2", "--resume", "x"],
+            "--seeds and --splits start a new series: to resume a series, remove them",
+        ),
         (["--seeds", "2", "train.metric=roc_auc"], "needs two classes"),
     ],
 )

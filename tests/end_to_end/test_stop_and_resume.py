@@ -129,7 +129,7 @@ def test_damaged_newest_checkpoint(whole: Path, short: Path, tmp_path: Path, qui
     done = hyrt("run", "--resume", "runs/run", "train.epochs=12", *quiet, cwd=tmp_path)
     shown, silent = (done.stderr, done.stdout) if quiet else (done.stdout, done.stderr)
     changed = f"torch 1.0 (now {torch.__version__})"
-    assert f"warning: the run was started with {changed}: it goes on, but not bit-equal" in shown
+    assert f"warning: the run was started with {changed}, so its results will not be bit-identical" in shown
     assert f"warning: runs/run/checkpoints/{newest.name}: damaged" in shown
     assert "warning" not in silent
     # The run of two epochs was evaluated after its second, this one after its third.
@@ -145,7 +145,7 @@ def test_killed_before_the_first_checkpoint(whole: Path, tmp_path: Path) -> None
     process.kill()
     process.communicate()
     shown = hyrt("run", "--resume", "runs/run", cwd=tmp_path).stdout
-    assert "starting again from step 0" in shown
+    assert "restarting from step 0" in shown
     assert_equal_runs(run, whole)
 
 
@@ -186,7 +186,7 @@ def test_two_processes_on_one_run(tmp_path: Path) -> None:
     process = begin("run", *LONG, "train.epochs=2000", "--name", "run", cwd=tmp_path)
     wait_until(lambda: last_step(run) > 0, process)
     refused = hyrt("run", "--resume", "runs/run", cwd=tmp_path, code=1)
-    assert "another process is training this run" in refused.stderr
+    assert "another process is training the run" in refused.stderr
     os.kill(process.pid, signal.SIGINT)
     process.communicate(timeout=30)
     assert process.returncode == 130

@@ -73,7 +73,7 @@ def test_a_run_that_is_left_before_its_first_checkpoint_says_that_it_starts_agai
     os.kill(run.pid, signal.SIGINT)
     assert suite.runs.wait(run, 20) == 130
     said = run.errors.read_text()
-    assert "no checkpoint yet. Start it again from step 0 with: hyrt run --resume" in said
+    assert "no checkpoint yet. To restart it from step 0: hyrt run --resume" in said
     assert "Resume with" not in said
     assert resumed(suite, tmp_path) == []
 

@@ -283,7 +283,7 @@ X, W = torch.ones(V, 2), torch.ones(E)
         (lambda g: ops.spmm(g, X, W[:, None].expand(E, 2)), r"give \[edges\], or \[edges, heads\]"),
         (lambda g: ops.spmm(g, X, W.double()), "edge_values is torch.float64 and x torch.float32"),
         (lambda g: ops.spmm(g, X, W, reduce="max"), "leave out edge values"),
-        (lambda g: ops.spmm(g, X, reduce="min"), "reduce is 'min': give"),
+        (lambda g: ops.spmm(g, X, reduce="min"), "reduce must be"),
         (lambda g: ops.spmm(g, X, row_scale=np.ones(4)), r"row_scale has shape \(4,\)"),
         (lambda g: ops.spmm("cora", X), "graph is of type str: give a hyrt.Graph"),
         (lambda g: ops.sddmm(g, X, X[:, :1]), "give equal ones"),
@@ -315,9 +315,18 @@ X, W = torch.ones(V, 2), torch.ones(E)
         (lambda g: ops.spmm(g, X, row_scale="two"), "row_scale is <U3: give one number"),
         (lambda g: ops.spmm(g, X, transposed="no"), "transposed must be True or False, got 'no'"),
         (lambda g: ops.attention(g, X, W[:V], W[:V], self_loops="no"), "self_loops must be True or False"),
-        (lambda g: ops.attention(g, X, W[:V], W[:V], negative_slope=None), "negative_slope is None: give a"),
-        (lambda g: ops.attention(g, X, W[:V], W[:V], negative_slope=np.nan), "negative_slope is nan: give a"),
-        (lambda g: ops.attention(g, X, W[:V], W[:V], negative_slope="0.2"), "negative_slope is '0.2': give"),
+        (
+            lambda g: ops.attention(g, X, W[:V], W[:V], negative_slope=None),
+            "negative_slope must be a finite number, got None",
+        ),
+        (
+            lambda g: ops.attention(g, X, W[:V], W[:V], negative_slope=np.nan),
+            "negative_slope must be a finite number, got nan",
+        ),
+        (
+            lambda g: ops.attention(g, X, W[:V], W[:V], negative_slope="0.2"),
+            "negative_slope must be a finite number, got '0.2'",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_said(graph: Topology, call: Callable[..., Any], message: str) -> None:

@@ -27,7 +27,7 @@ def render(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(**values)
 
 
-def write_page(path: Path, page: str, remedy: str = "Give another file with --output") -> None:
+def write_page(path: Path, page: str, remedy: str = "Choose another --output") -> None:
     """Write a page atomically; raise HyrtError with the file and `remedy` if that fails."""
     with explain_write_errors(path, remedy):
         write_atomically(path, escape_undecodable(page).encode("utf-8", "replace"))
@@ -134,7 +134,7 @@ class Chart:
         if longest > MAX_POINTS:
             group_size = 2 * longest / MAX_POINTS
             parts.append(
-                f"the lowest and the highest of every {group_size:.0f} values are drawn, out of {longest:,}"
+                f"showing the lowest and highest of every {group_size:.0f} values, out of {longest:,}"
             )
         return "; ".join(parts)
 
@@ -307,7 +307,7 @@ def check_plot(path: Path, option: str = "--plot") -> None:
         raise ConfigError(f'{option} needs matplotlib: pip install "hyrt[plot]"') from None
     if path.suffix.lower() not in _KINDS:
         raise ConfigError(
-            f"{option} {path}: unknown file type: give a name that ends in {join_names(_KINDS, 'or')}"
+            f"{option} {path} has an unknown file type: use a name that ends in {join_names(_KINDS, 'or')}"
         )
 
 
@@ -324,7 +324,7 @@ def save_plot(figure: Figure, path: Path) -> None:
             figure.savefig(file, format=path.suffix[1:].lower(), metadata=_no_date(path))
     except OSError as error:
         raise DataWriteError(
-            f"{path} cannot be written: {error.strerror or error}. Free space, or give another file"
+            f"{path} cannot be written: {error.strerror or error}. Free space, or choose another file"
         ) from error
 
 
@@ -377,11 +377,11 @@ def select_charts(charts: Sequence[Chart], keys: Sequence[str] | None) -> list[C
     """
     available = list(dict.fromkeys(chart.key for chart in charts))
     if not available:
-        raise ConfigError("no step is recorded yet: there is nothing to plot: train the run first")
+        raise ConfigError("there is nothing to plot, because no steps have been recorded yet: train first")
     for key in keys or ():
         if key not in available:
             raise ConfigError(
-                f"--charts {key}: there is no such chart here: give {join_names(available, 'or')}"
+                f"--charts {key} is not available for these runs: use {join_names(available, 'or')}"
             )
     selected = [key for key in _DEFAULT_KEYS if key in available] or available[:1] if keys is None else keys
     return [chart for key in selected for chart in charts if chart.key == key]

@@ -133,13 +133,15 @@ def bottleneck_text(run: RunRecord) -> str:
     bounds, slowest = _bottleneck_fractions(lines)
     second = max((stage for stage in STAGES[:-1] if stage != slowest), key=lambda stage: work[stage])
     sentences = [
-        f"{slowest.capitalize()} is the slowest stage in {bounds[slowest]:.0%} of the steps: "
-        f"{format_duration(work[slowest])} of work per step, followed by {second} with "
-        f"{format_duration(work[second])}."
+        (
+            f"{slowest.capitalize()} is the slowest stage in {bounds[slowest]:.0%} of the "
+            f"steps, with {format_duration(work[slowest])} of work per step, followed by "
+            f"{second} with {format_duration(work[second])}."
+        )
     ]
     busy = [f"{row.name} {row.busy}" for row in trainer_rows(run) if row.busy_share]
     if slowest == "propagate" and len(busy) > 1:
-        sentences.append(f"The times of the trainers in it: {', '.join(busy)}.")
+        sentences.append(f"Times of the trainers in this stage: {', '.join(busy)}.")
     if not run.settings.get("runtime", {}).get("pipelined", True):
         sentences.append(
             "The stages ran one after the other (runtime.pipelined=false), so a step takes their sum, "
@@ -457,7 +459,7 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
         # Without a summary (the run failed, was killed, or is still running), use the metrics.
         last = steps[-1]
         rows += [
-            ("steps", f"{last['step']}, as far as metrics.jsonl goes"),
+            ("steps", f"{last['step']}, according to metrics.jsonl"),
             ("last split", _split_text(run, last["split"])),
             ("last threads", pairs(last["threads"])),
         ]

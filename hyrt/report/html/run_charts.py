@@ -76,7 +76,7 @@ def run_charts(run: RunRecord) -> list[Chart]:
         ),
         Chart(
             key="waiting",
-            title="Waiting of the stages per step, if it is noticeable",
+            title="Waiting time of the stages per step, if noticeable",
             series=_notable_lines(_lines_by_name(groups, "blocked_s")),
             value=format_duration,
             unit="s",

@@ -199,7 +199,9 @@ class RunLoggers:
         for worker in workers:
             worker.join(max(0.0, deadline - time.monotonic()))
             if worker.is_alive():
-                self._warn(f"logger {worker.name} has not finished after {timeout_s:.0f} s and is abandoned")
+                self._warn(
+                    f"logger {worker.name} has not finished after {timeout_s:.0f} s and is no longer awaited"
+                )
         self._report_errors(workers)
 
     def __enter__(self) -> Self:

@@ -54,7 +54,7 @@ def test_a_schema_can_be_begun_where_nothing_is_guessed(
     capsys.readouterr()
     run_here("data", "import", "--print-schema", *files, cwd=tmp_path)
     text = capsys.readouterr().out
-    assert text.startswith("# Edit what is wrong below: ")
+    assert text.startswith("# Correct this schema: ")
     assert problem in text.splitlines()[0]
     for name, columns in files.items():
         first = ", ".join(map(repr, columns.splitlines()[0].split(",")))

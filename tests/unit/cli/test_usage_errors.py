@@ -31,12 +31,12 @@ def _error(*words: str) -> str:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("train", "there is no command 'train': write hyrt run"),
-        ("resume runs/mine", "there is no command 'resume': write hyrt run"),
-        ("evaluate runs/mine", "there is no command 'evaluate': write hyrt eval"),
-        ("inference runs/mine", "there is no command 'inference': write hyrt infer"),
-        ("benchmark", "there is no command 'benchmark': write hyrt calibrate"),
-        ("convert a.npz b", "there is no command 'convert': write hyrt data convert"),
+        ("train", "unknown command 'train': use hyrt run"),
+        ("resume runs/mine", "unknown command 'resume': use hyrt run"),
+        ("evaluate runs/mine", "unknown command 'evaluate': use hyrt eval"),
+        ("inference runs/mine", "unknown command 'inference': use hyrt infer"),
+        ("benchmark", "unknown command 'benchmark': use hyrt calibrate"),
+        ("convert a.npz b", "unknown command 'convert': use hyrt data convert"),
         ("run --seeds 1000000000", "--seeds 1000000000 must be at most 10000"),
         ("run --patience 3", "--patience is not an option of hyrt run: write train.patience=3"),
         ("run --device cpu", "--device is not an option of hyrt run: did you mean --devices?"),
@@ -45,8 +45,8 @@ def _error(*words: str) -> str:
         ("eval", "hyrt eval: missing argument 'RUN': see hyrt eval --help"),
         ("eval a b", "hyrt eval: got unexpected extra argument(s) (b): see hyrt eval --help"),
         ("run --name", "hyrt run: option '--name' requires an argument: see hyrt run --help"),
-        ("run --resume r --name mine", "a resumed run stays in its folder, r: omit --name"),
-        ("run --resume r --output elsewhere", "a resumed run stays in its folder, r: omit --output"),
+        ("run --resume r --name mine", "a resumed run stays in its folder, r: remove --name"),
+        ("run --resume r --output elsewhere", "a resumed run stays in its folder, r: remove --output"),
         (
             "infer r -o s.txt",
             "s.txt: the file is written as .npy or .csv: give a name that ends in .npy or .csv",
@@ -56,11 +56,11 @@ def _error(*words: str) -> str:
         ("run --seeds x", "--seeds x must be an integer"),
         ("doctor --limit x", "--limit x must be a number"),
         ("doctor --limit 0", "--limit 0 must be at least 0.1"),
-        ("frobnicate", "there is no command 'hyrt frobnicate': see hyrt --help"),
-        ("data inof x", "there is no command 'hyrt data inof': did you mean hyrt data info?"),
-        ("rn", "there is no command 'hyrt rn': did you mean hyrt run?"),
-        ("data conver a b", "there is no command 'hyrt data conver': did you mean hyrt data convert?"),
-        ("fpga exlpore", "there is no command 'hyrt fpga exlpore': did you mean hyrt fpga explore?"),
+        ("frobnicate", "unknown command 'hyrt frobnicate': see hyrt --help"),
+        ("data inof x", "unknown command 'hyrt data inof': did you mean hyrt data info?"),
+        ("rn", "unknown command 'hyrt rn': did you mean hyrt run?"),
+        ("data conver a b", "unknown command 'hyrt data conver': did you mean hyrt data convert?"),
+        ("fpga exlpore", "unknown command 'hyrt fpga exlpore': did you mean hyrt fpga explore?"),
         ("--foo", "hyrt: no such option: --foo: see hyrt --help"),
         (
             "run train.epochs=",
@@ -76,21 +76,21 @@ def test_words_that_cannot_be_followed(words: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["run", "--data", ""], "--data is given, but empty: give a value, or omit it"),
+        (["run", "--data", ""], "--data is empty: set a value, or remove it"),
         # As a path it would be the current folder: to write into, and with --force to replace.
-        (["run", "--output", ""], "--output is given, but empty: give a value, or omit it"),
-        (["run", "--resume", ""], "--resume is given, but empty: give a value, or omit it"),
+        (["run", "--output", ""], "--output is empty: set a value, or remove it"),
+        (["run", "--resume", ""], "--resume is empty: set a value, or remove it"),
         (
             ["data", "convert", "a.npz", "", "--force"],
-            "the argument DESTINATION is given, but empty: give a value",
+            "the argument DESTINATION is empty: set a value",
         ),
-        (["report", "a", ""], "the argument RUN... is given, but empty: give a value"),
-        (["infer", "r", "-o", ""], "--output or -o is given, but empty: give a value"),
+        (["report", "a", ""], "the argument RUN... is empty: set a value"),
+        (["infer", "r", "-o", ""], "--output or -o is empty: set a value"),
         (
             ["run", ""],
-            "the argument [CONFIG.yaml] [key.path=value ...] is given, but empty: give a value, or omit it",
+            "the argument [CONFIG.yaml] [key.path=value ...] is empty: set a value, or remove it",
         ),
-        (["predict", "--platform", ""], "--platform is given, but empty: give a value, or omit it"),
+        (["predict", "--platform", ""], "--platform is empty: set a value, or remove it"),
     ],
 )
 def test_words_that_are_empty(words: list[str], message: str) -> None:
@@ -140,18 +140,21 @@ def test_a_current_folder_that_was_deleted(tmp_path: Path, monkeypatch: pytest.M
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    with pytest.raises(ConfigError, match=r"the current folder is gone .*: change to another"):
+    with pytest.raises(
+        ConfigError, match=r"the current folder no longer exists .*: change to another folder"
+    ):
         _check_current_folder()
 
 
 def test_splits_and_the_one_split_of_the_settings(tmp_path: Path) -> None:
     words = ["run", "--data", "synthetic:tiny", "--output", str(tmp_path / "runs")]
     assert (
-        _error(*words, "--splits", "0", "data.split=2") == "--splits 0 chooses the splits: omit data.split=2"
+        _error(*words, "--splits", "0", "data.split=2")
+        == "--splits 0 cannot be combined with data.split=2: remove data.split"
     )
     last = 2**63 - 1
     assert _error(*words, "--seeds", "2", f"seed={last}") == (
-        f"--seeds 2: seed={last} leaves too few up to {last}: lower it"
+        f"--seeds 2 with seed={last} would exceed the largest seed, {last}: lower seed"
     )
     assert not (tmp_path / "runs").exists()
 
@@ -174,7 +177,7 @@ def test_an_interrupted_start_says_so_in_a_line(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 130
-    assert capsys.readouterr() == ("", "interrupted before the command began\n")
+    assert capsys.readouterr() == ("", "interrupted before the command started\n")
 
 
 @pytest.mark.parametrize(
@@ -184,8 +187,8 @@ def test_an_interrupted_start_says_so_in_a_line(
         (
             KeyboardInterrupt,
             1,
-            rf"error: KeyboardInterrupt was raised at {re.escape(__file__)}:\d+, and no Ctrl-C has come: "
-            r"raise another exception there, or run without the package that it belongs to\n",
+            rf"error: KeyboardInterrupt was raised at {re.escape(__file__)}:\d+ without Ctrl-C: "
+            r"raise a different exception there, or run without that package\n",
         ),
     ],
 )
@@ -282,15 +285,15 @@ def test_a_package_that_cannot_be_imported_is_named(
         _run_command()
     assert ended.value.code == 1
     assert capsys.readouterr().err == (
-        "error: torch cannot be imported (libtorch_cpu.so: failed to map segment): see what `hyrt doctor` "
-        "says of it\n"
+        "error: torch cannot be imported (libtorch_cpu.so: failed to map segment): see the output of "
+        "`hyrt doctor`\n"
     )
 
 
 def test_a_file_whose_name_looks_like_an_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
-        ConfigError, match=r"^-y is not an option of hyrt data info: --help lists the options$"
+        ConfigError, match=r"^-y is not an option of hyrt data info: use --help to list the options$"
     ):
         app(["data", "info", "-y z.npz"], prog_name="hyrt", standalone_mode=False)
     Path("-y z.npz").touch()
@@ -310,7 +313,7 @@ def test_a_path_may_begin_at_home_where_a_shell_leaves_it_so(
     assert sorted(path.name for path in (tmp_path / "home").iterdir()) == ["x.npz", "x.yaml"]
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
     for words in (["report", "~/none"], ["eval", "~/none"]):
-        assert refused(*words, cwd=tmp_path).startswith(f"{tmp_path / 'home' / 'none'}: ")
+        assert refused(*words, cwd=tmp_path).startswith(f"{tmp_path / 'home' / 'none'} does not exist: ")
 
 
 @pytest.mark.parametrize(("is_ignored", "ends"), [(True, 0), (False, 128 + signal.SIGHUP)])
@@ -328,17 +331,20 @@ def test_under_nohup_a_terminal_may_close(is_ignored: bool, ends: int) -> None:
 @pytest.mark.parametrize(
     ("error", "says"),
     [
-        (MemoryError("no room"), "error: memory ran out (no room): free some, allow more (ulimit -v), or "),
+        (MemoryError("no room"), "error: memory ran out (no room): free memory, allow more (ulimit -v), or "),
         (
             PermissionError(13, "Permission denied", "a.npz"),
             "error: a.npz: Permission denied: use one that ",
         ),
         (OSError(24, "Too many open files", "b"), "error: b: Too many open files: allow more open files"),
         (OSError(28, "No space left"), "error: the output cannot be written: No space left: free space, or"),
-        (RuntimeError("can't start new thread"), "error: no more threads can be started: allow more (ulim"),
+        (
+            RuntimeError("can't start new thread"),
+            "error: no more threads can be started: raise the limits (ulim",
+        ),
         (
             OSError("no libllvmlite.so"),
-            "error: something of this machine cannot be used: no libllvmlite.so\n",
+            "error: a resource of this machine cannot be used: no libllvmlite.so\n",
         ),
     ],
 )
@@ -373,7 +379,9 @@ def test_a_folder_that_may_not_be_entered_is_named(monkeypatch: pytest.MonkeyPat
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("hyrt.cli.commands.os.stat", refuses)
-    with pytest.raises(ConfigError, match=r"the current folder may not be entered .*: change to another$"):
+    with pytest.raises(
+        ConfigError, match=r"the current folder cannot be accessed .*: change to another folder$"
+    ):
         _check_current_folder()
 
 

@@ -370,20 +370,6 @@ def test_full_graph_is_short_for_the_kind_of_sampler() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-<<<<<<< HEAD
-        (b"- a\n- b\n", "expected settings as `key: value`, found a list$"),
-        (b"seed\n", "expected settings as `key: value`, found plain text$"),
-        (b"7\n", "expected settings as `key: value`, found the plain value 7$"),
-        (b"a: [1\n", ": not valid YAML: line 2, column 1: the text ends inside a list$"),
-        (b"a: {b: 1\n", ": not valid YAML: line 2, column 1: the text ends inside a mapping$"),
-        (b"a: 'b\n", ": not valid YAML: line 2, column 1: the text ends inside a quoted string$"),
-        (b"a: b: c\n", ": not valid YAML: line 1, column 5: mapping values are not allowed here$"),
-        (b"a: " + b"9" * 5000, ": not readable as YAML: Exceeds the limit "),
-        (b"\xff\xfe\xfa", ": not UTF-8 text: save it as UTF-8$"),
-        (b"a:\n\tb: 1\n", ": not valid YAML: line 2, column 1: tabs are not allowed: indent with spaces$"),
-        (b"a: 1\n---\nb: 2\n", ": line 2, column 1: a second document starts here: remove this line, or "),
-        (b"a: 1\nb: 2\na: 3\n", ": line 3, column 1: duplicate key 'a': keep only one$"),
-=======
         (b"- a\n- b\n", "must contain settings as `key: value`, but contains a list$"),
         (b"seed\n", "must contain settings as `key: value`, but contains plain text$"),
         (b"7\n", "must contain settings as `key: value`, but contains only the value 7$"),
@@ -393,10 +379,9 @@ def test_full_graph_is_short_for_the_kind_of_sampler() -> None:
         (b"a: b: c\n", " is not valid YAML: line 1, column 5: mapping values are not allowed here$"),
         (b"a: " + b"9" * 5000, " cannot be read as YAML: Exceeds the limit "),
         (b"\xff\xfe\xfa", " is not UTF-8 text: save it as UTF-8$"),
-        (b"a:\n\tb: 1\n", " is not valid YAML: line 2, column 1: a tab: YAML is indented with spaces$"),
-        (b"a: 1\n---\nb: 2\n", ": line 2, column 1: a second document begins: remove this line, or "),
-        (b"a: 1\nb: 2\na: 3\n", ": line 3, column 1: duplicate key 'a': keep one of them$"),
->>>>>>> 8f9f9756 (config, core: plain messages of settings and argument checks)
+        (b"a:\n\tb: 1\n", " is not valid YAML: line 2, column 1: tabs are not allowed: indent with spaces$"),
+        (b"a: 1\n---\nb: 2\n", ": line 2, column 1: a second document starts here: remove this line, or "),
+        (b"a: 1\nb: 2\na: 3\n", ": line 3, column 1: duplicate key 'a': keep only one$"),
     ],
 )
 def test_files_that_hold_no_settings(tmp_path: Path, content: bytes, message: str) -> None:
@@ -688,11 +673,7 @@ def test_a_key_that_is_given_twice_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "s.yaml"
     file.write_text("train:\n  lr: 0.1\n  epochs: 2\n  lr: 0.2\n")
     with pytest.raises(
-<<<<<<< HEAD
-        ConfigError, match=r"s\.yaml: not valid YAML: .*line 4.*duplicate key 'lr': keep only one"
-=======
-        ConfigError, match=r"s\.yaml is not valid YAML: .*line 4.*duplicate key 'lr': keep one"
->>>>>>> 8f9f9756 (config, core: plain messages of settings and argument checks)
+        ConfigError, match=r"s\.yaml is not valid YAML: .*line 4.*duplicate key 'lr': keep only one"
     ):
         load_settings(file)
     file.write_text("seed: 1\ntrain: {lr: 1e-3}\nseed: 2\n")

@@ -80,6 +80,4 @@ def test_rates_that_were_kept(tmp_path: Path) -> None:
         "note",
         "the calibration was made elsewhere",
     )
-    assert judged(calibrated=False, why="", devices=[])[1].startswith(
-        "not calibrated: after `hyrt calibrate`, "
-    )
+    assert judged(calibrated=False, why="", devices=[])[1].startswith("not calibrated: run `hyrt calibrate` ")

@@ -35,9 +35,7 @@ def test_v2_quota_of_fewer_cpus_than_the_host(tmp_path: Path) -> None:
     assert found.state == "ok"
     assert found.figures["usable"] == 2
     assert found.figures["cgroup_cpus"] == 1.5
-    assert (
-        found.found == "2 of 16: the affinity mask allows 8 and the control group allows the time of 1.5 CPUs"
-    )
+    assert found.found == "2 of 16: the affinity mask allows 8 and the control group allows 1.5 CPUs"
 
 
 def test_v2_quota_of_less_than_a_cpu_is_a_warning(tmp_path: Path) -> None:
@@ -138,7 +136,7 @@ def test_little_memory_is_said_without_settings() -> None:
     busy = HostMemory(total=16 * GIBI, available=200 * MEBI, limit=None, left=None)
     (found,) = check_memory(busy, None)
     assert found.state == "warning"
-    assert found.remedy.startswith("stop whatever else uses memory")
+    assert found.remedy.startswith("stop other programs that use memory")
     unknown = HostMemory(total=None, available=None, limit=None, left=None)
     assert check_memory(unknown, need(GIBI))[0].state == "ok"
 

@@ -332,8 +332,10 @@ def test_sizes_of_typed_graphs_are_known_once_they_are_open(tmp_path):
     (tmp_path / "saved.bin").write_bytes(saved_by_dgl("plain"))
     for name in names:
         with pytest.raises(
-            SizesUnknownError, match="the sizes of a graph with types of vertices are known once it"
+            SizesUnknownError, match="the sizes of a heterogeneous graph are only known after it"
         ):
             read_dataset_sizes(name, 0, "none")
-    with pytest.raises(SizesUnknownError, match="the sizes of a graph of DGL are known once it is opened"):
+    with pytest.raises(
+        SizesUnknownError, match=r"the sizes of the DGL graph in .* are only known after it is opened"
+    ):
         read_dataset_sizes(str(tmp_path / "saved.bin"), 0, "none")

@@ -14,7 +14,7 @@ def finding(state: State, found: str = "as it is", check: str = "cpus") -> Docto
 
 @pytest.mark.parametrize("state", ["warning", "broken"])
 def test_what_is_wrong_needs_a_remedy(state: State) -> None:
-    with pytest.raises(ValueError, match="remedy is missing for: as it is"):
+    with pytest.raises(ValueError, match="has no remedy: as it is"):
         DoctorFinding("cpus", state, "as it is")
 
 

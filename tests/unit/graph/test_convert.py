@@ -281,7 +281,7 @@ def test_commands(tmp_path):
         ("--normalize", "foo", f"{', '.join(NORMALIZERS[:-1])} or {NORMALIZERS[-1]}"),
     ):
         wrong = run.invoke(data_app, ["convert", folder, str(tmp_path / "b"), option, value])
-        assert str(wrong.exception) == f"{option} {value}: give {choices}"
+        assert str(wrong.exception) == f"{option} {value} must be {choices}"
         assert wrong.output == ""
     again = run.invoke(data_app, ["convert", folder, file])
     assert isinstance(again.exception, DataError)

@@ -581,7 +581,7 @@ def test_what_users_get_wrong(tmp_path: Path) -> None:
     write(tmp_path / "missing.yaml", "edges: {files: [e.csv], source: src}")
     write(tmp_path / "column.yaml", "edges: {files: [e.csv], source: src, target: dts}")
     for words, message in (
-        (["e.csv"], "give the dataset to write: -o DESTINATION"),
+        (["e.csv"], "no destination is specified: add -o DESTINATION"),
         (["none.csv", "-o", "x"], "none.csv does not exist"),
         (["empty.csv", "-o", "x"], "empty.csv has no rows"),
         (["folder", "-o", "x"], "folder contains no CSV or Parquet files"),

@@ -134,7 +134,9 @@ def test_tables_of_infer(shop: Path) -> None:
     np.save(shop / "unsplit" / "val_mask.npy", np.zeros(CUSTOMERS + ITEMS, np.bool_))
     (shop / "unsplit" / "meta.json").unlink()
     words = ("infer", "runs/items", "--data", "unsplit", "--vertices")
-    assert "--vertices val: unsplit has none: give all" in refused(*words, "val", "-o", "t.csv", cwd=shop)
+    assert "--vertices val selects nothing, because unsplit has no such vertices: use" in refused(
+        *words, "val", "-o", "t.csv", cwd=shop
+    )
     run_here(*words, "test", "-o", "t.csv", cwd=shop)
     assert rows[0] == ["type", "id", "class"]
     assert [row[:2] for row in rows[1:]] == [["item", f"C-{i}"] for i in range(ITEMS)]

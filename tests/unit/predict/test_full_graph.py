@@ -98,5 +98,5 @@ def test_the_table_has_a_line_for_each_array_and_says_what_bounds() -> None:
     now = predicted(configured_workload(config_of(data={"source": "ogbn-arxiv"})))
     text = "\n".join(prediction_lines(now, [], PLATFORM))
     assert all(f"  {name} " in text for name in now.arrays)
-    assert f"(reading rows along edges {now.gather_share:.0%}, products and activations the rest)" in text
+    assert f"({now.gather_share:.0%} reading rows along edges, the rest products and activations)" in text
     assert now.to_json()["arrays_bytes"].keys() == now.arrays.keys()

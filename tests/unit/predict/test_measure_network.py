@@ -94,9 +94,9 @@ def test_only_a_network_is_overwritten(tmp_path: Path) -> None:
     file.write_text("latency_s: 1.0e-5\ngb_s: 2\n", encoding="utf-8")
     assert _network_file(file) == file
     file.write_text("of: mine\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="exists, and is not a network: give another --network"):
+    with pytest.raises(ConfigError, match="exists and is not a network file: choose another --network"):
         _network_file(file)
-    with pytest.raises(ConfigError, match=r"give a name that ends in \.yaml"):
+    with pytest.raises(ConfigError, match=r"must end in \.yaml"):
         _network_file(tmp_path / "lan")
     with pytest.raises(ConfigError, match="no such folder: create it, or give another --network"):
         _network_file(tmp_path / "none" / "lan.yaml")

@@ -41,7 +41,7 @@ def test_several_devices_of_which_one_reads_the_hosts_memory() -> None:
     words = ChunkSummary.from_stats("cuda:0+cpu:0", figures, lambda name: f"<{name}>")
     assert words.devices == {
         "<cuda:0>": "copying 0.8 s (3 MiB in, 1 MiB out), 75% of it hidden behind 1 s of computing",
-        "<cpu:0>": "computing 1.4 s on rows and edges where they lie, copying 20 ms of results (1 MiB)",
+        "<cpu:0>": "computing 1.4 s on rows and edges in place, copying 20 ms of results (1 MiB)",
     }
     assert words.bound == "bound by computing on <cpu:0>, which is busy for 71% of a step of 2 s"
 
@@ -50,7 +50,7 @@ def test_what_copies_more_than_it_hides_is_bound_by_copying() -> None:
     works = {"cuda:0": work(1, 1, 2.0, 0.5, 0.4)}
     assert bound_text(works, 2.2) == "bound by copying on cuda:0, which is busy for 95% of a step of 2.2 s"
     assert bound_text(works, 10.0) == (
-        "bound by what the host does and waits for: cuda:0 computes and copies for 21% of a step of 10 s"
+        "bound by the host: cuda:0 computes and copies for only 21% of a step of 10 s"
     )
 
 
@@ -68,7 +68,7 @@ def test_what_was_not_measured_is_not_said() -> None:
             {"reads": 24, "filtered": 9, "read_bytes": 3 << 20, "spared_bytes": 1 << 20, "filter_s": 0.05},
             "filtering: rows for 9 of 24 chunks, 1 MiB (25% of all rows) not copied, in 50 ms",
         ),
-        ({"reads": 24}, "filtering: for none of 24 chunks, each gets all rows of an interval"),
+        ({"reads": 24}, "filtering: none of 24 chunks, each receives all rows of an interval"),
         ({"reads": 24, "in_bytes": 0}, ""),
         ({}, ""),
     ],
@@ -94,13 +94,11 @@ def test_what_the_host_reads_in_place_is_not_copied() -> None:
     assert words.cut == (
         "4 x 4 chunks of 250 vertices · rows and edges read in place, 2 MiB of results copied per step"
     )
-    assert words.devices == {
-        "cpu:0": "computing 1.4 s on rows and edges where they lie, copying 20 ms of results"
-    }
+    assert words.devices == {"cpu:0": "computing 1.4 s on rows and edges in place, copying 20 ms of results"}
 
 
 def test_loops_of_the_host_copy_nothing_at_all() -> None:
     figures = step(in_bytes=0, out_bytes=0, by_device={"cpu:0": work(0, 0, 0.0, 1.4, 0.0)})
     words = ChunkSummary.from_stats("cpu:0", figures)
     assert words.cut == "4 x 4 chunks of 250 vertices · rows and edges read in place"
-    assert words.devices == {"cpu:0": "computing 1.4 s on rows and edges where they lie"}
+    assert words.devices == {"cpu:0": "computing 1.4 s on rows and edges in place"}

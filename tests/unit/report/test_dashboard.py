@@ -119,7 +119,7 @@ def test_chunks_of_a_whole_graph_have_lines_of_their_own(width: int) -> None:
         "forwarded between devices · 256 MiB swapped to the host, 128 MiB of it in a file",
         "  filtering: rows for 9 of 24 chunks, 256 MiB (25% of all rows) not copied, in 50 ms",
         "  opencl:0  copying 0.8 s (3 GiB in, 256 MiB out), 75% of it hidden behind 1 s of computing",
-        "  cpu:0     computing 1.5 s on rows and edges where they lie, copying 0.1 s of results (256 MiB)",
+        "  cpu:0     computing 1.5 s on rows and edges in place, copying 0.1 s of results (256 MiB)",
         "  bound by computing on cpu:0, which is busy for 80% of a step of 2 s",
     ]
     first = next(k for k, line in enumerate(lines) if line.startswith("opencl:0+cpu:0  4 x 4"))

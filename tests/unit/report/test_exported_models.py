@@ -152,13 +152,14 @@ def test_the_folder_works_without_hyrt(tmp_path: Path) -> None:
 
 def test_what_cannot_be_exported_is_named(tmp_path: Path) -> None:
     with pytest.raises(
-        UnsupportedModelError, match=r"model.kind=ggnn has no plain PyTorch module: .* gat, gcn"
+        UnsupportedModelError,
+        match=r"model.kind=ggnn cannot be exported as a plain PyTorch module: .* gat, gcn",
     ):
         export_arguments(Architecture(kind="ggnn", in_features=2, num_classes=2))
     (tmp_path / "there").mkdir()
     assert "already exists" in refused("export", "runs/x", "-o", "there", cwd=tmp_path)
     told = refused("export", "runs/x", "-o", "there", "--force", cwd=tmp_path)
-    assert "--force replaces only what hyrt export wrote" in told
+    assert "--force replaces only the output of hyrt export" in told
 
 
 def test_the_command_writes_what_a_run_has_learned(tmp_path: Path) -> None:

@@ -200,15 +200,15 @@ def test_a_plug_ins_simulated_devices_are_labelled_by_what_the_run_recorded() ->
 
 def test_the_sentence_on_the_bottleneck() -> None:
     assert bottleneck_text(record([line(1), line(2)])) == (
-        "Propagate is the slowest stage in 100% of the steps: 30 ms of work per step, "
-        "followed by load with 12 ms. The times of the trainers in it: cpu:0 10 ms, opencl:0 30 ms. "
+        "Propagate is the slowest stage in 100% of the steps, with 30 ms of work per step, "
+        "followed by load with 12 ms. Times of the trainers in this stage: cpu:0 10 ms, opencl:0 30 ms. "
         "A step takes 40 ms; the slowest stage works for 75% of that."
     )
     serial = record(
         [line(1, 0.001, queued={}, queue_depth={}, blocked_s={})], settings={"runtime": {"pipelined": False}}
     )
     assert bottleneck_text(serial) == (
-        "Load is the slowest stage in 100% of the steps: 12 ms of work per step, "
+        "Load is the slowest stage in 100% of the steps, with 12 ms of work per step, "
         "followed by sample with 6 ms. "
         "The stages ran one after the other (runtime.pipelined=false), so a step takes their sum, 40 ms."
     )
@@ -264,7 +264,7 @@ def test_lines_of_earlier_versions_and_runs_without_steps() -> None:
 def test_a_failed_run_says_how_far_it_came_and_why_it_failed() -> None:
     page = run_page(record([line(7)], summary={"status": "failed", "error": "StageError: <no> memory"}))
     assert page.index("StageError: &lt;no&gt; memory") < page.index("What bounds it</h2>")
-    assert "7, as far as metrics.jsonl goes" in page
+    assert "7, according to metrics.jsonl" in page
     assert "cpu:0 256, opencl:0 768" in page
 
 
@@ -337,6 +337,6 @@ def test_a_long_run_has_a_small_page_that_says_what_it_leaves_out() -> None:
     assert "the 0th time" in page
     assert "the 1999th time" in page
     assert "the 1000th time" not in page
-    assert "the lowest and the highest of every 200 values are drawn, out of 40,000" in page
+    assert "showing the lowest and highest of every 200 values, out of 40,000" in page
     assert "Numbers, 60 of 40,000 rows" in page
     assert "bottleneck mostly propagate" in page

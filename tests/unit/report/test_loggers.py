@@ -184,7 +184,7 @@ def test_one_that_hangs_is_left(tmp_path: Path) -> None:
         loggers.handle(event)
     loggers.close(timeout_s=0.05)
     hang.set()
-    assert warnings == ["logger slow has not finished after 0 s and is abandoned"]
+    assert warnings == ["logger slow has not finished after 0 s and is no longer awaited"]
 
 
 def test_a_refused_run_is_not_logged(tmp_path: Path) -> None:

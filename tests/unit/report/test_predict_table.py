@@ -123,7 +123,7 @@ def test_one_that_does_not_fit_is_said() -> None:
 
 
 def test_no_advice_is_said() -> None:
-    assert "to go faster: no single change saves more than a few per cent" in text()
+    assert "to go faster: no single change saves more than a few percent" in text()
 
 
 def test_one_step_is_one_step() -> None:

@@ -160,7 +160,7 @@ def test_that_there_is_nothing_to_evaluate_is_said_once() -> None:
         events += [epoch_ended(epoch), replace(evaluated(epoch), metrics={})]
     lines = show([*events, RunEnded(status="finished", summary={"metrics": {}, "epoch_s": 3.5})])
     assert [line.strip() for line in lines if "evaluate" in line] == [
-        "nothing to evaluate: the data has no validation and no test vertices"
+        "nothing to evaluate: the dataset has no validation or test vertices"
     ]
     # Where scores come after all, they are shown.
     assert "val accuracy 0.920" in show([*events, epoch_ended(4), evaluated(4)])[-1]

@@ -32,7 +32,7 @@ def test_the_folder_of_a_killed_holder_is_taken_over_by_one(tmp_path: Path) -> N
     holder = killed_holder(tmp_path)
     held = take_over(tmp_path, holder)
     assert held is not None
-    with pytest.raises(HyrtError, match="another process is training this run"), lock_run(tmp_path):
+    with pytest.raises(HyrtError, match="another process is training the run"), lock_run(tmp_path):
         pass
     assert take_over(tmp_path, holder) is None
     held.close()

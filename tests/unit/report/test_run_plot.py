@@ -50,16 +50,20 @@ def test_charts_are_chosen_by_name_in_the_order_given() -> None:
     assert select_charts([LOSS, SPLIT], ["split", "loss"]) == [SPLIT, LOSS]
     assert select_charts([SPLIT, LOSS], None) == [LOSS]
     assert select_charts([SPLIT], None) == [SPLIT]
-    with pytest.raises(ConfigError, match="--charts times: there is no such chart here: give loss or split"):
+    with pytest.raises(
+        ConfigError, match="--charts times is not available for these runs: use loss or split"
+    ):
         select_charts([LOSS, SPLIT], ["times"])
-    with pytest.raises(ConfigError, match="no step is recorded yet"):
+    with pytest.raises(ConfigError, match="no steps have been recorded yet"):
         select_charts([], None)
 
 
 @pytest.mark.parametrize("kind", ["docx", "gif", "pgf", "raw", "tif", "webp", ""])
 def test_a_file_of_another_kind_is_refused(kind: str) -> None:
     """Of those that matplotlib names as its own, some refuse metadata or need TeX."""
-    says = rf"--output x\.{kind}: unknown file type: give a name that ends in \.png, \.svg, \.pdf or \.eps"
+    says = (
+        rf"--output x\.{kind} has an unknown file type: use a name that ends in \.png, \.svg, \.pdf or \.eps"
+    )
     with pytest.raises(ConfigError, match=says):
         check_plot(Path(f"x.{kind}"), "--output")
 
@@ -80,7 +84,7 @@ def test_a_plot_that_does_not_fit_on_the_disk_leaves_the_one_before(kind: str, t
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
         with pytest.raises(
-            DataWriteError, match=r"cannot be written: .*\. Free space, or give another file$"
+            DataWriteError, match=r"cannot be written: .*\. Free space, or choose another file$"
         ):
             save_plot(Figure(), file)
     finally:

@@ -29,7 +29,9 @@ def series(tmp_path: Path) -> RunSeries:
 def test_seeds_may_reach_the_largest_number(tmp_path: Path) -> None:
     config = build_config({"seed": 2**63 - 3})
     assert RunSeries.create(tmp_path, "s", config, 3, [0]).seeds == (2**63 - 3, 2**63 - 2, 2**63 - 1)
-    with pytest.raises(ConfigError, match=rf"--seeds 4: seed={2**63 - 3} leaves too few up to {2**63 - 1}"):
+    with pytest.raises(
+        ConfigError, match=rf"--seeds 4 with seed={2**63 - 3} would exceed the largest seed, {2**63 - 1}"
+    ):
         RunSeries.create(tmp_path, "t", config, 4, [0])
 
 

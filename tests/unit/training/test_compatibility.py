@@ -519,7 +519,11 @@ def typed_predict(found: Cell) -> None:
 @cell("heterogeneous", "`hyrt export`", ON)
 def typed_export(found: Cell) -> None:
     for kind in KINDS:
-        told = None if kind in ("rgcn", "rsage", "rgat", "hgt") else f"model.kind={kind} has no plain PyTorch"
+        told = (
+            None
+            if kind in ("rgcn", "rsage", "rgat", "hgt")
+            else f"model.kind={kind} cannot be exported as a plain PyTorch"
+        )
         exports(found, found.trains(TYPED, kind).model, told)
 
 
@@ -624,5 +628,5 @@ def links_exported(found: Cell) -> None:
     command(found, "export", "runs/r", "-o", "out")
     command(found, "run", *words, "--name", "s", "links.decoder=mlp")
     told = refused_command("export", "runs/s", "-o", "other", cwd=found.folder)
-    assert "links.decoder=mlp has no plain PyTorch module" in told
+    assert "links.decoder=mlp cannot be exported as a plain PyTorch module" in told
     found.refusals += 1

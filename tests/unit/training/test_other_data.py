@@ -415,9 +415,9 @@ def test_the_exported_module_scales_inside(tmp_path: Path, normalize: str) -> No
     found = hyrt.load_run(tmp_path / "run", graph=write(new, tmp_path / "b", columns=names)).scores()
     np.testing.assert_allclose(apply(module, new, names), found, rtol=1e-5, atol=1e-5)
     assert module.classes == ["ant", "bee", "cat"]
-    with pytest.raises(ValueError, match="emails: missing: give the columns age, balance"):
+    with pytest.raises(ValueError, match="columns emails are missing: pass age, balance"):
         apply(module, new, ["a", *names[1:]])
-    with pytest.raises(ValueError, match="x has 4 columns, and the model was trained with 5"):
+    with pytest.raises(ValueError, match="x has 4 columns, but the model was trained with 5"):
         module(torch.zeros(3, 4), torch.zeros((2, 0), dtype=torch.int64))
 
 
@@ -568,7 +568,7 @@ def test_older_runs_find_what_they_did_not_keep_in_their_dataset(tmp_path: Path)
     np.testing.assert_array_equal(hyrt.load_run(folder).scores(), wanted[:V])
     np.testing.assert_array_equal(hyrt.load_run(folder, graph=other).scores(), wanted)
     data.rename(tmp_path / "gone")
-    with pytest.raises(CheckpointError, match="did not keep means and deviations"):
+    with pytest.raises(CheckpointError, match="did not store means and deviations"):
         hyrt.load_run(folder, graph=other)
 
 
