@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 def calibrate(
     show: Annotated[
         bool,
-        typer.Option("--show", help="Print the stored calibration instead, and say whether it still holds."),
+        typer.Option(
+            "--show", help="Print the stored calibration instead, and check whether it is still valid."
+        ),
     ] = False,
     everything: Annotated[
         bool,
@@ -49,9 +51,9 @@ def calibrate(
     """Measure how fast this machine is.
 
     `hyrt predict` and `hyrt run` use the result, which is stored in the user's cache folder. This takes about
-    a minute on two cores the first time, more on many cores, and longer with each accelerator. Run nothing
-    else meanwhile. With --network, processes that torchrun has started measure the network between
-    them and write the file that hyrt predict --network FILE.yaml reads.
+    a minute on two cores the first time, and longer with more cores and with each accelerator. Do not run
+    other programs meanwhile. With --network, processes started by torchrun measure the network between them,
+    and write the file for hyrt predict --network FILE.yaml.
 
     \b
     Examples:

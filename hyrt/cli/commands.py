@@ -79,7 +79,7 @@ _COMMANDS = {
     "calibrate": ("calibrate.calibrate", "Measure how fast this machine is."),
     "predict": ("predict.predict", "Predict how long training takes."),
     "report": ("report.report", "Write the report of a run, or compare several runs."),
-    "plot": ("plot.plot", "Plot charts of a run, or of several runs in one chart each."),
+    "plot": ("plot.plot", "Plot charts of a run, or compare several runs in each chart."),
     "data": ("data.data_app", "Inspect, import, convert and generate datasets."),
     "fpga": ("fpga.fpga_app", "Choose a trainer for an FPGA card and write its build files."),
 }

@@ -186,12 +186,12 @@ def import_files(
     ] = False,
     force: Force = False,
 ) -> None:
-    """Make a dataset from edge lists and tables of vertices.
+    """Create a dataset from edge lists and vertex tables.
 
     The meaning of columns is guessed from these names, and the guess is printed: src, source or from; dst,
-    target or to; weight; id; label or y; split, or train, val and test. Other columns of numbers of a table
-    of vertices are features. The data is streamed; an upper bound on memory is printed first. All wrong rows
-    are counted and the first ones are named; if there are any, nothing is written.
+    target or to; weight; id; label or y; split, or train, val and test. Other numeric columns of a vertex
+    table are features. The data is streamed; an upper bound on memory is printed first. All wrong rows
+    are counted and the first ones are listed; if there are any, nothing is written.
 
     \b
     Examples:
@@ -248,7 +248,7 @@ def generate(
 ) -> None:
     """Generate a graph.
 
-    The same specification gives the same graph on every machine.
+    The same specification always generates the same graph, on every machine.
 
     \b
     Examples:

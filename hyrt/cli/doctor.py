@@ -38,8 +38,8 @@ def doctor(
 
     This checks versions, CPUs, memory, disk and caches, and runs a training step on every backend. Each check
     runs in a separate process, so that a broken package or driver is reported with its remedy and does not
-    end the command. If you give settings, memory and disk are checked against a run with them. The exit
-    code is 1 if something that the run needs is broken; without settings, a run needs the CPU.
+    end the command. If you specify settings, memory and disk are checked for a run with these settings.
+    The exit code is 1 if something that the run needs is broken; without settings, only the CPU is needed.
 
     \b
     Examples:

@@ -95,7 +95,7 @@ def evaluate(
     targets = "vertices" if trained.graph.links is None else "links"
     for split, word in (("val", "validation"), ("test", "test")):
         if split not in metrics:
-            typer.echo(f"{split:<6}the data has no {word} {targets}")
+            typer.echo(f"{split:<6}the dataset has no {word} {targets}")
 
 
 def infer(
@@ -137,7 +137,7 @@ def infer(
     """Compute scores, classes or embeddings of vertices or links.
 
     They are computed from all neighbours and written to a .npy file or a .csv table. If the dataset was
-    imported with ids of vertices and names of classes, the table has these.
+    imported with vertex ids and class names, the table contains them.
 
     \b
     Examples:

@@ -27,7 +27,8 @@ def export(
 ) -> None:
     """Write a trained model as a plain PyTorch module.
 
-    The folder gets weights.safetensors, arguments.json and model.py, which needs torch and safetensors alone.
+    The folder contains weights.safetensors, arguments.json and model.py, which needs only torch and
+    safetensors.
 
     \b
     Examples:

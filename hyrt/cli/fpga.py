@@ -129,10 +129,10 @@ def build_files(
     units: Annotated[int, typer.Option(metavar="N", help="The number of trainers on the card.")] = 1,
     clock_mhz: Annotated[int, typer.Option(metavar="MHZ", help="The clock of the kernel.")] = 300,
 ) -> None:
-    """Write the files from which Vitis builds a trainer.
+    """Write the files for building a trainer with Vitis.
 
-    The folder gets the kernels, a link configuration and a Makefile. A design that does not fit the card is
-    an error. docs/fpga.md explains how to build and run it.
+    The folder contains the kernels, a link configuration and a Makefile. A design that does not fit the card
+    is an error. docs/fpga.md explains how to build and run it.
 
     \b
     Example:

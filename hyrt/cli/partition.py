@@ -67,7 +67,7 @@ def partition(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Cut a graph into parts, one for each rank of a run.
+    """Partition a graph, with one part for each rank of a run.
 
     The data is streamed; an upper bound on memory is printed first.
 

@@ -160,9 +160,9 @@ def plot(
     ] = False,
     force: Force = False,
 ) -> None:
-    """Plot charts of a run, or of several runs in one chart each.
+    """Plot charts of a run, or compare several runs in each chart.
 
-    The charts are those of the report, in the width of a column of a paper. In SVG and PDF files, their text
+    The charts are the same as in the report, with the width of a paper column. In SVG and PDF files, text
     can be searched and edited. All points are drawn. With --embeddings, --confusion or --roc, the weights of
     the best evaluation are applied to the dataset of the run. Needs matplotlib: pip install "hyrt[plot]".
 

@@ -31,8 +31,8 @@ def report(
 ) -> None:
     """Write the report of a run, or compare several runs.
 
-    The report is one HTML page that needs no network. Open it with any browser. With --csv,
-    the metrics are written as CSV, whose columns docs/checkpoints.md describes.
+    The report is a single HTML page that works offline in any browser. With --csv, the metrics are written
+    as CSV; docs/checkpoints.md describes the columns.
 
     \b
     Examples:

@@ -121,7 +121,7 @@ def print_resume_command(folder: RunFolder, series_folder: Path | None = None) -
 
 
 def resume_message(folder: RunFolder, series_folder: Path | None = None) -> str:
-    """Return the message that tells how to resume a run.
+    """Return the message on how to resume a run.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""All checks of `hyrt doctor` and `python -m hyrt.doctor`, those of a run's settings included, and the
+"""All checks of `hyrt doctor` and `python -m hyrt.doctor`, including checks of the settings of a run, and
 printing of their findings.
 """
 
@@ -57,7 +57,7 @@ _DEFAULT_DEVICES = ("cpu",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorRequest:
-    """Settings of a run, as the user gives them."""
+    """Settings of a run, as specified by the user."""
 
     words: tuple[str, ...] = ()
     """Settings file and overrides, as command-line arguments."""
@@ -175,7 +175,7 @@ TIME_LIMIT_S = 60.0
 def run_checks(
     request: DoctorRequest, output: Path, limit_s: float = TIME_LIMIT_S
 ) -> Iterator[DoctorFinding]:
-    """Run every check and yield its findings at once; the parameters are those of `diagnose`.
+    """Run every check and yield its findings at once; the parameters are the same as in `diagnose`.
 
     The packages under test are not imported into this process.
     """

@@ -210,7 +210,7 @@ class RunFolder:
             ) from error
 
     def set_config(self, config: Config) -> None:
-        """Replace the settings by those of a resumed run."""
+        """Replace the settings by the settings of a resumed run."""
         if config != self.config():
             path = self.path / "config.yaml"
             with explain_write_errors(path):

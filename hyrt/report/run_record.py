@@ -47,7 +47,7 @@ class RunRecord:
     """Settings as nested mappings; not validated, so that a report does not need the run's plug-ins."""
     environment: Mapping[str, Any]
     summary: Mapping[str, Any]
-    """Contents of summary.json; `environment` has those of env.json."""
+    """Contents of summary.json; `environment` has the contents of env.json."""
     lines: Sequence[Line]
     """Lines of metrics.jsonl, in order."""
 

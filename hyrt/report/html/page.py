@@ -30,7 +30,7 @@ class StageRow:
     threads: str
     """Number of threads; empty if the stage has no separate threads."""
     share: float
-    """Work relative to that of the slowest stage, 0 to 1."""
+    """Work relative to the work of the slowest stage, 0 to 1."""
     work: str
     """Working time per step."""
     bounds: str

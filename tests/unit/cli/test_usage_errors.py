@@ -397,7 +397,7 @@ def test_former_names_of_options_still_work_and_warn_once() -> None:
         )
         new = _RENAMED_OPTIONS[old]
         absent = "/absent/place"
-        with pytest.warns(SettingWarning, match=f"^{old} is now {new}: write {new}$") as warned:
+        with pytest.warns(SettingWarning, match=f"^{old} was renamed: use {new}$") as warned:
             message = _error(*words.format(absent).split())
         assert len(warned) == 1
         assert message == _error(*words.replace(old, new).format(absent).split())

@@ -125,10 +125,10 @@ def test_former_names_of_settings_stay_readable(tmp_path: Path, old: str, new: s
     assert new_config(tmp_path / "old.yaml", []) == expected
     assert build_config({section: {old_key: value}}, lenient=True) == expected
     assert build_config({section: {old_key: value, new_key: value}}) == expected
-    with pytest.raises(ConfigError, match=f"{old} is the former name of {new}, and both are given"):
+    with pytest.raises(ConfigError, match=f"{old} is the former name of {new}, and both are set"):
         build_config({section: {old_key: value, new_key: 3}})
     entry = f"{old}={str(value).lower()}"
-    with pytest.warns(SettingWarning, match=f"{old} is now {new}: write {new}=") as warned:
+    with pytest.warns(SettingWarning, match=f"{old} was renamed: use {new}=") as warned:
         file, overrides = split_arguments([entry])
     assert (file, overrides, len(warned)) == (None, [f"{new}={str(value).lower()}"], 1)
     assert new_config(None, overrides) == new_config(None, [entry]) == expected
@@ -254,15 +254,18 @@ def test_what_is_given_twice_alike_or_beside_its_neighbours_is_taken() -> None:
             "model=gcn",
             "model='gcn' is invalid, because model is a section: set its settings, such as model.kind=gcn$",
         ),
-        ("train=3", "train=3: train is a section: .* such as train.epochs=...$"),
-        ("sampler=saint", "sampler='saint': sampler is a section: .* such as sampler.kind=saint$"),
+        ("train=3", "train=3 is invalid, because train is a section: .* such as train.epochs=...$"),
+        (
+            "sampler=saint",
+            "sampler='saint' is invalid, because sampler is a section: .* such as sampler.kind=saint$",
+        ),
         ("sampler.fanout=25,x", r"setting sampler\.fanout\.1='x' must be an integer$"),
         ("sampler.fanout=25,", r"setting sampler\.fanout\.1='' must be an integer$"),
         ("sampler.fanout=true", "setting sampler.fanout=True must be a list such as"),
         ("model.kind=GCNN", "unknown model.kind 'GCNN'"),
         ("train={3: 4}", "setting train.3 has the key 3: names of settings must be strings"),
         ("devices=[]", r"setting devices=\[\] must have at least 1"),
-        ("balance.policy=fastest", r"setting balance.policy='fastest': .*'static'"),
+        ("balance.policy=fastest", r"setting balance.policy='fastest' must be .*'static'"),
         ("balance.polic=static", "did you mean 'balance.policy'"),
         ("split=[-1]", r"setting split\.0=-1 must be at least 0"),
         (
@@ -275,7 +278,7 @@ def test_what_is_given_twice_alike_or_beside_its_neighbours_is_taken() -> None:
         ("devices=[cpu, 2]", r"devices=\['cpu', 2\] must be device names"),
         ("devices=null", "setting devices=None must be device names"),
         ("split=[5, 6]", "split has 2 numbers for 1 device: "),
-        ("split=[5]", "split adds up to 5, not to data.batch_size=1024"),
+        ("split=[5]", "split adds up to 5, but must add up to data.batch_size=1024"),
     ],
 )
 def test_wrong_settings(entry: str, message: str) -> None:
@@ -290,7 +293,7 @@ def test_checks_across_settings() -> None:
         build_config({"model": {"kind": "gat", "hidden": 10}})
     saint = {"sampler": {"kind": "saint", "units": 3}, "devices": ["cpu", "cpu"]}
     assert build_config(saint | {"split": [1, 2]}).split == [1, 2]
-    with pytest.raises(ConfigError, match=r"split adds up to 1024, not to sampler\.units=3"):
+    with pytest.raises(ConfigError, match=r"split adds up to 1024, but must add up to sampler\.units=3"):
         build_config(saint | {"split": [512, 512]})
 
 
@@ -436,9 +439,9 @@ def test_a_config_does_not_change() -> None:
     [
         ({"train": {"epochs": "x"}}, "^setting train.epochs='x' must be an integer$"),
         ({"trian": {}}, "^unknown setting 'trian': did you mean 'train'"),
-        ({"train": 5}, "^setting train=5: train is a section: "),
+        ({"train": 5}, "^setting train=5 is invalid, because train is a section: "),
         ({"seed": True}, "^setting seed=True must be a number, not true or false$"),
-        ({"split": [5]}, "^split adds up to 5, not to data.batch_size=1024$"),
+        ({"split": [5]}, "^split adds up to 5, but must add up to data.batch_size=1024$"),
         ({"sampler": {"fanout": {5, 6}}}, "must be a list such as .*, because a set has no order$"),
     ],
 )

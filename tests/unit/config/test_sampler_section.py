@@ -126,7 +126,10 @@ def test_a_run_of_an_earlier_version_does_not_get_later_defaults_of_its_model() 
             r"unknown sampler\.kind 'sant' \(did you mean 'saint'\?\): the known ones are .*neighbor, ",
         ),
         (["sampler.kind=3"], r"setting sampler\.kind=3 must be a string"),
-        (["sampler=saint"], r"sampler='saint': sampler is a section: .* such as sampler.kind=saint"),
+        (
+            ["sampler=saint"],
+            r"sampler='saint' is invalid, because sampler is a section: .* such as sampler.kind=saint",
+        ),
         (["sampler.rots=3"], r"unknown setting 'sampler\.rots': did you mean 'sampler\.roots'"),
         (["sampler.kind=saint", "sampler.fanouts=[1]"], r"did you mean 'sampler\.fanout'"),
         (

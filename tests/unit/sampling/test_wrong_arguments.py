@@ -54,10 +54,10 @@ WRONG_UNITS = [
     (lambda units: np.resize(units[:2], 8), "twice"),
     (lambda units: np.append(units, -5), r"is -5, but there are only"),
     (lambda units: np.append(units, 2**62), "but there are only"),
-    (lambda units: units.astype(np.float32), "give numbers of"),
-    (lambda units: units[:, None], "give numbers of"),
-    (lambda units: units.tolist(), "give numbers of"),
-    (lambda units: None, "give numbers of"),
+    (lambda units: units.astype(np.float32), "pass ids of"),
+    (lambda units: units[:, None], "pass ids of"),
+    (lambda units: units.tolist(), "pass ids of"),
+    (lambda units: None, "pass ids of"),
 ]
 
 
@@ -128,7 +128,7 @@ def test_a_graph_of_wrong_edges_is_refused(kind: str, key: str, bad: int) -> Non
 @pytest.mark.parametrize("step", [-1, "a", None, 1.0])
 def test_a_wrong_step_is_refused(step: Any) -> None:
     for kind in OF_SUBGRAPHS | OF_TARGETS:
-        with pytest.raises(ArgumentError, match=r"^step is "):
+        with pytest.raises(ArgumentError, match=r"^step must be "):
             sampler_of(kind).units(step)
 
 
