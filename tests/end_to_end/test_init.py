@@ -65,7 +65,7 @@ def test_a_file_that_exists_stays(tmp_path: Path) -> None:
     kept = tmp_path / "hyrt.yaml"
     kept.write_text("seed: 7\n")
     message = refused("init", "--data", "synthetic:tiny", cwd=tmp_path)
-    assert message == "hyrt.yaml already exists: choose another --output, or add --force"
+    assert message == "hyrt.yaml: already exists: give another --output, or --force"
     assert kept.read_text() == "seed: 7\n"
     run_here("init", "--data", "synthetic:tiny", "--force", cwd=tmp_path)
     assert load_settings(kept)["data"]["source"] == "synthetic:tiny"

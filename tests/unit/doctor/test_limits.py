@@ -126,7 +126,7 @@ def test_what_takes_most_decides_what_to_do() -> None:
     have = HostMemory(total=GIBI, available=GIBI, limit=None, left=None)
     wide = {"weights_bytes": 3 * GIBI, "checkpoint_bytes": 3 * GIBI, "mini_batches_bytes": 4 * GIBI}
     (found,) = check_memory(have, {**wide, "total_bytes": 10 * GIBI})
-    assert (found.state, found.remedy.split(":")[0]) == ("broken", "lower model.hidden or model.layers")
+    assert (found.state, found.remedy.split(",")[0]) == ("broken", "lower model.hidden or model.layers")
     assert check_memory(have, need(10 * GIBI))[0].remedy.startswith("lower data.batch_size")
 
 

@@ -79,7 +79,7 @@ def test_a_missing_or_shortened_file_and_a_split_that_is_not_there_are_named(
 ) -> None:
     parts = tmp_path / "parts"
     write_parts(PartitionJob(str(sparse), parts, 2, "block"))
-    with pytest.raises(DataError, match=r"data\.split=2: the dataset has 2 splits, numbered from 0"):
+    with pytest.raises(DataError, match=r"has no split 2, only 2 splits: set data\.split from 0 to 1"):
         read_dataset_sizes(str(parts), 2, "auto")
     rows = parts / "part-0001" / "feat_values.npy"
     os.truncate(rows, rows.stat().st_size - 4)

@@ -700,7 +700,7 @@ def test_words_of_yaml_are_names_in_schemas(tmp_path: Path) -> None:
         ("source: null, target: b", "a column named null must be written in quotes, as 'null'"),
         ("source: a, target: b, features: [~]", "a column named null must be written in quotes, as 'null'"),
         ("source: a, target: b, text: {nulls: [null]}", "write null and ~ in quotes: 'null'"),
-        ("source: a, target: b, undirected: 7", "give true or false"),
+        ("source: a, target: b, undirected: 7", "must be true or false"),
     ],
 )
 def test_what_is_not_text_in_a_schema(line: str, says: str, tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_scaling_names_idle_accelerators() -> None:
     assert scaling_lines([(1, NOW), (4, idle)]) == [
         "accelerators       epoch  speed-up  bottleneck",
         "           1      17.8 s     1.00x  load",
-        "           4      8.88 s     2.00x  load (2 of 4 get no targets)",
+        "           4      8.88 s     2.00x  load (2 of 4 receive no targets)",
     ]
     assert scaling_lines([]) == []
 
