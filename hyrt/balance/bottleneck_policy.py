@@ -24,7 +24,7 @@ class BottleneckPolicy:
     """
 
     name = "bottleneck"
-    description = "moves targets or one thread to the bottleneck (the table of HyScale-GNN)"
+    description = "moves targets or one thread to the bottleneck (the rules of the HyScale-GNN paper)"
 
     def decide(
         self, history: Sequence[Observation], present: Assignment, limits: AssignmentLimits

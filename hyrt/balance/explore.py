@@ -110,8 +110,10 @@ def probe(
     noun = "target" if amount_moved == 1 else "targets"
     return Decision(
         assignment=replace(present, split=tuple(split)),
-        reason=f"gave {names} {amount_moved} {noun} to measure their times: they had few or none in the last "
-        f"{len(history)} steps",
+        reason=(
+            f"gave {names} {amount_moved} {noun} to measure their times, because they had few or none in the "
+            f"last {len(history)} steps"
+        ),
         is_trial=True,
     )
 
@@ -150,7 +152,7 @@ def experiment(
             ]
             change = describe_change(present, after, limits.trainers, trainers_s, model.stages_s(present))
             return Decision(
-                assignment=after, reason=f"{change}; to find out whether {purpose}", is_trial=True
+                assignment=after, reason=f"{change}, to find out whether {purpose}", is_trial=True
             )
     return None
 
@@ -210,7 +212,7 @@ def _more_threads(
         if seconds > iteration_s / 2
     }
     after = replace(present, threads=replace(present.threads, **threads))
-    return after, "the stages that all others wait for get more of the cores"
+    return after, "the stages that the others wait for get a larger share of the cores"
 
 
 def _unused_threads(
@@ -233,7 +235,7 @@ def _unused_threads(
     after = best_assignment(variant, present, limits)
     if variant.iteration_s(after) * (1 + _MIN_TRIAL_GAIN) > model.iteration_s(present):
         return None
-    return after, "a stage that gained nothing from its threads can do with fewer"
+    return after, "a stage that gained nothing from its extra threads can manage with fewer"
 
 
 def _fewer_trainers(
@@ -257,7 +259,7 @@ def _fewer_trainers(
         units + missing * space / sum(capacity) for units, space in zip(remaining, capacity, strict=True)
     ]
     after = replace(present, split=round_split(split, total, limits.max_units))
-    return after, "the others can do them in less time"
+    return after, "the others can train these targets in less time"
 
 
 def fewer_shares(
@@ -373,7 +375,7 @@ def _launch_bound_devices(
     after = best_assignment(variant, present, limits)
     if variant.iteration_s(after) * (1 + _MIN_TRIAL_GAIN) > model.iteration_s(present):
         return None
-    return after, "a device takes hardly longer for more targets than it had"
+    return after, "a device takes hardly any longer with more targets"
 
 
 def _by_size_alone(
@@ -403,7 +405,7 @@ def _by_size_alone(
     after = best_assignment(variant, present, limits)
     if variant.iteration_s(after) * (1 + _MIN_TRIAL_GAIN) > model.iteration_s(present):
         return None
-    return after, f"{stage} takes less for a few large shares than for many small ones"
+    return after, f"{stage} takes less time for a few large shares than for many small ones"
 
 
 def _is_launch_bound(evidence: ObservationHistory, kinds: Sequence[str], limits: AssignmentLimits) -> bool:

@@ -63,7 +63,10 @@ class ModelPolicy:
     """
 
     name = "model"
-    description = "fits the performance model to the latest steps and moves to the assignment it finds best"
+    description = (
+        "fits the performance model to the latest steps and switches to the assignment that it predicts "
+        "to be fastest"
+    )
 
     def decide(
         self, history: Sequence[Observation], present: Assignment, limits: AssignmentLimits

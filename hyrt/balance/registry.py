@@ -16,7 +16,7 @@ class StaticPolicy:
     """Policy that never changes the assignment."""
 
     name = "static"
-    description = "keeps the split and the threads as they were at the start"
+    description = "keeps the initial split and threads"
 
     def decide(
         self, history: Sequence[Observation], present: Assignment, limits: AssignmentLimits
@@ -37,6 +37,6 @@ def create_policy(name: str) -> Policy:
     """Create a policy by name. Raises ValueError for an unknown name."""
     if name not in POLICIES:
         near = nearest_name(name, POLICIES)
-        hint = f"did you mean {near!r}?" if near else f"give one of {', '.join(POLICIES)}"
+        hint = f"did you mean {near!r}?" if near else f"choose one of {', '.join(POLICIES)}"
         raise ValueError(f"unknown policy {name!r}: {hint}")
     return POLICIES[name]()

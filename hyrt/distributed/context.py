@@ -168,7 +168,7 @@ class DistributedContext:
         values = {name: json.dumps(value, default=str) for name, value in facts.items()}
         self._store.set(f"{subject}/{self.rank}", json.dumps(values))
         keys = [f"{subject}/{rank}" for rank in range(self.size)]
-        self._wait_for(keys, f"comparing the {subject}")
+        self._wait_for(keys, f"the comparison of the {subject}")
         all_values = [json.loads(self._store.get(key)) for key in keys]
         self._wait_for_readers(subject)
         first = all_values[0]
@@ -176,8 +176,8 @@ class DistributedContext:
             for name in {**first, **other}:
                 if first.get(name) != other.get(name):
                     raise ConfigError(
-                        f"{name} is {other.get(name)} at rank {rank}, but {first.get(name)} at rank 0: start "
-                        f"all ranks with the same {subject}"
+                        f"{name} is {other.get(name)} on rank {rank}, but {first.get(name)} on rank 0: "
+                        f"start all ranks with the same {subject}"
                     )
 
     def _wait_for(self, keys: list[str], doing: str) -> None:
@@ -255,9 +255,10 @@ class DistributedContext:
                 raise self._heartbeat.peer_failure from error
             is_late = time.monotonic() - started_at > self._timeout_s / 2
             raise RankFailureError(
-                f"the ranks could not be joined{f' within {self._timeout_s:g} s' if is_late else ''}: "
-                f"{one_line(str(error))}. Check that all of them have started, and GLOO_SOCKET_IFNAME, which "
-                "names the network interface"
+                "the ranks could not connect to each "
+                f"other{f' within {self._timeout_s:g} s' if is_late else ''} ({one_line(str(error))}): "
+                "check that all of them have started, and that GLOO_SOCKET_IFNAME names the right network "
+                "interface"
             ) from error
         self._groups.append(group)
         if self._heartbeat.peer_failure is not None:
@@ -309,7 +310,7 @@ def init_from_launcher(
         result = join_ranks(PrefixStore("hyrt", store), rank, size, restarts, timeout_s)
     except (dist.DistError, RuntimeError) as error:
         raise RankFailureError(
-            f"{keeper} was lost: it keeps the store of the ranks ({one_line(str(error))})"
+            f"{keeper} was lost: it hosts the ranks' store ({one_line(str(error))})"
         ) from error
     ranks = DistributedContext(
         PrefixStore(f"hyrt/{result.name}", store),

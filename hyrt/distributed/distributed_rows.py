@@ -58,11 +58,9 @@ class WireFormat:
         rounded = torch.from_numpy(rows).to(self.values)
         if self.values == torch.float16 and bool(rounded.isinf().any()):
             raise DataError(
-                f"a feature is {rows[np.isinf(rounded.numpy())][0]:g}, and "
-                "distributed.comm_dtype=float16 holds at "
-                f"most {_MAX_FLOAT16:,}: give distributed.comm_dtype=bfloat16 or float32, or "
-                "scale the features "
-                "with data.normalize"
+                f"a feature is {rows[np.isinf(rounded.numpy())][0]:g}, but distributed.comm_dtype=float16 "
+                f"can represent at most {_MAX_FLOAT16:,}: set distributed.comm_dtype to bfloat16 or "
+                "float32, or scale the features with data.normalize"
             )
         packed: NDArray[Any] = rounded.view(torch.float16).numpy()
         return packed
@@ -84,7 +82,7 @@ class WireRoundingNotice(Hook):
         self._name = name
 
     def on_start(self, devices: Sequence[Device], steps: range) -> Notice:
-        text = f"feature rows that ranks send are rounded to {self._name}, which changes training slightly"
+        text = f"feature rows sent between ranks are rounded to {self._name}, which changes training slightly"
         return Notice(kind="info", text=text)
 
 

@@ -89,9 +89,9 @@ def feature_parallel_weight(model: torch.nn.Module) -> torch.nn.Parameter:
         ):
             return inner.weight
     raise ConfigError(
-        "distributed.strategy=p3 divides the first layer by feature columns, which is supported for gcn, "
-        "deepgcn, graphsage with mean or sum, gin and gat, without input dropout, bf16 and a residual of the "
-        "first layer: change the model, or use another strategy"
+        "distributed.strategy=p3 divides the first layer by feature columns, which is supported only for "
+        "gcn, deepgcn, graphsage with mean or sum, gin and gat, without input dropout, bf16 or a residual "
+        "connection of the first layer: change the model, or use another strategy"
     )
 
 

@@ -347,7 +347,7 @@ class ExchangeWidths:
         if not is_decomposable(model):
             raise ConfigError(
                 f"{type(model).__name__} computes the whole graph at once and cannot be distributed over "
-                "ranks: train a model of hyrt.nn with --full-graph, or remove --full-graph"
+                "ranks: use a hyrt.nn model, or remove --full-graph"
             )
         plan = plan_full_graph(
             model, num_vertices, num_edges, is_sparse=is_sparse, memory_bytes=cache_bytes, is_distributed=True

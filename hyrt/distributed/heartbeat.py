@@ -218,9 +218,7 @@ class HeartbeatMonitor:
                     text = one_line(str(error))
                     self._has_lost_store = True
                     self._record_failure(
-                        RankFailureError(
-                            f"{self._store_host} was lost: it keeps the store of the ranks ({text})"
-                        )
+                        RankFailureError(f"{self._store_host} was lost: it hosts the ranks' store ({text})")
                     )
                 return
             self._answered_at = time.monotonic()
@@ -263,8 +261,8 @@ class HeartbeatMonitor:
                 self._has_lost_store = True
                 self._record_failure(
                     RankFailureError(
-                        f"{self._store_host} was lost: it keeps the store of the ranks, which has not "
-                        f"answered for {silent_s:.0f} s"
+                        f"{self._store_host} was lost: it hosts the ranks' store, which has not answered "
+                        f"for {silent_s:.0f} s"
                     )
                 )
                 return

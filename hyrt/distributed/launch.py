@@ -41,11 +41,12 @@ def launch_info_from_env(environment: Mapping[str, str] = os.environ) -> LaunchI
         )
     if not 1 <= _number(environment, "MASTER_PORT", 0) <= _LAST_PORT:
         raise ConfigError(
-            f"MASTER_PORT is {environment['MASTER_PORT']}: give the number of a free port, up to {_LAST_PORT}"
+            f"MASTER_PORT is {environment['MASTER_PORT']}, but must be from 1 to {_LAST_PORT}: set it to "
+            "a free port"
         )
     rank = _number(environment, "RANK", 0)
     if rank >= size:
-        raise ConfigError(f"RANK is {rank}, but WORLD_SIZE is {size}: number ranks from 0 to {size - 1}")
+        raise ConfigError(f"RANK is {rank}, but WORLD_SIZE is {size}: number the ranks from 0 to {size - 1}")
     return LaunchInfo(rank, size, _number(environment, "TORCHELASTIC_RESTART_COUNT", 0))
 
 
@@ -53,7 +54,7 @@ def _number(environment: Mapping[str, str], name: str, default: int) -> int:
     text = environment.get(name, str(default))
     number = parse_int(text)
     if number is None or number >= 2**31:
-        raise ConfigError(f"{name} is {text!r:.60} in the environment: give a number, or unset it")
+        raise ConfigError(f"the environment variable {name} is {text!r:.60}: set it to a number, or unset it")
     return number
 
 

@@ -277,7 +277,9 @@ class SpmmTimingsHook(Hook):
         waited = max(timings["wait_s"] for timings in all_ranks)
         return Notice(
             kind="info",
-            text=f"products took rank 0 {times.compute_s:.2f} s of multiplying and {times.communicate_s:.2f} "
-            f"s of communication, of which {times.hidden_s:.2f} s were hidden; the "
-            f"longest wait of a rank was {waited:.2f} s",
+            text=(
+                f"rank 0 spent {times.compute_s:.2f} s multiplying and {times.communicate_s:.2f} s "
+                f"communicating, of which {times.hidden_s:.2f} s were hidden; the longest wait of a rank was "
+                f"{waited:.2f} s"
+            ),
         )

@@ -71,9 +71,8 @@ class SameHostRows:
             return ()
         named = "; ".join(join_names([str(rank) for rank in group]) for group in groups)
         return (
-            f"ranks on one machine share their rows ({named}): set "
-            "distributed.shared_memory_features=false to send rows "
-            "as between machines",
+            f"ranks on the same machine share their feature rows ({named}): set "
+            "distributed.shared_memory_features=false to send rows as between machines",
         )
 
 
@@ -172,9 +171,8 @@ def build_global_graph(
     if isinstance(local_rows.rows, SparseFeatures):
         if config.distributed.comm_dtype != "float32":
             raise ConfigError(
-                f"distributed.comm_dtype={config.distributed.comm_dtype} rounds dense rows, and "
-                f"{config.data.source} has "
-                "sparse rows, which are sent unchanged: remove distributed.comm_dtype"
+                f"distributed.comm_dtype={config.distributed.comm_dtype} has no effect on the sparse rows "
+                f"of {config.data.source}, which are sent unchanged: remove distributed.comm_dtype"
             )
         rows = DistributedSparseRows(local_rows.rows, local_rows.local_ids, local_rows.owners, ranks.rows)
     else:
@@ -247,8 +245,8 @@ def fill_cache(
     assert isinstance(rows, DistributedRows | DistributedSparseRows)
     if not isinstance(settings, NeighborSettings):
         raise ConfigError(
-            f"distributed.cache keeps the rows that sampler.kind=neighbor is expected to need, and "
-            f"sampler.kind is {settings.kind}: omit distributed.cache"
+            f"distributed.cache requires sampler.kind=neighbor, but sampler.kind is {settings.kind}: "
+            "remove distributed.cache"
         )
     reads = remote_reads(
         graph.topology,

@@ -268,9 +268,9 @@ class RanksHook(Hook):
         others = [str(rank) for rank, other in enumerate(checksums) if other != checksums[0]]
         if others:
             raise HyrtError(
-                f"after epoch {event.epoch}, the weights of rank {join_names(others)} differ from those of "
-                "rank 0. Start all ranks on machines with the same processors, or with the same "
-                "ATEN_CPU_CAPABILITY"
+                f"after epoch {event.epoch}, the weights of rank {join_names(others)} differ from those "
+                "of rank 0: use machines with the same processors for all ranks, or set the same "
+                "ATEN_CPU_CAPABILITY on all of them"
             )
 
     def merge_event(self, event: Event) -> Event:

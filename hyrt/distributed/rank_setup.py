@@ -273,8 +273,8 @@ def convert_to_one_step(config: Config, graph: Graph) -> tuple[Config, str]:
     sampler = NeighborSettings(fanout=[-1] * config.model.layers)
     data = config.data.model_copy(update={"batch_size": max(1, count)})
     notice = (
-        f"the full graph in one step of all {pluralize(count, 'target')} with all their neighbours: each "
-        "rank trains a piece of the targets"
+        f"the full graph: one step trains all {pluralize(count, 'target')} with all their neighbours, "
+        "divided among the ranks"
     )
     return config.model_copy(update={"sampler": sampler, "data": data}), notice
 
@@ -298,7 +298,7 @@ def set_up_hetero(
         is_default = value == DistributedConfig.model_fields[name].default
         if not is_default and (name != "strategy" or value not in _STRATEGIES):
             raise ConfigError(
-                f"distributed.{name}={value} applies to partitioned graphs, but {graph.name} is "
+                f"distributed.{name}={value} applies only to partitioned graphs, but {graph.name} is "
                 f"replicated on every rank: remove distributed.{name}"
             )
     assert not config.sampler.is_full_graph, "see convert_to_one_step"
@@ -340,7 +340,7 @@ def set_up_full_graph(
     if not is_decomposable(model):
         raise ConfigError(
             f"{type(model).__name__} computes the whole graph at once and cannot be distributed over "
-            "ranks: train a model of hyrt.nn with --full-graph, or remove --full-graph"
+            "ranks: use a hyrt.nn model, or remove --full-graph"
         )
     grid = RankGrid(ranks.size, settings.num_replicas, ranks.rank)
     chunks_requested = any(
@@ -356,8 +356,8 @@ def set_up_full_graph(
         parts = layer.parts(multiply_first=False)
         if grid.replication > 1 and (parts is None or not is_additive(parts.gather)):
             raise ConfigError(
-                f"distributed.algorithm={settings.algorithm} adds partial sums up, and layer {number} "
-                f"({type(layer).__name__}) does not gather by sums: give distributed.algorithm=1d"
+                f"distributed.algorithm={settings.algorithm} requires layers that aggregate by sums, but "
+                f"layer {number} ({type(layer).__name__}) does not: set distributed.algorithm=1d"
             )
     local_edges = _local_edges(config, graph, local_rows, ranks, grid)
     full_graph = _full_graph(graph, local_edges, ranks, loops=loops)
@@ -410,7 +410,7 @@ def _requests_chunks(config: Config) -> bool:
 def _check_chunks(config: Config, model: GNN, local_rows: LocalRows, grid: RankGrid) -> None:
     """Raise ConfigError if ranks cannot train the model or the partition in chunks."""
     reason = (
-        f"with devices={join_names(config.devices)}" if _requests_chunks(config) else "as another rank does"
+        f"with devices={join_names(config.devices)}" if _requests_chunks(config) else "as on another rank"
     )
     try:
         model.description()

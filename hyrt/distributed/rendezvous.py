@@ -53,12 +53,12 @@ def connect_store(timeout_s: float, store_host: str) -> tuple[Any, int, int]:
     address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     if store_host != f"rank {os.environ['RANK']}":
         raise RankFailureError(
-            f"the store of the ranks at {address}, which {store_host} keeps, could not be reached within "
-            f"{timeout_s:g} s: {one_line(str(first))}. Check MASTER_ADDR and MASTER_PORT, that {store_host} "
-            "has started, and that a firewall lets them through"
+            f"the ranks' store at {address}, which {store_host} hosts, could not be reached within "
+            f"{timeout_s:g} s ({one_line(str(first))}): check MASTER_ADDR and MASTER_PORT, that "
+            f"{store_host} has started, and that no firewall blocks the connection"
         ) from first
     raise RankFailureError(
-        f"the store of the ranks cannot be kept at {address}: {one_line(str(first))}. Check MASTER_ADDR, and "
+        f"the ranks' store cannot be hosted at {address} ({one_line(str(first))}): check MASTER_ADDR, and "
         "that MASTER_PORT is free"
     ) from first
 
@@ -130,8 +130,8 @@ def join_ranks(
 
 
 _JOIN_HINT = (
-    "check that all ranks have started, with the same number of machines and processes, MASTER_ADDR and "
-    "MASTER_PORT, and that a firewall lets them through"
+    "check that all ranks were started with the same number of machines and processes, MASTER_ADDR and "
+    "MASTER_PORT, and that no firewall blocks the connection"
 )
 
 
@@ -221,8 +221,8 @@ class _JoinHeartbeats:
 
 def _size_mismatch(rank: int, size: int, first_size: int) -> ConfigError:
     return ConfigError(
-        f"WORLD_SIZE is {size} at rank {rank}, but {first_size} at rank 0: start all ranks with the same "
-        "number"
+        f"WORLD_SIZE is {size} on rank {rank}, but {first_size} on rank 0: start all ranks with the same "
+        "WORLD_SIZE"
     )
 
 

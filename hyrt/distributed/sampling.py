@@ -285,7 +285,7 @@ class RemoteNeighborSampler:
 
     def end(self) -> None:
         """Stop sampling: a waiting thread raises `ChannelClosedError`. This is thread-safe."""
-        self._group.abort(ChannelClosedError("no more neighbours are asked for"))
+        self._group.abort(ChannelClosedError("no more neighbours are requested"))
 
     def _request_hop(self, vertices: Ids, fanout: int, key: np.uint64, workers: Workers) -> RemoteHop:
         group, owners = self._group, self._owners[vertices]
@@ -433,7 +433,7 @@ def build_distributed_sampler(
     if config.distributed.cache is not None:
         raise ConfigError(
             "distributed.cache needs the full topology on every rank, but these parts were made with "
-            "--topology split: remove it, or partition with --topology replicated"
+            "--topology split: remove distributed.cache, or partition with --topology replicated"
         )
     hops = RemoteNeighborSampler(
         graph.topology, local_rows.owners, ranks.group("edges"), config.fanouts, config.seed

@@ -153,13 +153,14 @@ def _remedy(share: WorkShare, failure: Failure) -> str:
         if isinstance(failure.error, DeviceOutOfMemoryError) and failure.error.remedy:
             return failure.error.remedy
         return (
-            "the whole graph has to fit the device. Give fullgraph.device_memory to train in chunks, lower "
-            "model.hidden or model.layers, train on cpu, or take mini-batches (without --full-graph)"
+            "the whole graph must fit into the device's memory. Set fullgraph.device_memory to train in "
+            "chunks, lower model.hidden or model.layers, train on cpu, or train in mini-batches (remove "
+            "--full-graph)"
         )
     if isinstance(failure.error, DeviceOutOfMemoryError) and failure.error.remedy:
         return failure.error.remedy
     return (
-        "fewer targets did not help. Lower data.batch_size or sampler.fanout, or raise "
+        "a smaller share did not help. Lower data.batch_size or sampler.fanout, or raise "
         "runtime.device_memory_gib if it is set"
     )
 

@@ -43,8 +43,8 @@ class SampleStage:
             except DeviceOutOfMemoryError as error:
                 trainer.hops = None
                 self.recovery.say_later(
-                    f"step {step}: {trainer.name} has no memory for sampling; the host samples for it "
-                    f"({error})"
+                    f"step {step}: {trainer.name} has too little memory for sampling, so the host samples "
+                    f"for it ({error})"
                 )
         share.batch = trainer.work("sample", share, lambda: self._draw(share, None))
 
@@ -68,5 +68,5 @@ class SampleStage:
             return batch.checked
         except ArgumentError as error:
             raise ConfigError(
-                f"{name} returned a wrong mini-batch in step {share.work.step}: {error}"
+                f"{name} returned an invalid mini-batch in step {share.work.step}: {error}"
             ) from error

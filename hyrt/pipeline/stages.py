@@ -117,12 +117,12 @@ def _checked_units(sampler: Sampler, step: int, max_units: int) -> Ids:
         units: Ids = check_ids("units", sampler.units(step), 2**63 - 1, "units", distinct=True)
     except ArgumentError as error:
         raise ConfigError(
-            f"the sampler {kind.__module__}.{kind.__name__} gave step {step} wrong units: {error}"
+            f"the sampler {kind.__module__}.{kind.__name__} returned invalid units for step {step}: {error}"
         ) from error
     if len(units) > max_units:
         raise ConfigError(
-            f"the sampler {kind.__module__}.{kind.__name__} gave step {step} {len(units)} units, more "
-            f"than the {max_units} that it declared: return fewer from units(), or declare "
-            "more in units_per_step"
+            f"the sampler {kind.__module__}.{kind.__name__} returned {len(units)} units for step {step}, "
+            f"more than the {max_units} that it declared: return fewer from units(), or declare more in "
+            "units_per_step"
         )
     return units

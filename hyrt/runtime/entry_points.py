@@ -60,7 +60,7 @@ class EntryPointGroup:
             hint = f" (did you mean {near!r}?)" if near else ""
             known_names = f"the known ones are {', '.join(sorted(known))}"
             if not known:
-                known_names = "none is declared: install hyrt again with pip, so that its own are known"
+                known_names = "none is registered: reinstall hyrt with pip"
             raise self.error(
                 f"unknown {self.noun} {name!r}{hint}: {known_names}{self.docs_hint and '. ' + self.docs_hint}"
             )
@@ -88,8 +88,8 @@ class EntryPointGroup:
         if not is_third_party(entry):
             return nullcontext()
         return report_unexpected_exit(
-            f"hyrt: {self.noun} {entry.name!r} ended the process while it was being loaded: its "
-            f"{entry.value} is from {provider(entry)}; update or uninstall that package, or run without it"
+            f"hyrt: {self.noun} {entry.name!r} ended the process while it was being loaded ({entry.value} "
+            f"from {provider(entry)}): update or uninstall that package, or run without it"
         )
 
     def load(self, name: str) -> Any:
@@ -110,8 +110,8 @@ class EntryPointGroup:
                 raise
             reason = " ".join(describe_error(error).split())
             raise self.error(
-                f"{self.noun} {name!r}: its {entry.value} ({provider(entry)}) is broken: "
-                f"{reason}{format_remedy(entry)}"
+                f"{self.noun} {name!r} is broken, because {entry.value} of {provider(entry)} could not be "
+                f"loaded ({reason}){format_remedy(entry)}"
             ) from error
 
     def load_class(self, name: str, parent: type[Parent]) -> type[Parent]:
@@ -123,8 +123,8 @@ class EntryPointGroup:
         cls, entry = self.load(name), self.find_entry(name)
         if not (isinstance(cls, type) and issubclass(cls, parent)):
             raise self.error(
-                f"{self.noun} {name!r}: {entry.value} is not a class derived from "
-                f"{parent.__module__}.{parent.__name__}{format_remedy(entry)}"
+                f"{self.noun} {name!r} must be a class derived from "
+                f"{parent.__module__}.{parent.__name__}, but {entry.value} is not{format_remedy(entry)}"
             )
         missing: frozenset[str] = getattr(cls, "__abstractmethods__", frozenset())
         if missing:

@@ -94,24 +94,26 @@ def resolve_output_file(
     writable, it exists and `replace` is not set, or its suffix is neither `suffix` nor `alternative_suffix`.
     """
     if str(output) == "-":
-        raise ConfigError(f"{option} -: nothing is written to the standard output: give the name of a file")
+        raise ConfigError(
+            f"{option} is -, but hyrt does not write to standard output: specify the name of a file"
+        )
     if suffix and output.suffix not in ("", suffix, alternative_suffix):
         formats = f"{suffix} or {alternative_suffix}" if alternative_suffix else suffix
-        raise ConfigError(f"{output}: the file is written as {formats}: give a name that ends in {formats}")
+        raise ConfigError(f"{output} does not end in {formats}: choose a name that does")
     file = Path(os.path.realpath(output))
     # An atomic write would replace a device or FIFO. A pipe behind /dev/stdout has no other path, so its
     # realpath does not exist.
     exists = os.path.lexists(file) or output.exists()
     if exists and not file.is_file():
         kind = "folder" if file.is_dir() else "special file"
-        raise ConfigError(f"{output}: this is a {kind}: give the name of a regular file as {option}")
+        raise ConfigError(f"{output} is a {kind}: specify a regular file as {option}")
     if file.exists() and not replace:
-        raise ConfigError(f"{output}: already exists: give another {option}, or --force")
+        raise ConfigError(f"{output} already exists: choose another {option}, or add --force")
     if not file.parent.is_dir():
-        raise ConfigError(f"{file.parent}: no such folder: create it, or give another {option}")
+        raise ConfigError(f"{file.parent} does not exist: create this folder, or choose another {option}")
     # Check before hours of computing.
     if not os.access(file.parent, os.W_OK | os.X_OK):
-        raise ConfigError(f"{file.parent}: this folder cannot be written: give another {option}")
+        raise ConfigError(f"the folder {file.parent} is not writable: choose another {option}")
     return file
 
 
@@ -134,9 +136,9 @@ def atomic_output(destination: Path, kind: str) -> Iterator[tuple[Path, Path]]:
         finally:
             shutil.rmtree(work)
     except OSError as error:
-        remedy = "free space, or give a destination on another disk"
+        remedy = "free some space, or choose a destination on another disk"
         if isinstance(error, PermissionError):
-            remedy = "give a destination in a folder that you may write to"
+            remedy = "choose a destination in a folder that you may write to"
         raise DataWriteError(
             f"{destination} cannot be written ({error.strerror or error}): {remedy}"
         ) from error

@@ -92,7 +92,7 @@ class HangDetector:
         if self._waited_s >= self._limit_s:
             return f"hangs: no answer within {self._limit_s:g} s"
         if self._waited_s + self._worked_s >= BUSY_FACTOR * self._limit_s:
-            return f"hangs: computes and gives no answer within {BUSY_FACTOR * self._limit_s:g} s"
+            return f"hangs: computes, but gives no answer within {BUSY_FACTOR * self._limit_s:g} s"
         return ""
 
 

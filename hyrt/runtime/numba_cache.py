@@ -88,9 +88,7 @@ def _warn(folder: str) -> None:
     """Warn once per process, because other kernels are usually damaged if one is."""
     if not _WARNED.is_set():
         _WARNED.set()
-        warn_user(
-            f"compiled kernels are damaged, such as in {folder}: they are compiled again", MachineWarning
-        )
+        warn_user(f"compiled kernels in {folder} are damaged and will be recompiled", MachineWarning)
 
 
 IndexDataCacheFile._data_name = _data_name  # type: ignore[method-assign]

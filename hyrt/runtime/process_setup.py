@@ -83,7 +83,9 @@ def check_compiler() -> None:
         raise ConfigError("NUMBA_DISABLE_JIT is set, but hyrt works only with compiled kernels: unset it")
     threads = os.environ.get("NUMBA_NUM_THREADS", "1")
     if not threads.strip().isdecimal() or int(threads) < 1:
-        raise ConfigError(f"NUMBA_NUM_THREADS is {threads!r}: set it to a number of at least 1, or unset it")
+        raise ConfigError(
+            f"NUMBA_NUM_THREADS is {threads!r}: set it to an integer of at least 1, or unset it"
+        )
     configured = os.environ.get("NUMBA_CACHE_DIR")
     if not any(map(_can_write, [*([Path(configured)] if configured else []), *_default_folders()])):
         detail = (
@@ -118,7 +120,7 @@ def ensure_kernel_cache() -> None:
     if "numba" in sys.modules:
         sys.modules["numba"].config.CACHE_DIR = folder
     warn_user(
-        "no folder for compiled kernels is writable, so every run compiles them again (half a minute): "
+        "no folder for compiled kernels is writable, so every run recompiles them (about half a minute): "
         "set NUMBA_CACHE_DIR to a writable folder",
         RuntimeWarning,
     )

@@ -62,15 +62,15 @@ def _describe_call(
     if repeated is not None:
         first, second = args[positional.index(repeated)], named[repeated]
         values = one_line(f"as {first!r:.40} and as {repeated}={second!r:.60}")
-        text = f"{name}: {repeated} is given twice, {values}"
+        text = f"{name}: {repeated} is passed twice, {values}"
         if repeated == "model" and isinstance(first, str) and isinstance(second, Mapping):
-            return f"{text}: give one, such as model={ {'kind': first, **second}!r:.100}"
-        return f"{text}: give one of them"
+            return f"{text}: pass only one, such as model={ {'kind': first, **second}!r:.100}"
+        return f"{text}: pass it only once"
     unknown = next((argument for argument in named if argument not in signature.parameters), None)
     if len(args) > len(positional):
         return (
-            f"{name} takes only {', '.join(positional)} by position, but {len(args)} arguments are given by "
-            f"position: write the names of the others, see help({name})"
+            f"{name} accepts only {', '.join(positional)} as positional arguments, but {len(args)} were "
+            f"passed: pass the others by name, see help({name})"
         )
     if unknown is not None:
         near = nearest_name(unknown, list(signature.parameters))

@@ -53,7 +53,7 @@ class Channel(Generic[T]):
 
     def __init__(self, name: str, capacity: int, on_change: Callable[[int], None] | None = None) -> None:
         if capacity < 1:
-            raise ValueError(f"channel {name}: a capacity of {capacity} cannot hold anything")
+            raise ValueError(f"channel {name}: capacity must be at least 1, got {capacity}")
         self.name = name
         self._capacity = capacity
         self._watch = on_change

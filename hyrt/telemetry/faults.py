@@ -104,31 +104,35 @@ def parse_faults(text: str) -> list[Fault]:
 def _parse(entry: str) -> Fault:
     parts = entry.split(":")
     if len(parts) < 4:
-        raise ConfigError(f"{ENV_VARIABLE}: {entry!r} is not <stage>:<place>:<when>:<kind>")
+        raise ConfigError(f"{ENV_VARIABLE}: {entry!r} must have the form <stage>:<place>:<when>:<kind>")
     rank, place = _rank_and_place(":".join(parts[1:-2]))
     fault = Fault(parts[0], place, parts[-2], parts[-1], rank)
     when = fault.when.removesuffix("+")
     if fault.stage not in _STAGES:
-        raise ConfigError(f"{ENV_VARIABLE}: {entry!r}: the stages are {', '.join(_STAGES)}")
+        raise ConfigError(f"{ENV_VARIABLE}: the stage of {entry!r} must be one of {', '.join(_STAGES)}")
     if when not in _WHEN and not when.isdecimal():
         raise ConfigError(
-            f"{ENV_VARIABLE}: {entry!r}: give first, middle, last or the number of a step as <when>, "
-            "optionally with a +"
+            f"{ENV_VARIABLE}: <when> of {entry!r} must be first, middle, last or a step number, "
+            "optionally followed by +"
         )
     if fault.kind not in KINDS:
-        raise ConfigError(f"{ENV_VARIABLE}: {entry!r}: the kinds are {', '.join(KINDS)}")
+        raise ConfigError(f"{ENV_VARIABLE}: the kind of {entry!r} must be one of {', '.join(KINDS)}")
     special = {kind for kinds in _BY_STAGE.values() for kind in kinds}
     if fault.kind in special and fault.kind not in _BY_STAGE.get(fault.stage, ()):
         stages = ", ".join(stage for stage, kinds in _BY_STAGE.items() if fault.kind in kinds)
-        raise ConfigError(f"{ENV_VARIABLE}: {entry!r}: the kind {fault.kind} belongs to {stages}")
+        raise ConfigError(f"{ENV_VARIABLE}: the kind of {entry!r}, {fault.kind}, requires the stage {stages}")
     if fault.stage == "checkpoint" and fault.place not in (*WRITE_OPERATIONS, "*"):
         raise ConfigError(
-            f"{ENV_VARIABLE}: {entry!r}: the places of checkpoint are {', '.join(WRITE_OPERATIONS)} and *"
+            f"{ENV_VARIABLE}: the place of {entry!r} must be one of {', '.join(WRITE_OPERATIONS)} or *"
         )
     if fault.stage == "checkpoint" and fault.rank:
-        raise ConfigError(f"{ENV_VARIABLE}: {entry!r}: checkpoints are written by rank 0")
+        raise ConfigError(
+            f"{ENV_VARIABLE}: the rank of {entry!r} must be 0, because only rank 0 writes checkpoints"
+        )
     if fault.stage in HOST_STAGES and fault.place not in ("host", "*"):
-        raise ConfigError(f"{ENV_VARIABLE}: {entry!r}: the place of {fault.stage} is host")
+        raise ConfigError(
+            f"{ENV_VARIABLE}: the place of {entry!r} must be host, because {fault.stage} runs on the host"
+        )
     return fault
 
 
@@ -176,15 +180,15 @@ class FaultInjectionHook(Hook):
         for fault in self._faults:
             if fault.rank is not None and fault.rank >= self._size:
                 raise ConfigError(
-                    f"{ENV_VARIABLE}: {str(fault)!r}: the run has {pluralize(self._size, 'rank')}, "
-                    "numbered from 0"
+                    f"{ENV_VARIABLE}: the rank of {str(fault)!r} does not exist, because the run has "
+                    f"{pluralize(self._size, 'rank')}, numbered from 0"
                 )
         local = [fault for fault in self._faults if fault.rank in (None, self._rank)]
         for fault in local:
             if fault.stage not in (*HOST_STAGES, "checkpoint") and fault.place not in (*names, "*"):
                 raise ConfigError(
-                    f"{ENV_VARIABLE}: {fault.place!r} of {fault.stage} is not a trainer of this run: "
-                    f"{', '.join(names)}"
+                    f"{ENV_VARIABLE}: {fault.place!r}, the place of {fault.stage}, is not a trainer of "
+                    f"this run: choose one of {', '.join(names)}"
                 )
         self._pending = [_PendingFault(fault, fault.first_step(steps.stop)) for fault in local]
         return Notice(kind="warning", text=self._warning)

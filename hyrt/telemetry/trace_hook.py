@@ -86,8 +86,7 @@ class TraceHook(Hook):
         writes = ranks is None or ranks.rank == 0
         if folder is None and writes:
             raise ConfigError(
-                "runtime.trace: there is no folder to write the trace to: give one (hyrt.train(..., "
-                "folder=...))"
+                "runtime.trace needs a folder for the trace: pass one to hyrt.train(..., folder=...)"
             )
         self._trace = Trace(limit)
         self.worker_observer = partial(record_worker_slices, self._trace)
@@ -184,7 +183,9 @@ class TraceHook(Hook):
                 f"; {sum(dropped.values()):,} early events were dropped "
                 f"(runtime.trace_events={self._trace.limit} per track)"
             )
-        return Notice(kind="info", text=f"trace {self.path}, for ui.perfetto.dev{dropped_text}")
+        return Notice(
+            kind="info", text=f"trace written to {self.path}: open it at ui.perfetto.dev{dropped_text}"
+        )
 
     def on_failure(self, error: BaseException, summary: dict[str, Any]) -> None:
         """Write a nonempty trace file; if writing fails, add a note to `error`.
@@ -266,7 +267,7 @@ class TraceHook(Hook):
 
     def _write_error_text(self, error: OSError) -> str:
         return (
-            f"{self.path}: the trace cannot be written: {error.strerror or error}. The run itself "
+            f"the trace could not be written to {self.path} ({error.strerror or error}); the run itself "
             "is not affected"
         )
 

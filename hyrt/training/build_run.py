@@ -197,7 +197,7 @@ def build_run(
     if graph.num_loops_left_out:
         named = type(prepared.model).__name__ if prepared.is_own_model else config.model.kind
         loops = pluralize(graph.num_loops_left_out, "self loop")
-        text = f"{graph.name}: {loops} left out, because {named} gives each vertex one of its own"
+        text = f"{graph.name}: {loops} removed, because {named} adds its own self-loop to each vertex"
         emit_event(Notice(kind="info", text=text))
     objective = prepared.objective
     evaluator = Evaluator(config, graph, folder, objective, shared.scores)

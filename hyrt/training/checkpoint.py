@@ -65,9 +65,9 @@ def save_checkpoint(
     no temporary file is left. Raises TypeError with the path of an entry of any other type.
     """
     if keep < 1:
-        raise ValueError(f"keep={keep}: at least one checkpoint must stay")
+        raise ValueError(f"keep must be at least 1, got {keep}")
     if step < 0:
-        raise ValueError(f"step={step}: steps are counted from 0")
+        raise ValueError(f"step must be at least 0, got {step}")
     data = _to_bytes(step, state)
     checksum = hashlib.sha256(data).hexdigest()[:32]
     path = folder / f"step-{step:08d}.{checksum}.safetensors"
@@ -78,7 +78,7 @@ def save_checkpoint(
     except OSError as error:
         there, then = ("Earlier checkpoints are untouched", "resume the run")
         if not any(folder.glob("step-*.safetensors")):
-            there, then = ("There is no earlier one", "start the run again")
+            there, then = ("There is no earlier one", "restart the run")
         raise CheckpointWriteError(
             f"{folder}: the checkpoint of step {step} ({len(data):,} bytes) could not be written: "
             f"{error.strerror or error}. {there}. Free space or make the folder writable, then {then}."
@@ -95,8 +95,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """
     if _NAME.fullmatch(path.name) is None:
         raise CheckpointError(
-            f"{path}: not the name of a checkpoint: give best, newest, or a file of a run's checkpoints/ "
-            "under the name that it was written with, step-<number>.<checksum>.safetensors"
+            f"{path} is not the name of a checkpoint: use best, newest, or a file in a run's checkpoints/ "
+            "folder with its original name, step-<number>.<checksum>.safetensors"
         )
     try:
         data = path.read_bytes()
@@ -116,12 +116,12 @@ def checkpoint_of(path: Path, data: bytes) -> Checkpoint:
     checksum = hashlib.sha256(data).hexdigest()[:32]
     if checksum != match["checksum"]:
         raise CheckpointError(
-            f"{path}: damaged: its {len(data):,} bytes have checksum {checksum}, not the one in its name: "
-            "copy it again from where it is whole"
+            f"{path} is damaged, because its {len(data):,} bytes have checksum {checksum}, not the one in "
+            "its name: copy it again from an intact source"
         )
     step, state = _from_bytes(path, data)
     if step != int(match["step"]):
-        raise CheckpointError(f"{path}: contains step {step}, not the one in its name: rename it back")
+        raise CheckpointError(f"{path} contains step {step}, not the step in its name: rename it back")
     return Checkpoint(step, path, state)
 
 
@@ -147,7 +147,7 @@ def load_newest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpo
     if failure is None:
         raise CheckpointError(f"{folder} has no checkpoint: start a new run")
     raise CheckpointError(
-        f"{folder}: no checkpoint can be read ({len(files)} tried): {failure}, or start a new run"
+        f"no checkpoint in {folder} can be read ({len(files)} tried): {failure}, or start a new run"
     ) from failure
 
 
@@ -215,11 +215,11 @@ def _from_bytes(path: Path, data: bytes) -> tuple[int, dict[str, Any]]:
             return int(document["step"]), _decode(document["state"], tensors)
     except (SafetensorError, LookupError, TypeError, ValueError) as error:
         raise CheckpointError(
-            f"{path}: undamaged, but not a checkpoint written by hyrt ({error}): give another one"
+            f"{path} is undamaged, but is not a checkpoint written by hyrt ({error}): use another one"
         ) from error
     raise CheckpointError(
-        f"{path}: checkpoint format {found}, but this version of hyrt reads {_FORMAT}: use the version "
-        "that wrote it"
+        f"{path} has checkpoint format {found}, but this version of hyrt reads format {_FORMAT}: use the "
+        "version that wrote it"
     )
 
 
@@ -239,15 +239,15 @@ def _encode(value: Any, where: str, tensors: dict[str, torch.Tensor]) -> Any:
         pairs = []
         for key, item in value.items():
             if isinstance(key, bool) or not isinstance(key, int | str):
-                raise TypeError(f"{where}: key {key!r} is a {type(key).__name__}: keys are str or int")
+                raise TypeError(f"{where}: key {key!r} is a {type(key).__name__}, but must be a str or int")
             pairs.append([key, _encode(item, f"{where}.{key}", tensors)])
         return {"dict": pairs}
-    raise TypeError(f"{where}: a checkpoint cannot hold a {type(value).__name__}")
+    raise TypeError(f"{where}: a checkpoint cannot store a {type(value).__name__}")
 
 
 def _add_tensor(value: torch.Tensor, where: str, tensors: dict[str, torch.Tensor]) -> str:
     if value.dtype not in _DTYPES or value.layout != torch.strided:
-        raise TypeError(f"{where}: a checkpoint cannot hold a {value.layout} tensor of {value.dtype}")
+        raise TypeError(f"{where}: a checkpoint cannot store a {value.layout} tensor of {value.dtype}")
     # Keys 0 and "0" give the same path, and lone surrogates cannot be encoded: make names unique and ASCII.
     name = plain = where.removeprefix("state.").encode("utf-8", "backslashreplace").decode()
     while name in tensors or name == "__metadata__":

@@ -110,7 +110,7 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, CheckpointsS
     def open(cls, info: DeviceInfo, options: DeviceOptions) -> ChunkDeviceGroup:
         """Open all devices; devices that compute on host cores share the threads."""
         if not isinstance(info, DeviceGroupInfo):
-            raise DeviceUnavailableError(f"{info.name} is not several devices: open it by its own backend")
+            raise DeviceUnavailableError(f"{info.name} is not a device group: open it with its own backend")
         on_host = sum(member.host_cores > 0 for _, member in info.members)
         threads = max(1, options.threads // max(1, on_host))
         opened: list[Device] = []
@@ -250,8 +250,8 @@ class ChunkDeviceGroup(TakesObjective, KeepsHostBudget, RunsChunks, CheckpointsS
         for member in self._members:
             if not isinstance(member.device, SharesLoops):
                 raise UnsupportedModelError(
-                    f"{member.name} runs no loops over edges, which {type(model).__name__} needs on several "
-                    "devices: train it on cpu, opencl or cuda"
+                    f"{member.name} cannot run loops over edges, which {type(model).__name__} requires on "
+                    "several devices: train it on cpu, opencl or cuda"
                 )
         members = [cast(SharesLoops, member.device).loop_member(model) for member in self._members]
         workers = Workers(

@@ -233,8 +233,9 @@ class EpochEnd:
             return
         self._has_warned = True
         self._parts.warn(
-            f"evaluate.memory_gib={evaluate.memory_gib:g} has no effect in this run: with --full-graph, "
-            f"{device} evaluates in the memory of its steps. Set fullgraph.host_memory, or omit it"
+            f"evaluate.memory_gib={evaluate.memory_gib:g} has no effect, because with --full-graph "
+            f"{device} evaluates in the memory of its training steps: set fullgraph.host_memory, or "
+            "remove evaluate.memory_gib"
         )
 
     def save_once(self) -> Path | None:

@@ -71,7 +71,10 @@ class DeviceCaches(Hook):
             if self._config.data.cache == "auto":
                 return
             reasons = ", ".join(f"{each.name} ({_reason(each)})" for each in trainers)
-            raise ConfigError(f"data.cache: no device of this run keeps rows: {reasons}. Omit it")
+            raise ConfigError(
+                "data.cache has no effect, because no device in this run can cache feature rows "
+                f"({reasons}): remove data.cache"
+            )
         part = sum(split[number] for number in chosen) / len(chosen) / max(1, sum(split))
         ranking = self.ranking(part, workers)
         ranks = invert_ranking(ranking.vertices, self._prepared.graph.num_vertices)
@@ -116,7 +119,8 @@ class DeviceCaches(Hook):
             if budget == "auto":
                 return
             raise ConfigError(
-                f"data.cache={budget}: too little for a single row, of {format_bytes(row_bytes)}: give more"
+                f"data.cache={budget} is less than a single row of {format_bytes(row_bytes)}: raise "
+                "data.cache"
             )
         pieces = self._pieces(ranking.vertices[:count], row_bytes, trainer.plan.form == "quantized", workers)
         keep = partial(device.keep_rows, count, pieces)
@@ -130,8 +134,8 @@ class DeviceCaches(Hook):
             )
         except DeviceOutOfMemoryError as error:
             raise DeviceOutOfMemoryError(
-                f"{error}: data.cache wants {count:,} rows of {format_bytes(row_bytes)} there. "
-                "Give less, or auto"
+                f"{error}: data.cache stores {count:,} rows of {format_bytes(row_bytes)} there. Lower "
+                "data.cache, or set data.cache=auto"
             ) from error
         except UnsupportedModelError:
             if budget == "auto":
@@ -170,13 +174,16 @@ class DeviceCaches(Hook):
     def on_start(self, devices: Sequence[Any], steps: range) -> Notice | None:
         """Report the contents of the feature caches."""
         texts = [
-            f"{name} keeps {cache.places.count:,} rows "
-            f"({format_bytes(cache.places.count * cache.row_bytes)}), expected to be "
-            f"{cache.predicted_hit_rate:.1%} of those that it needs"
+            f"{name} caches {cache.places.count:,} rows "
+            f"({format_bytes(cache.places.count * cache.row_bytes)}), with an expected hit rate of "
+            f"{cache.predicted_hit_rate:.1%}"
             for name, cache in self._caches.items()
         ]
         if not texts:
-            texts = ["data.cache=auto: no device of this run has memory of its own to keep rows in"]
+            texts = [
+                "data.cache=auto has no effect, because no device in this run has its own memory for "
+                "feature rows"
+            ]
         return Notice(kind="info", text="; ".join(texts))
 
     def on_end(self, summary: dict[str, Any]) -> Notice | None:
@@ -185,10 +192,10 @@ class DeviceCaches(Hook):
             return None
         caches = summary["device_caches"] = {name: cache.figures() for name, cache in self._caches.items()}
         texts = [
-            f"{name} had {figures['hit_rate']:.1%} of the rows that it needed "
+            f"{name} found {figures['hit_rate']:.1%} of its rows in its cache "
             f"({figures['predicted_hit_rate']:.1%} predicted)"
             if self._caches[name].places.lookups
-            else f"{name} keeps rows and was asked for none: no step gave it work"
+            else f"{name} did not use its cache, because it had no work in any step"
             for name, figures in caches.items()
         ]
         return Notice(kind="info", text="; ".join(texts))
@@ -204,7 +211,9 @@ def _row_bytes(trainer: Trainer, graph: Graph) -> int:
 
 def _reason(trainer: Trainer) -> str:
     if trainer.plan.form == "aggregated" and isinstance(trainer.device, FeatureCacheDevice):
-        return "is sent aggregates; runtime.fuse_load=false sends rows"
+        return "it receives aggregates instead of rows unless runtime.fuse_load is false"
     if trainer.plan.form in ("in_place", "aggregated", "ids"):
-        return "is sent no rows"
-    return "sparse rows" if trainer.plan.form == "sparse" else "its kind cannot"
+        return "it receives no rows"
+    if trainer.plan.form == "sparse":
+        return "its rows are sparse"
+    return "its device kind does not support caching"

@@ -38,12 +38,12 @@ class TrainingState:
         self.model = model
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
-            raise ConfigError("the model has no parameters to train: at least one must have requires_grad")
+            raise ConfigError("the model has no parameters to train: set requires_grad for at least one")
         for name, parameter in model.named_parameters():
             if isinstance(parameter, torch.nn.UninitializedParameter) or parameter.is_meta:
                 raise ConfigError(
-                    f"{type(model).__name__}: its parameter {name!r} has no values yet: make the layers with "
-                    "all widths, on the CPU"
+                    f"parameter {name!r} of {type(model).__name__} is uninitialized: create all layers "
+                    "with explicit widths, on the CPU"
                 )
         self._config, self._train = config, config.train
         self.optimizer, self._schedule = build_optimizer(config, self.parameters)
@@ -75,24 +75,25 @@ class TrainingState:
                 _step_schedule(schedule, loss=1.0)
             except (TypeError, AttributeError) as error:
                 raise ConfigError(
-                    f"train.schedule={train.schedule} cannot use train.schedule_options="
-                    f"{train.schedule_options}: {describe_error(error)}: give values of the types that "
-                    f"torch.optim.lr_scheduler.{train.schedule} takes"
+                    f"train.schedule={train.schedule} cannot use "
+                    f"train.schedule_options={train.schedule_options} ({describe_error(error)}): use "
+                    f"values of the types that torch.optim.lr_scheduler.{train.schedule} accepts"
                 ) from None
             except Exception as error:
                 raise ConfigError(
-                    f"train.schedule={train.schedule} with train.schedule_options={train.schedule_options} "
-                    f"fails after epoch {epoch} of {epochs}: it makes one step an epoch, so give it options "
-                    f"for more than {epochs} steps, or lower train.epochs ({describe_error(error)})"
+                    f"train.schedule={train.schedule} with "
+                    f"train.schedule_options={train.schedule_options} fails after epoch {epoch} of "
+                    f"{epochs} ({describe_error(error)}): set options for more than {epochs} steps (one "
+                    "per epoch), or lower train.epochs"
                 ) from None
             rate = float(optimizer.param_groups[0]["lr"])
             # A negative rate (beyond rounding) would increase the loss. The last rate is not used by any
             # step.
             if epoch < epochs and not -1e-12 <= rate < math.inf:
                 raise ConfigError(
-                    f"train.schedule={train.schedule} with train.schedule_options={train.schedule_options} "
-                    f"gives the learning rate {rate:g} after epoch {epoch} of {epochs}: give options that "
-                    "keep it at 0 or above"
+                    f"train.schedule={train.schedule} with "
+                    f"train.schedule_options={train.schedule_options} sets the learning rate to {rate:g} "
+                    f"after epoch {epoch} of {epochs}: set options that keep it at 0 or above"
                 )
 
     @property
@@ -159,7 +160,7 @@ def build_optimizer(
         hint = _nearest(train.optimizer, usable)
         raise ConfigError(f"train.optimizer={train.optimizer!r} is not in torch.optim{hint}")
     if maker is torch.optim.SparseAdam:
-        raise ConfigError("train.optimizer='SparseAdam' takes sparse gradients only: use Adam")
+        raise ConfigError("train.optimizer='SparseAdam' accepts only sparse gradients: use Adam")
     if _needs_closure(maker):
         raise ConfigError(
             f"train.optimizer={train.optimizer!r} evaluates the loss several times per step, which a "
@@ -170,7 +171,7 @@ def build_optimizer(
         if "weight_decay" not in inspect.signature(maker).parameters:
             raise ConfigError(
                 f"train.optimizer={train.optimizer} has no weight decay, but train.weight_decay is "
-                f"{train.weight_decay:g}: give train.weight_decay=0"
+                f"{train.weight_decay:g}: set train.weight_decay=0"
             )
         options["weight_decay"] = train.weight_decay
     known = inspect.signature(maker).parameters
@@ -197,13 +198,14 @@ def build_table_optimizer(config: Config, tables: list[NodeEmbedding]) -> Embedd
     rule = SPARSE_UPDATE_RULES.get(train.optimizer)
     if rule is None:
         raise ConfigError(
-            f"train.optimizer={train.optimizer} has no rule for learned rows, which only change in steps "
-            f"that read them: give one of {', '.join(SPARSE_UPDATE_RULES)}"
+            f"train.optimizer={train.optimizer} is not supported for learned rows, which change only in "
+            f"steps that read them: choose one of {', '.join(SPARSE_UPDATE_RULES)}"
         )
     moving = [name for name in ("momentum", "amsgrad", "maximize") if train.optimizer_options.get(name)]
     if moving:
         raise ConfigError(
-            f"train.optimizer_options has {moving[0]}, for which learned rows have no rule: omit it"
+            f"train.optimizer_options sets {moving[0]}, which is not supported for learned rows: remove "
+            f"{moving[0]}"
         )
     known = inspect.signature(rule).parameters
     options = {name: value for name, value in train.optimizer_options.items() if name in known}
@@ -228,7 +230,7 @@ def _derives(thing: object, parent: type[Made]) -> TypeGuard[type[Made]]:
 def _nearest(name: str, known: Collection[str]) -> str:
     spelled = {each.lower(): each for each in known}
     near = nearest_name(name.lower(), spelled)
-    return f": did you mean {spelled[near]!r}?" if near else f": it has {', '.join(known)}"
+    return f": did you mean {spelled[near]!r}?" if near else f": choose one of {', '.join(known)}"
 
 
 def _made(maker: Callable[..., Made], of: object, options: Mapping[str, Any], setting: str) -> Made:
@@ -250,6 +252,6 @@ def _made(maker: Callable[..., Made], of: object, options: Mapping[str, Any], se
         usual = ", ".join(f"{key}={defaults[key]!r}" for key in options if key in defaults)
         # torch's message may only describe an internal operation, such as taking the value's second element.
         raise ConfigError(
-            f"{name} cannot be made with {options_text or 'no options'}: {error}"
+            f"{name} cannot be created with {options_text or 'no options'}: {error}"
             + (f"; by default {usual}" if usual else "")
         ) from None

@@ -55,15 +55,14 @@ def link_graph(config: Config, graph: Graph, split_file: Path | None = None) -> 
         relation = select_link_relation(graph.name, graph.types, graph.topology, config.links.relation)
     elif config.links.relation is not None:
         raise ConfigError(
-            f"links.relation={config.links.relation} is for heterogeneous graphs, and "
-            f"{graph.name} has no relations: "
-            "omit it"
+            f"links.relation={config.links.relation} requires a heterogeneous graph, but {graph.name} has "
+            "no relations: remove links.relation"
         )
     known = graph.topology if relation is None else relation.edges
     ends = LinkEndpoints.all_vertices(graph.num_vertices) if relation is None else relation.ends
     if not known.num_edges:
         edges_text = "edges" if relation is None else f"edges from {' to '.join(ends.names or ())}"
-        raise DataError(f"{graph.name}: has no {edges_text} to predict: omit train.objective=links")
+        raise DataError(f"{graph.name} has no {edges_text} to predict: remove train.objective=links")
     split = _split(config, graph, known, ends, relation, split_file)
     # A file may contain links that are not edges.
     known = add_links(known, split.train, *(part.links for part in split.held_out.values()))
@@ -72,8 +71,8 @@ def link_graph(config: Config, graph: Graph, split_file: Path | None = None) -> 
     links = LinkGraph(split, width, known, trained, ends, relation)
     if config.links.negatives == "given" and split.train_negatives is None:
         raise DataError(
-            f"{config.links.split}: has no key 'train_neg', which links.negatives=given draws from: add it, "
-            "or give links.negatives=uniform"
+            f"{config.links.split} has no key 'train_neg', which links.negatives=given requires: add it, "
+            "or set links.negatives=uniform"
         )
     notes = (*split.notes, *_hidden_edges(graph, links))
     return replace(graph, topology=message_topology(graph.topology, links), links=replace(links, notes=notes))
@@ -98,7 +97,7 @@ def _hidden_edges(graph: Graph, links: LinkGraph) -> list[str]:
         numbers = np.bincount(topology.edge_types[others], minlength=len(graph.types.relations))
         shares = [f"{n:,} of {graph.types.relations[i].full_name}" for i, n in enumerate(numbers) if n]
         which = f"edges between the same vertices ({join_names(shares, 'and')})"
-    return [f"held-out links stay hidden: {count:,} {which} carry no messages either"]
+    return [f"message passing also excludes {count:,} {which} so that held-out links stay hidden"]
 
 
 def unsplit_links(config: Config, graph: Graph) -> Graph:
@@ -148,7 +147,8 @@ def _times(
     if times_file is not None:
         if times is not None:
             raise ConfigError(
-                f"links.times={times_file}: the edges of {graph.name} have times already: omit it"
+                f"links.times={times_file} has no effect, because the edges of {graph.name} already have "
+                "times: remove links.times"
             )
         times, where = (
             _times_of_file(Path(times_file), known, ends, graph.vertices.positions),
@@ -156,9 +156,9 @@ def _times(
         )
     elif times is None:
         raise DataError(
-            f"{graph.name}: links.split=time needs the times of the edges, and they have none: name their "
-            "column in the schema of the import (edges.time), add the key edge_time to the dataset, set "
-            "edge_time of a PyG or DGL graph, or give links.times=FILE.npz with edges [n, 2] and times [n]"
+            f"links.split=time needs the times of the edges, but {graph.name} has none: name their column "
+            "in the schema of the import (edges.time), add the key edge_time to the dataset, set "
+            "edge_time of a PyG or DGL graph, or set links.times=FILE.npz with edges [n, 2] and times [n]"
         )
     else:
         times, where = times if relation is None else times[relation.positions], graph.name
@@ -169,8 +169,8 @@ def _times(
         ids = graph.vertices.vertex_ids
         source, destination = pair if ids is None else ids[pair].tolist()
         raise DataError(
-            f"{where}: {len(missing):,} of {known.num_edges:,} edges have no time, first that from vertex "
-            f"{source} to {destination}: give each of them a time, or omit links.split=time"
+            f"{where}: {len(missing):,} of {known.num_edges:,} edges have no time, such as the edge from "
+            f"vertex {source} to {destination}: add the missing times, or remove links.split=time"
         )
     return times
 
@@ -179,14 +179,14 @@ def _times_of_file(
     path: Path, known: Topology, ends: LinkEndpoints, positions: NDArray[Any] | None
 ) -> NDArray[Any]:
     """Return the times [e] of edges from a file with times of vertex pairs."""
-    error_prefix = f"links.times={path}: give a .npz file with edges [n, 2] and times [n]"
+    error_prefix = f"links.times={path} must be a .npz file with edges [n, 2] and times [n]"
     try:
         with path.open("rb") as file:
             arrays = np.load(file, allow_pickle=False)
             if isinstance(arrays, np.ndarray):
                 raise DataError(
-                    f"{error_prefix}: it is one array, and hyrt cannot know which edges its times belong to, "
-                    "because datasets have their edges in an order of their own"
+                    f"{error_prefix}, but is a single array, which does not say to which edges its times "
+                    "belong"
                 )
             pairs, times = arrays["edges"], arrays["times"]
     except KeyError as error:
@@ -194,7 +194,7 @@ def _times_of_file(
     except (*ARCHIVE_ERRORS, OSError, ValueError, MemoryError, OverflowError) as error:
         raise DataError(f"{error_prefix}: {getattr(error, 'strerror', None) or error}") from None
     pairs = check_pairs(f"{path}: key 'edges'", pairs, known.num_vertices, ends, positions)
-    times = convert_times(times, len(pairs), f"{path}: key 'times'", "omit links.split=time")
+    times = convert_times(times, len(pairs), f"{path}: key 'times'", "remove links.split=time")
     both = [pairs, pairs[:, ::-1]] if known.is_symmetric else [pairs]
     return order_edge_times(known, [TimedEdges(each, times) for each in both], times.dtype)
 
@@ -225,8 +225,8 @@ def apply_feature_dtype(config: Config, graph: Graph, schema: RunSchema | None =
         return graph
     if graph.types is not None:
         raise ConfigError(
-            f"data.feature_dtype={data.feature_dtype}: the rows of a heterogeneous graph are read as "
-            "they are stored: omit it"
+            f"data.feature_dtype={data.feature_dtype} has no effect on a heterogeneous graph, whose rows "
+            "are read as they are stored: remove data.feature_dtype"
         )
     scales = None if schema is None else schema.tables[""].column_scales
     with Workers(available_cores(), "rounding") as workers, use_workers(workers):

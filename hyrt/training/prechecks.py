@@ -125,8 +125,8 @@ def host_shortage(
         )
     return (
         f"the run needs about {format_bytes(weights + rows)} of memory (weights, gradients and optimizer "
-        f"{format_bytes(weights)}, rows of a step {format_bytes(rows)}), and {format_bytes(have_bytes)} are "
-        f"free: the system may end it without a word. Lower {remedy}"
+        f"{format_bytes(weights)}, rows of a step {format_bytes(rows)}), but only "
+        f"{format_bytes(have_bytes)} are free, so the system may kill it without a message: lower {remedy}"
     )
 
 

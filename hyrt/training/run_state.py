@@ -204,7 +204,7 @@ class RunStepCheckpointer:
         try:
             found = StepCheckpointFile.read(path, self.report_progress)
         except CheckpointError as error:
-            self._parts.warn(f"{error}: step {step} begins again")
+            self._parts.warn(f"{error}. Restarting step {step}")
             return None
         if found.about.get("checkpoint") != begins_from.name:
             return None
@@ -220,11 +220,11 @@ class RunStepCheckpointer:
             was = found.position.plan
             others = join_names([name for name in plan if plan[name] != was.get(name)])
             self._parts.warn(
-                f"step {step} begins again: what was done of it was computed with other {others} than now"
+                f"step {step} is restarted, because its saved part was computed with different {others}"
             )
         if checkpoint is not None and found is not None:
             self._before_s = self._resumed_s = float(found.about["seconds"])
-            text = f"continuing in step {step}, {_system_error_reason(checkpoint.position)}"
+            text = f"continuing in step {step}, {_describe_position(checkpoint.position)}"
             self._parts.emit(Notice(kind="info", text=text))
 
     def take_seconds_before(self) -> float:
@@ -256,17 +256,19 @@ class RunStepCheckpointer:
             self._has_failed = True
             reason = system_error_text(error) if error.errno else str(error)
             then = (
-                "goes on from what was kept before" if self._saved_step == step else "begins the step again"
+                "continues from the previously saved part"
+                if self._saved_step == step
+                else "restarts the step"
             )
             parts.warn(
-                f"{self._folder}: what is done of step {step} ({format_bytes(num_bytes)}) could not be kept: "
-                f"{reason}. A run that is resumed {then}"
+                f"{self._folder}: the finished part of step {step} ({format_bytes(num_bytes)}) could not "
+                f"be saved: {reason}. A resumed run {then}"
             )
         else:
             self._saved_step = step
             if self.should_stop:
                 parts.emit(
-                    Notice(kind="info", text=f"stopped in step {step}, {_system_error_reason(position)}")
+                    Notice(kind="info", text=f"stopped in step {step}, {_describe_position(position)}")
                 )
         self._saved_at = self._clock()
         self._took_s = self._saved_at - began
@@ -286,8 +288,8 @@ class RunStepCheckpointer:
                 path.unlink(missing_ok=True)
 
 
-def _system_error_reason(position: StepPosition) -> str:
+def _describe_position(position: StepPosition) -> str:
     if not position.columns:
-        return f"of whose {position.num_passes} parts {position.number} are done"
+        return f"with {position.number} of its {position.num_passes} parts done"
     done = sum(position.columns)
-    return f"in pass {position.number + 1} of {position.num_passes}, where {done:,} columns are done"
+    return f"in pass {position.number + 1} of {position.num_passes}, with {done:,} columns done"

@@ -58,15 +58,15 @@ def check_kind(config: Config, graph: Graph) -> None:
     if graph.types is None:
         if kind.hetero:
             raise ConfigError(
-                f"model.kind={name} is for heterogeneous graphs, and {graph.name} has vertices of "
-                "one type: choose "
-                "another kind, such as graphsage, or give a heterogeneous graph (docs/heterogeneous.md)"
+                f"model.kind={name} requires a heterogeneous graph, but {graph.name} has only one vertex "
+                "type: choose another kind such as graphsage, or use a heterogeneous graph "
+                "(docs/heterogeneous.md)"
             )
         return
     if not kind.hetero and not supports_edge_types(name):
         raise ConfigError(
-            f"{graph.name} has {len(graph.types.vertex_types)} types of vertices, which model.kind={name} "
-            f"does not tell apart: choose {', '.join(_hetero_kinds(MODELS))}"
+            f"{graph.name} has {len(graph.types.vertex_types)} vertex types, but model.kind={name} does "
+            f"not distinguish them: choose one of {', '.join(_hetero_kinds(MODELS))}"
         )
     check_hetero_sampler(config, graph)
 
@@ -80,12 +80,13 @@ def check_hetero_sampler(config: Config, graph: Graph) -> None:
         return
     if config.sampler.kind not in _SAMPLERS:
         raise ConfigError(
-            f"sampler.kind={config.sampler.kind} does not know the relations of {graph.name}: give "
-            f"{' or '.join(_SAMPLERS)}"
+            f"sampler.kind={config.sampler.kind} does not support the relations of {graph.name}: set "
+            f"sampler.kind to {' or '.join(_SAMPLERS)}"
         )
     if config.data.cache is not None:
         raise ConfigError(
-            f"data.cache={config.data.cache}: devices keep rows of one type alone: omit it with {graph.name}"
+            f"data.cache={config.data.cache} is not supported for {graph.name}, because devices cache "
+            "rows of only one vertex type: remove data.cache"
         )
 
 
@@ -100,14 +101,14 @@ def check_user_module(module: torch.nn.Module, graph: Graph) -> None:
     """Reject, with a ConfigError, a user-defined module without maps for the types of a graph."""
     if graph.types is not None and not isinstance(module, HeteroGNN):
         raise ConfigError(
-            f"{type(module).__name__} cannot be trained on {graph.name}, which has types of vertices: "
-            "give a kind such as model='rgcn', or layers of your own in hyrt.nn.hetero_stack "
+            f"{type(module).__name__} cannot be trained on {graph.name}, which is heterogeneous: "
+            "use a kind such as model='rgcn', or your own layers in hyrt.nn.hetero_stack "
             "(docs/heterogeneous.md)"
         )
     if graph.types is None and isinstance(module, HeteroGNN):
         raise ConfigError(
-            f"{type(module).__name__} is for heterogeneous graphs, and {graph.name} has one "
-            "type: use hyrt.nn.stack"
+            f"{type(module).__name__} requires a heterogeneous graph, but {graph.name} has only one "
+            "vertex type: use hyrt.nn.stack"
         )
 
 
@@ -137,8 +138,8 @@ def build_link_sampler(config: Config, graph: Graph, links: LinkGraph) -> Sample
             *(config.excluded_links, batch_size, config.seed, links.relation),
         )
     raise ConfigError(
-        f"sampler.kind={kind} does not sample around the ends of links: give sampler.kind=neighbor, or "
-        "--full-graph, with train.objective=links"
+        f"sampler.kind={kind} does not support train.objective=links: set sampler.kind=neighbor, or add "
+        "--full-graph"
     )
 
 
@@ -228,8 +229,8 @@ def fitted_objective(config: Config, graph: Graph, targets: np.ndarray) -> Objec
         fitted = objective.fit_to_targets(graph.vertices.select_labels(targets), graph.num_outputs)
     if not isinstance(fitted, type(objective)):
         raise ConfigError(
-            f"{OBJECTIVES.describe(objective.name)}: fit_to_targets returns {show(fitted)}: "
-            "return the objective"
+            f"{OBJECTIVES.describe(objective.name)}: fit_to_targets must return the objective, got "
+            f"{show(fitted)}"
         )
     return fitted
 
@@ -265,25 +266,23 @@ def build_sampler(
         )
     if not callable(getattr(sampler, "units", None)):
         raise ConfigError(
-            f"{SAMPLERS.describe(kind)}: build returned {type(sampler).__name__}, which is not a "
-            "hyrt.sampling.sampler.Sampler"
+            f"{SAMPLERS.describe(kind)}: build must return a hyrt.sampling.sampler.Sampler, got "
+            f"{type(sampler).__name__}"
         )
     with SAMPLERS.wrap_errors(kind, "units"):
         max_units = config.sampler.units_per_step(min(config.data.batch_size, len(targets)))
         units = len(sampler.units(0))
     if not 0 < units <= max_units:
         raise ConfigError(
-            f"{SAMPLERS.describe(kind)}: its first step has {units} units, but its units_per_step says "
-            f"{max_units}: a step may have fewer, but not more, and needs at least one"
+            f"{SAMPLERS.describe(kind)}: its first step has {units} units, but must have from 1 to "
+            f"{max_units} (its units_per_step)"
         )
     if graph.topology.has_edge_values and not type(config.sampler).__module__.startswith("hyrt."):
         _check_edge_values_of_blocks(kind, graph, sampler)
     with SAMPLERS.wrap_errors(kind, "steps_per_epoch"):
         steps = sampler.steps_per_epoch()
     if steps < 1:
-        raise ConfigError(
-            f"{SAMPLERS.describe(kind)}: steps_per_epoch is {steps}: an epoch has at least one step"
-        )
+        raise ConfigError(f"{SAMPLERS.describe(kind)}: steps_per_epoch must be at least 1, got {steps}")
     return sampler
 
 
@@ -295,8 +294,8 @@ def _check_edge_values_of_blocks(kind: str, graph: Graph, sampler: Sampler) -> N
     for name, values in (("weights", topology.edge_weights), ("features", topology.edge_features)):
         if values is not None and any(getattr(block, f"edge_{name}") is None for block in batch.blocks):
             raise ConfigError(
-                f"{SAMPLERS.describe(kind)}: its blocks do not have the {name} of edges, as {graph.name} "
-                f"has: fill in Block.edge_{name} as docs/edges.md says, or set another sampler.kind"
+                f"{SAMPLERS.describe(kind)}: its blocks have no edge {name}, but {graph.name} has: set "
+                f"Block.edge_{name} as described in docs/edges.md, or choose another sampler.kind"
             )
     batch.release()
 
@@ -311,9 +310,9 @@ def _check_no_weights_in_chunks(config: Config, graph: Graph, model: torch.nn.Mo
         return
     if isinstance(model, GNN) and not needs_loops(model):
         raise ConfigError(
-            f"{graph.name}: key 'edge_weight': devices that train {config.model.kind} in chunks of a graph "
-            "do not multiply by edge weights: train on one device, and omit fullgraph.chunks, "
-            "fullgraph.device_memory and, except on cpu, fullgraph.host_memory"
+            f"{graph.name} has edge weights (key 'edge_weight'), which devices that train "
+            f"{config.model.kind} in chunks do not support: train on one device, and remove "
+            "fullgraph.chunks, fullgraph.device_memory and, except on cpu, fullgraph.host_memory"
         )
 
 
@@ -329,8 +328,8 @@ class PreparedRun:
         if graph.links is None:
             if not graph.num_outputs:
                 raise DataError(
-                    f"{graph.name}: no vertex has a label, so there are no classes to learn: give labels, or "
-                    "set train.objective=links to predict links"
+                    f"{graph.name}: no vertex has a label, so there are no classes to learn: add labels, "
+                    "or set train.objective=links to predict links"
                 )
             check_all_classes(graph.name, graph.labels)
         self._data = graph
@@ -354,8 +353,8 @@ class PreparedRun:
         decoder = self._config.links.decoder
         if self.is_own_model and self._data.links is not None and decoder in LINK_HEADS:
             raise ConfigError(
-                f"links.decoder={decoder} has weights of its own, which hyrt puts behind its own models: "
-                "give links.decoder=dot with a module of your own, which returns the embeddings"
+                f"links.decoder={decoder} has trainable weights, which are supported only for hyrt's own "
+                "models: set links.decoder=dot, and return the embeddings from your module"
             )
         if self._module is not None:
             check_forward_signature(self._module)

@@ -77,8 +77,8 @@ class Training:
         if checkpoint.state.get("graph", mine) != mine:
             fields = "labels or training vertices" if graph.links is None else "labels or links"
             raise CheckpointError(
-                f"{graph.name} has other {fields} than the graph that {checkpoint.path} was trained on: give "
-                "its dataset, or parts of it, or start a new run"
+                f"{graph.name} has different {fields} from the graph that {checkpoint.path} was trained "
+                "on: use that dataset or parts of it, or start a new run"
             )
         self._check_rows(checkpoint)
         try:
@@ -97,8 +97,8 @@ class Training:
         if mine.shape == saved.shape and np.all(np.abs(mine - saved) <= _ROUNDING * saved[:, 1:]):
             return
         raise CheckpointError(
-            f"{graph.name} has other feature rows than the graph that {checkpoint.path} was trained on: give "
-            "its dataset as it was then, or start a new run"
+            f"{graph.name} has different feature rows from the graph that {checkpoint.path} was trained "
+            "on: use the original dataset, or start a new run"
         )
 
     def run(self) -> TrainResult:
@@ -153,7 +153,9 @@ class Training:
             parts.emit(Notice(kind="info", text=f"continuing after step {state.first_step}"))
         if state.step >= parts.num_steps and state.first_step:
             text = f"nothing is left to train: train.epochs={parts.epochs} ends after step {parts.num_steps}"
-            parts.emit(Notice(kind="info", text=f"{text}. Resume with a larger train.epochs to train on"))
+            parts.emit(
+                Notice(kind="info", text=f"{text}. Resume with a larger train.epochs to continue training")
+            )
         for notice in notices:
             parts.say(notice)
 
@@ -238,12 +240,12 @@ class Training:
         if self._has_warned or loss <= _DIVERGED * min(max(abs(state.first_loss), 1.0), _LARGE):
             return
         self._has_warned = True
-        since = f"up from {state.first_loss:.3g} at first: the training has diverged"
+        since = f"up from {state.first_loss:.3g} at the start, so the training has diverged"
         if step == 0:
             since = "in the very first step"
         self.parts.warn(
-            f"the loss is {loss:.3g} at step {step}, {since}, although its numbers are still finite. Stop "
-            f"it, and lower train.lr (now {self.parts.learner.lr:g}), set train.clip_norm or "
+            f"the loss is {loss:.3g} at step {step}, {since}, although its values are still finite. Stop "
+            f"the run, and lower train.lr (now {self.parts.learner.lr:g}), set train.clip_norm or "
             "train.warmup_steps, or check the features"
         )
 
@@ -261,10 +263,11 @@ class Training:
         if has_learned:
             return
         parts.warn(
-            f"the loss stays at {loss:.4f} in epoch {epoch}, not below that of equal scores for links and "
-            f"others ({_LOSS_OF_CHANCE:.4f}): the model does not learn. Lower train.lr (now "
-            f"{parts.learner.lr:g}) or train.weight_decay (now {parts.config.train.weight_decay:g}), set "
-            "another links.decoder, or check that features or edges say something of the links"
+            f"the loss is still {loss:.4f} in epoch {epoch}, no lower than with equal scores for all "
+            f"pairs ({_LOSS_OF_CHANCE:.4f}), so the model is not learning. Lower train.lr (now "
+            f"{parts.learner.lr:g}) or train.weight_decay (now {parts.config.train.weight_decay:g}), "
+            "choose another links.decoder, or check that the features or edges are informative about the "
+            "links"
         )
 
     def _warn_extra_outputs(self, run: OpenRun) -> None:
@@ -284,7 +287,7 @@ class Training:
             before = self._chunks.get(name)
             self._chunks[name] = chunks
             if before is None or before.intervals != chunks.intervals:
-                was = "" if before is None else f" (before, {before.intervals} x {before.intervals})"
+                was = "" if before is None else f" (previously {before.intervals} x {before.intervals})"
                 text = f"{name} trains in {describe_chunks(chunks.figures())}{was}"
                 self.parts.emit(Notice(kind="info", text=text))
 

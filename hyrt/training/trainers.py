@@ -58,12 +58,12 @@ def find_trainers(config: Config, *, in_chunks: bool = False) -> list[Found]:
         if config.sampler.is_full_graph and not info.whole_graphs:
             raise UnsupportedModelError(
                 f"{info.name} trains mini-batches, not the whole graph at once: train on cpu, cuda or "
-                f"opencl, or omit --full-graph (sampler.kind={config.sampler.kind})"
+                f"opencl, or remove --full-graph (sampler.kind={config.sampler.kind})"
             )
     names = [info.name for _, info in found]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"devices has {name} twice: give each device once")
+            raise ConfigError(f"devices lists {name} twice: list each device once")
     if config.sampler.is_full_graph and (in_chunks or len(found) > 1 or _is_to_be_cut(config, found)):
         return [(ChunkDeviceGroup, _team(config, found))]
     return found
@@ -80,9 +80,9 @@ def _team(config: Config, found: Sequence[Found]) -> DeviceGroupInfo:
     """Combine several devices into one group that trains the full graph."""
     for backend, info in found:
         if not issubclass(backend, SharesColumns):
-            others = "devices: give it alone, or take" if len(found) > 1 else "ranks: take"
+            others = "devices: use it alone, or use" if len(found) > 1 else "ranks: use"
             raise UnsupportedModelError(
-                f"{info.name} does not share a whole graph with other {others} cpu, opencl or cuda"
+                f"{info.name} cannot share a whole graph with other {others} cpu, opencl or cuda"
             )
     infos = [info for _, info in found]
     return DeviceGroupInfo(
@@ -153,8 +153,8 @@ def open_trainers(
             trainer.plan = plan_input(model, graph, forms, fuse=fuse, whole=whole)
             if whole and not fuse and trainer.plan == plan_input(model, graph, forms, fuse=True, whole=True):
                 warn(
-                    f"runtime.fuse_load=false has no effect on {info.name} with --full-graph, where nothing "
-                    "is loaded: omit it"
+                    f"runtime.fuse_load=false has no effect on {info.name} with --full-graph, where "
+                    "nothing is loaded: remove runtime.fuse_load"
                 )
             try:
                 call(
@@ -175,8 +175,8 @@ def open_trainers(
             trainers.append(trainer)
         if config.sampler.draws_on_device and all(trainer.hops is None for trainer in trainers):
             raise ConfigError(
-                f"sampler.on_device: none of {', '.join(t.name for t in trainers)} can sample: set it "
-                "to false"
+                f"sampler.on_device is not supported by {' or '.join(t.name for t in trainers)}: set "
+                "sampler.on_device=false"
             )
         yield trainers
 
@@ -184,19 +184,19 @@ def open_trainers(
 def _check_hetero(config: Config, info: DeviceInfo, graph: Graph) -> None:
     if graph.types is not None and isinstance(info, DeviceGroupInfo):
         raise UnsupportedModelError(
-            f"{info.name} trains graphs of one type of vertices in chunks, and {graph.name} has "
-            f"{len(graph.types.vertex_types)}: give devices=cpu, and omit fullgraph.chunks, "
+            f"{info.name} trains only graphs with one vertex type in chunks, but {graph.name} has "
+            f"{len(graph.types.vertex_types)}: set devices=cpu, and remove fullgraph.chunks, "
             "fullgraph.device_memory and the other settings of chunks"
         )
     if graph.types is not None and "hetero" not in info.forms:
         raise UnsupportedModelError(
-            f"{info.name} takes rows of one type of vertices, and {graph.name} has "
+            f"{info.name} accepts rows of only one vertex type, but {graph.name} has "
             f"{len(graph.types.vertex_types)}: train it on cpu, or on another device that runs torch"
         )
     if graph.types is not None and config.sampler.is_full_graph and "in_place" not in info.forms:
         raise UnsupportedModelError(
-            f"{info.name} trains heterogeneous graphs in mini-batches, not whole: omit "
-            "--full-graph, or train on cpu"
+            f"{info.name} trains heterogeneous graphs only in mini-batches: remove --full-graph, or train "
+            "on cpu"
         )
 
 
@@ -210,7 +210,7 @@ def _limit(trainer: Trainer, config: Config, graph: Graph, scratch: Path | None,
     if settings.chunks > graph.num_vertices:
         raise ConfigError(
             f"fullgraph.chunks={settings.chunks} is more than the {graph.num_vertices:,} vertices of "
-            f"{graph.name}: give the least number that fits, or leave it at 0, which finds it"
+            f"{graph.name}: set the least number that fits, or 0 to find it automatically"
         )
     if isinstance(trainer.device, RunsChunks):
         if in_chunks:
@@ -222,14 +222,14 @@ def _limit(trainer: Trainer, config: Config, graph: Graph, scratch: Path | None,
         have, them = ("has", "it") if len(names) == 1 else ("have", "them")
         raise ConfigError(
             f"{join_names(names)} {have} no effect on {trainer.name}, which does not train in chunks of "
-            f"edges: omit {them}, or train on opencl or cuda"
+            f"edges: remove {them}, or train on opencl or cuda"
         )
     if limit is None:
         return
     if not isinstance(trainer.device, KeepsHostBudget):
         raise ConfigError(
-            f"fullgraph.host_memory: {trainer.name} keeps no matrices of the graph in a file: omit it, or "
-            "train on cpu"
+            f"fullgraph.host_memory has no effect on {trainer.name}, which cannot store the graph's "
+            "matrices in a file: remove fullgraph.host_memory, or train on cpu"
         )
     trainer.device.take_host_budget(HostMemoryBudget(limit, scratch))
 
@@ -243,12 +243,12 @@ def _unused_filter(config: Config, info: DeviceInfo, model: torch.nn.Module) -> 
     if needs_loops(model):
         return (
             f"fullgraph.filter_below={limit:g} has no effect on this model, whose edges are computed by "
-            "loops: omit it"
+            "loops: remove fullgraph.filter_below"
         )
     if limit and all(each.zero_copy for each in infos):
         return (
-            f"fullgraph.filter_below={limit:g} only costs time on {info.name}, which reads the host's memory "
-            "in place: omit it"
+            f"fullgraph.filter_below={limit:g} only costs time on {info.name}, which reads the host's "
+            "memory in place: remove fullgraph.filter_below"
         )
     return None
 
@@ -310,7 +310,7 @@ def refuse_global_dropout(model: torch.nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0:
             raise ConfigError(
-                f"layer {name!r} ({type(module).__name__}) draws its mask from one generator for the whole "
-                "process, so with several trainers a step would depend on the split: use "
+                f"layer {name!r} ({type(module).__name__}) draws its mask from one random generator for "
+                "the whole process, so with several trainers the result would depend on the split: use "
                 "hyrt.nn.operators.dropout.dropout, or one device"
             )

@@ -70,7 +70,7 @@ def test_weights_are_those_of_a_run_without_a_cache(rows: str, devices: list[str
         groups = [event for event in heard if isinstance(event, StepMetrics)]
         assert groups[-1].cache_hits == {"opencl:0": pytest.approx(figures["hit_rate"], abs=0.05)}
         said = [event.text for event in heard if isinstance(event, Notice)]
-        assert any(f"opencl:0 keeps {figures['rows']} rows" in text for text in said)
+        assert any(f"opencl:0 caches {figures['rows']} rows" in text for text in said)
         assert any(f"opencl:0 had {figures['hit_rate']:.1%} of the rows" in text for text in said)
     assert "device_caches" not in without
 
@@ -89,13 +89,15 @@ def test_another_run_keeps_the_rows_that_its_graph_has() -> None:
 
 def test_what_has_no_effect_is_refused() -> None:
     graph = random_graph(seed=4)
-    with pytest.raises(ConfigError, match=r"data\.cache: no device of this run keeps rows: cpu:0 \(is sent"):
+    with pytest.raises(
+        ConfigError, match=r"data\.cache has no effect, because no device .* rows \(cpu:0 \(it receives"
+    ):
         trained(settings("10%", devices=["cpu"], runtime={}), graph)
     # PoCL's device is in host memory: what it reads there it need not keep.
     _, summary, heard = trained(settings("auto", epochs=1), graph)
     if OpenclDevice.probe()[0].zero_copy:
         assert "device_caches" not in summary
-        assert any("no device of this run has memory of its own" in getattr(e, "text", "") for e in heard)
+        assert any("no device in this run has its own memory" in getattr(e, "text", "") for e in heard)
     with pytest.raises(ConfigError, match=r"data\.cache=0\.1 has no effect with sampler\.kind=full"):
         build_config({"data": {"cache": "10%"}, "sampler": {"kind": "full"}})
     with pytest.raises(ConfigError, match="auto"):

@@ -109,7 +109,7 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
         ("opencI:0", "did you mean 'opencl'"),
         ("cpu=1,null:0", "set a share for all or none"),
         ("auto,cpu", "use auto alone"),
-        ("cpu,cpu:0", "devices has cpu:0 twice"),
+        ("cpu,cpu:0", "devices lists cpu:0 twice"),
     ],
 )
 def test_a_device_that_is_not_there_is_an_error(tmp_path: Path, devices: str, message: str) -> None:

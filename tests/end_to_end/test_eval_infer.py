@@ -142,7 +142,7 @@ def test_infer_replaces_regular_files_only(run: Path, tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     for name, kind in (("fifo", "special"), ("folder", "folder"), ("link", "special"), ("loop", "special")):
         message = refused("infer", run, "-o", name, "--force", cwd=tmp_path)
-        assert message.startswith(f"{name}: this is a {kind}")
+        assert message.startswith(f"{name} is a {kind}")
     assert stat.S_ISFIFO((tmp_path / "fifo").stat().st_mode)
     assert {path.name for path in tmp_path.iterdir()} == {"fifo", "folder", "link", "loop"}
 

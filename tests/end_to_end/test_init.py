@@ -65,7 +65,7 @@ def test_a_file_that_exists_stays(tmp_path: Path) -> None:
     kept = tmp_path / "hyrt.yaml"
     kept.write_text("seed: 7\n")
     message = refused("init", "--data", "synthetic:tiny", cwd=tmp_path)
-    assert message == "hyrt.yaml: already exists: give another --output, or --force"
+    assert message == "hyrt.yaml already exists: choose another --output, or add --force"
     assert kept.read_text() == "seed: 7\n"
     run_here("init", "--data", "synthetic:tiny", "--force", cwd=tmp_path)
     assert load_settings(kept)["data"]["source"] == "synthetic:tiny"
@@ -74,7 +74,7 @@ def test_a_file_that_exists_stays(tmp_path: Path) -> None:
 def test_wrong_words_leave_nothing_behind(tmp_path: Path) -> None:
     assert "nothing.npz: no such file or folder" in refused("init", "--data", "nothing.npz", cwd=tmp_path)
     assert "did you mean 'gin'" in refused("init", "--model", "gni", cwd=tmp_path)
-    assert "no/where: no such folder" in refused("init", "-o", "no/where/a.yaml", cwd=tmp_path)
+    assert "no/where does not exist" in refused("init", "-o", "no/where/a.yaml", cwd=tmp_path)
     assert not list(tmp_path.iterdir())
 
 

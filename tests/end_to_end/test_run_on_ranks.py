@@ -107,7 +107,7 @@ def test_self_loops_of_the_data_change_nothing_for_gcn(
         named = ("--data", f"{name}-parts", "--model", "gcn", "--name", name, "train.epochs=2")
         (code, output, errors), _ = ends(start(tmp_path, *named, *words))
         assert code == 0, errors
-        assert (f"{(num + 1) // 2:,} self loops left out, because gcn" in output) == (name == "loops")
+        assert (f"{(num + 1) // 2:,} self loops removed, because gcn" in output) == (name == "loops")
         hyrt("infer", f"runs/{name}", "--data", f"{name}.npz", "-o", f"{name}.npy", cwd=tmp_path)
         found[name] = losses(tmp_path / "runs" / name), np.load(tmp_path / f"{name}.npy").tolist()
     assert found["bare"] == found["loops"]
@@ -127,7 +127,7 @@ def test_two_ranks_train_as_one_process_and_one_process_resumes(parts: Path, tmp
     told = summary(tmp_path / "runs" / "two")["distributed"]
     assert len({each["pid"] for each in told["by_rank"]}) == 2
     # On one machine, rows are read where they lie.
-    assert "ranks on one machine share their rows (0 and 1)" in output
+    assert "ranks on the same machine share their feature rows (0 and 1)" in output
     assert told["bytes_sent"]["rows"] == 0 < told["bytes_sent"]["gradients"]
     assert "Their steps are bounded by " in (tmp_path / "runs" / "two" / "report.html").read_text()
     traced = json.loads(gzip.decompress((tmp_path / "runs" / "two" / "trace.json.gz").read_bytes()))
@@ -237,7 +237,7 @@ def test_ranks_with_other_settings_do_not_begin(parts: Path, tmp_path: Path) -> 
     words = ["--data", str(parts), *SMALL, "train.epochs=2"]
     for rank, (code, _, errors) in enumerate(ends(start(tmp_path, *words, differing="train.lr=0.5"))):
         assert code == 2
-        assert f"error: rank {rank}: train.lr is 0.5 at rank 1" in errors
+        assert f"error: rank {rank}: train.lr is 0.5 on rank 1" in errors
     assert not (tmp_path / "runs").exists()
 
 

@@ -203,7 +203,12 @@ def test_what_may_not_change(whole: Path, override: str) -> None:
     [
         ("train", "lr", 0.5, "train.lr is 0.5 in config.yaml, but the checkpoint was trained with 0.01"),
         ("model", "kind", "gcn", 'but the checkpoint was trained with "graphsage"'),
-        ("data", "source", "synthetic:tiny,seed=7", "has other labels or training vertices than the graph"),
+        (
+            "data",
+            "source",
+            "synthetic:tiny,seed=7",
+            "has different labels or training vertices from the graph",
+        ),
         ("train", "schedule_options", {}, "train.schedule_options"),
     ],
 )
@@ -235,7 +240,7 @@ def test_a_refused_resume_loses_nothing(tmp_path: Path, gone: str) -> None:
         (run / "metrics.jsonl").unlink()
     before = contents(run)
     done = hyrt("run", "--resume", run, "train.epochs=3", cwd=tmp_path, code=2)
-    assert "other feature rows" in done.stderr
+    assert "different feature rows" in done.stderr
     assert contents(run) == before
     (tmp_path / "kept.npz").replace(data)
     hyrt("run", "--resume", run, "train.epochs=3", cwd=tmp_path)

@@ -33,7 +33,7 @@ def two_trainers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
     words = ["--devices", "cpu:0,null:0", "split=[80,40]", "--trace", "--name", "run"]
     shown = hyrt("run", *SMALL, *words, cwd=folder).stdout
-    assert "trace runs/run/trace.json.gz" in shown
+    assert "trace written to runs/run/trace.json.gz" in shown
     return folder / "runs" / "run"
 
 

@@ -59,18 +59,18 @@ def wrongly(function: Callable[..., Any], *args: Any, **named: Any) -> HyrtError
     [
         (
             lambda: hyrt.train(GRAPH, "gcn", model={"hidden": 8}),  # type: ignore[misc]
-            "hyrt.train: model is given twice, as 'gcn' and as model={'hidden': 8}: give one, such as "
+            "hyrt.train: model is passed twice, as 'gcn' and as model={'hidden': 8}: pass only one, such as "
             "model={'kind': 'gcn', 'hidden': 8}",
         ),
         (
             lambda: hyrt.load(np.eye(2), source="cora"),  # type: ignore[misc]
-            "hyrt.load: source is given twice, as array([[1., 0.], [0., 1.]]) and as source='cora': "
-            "give one of them",
+            "hyrt.load: source is passed twice, as array([[1., 0.], [0., 1.]]) and as source='cora': "
+            "pass it only once",
         ),
         (
             lambda: hyrt.train(GRAPH, "gcn", {"epochs": 5}),  # type: ignore[misc]
-            "hyrt.train takes only graph, model by position, but 3 arguments are given by position: write "
-            "the names of the others, see help(hyrt.train)",
+            "hyrt.train accepts only graph, model as positional arguments, but 3 were passed: pass the "
+            "others by name, see help(hyrt.train)",
         ),
         (
             lambda: hyrt.load("cora", normalise="row"),  # type: ignore[call-arg]

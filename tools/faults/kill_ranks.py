@@ -199,7 +199,7 @@ class RankKills:
             # A rank that exited successfully had no work left.
             if is_other and code == 1:
                 kill.others += 1
-                if re.search(rf"rank {kill.rank} (was lost|did not (?:reach|join)|keeps)", error_text):
+                if re.search(rf"rank {kill.rank} (was lost|did not (?:reach|join)|hosts)", error_text):
                     kill.named += 1
                 else:
                     kill.unnamed.append(error_text.strip())

@@ -44,7 +44,7 @@ class HomeStrategy:
 
     def __post_init__(self) -> None:
         if not self.max_over_mean >= 1:
-            raise ValueError(f"max_over_mean is {self.max_over_mean}: give a number of at least 1")
+            raise ValueError(f"max_over_mean must be at least 1, got {self.max_over_mean}")
 
     def place(self, seeds: Seeds) -> Placement:
         """Place units at their owners, with the fewest moves that satisfy the limit on a rank's units."""

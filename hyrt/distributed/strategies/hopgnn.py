@@ -92,12 +92,12 @@ class HopGnnStrategy:
     pre_gather: bool = True
     num_times: int | None = None
     name = "hopgnn"
-    description = "models, which visit the homes of their roots in turn; and the rows that these lack"
+    description = "models, which visit the homes of their roots in turn, and the rows that those homes lack"
     draws_locally = False
 
     def __post_init__(self) -> None:
         if self.num_times is not None and self.num_times < 1:
-            raise ValueError(f"num_times is {self.num_times}: give at least 1 time step")
+            raise ValueError(f"num_times must be at least 1, got {self.num_times}")
 
     def place(self, seeds: Seeds) -> Placement:
         """Place micrographs at the owners of their seeds when their model is there; then merge time steps."""

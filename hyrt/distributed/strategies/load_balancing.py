@@ -82,7 +82,7 @@ def min_cost_assignment(costs: NDArray[np.float64], start: NDArray[Any], max_uni
     """
     num_units, num_ranks = costs.shape
     if sum(max_units) < num_units:
-        raise ValueError(f"{num_units} units do not fit: the ranks take at most {sum(max_units)}")
+        raise ValueError(f"{num_units} units are too many: the ranks take at most {sum(max_units)}")
     ranks: Ranks = start.astype(np.int32)
     loads = np.bincount(ranks, minlength=num_ranks)
     capacities = np.asarray(max_units)

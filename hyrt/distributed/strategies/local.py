@@ -29,7 +29,7 @@ class LocalStrategy:
     """
 
     name = "local"
-    description = "nothing but rows: each rank draws its roots from its own part, which changes the batches"
+    description = "only rows: each rank draws its roots from its own part, which changes the batches"
     draws_locally = True
 
     def place(self, seeds: Seeds) -> Placement:

@@ -27,7 +27,7 @@ class ModelCentricStrategy:
     """
 
     name = "model-centric"
-    description = "features, to the rank of a root that is drawn at random"
+    description = "features, to the rank of a randomly drawn root"
     draws_locally = False
 
     def place(self, seeds: Seeds) -> Placement:

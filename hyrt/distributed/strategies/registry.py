@@ -25,8 +25,8 @@ def find_strategy_problem(config: Config, strategy: str, *, has_partitioned_topo
     sampler, setting = config.sampler, f"distributed.strategy={strategy}"
     if sampler.unit != "target" and strategy != "model-centric":
         return (
-            f"{setting} places targets, but sampler.kind={sampler.kind} trains {sampler.unit}s: give "
-            "distributed.strategy=model-centric"
+            f"{setting} assigns targets to ranks, but sampler.kind={sampler.kind} trains {sampler.unit}s: "
+            "set distributed.strategy=model-centric"
         )
     if sampler.draws_whole_steps and strategy == "local":
         return (
@@ -50,14 +50,17 @@ def find_link_problem(config: Config, strategy: str | None = None) -> str:
     if not config.train.predicts_links:
         return ""
     if config.sampler.is_full_graph:
-        return "train.objective=links trains the whole graph in one process: omit --full-graph, or torchrun"
+        return (
+            "train.objective=links trains the whole graph in one process only: remove --full-graph, or "
+            "run without torchrun"
+        )
     if strategy not in ("home", "model-centric"):
         return (
-            f"distributed.strategy={strategy} places vertices, and train.objective=links "
-            "trains links: give home or model-centric"
+            f"distributed.strategy={strategy} assigns vertices to ranks, but train.objective=links trains "
+            "links: set distributed.strategy to home or model-centric"
         )
     if config.distributed.cache is not None:
-        return "distributed.cache counts visits of vertices: omit it with train.objective=links"
+        return "distributed.cache does not support train.objective=links: remove distributed.cache"
     return ""
 
 
@@ -68,7 +71,7 @@ def find_shares_problem(config: Config, num_ranks: int) -> str:
         return ""
     return (
         f"distributed.shares has {len(shares)} numbers, but there are {num_ranks} ranks: set one number "
-        "per rank, or measured"
+        "per rank, or distributed.shares=measured"
     )
 
 
@@ -89,6 +92,6 @@ def create_strategy(name: str) -> Strategy:
     """Create the strategy with a name. Raises ValueError for an unknown name."""
     if name not in STRATEGIES:
         near = nearest_name(name, STRATEGIES)
-        hint = f"did you mean {near!r}?" if near else f"give one of {', '.join(STRATEGIES)}"
+        hint = f"did you mean {near!r}?" if near else f"choose one of {', '.join(STRATEGIES)}"
         raise ValueError(f"unknown strategy {name!r}: {hint}")
     return STRATEGIES[name]()

@@ -49,9 +49,12 @@ def _error(*words: str) -> str:
         ("run --resume r --output elsewhere", "a resumed run stays in its folder, r: remove --output"),
         (
             "infer r -o s.txt",
-            "s.txt: the file is written as .npy or .csv: give a name that ends in .npy or .csv",
+            "s.txt does not end in .npy or .csv: choose a name that does",
         ),
-        ("infer r -o -", "--output -: nothing is written to the standard output: give the name of a file"),
+        (
+            "infer r -o -",
+            "--output is -, but hyrt does not write to standard output: specify the name of a file",
+        ),
         ("run --seeds 0", "--seeds 0 must be at least 1"),
         ("run --seeds x", "--seeds x must be an integer"),
         ("doctor --limit x", "--limit x must be a number"),
@@ -237,7 +240,7 @@ def test_a_folder_that_cannot_be_written_is_said_before_the_work(
     # Even a folder without write permission can be written by root, who may run the tests.
     monkeypatch.setattr(os, "access", lambda path, mode: not (Path(path) == tmp_path and mode & os.W_OK))
     assert _error("infer", "no-run", "-o", str(tmp_path / "scores.npy")) == (
-        f"{tmp_path}: this folder cannot be written: give another --output"
+        f"the folder {tmp_path} is not writable: choose another --output"
     )
 
 
@@ -247,7 +250,7 @@ def test_a_pipe_behind_a_name_is_no_regular_file(tmp_path: Path) -> None:
         # What it is links to a name that no folder has.
         name = f"/proc/self/fd/{writer}"
         assert _error("infer", "no-run", "-o", name) == (
-            f"{name}: this is a special file: give the name of a regular file as --output"
+            f"{name} is a special file: specify a regular file as --output"
         )
     finally:
         os.close(reader)

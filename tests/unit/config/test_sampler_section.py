@@ -176,7 +176,7 @@ def test_the_default_of_any_other_kind_is_dropped(installed: list[EntryPoint]) -
     [
         (
             "no_such_module:Sampler",
-            r"sampler\.kind 'broken': its no_such_module:Sampler .* is broken: .*No module",
+            r"sampler\.kind 'broken' is broken, because no_such_module:Sampler .*No module",
         ),
         ("pathlib:Path", r"'broken': pathlib:Path is not a class derived from .*\.SamplerSettings"),
         (f"{__name__}:Unbuilt", r"sampler\.kind 'broken' \(.*: its class Unbuilt does not define build: "),

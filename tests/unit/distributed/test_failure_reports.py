@@ -152,7 +152,7 @@ def test_a_store_that_is_lost_keeps_nobody() -> None:
     end = time.monotonic() + 10
     while not lost and time.monotonic() < end:
         time.sleep(0.02)
-    assert str(lost[0]).startswith("rank 0 was lost: it keeps the store of the ranks, which has not answered")
+    assert str(lost[0]).startswith("rank 0 was lost: it hosts the ranks' store, which has not answered")
     began = time.monotonic()
     assert fellows.reachable == []
     # Whoever is left besides cannot be heard.

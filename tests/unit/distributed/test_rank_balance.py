@@ -49,7 +49,7 @@ def test_as_cheap_as_a_solver_of_assignments() -> None:
 
 
 def test_too_many_units_are_refused() -> None:
-    with pytest.raises(ValueError, match="3 units do not fit: the ranks take at most 2"):
+    with pytest.raises(ValueError, match="3 units are too many: the ranks take at most 2"):
         min_cost_assignment(np.zeros((3, 2)), np.zeros(3, int), [1, 1])
 
 

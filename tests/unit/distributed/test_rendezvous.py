@@ -41,7 +41,7 @@ def test_a_rank_that_never_came_is_not_lost_before_the_time_is_over() -> None:
     # With a server: in it, whoever waits for a key keeps the connection.
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     client = dist.TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
-    with pytest.raises(RankFailureError, match="could not be joined within 1 s"):
+    with pytest.raises(RankFailureError, match="could not connect to each other within 1 s"):
         DistributedContext(
             PrefixStore("hyrt", client), 0, 2, timeout_s=1, max_silence_s=0.1, on_peer_failure=lost.append
         )
@@ -52,9 +52,9 @@ def test_a_rank_that_never_came_is_not_lost_before_the_time_is_over() -> None:
 def test_a_rank_whose_interface_is_not_there_tells_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nope0")
     store = dist.HashStore()
-    with pytest.raises(RankFailureError, match=r"could not be joined: .*nope0"):
+    with pytest.raises(RankFailureError, match=r"could not connect to each other \\(.*nope0"):
         DistributedContext(store, 0, 2, timeout_s=60)
-    assert store.get("failure").startswith(b"0\nthe ranks could not be joined")
+    assert store.get("failure").startswith(b"0\nthe ranks could not connect to each other")
 
 
 def test_a_store_that_does_not_answer_is_waited_for_no_longer_than_asked(
@@ -70,7 +70,7 @@ def test_a_store_that_does_not_answer_is_waited_for_no_longer_than_asked(
         began = time.monotonic()
         with (
             pytest.raises(
-                RankFailureError, match=f"{port}, which rank 0 keeps, could not be reached"
+                RankFailureError, match=f"{port}, which rank 0 hosts, could not be reached"
             ) as told,
             init_from_launcher(timeout_s=0.5),
         ):
@@ -191,7 +191,7 @@ def test_ranks_that_are_started_again_meet_in_the_store_of_those_before() -> Non
     assert len(names) == 3
     # Long enough for rank 1 to meet rank 0 on a busy machine.
     late = attempt(store, [1, 1, 1], without=2, timeout_s=2.0)
-    assert str(late[0]).startswith("rank 2 did not join within 2 s: check that all ranks have started")
+    assert str(late[0]).startswith("rank 2 did not join within 2 s: check that all ranks were started")
     # Rank 1 has come, and hears of the other.
     assert isinstance(late[1], RendezvousResult)
     came = HeartbeatMonitor(PrefixStore(late[1].name, store), 1, 3, lambda loss: None, "rank 0")
@@ -282,7 +282,7 @@ def test_ranks_that_were_told_other_numbers_of_ranks_say_so_at_once() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    says = "WORLD_SIZE is 3 at rank 1, but 2 at rank 0: start all ranks with the same number"
+    says = "WORLD_SIZE is 3 on rank 1, but 2 on rank 0: start all ranks with the same WORLD_SIZE"
     assert found == {0: says, 1: says}
 
 
@@ -296,12 +296,18 @@ def test_without_rank_0_nobody_begins() -> None:
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"WORLD_SIZE": "٢"}, r"^WORLD_SIZE is '٢' in the environment: give a number, or unset it$"),
-        ({"WORLD_SIZE": "9" * 30}, r"^WORLD_SIZE is '999.* in the environment: give a number, or unset it$"),
-        ({"WORLD_SIZE": ""}, r"^WORLD_SIZE is '' in the environment: give a number, or unset it$"),
-        ({"MASTER_PORT": "abc"}, r"^MASTER_PORT is 'abc' in the environment: give a number"),
-        ({"MASTER_PORT": "99999"}, r"^MASTER_PORT is 99999: give the number of a free port, up to 65535$"),
-        ({"RANK": "2"}, r"^RANK is 2, but WORLD_SIZE is 2: number ranks from 0 to 1$"),
+        ({"WORLD_SIZE": "٢"}, r"^the environment variable WORLD_SIZE is '٢': set it to a number, or unset it$"),
+        (
+            {"WORLD_SIZE": "9" * 30},
+            r"^the environment variable WORLD_SIZE is '999.*: set it to a number, or unset it$",
+        ),
+        ({"WORLD_SIZE": ""}, r"^the environment variable WORLD_SIZE is '': set it to a number, or unset it$"),
+        ({"MASTER_PORT": "abc"}, r"^the environment variable MASTER_PORT is 'abc': set it to a number"),
+        (
+            {"MASTER_PORT": "99999"},
+            r"^MASTER_PORT is 99999, but must be from 1 to 65535: set it to a free port$",
+        ),
+        ({"RANK": "2"}, r"^RANK is 2, but WORLD_SIZE is 2: number the ranks from 0 to 1$"),
     ],
 )
 def test_variables_that_are_no_numbers_of_ranks_or_ports(changed: dict[str, str], says: str) -> None:

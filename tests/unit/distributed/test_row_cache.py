@@ -25,7 +25,7 @@ from hyrt.sampling.hotness import access_probabilities, expected_accesses
 from hyrt.sampling.neighbor_sampler import NeighborSampler
 from hyrt.telemetry.events import Notice
 
-ROUNDED = "feature rows that ranks send are rounded to float16, which changes training slightly"
+ROUNDED = "feature rows sent between ranks are rounded to float16, which changes training slightly"
 
 
 def test_visits_of_a_tree_are_products_of_probabilities() -> None:
@@ -179,7 +179,9 @@ def test_what_does_not_travel_is_not_rounded() -> None:
     graph = random_graph(seed=1, sparse=True)
     homes = (np.arange(graph.num_vertices) % 2).astype(np.uint8)
     given = settings("graphsage", distributed={"comm_dtype": "float16"})
-    with pytest.raises(ConfigError, match=r"distributed\.comm_dtype=float16 rounds dense rows"):
+    with pytest.raises(
+        ConfigError, match=r"distributed\.comm_dtype=float16 has no effect on the sparse rows"
+    ):
         results_of(2, lambda ranks: trained_on(ranks, graph, homes, given))
     for setting in ("cache=20%", "comm_dtype=bfloat16"):
         name, _, value = setting.partition("=")

@@ -97,6 +97,8 @@ def test_weights_in_chunks_of_sums_are_refused_before_the_run() -> None:
     graph = with_values(random_graph(60))
     for more in ({"fullgraph": {"chunks": 2}, "devices": ["opencl:0"]}, {"devices": ["cpu:0", "opencl:0"]}):
         config = build_config({"sampler": {"kind": "full"}, "model": {"kind": "gcn"}, **more})
-        with pytest.raises(ConfigError, match=r"'edge_weight': devices that train gcn.* train on one device"):
+        with pytest.raises(
+            ConfigError, match=r"'edge_weight'\), which devices that train gcn .*: train on one device"
+        ):
             assert PreparedRun(config, graph).model
     assert PreparedRun(build_config({"sampler": {"kind": "full"}, "model": {"kind": "gcn"}}), graph).model

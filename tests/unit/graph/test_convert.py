@@ -108,8 +108,8 @@ def test_force_deletes_datasets_only(tmp_path):
 @pytest.mark.parametrize(
     ("error", "remedy"),
     [
-        (PermissionError(13, "Permission denied"), "give a destination in a folder that you may write to"),
-        (OSError(28, "No space left on device"), "free space, or give a destination on another disk"),
+        (PermissionError(13, "Permission denied"), "choose a destination in a folder that you may write to"),
+        (OSError(28, "No space left on device"), "free some space, or choose a destination on another disk"),
     ],
 )
 def test_what_to_do_depends_on_why_nothing_can_be_written(tmp_path, error, remedy):

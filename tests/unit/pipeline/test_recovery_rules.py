@@ -207,7 +207,7 @@ def test_a_device_that_samples_and_then_cannot(undisturbed, error, monkeypatch) 
         assert not run.notices
     elif isinstance(error, DeviceOutOfMemoryError):
         assert run.notices == [
-            "step 6: cpu:0 has no memory for sampling; the host samples for it (cpu:0: no room)"
+            "step 6: cpu:0 has too little memory for sampling, so the host samples for it (cpu:0: no room)"
         ]
         assert run.stages.split == [20, 12]
     else:

@@ -98,5 +98,5 @@ def test_only_a_network_is_overwritten(tmp_path: Path) -> None:
         _network_file(file)
     with pytest.raises(ConfigError, match=r"must end in \.yaml"):
         _network_file(tmp_path / "lan")
-    with pytest.raises(ConfigError, match="no such folder: create it, or give another --network"):
+    with pytest.raises(ConfigError, match="does not exist: create this folder, or choose another --network"):
         _network_file(tmp_path / "none" / "lan.yaml")

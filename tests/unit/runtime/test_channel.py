@@ -141,7 +141,7 @@ def test_put_after_close_and_get_after_end() -> None:
 
 
 def test_a_channel_holds_something() -> None:
-    with pytest.raises(ValueError, match="cannot hold anything"):
+    with pytest.raises(ValueError, match="capacity must be at least 1"):
         Channel("c", 0)
 
 

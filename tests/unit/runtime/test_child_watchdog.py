@@ -60,14 +60,14 @@ def test_the_ticking_of_a_thread_that_waits_is_no_work() -> None:
 def test_computing_and_starving_take_longer(activity: Callable[[float], ProcessActivity]) -> None:
     after, why = hangs_after(activity)
     assert after == pytest.approx(BUSY_FACTOR * LIMIT_S, abs=2 * POLL_INTERVAL_S)
-    assert why == "hangs: computes and gives no answer within 50 s"
+    assert why == "hangs: computes, but gives no answer within 50 s"
 
 
 def test_waiting_and_computing_count_together() -> None:
     # It waits for the first 8 of the 10 s that it may, then computes.
     after, why = hangs_after(lambda now: ProcessActivity(max(0.0, now - 8.0), is_ready=now > 8.0))
     assert after == pytest.approx(BUSY_FACTOR * LIMIT_S, abs=2 * POLL_INTERVAL_S)
-    assert why == "hangs: computes and gives no answer within 50 s"
+    assert why == "hangs: computes, but gives no answer within 50 s"
 
 
 def test_what_is_stopped_does_not_hang() -> None:

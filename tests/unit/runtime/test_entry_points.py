@@ -68,13 +68,13 @@ def test_what_two_declare_is_a_conflict_that_names_both() -> None:
 )
 def test_a_broken_plug_in_is_an_error_of_ours_with_its_reason(name: str, why: str) -> None:
     with pytest.raises(
-        ConfigError, match=rf"colour '{name}': its .* is broken: .*{why}.*: update or uninstall"
+        ConfigError, match=rf"colour '{name}' is broken, because .*{why}.*: update or uninstall"
     ):
         GROUP.load(name)
 
 
 def test_a_group_without_any_name_says_that_hyrt_is_not_installed() -> None:
-    with pytest.raises(ConfigError, match="unknown planet 'mars': none is declared: install hyrt again"):
+    with pytest.raises(ConfigError, match="unknown planet 'mars': none is registered: reinstall hyrt"):
         EntryPointGroup("acme.planets", "planet").load("mars")
 
 

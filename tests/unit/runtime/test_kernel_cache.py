@@ -32,7 +32,7 @@ def test_what_keeps_numba_from_compiling_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "0")
     process_setup.check_compiler()
     monkeypatch.setenv("NUMBA_NUM_THREADS", threads)
-    with pytest.raises(ConfigError, match=f"^NUMBA_NUM_THREADS is '{threads}': set it to a number of at "):
+    with pytest.raises(ConfigError, match=f"^NUMBA_NUM_THREADS is '{threads}': set it to an integer of at "):
         process_setup.check_compiler()
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
     with pytest.raises(ConfigError, match=r"^NUMBA_DISABLE_JIT is set, .* compiled kernels: unset it$"):

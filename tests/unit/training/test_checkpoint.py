@@ -297,7 +297,7 @@ def test_none_left(tmp_path: Path) -> None:
 
 
 def test_files_that_are_no_checkpoints(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="not the name of a checkpoint"):
+    with pytest.raises(CheckpointError, match="is not the name of a checkpoint"):
         load_checkpoint(tmp_path / "weights.safetensors")
     path = save_checkpoint(tmp_path, 7, a_state(7), keep=1)
     renamed = path.rename(path.with_name(path.name.replace("step-00000007", "step-00000008")))
@@ -359,9 +359,7 @@ def test_a_full_disk(tmp_path: Path, limit: int) -> None:
     try:
         with pytest.raises(CheckpointError, match="File too large"):
             save_checkpoint(tmp_path, 2, a_state(2), keep=1)
-        with pytest.raises(
-            CheckpointError, match=r"There is no earlier one\. Free space .* start the run again"
-        ):
+        with pytest.raises(CheckpointError, match=r"There is no earlier one\. Free space .* restart the run"):
             save_checkpoint(tmp_path / "new", 1, a_state(1), keep=1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -383,7 +383,7 @@ def typed_torch(found: Cell) -> None:
 def typed_kernels(found: Cell) -> None:
     needs(OpenclDevice)
     for device in ["opencl:0", *(["fpga-csim:0"] if FpgaCsimDevice.probe() else [])]:
-        found.refuses(f"{device} takes rows of one type of vertices", TYPED, "rgcn", devices=[device])
+        found.refuses(f"{device} accepts rows of only one vertex type", TYPED, "rgcn", devices=[device])
 
 
 @cell("heterogeneous", "`sampler.kind=neighbor`, `full`", ON)
@@ -397,7 +397,7 @@ def typed_samplers(found: Cell) -> None:
 @cell("heterogeneous", "other samplers", ON)
 def typed_other_samplers(found: Cell) -> None:
     for kind in set(SAMPLERS.entries_by_name()) - {"neighbor", "full"}:
-        words = f"sampler.kind={kind} does not know the relations"
+        words = f"sampler.kind={kind} does not support the relations"
         found.refuses(words, TYPED, "rgcn", sampler={"kind": kind, **OWN.get(kind, {})})
 
 
@@ -445,7 +445,8 @@ def typed_rows(found: Cell) -> None:
     source = "synthetic:hetero,vertices=400,edges=2000"
     for rows in ("float16", "bfloat16", "int8"):
         with pytest.raises(
-            HyrtError, match=f"data.feature_dtype={rows}: the rows of a heterogeneous graph are read as they"
+            HyrtError,
+            match=f"data.feature_dtype={rows} has no effect on a heterogeneous graph, whose rows are read as",
         ):
             opened_graph(build_config({"data": {"source": source, "feature_dtype": rows}}))
         found.refusals += 1
@@ -530,7 +531,7 @@ def typed_export(found: Cell) -> None:
 @cell("heterogeneous", "custom torch modules", ON)
 def typed_module(found: Cell) -> None:
     found.trains(TYPED, hyrt.nn.hetero_stack(TYPED, OfTypes(4, 4), OfTypes(4, 4)))
-    found.refuses("has types of vertices: give a kind such as", TYPED, torch.nn.Linear(3, 2))
+    found.refuses("is heterogeneous: use a kind such as", TYPED, torch.nn.Linear(3, 2))
 
 
 # --- docs/links.md
@@ -576,9 +577,9 @@ def links_of_samplers(found: Cell) -> None:
     for kind in set(SAMPLERS.entries_by_name()) - {"neighbor", "full"}:
         if kind == "weighted":
             continue
-        words = f"sampler.kind={kind} does not sample around the ends of links"
+        words = f"sampler.kind={kind} does not support train.objective=links"
         found.refuses(words, BARE, "gcn", **LINKS, sampler={"kind": kind, **OWN.get(kind, {})})
-    words = "sampler.kind=weighted does not sample around the ends of links"
+    words = "sampler.kind=weighted does not support train.objective=links"
     found.refuses(words, WEIGHTED, "gcn", **LINKS, sampler={"kind": "weighted"})
 
 
@@ -598,8 +599,8 @@ def links_of_ranks(found: Cell) -> None:
         results_of(2, lambda each, g=graph, s=given: trained_on(each, g, np.arange(60) % 2, s))
         found.worked += 1
     for words, more in (
-        ("give home or model-centric", {"distributed": {"strategy": "p3"}}),
-        ("distributed.cache counts visits", {"distributed": {"cache": 0.5}}),
+        ("to home or model-centric", {"distributed": {"strategy": "p3"}}),
+        ("distributed.cache does not support", {"distributed": {"cache": 0.5}}),
         ("trains the whole graph in one process", {"sampler": {"kind": "full"}, "data": {}}),
     ):
         assert words in find_link_problem(build_config({**settings_of_ranks("graphsage", **LINKS), **more}))
@@ -618,7 +619,7 @@ def links_predicted(found: Cell) -> None:
 def links_of_modules(found: Cell) -> None:
     own = hyrt.nn.stack(Bare(4, 8), Bare(8, 6))
     found.trains(BARE, own, **LINKS, links={"width": 6})
-    found.refuses("links.decoder=mlp has weights of its own", BARE, own, **LINKS, links={"decoder": "mlp"})
+    found.refuses("links.decoder=mlp has trainable weights", BARE, own, **LINKS, links={"decoder": "mlp"})
 
 
 @cell("links", "`hyrt export`", "links")

@@ -217,7 +217,7 @@ def test_a_device_that_does_not_train_in_chunks_refuses_to(given: dict[str, Any]
 
 @needs_opencl
 def test_more_intervals_than_vertices_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"fullgraph\.chunks=121 is more than the 120 vertices of .*: give"):
+    with pytest.raises(ConfigError, match=r"fullgraph\.chunks=121 is more than the 120 vertices of .*: set"):
         trained(devices=["opencl:0"], sampler={"kind": "full"}, fullgraph={"chunks": 121})
 
 

@@ -110,8 +110,8 @@ def test_no_relation_shows_a_held_out_link(back: str, lacks: int) -> None:
     ]
     (line,) = found.links.notes
     assert line == (
-        f"held-out links stay hidden: {sum(counts)} edges between the same vertices ({counts[0]} of "
-        f"author/likes/paper and {counts[1]} of paper/{back}/author) carry no messages either"
+        f"message passing also excludes {sum(counts)} edges between the same vertices ({counts[0]} of "
+        f"author/likes/paper and {counts[1]} of paper/{back}/author) so that held-out links stay hidden"
     )
 
 
@@ -267,7 +267,7 @@ def test_what_is_no_relation_and_no_link_is_told(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=told):
             split_graph(graph, links=links)
     with pytest.raises(
-        ConfigError, match=r"links\.relation=writes is for heterogeneous graphs, and cora has no"
+        ConfigError, match=r"links\.relation=writes requires a heterogeneous graph, but cora has no"
     ):
         split_graph(hyrt.load("cora"))
     np.savez(tmp_path / "links.npz", val=np.array([[0, 35], [35, 0]]))

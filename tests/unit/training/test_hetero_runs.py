@@ -185,11 +185,16 @@ def test_what_does_not_go_together_is_refused() -> None:
             GRAPH,
             "gcn",
             {},
-            "model.kind=gcn does not tell apart: choose hgt, rgat, rgcn, rsage, ggnn, gnn-film",
+            "model.kind=gcn does not distinguish them: choose one of hgt, rgat, rgcn, rsage, ggnn, gnn-film",
         ),
-        (plain, "rgcn", {"sampler": {"fanout": [3, 2]}}, "model.kind=rgcn is for heterogeneous graphs"),
-        (GRAPH, "rgcn", {"sampler": {"kind": "labor", "fanout": [3, 2]}}, "sampler.kind=labor does not know"),
-        (GRAPH, "rgcn", {"train": {"optimizer": "RMSprop"}}, "RMSprop has no rule for learned rows"),
+        (plain, "rgcn", {"sampler": {"fanout": [3, 2]}}, "model.kind=rgcn requires a heterogeneous graph"),
+        (
+            GRAPH,
+            "rgcn",
+            {"sampler": {"kind": "labor", "fanout": [3, 2]}},
+            "sampler.kind=labor does not support",
+        ),
+        (GRAPH, "rgcn", {"train": {"optimizer": "RMSprop"}}, "RMSprop is not supported for learned rows"),
         (GRAPH, "rgcn", {"train": {"optimizer": "SGD", "optimizer_options": {"momentum": 0.9}}}, "momentum"),
     ):
         with pytest.raises(ConfigError, match=words):
@@ -207,14 +212,15 @@ def test_what_does_not_go_together_is_refused() -> None:
         {"data": {"source": "synthetic:hetero,vertices=400,edges=2000", "feature_dtype": "float16"}}
     )
     with pytest.raises(
-        ConfigError, match=r"data\.feature_dtype=float16: the rows of a heterogeneous graph are read as they"
+        ConfigError,
+        match=r"data\.feature_dtype=float16 has no effect on a heterogeneous graph, whose rows are read",
     ):
         opened_graph(rounded)
     with pytest.raises(
-        UnsupportedModelError, match="null:0 takes rows of one type of vertices, and small has 3"
+        UnsupportedModelError, match="null:0 accepts rows of only one vertex type, but small has 3"
     ):
         run(devices=["null:0"])
-    with pytest.raises(ConfigError, match="has types of vertices: give a kind such as"):
+    with pytest.raises(ConfigError, match="is heterogeneous: use a kind such as"):
         hyrt.train(GRAPH, torch.nn.Linear(3, 2), sampler={"fanout": [2]})
 
 

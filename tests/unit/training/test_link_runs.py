@@ -154,14 +154,14 @@ def test_a_resumed_run_is_bit_equal_and_its_links_are_those_of_the_folder(tmp_pa
     assert loaded.graph.links.split.checksum == split.links.split.checksum
     assert loaded.graph.num_edges == split.num_edges < graph.num_edges
     other = Training(build_run(config, link_graph(build_config({**sections, "seed": 1}), graph)))
-    with pytest.raises(hyrt.errors.CheckpointError, match="has other labels or links than the graph"):
+    with pytest.raises(hyrt.errors.CheckpointError, match="has different labels or links from the graph"):
         other.resume(load_newest_checkpoint(tmp_path / "checkpoints", print))
 
 
 @pytest.mark.parametrize(
     ("sections", "told"),
     [
-        ({"sampler": {"kind": "saint"}}, r"sampler\.kind=saint does not sample around the ends of links"),
+        ({"sampler": {"kind": "saint"}}, r"sampler\.kind=saint does not support train\.objective=links"),
         ({"sampler": {"on_device": True}}, r"sampler\.on_device=true cannot be used"),
         (
             {"sampler": {"kind": "full"}, "links": {"exclude": "both"}},
@@ -231,7 +231,7 @@ def test_links_that_are_not_learned_are_warned_of(lr: float, learns: bool) -> No
         evaluate={"every": 0},
     )
     said = [event.text for event in heard if getattr(event, "kind", "") == "warning"]
-    assert [text for text in said if "does not learn. Lower train.lr (now" in text] == (
+    assert [text for text in said if "is not learning. Lower train.lr (now" in text] == (
         [] if learns else said
     )
     assert learns or len(said) == 1

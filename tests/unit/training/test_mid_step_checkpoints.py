@@ -119,9 +119,9 @@ def test_a_disk_without_room_costs_a_warning(
         monkeypatch.setattr(step_checkpoint, "write_step_checkpoint", full)
     heard: list[Event] = []
     assert training(tmp_path, heard).run().status == "finished"
-    warned = [line for line in said(heard).splitlines() if "could not be kept" in line]
+    warned = [line for line in said(heard).splitlines() if "could not be saved" in line]
     assert len(warned) == 1
-    assert "A run that is resumed begins the step again" in warned[0]
+    assert "A resumed run restarts the step" in warned[0]
     assert ("1000 bytes are free" if fails == "no room" else "No space left on device: free space") in warned[
         0
     ]
@@ -156,8 +156,8 @@ def test_other_chunks_and_a_damaged_file_begin_the_step_again(tmp_path: Path) ->
         heard: list[Event] = []
         resumed(folder, heard, **more).run()
         assert losses(heard) == losses(wanted)
-        assert "step 0 begins again" in said(heard)
-        assert ("computed with other intervals than now" if more else "damaged") in said(heard)
+        assert ("step 0 is restarted" if more else "Restarting step 0") in said(heard)
+        assert ("computed with different intervals" if more else "damaged") in said(heard)
 
 
 def test_when_a_step_is_kept() -> None:
@@ -263,14 +263,14 @@ def test_a_disk_that_fills_up_says_from_where_a_resumed_run_goes_on(
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(step_checkpoint.shutil, "disk_usage", lambda folder: usage)
     keeper.save(POSITION, {"rows": np.zeros((1000, 3), np.float32)})
-    assert warned[0].endswith("1000 bytes are free. A run that is resumed goes on from what was kept before")
+    assert warned[0].endswith("1000 bytes are free. A resumed run continues from the previously saved part")
     assert keeper_of(tmp_path, clock, warned).take_resumed_step(3) is not None
     # No more is tried, but where the run is stopped.
     clock.now += 1e6
     assert not keeper.is_due
     keeper.start_step(POSITION.plan, None)
     keeper.save(POSITION, {"rows": np.zeros((1000, 3), np.float32)})
-    assert warned[1].endswith("A run that is resumed begins the step again")
+    assert warned[1].endswith("A resumed run restarts the step")
 
 
 def test_columns_that_end_in_a_step_are_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

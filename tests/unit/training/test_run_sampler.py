@@ -87,12 +87,12 @@ def settings(kind: str, **more: Any) -> Any:
         (
             "SaysFewer",
             {},
-            "its first step has 64 units, but its units_per_step says 7: a step may have fewer",
+            "its first step has 64 units, but must have from 1 to 7 \\(its units_per_step\\)",
         ),
         ("FailsToBuild", {}, "build failed: IndexError: no such row$"),
-        ("BuildsNothing", {}, "build returned NoneType, which is not a hyrt.sampling.sampler.Sampler$"),
+        ("BuildsNothing", {}, "build must return a hyrt.sampling.sampler.Sampler, got NoneType$"),
         ("Altered", {"what": "no units"}, "its first step has 0 units, but"),
-        ("Altered", {"what": "no steps"}, "steps_per_epoch is 0: an epoch has at least one step$"),
+        ("Altered", {"what": "no steps"}, "steps_per_epoch must be at least 1, got 0$"),
     ],
 )
 def test_it_is_refused_where_it_is_built(kind: str, more: Any, says: str) -> None:
@@ -113,9 +113,13 @@ def test_fewer_targets_than_a_step_has_are_a_step() -> None:
         ("none", "step 0: the sampler .*NeighborSampler returned NoneType, not a MiniBatch: return "),
         (
             "more later",
-            "step 1: the sampler .* gave step 1 128 units, more than the 64 that it declared: return fewer",
+            "step 1: the sampler .* returned 128 units for step 1, more than the 64 that it declared: "
+            "return fewer",
         ),
-        ("repeats", r"step 0: the sampler .* gave step 0 wrong units: units contains \d+ twice: list each"),
+        (
+            "repeats",
+            r"step 0: the sampler .* returned invalid units for step 0: units contains \d+ twice: list each",
+        ),
     ],
 )
 def test_the_sample_stage_is_where_its_answers_are_checked(what: str, says: str) -> None:

@@ -464,7 +464,7 @@ def test_training_is_that_of_the_graph_without_self_loops(path: str, name: str, 
         for each in (graph, removed(graph))
     ]
     named = type(module_of(name)).__name__ if name.startswith("own") else name
-    wanted = f"with loops: 20 self loops left out, because {named} gives each vertex one of its own"
+    wanted = f"with loops: 20 self loops removed, because {named} adds its own self-loop to each vertex"
     assert said.count(wanted) == 1
     assert results[0].metrics == results[1].metrics
     for mine, theirs in zip(*(result.model.state_dict().values() for result in results), strict=True):

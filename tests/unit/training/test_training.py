@@ -106,7 +106,7 @@ def test_other_feature_rows_are_refused(tmp_path: Path) -> None:
     GRAPH.features.rows(np.arange(GRAPH.num_vertices, dtype=np.int32), values, current_workers())
     Run(tmp_path, StepMetrics, resume=True, graph=GRAPH.with_features(DenseFeatures(values * (1 + 1e-7))))
     for others in (values[:, ::-1].copy(), values[:, :-1].copy(), values * 1.001):
-        with pytest.raises(CheckpointError, match="other feature rows"):
+        with pytest.raises(CheckpointError, match="different feature rows"):
             Run(tmp_path, resume=True, graph=GRAPH.with_features(DenseFeatures(others)))
 
 
@@ -262,7 +262,7 @@ def test_a_run_that_has_more_epochs_than_it_is_resumed_for_says_so(tmp_path: Pat
     left = f"nothing is left to train: train.epochs=1 ends after step {steps}"
     assert [event.text for event in again.heard if isinstance(event, Notice)] == [
         f"continuing after step {steps}",
-        f"{left}. Resume with a larger train.epochs to train on",
+        f"{left}. Resume with a larger train.epochs to continue training",
     ]
 
 
@@ -336,7 +336,9 @@ def test_batch_statistics_are_refused_by_name() -> None:
 
 def test_a_global_dropout_is_refused_where_it_would_depend_on_the_split() -> None:
     train_custom(torch.nn.Dropout(0.5))
-    with pytest.raises(ConfigError, match=r"layer 'extra' \(Dropout\) draws its mask from one generator"):
+    with pytest.raises(
+        ConfigError, match=r"layer 'extra' \(Dropout\) draws its mask from one random generator"
+    ):
         train_custom(torch.nn.Dropout(0.5), devices=["cpu:0", "cpu:1"])
 
 
@@ -386,20 +388,20 @@ def test_optimizers_that_cannot_work_are_refused(name: str) -> None:
         ),
         (
             {"optimizer_options": {"eps": -1.0}},
-            r"^train\.optimizer=Adam cannot be made with lr=.*, eps=-1.0.*: Invalid",
+            r"^train\.optimizer=Adam cannot be created with lr=.*, eps=-1.0.*: Invalid",
         ),
         (
             {"optimizer_options": {"betas": 3}},
-            r"^train\.optimizer=Adam cannot be made with .*betas=3.*; by default .*betas=\(0\.9, 0\.999\)",
+            r"^train\.optimizer=Adam cannot be created with .*betas=3.*; by default .*betas=\(0\.9, 0\.999\)",
         ),
         (
             # The model's kind brings the weight decay.
             {"optimizer": "Rprop"},
-            r"^train\.optimizer=Rprop has no weight decay, but .* is 0\.0005: give train\.weight_decay=0$",
+            r"^train\.optimizer=Rprop has no weight decay, but .* is 0\.0005: set train\.weight_decay=0$",
         ),
         (
             {"optimizer": "Optimizer"},
-            r"^train\.optimizer='Optimizer' is not in torch\.optim: it has .*Adam",
+            r"^train\.optimizer='Optimizer' is not in torch\.optim: choose one of .*Adam",
         ),
         ({"schedule": "LRScheduler"}, r"^train\.schedule='LRScheduler' is not in torch\.optim\.lr_"),
         ({"schedule": "steplr"}, r"did you mean 'StepLR'\?$"),
@@ -424,8 +426,8 @@ def test_wrong_optimizers_and_schedules_say_what_to_give(train: dict[str, Any], 
     [
         (
             {"schedule": "OneCycleLR", "schedule_options": {"max_lr": 0.1, "total_steps": 3}},
-            r"^train\.schedule=OneCycleLR with train\.schedule_options=.* fails after epoch 4 of 6: it makes "
-            r"one step an epoch, so give it options for more than 6 steps, or lower train\.epochs",
+            r"^train\.schedule=OneCycleLR with train\.schedule_options=.* fails after epoch 4 of 6 "
+            r"\(.*\): set options for more than 6 steps \(one per epoch\), or lower train\.epochs",
         ),
         (
             {"optimizer_options": {"capturable": True}},
@@ -433,11 +435,11 @@ def test_wrong_optimizers_and_schedules_say_what_to_give(train: dict[str, Any], 
         ),
         (
             {"schedule": "ExponentialLR", "schedule_options": {"gamma": -1}},
-            r"gives the learning rate -0\.01 after epoch 1 of 6: give options that keep it at 0 or above$",
+            r"sets the learning rate to -0\.01 after epoch 1 of 6: set options that keep it at 0 or above$",
         ),
         (
             {"schedule": "CosineAnnealingLR", "schedule_options": {"T_max": "x"}},
-            "cannot use train.schedule_options=.*: give values of the types that torch.optim.lr_scheduler",
+            "cannot use train.schedule_options=.*: use values of the types that torch.optim.lr_scheduler",
         ),
         ({"schedule_options": {"step_size": 3}}, "has no effect without a schedule: set train.schedule"),
     ],
