@@ -205,7 +205,7 @@ def find_obstacle(processor: Processor) -> str | None:
     if missing:
         return f"this processor has no {', '.join(sorted(missing))}"
     if processor.level == host_level() and processor.vendor in (None, host_vendor()):
-        return "this processor is of this kind: the tests without emulation are the ones for it"
+        return "this processor is of this kind: run the tests without emulation"
     return None
 
 
@@ -260,7 +260,7 @@ def _compile_vendor_library(is_intel: bool, folder: Path) -> Path:
     try:
         subprocess.run(command, input=functions, text=True, check=True)
     except FileNotFoundError:
-        raise SystemExit("gcc is missing, which compiles the library for MKL: install it") from None
+        raise SystemExit("gcc, which compiles the library for MKL, is missing: install gcc") from None
     return library
 
 
@@ -370,7 +370,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="list the processors, and run nothing")
     options = parser.parse_args()
     if platform.machine() not in ("x86_64", "AMD64") or sys.platform != "linux":
-        parser.error("processors are emulated on x86-64 and Linux only")
+        parser.error("processors can be emulated only on x86-64 Linux")
     chosen = {}
     for name in options.only or PROCESSORS:
         reason = find_obstacle(PROCESSORS[name])
@@ -398,7 +398,10 @@ def main() -> int:
             else:
                 good += 1
     if not options.only and len(chosen) < MIN_PROCESSORS:
-        print(f"only {len(chosen)} of at least {MIN_PROCESSORS} processors can be emulated on this one")
+        print(
+            f"only {len(chosen)} processors can be emulated on this one, but at least "
+            f"{MIN_PROCESSORS} are needed"
+        )
         return 1
     return int(good < max(len(chosen), 1))
 

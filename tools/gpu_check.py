@@ -81,16 +81,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--equality", default="synthetic:community", help="graph of the equality check")
     parser.add_argument("--pairs", type=int, default=3, help="pairs of benchmark runs; 3 by default")
     parser.add_argument("--epochs", type=int, default=3, help="measured epochs per benchmark run")
-    parser.add_argument(
-        "--cpu-shares", default="0,32,128", help="numbers of targets to try for the CPU trainer"
-    )
+    parser.add_argument("--cpu-shares", default="0,32,128", help="target counts to try for the CPU trainer")
     parser.add_argument("--seeds", type=int, default=3, help="runs per accuracy experiment")
     parser.add_argument("--child", choices=["hyrt", "pyg"], help=argparse.SUPPRESS)
     parser.add_argument("--cpu-share", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     unknown = [name for name in options.only.split(",") if name not in CHECKS]
     if unknown:
-        parser.error(f"--only has no {', '.join(map(repr, unknown))}: the checks are {', '.join(CHECKS)}")
+        parser.error(f"unknown check {', '.join(map(repr, unknown))}: choose from {', '.join(CHECKS)}")
     return options
 
 

@@ -138,7 +138,7 @@ def choose_base(root: Path, record: str, bits: int) -> Base:
 
     top = git("rev-parse", "--show-toplevel")
     if top is None or Path(top).resolve() != root.resolve():
-        return Base(None, "git knows no commit of this source tree")
+        return Base(None, "git found no commit of this source tree")
     head = git("rev-parse", "HEAD")
     is_changed = bool(git("status", "--porcelain", "--untracked-files=no"))
     mains = (git("rev-parse", "--verify", "--quiet", name) for name in ("origin/main", "main"))
@@ -158,4 +158,4 @@ def choose_base(root: Path, record: str, bits: int) -> Base:
         if text and Record.parse(text).bits == bits:
             return Base(commit, f"{about} ({commit[:8]})", has_equal_bits=True)
     commit, about = known[0]
-    return Base(commit, f"{about} ({commit[:8]}), whose record counts other bits")
+    return Base(commit, f"{about} ({commit[:8]}), whose record has a different bit count")

@@ -304,9 +304,9 @@ def judge_with_base(
     rounding, result = CONFIGURATIONS[name].rounding, found["configurations"][name]
     hows, problems = [], []
     if trained is None:
-        hows.append(f"no bit compared: {base.about}")
+        hows.append(f"bits not compared: {base.about}")
     elif failure := trained["configurations"][name].get("failed"):
-        hows.append(f"no bit compared: {base.about} cannot run it ({failure})")
+        hows.append(f"bits not compared: {base.about} cannot run it ({failure})")
         # A new configuration may need a setting that the earlier commit does not have.
         problems += [] if trained["configurations"][name]["refused"] else [failure]
     else:
@@ -362,9 +362,9 @@ def main() -> int:
     task.add_argument("--train-into", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(CONFIGURATIONS):
-        parser.error(f"there is no configuration {', '.join(sorted(unknown))}")
+        parser.error(f"unknown configuration {', '.join(sorted(unknown))}")
     if arguments.record and (arguments.names or arguments.checkout != str(ROOT)):
-        parser.error("an entry has all configurations of this checkout: give --record alone")
+        parser.error("a record entry contains all configurations of this checkout: use --record alone")
     names = arguments.names or list(CONFIGURATIONS)
     if arguments.train_into:
         train(arguments.train_into, names)
@@ -387,7 +387,7 @@ def main() -> int:
         return int(bool(different))
     failed = [name for name, one in found["configurations"].items() if "failed" in one]
     if failed:
-        print(f"nothing recorded: {', '.join(failed)} cannot be run", file=sys.stderr)
+        print(f"nothing was recorded, because {', '.join(failed)} cannot be run", file=sys.stderr)
         return 1
     record = record.with_entry(found, bits_changed=bool(different))
     record.write(RECORD)

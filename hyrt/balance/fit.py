@@ -33,7 +33,7 @@ _LAUNCH_FRACTION = 0.05
 _LAUNCH_DEVIATION = 0.25
 _MAX_LAUNCH_FRACTION = 0.97
 OTHER_SIZE = 1.2
-"""Minimum ratio between two numbers of targets that count as different."""
+"""Minimum ratio between two target counts that are considered different."""
 
 # Relative speed difference between trainers of one kind.
 _PEER_ERROR = 0.06

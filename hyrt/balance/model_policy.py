@@ -51,7 +51,7 @@ _FULL_HISTORY = 64
 
 
 class ModelPolicy:
-    """Policy that fits the performance model to the latest steps and moves to the assignment it finds best.
+    """Policy that fits the performance model to the latest steps and switches to the best assignment.
 
     The growth of a share's work with its targets, which may be sublinear, is fitted to the sampling and
     loading times of all trainers. A trainer's time is a line over that work; a host stage's time is the sum

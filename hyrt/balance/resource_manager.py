@@ -72,7 +72,7 @@ _MIN_UNITS_FRACTION = 0.9
 def configured_policy(config: Config, *, simulated: bool, moves: bool = True) -> Policy:
     """Return the configured policy. `auto` keeps a split that the settings define.
 
-    `auto` also keeps the split if a device is simulated, because its times are those of a virtual clock; in
+    `auto` also keeps the split if a device is simulated, because its times are from a virtual clock; in
     full-graph training, which has nothing to move; and without `moves`, if one trainer on one core has a
     single possible assignment.
     """

@@ -336,7 +336,7 @@ _SERIAL = (0.0, 0.02, 0.06, 0.12, 0.25, 0.5, 1.0)
 
 
 def possible_curves(threads: Sequence[int]) -> list[ThreadScaling]:
-    """Return the curves that times with these numbers of threads can distinguish, the usual one first."""
+    """Return the curves that times with these thread counts can distinguish, the usual one first."""
     usual = ThreadScaling()
     counts = sorted(set(threads))
     if len(counts) < 2:

@@ -298,7 +298,7 @@ def init_from_launcher(
 ) -> Iterator[DistributedContext]:
     """Join the processes that torchrun or another launcher has started, and leave them when the block ends.
 
-    A failure in the block is reported to all ranks. `timeout_s` and `on_peer_failure` are those of
+    A failure in the block is reported to all ranks. `timeout_s` and `on_peer_failure` are as in
     `DistributedContext`. Raises RankFailureError if the ranks cannot be joined, or a rank is lost.
     """
     keeper = store_host_name()

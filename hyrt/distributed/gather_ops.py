@@ -43,7 +43,7 @@ class DistributedSpMM:
     A row's sum is computed in a fixed order: the local block, then the rows of each exchange round. In the
     backward pass, each rank computes the contributions of its rows to the gradients of remote rows and sends
     them to their owners. Directed graphs therefore need no special case. `aggregation` determines the
-    factors, and `dtype` is that of the messages.
+    factors, and `dtype` is the dtype of the messages.
     """
 
     reads_messages_in_backward = False

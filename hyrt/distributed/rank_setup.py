@@ -290,7 +290,7 @@ def set_up_hetero(
 
     No feature rows are exchanged, since each rank opens the whole dataset. Gradients are all-reduced, and
     those of embedding tables only for rows that the step has read. Every rank evaluates independently.
-    `stop_signal` is that of `set_up_run`. Raises ConfigError if a setting applies to partitioned graphs only.
+    `stop_signal` is as in `set_up_run`. Raises ConfigError if a setting applies to partitioned graphs only.
     """
     settings = config.distributed
     for name in ("strategy", "shares", "cache", "comm_dtype", "shared_memory_features"):
@@ -333,7 +333,7 @@ def set_up_full_graph(
     """Create a rank's part of full-graph training; all ranks must call this at the same time.
 
     `distributed.algorithm` and `distributed.replication` control the products. The `owners` of `local_rows`
-    are blocks. The other arguments are those of `hyrt.distributed.rank_setup.set_up_run`. Raises
+    are blocks. The other arguments are as in `hyrt.distributed.rank_setup.set_up_run`. Raises
     ConfigError if the algorithm does not support the model.
     """
     model, settings = prepared.model, config.distributed

@@ -199,7 +199,7 @@ class FetchPlanner:
         """Number of remote rows needed by steps; a vertex counts once per step."""
         self.group = group
         self.locations = RowLocations(owners, local_ids, group.rank, group.size, same_host_ranks)
-        """Location of each vertex's row; fetched rows are those of the last request."""
+        """Location of each vertex's row; fetched rows belong to the last request."""
         self._purpose = purpose
 
     def request(self, ids: Sequence[NDArray[Any]]) -> FetchPlan:

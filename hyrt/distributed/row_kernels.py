@@ -29,7 +29,7 @@ _compile = nb.njit(nogil=True, cache=True, error_model="numpy", boundscheck=Fals
 def mark_needed_rows(ids, table, missing, num_missing, cached, num_cached):
     """Collect vertices whose rows are missing and vertices whose rows are cached, without duplicates.
 
-    Return the numbers of vertices in `missing` and in `cached`.
+    Return the vertex counts of `missing` and in `cached`.
     """
     for i in range(len(ids)):
         if i + _PREFETCH_DISTANCE < len(ids):

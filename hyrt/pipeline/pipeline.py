@@ -350,7 +350,7 @@ class Pipeline(_ThreadedSteps):
 class GuardedSteps(_ThreadedSteps):
     """Execution of `SerialSteps` on a separate thread, so that a run ends in the same way as with `Pipeline`.
 
-    No stage runs while the consumer computes new weights. Parameters, results and exceptions are those of
+    No stage runs while the consumer computes new weights. Parameters, results and exceptions are as in
     `Pipeline`.
     """
 

@@ -21,7 +21,7 @@ class Recovery:
     """Continuation of a run after a trainer failure. A unit keeps its sampled edges on any trainer.
 
     With `continue_on_loss`, the other trainers take over from a failed one. `notify` is called on the
-    consumer's thread with a text about moved units and the reason.
+    consumer's thread with a message about moved units and the reason.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Recovery:
         self._retired: set[int] = set()
 
     def say_later(self, text: str) -> None:
-        """Queue a text from a stage thread, to be reported on the consumer's thread."""
+        """Queue a message from a stage thread, to be reported on the consumer's thread."""
         self._pending_notices.put(text)
 
     def drop_trainer(self, index: int, error: Exception) -> None:

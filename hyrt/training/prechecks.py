@@ -98,7 +98,7 @@ def host_shortage(
     """Return a warning if a run needs more host memory than `have_bytes`; empty if it fits.
 
     Parameters are counted with gradients and Adam moments, embedding tables with the moments only. Of the
-    rows, only those that the CPU saves for a step's backward pass are counted. The sizes are those of
+    rows, only those that the CPU saves for a step's backward pass are counted. The sizes are taken from
     `hyrt_perfmodel.prediction.initial_assignment`. `sampler` returns the run's sampler; it is only called,
     for one step, if the run might not fit.
     """

@@ -46,7 +46,7 @@ def test_a_child_that_fails_says_its_last_words() -> None:
 @pytest.mark.parametrize("full_graph", [False, True])
 def test_a_run_is_read_from_its_folder(side: CommitSide, tmp_path: Path, full_graph: bool) -> None:
     side.check(ROOT, tmp_path)
-    with pytest.raises(SystemExit, match="before: hyrt comes from"):
+    with pytest.raises(SystemExit, match="before: hyrt was imported from"):
         side.check(tmp_path, tmp_path)
     words = ["model.hidden=16", "fullgraph.chunks=2" if full_graph else "data.batch_size=128"]
     options = argparse.Namespace(epochs=1, threads=1, set=words, full_graph=full_graph)

@@ -177,7 +177,7 @@ def test_the_base_is_the_nearest_of_tag_fork_and_last_commit_with_equal_bits(tmp
     def base(bits: int) -> Base:
         return choose_base(tmp_path, "record.json", bits)
 
-    assert "git knows no commit" in base(1).about
+    assert "git found no commit" in base(1).about
     git("init", "--initial-branch", "main")
     first = commit(1)
     assert base(1).commit is None

@@ -63,7 +63,7 @@ def test_pages_of_figures_are_listed_by_date_and_title(tmp_path: Path) -> None:
     page.write_text("# Speed of a step, 24 November 2026\n")
     assert "[Speed of a step]" in figures_index([page])
     page.write_text("Fast.\n")
-    with pytest.raises(ValueError, match="begins with a heading"):
+    with pytest.raises(ValueError, match="must begin with a heading"):
         figures_index([page])
 
 
@@ -72,7 +72,7 @@ def test_tutorials_are_listed_by_title_and_first_paragraph(tmp_path: Path) -> No
     script.write_text('"""\n# A graph\n\nIt has\nvertices.\n\nAnd more.\n"""\n')
     assert tutorials_index([script]).endswith("## [A graph](1_first.md)\n\nIt has\nvertices.\n")
     script.write_text("print(1)\n")
-    with pytest.raises(ValueError, match="begins with a text"):
+    with pytest.raises(ValueError, match="must begin with a heading and a paragraph"):
         tutorials_index([script])
 
 

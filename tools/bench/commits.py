@@ -86,7 +86,7 @@ class CommitSide:
         )
         imported_from = Path(result.stdout.strip()).resolve()
         if not imported_from.is_relative_to(tree.resolve()):
-            raise SystemExit(f"{self.name}: hyrt comes from {imported_from}, not from {tree}")
+            raise SystemExit(f"{self.name}: hyrt was imported from {imported_from}, not from {tree}")
 
 
 @dataclass(frozen=True, slots=True)

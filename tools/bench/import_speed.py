@@ -59,12 +59,12 @@ def check(source: Path, folder: Path) -> None:
     count = len(indptr) - 1
     expected = np.unique(dst * count + src)
     imported = np.repeat(np.arange(count), np.diff(indptr)) * count + indices
-    print("the edges are those of the file:", bool(np.array_equal(expected, imported)))
+    print("the imported edges equal the edges of the file:", bool(np.array_equal(expected, imported)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("edges", type=parse_count, help="such as 10M")
+    parser.add_argument("edges", type=parse_count, help="number of edges, such as 10M")
     parser.add_argument(
         "--vertices", type=parse_count, help="number of vertices; by default a twentieth of the edges"
     )

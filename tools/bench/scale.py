@@ -291,13 +291,13 @@ def explain(first: dict[str, Any], last: dict[str, Any]) -> list[str]:
         "overlap less in a larger graph;",
     ]
     reasons = {
-        "sample": f"row pointers and neighbour lists lie in {last['topology_bytes'] / 1e9:.2f} GB in place "
+        "sample": f"row pointers and neighbour lists take {last['topology_bytes'] / 1e9:.2f} GB instead "
         f"of {first['topology_bytes'] / 1e9:.2f} GB",
-        "load": f"rows lie in {last['feature_bytes'] / 1e9:.2f} GB in place of "
+        "load": f"rows take {last['feature_bytes'] / 1e9:.2f} GB instead of "
         f"{first['feature_bytes'] / 1e9:.2f} GB; caches and address translation should miss more often, "
         "which is not measured here",
-        "propagate": "it reads mini-batch arrays only, so what it gains beyond the edges is waiting for "
-        "memory that the other stages use",
+        "propagate": "it reads only mini-batch arrays, so the time beyond the growth of the edges is spent "
+        "waiting for memory that the other stages use",
     }
     lines += [
         f"- {stage}: {grows(f'{stage}_ms'):.2f} times the time, {per_edge(first, stage):.0f} → "

@@ -227,7 +227,7 @@ def dgl_run(python: str, folder: Path) -> Iterator[Run]:
         while line := answers.readline():
             if line.startswith("{"):
                 return dict(json.loads(line))
-        raise SystemExit("DGL's process has ended: its own message is above")
+        raise SystemExit("DGL's process has ended: see its message above")
 
     try:
         yield run
@@ -366,7 +366,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--only", help="run only cases whose name contains this text")
+    parser.add_argument("--only", help="run only cases whose name contains this string")
     parser.add_argument("--scratch", type=Path, help="folder for the compared results")
     parser.add_argument("--serve-dgl", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -82,7 +82,7 @@ class EmulatedCluster:
 
     def __init__(self, nodes: int, bits_per_s: float | None = None, *, both: bool = False) -> None:
         if not 1 <= nodes <= _MAX_NODES:
-            raise ValueError(f"{nodes} nodes: give a number from 1 to {_MAX_NODES}")
+            raise ValueError(f"the number of nodes must be from 1 to {_MAX_NODES}, got {nodes}")
         self._rate = bits_per_s
         self._both = both
         prefix = f"hyrt-{os.getpid()}"
@@ -248,7 +248,7 @@ def unavailable_reason() -> str | None:
     if missing:
         return f"{' and '.join(missing)} is missing: install iproute2"
     if os.geteuid() != 0:
-        return "network namespaces are made by root only"
+        return "only root can create network namespaces"
     try:
         with EmulatedCluster(1, 1e9):
             return None
@@ -262,7 +262,7 @@ def rate(text: str) -> float:
         number = text.removesuffix(unit)
         if number != text and number.replace(".", "", 1).isdecimal() and float(number) > 0:
             return float(number) * factor
-    raise ValueError(f"{text!r} is not a rate: give one such as 200mbit or 1gbit")
+    raise ValueError(f"{text!r} is not a rate: use one such as 200mbit or 1gbit")
 
 
 def _kill_inside(namespace: str) -> None:

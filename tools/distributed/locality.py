@@ -95,7 +95,7 @@ class LocalityCase:
         """
         match = re.fullmatch(r"(\d+)x(ladies|fastgcn|)(\d+)", text)
         if match is None:
-            raise ValueError(f"{text!r} is not a case: give one such as 2x10, 2xladies2000 or 2xfastgcn2000")
+            raise ValueError(f"{text!r} is not a case: use one such as 2x10, 2xladies2000 or 2xfastgcn2000")
         layers, kind, size = int(match[1]), match[2], int(match[3])
         if kind == "":
             sampler: SamplerSettings = NeighborSettings(kind="neighbor", fanout=[size] * layers)

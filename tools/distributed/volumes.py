@@ -237,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names = options.strategies.split(";")
     unknown = [name for name in names if name not in VARIANTS]
     if unknown:
-        parser.error(f"unknown strategy {unknown[0]!r}: give some of {'; '.join(VARIANTS)}")
+        parser.error(f"unknown strategy {unknown[0]!r}: choose from {'; '.join(VARIANTS)}")
     graph = load(options.data)
     fanouts = [int(fanout) for fanout in options.fanouts.split(",")]
     config = new_config(

@@ -140,7 +140,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if options.cuts < 1:
-        parser.error("--cuts: at least 1")
+        parser.error("--cuts must be at least 1")
     reason = unavailable_reason()
     if reason is not None:
         print(f"skipped: {reason}", file=sys.stderr)

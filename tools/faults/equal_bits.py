@@ -209,14 +209,14 @@ def main() -> int:
     options.add_argument("--count", type=int, default=200, help="number of configurations")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument(
-        "--only", type=int, metavar="NUMBER", help="train only the configuration of this number"
+        "--only", type=int, metavar="NUMBER", help="train only the configuration with this number"
     )
     options.add_argument(
         "--keep", type=Path, metavar="FOLDER", help="keep the graphs and the runs in this folder"
     )
     chosen = options.parse_args()
     if chosen.count < 1:
-        options.error("--count: give at least 1")
+        options.error("--count must be at least 1")
     trials, refusals, compared = Trials(), Counter[str](), 0
     with workplace("bits") as (temporary, _):
         folder = chosen.keep or temporary

@@ -1,4 +1,4 @@
-"""Small graphs of every kind of data that hyrt supports, with odd numbers of vertices and columns."""
+"""Small graphs of every kind of data that hyrt supports, with odd vertex and column counts."""
 
 from __future__ import annotations
 

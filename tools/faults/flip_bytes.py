@@ -199,7 +199,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if options.trials < 1:
-        parser.error("--trials: at least 1")
+        parser.error("--trials must be at least 1")
     warnings.simplefilter("error")
     started = time.monotonic()
     with workplace("flips") as (folder, _):

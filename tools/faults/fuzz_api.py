@@ -235,14 +235,14 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=10_000, help="number of calls")
     parser.add_argument("--first", type=int, default=0, help="number of the first call, to repeat it")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="make only calls whose name contains this text")
+    parser.add_argument("--only", default="", help="make only calls whose name contains this string")
     parser.add_argument(
         "--here", action="store_true", help="make the call --first in this process, with its traceback"
     )
     parser.add_argument("--boundscheck", action="store_true", help="let compiled loops check every index")
     options = parser.parse_args()
     if options.count < 1:
-        parser.error("--count: at least 1")
+        parser.error("--count must be at least 1")
     if options.boundscheck and os.environ.get("NUMBA_BOUNDSCHECK") != "1":
         # numba reads this at import; kernels with checks must not share the cache with others.
         cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hyrt-boundscheck"

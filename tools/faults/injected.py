@@ -37,10 +37,10 @@ def main() -> int:
     random.Random(options.seed).shuffle(chosen)
     part, parts = map(int, options.part.split("/"))
     if not 0 <= part < parts:
-        parser.error(f"--part {options.part}: of {parts} parts the first is 0/{parts}")
+        parser.error(f"--part {options.part} does not exist: choose from 0/{parts} to {parts - 1}/{parts}")
     chosen = chosen[part::parts][options.skip :][: options.limit]
     if not chosen:
-        parser.error("no case is left: look at --only, --devices, --skip and --limit")
+        parser.error("no case is left: check --only, --devices, --skip and --limit")
     trials = Trials()
     slowest: dict[tuple[str, str], float] = {}
     with workplace("faults") as (folder, runs):

@@ -91,7 +91,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if options.kills < 1:
-        parser.error("--kills: at least 1")
+        parser.error("--kills must be at least 1")
     trials, draw = Trials(), random.Random(options.seed)
     results: list[Kill] = []
     with workplace("kills") as (folder, runs):

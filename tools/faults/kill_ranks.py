@@ -305,7 +305,7 @@ def _check_due_steps(team: Team, path: Path) -> None:
         line["step"] for line in read_metrics(path / "metrics.jsonl") if line["event"] == "checkpointed"
     ]
     if written != sorted({*range(EVERY_STEPS, last + 1, EVERY_STEPS), last}):
-        raise RuntimeError(f"{team}: checkpoints of other steps than due: {written}")
+        raise RuntimeError(f"{team}: checkpoints were written at unexpected steps: {written}")
 
 
 def main() -> int:
@@ -316,7 +316,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="start no run after this many seconds")
     options = parser.parse_args()
     if options.kills < 1:
-        parser.error("--kills: at least 1")
+        parser.error("--kills must be at least 1")
     trials, draw = Trials(), random.Random(options.seed)
     teams = [team for team in TEAMS if not options.full_graph or team.is_full_graph]
     results: list[RankKill] = []

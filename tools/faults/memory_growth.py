@@ -78,7 +78,7 @@ def main() -> int:
     options.add_argument("--data", default=DATA)
     chosen = options.parse_args()
     if chosen.epochs < MIN_EPOCHS:
-        options.error(f"--epochs: at least {MIN_EPOCHS}, as memory settles in the first ones")
+        options.error(f"--epochs must be at least {MIN_EPOCHS}, because memory settles in the first epochs")
     with workplace("memory-growth") as (folder, _):
         data = write_data(folder / "data.npz", chosen.data)
         values = memory_mib(train(folder, data, chosen.epochs, chosen.devices))

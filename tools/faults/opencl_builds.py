@@ -114,9 +114,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if options.rounds < 1:
-        parser.error("--rounds: at least 1, or nothing is tried")
+        parser.error("--rounds must be at least 1")
     if options.processes < 2:
-        parser.error("--processes: at least 2, or none is left beside the one that is killed")
+        parser.error("--processes must be at least 2, because one of them is killed")
     use_one_torch_thread()
     failed = 0
     for number in range(options.rounds):

@@ -157,7 +157,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, help="number of runs")
     options = parser.parse_args()
     if options.seconds <= 0 or options.count == 0:
-        parser.error("--seconds, --count: more than 0, or nothing is tried")
+        parser.error("--seconds and --count must be more than 0")
     trials = Trials()
     with workplace("soak") as (place, runs):
         data = write_data(place / "data.npz")

@@ -49,7 +49,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--platform", action="append", help="may be repeated")
+    parser.add_argument("--platform", action="append", help="platform to simulate; may be repeated")
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument(
         "--inside", type=float, help="fraction for all graphs, instead of the graph's default"

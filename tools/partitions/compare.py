@@ -104,7 +104,7 @@ def part_by(method: str, topology: Topology, num_parts: int, seed: int) -> NDArr
 
 def by_metis_volume(topology: Topology, num_parts: int, seed: int) -> NDArray[Any]:
     if not topology.is_symmetric:
-        raise SystemExit("metis-volume: give a graph with its edges in both directions")
+        raise SystemExit("metis-volume needs each edge in both directions: use a symmetric graph")
     weights = topology.in_degrees.astype(np.int64) + 1
     parts = run_metis(topology.indptr, topology.indices, weights, num_parts, seed=seed, niter=10, objtype=1)
     return fill_empty_parts(parts, weights, num_parts)

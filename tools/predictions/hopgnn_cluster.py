@@ -139,8 +139,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 )
     heads = ["graph", "model", "model-centric s", "p3", "naive", "hopgnn", "home", "hopgnn over p3"]
     heads += ["pipelined: hopgnn", "home", "home over hopgnn"]
-    show("Speed-ups over model-centric, predicted (times are of a tenth of the vertices)", heads, rows)
-    show("Beside what is published", ["what", "published", "predicted"], published(epochs, options))
+    show("Speed-ups over model-centric, predicted (times for a tenth of the vertices)", heads, rows)
+    show("Compared with published speed-ups", ["what", "published", "predicted"], published(epochs, options))
 
 
 def published(

@@ -165,8 +165,8 @@ def assumptions(
         host, link = platform.host.memory_gb_s, platform.accelerators[0].link_gb_s
         yield f"- {platform.name}: {platform.source}"
         yield (
-            f"- {platform.name}: host memory {host:g} GB/s over {link:g} GB/s a link: T_load passes "
-            f"T_transfer at {host / link:.1f} trainers, the CPU among them, whatever is sampled"
+            f"- {platform.name}: host memory {host:g} GB/s over {link:g} GB/s a link: T_load exceeds "
+            f"T_transfer at {host / link:.1f} trainers, including the CPU, regardless of the samples"
         )
     yield (
         f"- degrees: log-normal, sigma {chosen.sigma:g}, with the published mean; ogbn-products has its "
@@ -205,7 +205,7 @@ def main() -> None:
     for title, lines in (
         ("Epoch times", epochs(works, machines)),
         (f"{FPGA} with the cycle model of hyrt's kernels", with_cycles(works, machines[0])),
-        ("Throughput over that with one accelerator", throughputs(works, machines)),
+        ("Throughput relative to one accelerator", throughputs(works, machines)),
         ("Assumed", assumptions(chosen, sampled, machines)),
     ):
         print(f"\n## {title}\n", *lines, sep="\n")

@@ -29,7 +29,9 @@ def figures_index(pages: Sequence[Path]) -> str:
         date = re.match(r"\d{4}-\d\d-\d\d", path.name)
         title = re.match(r"# (.+)\n", path.read_text(encoding="utf-8"))
         if date is None or title is None:
-            raise ValueError(f"{path}: a page of figures begins with a heading, and its name with a date")
+            raise ValueError(
+                f"{path}: a benchmark page must begin with a heading, and its file name with a date"
+            )
         # The date has a separate column.
         named = re.sub(r"(, )?(on )?(\d{4}-\d\d-\d\d|\d+ \w+ \d{4})(: )?", "", title[1]).strip(" ,:")
         lines.append(f"| {date[0]} | [{named[:1].upper()}{named[1:]}]({path.name}) |")

@@ -34,7 +34,7 @@ def tutorials_index(scripts: Sequence[Path]) -> str:
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
         match = re.match(r"# (.+)\n\n((?:.+\n?)+)", text)
         if match is None:
-            raise ValueError(f"{path}: a tutorial begins with a text: a heading, then a paragraph")
+            raise ValueError(f"{path}: a tutorial must begin with a heading and a paragraph")
         lines += [f"## [{match[1]}]({path.stem}.md)", "", match[2].strip(), ""]
     return _HEAD + "\n".join(lines)
 

@@ -32,7 +32,7 @@ class HomeStrategy:
     max_over_mean
         Maximum ratio of a rank's number of units to its share of the step, if expected remote rows are known.
     shares
-        [N] positive numbers, proportional to the ranks' numbers of units; None for equal shares. If expected
+        [N] positive numbers, proportional to the ranks' unit counts; None for equal shares. If expected
         remote rows are unknown, the shares still apply and all moves have the same cost.
     """
 
@@ -65,7 +65,7 @@ class HomeStrategy:
 def _added_rows(roots: Seeds) -> NDArray[np.float64]:
     """Compute each rank's additional rows relative to the unit's owner, clipped at 0.
 
-    Clipping keeps units at their owner if another rank seems cheaper. Expected rows are those of one unit.
+    Clipping keeps units at their owner if another rank seems cheaper. Expected rows refer to a single unit.
     Rows that the unit shares with other units of its owner are ignored; they make the owner the better choice
     in nearly all cases.
     """

@@ -202,7 +202,7 @@ class Strategy(Protocol):
 def traffic_with_pregather(placement: Placement, owners: NDArray[Any], sampled: InputBlock) -> Traffic:
     """Count each rank's remote rows if they are fetched once per step (pre-gathering).
 
-    The arguments are those of `Strategy.traffic`.
+    The arguments are as in `Strategy.traffic`.
     """
     traffic = Traffic.zero(placement.num_ranks)
     rows = traffic.rows.copy()
@@ -216,7 +216,7 @@ def traffic_with_pregather(placement: Placement, owners: NDArray[Any], sampled: 
 def traffic_without_pregather(placement: Placement, owners: NDArray[Any], sampled: InputBlock) -> Traffic:
     """Count each rank's remote rows if they are fetched again in each time step.
 
-    The arguments are those of `Strategy.traffic`.
+    The arguments are as in `Strategy.traffic`.
     """
     traffic = Traffic.zero(placement.num_ranks)
     rows = traffic.rows.copy()

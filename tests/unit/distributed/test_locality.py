@@ -56,5 +56,5 @@ def test_cases_by_name(text: str, name: str) -> None:
 
 
 def test_no_case() -> None:
-    with pytest.raises(ValueError, match="'2xlabor5' is not a case: give one such as 2x10"):
+    with pytest.raises(ValueError, match="'2xlabor5' is not a case: use one such as 2x10"):
         locality.LocalityCase.of("2xlabor5")

@@ -296,7 +296,10 @@ def test_without_rank_0_nobody_begins() -> None:
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"WORLD_SIZE": "٢"}, r"^the environment variable WORLD_SIZE is '٢': set it to a number, or unset it$"),
+        (
+            {"WORLD_SIZE": "٢"},
+            r"^the environment variable WORLD_SIZE is '٢': set it to a number, or unset it$",
+        ),
         (
             {"WORLD_SIZE": "9" * 30},
             r"^the environment variable WORLD_SIZE is '999.*: set it to a number, or unset it$",
