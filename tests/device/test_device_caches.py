@@ -71,7 +71,7 @@ def test_weights_are_those_of_a_run_without_a_cache(rows: str, devices: list[str
         assert groups[-1].cache_hits == {"opencl:0": pytest.approx(figures["hit_rate"], abs=0.05)}
         said = [event.text for event in heard if isinstance(event, Notice)]
         assert any(f"opencl:0 caches {figures['rows']} rows" in text for text in said)
-        assert any(f"opencl:0 had {figures['hit_rate']:.1%} of the rows" in text for text in said)
+        assert any(f"opencl:0 found {figures['hit_rate']:.1%} of its rows" in text for text in said)
     assert "device_caches" not in without
 
 

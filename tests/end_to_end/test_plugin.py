@@ -146,7 +146,7 @@ def test_a_plug_in_that_ends_the_run_is_named(
     named = f"hyrt: {noun} 'ending' ended the process while it was being loaded"
     done = hyrt("run", *TINY, *words, cwd=tmp_path, code=3, last_words=named, PYTHONPATH=site)
     assert named in done.stderr
-    assert "acme_ending:Kind is from acme-ending 1.0; update or uninstall" in done.stderr
+    assert "(acme_ending:Kind from acme-ending 1.0): update or uninstall" in done.stderr
 
 
 def test_a_backend_that_crashes_in_a_run_is_named_with_its_line(tmp_path: Path) -> None:

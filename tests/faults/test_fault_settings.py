@@ -112,7 +112,9 @@ def test_a_fault_of_one_rank_happens_there_alone() -> None:
 
     assert [happens(rank, "load") for rank in range(3)] == [False, True, False]
     assert [happens(rank, "sample") for rank in range(3)] == [True, True, True]
-    with pytest.raises(ConfigError, match=r"'load:rank1\.\*:2:raise': the run has 1 rank, numbered from 0"):
+    with pytest.raises(
+        ConfigError, match=r"'load:rank1\.\*:2:raise' does not exist, because the run has 1 rank, numbered"
+    ):
         FaultInjectionHook(wanted).on_start(devices, range(20))
 
 
@@ -168,7 +170,9 @@ def test_a_fault_whose_step_never_comes_is_told(monkeypatch: pytest.MonkeyPatch)
 def test_a_trainer_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENV_VARIABLE, "load:cpu:7:first:raise")
     run, _ = training()
-    with pytest.raises(ConfigError, match="'cpu:7' of load is not a trainer of this run: cpu:0"):
+    with pytest.raises(
+        ConfigError, match="'cpu:7', the place of load, is not a trainer of this run: choose one of cpu:0"
+    ):
         run.run()
 
 

@@ -178,7 +178,10 @@ def test_the_default_of_any_other_kind_is_dropped(installed: list[EntryPoint]) -
             "no_such_module:Sampler",
             r"sampler\.kind 'broken' is broken, because no_such_module:Sampler .*No module",
         ),
-        ("pathlib:Path", r"'broken': pathlib:Path is not a class derived from .*\.SamplerSettings"),
+        (
+            "pathlib:Path",
+            r"'broken' must be a class derived from .*\.SamplerSettings, but pathlib:Path is not",
+        ),
         (f"{__name__}:Unbuilt", r"sampler\.kind 'broken' \(.*: its class Unbuilt does not define build: "),
         (f"{__name__}:Raises", r"^sampler\.kind 'broken' \(.*: check failed: KeyError: 'depth'$"),
         (f"{__name__}:Refuses", r"^sampler\.half is too small$"),

@@ -110,14 +110,14 @@ def test_rows_of_ranks_are_added_row_by_row() -> None:
 
 def test_what_is_of_graphs_in_parts_is_refused() -> None:
     for given, words in (
-        ({"distributed": {"strategy": "p3"}}, r"distributed\.strategy=p3 applies to partitioned graphs"),
+        ({"distributed": {"strategy": "p3"}}, r"distributed\.strategy=p3 applies only to partitioned graphs"),
         (
             {"distributed": {"comm_dtype": "float16"}},
-            r"distributed\.comm_dtype=float16 applies to partitioned graphs",
+            r"distributed\.comm_dtype=float16 applies only to partitioned graphs",
         ),
         (
             {"distributed": {"shared_memory_features": False}},
-            r"shared_memory_features=False applies to partitioned graphs",
+            r"shared_memory_features=False applies only to partitioned graphs",
         ),
     ):
         config = build_config({**GIVEN, **given})

@@ -108,7 +108,7 @@ def test_what_is_no_model_is_named() -> None:
         find_model("gnc")
     with pytest.raises(
         ConfigError,
-        match=r"'number': unit\.nn\.test_models:ENTRIES is not a class derived from .*: update or uninstall",
+        match=r"'number' must be a class derived from .*, but unit\.nn\.test_models:ENTRIES is not: update",
     ):
         find_model("number")
     with pytest.raises(PluginConflictError, match="twice"):

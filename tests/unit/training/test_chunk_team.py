@@ -186,7 +186,7 @@ def test_a_lost_device_ends_a_run_that_may_not_go_on(monkeypatch: pytest.MonkeyP
         trained(["cpu:0", "cpu:1"], fullgraph={"chunks": 4})
 
 
-@pytest.mark.parametrize(("number", "told"), [(1, ["4 x 4"]), (12, ["2 x 2", "4 x 4 (before, 2 x 2)"])])
+@pytest.mark.parametrize(("number", "told"), [(1, ["4 x 4"]), (12, ["2 x 2", "4 x 4 (previously 2 x 2)"])])
 def test_chunks_become_smaller_where_one_device_is_out_of_memory(
     number: int, told: list[str], monkeypatch: pytest.MonkeyPatch, wanted: list[float]
 ) -> None:
