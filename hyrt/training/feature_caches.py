@@ -70,7 +70,7 @@ class DeviceCaches(Hook):
         if not chosen:
             if self._config.data.cache == "auto":
                 return
-            reasons = ", ".join(f"{each.name} ({_reason(each)})" for each in trainers)
+            reasons = ", ".join(f"{each.name} {_reason(each)}" for each in trainers)
             raise ConfigError(
                 "data.cache has no effect, because no device in this run can cache feature rows "
                 f"({reasons}): remove data.cache"
@@ -211,9 +211,9 @@ def _row_bytes(trainer: Trainer, graph: Graph) -> int:
 
 def _reason(trainer: Trainer) -> str:
     if trainer.plan.form == "aggregated" and isinstance(trainer.device, FeatureCacheDevice):
-        return "it receives aggregates instead of rows unless runtime.fuse_load is false"
+        return "receives aggregates instead of rows unless runtime.fuse_load is false"
     if trainer.plan.form in ("in_place", "aggregated", "ids"):
-        return "it receives no rows"
+        return "receives no rows"
     if trainer.plan.form == "sparse":
-        return "its rows are sparse"
-    return "its device kind does not support caching"
+        return "receives sparse rows"
+    return "does not support caching"

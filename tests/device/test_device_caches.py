@@ -90,7 +90,7 @@ def test_another_run_keeps_the_rows_that_its_graph_has() -> None:
 def test_what_has_no_effect_is_refused() -> None:
     graph = random_graph(seed=4)
     with pytest.raises(
-        ConfigError, match=r"data\.cache has no effect, because no device .* rows \(cpu:0 \(it receives"
+        ConfigError, match=r"data\.cache has no effect, because no device .* rows \(cpu:0 receives"
     ):
         trained(settings("10%", devices=["cpu"], runtime={}), graph)
     # PoCL's device is in host memory: what it reads there it need not keep.
