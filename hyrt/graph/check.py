@@ -23,7 +23,7 @@ MAX_EDGE_TYPES = 1 << 24
 """Maximum number of edge types: float32 represents all integers below it exactly."""
 
 
-_INDPTR = "make it by numpy.concatenate([[0], numpy.cumsum(lengths)]), of the lengths of all rows"
+_INDPTR = "compute it as numpy.concatenate([[0], numpy.cumsum(lengths)]) from the row lengths"
 
 
 def reject(source: str, key: str, problem: str) -> DataError:
@@ -46,24 +46,26 @@ def find_first_violation(bad: Callable[[int, int], BoolArray], count: int) -> in
 def check_indptr(source: str, key: str, indptr: Array, num_entries: int, entries: str) -> None:
     """Check that a row pointer starts at 0, never decreases and ends at the number of entries."""
     if len(indptr) == 0:
-        raise reject(source, key, f"is empty, and has one entry more than there are vertices: {_INDPTR}")
+        raise reject(
+            source, key, f"is empty, but must have one entry more than there are vertices: {_INDPTR}"
+        )
     if indptr[0] != 0:
         raise reject(
-            source, key, f"value {indptr[0]} at position 0 is not 0, where the first row starts: {_INDPTR}"
+            source, key, f"value {indptr[0]} at position 0 must be 0, the start of the first row: {_INDPTR}"
         )
     at = find_first_violation(lambda a, b: indptr[a + 1 : b + 1] < indptr[a:b], len(indptr) - 1)
     if at is not None:
         raise reject(
             source,
             key,
-            f"value {indptr[at + 1]} at position {at + 1} is less than the one before it, {indptr[at]}: "
+            f"value {indptr[at + 1]} at position {at + 1} is less than the previous value, {indptr[at]}: "
             f"{_INDPTR}",
         )
     if indptr[-1] != num_entries:
         raise reject(
             source,
             key,
-            f"value {indptr[-1]} at position {len(indptr) - 1} is not the length of '{entries}', "
+            f"value {indptr[-1]} at position {len(indptr) - 1} differs from the length of '{entries}', "
             f"{num_entries:,}: {_INDPTR}",
         )
 
@@ -101,80 +103,86 @@ def check_columns(
     disorder = find_first_violation(unsorted, len(columns) if at is None else at) if ordered else None
     if disorder is not None:
         row = int(np.searchsorted(indptr, disorder, side="right")) - 1
-        pair = "repeats" if columns[disorder] == columns[disorder - 1] else "is below"
+        pair = "repeats" if columns[disorder] == columns[disorder - 1] else "is less than"
         raise reject(
             source,
             key,
-            f"value {columns[disorder]} at position {disorder} {pair} the one before it in row {row}: "
-            "rows must be strictly increasing; to sort them: hyrt data convert "
+            f"value {columns[disorder]} at position {disorder} {pair} the previous one in row {row}, but "
+            "rows must be strictly increasing: sort them with hyrt data convert "
             f"{shlex.quote(dataset or source)} DESTINATION --sort --unique",
         )
     if at is not None:
         value = columns[at]
         if value < 0:
             raise reject(
-                source, key, f"value {value} at position {at} is negative: number {item_name} from 0 on"
+                source, key, f"value {value} at position {at} is negative: number the {item_name} from 0"
             )
         raise reject(
             source,
             key,
-            f"value {value} at position {at} is not below the {bound:,} {item_name}: number them from 0 on",
+            f"value {value} at position {at} is out of range for {bound:,} {item_name}: number them from 0",
         )
 
 
 def check_edge_types(source: str, key: str, types: Array, num_edges: int) -> None:
     """Check that there is one type per edge, from 0 to the largest that float32 represents exactly."""
     if len(types) != num_edges:
-        raise reject(source, key, f"has {len(types):,} entries for {num_edges:,} edges: give one for each")
+        raise reject(
+            source, key, f"has {len(types):,} entries for {num_edges:,} edges: use one entry per edge"
+        )
     at = find_first_violation(lambda a, b: (types[a:b] < 0) | (types[a:b] >= MAX_EDGE_TYPES), num_edges)
     if at is not None:
         raise reject(
             source,
             key,
-            f"value {types[at]} at position {at} is not from 0 to {MAX_EDGE_TYPES - 1:,}: "
-            "number types from 0 on",
+            f"value {types[at]} at position {at} must be from 0 to {MAX_EDGE_TYPES - 1:,}: number the types "
+            "from 0",
         )
 
 
 def check_edge_weights(source: str, key: str, weights: Array, num_edges: int) -> None:
     """Check that there is one finite weight above 0 per edge."""
     if len(weights) != num_edges:
-        raise reject(source, key, f"has {len(weights):,} entries for {num_edges:,} edges: give one for each")
+        raise reject(
+            source, key, f"has {len(weights):,} entries for {num_edges:,} edges: use one entry per edge"
+        )
     at = find_first_violation(lambda a, b: ~(np.isfinite(weights[a:b]) & (weights[a:b] > 0)), num_edges)
     if at is not None:
         raise reject(
             source,
             key,
-            f"value {weights[at]} at position {at} is not a finite number above 0: "
-            "replace it, or leave out the edge",
+            f"value {weights[at]} at position {at} must be a finite number above 0: replace it, or remove "
+            "the edge",
         )
 
 
 def check_edge_features(source: str, key: str, rows: Array, num_edges: int) -> None:
     """Check that there is one row of finite numbers per edge."""
     if len(rows) != num_edges:
-        raise reject(source, key, f"has {len(rows):,} rows for {num_edges:,} edges: give one for each")
+        raise reject(source, key, f"has {len(rows):,} rows for {num_edges:,} edges: use one row per edge")
     if rows.shape[1] == 0:
-        raise reject(source, key, "has no columns: give at least one, or omit the key")
+        raise reject(source, key, "has no columns: add at least one, or remove the key")
     check_finite(source, key, iter_row_blocks(rows))
 
 
 def check_edge_times(source: str, key: str, times: Array, num_edges: int) -> None:
     """Check that there is one time per edge; NaN is an unknown time."""
     if len(times) != num_edges:
-        raise reject(source, key, f"has {len(times):,} entries for {num_edges:,} edges: give one for each")
+        raise reject(
+            source, key, f"has {len(times):,} entries for {num_edges:,} edges: use one entry per edge"
+        )
 
 
 def check_permutation(source: str, key: str, numbers: Array, count: int) -> None:
     """Check that vertex indices are a permutation of 0..count-1."""
     if len(numbers) != count:
-        raise reject(source, key, f"has {len(numbers):,} rows for {count:,} vertices: give one each")
+        raise reject(source, key, f"has {len(numbers):,} rows for {count:,} vertices: use one row per vertex")
     at = find_first_violation(lambda a, b: (numbers[a:b] < 0) | (numbers[a:b] >= count), count)
     if at is not None:
         raise reject(
             source,
             key,
-            f"value {numbers[at]} at position {at} is none of the {count:,} vertices: number them from 0 on",
+            f"value {numbers[at]} at position {at} is not one of the {count:,} vertices: number them from 0",
         )
     seen = np.zeros(count, np.bool_)
     seen[numbers] = True
@@ -182,8 +190,8 @@ def check_permutation(source: str, key: str, numbers: Array, count: int) -> None
         raise reject(
             source,
             key,
-            f"has no vertex {int(seen.argmin())}, but another one twice: it must name the original number "
-            "of each vertex",
+            f"has another vertex twice instead of vertex {int(seen.argmin())}: list the original number of "
+            "each vertex once",
         )
 
 
@@ -195,24 +203,30 @@ def check_masks(
     for key, mask in zip(keys, masks, strict=True):
         if len(mask) != count:
             raise reject(
-                source, key, f"has {len(mask):,} rows for {count:,} vertices: give True or False for each"
+                source,
+                key,
+                f"has {len(mask):,} rows for {count:,} vertices: set True or False for each vertex",
             )
         if mask.shape != masks[0].shape:
             raise reject(
                 source,
                 key,
-                f"shape {list(mask.shape)} differs from {list(masks[0].shape)} of '{keys[0]}': give "
-                "equal ones",
+                f"has shape {list(mask.shape)}, but '{keys[0]}' has {list(masks[0].shape)}: use the same "
+                "shape for all masks",
             )
         if mask.ndim == 2 and mask.shape[1] == 0:
-            raise reject(source, key, f"shape {list(mask.shape)} has no split: give at least one column")
+            raise reject(
+                source, key, f"has shape {list(mask.shape)} and thus no split: add at least one column"
+            )
     for i, (key, mask) in enumerate(zip(keys, masks, strict=True)):
         # Damaged files can contain any byte as a bool, which numpy treats inconsistently.
         raw = mask.view(np.uint8)
         at = find_first_violation(lambda a, b, raw=raw: reduce_columns(raw[a:b] > 1), count)  # type: ignore[misc]
         if at is not None:
             raise reject(
-                source, key, f"the value at row {at} is neither 0 nor 1: the file is damaged: write it again"
+                source,
+                key,
+                f"the value at row {at} is neither 0 nor 1, so the file is damaged: write it again",
             )
         at = find_first_violation(
             lambda a, b, mask=mask: reduce_columns(mask[a:b]) & ~is_labelled(labels[a:b]),  # type: ignore[misc]
@@ -227,7 +241,8 @@ def check_masks(
                 raise reject(
                     source,
                     key,
-                    f"vertex {at}{column} is also in '{other}', but splits are disjoint: set one to False",
+                    f"vertex {at}{column} is also in '{other}', but splits must be disjoint: set one of the "
+                    "masks to False",
                 )
 
 
@@ -253,7 +268,7 @@ def iter_finite_blocks(source: str, key: str, blocks: Iterable[Array]) -> Iterat
             at = np.unravel_index(int(finite.argmin()), finite.shape)
             place = f"position {row + at[0]}" if block.ndim == 1 else f"row {row + at[0]}, column {at[1]}"
             raise reject(
-                source, key, f"value {block[at]} at {place} is not finite: replace it, such as with 0"
+                source, key, f"value {block[at]} at {place} is not finite: replace it, for example with 0"
             )
         row += len(block)
         yield block
@@ -282,7 +297,9 @@ def check_labels(source: str, labels: Array) -> None:
     """
     kind = get_label_kind(labels)
     if labels.ndim == 2 and labels.shape[1] == 0:
-        raise reject(source, "labels", f"shape {list(labels.shape)} has no label: give at least one column")
+        raise reject(
+            source, "labels", f"has shape {list(labels.shape)} and thus no label: add at least one column"
+        )
     if kind == "classes":
         _check_classes(source, labels)
         return
@@ -297,7 +314,7 @@ def check_labels(source: str, labels: Array) -> None:
             f"value {labels[at]} at position {at} is not finite: replace it (nan means no label)",
         )
     column = int(is_wrong(labels[at]).argmax())
-    expected = "finite (nan means not known)" if kind == "numbers" else "0 or 1 (-1 means not known)"
+    expected = "finite (nan means unknown)" if kind == "numbers" else "0 or 1 (-1 means unknown)"
     raise reject(
         source,
         "labels",
@@ -318,16 +335,15 @@ def _check_classes(source: str, labels: Array) -> None:
         raise reject(
             source,
             "labels",
-            f"value {labels[at]} at position {at} is below -1: number classes from 0, "
-            "and give -1 for no label",
+            f"value {labels[at]} at position {at} is below -1: number classes from 0, and use -1 for no "
+            "label",
         )
     at = find_first_violation(lambda a, b: labels[a:b] >= MAX_CLASSES, len(labels))
     if at is not None:
         raise reject(
             source,
             "labels",
-            f"value {labels[at]} at position {at} is no number of a class: number the classes from 0; "
-            f"there can be {MAX_CLASSES:,}",
+            f"value {labels[at]} at position {at} must be below {MAX_CLASSES:,}: number the classes from 0",
         )
 
 
@@ -352,7 +368,7 @@ def check_all_classes(source: str, labels: Array) -> None:
         raise reject(
             source,
             "labels",
-            f"value {labels[at]} at position {at} is out of range: no vertex has class {missing}: "
+            f"value {labels[at]} at position {at} is out of range, because no vertex has class {missing}: "
             "number the classes from 0 to C-1 without gaps",
         )
 
@@ -371,7 +387,11 @@ def convert_targets(values: Array, source: str, key: str) -> Array:
                 np.where(np.isnan(values), -1, values).astype(np.int8) if is_float else values.astype(np.int8)
             )
         if not is_float:
-            raise reject(source, key, "integers [V, K] that are not 0 or 1: make numbers floats")
+            raise reject(
+                source,
+                key,
+                "has integers [V, K] other than 0 and 1: convert them to floats to train on numbers",
+            )
         return values.astype(np.float32)
     if is_float:
         return values.astype(np.float32)
@@ -391,7 +411,7 @@ def convert_classes(values: Array, source: str, key: str) -> Array:
             raise reject(
                 source,
                 key,
-                f"value {values[at]} at position {at} is not a class: give whole numbers from 0 on",
+                f"value {values[at]} at position {at} is not a class: use integers from 0",
             )
     else:
         whole = values

@@ -98,7 +98,7 @@ def conform(
         if table_data is None:
             raise DataError(
                 f"{graph.name}: type {name!r} has no features, but the run was trained with "
-                f"{pluralize(table.width, 'feature')} of it: give them"
+                f"{pluralize(table.width, 'feature')}: add them"
             )
         where = f"{graph.name}: type {name!r}" if name else graph.name
         changed[name] = _conformed_rows(table_data, table, graph.names.columns.get(name), where, report)
@@ -131,8 +131,8 @@ def find_embedding_rows(graph: Graph, schema: RunSchema) -> dict[int, NDArray[np
         if ids is None and known is None:
             if count != table.count:
                 raise DataError(
-                    f"{graph.name}: has {count:,} vertices of type {name!r}, which has no features, and the "
-                    f"run learned a row for each of {table.count:,}: give the same vertices, or train with "
+                    f"{graph.name} has {count:,} vertices of type {name!r}, which has no features, but the "
+                    f"run learned embeddings for {table.count:,}: use the same vertices, or train with "
                     "features of this type"
                 )
             found[number] = np.arange(count)
@@ -144,9 +144,9 @@ def find_embedding_rows(graph: Graph, schema: RunSchema) -> dict[int, NDArray[np
         unknown = [each for each in ids if each not in places]
         if unknown:
             raise DataError(
-                f"{graph.name}: has {pluralize(len(unknown), 'vertex', 'vertices')} of type {name!r} "
-                f"without a learned row ({_some(unknown)}): a type without features knows the vertices of "
-                "the training alone: leave the others out, or train again"
+                f"{graph.name} has {pluralize(len(unknown), 'vertex', 'vertices')} of type {name!r} without "
+                f"features or a learned embedding ({_some(unknown)}), because the training graph did not "
+                "have them: remove them, or train again"
             )
         found[number] = np.array([places[each] for each in ids], np.int64)
     return found
@@ -156,10 +156,11 @@ def _with_types(graph: Graph, schema: RunSchema, say: ReportLine) -> Graph:
     """Put types and relations into the run's order; a missing relation gets no edges."""
     types = graph.types
     if (types is not None) != schema.is_hetero:
-        has, had = ("types", "one type") if types is not None else ("one type", "types")
+        kind, run_kind = (
+            ("heterogeneous", "homogeneous") if types is not None else ("homogeneous", "heterogeneous")
+        )
         raise DataError(
-            f"{graph.name}: has {has} of vertices, but the run was trained on a graph with {had}: give data "
-            "of the same form"
+            f"{graph.name} is {kind}, but the run was trained on a {run_kind} graph: use a {run_kind} graph"
         )
     if types is None:
         return graph
@@ -172,17 +173,21 @@ def _with_types(graph: Graph, schema: RunSchema, say: ReportLine) -> Graph:
         differences += [f"new relations: {_some([str(relation) for relation in new])}"] * bool(new)
         differences += [f"labels of type {types.target!r}"] * (types.target != schema.target)
         raise DataError(
-            f"{graph.name}: has other types than the run was trained on ({'; '.join(differences)}): give the "
-            f"types {', '.join(run_types)}, with labels of {schema.target!r}, and no other relations"
+            f"{graph.name}: the types differ from those that the run was trained on "
+            f"({'; '.join(differences)}): use the types {', '.join(run_types)}, with labels of "
+            f"{schema.target!r}, and no other relations"
         )
     for name, rows in zip(graph_types, graph.features.tables, strict=True):
         if rows is not None and schema.tables[name].width is None:
             raise DataError(
                 f"{graph.name}: type {name!r} has features, but the run was trained without any and learned "
-                "a row for each of its vertices: leave the features out"
+                "an embedding per vertex: remove the features"
             )
     if missing := [relation for relation in known if relation not in types.relations]:
-        say(f"{graph.name}: has no edges of relations of the training: {_some(list(map(str, missing)))}")
+        say(
+            f"{graph.name} has no edges of some relations that the run was trained on: "
+            f"{_some(list(map(str, missing)))}"
+        )
     if run_types == graph_types and known == list(types.relations):
         return graph
     return _in_type_order(graph, types, run_types, known)
@@ -192,9 +197,9 @@ def _in_type_order(graph: Graph, types: GraphTypes, type_order: list[str], known
     """Reorder types and relations; vertices keep their original numbers."""
     if graph.topology.edge_features is not None or graph.topology.edge_times is not None:
         raise DataError(
-            f"{graph.name}: its edges have features or times, and its types or relations are not in the "
-            f"order of the run: give types {', '.join(type_order)} and relations "
-            f"{', '.join(map(str, known))}, in order"
+            f"{graph.name}: the edges have features or times, but the types or relations are not in the "
+            f"run's order: use the types {', '.join(type_order)} and the relations "
+            f"{', '.join(map(str, known))}, in this order"
         )
     data = from_graph(graph)
     counts = [types.count(name) for name in type_order]
@@ -227,20 +232,22 @@ def _conformed_edges(graph: Graph, schema: RunSchema, say: ReportLine) -> Topolo
     topology, name = graph.topology, graph.name
     weights, features, types = topology.edge_weights, topology.edge_features, topology.edge_types
     if schema.has_edge_weights and weights is None:
-        raise DataError(f"{name}: edges have no weights, but the run was trained with some: give edge_weight")
+        raise DataError(
+            f"{name}: the edges have no weights, but the run was trained with edge weights: add edge_weight"
+        )
     if schema.edge_width and features is None:
         raise DataError(
-            f"{name}: edges have no features, but the run was trained with "
-            f"{pluralize(schema.edge_width, 'feature')} of each: give edge_features"
+            f"{name}: the edges have no features, but the run was trained with "
+            f"{pluralize(schema.edge_width, 'feature')} per edge: add edge_features"
         )
     if weights is not None and not schema.has_edge_weights:
-        say(f"{name}: weights of edges are not used: the run was trained without any")
+        say(f"{name}: edge weights are ignored, because the run was trained without them")
         weights = None
     if features is not None and not schema.edge_width:
-        say(f"{name}: features of edges are not used: the run was trained without any")
+        say(f"{name}: edge features are ignored, because the run was trained without them")
         features = None
     if features is not None:
-        of_edges = f"{name}: features of edges"
+        of_edges = f"{name}: edge features"
         known = graph.names.edge_columns
         order = _column_order(schema.edge_columns, known, schema.edge_width, features.shape[1], of_edges, say)
         features = features if order is None else np.ascontiguousarray(features[:, order])
@@ -258,26 +265,30 @@ def _conformed_edges(graph: Graph, schema: RunSchema, say: ReportLine) -> Topolo
 def _conformed_edge_types(graph: Graph, schema: RunSchema, say: ReportLine) -> Array | None:
     types, known, edge_type_names = graph.topology.edge_types, schema.edge_types, graph.names.edge_types
     if types is None and schema.has_edge_types:
-        raise DataError(f"{graph.name}: edges have no types, but the run knows some: give edge_type")
+        raise DataError(
+            f"{graph.name}: the edges have no types, but the run was trained with edge types: add edge_type"
+        )
     if types is None:
         return None
     if not schema.has_edge_types:
-        say(f"{graph.name}: types of edges are not used: the run was trained without any")
+        say(f"{graph.name}: edge types are ignored, because the run was trained without them")
         return None
     if (known is None) != (edge_type_names is None):
         names = known if known is not None else edge_type_names or ()
         read_as = [f"{number} as {name}" for number, name in enumerate(names)]
         if known is None:
             read_as = [f"{name} as {number}" for number, name in enumerate(names)]
-        which = "its" if edge_type_names is None else "the run's"
-        say(f"{graph.name}: {which} types of edges have no names: {_some(read_as)}")
+        which = "the data's" if edge_type_names is None else "the run's"
+        say(
+            f"{graph.name}: {which} edge types have no names, so they are matched by number: {_some(read_as)}"
+        )
     if known is None or edge_type_names is None or known == edge_type_names:
         return types
     new = [name for name in edge_type_names if name not in known]
     if new:
         raise DataError(
-            f"{graph.name}: the run was not trained with edges of type {_some(new)} (it knows "
-            f"{', '.join(known)}): leave them out, or train again"
+            f"{graph.name}: the run was not trained with edges of type {_some(new)} (only "
+            f"{', '.join(known)}): remove them, or train again"
         )
     places = np.array([known.index(name) for name in edge_type_names], types.dtype)
     renumbered: Array = places[types]
@@ -297,18 +308,21 @@ def _conformed_rows(
     steps = remaining_steps(data.scaling, table.scaling)
     if steps is None:
         raise DataError(
-            f"{where}: features were scaled by {describe_scaling(data.scaling)}, and the run's by "
-            f"{describe_scaling(table.scaling)} with the numbers of its own data: give features that are not "
-            "scaled, which the run scales as its own"
+            f"{where}: features were scaled by {describe_scaling(data.scaling)}, but the run's features by "
+            f"{describe_scaling(table.scaling)} with the statistics of its own data: use unscaled features, "
+            "which hyrt scales as in training"
         )
     for step in steps:
         if not step.is_known:
             raise DataError(
-                f"{where}: the run's features were scaled by 'standard' when they were written, by a version "
-                "of hyrt that did not keep the numbers: train again"
+                f"{where}: the run's features were scaled by 'standard' in a version of hyrt that did not "
+                "store the statistics: train again"
             )
         if step.mean is not None and data.rows is None:
-            raise DataError(f"{where}: features are sparse, and the run's were dense: give dense ones")
+            raise DataError(
+                f"{where}: features are sparse, but the run was trained with dense features: use dense "
+                "features"
+            )
     if stored is not None and (steps or order is not None):
         source = stored.source or DenseFeatures(stored.whole())
         if source.nbytes > LARGE_BYTES and not is_in_memory(source):
@@ -330,26 +344,29 @@ def _column_order(
     if known is None or columns is None or len(columns) != num_columns:
         if num_columns != width:
             raise DataError(
-                f"{where}: has {pluralize(num_columns, 'column')}, and the run was trained with {width:,}: "
-                "give the same columns in the same order"
+                f"{where}: found {pluralize(num_columns, 'column')}, but the run was trained with "
+                f"{width:,}: use the same columns in the same order"
             )
-        whose, names = ("the run's", columns) if known is None else ("its", known)
+        whose, names = ("the run's", columns) if known is None else ("the data's", known)
         if names and len(names) > 1 and (known is None or columns is None):
-            say(f"{where}: {whose} columns have no names, and are taken to be {_some(names)}, in order")
+            say(
+                f"{where}: {whose} columns have no names, so they are assumed to be {_some(names)}, in "
+                "this order"
+            )
         return None
     if tuple(known) == tuple(columns):
         return None
     places = {name: place for place, name in enumerate(columns)}
     if len(places) != len(columns):
-        raise DataError(f"{where}: two columns have one name: give each a name of its own")
+        raise DataError(f"{where}: two columns have the same name: rename one of them")
     missing = [name for name in known if name not in places]
     if missing:
         raise DataError(
-            f"{where}: has other columns than the run was trained with ({_differences(known, columns)}): "
-            "give all columns of the training"
+            f"{where}: the columns differ from those that the run was trained with "
+            f"({_differences(known, columns)}): add the missing columns"
         )
     if more := [name for name in columns if name not in known]:
-        say(f"{where}: columns that the run was not trained with are not used: {_some(more)}")
+        say(f"{where}: columns that the run was not trained with are ignored: {_some(more)}")
     return np.array([places[name] for name in known], np.int64)
 
 
@@ -392,8 +409,8 @@ def _relabelled(graph: Graph, schema: RunSchema, say: ReportLine) -> Graph:
         labels = _no_labels(len(labels), schema)
     elif label_kind != schema.labels:
         say(
-            f"{graph.name}: its labels are {vertices.label_description}, which are not used: the run "
-            f"predicts {schema.label_description}"
+            f"{graph.name}: labels ({vertices.label_description}) are ignored, because the run predicts "
+            f"{schema.label_description}"
         )
         labels = _no_labels(len(labels), schema)
     elif label_kind == "classes":
@@ -435,7 +452,7 @@ def _renumbered(graph: Graph, schema: RunSchema, say: ReportLine) -> Array:
             # The run's class names are not numbers, so match by number.
             known = tuple(map(str, range(schema.outputs)))
         read_as = [f"{number} as {schema.classes[at]}" for at, number in enumerate(known)]
-        say(f"{graph.name}: its classes have no names: {_some(read_as)}")
+        say(f"{graph.name}: the classes have no names, so they are matched by number: {_some(read_as)}")
     if len(class_names) <= highest:
         class_names += [str(number) for number in range(len(class_names), highest + 1)]
     places = {name: place for place, name in enumerate(known)}
@@ -448,8 +465,8 @@ def _renumbered(graph: Graph, schema: RunSchema, say: ReportLine) -> Array:
         new = [class_names[number] for number in np.unique(labels[unknown]).tolist()]
         say(
             f"{graph.name}: {pluralize(int(unknown.sum()), 'vertex has a class', 'vertices have classes')} "
-            f"that the run was not trained with ({_some(new)}): they have no label here, and count in no "
-            "metric"
+            f"that the run was not trained with ({_some(new)}), so they are treated as unlabelled and not "
+            "counted in any metric"
         )
     return renumbered.astype(np.int32)
 
@@ -463,7 +480,7 @@ def _with_label_columns(graph: Graph, schema: RunSchema, say: ReportLine) -> Arr
         known, where = graph.names.classes, f"{graph.name}: labels"
         order = _column_order(schema.classes, known, schema.outputs, width, where, say)
     except DataError as error:
-        say(f"{error}. They are not used")
+        say(f"{error}; the labels are ignored")
         return _no_labels(len(labels), schema)
     return labels if order is None else np.ascontiguousarray(labels.reshape(len(labels), -1)[:, order])
 

@@ -113,8 +113,8 @@ def build_csr(
         bad = int(kernels.find_invalid_edge(sources, targets, num_vertices))
         if bad >= 0:
             raise DataError(
-                f"{source}: edge {at + bad} ({sources[bad]} → {targets[bad]}) does not join two of the "
-                f"{num_vertices:,} vertices: number them from 0 on"
+                f"{source}: edge {at + bad} ({sources[bad]} → {targets[bad]}) has an endpoint that is not "
+                f"one of the {num_vertices:,} vertices: number them from 0"
             )
         kernels.count_edges(sources, targets, symmetric, self_loops, counts)
         at += len(sources)

@@ -41,13 +41,16 @@ class CachedRows:
             self.missing_rows.codes if isinstance(self.missing_rows, QuantizedRows) else self.missing_rows
         )
         if self.slots.shape != (count,) or self.slots.dtype != np.int32:
-            raise ValueError(f"places are {self.slots.dtype} of {self.slots.shape}, not int32 of {(count,)}")
+            raise ValueError(
+                f"slots are {self.slots.dtype} of shape {self.slots.shape}, expected int32 of shape "
+                f"{(count,)}"
+            )
         if values.ndim != 2 or values.shape[1] != width:
-            raise ValueError(f"the rows that are sent have shape {values.shape}: give {width} columns")
+            raise ValueError(f"missing rows have shape {values.shape}, expected {width} columns")
         if count and not (-len(values) <= self.slots.min() and self.slots.max() < num_cached):
             raise ValueError(
-                f"places are from {self.slots.min()} to {self.slots.max()}, where {num_cached} rows are "
-                f"kept and {len(values)} are sent"
+                f"slots are from {self.slots.min()} to {self.slots.max()}, but {num_cached} rows are cached "
+                f"and {len(values)} are sent"
             )
 
 

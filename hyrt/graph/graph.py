@@ -98,15 +98,14 @@ class VertexTable:
 
         Raises DataError if there is no such split or column; `source` is the graph's name for the message.
         """
-        check_int("the number of a split", column, -(2**63))
+        check_int("the split number", column, -(2**63))
         if not isinstance(name, str) or name not in self.masks:
-            raise DataError(f"{source}: no split {show(name)}: the splits are {', '.join(self.masks)}")
+            raise DataError(f"{source} has no split {show(name)}: use one of {', '.join(self.masks)}")
         mask = self.masks[name]
         if column < 0 or column >= self.num_splits:
             raise DataError(
-                f"{source}: no split {column}: the dataset has "
-                f"{pluralize(self.num_splits, 'split')}: give its "
-                "number, from 0 on"
+                f"{source} has no split {column}, only {pluralize(self.num_splits, 'split')}: number splits "
+                "from 0"
             )
         return np.flatnonzero(mask if mask.ndim == 1 else mask[:, column])
 

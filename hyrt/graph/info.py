@@ -68,7 +68,7 @@ def format_type_summary(facts: dict[str, Any], rows_in_words: Callable[[dict[str
     for each in facts["vertex_types"]:
         held = each["features"]
         description = (
-            "no features: learned"
+            "no features (learned embeddings)"
             if held is None
             else f"{rows_in_words(held)} · {format_bytes(each['bytes'])}"
         )
@@ -78,8 +78,8 @@ def format_type_summary(facts: dict[str, Any], rows_in_words: Callable[[dict[str
     for triple, each in zip(triples, facts["relations"], strict=True):
         degree = each["degree"]
         lines.append(
-            f"  {' '.join(triple):<{wide}}  {each['edges']:,} · degree mean {degree['mean']:.1f} · "
-            f"max {degree['max']:,} · {degree['none']:,} without"
+            f"  {' '.join(triple):<{wide}}  {each['edges']:,} · degree mean {degree['mean']:.1f} · max "
+            f"{degree['max']:,} · {degree['none']:,} without edges"
         )
     return lines
 
@@ -183,7 +183,7 @@ def format_summary(summary: dict[str, Any]) -> list[str]:
     if summary["labels"] == "classes":
         description = f"{summary['classes']:,}: {shown}" if any(counts) else "none: no vertex has a label"
     elif counts:
-        description += f", which so many vertices have: {shown}"
+        description += f"; vertices per label: {shown}"
     lines = [
         f"name       {summary['name']}",
         f"vertices   {summary['vertices']:,} · {degree['isolated']:,} isolated",
@@ -203,7 +203,7 @@ def format_summary(summary: dict[str, Any]) -> list[str]:
     if further:
         lines.append(f"further    {', '.join(further)}")
     if summary["reordered"]:
-        lines.append("order      changed; vertex_ids has the original numbers")
+        lines.append("order      changed; the original numbers are in vertex_ids")
     lines.append(
         f"memory     topology {format_bytes(held['topology'])} · features {format_bytes(held['features'])}"
     )

@@ -22,9 +22,9 @@ TargetKind = LabelKind | Literal["links"]
 """Kind of the training targets of a mini-batch: vertex labels, or vertex pairs of links."""
 
 LABEL_SHAPES: dict[LabelKind, str] = {
-    "classes": "integers [V], a class for each vertex",
-    "flags": "integers [V, K] of 0 and 1, K labels for each vertex",
-    "numbers": "float32 [V] or [V, K], numbers for each vertex",
+    "classes": "integers [V], one class per vertex",
+    "flags": "integers [V, K] of 0 and 1, K labels per vertex",
+    "numbers": "float32 [V] or [V, K], numbers per vertex",
 }
 """Description of each kind's array."""
 
@@ -95,17 +95,20 @@ def label_warning(labels: Array) -> str:
     if kind == "flags":
         if labels.shape[1] > 1 and (labels >= 0).all() and (labels.sum(axis=1, dtype=np.int64) == 1).all():
             return (
-                "every vertex has exactly one of the labels: to train for one class of several, write "
-                "labels.argmax(1)"
+                "every vertex has exactly one of the labels, so they may be classes: to train on classes, "
+                "write labels.argmax(1)"
             )
         return ""
     known = labels[~np.isnan(labels)]
     if len(known) and ((known == 0) | (known == 1)).all():
-        return "all labels are the numbers 0 and 1: to train for labels of 0 and 1, write them as int8 [V, K]"
+        return (
+            "all labels are the floats 0 and 1, so they are trained as numbers: to train on labels of "
+            "0 and 1, write them as int8 [V, K]"
+        )
     if labels.ndim == 1 and _are_consecutive(known):
         return (
-            f"all labels are whole numbers from 0 to {int(known.max())}, trained as numbers because they are "
-            "floats: to train for classes, write integers, with -1 for an unknown class"
+            f"all labels are whole floats from 0 to {int(known.max())}, so they are trained as numbers: to "
+            "train on classes, write integers (-1 for an unknown class)"
         )
     return ""
 

@@ -55,7 +55,7 @@ class Scaling:
 
     def apply(self, block: Array) -> Array:
         """Scale dense rows [n, F], keeping their dtype."""
-        assert self.is_known, "the numbers of the scaling are not known"
+        assert self.is_known, "the statistics of the scaling are unknown"
         if self.mean is not None and self.deviation is not None:
             scaled: Array = (block - self.mean) / self.deviation
         else:
@@ -212,7 +212,7 @@ def read_rows(source: Path, name: str) -> Iterator[Iterator[list[str]] | None]:
             # csv.reader returns an empty list for the line of an empty name.
             yield (row or [""] for row in rows)
         except (csv.Error, UnicodeDecodeError) as error:
-            raise DataError(f"{source}: {name} is damaged ({error}): make the dataset again") from error
+            raise DataError(f"{source}: {name} is damaged ({error}): write the dataset again") from error
 
 
 @contextmanager
@@ -294,7 +294,7 @@ def read_scalings(source: Path) -> Scalings:
             saved: dict[str, list[dict[str, Any]]] = json.load(file)
             return {name: tuple(Scaling.from_dict(step) for step in steps) for name, steps in saved.items()}
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise DataError(f"{source}: {SCALING} is damaged ({error}): make the dataset again") from error
+            raise DataError(f"{source}: {SCALING} is damaged ({error}): write the dataset again") from error
 
 
 def save_names(names: DataNames, scalings: Scalings, dataset: Path, scratch: Path) -> None:

@@ -30,7 +30,7 @@ def normalize_features(data: Dataset, normalize: str) -> Dataset:
     Raises DataError for an unknown name, or for `standard` with sparse features.
     """
     if normalize not in NORMALIZERS:
-        raise DataError(f"unknown normalize {normalize!r}: give one of {', '.join(NORMALIZERS)}")
+        raise DataError(f"normalize={normalize!r} is unknown: use one of {', '.join(NORMALIZERS)}")
     if data.tables is not None:
         return data.with_features(lambda table: normalize_features(table, normalize))
     if normalize == "auto":

@@ -257,7 +257,8 @@ class HeteroRows:
         table = self.tables[number]
         if table is None:
             raise DataError(
-                f"vertices of type {vertex_type!r} have no features: a model learns rows for them"
+                f"vertices of type {vertex_type!r} have no features: use a model that learns embeddings for "
+                "them"
             )
         table.rows(ids - ids.dtype.type(self.types.starts[number]), out, workers)
 
@@ -282,8 +283,6 @@ class HeteroRows:
     def rows(self, ids: NDArray[Any], out: NDArray[np.float32], workers: Workers) -> None:
         """Raise DataError with a remedy: there is no single feature matrix [V, F]."""
         raise DataError(
-            "a heterogeneous graph has a table of features for each type of vertices, and no "
-            "single matrix of rows: "
-            "train a model for heterogeneous graphs, or ask for the rows of each type by "
-            "itself (HeteroRows.rows_of)"
+            "a heterogeneous graph has one feature table per vertex type and no single feature matrix: "
+            "train a heterogeneous model, or read the rows of each type with HeteroRows.table_rows"
         )

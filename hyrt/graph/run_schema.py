@@ -198,8 +198,8 @@ def read_type_ids(graph: Graph, vertex_type: str) -> tuple[str, ...] | None:
     low, high = graph.types.interval(vertex_type)
     if len(set(found)) != high - low or len(found) != high - low:
         raise DataError(
-            f"{graph.name}: has {len(set(found)):,} ids for {high - low:,} vertices of type {vertex_type!r}: "
-            "make the dataset again"
+            f"{graph.name} has {len(set(found)):,} ids for {high - low:,} vertices of type {vertex_type!r}: "
+            "write the dataset again"
         )
     order = graph.vertices.vertex_ids
     if order is None or low == high:

@@ -38,7 +38,7 @@ from hyrt.graph.topology import Topology
 from hyrt.runtime.files import is_path_too_long
 from hyrt.runtime.workers import current_workers
 
-_REMEDY = "make graphs by hyrt.load, or by hyrt.Graph.from_arrays of numpy arrays"
+_REMEDY = "create graphs with hyrt.load, or from numpy arrays with hyrt.Graph.from_arrays"
 
 
 def check_graph(graph: Graph) -> Graph:
@@ -48,21 +48,25 @@ def check_graph(graph: Graph) -> Graph:
     """
     if "was_checked" in graph.__dict__:
         return graph
-    topology = check_type("topology of the graph", graph.topology, Topology, _REMEDY).checked
-    table = check_type("vertices of the graph", graph.vertices, VertexTable, _REMEDY)
-    check_type("name of the graph", graph.name, str, _REMEDY)
-    check_type("labels of the graph", table.labels, np.ndarray, _REMEDY)
+    topology = check_type("the graph's topology", graph.topology, Topology, _REMEDY).checked
+    table = check_type("the graph's vertex table", graph.vertices, VertexTable, _REMEDY)
+    check_type("the graph's name", graph.name, str, _REMEDY)
+    check_type("the graph's label array", table.labels, np.ndarray, _REMEDY)
     num = topology.num_vertices
-    for name, mask in check_type("masks of the graph", table.masks, dict, _REMEDY).items():
-        check_type(f"mask {name!r} of the graph", mask, np.ndarray, _REMEDY)
+    for name, mask in check_type("the graph's mask dictionary", table.masks, dict, _REMEDY).items():
+        check_type(f"the graph's mask {name!r}", mask, np.ndarray, _REMEDY)
     if isinstance(table.features, DenseFeatures):
-        check_array("features", table.features.values, "f", (num, None), "a row for each vertex")
+        check_array("features", table.features.values, "f", (num, None), "one row per vertex")
     elif isinstance(table.features, SparseFeatures):
-        check_int("width of sparse features", table.features.width, 1, 2**31 - 1)
+        check_int("the width of the sparse features", table.features.width, 1, 2**31 - 1)
         for name in ("indptr", "columns", "values"):
-            check_type(f"{name} of sparse features", getattr(table.features, name), np.ndarray, _REMEDY)
+            check_type(
+                f"array {name!r} of the sparse features", getattr(table.features, name), np.ndarray, _REMEDY
+            )
     elif not hasattr(table.features, "rows") or not hasattr(table.features, "width"):
-        raise ArgumentError(f"features of the graph are {type(table.features).__name__}: {_REMEDY}")
+        raise ArgumentError(
+            f"the graph's feature object is of type {type(table.features).__name__}: {_REMEDY}"
+        )
     data = from_graph(graph)
     # Masks are optional in memory.
     masks = {
@@ -106,8 +110,8 @@ def warn_suspicious_features(data: Dataset) -> None:
         reasons = _suspicious_columns(features, labels[start:stop], numbers)
         if reasons:
             warn_user(
-                f"{table.name}: feature columns that seem to be numbers of rows or copies of the label: "
-                f"{format_reasons(reasons)}: remove these columns if they are not known of new vertices",
+                f"{table.name}: some feature columns look like row numbers or copies of the label "
+                f"({format_reasons(reasons)}): remove them if they are unknown for new vertices",
                 DataWarning,
             )
 
@@ -150,8 +154,8 @@ def _rows(features: RowSource, rows: Array) -> Array:
 SYNTHETIC = "synthetic:"
 KINDS = (
     "a .npz file, a folder of .npy files or of parts, 'synthetic:PRESET[,key=value,...]', 'ogbn-NAME', "
-    "'mag240m', 'mag240m:typed', a folder downloaded by ogb, a file of dgl.save_graphs, or 'cora', which "
-    "comes with hyrt"
+    "'mag240m', 'mag240m:typed', a folder downloaded by ogb, a file written by dgl.save_graphs, or 'cora', "
+    "which is included in hyrt"
 )
 
 
@@ -211,8 +215,8 @@ def _in_memory(table: Dataset, name: str, normalize: str) -> Dataset:
     if rows is not None and is_large(table) and normalize not in ("none", "auto", table.normalization):
         once = f"hyrt data convert {name} DEST" if rows.mapped else "hyrt partition ..."
         raise DataError(
-            f"{table.name}: features of {format_bytes(rows.num_bytes)} are too large to scale in memory; "
-            f"scale them once: {once} --normalize {normalize}"
+            f"{table.name}: features of {format_bytes(rows.num_bytes)} are too large to scale in memory: "
+            f"scale them once with {once} --normalize {normalize}"
         )
     if rows is not None and not rows.is_file_backed:
         return replace(table, rows=FeatureRows.from_array(rows.whole()))
@@ -285,18 +289,18 @@ def _read(source: str | Path | Graph | Any, check: bool, scratch: Path | None) -
 def check_source_name(name: str) -> None:
     """Raise the DataError of `open_graph` for a name or path that is not a dataset, without opening it."""
     if not name:
-        raise DataError(f"the name of the dataset is empty: give {KINDS}")
+        raise DataError(f"the dataset name is empty: use {KINDS}")
     if "://" in name:
-        raise DataError(f"{name}: hyrt reads no addresses: download the file, and give its path")
+        raise DataError(f"{name}: hyrt cannot read URLs: download the file, and use its path")
     if name.startswith(SYNTHETIC):
         return
     path, shown = resolve_source(name), escape_undecodable(name)
     if is_path_too_long(path):
-        raise DataError(f"{shown[:40]}...: this is too long for a path; a dataset is {KINDS}")
+        raise DataError(f"{shown[:40]}... is too long for a path: use {KINDS}")
     base = name.removesuffix(":typed")
     if path.is_file() or path.is_dir() or resolve_source(base).is_dir():
         return
     if base == "mag240m" or name.startswith("ogbn-"):
         return
     problem = "neither a regular file nor a folder" if path.exists() else "no such file or folder"
-    raise DataError(f"{shown}: {problem}; a dataset is {KINDS}")
+    raise DataError(f"{shown}: {problem}; use {KINDS}")

@@ -91,20 +91,20 @@ class Topology:
                     if isinstance(array, np.ndarray)
                     else f"is of type {type(array).__name__}"
                 )
-                raise check.reject("Topology", key, f"{kind}: give a numpy array [n] of {names}")
+                raise check.reject("Topology", key, f"{kind}: use a numpy array [n] of {names}")
         check.check_indptr("Topology", "indptr", self.indptr, len(self.indices), "indices")
         check.check_columns(
             "Topology", "indices", self.indices, self.indptr, self.num_vertices, "vertices", ordered=False
         )
         edges = self.num_edges
         if self.edge_types is not None:
-            check_array("edge_types", self.edge_types, "iu", (edges,), "the type of each edge")
+            check_array("edge_types", self.edge_types, "iu", (edges,), "one type per edge")
             check.check_edge_types("Topology", "edge_types", self.edge_types, edges)
         if self.edge_weights is not None:
-            check_array("edge_weights", self.edge_weights, "f", (edges,), "the weight of each edge")
+            check_array("edge_weights", self.edge_weights, "f", (edges,), "one weight per edge")
             check.check_edge_weights("Topology", "edge_weights", self.edge_weights, edges)
         if self.edge_features is not None:
-            check_array("edge_features", self.edge_features, "f", (edges, None), "a row for each edge")
+            check_array("edge_features", self.edge_features, "f", (edges, None), "one row per edge")
         return self
 
     @cached_property

@@ -229,7 +229,7 @@ def test_folders_and_files_that_can_be_none() -> None:
         hyrt.load_run("runs/x", model=torch.nn.Linear)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^folder='x{30,}\.\.\.: pass the path of a run folder"):
         hyrt.load_run("x" * 5000)
-    with pytest.raises(DataError, match=r"^x{40}\.\.\.: this is too long for a path; a dataset is"):
+    with pytest.raises(DataError, match=r"^x{40}\.\.\. is too long for a path: use a"):
         hyrt.load("x" * 5000)
 
 

@@ -119,7 +119,7 @@ def test_infer_refuses(run: Path, tmp_path: Path) -> None:
     assert "far.npy: 5000 at position 1 is not below the vertex count 2,000" in message
     words = ["--data", "synthetic:tiny,features=8"]
     message = refused("infer", run, "-o", "x.npy", *words, cwd=tmp_path)
-    assert "has 8 columns, and the run was trained with 16: give the same columns" in message
+    assert "found 8 columns, but the run was trained with 16: use the same columns" in message
     np.save(tmp_path / "far.npy", [3, -1])
     message = refused("infer", run, "-o", "x.npy", "--vertices", "far.npy", cwd=tmp_path)
     assert "far.npy: -1 at position 1 is below 0" in message

@@ -28,7 +28,7 @@ PROCESSOR = re.compile(r"\b(EPYC|Xeon|[AHV]\d00|H200)\b")
 TESTED = {
     "unknown setting 'train.epoch'": "tests/unit/test_documented_commands.py",
     "2 values or rows are wrong; nothing is written": "tests/unit/graph/test_import.py",
-    "value 1000000 at position 100 is not below the 2,708 vertices": "tests/unit/graph/test_check.py",
+    "value 1000000 at position 100 is out of range for 2,708 vertices": "tests/unit/graph/test_check.py",
     "value 16 at position 0 is a vertex of type 'field'": "tests/unit/graph/test_hetero_files.py",
     "differ from what was written": "tests/unit/graph/test_formats.py",
 }

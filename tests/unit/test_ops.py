@@ -423,16 +423,20 @@ def test_a_graph_without_edges_has_sums_of_zero_and_gradients(tail: tuple[int, .
 @pytest.mark.parametrize(
     ("indptr", "indices", "says"),
     [
-        (np.array([0, 1, 1]), np.array([7]), "'indices'.* value 7 at position 0 is not below the 2 vertices"),
+        (
+            np.array([0, 1, 1]),
+            np.array([7]),
+            "'indices'.* value 7 at position 0 is out of range for 2 vertices",
+        ),
         (np.array([0, 1, 1]), np.array([-1]), "'indices'.* value -1 at position 0 is negative"),
-        (np.array([0, 2, 1]), np.array([0]), "'indptr'.* is less than the one before it"),
-        (np.array([0, 1, 2]), np.array([0]), "'indptr'.* is not the length of 'indices'"),
+        (np.array([0, 2, 1]), np.array([0]), "'indptr'.* is less than the previous value"),
+        (np.array([0, 1, 2]), np.array([0]), "'indptr'.* differs from the length of 'indices'"),
         (
             np.array([0, 1, 1]),
             np.array([1.0]),
-            "'indices' is float64 \\[1\\]: give a numpy array .* of int32 or int64",
+            "'indices' is float64 \\[1\\]: use a numpy array .* of int32 or int64",
         ),
-        ([0, 1, 1], np.array([1]), "'indptr' is of type list: give a numpy array .* of int64"),
+        ([0, 1, 1], np.array([1]), "'indptr' is of type list: use a numpy array .* of int64"),
     ],
 )
 def test_a_topology_that_would_be_read_outside_is_refused(indptr: Any, indices: Any, says: str) -> None:

@@ -59,6 +59,9 @@ _REMEDY = re.compile(
     "specify|select|repair|rename|rewrite|restore|split|combine|"
     "did you mean|the known ones are|a dataset is|the splits are)"
     r"|\bmust (?:be|have)\b"
+    "rename|compute|create|store|save|merge|pad|correct|copy|try|specify|restore|"
+    "did you mean|the known ones are|a dataset is|the splits are)"
+    r"|\bmust be |, expected "
 )
 
 

@@ -81,17 +81,20 @@ def convert(job: Conversion, report: Callable[[str], None] = lambda line: None) 
     """
     destination = job.destination.absolute()
     if job.feature_dtype is not None and job.feature_dtype not in ROW_FORMATS:
-        raise DataError(f"--feature-dtype {job.feature_dtype}: give {join_names(ROW_FORMATS, 'or')}")
+        raise DataError(
+            f"--feature-dtype {job.feature_dtype} is unknown: use {join_names(ROW_FORMATS, 'or')}"
+        )
     if job.rounding not in ROUNDINGS:
-        raise DataError(f"--rounding {job.rounding}: give {join_names(ROUNDINGS, 'or')}")
+        raise DataError(f"--rounding {job.rounding} is unknown: use {join_names(ROUNDINGS, 'or')}")
     if job.rounding == "stochastic" and not (job.feature_dtype or "").startswith("int8"):
         raise DataError(
-            "--rounding stochastic is for codes: give --feature-dtype int8 or int8-columns, or omit it"
+            "--rounding stochastic applies only to int8 features: set --feature-dtype to int8 or "
+            "int8-columns, or remove --rounding"
         )
     if job.seed is not None and job.rounding != "stochastic":
-        raise DataError("--seed is for --rounding stochastic: give both, or omit it")
+        raise DataError("--seed applies only to --rounding stochastic: use both, or remove --seed")
     if job.normalize not in NORMALIZERS:
-        raise DataError(f"--normalize {job.normalize}: give {join_names(NORMALIZERS, 'or')}")
+        raise DataError(f"--normalize {job.normalize} is unknown: use {join_names(NORMALIZERS, 'or')}")
     check_destination(destination, job.force)
     if job.order is not None:
         check_order(job.order)
@@ -110,7 +113,7 @@ def convert(job: Conversion, report: Callable[[str], None] = lambda line: None) 
         data = check_on_read(normalize_features(check_on_read(data), job.normalize))
         seed = (job.seed or 0) if job.rounding == "stochastic" else None
         if job.feature_dtype is not None and not any(table.rows for table in feature_tables(data).values()):
-            raise DataError(f"{data.name}: the values of sparse features stay float32: omit --feature-dtype")
+            raise DataError(f"{data.name}: sparse features are always float32: remove --feature-dtype")
         data = data.with_features(lambda table: _in_format(table, formats[table.name], seed))
         write_dataset(data, destination, result)
         save_names(data.names, data.scalings, result, scratch)
@@ -150,11 +153,13 @@ def check_destination(destination: Path, force: bool) -> None:
     dataset there.
     """
     if destination.name == "-":
-        raise DataError("-: nothing is written to the standard output: give the name of a file or a folder")
+        raise DataError(
+            "-: hyrt cannot write a dataset to standard output: use the name of a file or a folder"
+        )
     # Folder names may contain a version number, such as products-v1.2.
     if destination.suffix[1:2].isalpha() and destination.suffix != ".npz" and not destination.is_dir():
         raise DataError(
-            f"{destination}: hyrt writes a .npz file or a folder of .npy files: give a name that ends in "
+            f"{destination}: hyrt writes .npz files and folders of .npy files: use a name that ends in "
             f".npz, or one without {destination.suffix!r} for a folder"
         )
     if not destination.parent.is_dir():
@@ -169,11 +174,11 @@ def check_destination(destination: Path, force: bool) -> None:
         is_dataset = destination.suffix == ".npz"
     if not is_dataset:
         raise DataError(
-            f"{destination}: already exists and is not a dataset; --force replaces only datasets: choose "
+            f"{destination} already exists and is not a dataset, and --force replaces only datasets: choose "
             "another name"
         )
     if not force:
-        raise DataError(f"{destination}: already exists: give another name, or --force to replace it")
+        raise DataError(f"{destination} already exists: choose another name, or use --force to replace it")
 
 
 def memory_bound(source: Any, *, reorder: bool = False) -> int | None:

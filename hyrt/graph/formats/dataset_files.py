@@ -74,7 +74,7 @@ def _damage_named(where: str) -> Iterator[None]:
         raise DataError(f"{where} cannot be read: {system_error_text(error)}") from error
     except ARCHIVE_ERRORS as error:
         raise DataError(
-            f"{where}: damaged or truncated ({error or type(error).__name__}): copy or download it again"
+            f"{where} is damaged or truncated ({error or type(error).__name__}): copy or download it again"
         ) from error
 
 
@@ -103,16 +103,16 @@ class NpzMember:
                 info.compress_size
             ):
                 raise DataError(
-                    f"{location}: claims {info.file_size:,} bytes, more than the file can have: it is "
-                    "damaged, copy or download it again"
+                    f"{location} claims {info.file_size:,} bytes, more than the file can contain, so it is "
+                    "damaged: copy or download it again"
                 )
             with archive.open(info) as file:
                 header = read_header(file, location, is_text=self._texts)
                 if header.offset + header.data_bytes != info.file_size:
                     raise DataError(
                         f"{location}: {header.dtype.name} of shape {list(header.shape)} needs "
-                        f"{header.data_bytes:,} bytes, but the file has {info.file_size - header.offset:,}: "
-                        "it is damaged, copy or download it again"
+                        f"{header.data_bytes:,} bytes, but the file has {info.file_size - header.offset:,}, "
+                        "so it is damaged: copy or download it again"
                     )
                 yield file, header
 
@@ -133,7 +133,7 @@ class NpzMember:
         # zipfile verifies the checksum when the end of the member is read.
         if file.read(1):
             raise DataError(
-                f"{self._where} has bytes after its end: it is damaged, copy or download it again"
+                f"{self._where} has bytes after its end, so it is damaged: copy or download it again"
             )
 
     def read(self) -> Array:
@@ -144,8 +144,8 @@ class NpzMember:
                 values = empty_aligned(shape, header.dtype)
             except MemoryError as error:
                 raise DataError(
-                    f"{self._where} does not fit into memory; convert the file to a folder, which is "
-                    "memory-mapped: hyrt data convert"
+                    f"{self._where} does not fit into memory: convert the file to a memory-mapped folder "
+                    "with hyrt data convert"
                 ) from error
             self._fill(file, values)
             self._end(file)
@@ -212,7 +212,7 @@ def read_npz(path: Path, source: str, scratch: Path | None = None) -> Dataset:
         names = [name.removesuffix(".npy") for name in files]
     for name in names:
         if names.count(name) > 1:
-            raise DataError(f"{source}: duplicate key '{name}': the file is damaged, write it again")
+            raise DataError(f"{source} has the key '{name}' twice, so the file is damaged: write it again")
     arrays: dict[str, Array] = {}
     keys = select_keys(source, names)
     check_unused_keys(source, {name: _shape(path, name, source) for name in names}, keys)
@@ -244,15 +244,15 @@ def _check_kind(path: Path, source: str) -> None:
         raise DataError(f"{source} is empty: copy or download it again")
     if start == _NPY:
         raise DataError(
-            f"{source} is a single array: a dataset is a .npz file, or a folder with one .npy file per key"
+            f"{source} is a single array: use a .npz file, or a folder with one .npy file per key"
         )
     if not start.startswith(b"PK"):
         import_first = ""
         if path.suffix.lower() in (".csv", ".tsv", ".txt", ".parquet", ".gz"):
-            import_first = "; `hyrt data import` makes one of tables"
+            import_first = ", or import tables with `hyrt data import`"
         raise DataError(
-            f"{source} is not a .npz file: a dataset is a .npz file (numpy.savez), or a folder of .npy files"
-            f"{import_first}"
+            f"{source} is not a .npz file: use a .npz file (numpy.savez) or a folder of .npy "
+            f"files{import_first}"
         )
 
 
@@ -311,7 +311,7 @@ def _write_member(
             file.write(np.ascontiguousarray(block, dtype=dtype).reshape(-1).view(np.uint8).data)
             written += len(block)
     if written != shape[0]:
-        raise reject(archive.filename or "", key, f"{written:,} rows were produced, {shape[0]:,} announced")
+        raise reject(archive.filename or "", key, f"got {written:,} rows, expected {shape[0]:,}")
 
 
 META = "meta.json"
@@ -328,11 +328,11 @@ def read_folder(path: Path, source: str, *, check: bool = False) -> Dataset:
     files = sorted(path.glob("*.npy"))
     if not files:
         hint = " (did you mean one of its .npz files?)" if any(path.glob("*.npz")) else ""
-        raise DataError(f"{source} has no .npy files: a dataset folder has one .npy file per key{hint}")
+        raise DataError(f"{source} has no .npy files: use a folder with one .npy file per key{hint}")
     for file in (*files, path / META):
         # Opening a pipe would block until another process writes to it.
         if file.exists() and not (file.is_file() or file.is_dir()):
-            raise DataError(f"{file}: a pipe or a device: put the dataset's file in its place")
+            raise DataError(f"{file} is a pipe or a device: replace it with the dataset's file")
     keys = select_keys(source, [file.stem for file in files])
     check_unused_keys(source, {file.stem: read_npy_shape(file) for file in files}, keys)
     meta = _read_meta(path)
@@ -351,7 +351,10 @@ def read_folder(path: Path, source: str, *, check: bool = False) -> Dataset:
         check_header(source, key, header.dtype, header.shape)
         if meta is not None:
             if key not in entries:
-                raise DataError(f"{location} is not in {META}: the folder was changed after it was written")
+                raise DataError(
+                    f"{location} is not in {META}, so the folder was changed after it was written: "
+                    "write the folder again"
+                )
             entries[key].check_header(header, location, META)
             if check or strip_type(key) != "features" or array.nbytes <= LARGE_BYTES:
                 entries[key].verify(array, location, META, f" (without {META}, the folder opens unverified)")
@@ -388,19 +391,19 @@ def _read_meta(path: Path) -> _Meta | None:
     file = path / META
     if not file.exists():
         return None
-    unverified = "without this file the folder still opens, unverified"
+    remedy = "write the folder again, or remove this file to open the folder unverified"
     try:
         meta = _Meta.model_validate_json(file.read_bytes())
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not what hyrt writes"
-        raise DataError(f"{file}: damaged ({reason}); {unverified}") from error
+        reason = error.strerror if isinstance(error, OSError) else "hyrt did not write it"
+        raise DataError(f"{file} is damaged ({reason}): {remedy}") from error
     if meta.format != FORMAT:
         raise DataError(
-            f"{file}: format {meta.format} is unknown (known: {FORMAT}): a newer hyrt may have written it: "
-            "update hyrt"
+            f"{file}: format {meta.format} is unknown (known: {FORMAT}), so a newer hyrt may have written "
+            "it: update hyrt"
         )
     if meta.crc32_chunk_bytes != CHUNK_BYTES:
-        raise DataError(f"{file}: damaged (crc32_chunk_bytes {meta.crc32_chunk_bytes}); {unverified}")
+        raise DataError(f"{file} is damaged (crc32_chunk_bytes {meta.crc32_chunk_bytes}): {remedy}")
     return meta
 
 

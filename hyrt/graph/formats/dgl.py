@@ -78,18 +78,20 @@ class _SavedBytes:
 
     def damaged(self, reason: str) -> DataError:
         return DataError(
-            f"{self.source}: damaged at byte {self.at:,} ({reason}): copy it again, or save it again with "
+            f"{self.source} is damaged at byte {self.at:,} ({reason}): copy it again, or save it again with "
             "dgl.save_graphs"
         )
 
     def skip_to(self, position: int) -> None:
         if not self.at <= position <= len(self._data):
-            raise self.damaged(f"what follows would be at byte {position:,}")
+            raise self.damaged(f"the next part would start at byte {position:,}")
         self.at = position
 
     def raw(self, count: int) -> bytes:
         if not 0 <= count <= len(self._data) - self.at:
-            raise self.damaged(f"{count:,} bytes were announced, and {len(self._data) - self.at:,} are left")
+            raise self.damaged(
+                f"{count:,} bytes were announced, but only {len(self._data) - self.at:,} are left"
+            )
         part = self._data[self.at : self.at + count]
         self.at += count
         return part
@@ -99,13 +101,13 @@ class _SavedBytes:
 
     def expect(self, number: int, kind: str) -> None:
         if self.number() != number:
-            raise self.damaged(f"this is no {kind}")
+            raise self.damaged(f"expected a {kind}")
 
     def text(self) -> str:
         try:
             return self.raw(self.number()).decode()
         except UnicodeDecodeError as error:
-            raise self.damaged("a name is not text") from error
+            raise self.damaged("a name is not valid UTF-8") from error
 
     def several(self, one: Callable[[], Any]) -> list[Any]:
         """Read a count and call `one` that many times; raise DataError if the count exceeds the file."""
@@ -148,10 +150,12 @@ def _graph(saved: _SavedBytes) -> Any:
     saved.expect(_FILE, "file of dgl.save_graphs")
     version, kind, count = (saved.number() for _ in range(3))
     if (version, kind) != (_VERSION, _OF_TYPES):
-        raise saved.damaged(f"form {kind} of version {version}, and hyrt reads those of DGL 0.5 and later")
+        raise saved.damaged(
+            f"format {kind}, version {version}, but hyrt reads only files of DGL 0.5 and later"
+        )
     if count != 1:
         raise DataError(
-            f"{saved.source} has {count:,} graphs, and hyrt trains on one: save it by itself, "
+            f"{saved.source} has {count:,} graphs, but hyrt trains on one: save one graph with "
             "dgl.save_graphs(path, [g])"
         )
     saved.skip_to(_PAGE)
@@ -168,7 +172,7 @@ def _graph(saved: _SavedBytes) -> Any:
     relations = {len(ends), len(of_edges), len(edge_types), len(from_types)}
     highest, lowest = max([*from_types, *to_types], default=-1), min([*from_types, *to_types], default=0)
     if len(sizes) != 1 or len(relations) != 1 or highest >= len(counts) or lowest < 0:
-        raise saved.damaged("the numbers of types and relations differ")
+        raise saved.damaged("the counts of types and relations are inconsistent")
     triples = [
         (vertex_types[first], name, vertex_types[last])
         for first, name, last in zip(from_types, edge_types, to_types, strict=True)
@@ -178,7 +182,7 @@ def _graph(saved: _SavedBytes) -> Any:
 
 def _meta_graph(saved: _SavedBytes) -> tuple[list[int], list[int]]:
     """Read the source type and the destination type of each relation."""
-    saved.expect(_META_GRAPH, "graph of types")
+    saved.expect(_META_GRAPH, "type graph")
     rows, columns, numbers = _csr(saved)
     order = np.argsort(numbers, kind="stable") if len(numbers) == len(rows) else np.arange(len(rows))
     return rows[order].tolist(), columns[order].tolist()
@@ -192,7 +196,7 @@ def _csr(saved: _SavedBytes) -> tuple[Array, Array, Array]:
     saved.raw(1)
     lengths = np.diff(indptr)
     if indptr.ndim != 1 or columns.ndim != 1 or (lengths < 0).any() or lengths.sum() != len(columns):
-        raise saved.damaged("row pointers do not fit their matrix")
+        raise saved.damaged("row pointers do not match their matrix")
     return np.repeat(np.arange(len(lengths), dtype=np.int64), lengths), columns, numbers
 
 
@@ -202,7 +206,7 @@ def _relation(saved: _SavedBytes) -> tuple[Array, Array]:
     code, _ = saved.number(), saved.number()
     form = _FORMATS.get((code >> 32, code & 0xFFFFFFFF))
     if form is None:
-        raise saved.damaged(f"a sparse matrix of form {code}")
+        raise saved.damaged(f"unknown sparse format {code}")
     _meta_graph(saved)
     if form == "coo":
         saved.expect(_COO, "COO matrix")
@@ -216,7 +220,7 @@ def _relation(saved: _SavedBytes) -> tuple[Array, Array]:
         return sources, destinations
     # Edge tensors are ordered by edge number.
     if numbers.shape != sources.shape or not (np.sort(numbers) == np.arange(len(numbers))).all():
-        raise saved.damaged("the numbers of edges do not fit their matrix")
+        raise saved.damaged("edge numbers do not match their matrix")
     order = np.argsort(numbers)
     return sources[order], destinations[order]
 
@@ -315,8 +319,8 @@ def read_heterograph(graph: Any, name: str) -> Dataset:
         dropped = [key for key in of_edges if key not in read]
         if dropped:
             raise DataError(
-                f"{name}: {location}[{dropped[0]!r}]: hyrt would leave this out, because it reads only one "
-                "weight of edges (weight, w or edge_weight), feat and one time: to train without it, "
+                f"{name}: hyrt cannot use {location}[{dropped[0]!r}], because it reads only one edge weight "
+                "(weight, w or edge_weight), feat and one time: to train without it, run "
                 f"`{location}.pop({dropped[0]!r})`"
             )
         sources, destinations = (as_array(ends, f"{name}: {location}") for ends in graph.edges(etype=triple))
@@ -366,7 +370,7 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
     DataError if something is missing or malformed, or if other edge values would be ignored.
     """
     if getattr(graph, "is_block", False):
-        raise DataError(f"{name}: a block of a mini-batch: give the whole graph; hyrt samples it itself")
+        raise DataError(f"{name} is a block of a mini-batch: use the whole graph, which hyrt samples itself")
     vertex_types, edge_types = (list(getattr(graph, key, [None])) for key in ("ntypes", "etypes"))
     if len(vertex_types) != 1 or len(edge_types) != 1:
         return read_heterograph(graph, name)
@@ -374,9 +378,8 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
     for key in graph.edata:
         if key not in (*weights, *time, _FEATURES, *_SUBGRAPH_KEYS):
             raise DataError(
-                f"{name}: edata[{key!r}]: hyrt would leave this out, because it reads only one weight of "
-                "edges (weight, w or edge_weight), their features (feat) and one time: to train without it, "
-                f"`g.edata.pop({key!r})`"
+                f"{name}: hyrt cannot use edata[{key!r}], because it reads only one edge weight (weight, w "
+                f"or edge_weight), feat and one time: to train without it, run `g.edata.pop({key!r})`"
             )
     masks = tuple(f"{split}_mask" for split in SPLITS)
     is_bare = not any(key in graph.ndata for key in masks)
@@ -404,7 +407,7 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
     left_out = len(sources) - len(indices)
     if left_out:
         warn_user(
-            f"{name}: {left_out:,} of {len(sources):,} edges are equal to others and left out",
+            f"{name}: {left_out:,} of {len(sources):,} edges are duplicates and were merged",
             DataWarning,
         )
     dataset: dict[str, Array] = {
@@ -425,13 +428,13 @@ def read_dgl(graph: Any, name: str = NAME) -> Dataset:
         dataset |= {key: np.zeros(count, np.bool_) for key in masks}
         if "label" in arrays:
             warn_user(
-                f"{name}: there are no masks, so vertices are in no split and only links can be predicted"
-                f"{_remedy(masks[0])}",
+                f"{name} has no masks, so vertices are in no split and only links can be "
+                f"predicted{_remedy(masks[0])}",
                 DataWarning,
             )
     if x is None:
         warn_user(
-            f"{name}: there is no ndata['feat']: the feature of a vertex is the logarithm of its degree",
+            f"{name} has no ndata['feat']: using the logarithm of each vertex's degree as its feature",
             DataWarning,
         )
         x = np.log1p(np.diff(indptr))[:, None]
@@ -478,6 +481,6 @@ def _remedy(key: str) -> str:
     if not key.endswith("_mask"):
         return f": set g.ndata[{key!r}] = ..."
     return (
-        ": dgl.data.utils.add_nodepred_split(dataset, (0.6, 0.2, 0.2)) makes masks of a dataset; otherwise "
-        f"set g.ndata[{key!r}] to a bool for each vertex"
+        ": create masks with dgl.data.utils.add_nodepred_split(dataset, (0.6, 0.2, 0.2)), or set "
+        f"g.ndata[{key!r}] to a bool for each vertex"
     )

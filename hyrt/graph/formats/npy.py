@@ -62,56 +62,59 @@ def read_header(file: IO[bytes], location: str, *, is_text: bool = False) -> Npy
     """
     start = file.read(8)
     if len(start) < 8 or start[:6] != _MAGIC:
-        raise DataError(f"{location}: not .npy data: it is damaged or truncated, copy or write it again")
+        raise DataError(f"{location} is not .npy data, so it is damaged or truncated: copy or write it again")
     version = start[6]
     if version not in (1, 2, 3):
         raise DataError(
-            f"{location}: unknown .npy format {version} (known: 1, 2 and 3): write it again with numpy.save"
+            f"{location} has the unknown .npy format {version} (known: 1, 2 and 3): write it again with "
+            "numpy.save"
         )
     field = 2 if version == 1 else 4
     length = int.from_bytes(file.read(field), "little")
     if length > _MAX_HEADER:
         raise DataError(
-            f"{location}: the .npy header claims {length:,} bytes: the data is damaged, copy "
-            "or write it again"
+            f"{location}: the .npy header claims {length:,} bytes, so the data is damaged: copy or write it "
+            "again"
         )
     text = file.read(length)
     if len(text) != length:
-        raise DataError(f"{location} ends inside its .npy header: it is truncated, copy or write it again")
+        raise DataError(f"{location} ends inside its .npy header, so it is truncated: copy or write it again")
     header = text.decode("latin-1")
     descr, order, shape = _DESCR.search(header), _ORDER.search(header), _SHAPE.search(header)
     if not (descr and order and shape):
         raise DataError(
-            f"{location}: the .npy header is damaged or describes records: {header.strip()[:80]!r}: store "
+            f"{location}: the .npy header ({header.strip()[:80]!r}) is damaged or describes records: store "
             "plain numbers"
         )
     byte_order, kind, size = descr.groups()
     if kind == "O":
-        raise DataError(f"{location} has Python objects; hyrt never reads pickled data. Store plain numbers")
+        raise DataError(
+            f"{location} has Python objects, but hyrt never reads pickled data: store plain numbers"
+        )
     if is_text and (kind != "U" or byte_order == ">" or not size):
         raise DataError(
-            f"{location}: dtype {byte_order}{kind}{size}, expected names: store them as "
+            f"{location} has dtype {byte_order}{kind}{size}, expected strings: store names as "
             "numpy.array(['paper'])"
         )
     if not is_text and (byte_order == ">" or kind not in "biuf" or not size):
         instead = "array.astype('float32')"
         if kind in "US":
             # Strings are usually class names.
-            instead = "numpy.unique(array, return_inverse=True)[1], which numbers equal texts alike"
+            instead = "numpy.unique(array, return_inverse=True)[1], which gives equal strings the same number"
         raise DataError(
             f"{location}: dtype {byte_order}{kind}{size} is not a little-endian number or bool: convert it, "
-            f"such as with {instead}"
+            f"for example with {instead}"
         )
     try:
         dtype = np.dtype(f"{kind}{size}")
         lengths = tuple(int(n) for n in shape.group(1).split(",") if n.strip())
     except (TypeError, ValueError) as error:
         raise DataError(
-            f"{location}: the .npy header is damaged: {header.strip()[:80]!r}: copy or write it again"
+            f"{location}: the .npy header ({header.strip()[:80]!r}) is damaged: copy or write it again"
         ) from error
     if any(n >= 2**62 for n in lengths):
         raise DataError(
-            f"{location}: shape {lengths} in the .npy header is impossible: the data is damaged, copy or "
+            f"{location}: shape {lengths} in the .npy header is impossible, so the data is damaged: copy or "
             "write it again"
         )
     return NpyHeader(dtype, lengths, order.group(1) == "True", 8 + field + length)
@@ -215,8 +218,8 @@ class NpyChecksums(BaseModel):
         if self.dtype != header.dtype.name or self.shape != header.shape:
             raise DataError(
                 f"{location}: {header.dtype.name} of shape {list(header.shape)} differs from {record_file}, "
-                f"which has {self.dtype} of shape {list(self.shape)}: the folder was changed after it was "
-                f"written{hint}"
+                f"which has {self.dtype} of shape {list(self.shape)}, so the folder was changed after it "
+                f"was written{hint}: write the folder again"
             )
 
     def verify(self, array: Array, location: str, record_file: str, hint: str = "") -> None:
@@ -226,8 +229,8 @@ class NpyChecksums(BaseModel):
         data = array.reshape(-1).view(np.uint8)
         if len(self.crc32) != -(-len(data) // CHUNK_BYTES):
             raise DataError(
-                f"{location}: {record_file} has {len(self.crc32)} checksums for {len(data):,} bytes: "
-                f"{record_file} is damaged"
+                f"{location}: {record_file} has {len(self.crc32)} checksums for {len(data):,} bytes, so "
+                f"{record_file} is damaged: write the folder again"
             )
         for i, expected in enumerate(self.crc32):
             start = i * CHUNK_BYTES
@@ -237,7 +240,8 @@ class NpyChecksums(BaseModel):
                 first, last = start // row_bytes, (start + len(chunk) - 1) // row_bytes
                 raise DataError(
                     f"{location}: {'positions' if array.ndim == 1 else 'rows'} {first:,} to {last:,} differ "
-                    f"from what was written: they are damaged, or were changed afterwards{hint}"
+                    f"from what was written, so they are damaged, or were changed afterwards{hint}: write "
+                    "the folder again"
                 )
 
 
@@ -288,12 +292,13 @@ def map_with_header(file: Path, location: str, *, is_text: bool = False) -> tupl
             if data_bytes != header.data_bytes:
                 raise DataError(
                     f"{location}: {header.dtype.name} of shape {list(header.shape)} needs "
-                    f"{header.data_bytes:,} bytes, but the file has {data_bytes:,}: it is damaged or "
-                    "truncated, copy or write it again"
+                    f"{header.data_bytes:,} bytes, but the file has {data_bytes:,}, so it is damaged or "
+                    "truncated: copy or write it again"
                 )
             if header.fortran and len(header.shape) > 1 and min(header.shape) > 1:
                 raise DataError(
-                    f"{location}: stored by columns; make it contiguous by rows with numpy.ascontiguousarray"
+                    f"{location} is stored in column-major order: make it row-major with "
+                    "numpy.ascontiguousarray"
                 )
             if data_bytes == 0:
                 return np.empty(header.shape, header.dtype), header
@@ -307,11 +312,11 @@ def map_with_header(file: Path, location: str, *, is_text: bool = False) -> tupl
             )
             _prefer_large_pages(mapping)
     except FileNotFoundError as error:
-        raise DataError(f"{location} is missing: copy the whole folder again, or make it again") from error
+        raise DataError(f"{location} is missing: copy or write the whole folder again") from error
     except OSError as error:
         raise DataError(f"{location} cannot be read: {system_error_text(error)}") from error
     if header.offset % header.dtype.alignment:
-        raise DataError(f"{location}: the data is not aligned; write it again with numpy.save")
+        raise DataError(f"{location} is not aligned: write it again with numpy.save")
     values = np.frombuffer(mapping, header.dtype, offset=header.offset)
     return values.reshape(header.shape), header
 

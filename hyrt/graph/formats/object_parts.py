@@ -61,21 +61,21 @@ def as_array(value: Any, location: str) -> Array:
             value = value.resolve_conj().resolve_neg().numpy()
         except (TypeError, RuntimeError) as error:
             raise DataError(
-                f"{location}: {value.dtype} is not read: convert it, such as to float32"
+                f"{location}: hyrt cannot read {value.dtype}: convert it, for example to float32"
             ) from error
     try:
         array: Array = np.asarray(value)
     except ValueError:
-        raise DataError(f"{location} is no array: give one tensor") from None
+        raise DataError(f"{location} is not an array: use one tensor") from None
     if array.dtype.kind == "c":
         raise DataError(
-            f"{location} is complex, and hyrt reads real numbers: give its parts as columns, such as with "
-            "torch.view_as_real(x).flatten(1)"
+            f"{location} is complex, but hyrt reads only real numbers: convert it to real columns, for "
+            "example with torch.view_as_real(x).flatten(1)"
         )
     if array.dtype.kind not in "biuf":
-        raise DataError(f"{location} has values of type {array.dtype.name}: give numbers")
+        raise DataError(f"{location} has values of type {array.dtype.name}: use numbers")
     if not array.ndim:
-        raise DataError(f"{location} is the number {show(array)}: give an array")
+        raise DataError(f"{location} is the number {show(array)}: use an array")
     return array
 
 
@@ -85,8 +85,7 @@ def as_mask(values: Array, location: str) -> Array:
         return np.ascontiguousarray(values)
     if not ((values == 0) | (values == 1)).all():
         raise DataError(
-            f"{location} has other values than 0 and 1: give true or false for each vertex, not the numbers "
-            "of vertices"
+            f"{location} has values other than 0 and 1: use true or false for each vertex, not vertex numbers"
         )
     return values.astype(np.bool_)
 
@@ -102,7 +101,7 @@ def read_adjacency(matrix: Any, location: str) -> tuple[Array, Array]:
         values = np.ones(len(rows)) if values is None else as_array(values, location)
         return np.stack([as_array(columns, location), as_array(rows, location)]), values
     if "sparse" not in str(getattr(matrix, "layout", "")):
-        raise DataError(f"{location} is no sparse matrix: give edge_index instead")
+        raise DataError(f"{location} is not a sparse matrix: set edge_index instead")
     # Do not coalesce, which would sum the values of equal edges.
     coo = matrix.detach().to_sparse_coo()
     return coo._indices().flip(0).cpu().numpy(), as_array(coo._values(), location)
@@ -141,8 +140,8 @@ def find_csr_order(
         raise reject(
             name,
             key,
-            "cannot be used where several edges go from one vertex to another, of which hyrt keeps one: give "
-            f"each pair of vertices one edge, such as with {remedy}",
+            "has values for parallel edges, of which hyrt keeps only one: merge them, for example with "
+            f"{remedy}",
         )
     order: NDArray[np.int64] = np.lexsort((sources, destinations))
     return order
@@ -157,8 +156,8 @@ def as_weights(values: Array, num_edges: int, location: str, remedy: str) -> Arr
     flat = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if flat.shape != (num_edges,) or values.dtype.kind not in "iuf":
         raise DataError(
-            f"{location}: {values.dtype.name} of shape {list(values.shape)}: weights are one number for "
-            f"each of {num_edges:,} edges: to train without them, {remedy}"
+            f"{location} is {values.dtype.name} of shape {list(values.shape)}, expected one weight for each "
+            f"of {num_edges:,} edges: to train without weights, run {remedy}"
         )
     with np.errstate(over="ignore"):
         weights: Array = flat.astype(np.float32)
@@ -166,8 +165,8 @@ def as_weights(values: Array, num_edges: int, location: str, remedy: str) -> Arr
     if wrong.any():
         index = int(wrong.argmax())
         raise DataError(
-            f"{location}: value {flat[index]} at position {index} is not a valid weight: give a finite "
-            f"number above 0, or to train without weights, {remedy}"
+            f"{location}: value {flat[index]} at position {index} is not a valid weight: use a finite "
+            f"number above 0, or to train without weights, run {remedy}"
         )
     return weights
 
@@ -180,8 +179,8 @@ def as_edge_features(values: Array, num_edges: int, location: str, remedy: str) 
     rows = values[:, None] if values.ndim == 1 else values
     if rows.ndim != 2 or len(rows) != num_edges or not rows.shape[1] or values.dtype.kind not in "biuf":
         raise DataError(
-            f"{location}: {values.dtype.name} of shape {list(values.shape)}: features are a row of numbers "
-            f"for each of {num_edges:,} edges: to train without them, {remedy}"
+            f"{location} is {values.dtype.name} of shape {list(values.shape)}, expected a row of numbers "
+            f"for each of {num_edges:,} edges: to train without edge features, run {remedy}"
         )
     with np.errstate(over="ignore"):
         features: Array = np.ascontiguousarray(rows, np.float32)
@@ -189,8 +188,8 @@ def as_edge_features(values: Array, num_edges: int, location: str, remedy: str) 
     if wrong.any():
         index = int(wrong.argmax())
         raise DataError(
-            f"{location}: row {index} has a value that is not a finite number: correct it, or to train "
-            f"without features of edges, {remedy}"
+            f"{location}: row {index} has a value that is not a finite number: replace it, or to train "
+            f"without edge features, run {remedy}"
         )
     return features
 
@@ -317,14 +316,14 @@ def _features_of_edges(parts: HeteroParts, types: GraphTypes, left_out: int) -> 
     widths = {" ".join(triple): rows.shape[1] for triple, rows in edge_features.items()}
     if len(set(widths.values())) > 1:
         raise DataError(
-            f"{parts.name}: features of edges have one width for all relations, and these have "
-            f"{join_names([f'{width} ({name})' for name, width in widths.items()])}: fill the "
-            "narrower up with 0"
+            f"{parts.name}: edge features must have the same width in all relations, but the widths are "
+            f"{join_names([f'{width} ({name})' for name, width in widths.items()])}: pad the narrower ones "
+            "with 0"
         )
     if left_out:
         raise DataError(
-            f"{parts.name}: {left_out:,} edges are equal to others of their relation, and hyrt cannot know "
-            "whose features to keep: keep only one of equal edges"
+            f"{parts.name}: {left_out:,} edges are duplicates within their relation, and only one edge's "
+            "features can be kept: remove the duplicates"
         )
     width = next(iter(widths.values()))
     rows, keys = [], []
@@ -350,11 +349,11 @@ def _target(parts: HeteroParts) -> str:
         return next(iter(parts.counts))
     if not labelled:
         example = parts.labels_location.format(next(iter(parts.counts), "TYPE"))
-        raise DataError(f"{parts.name}: no type of vertices has labels: set such as {example}")
+        raise DataError(f"{parts.name}: no vertex type has labels: set, for example, {example}")
     with_masks = [vertex_type for vertex_type in labelled if parts.masks.get(vertex_type)]
     if len(labelled) > 1 and len(with_masks) != 1:
         raise DataError(
-            f"{parts.name}: the types {join_names(labelled)} have labels, but hyrt trains for the labels of "
+            f"{parts.name}: the types {join_names(labelled)} have labels, but hyrt trains on the labels of "
             "one type: keep masks for only one of them"
         )
     return (with_masks or labelled)[0]
@@ -363,7 +362,9 @@ def _target(parts: HeteroParts) -> str:
 def _table(name: str, vertex_type: str, rows: Array, count: int) -> Dataset:
     shown = feature_table_name(name, vertex_type)
     if rows.ndim != 2 or len(rows) != count:
-        raise DataError(f"{shown}: features of shape {list(rows.shape)}, expected [{count}, F]: reshape it")
+        raise DataError(
+            f"{shown}: features have shape {list(rows.shape)}, expected [{count}, F]: reshape them"
+        )
     if rows.dtype != np.float16:
         rows = rows.astype(np.float32, copy=False)
     return Dataset(shown, {}, FeatureRows.from_array(np.ascontiguousarray(rows)))

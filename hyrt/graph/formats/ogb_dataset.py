@@ -59,8 +59,8 @@ def read_hetero_ogb(name: str, folder: Path, scratch: Path | None) -> Dataset:
         data, left_out = assemble_dataset(name, _csv_parts(name, folder, scratch), scratch)
     else:
         raise DataError(
-            f"{name}: {folder} has no graph of several types as ogb lays it out: it has neither "
-            f"processed/paper nor raw/triplet-type-list.csv.gz; without {HETERO_SUFFIX}, it may open"
+            f"{name}: {folder} is not a heterogeneous OGB dataset, because it has neither processed/paper "
+            f"nor raw/triplet-type-list.csv.gz: open it without {HETERO_SUFFIX}"
         )
     if left_out:
         warn_user(describe_skipped(name, left_out), DataWarning)
@@ -76,9 +76,11 @@ def count_types(folder: Path) -> dict[str, int]:
     try:
         names, counts = lines[0], [int(count) for count in lines[1]]
         if len(names) != len(counts) or len(lines) != 2:
-            raise ValueError("one line of counts is expected, one for each name")
+            raise ValueError("expected one line with a count for each name")
     except (IndexError, ValueError) as error:
-        raise DataError(f"{file} does not give the number of vertices of each type ({error})") from error
+        raise DataError(
+            f"{file} does not contain the number of vertices of each type ({error}): download it again"
+        ) from error
     return dict(zip(names, counts, strict=True))
 
 
@@ -87,15 +89,15 @@ def _csv_texts(file: Path) -> list[list[str]]:
         with gzip.open(file, "rt", encoding="utf-8", newline="") as handle:
             return [line for line in csv.reader(handle) if line]
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{file} cannot be read: missing, damaged or truncated ({error})") from error
+        raise DataError(f"{file} is missing, damaged or truncated ({error}): download it again") from error
 
 
 def _types(counts: dict[str, int], triples: list[list[str]], target: str, location: Path) -> GraphTypes:
     for triple in triples:
         if len(triple) != 3 or triple[0] not in counts or triple[2] not in counts:
             raise DataError(
-                f"{location}: the relation {_SEPARATOR.join(triple)} is not between two of the types "
-                f"{join_names(counts)}"
+                f"{location}: the relation {_SEPARATOR.join(triple)} does not connect two of the types "
+                f"{join_names(counts)}: download it again"
             )
     starts = np.concatenate([[0], np.cumsum(list(counts.values()))]).astype(np.int64)
     return GraphTypes(tuple(counts), starts, tuple(Relation(*triple) for triple in triples), target)
@@ -112,7 +114,8 @@ def _csv_parts(name: str, folder: Path, scratch: Path | None) -> HeteroDatasetPa
     ]
     if len(labelled) != 1:
         raise DataError(
-            f"{raw / 'node-label'} has labels of {len(labelled)} types of vertices, expected those of one"
+            f"{raw / 'node-label'} has labels for {len(labelled)} vertex types, expected labels for one: "
+            "move the others elsewhere"
         )
     target = labelled[0]
     types = _types(counts, _csv_texts(triples_file), target, triples_file)
@@ -121,7 +124,7 @@ def _csv_parts(name: str, folder: Path, scratch: Path | None) -> HeteroDatasetPa
         place = raw / "relations" / _SEPARATOR.join((relation.source, relation.name, relation.destination))
         if (place / "edge-feat.csv.gz").exists():
             raise DataError(
-                f"{name} has features of edges, which hyrt cannot use yet: to train without them, move "
+                f"{name} has edge features, which hyrt cannot use yet: to train without them, move "
                 f"{place / 'edge-feat.csv.gz'} elsewhere"
             )
         ends.append(_csv_edges(place / "edge.csv.gz", scratch and scratch / f"relation-{number}"))
@@ -144,7 +147,9 @@ def _csv_edges(file: Path, scratch: Path | None) -> tuple[Array, Array]:
     stores = [ArrayBuilder(np.dtype(np.int64), scratch and scratch / f"{end}.npy") for end in ("from", "to")]
     for block in iter_csv_blocks(file, np.int64):
         if block.shape[1] != 2:
-            raise DataError(f"{file}: {block.shape[1]} columns, expected source,destination")
+            raise DataError(
+                f"{file} has {block.shape[1]} columns, expected source,destination: download it again"
+            )
         for store, column in zip(stores, block.T, strict=True):
             store.append(np.ascontiguousarray(column))
     return stores[0].finish(), stores[1].finish()
@@ -159,12 +164,12 @@ def _csv_rows(name: str, file: Path, count: int) -> Dataset:
             num_rows += len(block)
             if num_rows > count or block.shape[1] != width:
                 raise DataError(
-                    f"{file}: the rows from {num_rows - len(block)} on do not fit {count:,} vertices x "
-                    f"{width} columns"
+                    f"{file}: rows {num_rows - len(block)} and following do not match {count:,} vertices x "
+                    f"{width} columns: download it again"
                 )
             yield block
         if num_rows != count:
-            raise DataError(f"{file} has {num_rows:,} rows for {count:,} vertices")
+            raise DataError(f"{file} has {num_rows:,} rows for {count:,} vertices: download it again")
 
     return Dataset(name, {}, FeatureRows.from_blocks((count, width), np.dtype(np.float32), blocks))
 
@@ -175,7 +180,8 @@ def _mag240m(name: str, folder: Path, scratch: Path | None) -> HeteroDatasetPart
         isinstance(meta.get(vertex_type), int) for vertex_type in MAG240M_TYPES
     ):
         raise DataError(
-            f"{folder / 'meta.pt'} does not give the numbers of {join_names(MAG240M_TYPES)} vertices"
+            f"{folder / 'meta.pt'} does not contain the number of {join_names(MAG240M_TYPES)} vertices: "
+            "download it again"
         )
     counts = {vertex_type: int(meta[vertex_type]) for vertex_type in MAG240M_TYPES}
     processed = folder / "processed"
@@ -187,13 +193,15 @@ def _mag240m(name: str, folder: Path, scratch: Path | None) -> HeteroDatasetPart
         pairs = map_npy(file)
         if pairs.ndim != 2 or pairs.shape[0] != 2 or pairs.dtype.kind not in "iu":
             raise DataError(
-                f"{file}: {pairs.dtype.name} of shape {list(pairs.shape)}, expected integers [2, E]"
+                f"{file} is {pairs.dtype.name} of shape {list(pairs.shape)}, expected integers [2, E]: "
+                "download it again"
             )
         ends.append((pairs[0], pairs[1]))
     num_edges = sum(len(sources) for sources, _ in ends)
     if scratch is None and num_edges > MAX_EDGES_IN_MEMORY:
         raise DataError(
-            f"{name}: the {num_edges:,} edges must be sorted on disk, once: hyrt data convert {name} FOLDER"
+            f"{name}: the {num_edges:,} edges must be sorted on disk first: run hyrt data convert {name} "
+            "FOLDER"
         )
     tables: dict[str, Dataset] = {}
     for vertex_type in counts:
@@ -202,7 +210,7 @@ def _mag240m(name: str, folder: Path, scratch: Path | None) -> HeteroDatasetPart
             continue
         rows = map_npy(file)
         if rows.ndim != 2:
-            raise DataError(f"{file}: shape {list(rows.shape)}, expected [V, F]")
+            raise DataError(f"{file} has shape {list(rows.shape)}, expected [V, F]: download it again")
         shown = feature_table_name(name, vertex_type)
         tables[vertex_type] = Dataset(shown, {}, FeatureRows.from_array(rows, mapped=True))
     labels = convert_labels(map_npy(processed / "paper" / "node_label.npy"), folder)
@@ -220,12 +228,14 @@ def read_mag240m_splits(folder: Path) -> Splits:
         splits = {"train": split["train"], "val": split["valid"], "test": test}
         return {key: np.asarray(value, np.int64).reshape(-1) for key, value in splits.items()}
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{folder / 'split_dict.pt'}: a split is missing ({error})") from error
+        raise DataError(
+            f"{folder / 'split_dict.pt'} does not contain all splits ({error}): download it again"
+        ) from error
 
 
 def _masks(splits: Splits, labels: Array, count: int, folder: Path) -> dict[str, Array]:
     if len(labels) != count:
-        raise DataError(f"{folder}: {len(labels):,} labels for {count:,} vertices")
+        raise DataError(f"{folder} has {len(labels):,} labels for {count:,} vertices: download it again")
     return {
         f"{split}_mask": build_mask(vertices, count, f"{folder}: {split} split") & is_labelled(labels)
         for split, vertices in splits.items()
@@ -237,7 +247,9 @@ def build_mask(vertices: NDArray[np.int64], count: int, location: str) -> NDArra
     outside = (vertices < 0) | (vertices >= count)
     if outside.any():
         index = int(outside.argmax())
-        raise DataError(f"{location}: value {vertices[index]} at position {index} is not a vertex")
+        raise DataError(
+            f"{location}: value {vertices[index]} at position {index} is not a vertex: download it again"
+        )
     mask = np.zeros(count, np.bool_)
     mask[vertices] = True
     return mask
@@ -274,7 +286,7 @@ def read_ogb(name: str, scratch: Path | None) -> Dataset:
     raw = folder / "raw"
     if (raw / "edge-feat.csv.gz").exists():
         raise DataError(
-            f"{name} has features of edges, which hyrt cannot use yet: to train without them, move "
+            f"{name} has edge features, which hyrt cannot use yet: to train without them, move "
             f"{raw / 'edge-feat.csv.gz'} elsewhere"
         )
     if (folder / "processed" / "paper" / "node_feat.npy").exists():
@@ -285,12 +297,13 @@ def read_ogb(name: str, scratch: Path | None) -> Dataset:
         parts = _read_csv(folder, scratch)
     elif (raw / "edge_index_dict.npz").exists():
         raise DataError(
-            f"{name}: hyrt cannot read heterogeneous graphs in ogb's binary form, except ogbn-mag and "
-            "mag240m:typed: open it with PyG, and give the HeteroData to hyrt.load"
+            f"{name}: hyrt cannot read heterogeneous graphs in ogb's binary format, except ogbn-mag and "
+            "mag240m:typed: open it with PyG, and pass the HeteroData to hyrt.load"
         )
     else:
         raise DataError(
-            f"{folder}: not an OGB dataset: it has no raw/edge.csv.gz, raw/data.npz or processed/paper"
+            f"{folder} is not an OGB dataset, because it has no raw/edge.csv.gz, raw/data.npz or "
+            "processed/paper: use a folder downloaded by ogb"
         )
     return _assemble(name, parts, scratch)
 
@@ -310,7 +323,7 @@ def count_vertices(folder: Path, *, all_types: bool = False) -> int:
     if meta_file.exists():
         meta = load_tensors(meta_file)
         if not isinstance(meta, dict) or not isinstance(meta.get("paper"), int):
-            raise DataError(f"{meta_file} does not give the number of papers")
+            raise DataError(f"{meta_file} does not contain the number of papers: download it again")
         of_types = [meta[key] for key in MAG240M_TYPES if isinstance(meta.get(key), int)]
         return sum(of_types) if all_types else int(meta["paper"])
     counts = (
@@ -319,7 +332,7 @@ def count_vertices(folder: Path, *, all_types: bool = False) -> int:
         else read_csv_table(count_file, np.int64)
     )
     if counts.size != 1:
-        raise DataError(f"{folder} has {counts.size} graphs, expected one")
+        raise DataError(f"{folder} has {counts.size} graphs, expected one: use a dataset with one graph")
     return int(counts.reshape(-1)[0])
 
 
@@ -339,12 +352,14 @@ class _Parts:
 def _assemble(name: str, parts: _Parts, scratch: Path | None) -> Dataset:
     if scratch is None and parts.num_edges > MAX_EDGES_IN_MEMORY:
         raise DataError(
-            f"{name}: the {parts.num_edges:,} edges must be sorted on disk, once: hyrt data convert "
+            f"{name}: the {parts.num_edges:,} edges must be sorted on disk first: run hyrt data convert "
             f"{name} FOLDER"
         )
     count = parts.num_vertices
     if len(parts.labels) != count:
-        raise DataError(f"{parts.folder}: {len(parts.labels):,} labels for {count:,} vertices")
+        raise DataError(
+            f"{parts.folder} has {len(parts.labels):,} labels for {count:,} vertices: download it again"
+        )
     indices = ArrayBuilder(
         np.dtype(np.int32 if count < 2**31 else np.int64), scratch and scratch / "indices.npy"
     )
@@ -370,11 +385,14 @@ def _read_csv(folder: Path, scratch: Path | None) -> _Parts:
     ends = _EdgeStore(scratch, count, str(raw / "edge.csv.gz"))
     for block in iter_csv_blocks(raw / "edge.csv.gz", np.int64):
         if block.shape[1] != 2:
-            raise DataError(f"{raw / 'edge.csv.gz'}: {block.shape[1]} columns, expected source,target")
+            raise DataError(
+                f"{raw / 'edge.csv.gz'} has {block.shape[1]} columns, expected source,target: download "
+                "it again"
+            )
         ends.append(block[:, 0], block[:, 1])
     features = raw / "node-feat.csv.gz"
     if not features.exists():
-        raise DataError(f"{folder} has no vertex features (raw/node-feat.csv.gz), which hyrt needs")
+        raise DataError(f"{folder} has no vertex features, which hyrt needs: add raw/node-feat.csv.gz")
     width = next(iter_csv_blocks(features, np.float32)).shape[1]
 
     def blocks() -> Iterator[Array]:
@@ -383,12 +401,12 @@ def _read_csv(folder: Path, scratch: Path | None) -> _Parts:
             num_rows += len(block)
             if num_rows > count or block.shape[1] != width:
                 raise DataError(
-                    f"{features}: the rows from {num_rows - len(block)} on do not fit {count:,} vertices x "
-                    f"{width} columns"
+                    f"{features}: rows {num_rows - len(block)} and following do not match {count:,} "
+                    f"vertices x {width} columns: download it again"
                 )
             yield block
         if num_rows != count:
-            raise DataError(f"{features} has {num_rows:,} rows for {count:,} vertices")
+            raise DataError(f"{features} has {num_rows:,} rows for {count:,} vertices: download it again")
 
     rows = FeatureRows.from_blocks((count, width), np.dtype(np.float32), blocks)
     labels = convert_labels(read_csv_table(raw / "node-label.csv.gz", np.float64), folder)
@@ -401,14 +419,19 @@ def _read_binary(folder: Path, scratch: Path | None) -> _Parts:
     member = NpzMember(data, "edge_index", str(data))
     shape = member.header.shape
     if len(shape) != 2 or shape[0] != 2 or member.header.dtype.kind not in "iu" or member.header.fortran:
-        raise DataError(f"{data}: key 'edge_index': shape {list(shape)}, expected row-major integers [2, E]")
+        raise DataError(
+            f"{data}: key 'edge_index' has shape {list(shape)}, expected row-major integers [2, E]: "
+            "download it again"
+        )
     if scratch is None and shape[1] > MAX_EDGES_IN_MEMORY:
         # Check before hours of decompression; `_assemble` checks mapped sources.
-        raise DataError(f"{folder}: the {shape[1]:,} edges must be sorted on disk, once: hyrt data convert")
+        raise DataError(
+            f"{folder}: the {shape[1]:,} edges must be sorted on disk first: run hyrt data convert"
+        )
     if member_sizes(data, str(data)).get("edge_feat"):
         raise DataError(
-            f"{data}: key 'edge_feat': hyrt cannot use features of edges yet: to train without them, write "
-            "the file again without this key"
+            f"{data}: key 'edge_feat': hyrt cannot use edge features yet: to train without them, write the "
+            "file again without this key"
         )
     ends = _EdgeStore(scratch, count, f"{data}: key 'edge_index'")
     position = 0
@@ -430,11 +453,14 @@ def _read_mag240m(folder: Path) -> _Parts:
     ends = map_npy(edge_file)
     if ends.ndim != 2 or ends.shape[0] != 2 or ends.dtype.kind not in "iu":
         raise DataError(
-            f"{edge_file}: {ends.dtype.name} of shape {list(ends.shape)}, expected integers [2, E]"
+            f"{edge_file} is {ends.dtype.name} of shape {list(ends.shape)}, expected integers [2, E]: "
+            "download it again"
         )
     features = map_npy(paper / "node_feat.npy")
     if features.ndim != 2:
-        raise DataError(f"{paper / 'node_feat.npy'}: shape {list(features.shape)}, expected [V, F]")
+        raise DataError(
+            f"{paper / 'node_feat.npy'} has shape {list(features.shape)}, expected [V, F]: download it again"
+        )
     labels = convert_labels(map_npy(paper / "node_label.npy"), folder)
     rows = FeatureRows.from_array(features, mapped=True)
     return _Parts(
@@ -465,7 +491,7 @@ class _EdgeStore:
                 i = int(outside.argmax())
                 raise DataError(
                     f"{self._where}: value {part[i]} of edge {first_edge + i} is not one of the "
-                    f"{self._count:,} vertices"
+                    f"{self._count:,} vertices: download it again"
                 )
             if len(part):
                 store.append(part.astype(np.int32 if self._count < 2**31 else np.int64))

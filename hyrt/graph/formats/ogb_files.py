@@ -49,7 +49,7 @@ def download_ogb(name: str, folder: Path) -> None:
         from ogb.utils.url import decide_download, download_url, extract_zip
     except ImportError as error:
         raise DataError(
-            f"{name}: found neither in {OGB_ROOT}/ nor in {folder}, and downloading it needs the ogb "
+            f"{name} was found neither in {OGB_ROOT}/ nor in {folder}, and downloading it needs the ogb "
             'package: pip install "hyrt[ogb]"'
         ) from error
     url, unpacked = _origin(name)
@@ -64,7 +64,7 @@ def download_ogb(name: str, folder: Path) -> None:
     try:
         if not decide_download(url):
             raise DataError(
-                f"{name}: not downloaded: answer y to download it, or give a folder that ogb downloaded"
+                f"{name} was not downloaded: answer y to download it, or use a folder downloaded by ogb"
             )
         archive = Path(download_url(url, str(root)))
         extract_zip(str(archive), str(root))
@@ -75,7 +75,7 @@ def download_ogb(name: str, folder: Path) -> None:
         ) from error
     except (OSError, RuntimeError) as error:
         raise DataError(
-            f"{name}: could not be downloaded from {url} ({error}): try again, or copy its folder here"
+            f"{name} could not be downloaded from {url} ({error}): try again, or copy its folder here"
         ) from error
     if root / unpacked != folder:
         shutil.move(root / unpacked, folder)
@@ -95,11 +95,13 @@ def _origin(name: str) -> tuple[str, str]:
     names = table[""]
     if name not in names:
         raise DataError(
-            f"{name}: the installed ogb has no such dataset: it has {', '.join(names)} and mag240m"
+            f"{name} is not a dataset of the installed ogb: use one of {', '.join(names)} and mag240m"
         )
     column = names.index(name)
     if int(table["num tasks"][column]) > 1:
-        raise DataError(f"{name}: multi-label, which hyrt does not read from ogb: convert it by yourself")
+        raise DataError(
+            f"{name} is multi-label, which hyrt cannot read from ogb: convert it to a .npz file yourself"
+        )
     return table["url"][column], table["download_name"][column]
 
 
@@ -148,12 +150,12 @@ def iter_csv_blocks(file: Path, dtype: type[np.generic]) -> Iterator[Array]:
                 try:
                     yield np.loadtxt(lines, dtype=dtype, delimiter=",", ndmin=2, comments=None)
                 except ValueError as error:
-                    raise DataError(f"{file}: from line {line + 1} on: {error}: download it again") from error
+                    raise DataError(
+                        f"{file} is damaged from line {line + 1} ({error}): download it again"
+                    ) from error
                 line += len(lines)
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{file} cannot be read: missing, damaged or truncated ({error}): download it again"
-        ) from error
+        raise DataError(f"{file} is missing, damaged or truncated ({error}): download it again") from error
 
 
 def read_csv_table(file: Path, dtype: type[np.generic]) -> Array:
@@ -181,6 +183,6 @@ def load_tensors(file: Path) -> Any:
             return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # torch may raise any exception on damaged data
         raise DataError(
-            f"{file} cannot be read: missing, damaged or not plain arrays ({one_line(str(error))}): "
-            "download it again"
+            f"{file} is missing, damaged or not made of plain arrays ({one_line(str(error))}): download it "
+            "again"
         ) from error

@@ -101,7 +101,7 @@ def _count(store: dict[str, Any], arrays: dict[str, Array], location: str) -> in
         return int(store["num_nodes"])
     if arrays:
         return len(next(iter(arrays.values())))
-    raise DataError(f"{NAME}: {location} does not say how many vertices there are: set {location}.num_nodes")
+    raise DataError(f"{NAME}: {location} does not specify the number of vertices: set {location}.num_nodes")
 
 
 def _edges(
@@ -120,17 +120,17 @@ def _edges(
             known = ("edge_index", *_EDGE_KEYS, *TIME_NAMES, *of_links)
             if value is not None and key not in known and is_edge_key(key):
                 raise DataError(
-                    f"{NAME}: {location}.{key}: hyrt would leave this out, because it reads only edge_weight "
-                    "and edge_attr of the edges of HeteroData: rename it, or to train "
-                    f"without it, `del {location}.{key}`"
+                    f"{NAME}: hyrt cannot use {location}.{key}, because it reads only edge_weight and "
+                    "edge_attr of HeteroData edges: rename it, or to train without it, run `del "
+                    f"{location}.{key}`"
                 )
         if store.get("edge_index") is None:
-            reason = (
-                "adj_t is not read: ToSparseTensor makes it of edge_index, leave it out"
+            remedy = (
+                ", and hyrt does not read adj_t of HeteroData: remove the transform ToSparseTensor"
                 if "adj_t" in store
-                else "set it to integers [2, E]"
+                else ": set it to integers [2, E]"
             )
-            raise DataError(f"{NAME}: {location}.edge_index is missing: {reason}")
+            raise DataError(f"{NAME}: {location}.edge_index is missing{remedy}")
         edges = as_array(store["edge_index"], f"{NAME}: {location}.edge_index")
         if edges.ndim != 2 or edges.shape[0] != 2 or edges.dtype.kind not in "iu":
             raise DataError(
@@ -184,7 +184,7 @@ def read_pyg(data: Any) -> Dataset:
         return read_hetero_data(data)
     if not hasattr(data, "x") and not hasattr(data, "edge_index"):
         raise DataError(
-            f"{data!r:.80} is not a graph: give the path of a .npz file or a folder, a name such as "
+            f"{data!r:.80} is not a graph: use the path of a .npz file or a folder, a name such as "
             "synthetic:tiny, a PyG Data, or a DGL graph"
         )
     attributes = data.to_dict() if hasattr(data, "to_dict") else getattr(data, "__dict__", {})
@@ -195,8 +195,9 @@ def read_pyg(data: Any) -> Dataset:
         known = ("edge_index", *_EDGE_ATTRIBUTES, EDGE_TIME, *link_attributes)
         if value is not None and key not in known and is_edge_key(key):
             raise DataError(
-                f"{name}: attribute '{key}': hyrt reads {join_names(_EDGE_ATTRIBUTES, 'and')} of edges, and "
-                f"would leave this out: rename it, or to train without it, `del data.{key}`"
+                f"{name}: hyrt cannot use attribute '{key}', because it reads only "
+                f"{join_names(_EDGE_ATTRIBUTES, 'and')} of edges: rename it, or to train without it, run "
+                f"`del data.{key}`"
             )
     masks = tuple(f"{split}_mask" for split in SPLITS)
     is_bare = all(attributes.get(key) is None for key in masks)
@@ -216,24 +217,24 @@ def read_pyg(data: Any) -> Dataset:
         raise reject(
             name,
             "edge_index",
-            f"{edges.dtype.name} of shape {list(edges.shape)}, expected integers [2, E]: convert it",
+            f"is {edges.dtype.name} of shape {list(edges.shape)}, expected integers [2, E]: convert it",
         )
     count = _num_vertices(data, attributes, arrays, name)
     x, y = arrays.get("x"), arrays.get("y", np.full(count, -1, np.int8))
     if x is not None and x.ndim != 2:
-        raise reject(name, "x", f"shape {list(x.shape)}, expected [V, F]: reshape it")
+        raise reject(name, "x", f"has shape {list(x.shape)}, expected [V, F]: reshape it")
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim not in (1, 2):
-        raise reject(name, "y", f"shape {list(y.shape)}, expected [V] or [V, K]: reshape it")
+        raise reject(name, "y", f"has shape {list(y.shape)}, expected [V] or [V, K]: reshape it")
     for key, array in (("x", x), ("y", y)):
         if array is not None and array.dtype.kind not in "biuf":
-            raise reject(name, key, f"dtype {array.dtype.name}, expected real numbers: convert it")
+            raise reject(name, key, f"has dtype {array.dtype.name}, expected real numbers: convert it")
     indptr, indices = build_csr_of_pairs(edges[0], edges[1], count, name)
     left_out = edges.shape[1] - int(indptr[-1])
     if left_out:
         warn_user(
-            f"{name}: {left_out:,} of {edges.shape[1]:,} edges are equal to others and left out",
+            f"{name}: {left_out:,} of {edges.shape[1]:,} edges are duplicates and were merged",
             DataWarning,
         )
     dataset: dict[str, Array] = {
@@ -256,14 +257,12 @@ def read_pyg(data: Any) -> Dataset:
         dataset |= {key: np.zeros(count, np.bool_) for key in masks}
         if "y" in arrays:
             warn_user(
-                f"{name}: there are no masks, so vertices are in no split and only links can be predicted: "
-                "torch_geometric.transforms.RandomNodeSplit makes masks",
+                f"{name} has no masks, so vertices are in no split and only links can be predicted: create "
+                "masks with torch_geometric.transforms.RandomNodeSplit",
                 DataWarning,
             )
     if x is None:
-        warn_user(
-            f"{name}: there is no x: the feature of a vertex is the logarithm of its degree", DataWarning
-        )
+        warn_user(f"{name} has no x: using the logarithm of each vertex's degree as its feature", DataWarning)
         x = np.log1p(np.diff(indptr))[:, None]
     if x.dtype != np.float16:
         x = x.astype(np.float32, copy=False)
@@ -299,7 +298,7 @@ def _num_vertices(data: Any, attributes: dict[str, Any], arrays: dict[str, Array
         return len(others[0])
     if attributes.get("adj_t") is not None:
         return int(data.adj_t.shape[0])
-    raise DataError(f"{name}: nothing says how many vertices there are: set data.num_nodes")
+    raise DataError(f"{name} does not specify the number of vertices: set data.num_nodes")
 
 
 def _in_rows(edges: Array, edge_values: dict[str, Array], num_edges: int, name: str) -> dict[str, Array]:
@@ -318,7 +317,7 @@ def _in_rows(edges: Array, edge_values: dict[str, Array], num_edges: int, name: 
             raise reject(
                 name,
                 key,
-                f"{values.dtype.name} of shape {list(values.shape)}, expected {description} "
+                f"is {values.dtype.name} of shape {list(values.shape)}, expected {description} "
                 f"[{edges.shape[1]}{columns}]: convert it",
             )
     remedy = "torch_geometric.transforms.ToUndirected or coalesce"
@@ -346,6 +345,6 @@ def _array(attributes: dict[str, Any], key: str, name: str) -> Array:
     value = attributes.get(key)
     if value is None:
         is_mask = key.endswith("_mask")
-        remedy = "make one by torch_geometric.transforms.RandomNodeSplit" if is_mask else _MISSING[key]
+        remedy = "create it with torch_geometric.transforms.RandomNodeSplit" if is_mask else _MISSING[key]
         raise DataError(f"{name}: attribute '{key}' is missing: {remedy}")
     return as_array(value, f"{name}: attribute '{key}'")

@@ -134,8 +134,8 @@ def _merge_values(
         return earliest
     if key not in _ADDED_UP:
         raise DataError(
-            f"{name}: key '{key}': several edges go from one vertex to another, and --unique cannot make one "
-            "of theirs: write one edge for each pair of vertices"
+            f"{name}: key '{key}' has values for parallel edges, which --unique cannot merge: write one "
+            "edge for each pair of vertices"
         )
     added: Array = np.add.reduceat(values, np.flatnonzero(is_first))
     return added
@@ -180,7 +180,7 @@ _DISTRIBUTIONS = {"sknetwork": "scikit-network"}
 def check_order(order_name: str) -> None:
     """Raise DataError if an order is unknown or its package is not installed."""
     if order_name not in ORDERS:
-        raise DataError(f"--order {order_name}: give {join_names(tuple(ORDERS), 'or')}")
+        raise DataError(f"--order {order_name} is unknown: use {join_names(tuple(ORDERS), 'or')}")
     package = ORDERS[order_name][1]
     if package is not None and importlib.util.find_spec(package) is None:
         raise DataError(
@@ -214,7 +214,7 @@ def find_order(data: Dataset, order_name: str) -> Array:
     find, package, _ = ORDERS[order_name]
     if package is not None and topology.num_edges >= 2**31:
         raise DataError(
-            f"{data.name}: --order {order_name} is for fewer than 2^31 edges, and there are "
+            f"{data.name}: --order {order_name} supports fewer than 2^31 edges, but there are "
             f"{topology.num_edges:,}: use --order degree"
         )
     with Workers(available_cores(), "order") as workers, use_workers(workers):

@@ -251,7 +251,7 @@ def assemble_hetero_dataset(
             raise check.reject(
                 source,
                 key,
-                f"names no type of vertices{check.suggest_name(get_type(key), names)} (types: "
+                f"names an unknown vertex type{check.suggest_name(get_type(key), names)} (types: "
                 f"{join_names(names)})",
             )
     for vertex_type in names:
@@ -291,7 +291,7 @@ def select_keys(source: str, keys: Iterable[str]) -> list[str]:
             raise check.reject(
                 source,
                 key,
-                f"is of no type, and the vertices have types: name it {key}:TYPE, one for each type",
+                f"has no vertex type, but the vertices have types: name it {key}:TYPE, one for each type",
             )
     for suffix in suffixes:
         features = _feature_keys(source, present, suffix)
@@ -305,7 +305,7 @@ def select_keys(source: str, keys: Iterable[str]) -> list[str]:
     for key in required:
         if key not in present:
             hint = check.suggest_name(key, set(present) - set(required))
-            hint = hint or f": add it, as a dataset has {', '.join(required)}"
+            hint = hint or f": add it (a dataset requires {', '.join(required)})"
             raise DataError(f"{source}: key '{key}' is missing{hint}")
     optional = [*scales, VERTEX_IDS, *EDGE_VALUE_KEYS]
     return [*required, *(key for key in optional if key in present and key not in required)]
@@ -316,7 +316,7 @@ def _feature_keys(source: str, present: list[str], suffix: str) -> list[str]:
     sparse = [key for key in SPARSE_KEYS if f"{key}{suffix}" in present]
     if f"features{suffix}" in present and sparse:
         raise DataError(
-            f"{source} has both 'features{suffix}' and '{sparse[0]}{suffix}': give either dense or sparse "
+            f"{source} has both 'features{suffix}' and '{sparse[0]}{suffix}': use either dense or sparse "
             "features"
         )
     return [f"{key}{suffix}" for key in (SPARSE_KEYS if sparse else ("features",))]
@@ -351,9 +351,9 @@ def check_unused_keys(
             raise check.reject(
                 source,
                 key,
-                "looks like weights, features or times of edges: name weights [E] edge_weight, features "
-                "[E, d] edge_features and times [E] edge_time, or to train without them, write the dataset "
-                "again without this key",
+                "looks like edge weights, features or times: name weights [E] edge_weight, features [E, d] "
+                "edge_features and times [E] edge_time, or to train without them, write the dataset again "
+                "without this key",
             )
         known = (*BASE_KEYS, "features", *SCALE_KEYS, *SPARSE_KEYS, VERTEX_IDS, *EDGE_VALUE_KEYS, *TYPE_KEYS)
         hint = check.suggest_name(key, known, cutoff=0.75)
@@ -376,12 +376,14 @@ def check_header(source: str, key: str, dtype: np.dtype[np.generic], shape: tupl
         raise check.reject(
             source,
             key,
-            f"dtype {dtype.name}, expected {' or '.join(dtypes)}: convert it, such as with "
+            f"has dtype {dtype.name}, expected {' or '.join(dtypes)}: convert it, for example with "
             f"array.astype('{'int64' if key == 'labels' else dtypes[0]}')",
         )
     if len(shape) not in ndims:
         expected = " or ".join(map(str, ndims))
-        raise check.reject(source, key, f"shape {list(shape)}, expected {expected} dimension(s): reshape it")
+        raise check.reject(
+            source, key, f"has shape {list(shape)}, expected {expected} dimension(s): reshape it"
+        )
 
 
 FeatureCheck = Literal["none", "small", "all"]
@@ -409,7 +411,7 @@ def check_dataset(data: Dataset, *, features: FeatureCheck = "all", ordered: boo
         raise check.reject(
             name,
             "indptr",
-            "describes a graph without vertices: give one entry more than it has vertices",
+            "is that of a graph without vertices: use at least two entries",
         )
     types = None
     if VERTEX_TYPES in arrays:
@@ -429,7 +431,7 @@ def check_dataset(data: Dataset, *, features: FeatureCheck = "all", ordered: boo
         raise check.reject(
             name,
             "labels",
-            f"has {len(labels):,} rows for {count:,} vertices: give one each",
+            f"has {len(labels):,} rows for {count:,} vertices: use one row per vertex",
         )
     check_labels(name, labels)
     if types is not None:
@@ -461,10 +463,10 @@ def _check_features(data: Dataset, count: int, features: FeatureCheck, source: s
     check_header(name, "features", rows.dtype, rows.shape)
     if rows.shape[0] != count:
         raise check.reject(
-            name, "features", f"has {rows.shape[0]:,} rows for {count:,} vertices: give one each"
+            name, "features", f"has {rows.shape[0]:,} rows for {count:,} vertices: use one row per vertex"
         )
     if rows.shape[1] == 0:
-        raise check.reject(name, "features", "has no columns: give at least one, such as the degrees")
+        raise check.reject(name, "features", "has no columns: add at least one, such as the degree")
     if features == "all" or (features == "small" and not is_large(data)):
         check.check_finite(name, "features", rows.blocks())
 
@@ -475,11 +477,13 @@ def _check_sparse(name: str, arrays: dict[str, Array], count: int, source: str, 
         raise check.reject(
             name,
             "feat_shape",
-            f"value {shape[:4].tolist()}, expected [{count}, F] with F at least 1: give these",
+            f"is {shape[:4].tolist()}, expected [{count}, F] with F at least 1: correct it",
         )
     if len(indptr) != count + 1:
         raise check.reject(
-            name, "feat_indptr", f"has {len(indptr):,} entries for {count:,} vertices: give one more"
+            name,
+            "feat_indptr",
+            f"has {len(indptr):,} entries for {count:,} vertices: use one entry more than there are vertices",
         )
     check.check_indptr(name, "feat_indptr", indptr, len(columns), "feat_indices")
     width = int(shape[1])
@@ -490,7 +494,8 @@ def _check_sparse(name: str, arrays: dict[str, Array], count: int, source: str, 
         raise check.reject(
             name,
             "feat_values",
-            f"has {len(values):,} entries, 'feat_indices' has {len(columns):,}: give equal numbers",
+            f"has {len(values):,} entries, but 'feat_indices' has {len(columns):,}: use the same number of "
+            "entries",
         )
     check.check_finite(name, "feat_values", check.iter_row_blocks(values))
 

@@ -31,7 +31,7 @@ _ROWS = 1 << 16
 # Type names are part of file names and keys.
 _FORBIDDEN = "/:\\"
 
-_STARTS = "give where each type's vertices start, and the number of all vertices"
+_STARTS = "list the first vertex of each type, then the number of all vertices"
 
 
 def check_types(source: str, arrays: Mapping[str, Array]) -> GraphTypes:
@@ -54,21 +54,22 @@ def check_types(source: str, arrays: Mapping[str, Array]) -> GraphTypes:
             raise reject(
                 source,
                 TYPE_STARTS,
-                f"value {starts[at]} at position {at} is less than the one before it, "
-                f"{starts[at - 1]}: {_STARTS}",
+                f"value {starts[at]} at position {at} is less than the previous value, {starts[at - 1]}: "
+                f"{_STARTS}",
             )
     if starts[-1] != count:
         raise reject(
             source,
             TYPE_STARTS,
-            f"value {starts[-1]} at position {len(starts) - 1} is not the number of vertices, {count:,}: "
-            f"{_STARTS}",
+            f"value {starts[-1]} at position {len(starts) - 1} differs from the number of vertices, "
+            f"{count:,}: {_STARTS}",
         )
     if relations.shape[1] != 3:
         raise reject(
             source,
             RELATIONS,
-            f"shape {list(relations.shape)}, expected [R, 3]: give type of sources, name, type of targets",
+            f"has shape {list(relations.shape)}, expected [R, 3]: use the columns source type, name and "
+            "destination type",
         )
     seen: list[list[str]] = []
     for at, triple in enumerate(relations.tolist()):
@@ -81,14 +82,18 @@ def check_types(source: str, arrays: Mapping[str, Array]) -> GraphTypes:
                     f"{suggest_name(end, known) or ': add it there'}",
                 )
         if not triple[1] or not triple[1].isprintable():
-            raise reject(source, RELATIONS, f"row {at} has the name {triple[1]!r}: give it printable letters")
+            raise reject(source, RELATIONS, f"row {at} has the name {triple[1]!r}: use printable characters")
         if triple in seen:
-            raise reject(source, RELATIONS, f"row {at}, {' '.join(triple)}, is there twice: remove one")
+            raise reject(source, RELATIONS, f"row {at}, {' '.join(triple)}, is a duplicate: remove it")
         seen.append(triple)
     target = arrays[TARGET_TYPE].tolist()
     if len(target) != 1 or target[0] not in known:
         hint = suggest_name(target[0], known) if len(target) == 1 else ""
-        raise reject(source, TARGET_TYPE, f"value {target!r}: give one of {join_names(known, 'and')}{hint}")
+        raise reject(
+            source,
+            TARGET_TYPE,
+            f"value {target!r} is not a vertex type: use one of {join_names(known, 'and')}{hint}",
+        )
     types = types_from_arrays(arrays)
     assert types is not None
     return types
@@ -97,22 +102,22 @@ def check_types(source: str, arrays: Mapping[str, Array]) -> GraphTypes:
 def check_type_names(source: str, names: Array) -> list[str]:
     """Return the names of the vertex types; raise DataError if a name is missing, invalid or duplicated."""
     if len(names) == 0:
-        raise reject(source, VERTEX_TYPES, "is empty: name each type of vertices")
+        raise reject(source, VERTEX_TYPES, "is empty: name each vertex type")
     known: list[str] = names.tolist()
     for at, name in enumerate(known):
         if problem := find_name_problem(name):
             raise reject(source, VERTEX_TYPES, f"name {name!r} at position {at} {problem}: rename it")
         if name in known[:at]:
-            raise reject(source, VERTEX_TYPES, f"name {name!r} at position {at} is there twice: remove one")
+            raise reject(source, VERTEX_TYPES, f"name {name!r} at position {at} is a duplicate: remove it")
     return known
 
 
 def find_name_problem(name: str) -> str:
     """Return why a vertex type name is invalid; empty if it is valid."""
     if not name or not name.isprintable() or name != name.strip():
-        return "must be of printable letters, without spaces at its ends"
+        return "must consist of printable characters, without leading or trailing spaces"
     bad = [letter for letter in _FORBIDDEN if letter in name]
-    return f"must not have {bad[0]!r}, which cannot be in the name of a file or a key" if bad else ""
+    return f"must not contain {bad[0]!r}, which is not allowed in file and key names" if bad else ""
 
 
 def check_relation_edges(
@@ -123,7 +128,11 @@ def check_relation_edges(
     """
     indptr, indices, numbers = arrays["indptr"], arrays["indices"], arrays["edge_type"]
     if len(numbers) != len(indices):
-        raise reject(source, "edge_type", f"has {len(numbers):,} entries for {len(indices):,} edges")
+        raise reject(
+            source,
+            "edge_type",
+            f"has {len(numbers):,} entries for {len(indices):,} edges: use one entry per edge",
+        )
     ends = (types.starts, types.relation_sources, types.relation_destinations)
     for low in range(0, types.num_vertices, _ROWS):
         high = min(low + _ROWS, types.num_vertices)
@@ -143,7 +152,7 @@ def _wrong_edge(
         return reject(
             source,
             "edge_type",
-            f"value {number} at position {at} is none of the {len(types.relations):,} relations: give "
+            f"value {number} at position {at} is not one of the {len(types.relations):,} relations: use "
             f"numbers from 0 to {len(types.relations) - 1:,}",
         )
     if error_code == hetero_kernels.DISORDER:
@@ -152,8 +161,8 @@ def _wrong_edge(
             source,
             "indices",
             f"the edge at position {at}, from {value} by relation {number}, "
-            f"{'repeats' if equal else 'is below'} the one before it in row {row}: rows must be sorted by "
-            "relation, then by source, without equal edges; to sort them: hyrt data convert "
+            f"{'repeats' if equal else 'belongs before'} the previous one in row {row}, but rows must be "
+            "sorted by relation, then by source, without duplicates: sort them with hyrt data convert "
             f"{shlex.quote(source)} DESTINATION --sort --unique",
         )
     relation = types.relations[number]
@@ -169,8 +178,8 @@ def _wrong_edge(
         return reject(
             source,
             "indices",
-            f"value {value} at position {at} is not one of {types.num_vertices:,} vertices: give "
-            f"numbers from 0 to {types.num_vertices - 1:,}",
+            f"value {value} at position {at} is not one of {types.num_vertices:,} vertices: use numbers "
+            f"from 0 to {types.num_vertices - 1:,}",
         )
     found = types.vertex_types[int(types.vertex_type_indices(np.array([value]))[0])]
     return reject(
@@ -197,8 +206,8 @@ def _labelled(source: str, types: GraphTypes, vertex: int) -> DataError:
     return reject(
         source,
         "labels",
-        f"vertex {vertex} of type {found!r} has a label, but {TARGET_TYPE} is {types.target!r}: only its "
-        f"vertices, {low:,} to {high - 1:,}, have labels; give others -1, or nan where labels are numbers",
+        f"vertex {vertex} of type {found!r} has a label, but {TARGET_TYPE} is {types.target!r}: set the "
+        f"labels of all vertices except {low:,} to {high - 1:,} to -1 (nan for numbers)",
     )
 
 
@@ -216,6 +225,6 @@ def check_ids_in_types(source: str, key: str, numbers: Array, types: GraphTypes)
         raise reject(
             source,
             key,
-            f"value {numbers[at]} at position {at} is the number of a vertex of another type: reorder "
-            "vertices within their types only",
+            f"value {numbers[at]} at position {at} is a vertex of another type: reorder vertices only "
+            "within their types",
         )

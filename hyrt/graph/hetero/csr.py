@@ -203,8 +203,8 @@ def _check_ends(types: GraphTypes, piece: RelationEdges, at: int, where: str) ->
         bad = int(hetero_kernels.find_out_of_range(ends, bound))
         if bad >= 0:
             raise DataError(
-                f"{where}: relation {named}: edge {at + bad} has the {role} {ends[bad]}, which is not one of "
-                f"the {bound:,} vertices of type {vertex_type!r}: they count from 0 within their type"
+                f"{where}: relation {named}: edge {at + bad} has the {role} {ends[bad]}, which is not one "
+                f"of the {bound:,} vertices of type {vertex_type!r}: number them from 0 within their type"
             )
 
 

@@ -159,8 +159,8 @@ def assemble_dataset(name: str, parts: HeteroDatasetParts, scratch: Path | None)
             raise reject(
                 name,
                 key,
-                f"has {len(array):,} rows for {high - low:,} vertices of type {types.target!r}: give "
-                "one each",
+                f"has {len(array):,} rows for {high - low:,} vertices of type {types.target!r}: use one row "
+                "per vertex",
             )
     topology, num_edges = _topology(name, types, parts.edges, scratch, weighted=parts.weighted)
     arrays = types_to_arrays(types) | topology
@@ -248,12 +248,12 @@ def add_reverse_to_dataset(data: Dataset, scratch: Path) -> Dataset:
     types = types_from_arrays(data.arrays)
     if types is None:
         raise DataError(
-            f"{data.name}: --reverse is for graphs with types of vertices, and there is no key "
-            f"'{RELATIONS}': omit it"
+            f"{data.name}: --reverse applies only to heterogeneous graphs, but there is no key "
+            f"'{RELATIONS}': remove --reverse"
         )
     if EDGE_FEATURES in data.arrays:
         raise reject(
-            data.name, EDGE_FEATURES, "has no values for the reversed edges: omit --reverse, or this key"
+            data.name, EDGE_FEATURES, "has no values for the reversed edges: remove --reverse, or this key"
         )
     wider = add_reverse_relations(types)
     edges = add_reverse_edges(stream_relation_edges(data.arrays, types), types, wider)
@@ -328,7 +328,7 @@ def build_hetero_graph(
     """
     for split in SPLITS:
         if split not in masks:
-            raise DataError(f"{name}: no mask {split!r}: give one for each of train, val and test")
+            raise DataError(f"{name} has no mask {split!r}: add one for each of train, val and test")
     starts = np.concatenate([[0], np.cumsum([_num_rows(table) for table in tables.values()])])
     types = GraphTypes(
         tuple(tables), starts.astype(np.int64), tuple(Relation(*names) for names in relations), target
@@ -369,19 +369,19 @@ def stream_edge_lists(
     for triple in weights:
         if triple not in relations:
             raise DataError(
-                f"{name}: weights are given for {' '.join(triple)}, which is not a relation: remove them"
+                f"{name}: there are weights for {' '.join(triple)}, which is not a relation: remove them"
             )
     for relation, (sources, targets) in zip(types.relations, relations.values(), strict=True):
         if len(sources) != len(targets):
             raise DataError(
                 f"{name}: relation {relation} has {len(sources):,} sources and {len(targets):,} "
-                "destinations: give one of each for every edge"
+                "destinations: use one of each per edge"
             )
     for triple, relation_weights in weights.items():
         if len(relation_weights) != len(relations[triple][0]):
             raise DataError(
                 f"{name}: relation {' '.join(triple)} has {len(relations[triple][0]):,} edges and "
-                f"{len(relation_weights):,} weights: give one for every edge"
+                f"{len(relation_weights):,} weights: use one weight per edge"
             )
 
     def stream() -> Iterator[RelationEdges]:
@@ -408,9 +408,7 @@ def get_edge_lists(graph: Graph) -> dict[Relation, tuple[Array, Array]]:
     """
     types = graph.types
     if types is None:
-        raise DataError(
-            f"{graph.name}: has no types of vertices, and so no relations: give a heterogeneous graph"
-        )
+        raise DataError(f"{graph.name} has no vertex types and thus no relations: use a heterogeneous graph")
     arrays = {"indptr": graph.topology.indptr, "indices": graph.topology.indices}
     assert graph.topology.edge_types is not None
     found: list[list[tuple[Array, Array]]] = [[] for _ in types.relations]
@@ -428,9 +426,9 @@ def get_edge_lists(graph: Graph) -> dict[Relation, tuple[Array, Array]]:
 
 def describe_skipped(name: str, num_skipped: int, *, weighted: bool = False) -> str:
     """Return the warning about merged duplicate edges."""
-    edges = "1 edge is" if num_skipped == 1 else f"{num_skipped:,} edges are"
-    added = ", to whose weights theirs are added" if weighted else ""
-    return f"{name}: {edges} left out: equal to others of the same relation{added}"
+    edges = "1 duplicate edge was" if num_skipped == 1 else f"{num_skipped:,} duplicate edges were"
+    added = ", and their weights were summed" if weighted else ""
+    return f"{name}: {edges} merged with equal edges of the same relation{added}"
 
 
 def _num_rows(table: Array | SparseFeatures | int) -> int:
@@ -446,5 +444,5 @@ def _table(name: str, vertex_type: str, table: Array | SparseFeatures) -> Datase
         values = (table.indptr, table.columns, table.values, shape)
         return Dataset(shown, dict(zip(SPARSE_KEYS, values, strict=True)), None)
     if table.ndim != 2:
-        raise DataError(f"{shown}: features of shape {list(table.shape)}, expected [n, F]: reshape them")
+        raise DataError(f"{shown}: features have shape {list(table.shape)}, expected [n, F]: reshape them")
     return Dataset(shown, {}, FeatureRows.from_array(np.ascontiguousarray(table)))

@@ -66,8 +66,8 @@ class GraphTypes:
         """
         if vertex_type not in self.vertex_types:
             raise DataError(
-                f"no vertex type {vertex_type!r}{suggest_name(vertex_type, self.vertex_types)} (types: "
-                f"{join_names(self.vertex_types)})"
+                f"there is no vertex type {vertex_type!r}{suggest_name(vertex_type, self.vertex_types)} "
+                f"(types: {join_names(self.vertex_types)})"
             )
         return self.vertex_types.index(vertex_type)
 
@@ -78,7 +78,8 @@ class GraphTypes:
         if relation not in self.relations:
             names = [str(known) for known in self.relations]
             raise DataError(
-                f"no relation {relation}{suggest_name(str(relation), names)} (relations: {join_names(names)})"
+                f"there is no relation {relation}{suggest_name(str(relation), names)} (relations: "
+                f"{join_names(names)})"
             )
         return self.relations.index(relation)
 

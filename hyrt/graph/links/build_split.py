@@ -50,14 +50,16 @@ def random_link_split(
         order: NDArray[Any] = _draws(topology.num_vertices, links, seed, _SPLIT)
     else:
         if len(links) and first_times.min() == first_times.max():
-            raise DataError(f"{name}: all links have the same time: give other times, or links.split=random")
+            raise DataError(
+                f"{name}: all links have the same time: use different times, or set links.split=random"
+            )
         order = -_ranks(first_times)
     num_test, num_val = round(test * len(links)), round(val * len(links))
     for setting, share, num in (("val", val, num_val), ("test", test, num_test)):
         if share and not num:
             raise DataError(
-                f"{name}: links.{setting}={share:g} of {len(links):,} links is less than one: give more, or "
-                "0 for none"
+                f"{name}: links.{setting}={share:g} of {len(links):,} links is less than one link: raise "
+                "it, or set it to 0"
             )
     in_test = _mark_smallest(order, num_test)
     in_val = _mark_smallest(order, num_test + num_val) & ~in_test
@@ -76,8 +78,8 @@ def random_link_split(
         train = rest[_mark_smallest(chosen, round(supervision * len(chosen)))]
     if not len(train):
         raise DataError(
-            f"{name}: no links are left to train on, of {len(links):,}: lower links.val or links.test, or "
-            "raise links.supervision"
+            f"{name}: none of the {len(links):,} links is left to train on: lower links.val or links.test, "
+            "or raise links.supervision"
         )
     return LinkSplit(train, held_out, without_messages=supervision > 0, notes=tuple(notes))
 
@@ -88,8 +90,8 @@ def _note_ties(times: NDArray[Any], in_val: NDArray[np.bool_], in_test: NDArray[
         ties = int((times[earlier] == times[later].min()).sum()) if later.any() else 0
         if ties:
             yield (
-                f"{ties:,} links that are not {part} links have the same time as the earliest {part} links: "
-                "which of them are held out follows the order of the edges"
+                f"{ties:,} links that are not {part} links have the same time as the earliest {part} links, "
+                "so the order of the edges decides which of them are held out"
             )
 
 
@@ -163,7 +165,10 @@ def read_links(
         if len(arrays.get(name, ())):
             links[name] = arrays[name]
         elif f"{name}_neg" in arrays:
-            raise DataError(f"{path}: has key '{name}_neg', but no links in '{name}': give both")
+            raise DataError(
+                f"{path} has the key '{name}_neg', but no links in '{name}': add the links, or remove "
+                f"'{name}_neg'"
+            )
     undirected = topology.is_symmetric and ends.sources == ends.destinations
     _check_apart(path, topology, links, undirected=undirected)
     known = add_links(topology, *(arrays[key] for key in ("train", "val", "test") if key in arrays))
@@ -180,11 +185,13 @@ def read_links(
     train, dropped = drop_held_out(topology, train, held_out)
     if dropped:
         notes.append(
-            f"{path}: {dropped:,} links of 'train' are not trained on, because they are held out too, or are "
-            "reverses of held-out links"
+            f"{path}: {dropped:,} links of 'train' are not trained on, because they or their reverses are "
+            "held out"
         )
     if not len(train):
-        raise DataError(f"{path}: key 'train' has no links, and no other edges are left to train on")
+        raise DataError(
+            f"{path}: key 'train' has no links, and no other edges are left to train on: add training links"
+        )
     silent = arrays.get("without_messages")
     return LinkSplit(
         train,
@@ -203,8 +210,8 @@ def _check_apart(path: Path, topology: Topology, links: dict[str, NDArray[Any]],
     shared = np.flatnonzero(np.isin(codes["val"], codes["test"]))
     if len(shared):
         raise DataError(
-            f"{path}: key 'val': row {shared[0]} is also a link of 'test' ({len(shared):,} rows are): leave "
-            "out each link in one of them"
+            f"{path}: key 'val': row {shared[0]} is also a link of 'test' ({len(shared):,} rows are): "
+            "remove each link from one of them"
         )
 
 
@@ -220,13 +227,13 @@ def check_pairs(
     Raises DataError with `location` and the first bad position.
     """
     if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
-        raise DataError(f"{location}: {pairs.dtype.name} {list(pairs.shape)}: give integers [n, 2]")
+        raise DataError(f"{location} is {pairs.dtype.name} {list(pairs.shape)}: use integers [n, 2]")
     bad = np.flatnonzero(((pairs < 0) | (pairs >= num_vertices)).any(axis=1))
     if len(bad):
         row = pairs[bad[0]]
         wrong = row[0] if not 0 <= row[0] < num_vertices else row[1]
-        limit = "below 0" if wrong < 0 else f"not below the {num_vertices:,} vertices"
-        raise DataError(f"{location}: {wrong} in row {bad[0]} is {limit}: leave out that row")
+        limit = "negative" if wrong < 0 else f"not one of the {num_vertices:,} vertices"
+        raise DataError(f"{location}: vertex {wrong} in row {bad[0]} is {limit}: remove that row")
     ids = np.int32 if num_vertices < 2**31 else np.int64
     found = np.ascontiguousarray(pairs if positions is None else positions[pairs], ids)
     wrong = ends.find_invalid(found)
@@ -234,26 +241,26 @@ def check_pairs(
         row, end = (int(at[0]) for at in np.nonzero(wrong))
         role, name = ("source", "destination")[end], ends.names[end]
         raise DataError(
-            f"{location}: {pairs[row, end]} in row {row} is not a vertex of type {name!r}, as the "
-            f"{role} of a link must be: number vertices through all types"
+            f"{location}: vertex {pairs[row, end]} in row {row} is not of type {name!r}, as the {role} of "
+            "a link must be: number vertices across all types"
         )
     return found
 
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
-    expected = f"{path}: give a .npz file of links with some of {', '.join(_KEYS)}"
+    remedy = f"use a .npz file of links with some of the keys {', '.join(_KEYS)}"
     try:
         # numpy leaves a damaged archive open, so open and close the file here.
         with path.open("rb") as opened:
             file = np.load(opened, allow_pickle=False)
             if isinstance(file, np.ndarray):
-                raise DataError(f"{expected}: it is one array")
+                raise DataError(f"{path} is a single array: {remedy}")
             with file:
                 arrays = {key: file[key] for key in file.files}
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file of links: give the path of one") from None
+        raise DataError(f"{path} does not exist: use the path of a link file") from None
     except _UNREADABLE as error:
-        raise DataError(f"{expected}: {error}") from None
+        raise DataError(f"{path} cannot be read as a link file ({error}): {remedy}") from None
     if unknown := sorted(arrays.keys() - {*_KEYS, "without_messages"}):
-        raise DataError(f"{expected}: it has an unknown key '{unknown[0]}'")
+        raise DataError(f"{path} has the unknown key '{unknown[0]}': {remedy}")
     return arrays

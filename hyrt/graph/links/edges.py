@@ -197,15 +197,15 @@ def convert_times(values: NDArray[Any], num_edges: int, location: str, remedy: s
     flat = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if flat.shape != (num_edges,) or values.dtype.kind not in "iuf":
         raise DataError(
-            f"{location}: {values.dtype.name} of shape {list(values.shape)}: times are one number for each "
-            f"of {num_edges:,} edges: to train without them, {remedy}"
+            f"{location} is {values.dtype.name} of shape {list(values.shape)}, expected one time for each "
+            f"of {num_edges:,} edges: to train without times, run {remedy}"
         )
     times: NDArray[Any] = flat.astype(np.float64 if values.dtype.kind == "f" else np.int64)
     wrong = ~is_known_time(times)
     if wrong.any():
         at = int(wrong.argmax())
         raise DataError(
-            f"{location}: value {flat[at]} at position {at} is not a time: give a number, or to train "
-            f"without them, {remedy}"
+            f"{location}: value {flat[at]} at position {at} is not a time: use a number, or to train "
+            f"without times, run {remedy}"
         )
     return times

@@ -115,9 +115,11 @@ def select_link_relation(graph: str, types: GraphTypes, topology: Topology, name
     meant = [number for number, each in enumerate(types.relations) if name is None or each.matches_name(name)]
     if len(meant) != 1:
         problem = (
-            "train.objective=links predicts one relation of a heterogeneous graph: give links.relation="
+            "train.objective=links predicts one relation of a heterogeneous graph: set links.relation="
             if name is None
-            else f"links.relation={name} is {'several relations' if meant else 'not a relation'}: give "
+            else (
+                f"links.relation={name} matches {'several relations' if meant else 'no relation'}: set it to "
+            )
         )
         known = join_names([each.full_name for each in types.relations], "or")
         raise ConfigError(f"{graph}: {problem}{known}")
@@ -253,9 +255,9 @@ def check_held_out(name: str, topology: Topology, links: LinkGraph) -> None:
     ):
         if number:
             raise DataError(
-                f"{name}: {number:,} {description} join the ends of held-out links, so that evaluations "
-                "would be of links that are known: open the graph with hyrt.load and let hyrt.train split "
-                "its links"
+                f"{name}: {number:,} {description} connect the endpoints of held-out links, so evaluations "
+                "would include known links: open the graph with hyrt.load and let hyrt.train split its "
+                "links"
             )
 
 

@@ -52,9 +52,9 @@ def sample_negatives(
         found = _listed(known, seed, total, ends, taken, undirected=undirected)
     if len(found) < len(counts):
         raise DataError(
-            f"{name}: cannot find {total:,} pairs of vertices without an edge: it has {known.num_edges:,} "
-            f"edges between {known.num_vertices:,} vertices, and {len(found)} such pairs: give pairs in a "
-            f"file (links.split=FILE.npz, {' and '.join(f'{part}_neg' for part in reversed(counts))})"
+            f"{name}: cannot find {total:,} vertex pairs without an edge, because only {len(found)} exist "
+            f"({known.num_edges:,} edges between {known.num_vertices:,} vertices): list pairs in a file "
+            f"(links.split=FILE.npz, {' and '.join(f'{part}_neg' for part in reversed(counts))})"
         )
     parts: dict[str, Pairs] = {}
     lines: list[str] = []
@@ -68,8 +68,8 @@ def sample_negatives(
         left, needed = left - share, needed - number
         if share < number:
             lines.append(
-                f"{name}: {part} has {number:,} links and only {share:,} pairs that are not links: the graph "
-                "has no more of them"
+                f"{name}: {part} has {number:,} links but only {share:,} pairs that are not links, because "
+                "the graph has no more such pairs"
             )
     return parts, lines
 
@@ -120,7 +120,7 @@ def check_negatives(
         if (links := np.flatnonzero(mark_edge_pairs(known, pairs))).size:
             at = int(links[0])
             raise DataError(
-                f"{location}: key '{part}_neg': row {at} is a link of the graph or of this file: leave out "
+                f"{location}: key '{part}_neg': row {at} is a link of the graph or of this file: remove "
                 f"that row ({len(links):,} rows are links)"
             )
     codes = [encode_pairs(known, pairs, undirected=undirected) for pairs in negatives.values()]
@@ -128,7 +128,7 @@ def check_negatives(
     if not repeated:
         return []
     keys = " and ".join(f"{part}_neg" for part in negatives)
-    return [f"{location}: {repeated:,} pairs of {keys} repeat others, and count as often as they occur"]
+    return [f"{location}: {repeated:,} pairs of {keys} are duplicates, and each occurrence counts"]
 
 
 _KEYS = {"val": 5, "test": 6}

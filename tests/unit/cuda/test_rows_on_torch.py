@@ -166,6 +166,6 @@ def test_a_place_of_no_row_is_a_fault_and_not_another_row() -> None:
     batch = sampler.sample(0, sampler.units(0), ALONE, in_place=False)
     count = batch.blocks[0].num_src
     batch.inputs = CachedRows(np.full(count, 10, np.int32), np.ones((0, graph.num_features), np.float32))
-    with pytest.raises(Exception, match="places are from 10 to 10, where 10 rows are kept"):
+    with pytest.raises(Exception, match="slots are from 10 to 10, but 10 rows are cached"):
         device.transfer(batch)
     device.close()

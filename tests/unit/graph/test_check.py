@@ -40,8 +40,8 @@ def test_topology(tmp_path, monkeypatch, seed, chunk):
     where = np.sort(np.unique(indptr[np.searchsorted(indptr, where, side="right")] - 1))
     bad[where] = 1000
     assert _message(good | {"indices": bad}, tmp_path) == (
-        f"key 'indices': value 1000 at position {where[0]} is not below the 40 vertices: "
-        "number them from 0 on"
+        f"key 'indices': value 1000 at position {where[0]} is out of range for 40 vertices: "
+        "number them from 0"
     )
 
 
@@ -92,20 +92,20 @@ def test_values(tmp_path):
         (_changed(good, "indptr", 0, 1), "key 'indptr': value 1 at position 0 is not 0"),
         (
             _changed(good, "indptr", 9, 10**9),
-            f"key 'indptr': value {indptr[10]} at position 10 is less than the one before it, 1000000000",
+            f"key 'indptr': value {indptr[10]} at position 10 is less than the previous value, 1000000000",
         ),
         (
             good | {"indices": good["indices"][:-1]},
-            f"key 'indptr': value {last} at position 30 is not the length of 'indices', {last - 1:,}: make",
+            f"key 'indptr': value {last} at position 30 differs from the length of 'indices', {last - 1:,}",
         ),
         (good | {"indptr": np.empty(0, np.int64)}, "key 'indptr' is empty"),
         (
             good | {"indptr": np.zeros(1, np.int64), "indices": np.empty(0, np.int32)},
-            "key 'indptr': describes a graph without vertices: give one",
+            "key 'indptr' is that of a graph without vertices: use at",
         ),
         (
             _changed(good, "indices", at, repeated),
-            f"key 'indices': value {repeated} at position {at} repeats the one before it in row {row}",
+            f"key 'indices': value {repeated} at position {at} repeats the previous one in row {row}",
         ),
         (
             _changed(good, "indices", 0, -3),
@@ -114,16 +114,16 @@ def test_values(tmp_path):
         (_changed(good, "labels", 4, -2), "key 'labels': value -2 at position 4 is below -1"),
         (
             good | {"labels": np.where(np.arange(30) == 7, np.int32(2**20), good["labels"])},
-            "key 'labels': value 1048576 at position 7 is no number of a class: number the classes from 0",
+            "key 'labels': value 1048576 at position 7 must be below 1,048,576: number the classes from 0",
         ),
         (good | {"labels": good["labels"][:-1]}, "key 'labels' has 29 rows for 30 vertices"),
         (
             good | {"test_mask": good["test_mask"][1:]},
-            "key 'test_mask' has 29 rows for 30 vertices: give True",
+            "key 'test_mask' has 29 rows for 30 vertices: set True",
         ),
         (
             good | {"val_mask": good["val_mask"][:, 0]},
-            "key 'val_mask': shape [30] differs from [30, 2] of 'train_mask'",
+            "key 'val_mask' has shape [30], but 'train_mask' has [30, 2]",
         ),
         (
             _changed(good, "train_mask", (unlabelled[0], 1), True),
@@ -135,17 +135,17 @@ def test_values(tmp_path):
         ),
         (
             _changed(good, "features", (7, 2), np.nan),
-            "key 'features': value nan at row 7, column 2 is not finite: replace it, such as with 0",
+            "key 'features': value nan at row 7, column 2 is not finite: replace it, for example with 0",
         ),
         (
             _changed(good, "features", (3, 0), -np.inf),
             "key 'features': value -inf at row 3, column 0 is not finite",
         ),
         (good | {"features": good["features"][:-1]}, "key 'features' has 29 rows for 30 vertices"),
-        (good | {"features": good["features"][:, :0]}, "key 'features' has no columns: give at least one"),
+        (good | {"features": good["features"][:, :0]}, "key 'features' has no columns: add at least one"),
         (
             good | {"features": good["features"].astype(float)},
-            "key 'features': dtype float64, expected float32",
+            "key 'features' has dtype float64, expected float32",
         ),
         (
             good | {"features": np.abs(9 * good["features"]).astype(np.uint16)},
@@ -153,14 +153,17 @@ def test_values(tmp_path):
         ),
         (
             good | {"labels": good["labels"].astype(np.uint16)},
-            "key 'labels': dtype uint16, expected int8 or",
+            "key 'labels' has dtype uint16, expected int8 or",
         ),
-        (good | {"indptr": good["indptr"].astype(np.int32)}, "key 'indptr': dtype int32, expected int64"),
+        (good | {"indptr": good["indptr"].astype(np.int32)}, "key 'indptr' has dtype int32, expected int64"),
         (
             good | {"val_mask": good["val_mask"].astype(np.uint8)},
-            "key 'val_mask': dtype uint8, expected bool",
+            "key 'val_mask' has dtype uint8, expected bool",
         ),
-        (good | {"features": good["features"][:, 0]}, "key 'features': shape [30], expected 2 dimension(s)"),
+        (
+            good | {"features": good["features"][:, 0]},
+            "key 'features' has shape [30], expected 2 dimension(s)",
+        ),
         ({k: v for k, v in good.items() if k != "val_mask"}, "key 'val_mask' is missing"),
         (
             {("lables" if k == "labels" else k): v for k, v in good.items()},
@@ -181,7 +184,7 @@ def test_sparse_values(tmp_path):
     cases = [
         (
             _changed(good, "feat_indices", nnz - 1, 9),
-            f"key 'feat_indices': value 9 at position {nnz - 1} is not below",
+            f"key 'feat_indices': value 9 at position {nnz - 1} is out of range for",
         ),
         (
             _changed(good, "feat_values", 3, np.inf),
@@ -254,26 +257,26 @@ def test_degenerate_graphs(tmp_path):
 
 
 def test_missing_source(tmp_path):
-    with pytest.raises(DataError, match=r": no such file or folder; a dataset is a \.npz file"):
+    with pytest.raises(DataError, match=r": no such file or folder; use a \.npz file"):
         open_graph(tmp_path / "nothing")
     (tmp_path / "text.npz").write_text("not a zip")
-    with pytest.raises(DataError, match=r"text\.npz is not a \.npz file: a dataset is"):
+    with pytest.raises(DataError, match=r"text\.npz is not a \.npz file: use"):
         open_graph(tmp_path / "text.npz")
     (tmp_path / "empty.npz").touch()
     with pytest.raises(DataError, match=r"empty\.npz is empty: copy or download it again"):
         open_graph(tmp_path / "empty.npz")
     np.save(tmp_path / "x.npy", np.zeros(3))
-    with pytest.raises(DataError, match=r"x\.npy is a single array: a dataset is .* one \.npy file per key"):
+    with pytest.raises(DataError, match=r"x\.npy is a single array: use .* one \.npy file per key"):
         open_graph(tmp_path / "x.npy")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DataError, match=r"pipe: neither a regular file nor a folder; a dataset is"):
+    with pytest.raises(DataError, match=r"pipe: neither a regular file nor a folder; use a"):
         open_graph(tmp_path / "pipe")
-    with pytest.raises(DataError, match=r"https://x/y\.npz: hyrt reads no addresses: download the file"):
+    with pytest.raises(DataError, match=r"https://x/y\.npz: hyrt cannot read URLs: download the file"):
         open_graph("https://x/y.npz")
-    with pytest.raises(DataError, match="the name of the dataset is empty: give a"):
+    with pytest.raises(DataError, match="the dataset name is empty: use a"):
         open_graph("")
     for wrong in (7, None, {"x": 1}, b"a.npz"):
-        with pytest.raises(DataError, match="is not a graph: give the path of a"):
+        with pytest.raises(DataError, match="is not a graph: use the path of a"):
             open_graph(wrong)
 
 
@@ -283,7 +286,7 @@ def test_splits_of_a_graph(tmp_path):
     assert graph.num_splits == 3
     np.testing.assert_array_equal(graph.split("val", 2), np.flatnonzero(arrays["val_mask"][:, 2]))
     np.testing.assert_array_equal(graph.split("val_20pc", 1), np.flatnonzero(arrays["val_mask_20pc"][:, 1]))
-    with pytest.raises(DataError, match="no split 3: the dataset has 3"):
+    with pytest.raises(DataError, match="has no split 3, only 3"):
         graph.split("val", 3)
     with pytest.raises(DataError, match="no split 'dev'"):
         graph.split("dev")
@@ -314,8 +317,8 @@ def test_bad_real_file(tmp_path):
     with pytest.raises(DataError) as caught:
         open_graph(source)
     assert str(caught.value).endswith(
-        "broken.npz: key 'indices': value 1000000 at position 100 is not below the 2,708 vertices: "
-        "number them from 0 on"
+        "broken.npz: key 'indices': value 1000000 at position 100 is out of range for 2,708 vertices: "
+        "number them from 0"
     )
 
 

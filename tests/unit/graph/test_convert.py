@@ -52,7 +52,8 @@ def test_dtype(tmp_path):
     with pytest.raises(DataError, match="sparse features stay float32"):
         convert(Conversion(source, tmp_path / "b", feature_dtype="float16"))
     with pytest.raises(
-        DataError, match="--feature-dtype int4: give float32, float16, bfloat16, int8 or int8-columns"
+        DataError,
+        match="--feature-dtype int4 is unknown: use float32, float16, bfloat16, int8 or int8-columns",
     ):
         convert(Conversion(source, tmp_path / "b", feature_dtype="int4"))
     assert _left(tmp_path) == ["a.npz", "big.npz", "half", "sparse.npz"]
@@ -79,7 +80,7 @@ def test_nothing_is_left_behind(tmp_path, name):
     good = str(save(make_arrays(3), tmp_path / "good.npz"))
     convert(Conversion(good, tmp_path / name))
     before = open_graph(tmp_path / name)
-    with pytest.raises(DataError, match="already exists: give another name, or --force to replace it"):
+    with pytest.raises(DataError, match="already exists: choose another name, or use --force to replace it"):
         convert(Conversion(good, tmp_path / name))
     with pytest.raises(DataError, match="not finite"):
         convert(Conversion(source, tmp_path / name, force=True))
@@ -96,9 +97,11 @@ def test_force_deletes_datasets_only(tmp_path):
     (tmp_path / "home" / "letter.txt").write_text("dear")
     (tmp_path / "notes").write_text("dear")
     for name, force in itertools.product(("home", "notes"), (True, False)):
-        with pytest.raises(DataError, match="not a dataset; --force replaces only datasets: choose another"):
+        with pytest.raises(
+            DataError, match="not a dataset, and --force replaces only datasets: choose another"
+        ):
             convert(Conversion("synthetic:tiny", tmp_path / name, force=force))
-    with pytest.raises(DataError, match=r"^-: nothing is written to the standard output: give the "):
+    with pytest.raises(DataError, match=r"^-: hyrt cannot write a dataset to standard output: use the "):
         convert(Conversion("synthetic:tiny", tmp_path / "-"))
     assert _left(tmp_path) == ["home", "notes"]
     with pytest.raises(DataError, match="cannot be written"):
@@ -124,7 +127,7 @@ def test_damaged_source(tmp_path):
     start = whole.rindex(b"PK\x01\x02")
     for damaged in (whole[:start] + b"XX" + whole[start + 2 :], whole[: len(whole) // 2], b""):
         (tmp_path / "a.npz").write_bytes(damaged)
-        with pytest.raises(DataError, match=r"a\.npz: damaged or truncated"):
+        with pytest.raises(DataError, match=r"a\.npz is damaged or truncated"):
             convert(Conversion(str(tmp_path / "a.npz"), tmp_path / "b"))
     assert _left(tmp_path) == ["a.npz"]
 
@@ -281,7 +284,11 @@ def test_commands(tmp_path):
         ("--normalize", "foo", f"{', '.join(NORMALIZERS[:-1])} or {NORMALIZERS[-1]}"),
     ):
         wrong = run.invoke(data_app, ["convert", folder, str(tmp_path / "b"), option, value])
+<<<<<<< HEAD
         assert str(wrong.exception) == f"{option} {value} must be {choices}"
+=======
+        assert str(wrong.exception) == f"{option} {value} is unknown: use {choices}"
+>>>>>>> 82da6ff9 (graph: write plain messages in graph, formats, hetero and links)
         assert wrong.output == ""
     again = run.invoke(data_app, ["convert", folder, file])
     assert isinstance(again.exception, DataError)
@@ -371,7 +378,7 @@ def test_rows_in_order_against_lists(arrays, sort, unique, name, entries):
         source, written = save(arrays, Path(folder) / name), Path(folder) / "b"
         job = Conversion(str(source), written, sort=sort, unique=unique)
         if not _is_tidy(expected):
-            with pytest.raises(DataError, match="strictly increasing; to sort them: hyrt data convert "):
+            with pytest.raises(DataError, match="strictly increasing: sort them with hyrt data convert "):
                 convert(job)
             return
         convert(job)
@@ -394,7 +401,7 @@ def test_the_command_in_the_error_mends_the_file(tmp_path):
         DataError, match=r"hyrt data convert '.*my graph.npz' DESTINATION --sort --unique"
     ) as caught:
         open_graph(source)
-    command = str(caught.value).partition("to sort them: hyrt data ")[2]
+    command = str(caught.value).partition("sort them with hyrt data ")[2]
     mended = tmp_path / "mended.npz"
     done = run.invoke(data_app, shlex.split(command.replace("DESTINATION", shlex.quote(str(mended)))))
     assert done.exit_code == 0, done.output
@@ -429,7 +436,7 @@ def test_memory_of_rows_put_in_order(tmp_path):
 @pytest.mark.parametrize("name", ["x.csv", "x.NPZ", "x.pt", "x.h5"])
 def test_other_formats_are_refused(tmp_path, name):
     with pytest.raises(
-        DataError, match=rf"{name}: hyrt writes a .npz file or a folder of .npy files: give a name"
+        DataError, match=rf"{name}: hyrt writes .npz files and folders of .npy files: use a name"
     ):
         convert(Conversion("synthetic:tiny", tmp_path / name))
     assert not _left(tmp_path)

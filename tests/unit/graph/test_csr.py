@@ -80,7 +80,9 @@ def test_to_a_file(tmp_path):
 
 
 def test_edge_out_of_range():
-    with pytest.raises(DataError, match=r"test: edge 3 \(5 → 1\) does not join two of the 5 vertices"):
+    with pytest.raises(
+        DataError, match=r"test: edge 3 \(5 → 1\) has an endpoint that is not one of the 5 vertices"
+    ):
         _build(np.array([0, 1, 2, 5, 9]), np.array([1, 2, 3, 1, 9]), 5, True, 1 << 62, 2)
 
 

@@ -76,7 +76,9 @@ def test_an_older_form_is_named(tmp_path):
     data = bytearray(saved_by_dgl("plain"))
     data[8] = 1
     (tmp_path / "old.bin").write_bytes(data)
-    with pytest.raises(DataError, match=r"form 2 of version 1, and hyrt reads those of DGL 0.5 and later"):
+    with pytest.raises(
+        DataError, match=r"format 2, version 1, but hyrt reads only files of DGL 0.5 and later"
+    ):
         open_graph(tmp_path / "old.bin")
 
 

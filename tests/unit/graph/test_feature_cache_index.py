@@ -43,9 +43,9 @@ def test_every_row_is_found_where_its_place_says(case: tuple, part: float) -> No
 @pytest.mark.parametrize(
     ("places", "sent", "words"),
     [
-        ([0, 1], 0, "places are int32 of (2,), not int32 of (3,)"),
-        ([0, 1, 4], 0, "places are from 0 to 4, where 4 rows are kept and 0 are sent"),
-        ([0, -1, -3], 2, "places are from -3 to 0"),
+        ([0, 1], 0, "slots are int32 of shape (2,), expected int32 of shape (3,)"),
+        ([0, 1, 4], 0, "slots are from 0 to 4, but 4 rows are cached and 0 are sent"),
+        ([0, -1, -3], 2, "slots are from -3 to 0"),
         ([0, 1, 2], 1, ""),
     ],
 )

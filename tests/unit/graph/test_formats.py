@@ -64,7 +64,7 @@ def test_column_major_and_uncompressed(tmp_path, compressed):
     assert_holds(graph, arrays)
     assert graph.features.values.flags.c_contiguous
     save(stored, tmp_path / "folder")
-    with pytest.raises(DataError, match=r"folder: key '\w+': stored by columns"):
+    with pytest.raises(DataError, match=r"folder: key '\w+' is stored in column-major"):
         open_graph(tmp_path / "folder")
 
 
@@ -203,7 +203,7 @@ def test_large_features_are_compared_only_when_they_are_read(tmp_path, monkeypat
 
 
 def test_a_folder_without_arrays_says_what_a_folder_has(tmp_path):
-    message = r"has no \.npy files: a dataset folder has one \.npy file per key"
+    message = r"has no \.npy files: use a folder with one \.npy file per key"
     (tmp_path / "notes.txt").touch()
     with pytest.raises(DataError, match=rf"{message}$"):
         open_graph(tmp_path)
@@ -232,7 +232,7 @@ def test_changed_folder_differs_from_its_meta(tmp_path):
         open_graph(tmp_path / "a")
     for text in ("", "{}", "[1]", '{"format": 1, "keys": {"a": 1}}'):
         (tmp_path / "a" / "meta.json").write_text(text)
-        with pytest.raises(DataError, match=r"meta.json: damaged"):
+        with pytest.raises(DataError, match=r"meta.json is damaged"):
             open_graph(tmp_path / "a")
     (tmp_path / "a" / "meta.json").write_text(json.dumps({"format": 99, "keys": {}}))
     with pytest.raises(DataError, match="format 99"):
@@ -244,7 +244,7 @@ def test_a_pipe_in_a_folder_is_not_waited_for(tmp_path, name):
     convert(Conversion(str(save(make_arrays(3), tmp_path / "a.npz")), tmp_path / "b"))
     (tmp_path / "b" / name).unlink()
     os.mkfifo(tmp_path / "b" / name)
-    with pytest.raises(DataError, match=f"{name}: a pipe or a device: put the dataset's file in its place"):
+    with pytest.raises(DataError, match=f"{name} is a pipe or a device: replace it with the dataset's file"):
         open_graph(tmp_path / "b")
 
 
@@ -316,7 +316,7 @@ def test_unaligned_folder(tmp_path):
     ).encode()
     content = b"\x93NUMPY\x01\x00\x41\x00" + header + arrays["indptr"].tobytes()
     (tmp_path / "a" / "indptr.npy").write_bytes(content)
-    with pytest.raises(DataError, match="key 'indptr': the data is not aligned"):
+    with pytest.raises(DataError, match="key 'indptr' is not aligned"):
         open_graph(tmp_path / "a")
 
 
@@ -324,7 +324,7 @@ def test_duplicate_member(tmp_path):
     path = save(make_arrays(1), tmp_path / "a.npz")
     with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
         archive.writestr("labels.npy", b"")
-    with pytest.raises(DataError, match="duplicate key 'labels'"):
+    with pytest.raises(DataError, match="has the key 'labels' twice"):
         open_graph(path)
 
 
@@ -439,7 +439,7 @@ def test_weights_of_equal_edges_are_added_up_and_other_values_are_not_chosen(tmp
     )
     features = np.ones((len(weights), 2), np.float32)
     source = save(arrays | twice | {"edge_features": features}, tmp_path / "c.npz")
-    with pytest.raises(DataError, match=r"key 'edge_features': several edges .* --unique cannot make one"):
+    with pytest.raises(DataError, match=r"key 'edge_features' has values .* --unique cannot merge"):
         convert(Conversion(str(source), tmp_path / "d.npz", sort=True, unique=True))
 
 
@@ -447,7 +447,7 @@ def test_weights_of_equal_edges_are_added_up_and_other_values_are_not_chosen(tmp
     ("types", "says"),
     [
         (lambda n: np.zeros(n + 1, np.int8), "has .* entries for"),
-        (lambda n: np.full(n, -1, np.int8), "value -1 at position 0 is not from 0 to"),
+        (lambda n: np.full(n, -1, np.int8), "value -1 at position 0 must be from 0 to"),
         (lambda n: np.zeros(n, np.float32), "dtype float32, expected int8 or"),
         (lambda n: np.zeros((n, 1), np.int8), "expected 1 dimension"),
     ],
@@ -496,4 +496,4 @@ def test_the_import_is_the_remedy_for_a_table(name: str, is_table: bool, tmp_pat
     (tmp_path / name).write_text("src,dst\n0,1\n")
     with pytest.raises(DataError, match=r"is not a \.npz file") as caught:
         open_graph(tmp_path / name)
-    assert ("`hyrt data import` makes one of tables" in str(caught.value)) == is_table
+    assert ("import tables with `hyrt data import`" in str(caught.value)) == is_table

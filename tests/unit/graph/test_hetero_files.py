@@ -152,14 +152,17 @@ def _repeat_edge(arrays: Arrays) -> None:
 DAMAGES: dict[str, tuple[Any, str]] = {
     "no relations": (lambda arrays: arrays.pop("relations"), "key 'relations' is missing"),
     "no edge types": (lambda arrays: arrays.pop("edge_type"), "key 'edge_type' is missing"),
-    "names are numbers": (_give("vertex_types", np.arange(3)), "key 'vertex_types': dtype .*expected names"),
+    "names are numbers": (
+        _give("vertex_types", np.arange(3)),
+        "key 'vertex_types' has dtype .*expected strings",
+    ),
     "no types": (_give("vertex_types", np.empty(0, "<U4")), "key 'vertex_types' is empty"),
     "a bad name": (
         _set("vertex_types", 0, "a/b"),
-        "'vertex_types': name 'a/b' at position 0 must not have '/'",
+        "'vertex_types': name 'a/b' at position 0 must not contain '/'",
     ),
-    "an empty name": (_set("vertex_types", 2, ""), "name '' at position 2 must be of printable letters"),
-    "a name twice": (_set("vertex_types", 2, "paper"), "name 'paper' at position 2 is there twice"),
+    "an empty name": (_set("vertex_types", 2, ""), "name '' at position 2 must consist of printable"),
+    "a name twice": (_set("vertex_types", 2, "paper"), "name 'paper' at position 2 is a duplicate"),
     "few starts": (
         lambda a: a.update(type_starts=a["type_starts"][:-1]),
         "'type_starts' has 3 entries for 3 types",
@@ -167,13 +170,19 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "a first start": (_set("type_starts", 0, 1), "'type_starts': value 1 at position 0 is not 0"),
     "starts that fall": (
         _set("type_starts", 2, 1),
-        "value 1 at position 2 is less than the one before it, 4",
+        "value 1 at position 2 is less than the previous value, 4",
     ),
-    "a last start": (_set("type_starts", 3, 90), "value 90 at position 3 is not the number of vertices, 17"),
-    "short relations": (_give("relations", np.array([["a", "b"]])), r"'relations': shape \[1, 2\], expected"),
+    "a last start": (
+        _set("type_starts", 3, 90),
+        "value 90 at position 3 differs from the number of vertices, 17",
+    ),
+    "short relations": (
+        _give("relations", np.array([["a", "b"]])),
+        r"'relations' has shape \[1, 2\], expected",
+    ),
     "an unknown type": (_set("relations", (1, 2), "papr"), "row 1 has the type 'papr'.*did you mean 'paper'"),
     "no name": (_set("relations", (4, 1), ""), "'relations': row 4 has the name ''"),
-    "a relation twice": (_set("relations", 2, RELATIONS[1]), "row 2, paper cites paper, is there twice"),
+    "a relation twice": (_set("relations", 2, RELATIONS[1]), "row 2, paper cites paper, is a duplicate"),
     "no target": (
         _give("target_type", np.array(["papers"])),
         r"\['papers'\]: give one of author, paper and field",
@@ -181,7 +190,7 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "short edge types": (lambda a: a.update(edge_type=a["edge_type"][:-1]), "'edge_type' has .* entries for"),
     "an unknown relation": (
         _set("edge_type", 0, 5),
-        "'edge_type': value 5 at position 0 is none of the 5 relations",
+        "'edge_type': value 5 at position 0 is not one of the 5 relations",
     ),
     "another destination": (
         _set("edge_type", 0, 3),
@@ -192,9 +201,15 @@ DAMAGES: dict[str, tuple[Any, str]] = {
         "'indices': value 16 at position 0 is a vertex of type 'field', but relation 1 is paper cites paper",
     ),
     "no vertex": (_set("indices", 0, -3), "'indices': value -3 at position 0 is not one of 17 vertices"),
-    "edges out of order": (_swap_edges, "'indices': the edge at position .* is below .*--sort --unique"),
-    "relations out of order": (_swap_relations, "'indices': the edge at position .* is below the one before"),
-    "an edge twice": (_repeat_edge, "'indices': the edge at position .* repeats the one before it in row"),
+    "edges out of order": (
+        _swap_edges,
+        "'indices': the edge at position .* belongs before .*--sort --unique",
+    ),
+    "relations out of order": (
+        _swap_relations,
+        "'indices': the edge at position .* belongs before the previous one",
+    ),
+    "an edge twice": (_repeat_edge, "'indices': the edge at position .* repeats the previous one in row"),
     "a label elsewhere": (
         _set("labels", 13, 1),
         "vertex 13 of type 'field' has a label.* 4 to 9, have labels",
@@ -214,7 +229,7 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     ),
     "sparse rows of others": (
         _set("feat_shape:author", 0, 5),
-        r"type 'author': key 'feat_shape': value \[5, 6\]",
+        r"type 'author': key 'feat_shape' is \[5, 6\]",
     ),
     "a column": (
         _set("feat_indices:author", 0, 6),
@@ -226,11 +241,11 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     ),
     "no such type": (
         _give("features:papers", np.ones((6, 1), np.float32)),
-        "key 'features:papers': names no type of vertices: did you mean 'paper'",
+        "key 'features:papers': names an unknown vertex type: did you mean 'paper'",
     ),
     "features of no type": (
         _give("features", np.ones((17, 1), np.float32)),
-        "key 'features' is of no type, and the vertices have types: name it features:TYPE, one for",
+        "key 'features' has no vertex type, but the vertices have types: name it features:TYPE",
     ),
     "half of sparse rows": (lambda a: a.pop("feat_values:author"), "key 'feat_values:author' is missing"),
     "codes without scales": (
@@ -239,7 +254,7 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     ),
     "numbers of others": (
         _give("vertex_ids", np.roll(np.arange(17), 1)),
-        "'vertex_ids': value 16 at position 0 is the number of a vertex of another type",
+        "'vertex_ids': value 16 at position 0 is a vertex of another type",
     ),
 }
 
@@ -350,7 +365,7 @@ def test_what_cannot_be_reversed_is_refused(tmp_path):
     featured = save(arrays, tmp_path / "a.npz")
     with pytest.raises(DataError, match="key 'edge_features' has no values for the reversed edges"):
         convert(Conversion(str(featured), tmp_path / "b.npz", reverse=True))
-    with pytest.raises(DataError, match="--reverse is for graphs with types"):
+    with pytest.raises(DataError, match="--reverse applies only to heterogeneous"):
         convert(Conversion("cora", tmp_path / "b.npz", reverse=True))
 
 
@@ -395,7 +410,7 @@ def test_says_what_it_holds(tmp_path):
     text = "\n".join(format_summary(facts))
     assert "types      3, of which paper has labels" in text
     assert re.search(r"author +4 · sparse 6 wide, float32, \d+ entries", text)
-    assert "field   7 · no features: learned" in text
+    assert "field   7 · no features (learned embeddings)" in text
     assert re.search(r"author writes paper +\d+ · degree mean \d", text)
     assert facts["unlabelled"] == 0
     assert facts["features"] is None

@@ -79,7 +79,7 @@ class TestBuild:
             ("a", "r", "a"): (np.array([1, 1, 0, 1]), np.array([0, 0, 0, 1])),
             ("a", "s", "a"): ([1], [0]),
         }
-        with pytest.warns(DataWarning, match="1 edge is left out"):
+        with pytest.warns(DataWarning, match="1 duplicate edge was merged"):
             graph = build_hetero_graph(
                 "x", {"a": 2}, as_arrays(ends), np.zeros(2, np.int64), no_masks(2), "a"
             )
@@ -122,7 +122,9 @@ class TestBuild:
 
     def test_a_long_row_is_sorted_with_its_weights(self):
         order = np.random.default_rng(0).permutation(np.repeat(np.arange(50), 2))
-        with pytest.warns(DataWarning, match="50 edges are left out: .*, to whose weights theirs are added"):
+        with pytest.warns(
+            DataWarning, match="50 duplicate edges were merged .*, and their weights were summed"
+        ):
             graph = build_hetero_graph(
                 *("x", {"a": 50, "b": 1}, {("a", "r", "b"): (order, np.zeros(100, np.int64))}),
                 *(np.zeros(1, np.int64), no_masks(1), "b"),
@@ -185,7 +187,7 @@ class TestTypedGraph:
         assert (rows.width, rows.value_bytes, rows.matrix) == (5, 4, None)
         with pytest.raises(DataError, match="have no features"):
             rows.table_rows("field", np.array([7]), np.empty((1, 0), np.float32), current_workers())
-        with pytest.raises(DataError, match="no single matrix"):
+        with pytest.raises(DataError, match="no single feature matrix"):
             rows.rows(np.array([0]), np.empty((1, 5), np.float32), current_workers())
 
     def test_sums_of_rows_tell_graphs_apart(self, graph):
@@ -244,7 +246,7 @@ class TestTypedGraph:
             )
         edges = as_arrays({("a", "r", "a"): ([0], [0])})
         for weights, message in (
-            ({("a", "r", "a"): np.ones(2)}, "relation a r a has 1 edges and 2 weights: give one for every"),
+            ({("a", "r", "a"): np.ones(2)}, "relation a r a has 1 edges and 2 weights: use one weight per"),
             ({("a", "s", "a"): np.ones(1)}, "weights are given for a s a, which is not a relation"),
             ({("a", "r", "a"): np.zeros(1)}, "'edge_weight': value 0.0 at position 0 is not a finite number"),
         ):

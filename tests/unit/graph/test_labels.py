@@ -70,7 +70,7 @@ def test_what_no_kind_allows_is_named_with_its_place(tmp_path: Path) -> None:
 
     wrong = FLAGS.copy()
     wrong[9, 1] = 2
-    assert "value 2 at row 9, column 1 is not 0 or 1 (-1 means not known)" in refusal(wrong)
+    assert "value 2 at row 9, column 1 is not 0 or 1 (-1 means unknown)" in refusal(wrong)
     endless = np.zeros(40, np.float32)
     endless[11] = np.inf
     assert "value inf at position 11 is not finite: replace it (nan means no label)" in refusal(endless)
@@ -88,7 +88,7 @@ def test_labels_that_are_probably_meant_otherwise_are_told() -> None:
     assert not label_warning(FLAGS)
     assert "write them as int8 [V, K]" in label_warning(np.array([0, 1, np.nan, 1], np.float32))
     assert not label_warning(np.array([0.5, 1.0]))
-    assert "whole numbers from 0 to 2, trained as numbers" in label_warning(
+    assert "whole floats from 0 to 2, so they are trained as numbers" in label_warning(
         np.array([2, 0, np.nan, 1], np.float32)
     )
     assert not label_warning(np.array([1, 2, 3], np.float32))
@@ -105,5 +105,5 @@ def test_labels_of_other_libraries_are_read_as_what_they_are() -> None:
     whole = convert_targets(np.array([2.0, np.nan, 0.0]), "x", "y")
     assert whole.dtype == np.float32
     np.testing.assert_array_equal(whole, [2, np.nan, 0])
-    with pytest.raises(DataError, match="make numbers floats"):
+    with pytest.raises(DataError, match="convert them to floats"):
         convert_targets(np.array([[3, 1]]), "x", "y")

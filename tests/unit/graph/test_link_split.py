@@ -121,7 +121,9 @@ def test_links_of_one_time_in_several_parts_are_counted(days: int, seed: int) ->
 
 def test_links_of_one_time_alone_are_refused() -> None:
     topology = UNDIRECTED.topology
-    with pytest.raises(DataError, match=r"all links have the same time: give other times, or links\.split"):
+    with pytest.raises(
+        DataError, match=r"all links have the same time: use different times, or set links\.split"
+    ):
         random_link_split(
             "g", topology, 0, val=0.1, test=0.2, ends=ENDS, times=np.full(topology.num_edges, 7)
         )
@@ -168,9 +170,9 @@ def test_a_split_comes_back_from_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "told"),
     [
-        ({"val": np.array([[0, 1], [2, 90]])}, "key 'val': 90 in row 1 is not below the 90 vertices"),
-        ({"val": np.array([0, 1])}, r"key 'val': int64 \[2\]: give integers \[n, 2\]"),
-        ({"test_neg": np.array([[0, 1]])}, "has key 'test_neg', but no links in 'test'"),
+        ({"val": np.array([[0, 1], [2, 90]])}, "key 'val': vertex 90 in row 1 is not one of the 90 vertices"),
+        ({"val": np.array([0, 1])}, r"key 'val' is int64 \[2\]: use integers \[n, 2\]"),
+        ({"test_neg": np.array([[0, 1]])}, "has the key 'test_neg', but no links in 'test'"),
         ({"valid": np.array([[0, 1]])}, "unknown key 'valid'"),
     ],
     ids=["range", "shape", "alone", "unknown"],
@@ -184,7 +186,7 @@ def test_a_wrong_file_is_told(tmp_path: Path, arrays: dict[str, np.ndarray], tol
 def test_a_damaged_file_is_told(tmp_path: Path) -> None:
     """zipfile and zlib raise what is no error of numpy's."""
     np.save(tmp_path / "one.npy", np.array([[0, 1]]))
-    with pytest.raises(DataError, match="it is one array"):
+    with pytest.raises(DataError, match="is a single array"):
         read_links(tmp_path / "one.npy", DIRECTED.topology, 0, ENDS)
     file, told = tmp_path / "links.npz", 0
     np.savez_compressed(file, val=np.array([[0, 1], [2, 3]] * 40))
@@ -202,7 +204,7 @@ def test_a_graph_without_room_for_a_part_is_told() -> None:
     with pytest.raises(DataError, match=r"links\.val=0\.0001 of \d+ links is less than one"):
         random_link_split("g", UNDIRECTED.topology, 0, val=0.0001, test=0.2, ends=ENDS)
     full = Topology(np.arange(0, 10, 3), np.tile(np.arange(3, dtype=np.int32), 3))
-    with pytest.raises(DataError, match=r"cannot find 1 pairs of vertices without an edge.*, val_neg"):
+    with pytest.raises(DataError, match=r"cannot find 1 vertex pairs without an edge.*, val_neg"):
         random_link_split("full", full, 0, val=0.4, test=0.0, ends=LinkEndpoints.all_vertices(3))
 
 
@@ -220,5 +222,5 @@ def test_pairs_of_a_file_that_repeat_others_are_counted_over_all_parts(
     arrays = {part: np.array(pairs, np.int64).reshape(-1, 2) for part, pairs in parts.items()}
     lines = check_negatives("f.npz", no_edges, arrays, undirected=undirected)
     keys = " and ".join(f"{part}_neg" for part in parts)
-    wanted = f"f.npz: {repeated} pairs of {keys} repeat others, and count as often as they occur"
+    wanted = f"f.npz: {repeated} pairs of {keys} are duplicates, and each occurrence counts"
     assert lines == ([wanted] if repeated else [])

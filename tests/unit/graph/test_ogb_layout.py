@@ -159,7 +159,7 @@ def test_by_name(tmp_path, monkeypatch):
     for name in ("ogbn-arxiv", "mag240m"):
         with pytest.raises(
             DataError,
-            match=rf"^{name}: found neither in dataset/ nor in {tmp_path}/cache/hyrt/ogb/"
+            match=rf"^{name} was found neither in dataset/ nor in {tmp_path}/cache/hyrt/ogb/"
             r'.*pip install "hyrt\[ogb\]"',
         ):
             open_graph(name)
@@ -223,22 +223,22 @@ def test_download(tmp_path, monkeypatch):
     url = _installed_ogb(tmp_path, monkeypatch, download)
     _assert_topology(open_graph("ogbn-small"))
     assert [path.name for path in (tmp_path / "cache" / "hyrt" / "ogb").iterdir()] == ["ogbn_small"]
-    with pytest.raises(DataError, match="ogbn-many: multi-label"):
+    with pytest.raises(DataError, match="ogbn-many is multi-label"):
         open_graph("ogbn-many")
     with pytest.raises(
         DataError,
-        match="ogbn-nothing: the installed ogb has no such dataset: it has ogbn-small, ogbn-many and",
+        match="ogbn-nothing is not a dataset of the installed ogb: use one of ogbn-small, ogbn-many and",
     ):
         open_graph("ogbn-nothing")
     url.decide_download = lambda address: False
-    with pytest.raises(DataError, match="mag240m: not downloaded"):
+    with pytest.raises(DataError, match="mag240m was not downloaded"):
         open_graph("mag240m")
 
     def unreachable(address, folder):
         raise OSError("no route")
 
     url.decide_download, url.download_url = lambda address: True, unreachable
-    with pytest.raises(DataError, match=r"mag240m: could not be downloaded from https://x/.*no route"):
+    with pytest.raises(DataError, match=r"mag240m could not be downloaded from https://x/.*no route"):
         open_graph("mag240m")
 
 
@@ -248,7 +248,7 @@ def test_bad_folders(tmp_path):
     with pytest.raises(DataError, match=r"edge\.csv\.gz: value 40 of edge 1 is not one of the 40 vertices"):
         open_graph(folder)
     (folder / "raw" / "edge.csv.gz").write_bytes(gzip.compress(b"0,1\n1,x\n"))
-    with pytest.raises(DataError, match=r"edge\.csv\.gz: from line 1 on: .*'x'.*row 1"):
+    with pytest.raises(DataError, match=r"edge\.csv\.gz is damaged from line 1 \(.*'x'.*row 1"):
         open_graph(folder)
     folder = _write_csv(tmp_path / "b")
     file = folder / "raw" / "node-feat.csv.gz"
@@ -313,7 +313,7 @@ def test_too_many_edges_for_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(layout, "MAX_EDGES_IN_MEMORY", 100)
     for i, write in enumerate((_write_csv, _write_binary, _write_mag)):
         source = write(tmp_path / str(i))
-        with pytest.raises(DataError, match="150 edges must be sorted on disk, once: hyrt data convert"):
+        with pytest.raises(DataError, match="150 edges must be sorted on disk first: run hyrt data convert"):
             open_graph(source)
         convert(Conversion(str(source), tmp_path / f"{i}-out"))
 
@@ -321,11 +321,11 @@ def test_too_many_edges_for_memory(tmp_path, monkeypatch):
 def test_features_of_edges_are_not_dropped(tmp_path):
     folder = _write_csv(tmp_path / "a")
     _csv(folder / "raw" / "edge-feat.csv.gz", np.ones((150, 2)))
-    with pytest.raises(DataError, match=r"has features of edges.* move .*edge-feat\.csv\.gz elsewhere"):
+    with pytest.raises(DataError, match=r"has edge features.* move .*edge-feat\.csv\.gz elsewhere"):
         open_graph(folder)
     folder = _write_binary(tmp_path / "b")
     with np.load(folder / "raw" / "data.npz") as arrays:
         held = dict(arrays)
     np.savez(folder / "raw" / "data.npz", **held, edge_feat=np.ones((150, 2)))
-    with pytest.raises(DataError, match="key 'edge_feat': hyrt cannot use features of edges"):
+    with pytest.raises(DataError, match="key 'edge_feat': hyrt cannot use edge features"):
         open_graph(folder)

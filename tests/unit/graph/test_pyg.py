@@ -69,7 +69,7 @@ def test_edges_that_are_left_out_are_told():
     distinct = {(int(u), int(v)) for u, v in data.edge_index.T}
     left_out = data.edge_index.shape[1] - len(distinct)
     assert left_out >= 2
-    with pytest.warns(DataWarning, match=f"{left_out} of 104 edges are equal to others and left out"):
+    with pytest.warns(DataWarning, match=f"{left_out} of 104 edges are duplicates and were merged"):
         _assert_same(open_graph(data), data)
 
 
@@ -94,23 +94,26 @@ def test_missing_labels():
     ("changes", "message"),
     [
         *(
-            ({key: torch.tensor(3)}, f"attribute '{key}' is the number 3: give an array")
+            ({key: torch.tensor(3)}, f"attribute '{key}' is the number 3: use an array")
             for key in ("x", "y", "edge_index", "train_mask", "edge_weight", "edge_attr", "edge_time")
         ),
         ({"x": None}, "attribute 'x' is missing: set it to a row of numbers"),
         ({"edge_index": None}, "attribute 'edge_index' is missing: set it to integers"),
         ({"y": None}, "attribute 'y' is missing: set it to a class for each vertex, or remove the masks"),
-        ({"train_mask": None}, "attribute 'train_mask' is missing: make one by .*RandomNodeSplit"),
-        ({"edge_index": torch.zeros(3, 5, dtype=torch.int64)}, r"key 'edge_index': int64 of shape \[3, 5\]"),
+        ({"train_mask": None}, "attribute 'train_mask' is missing: create it with .*RandomNodeSplit"),
+        (
+            {"edge_index": torch.zeros(3, 5, dtype=torch.int64)},
+            r"key 'edge_index' is int64 of shape \[3, 5\]",
+        ),
         ({"edge_index": torch.zeros(2, 5)}, "key 'edge_index': float32"),
         (
             {"edge_index": torch.tensor([[0], [30]])},
-            r"edge 0 \(0 → 30\) does not join two of the 30 vertices",
+            r"edge 0 \(0 → 30\) has an endpoint that is not one of the 30 vertices",
         ),
-        ({"y": torch.zeros(30, 2, 2)}, "key 'y': shape"),
+        ({"y": torch.zeros(30, 2, 2)}, "key 'y' has shape"),
         ({"y": torch.full((30,), float("inf"))}, "inf"),
         ({"x": torch.full((30, 2), float("nan"))}, "key 'features': value nan at row 0, column 0"),
-        ({"x": torch.zeros(30)}, "key 'x': shape"),
+        ({"x": torch.zeros(30)}, "key 'x' has shape"),
         ({"x": torch.eye(30).to_sparse()}, "attribute 'x' is sparse"),
         ({"y": torch.zeros(29, dtype=torch.int64)}, "key 'labels' has 29 rows for 30"),
     ],
@@ -122,7 +125,7 @@ def test_bad_data(changes, message):
 
 @pytest.mark.parametrize("key", ["edge_weights", "edge_label", "weight"])
 def test_what_belongs_to_edges_is_not_dropped(key):
-    with pytest.raises(DataError, match=f"attribute '{key}': hyrt reads edge_type, .* `del data.{key}`"):
+    with pytest.raises(DataError, match=f"hyrt cannot use attribute '{key}', .* `del data.{key}`"):
         open_graph(_data(**{key: torch.ones(100)}))
     assert open_graph(_data(**{key: None})).num_vertices == 30
 
@@ -156,7 +159,7 @@ def test_weights_and_features_stay_with_their_edges(columns, keys):
     [
         (
             {"edge_weight": torch.ones(2)},
-            r"key 'edge_weight': float32 of shape \[2\], expected numbers \[3\]",
+            r"key 'edge_weight' is float32 of shape \[2\], expected numbers \[3\]",
         ),
         ({"edge_weight": torch.ones(3, 2)}, r"key 'edge_weight': .* expected numbers \[3\]"),
         (
@@ -175,8 +178,8 @@ def test_bad_weights_and_features(attributes, message):
 @pytest.mark.parametrize(
     ("types", "message"),
     [
-        (torch.tensor([0, 1]), r"key 'edge_type': int64 of shape \[2\], expected integers \[3\]"),
-        (torch.tensor([0.0, 1.0, 0.0]), "key 'edge_type': float32 of shape"),
+        (torch.tensor([0, 1]), r"key 'edge_type' is int64 of shape \[2\], expected integers \[3\]"),
+        (torch.tensor([0.0, 1.0, 0.0]), "key 'edge_type' is float32 of shape"),
         (torch.tensor([0, -1, 0]), "key 'edge_type': value -1 at position"),
     ],
 )
@@ -188,8 +191,8 @@ def test_bad_types(types, message):
 def test_equal_edges_of_several_types_are_not_merged():
     data = _data(edge_index=torch.tensor([[1, 2, 2], [3, 4, 4]]), edge_type=torch.tensor([0, 1, 2]))
     with (
-        pytest.warns(DataWarning, match="left out"),
-        pytest.raises(DataError, match="give each pair of vert"),
+        pytest.warns(DataWarning, match="duplicates"),
+        pytest.raises(DataError, match="has values for parallel edges"),
     ):
         open_graph(data)
 
@@ -213,7 +216,7 @@ def test_masks_of_numbers_0_and_1_are_masks(dtype):
         np.testing.assert_array_equal(open_graph(found).masks[split], open_graph(wanted).masks[split])
     found.train_mask = torch.arange(len(wanted.y)).to(dtype)
     with pytest.raises(
-        DataError, match="'train_mask' has other values than 0 and 1: give true or false for each"
+        DataError, match="'train_mask' has values other than 0 and 1: use true or false for each"
     ):
         open_graph(found)
 
@@ -237,10 +240,10 @@ def test_features_of_any_real_type_are_the_same_numbers(name):
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        (torch.ones(3, 2, dtype=torch.complex64), "'x' is complex, and hyrt reads real numbers"),
+        (torch.ones(3, 2, dtype=torch.complex64), "'x' is complex, but hyrt reads only real numbers"),
         (torch.ones(3, 2).to_sparse(), "'x' is sparse: make it dense"),
-        ([[1.0], [2.0, 3.0]], "'x' is no array: give one tensor"),
-        (np.array([["a", "b"]] * 3), "'x' has values of type str.*: give numbers"),
+        ([[1.0], [2.0, 3.0]], "'x' is not an array: use one tensor"),
+        (np.array([["a", "b"]] * 3), "'x' has values of type str.*: use numbers"),
     ],
     ids=["complex", "sparse", "ragged", "texts"],
 )
@@ -253,7 +256,7 @@ def test_bare_graphs_open_for_links():
     """Without features, labels and masks; the feature is the degree, and what is missing is said."""
     data = _data()
     whole = open_graph(data)
-    with pytest.warns(DataWarning, match="there is no x: the feature of a vertex is the log"):
+    with pytest.warns(DataWarning, match="has no x: using the logarithm of"):
         bare = open_graph(SimpleNamespace(edge_index=data.edge_index, num_nodes=30))
     np.testing.assert_array_equal(bare.topology.indices, whole.topology.indices)
     degrees = np.bincount(data.edge_index[1], minlength=30)
@@ -262,10 +265,10 @@ def test_bare_graphs_open_for_links():
     assert not any(mask.any() for mask in bare.masks.values())
     rows = open_graph(SimpleNamespace(edge_index=data.edge_index, x=data.x))
     np.testing.assert_array_equal(rows.features.values, data.x.numpy())
-    with pytest.warns(DataWarning, match="there are no masks, so vertices are in no split"):
+    with pytest.warns(DataWarning, match="has no masks, so vertices are in no split"):
         labelled = open_graph(SimpleNamespace(edge_index=data.edge_index, x=data.x, y=data.y))
     np.testing.assert_array_equal(labelled.labels, data.y.numpy())
-    with pytest.raises(DataError, match=r"nothing says how many vertices there are: set data\.num_nodes"):
+    with pytest.raises(DataError, match=r"does not specify the number of vertices: set data\.num_nodes"):
         open_graph(SimpleNamespace(edge_index=data.edge_index))
 
 

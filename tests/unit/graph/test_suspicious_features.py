@@ -85,7 +85,7 @@ def test_each_source_warns_of_the_column(kind: str, source: str, tmp_path: Any) 
     with pytest.warns(DataWarning) as caught:
         opened[source]()
     (text,) = [str(each.message) for each in caught]
-    assert f"copies of the label: 2 ({kind.partition(',')[0]}): remove these columns" in text
+    assert f"copies of the label (2 ({kind.partition(',')[0]})): remove them" in text
 
 
 def test_columns_of_half_precision_and_sparse_columns(tmp_path: Any) -> None:

@@ -161,7 +161,7 @@ def test_inference_writes_rows_by_original_numbers(tmp_path, order, sparse_featu
 def test_info_tells_of_the_order(tmp_path) -> None:
     source = save(make_arrays(4), tmp_path / "a.npz")
     convert(Conversion(str(source), tmp_path / "b", order="degree"))
-    line = "order      changed; vertex_ids has the original numbers"
+    line = "order      changed; the original numbers are in vertex_ids"
     assert line in format_summary(summarize_graph(open_graph(tmp_path / "b")))
     assert line not in format_summary(summarize_graph(open_graph(source)))
 
@@ -192,8 +192,8 @@ def test_what_is_wrong_is_named(tmp_path, monkeypatch) -> None:
     ("ids", "message"),
     [
         (np.arange(29), "has 29 rows for 30 vertices"),
-        (np.append(np.arange(29), 30), "value 30 at position 29 is none of the 30 vertices"),
-        (np.append(np.arange(29), 3), "has no vertex 29, but another one twice"),
+        (np.append(np.arange(29), 30), "value 30 at position 29 is not one of the 30 vertices"),
+        (np.append(np.arange(29), 3), "has another vertex twice instead of vertex 29"),
         (np.arange(30.0), "dtype float64, expected int32 or int64"),
     ],
 )

@@ -260,9 +260,9 @@ def test_what_is_no_relation_and_no_link_is_told(tmp_path: Path) -> None:
     for links, told in (
         (
             {"relation": None},
-            rf"predicts one relation of a heterogeneous graph: give links\.relation={known}",
+            rf"predicts one relation of a heterogeneous graph: set links\.relation={known}",
         ),
-        ({"relation": "wrote"}, rf"links\.relation=wrote is not a relation: give {known}"),
+        ({"relation": "wrote"}, rf"links\.relation=wrote matches no relation: set it to {known}"),
     ):
         with pytest.raises(ConfigError, match=told):
             split_graph(graph, links=links)
@@ -271,9 +271,7 @@ def test_what_is_no_relation_and_no_link_is_told(tmp_path: Path) -> None:
     ):
         split_graph(hyrt.load("cora"))
     np.savez(tmp_path / "links.npz", val=np.array([[0, 35], [35, 0]]))
-    with pytest.raises(
-        DataError, match=r"'val': 35 in row 1 is not a vertex of type 'author', as the source"
-    ):
+    with pytest.raises(DataError, match=r"'val': vertex 35 in row 1 is not of type 'author', as the source"):
         split_graph(graph, links={"split": str(tmp_path / "links.npz")})
     empty = replace(graph, topology=replace(graph.topology, **_without(graph, 2)))
     with pytest.raises(DataError, match="has no edges from paper to paper to predict"):

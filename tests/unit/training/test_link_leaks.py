@@ -157,13 +157,17 @@ def test_a_graph_that_shows_held_out_links_is_refused() -> None:
     before = random_graph(60, 5, seed=2)
     config = build_config({"train": {"objective": "links", "epochs": 1}, "devices": ["cpu:0"]})
     graph = link_graph(config, before)
-    with pytest.raises(DataError, match=r"random: \d+ edges that carry messages join the ends of held-out"):
+    with pytest.raises(
+        DataError, match=r"random: \d+ edges that carry messages connect the endpoints of held-out"
+    ):
         build_run(config, replace(graph, topology=before.topology))
     assert graph.links is not None
     split = graph.links.split
     reverses = split.held_out["val"].links[:2, ::-1]
     shown = replace(graph.links, split=replace(split, train=np.concatenate([split.train, reverses])))
-    with pytest.raises(DataError, match="random: 2 links to train on join the ends of held-out links"):
+    with pytest.raises(
+        DataError, match="random: 2 links to train on connect the endpoints of held-out links"
+    ):
         build_run(config, replace(graph, links=shown))
 
 
@@ -242,10 +246,10 @@ def test_too_few_pairs_are_shared_out() -> None:
     assert sorted(pairs_of(drawn["val"]) + pairs_of(drawn["test"])) == free
     assert len(drawn["test"]) == 1
     assert lines == [
-        "g: test has 2 links and only 1 pairs that are not links: the graph has no more of them",
-        "g: val has 6 links and only 3 pairs that are not links: the graph has no more of them",
+        "g: test has 2 links but only 1 pairs that are not links, because the graph has no more such pairs",
+        "g: val has 6 links but only 3 pairs that are not links, because the graph has no more such pairs",
     ]
-    with pytest.raises(DataError, match="and 1 such pairs: give pairs in a file"):
+    with pytest.raises(DataError, match=r"only 1 exist .*: list pairs in a file"):
         sample_negatives("g", topology_of(every - {(0, 1)}, 6), 0, {"val": 3, "test": 3}, ends)
 
 

@@ -145,7 +145,9 @@ def test_scaling_is_that_of_the_training_wherever_it_was_set(tmp_path: Path) -> 
             np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5, err_msg=name)
         np.testing.assert_allclose(run.scores(), wanted[:V], rtol=1e-4, atol=1e-5, err_msg=name)
     run = tmp_path / "run-settings"
-    with pytest.raises(DataError, match="features were scaled by 'standard', and the run's by 'standard' wi"):
+    with pytest.raises(
+        DataError, match="features were scaled by 'standard', but the run's features by 'standard' wi"
+    ):
         hyrt.load_run(run, graph=hyrt.load(other, normalize="standard"))
     assert hyrt.load_run(run, graph=hyrt.load(data, normalize="standard")).scores().shape == (V, 3)
 
@@ -196,18 +198,18 @@ def test_columns_are_found_by_name(tmp_path: Path) -> None:
         tmp_path / "more",
         columns=[*names[:2], "new", *names[2:]],
     )
-    with pytest.warns(RunWarning, match="columns that the run was not trained with are not used: new"):
+    with pytest.warns(RunWarning, match="columns that the run was not trained with are ignored: new"):
         found = hyrt.load_run(tmp_path / "run", graph=more).scores()
     np.testing.assert_allclose(found, wanted, atol=1e-5)
     renamed = write(ARRAYS, tmp_path / "renamed", columns=["age", "balance", "calls", "days", "mails"])
-    with pytest.raises(DataError, match=r"other columns .* \(missing: emails; new: mails\): give"):
+    with pytest.raises(DataError, match=r"columns differ .* \(missing: emails; new: mails\): add"):
         hyrt.load_run(tmp_path / "run", graph=renamed)
     narrow = write(ARRAYS | {"features": x[:, :4]}, tmp_path / "narrow")
-    with pytest.raises(DataError, match="has 4 columns, and the run was trained with 5: give the same col"):
+    with pytest.raises(DataError, match="found 4 columns, but the run was trained with 5: use the same col"):
         hyrt.load_run(tmp_path / "run", graph=narrow)
     unnamed = write(ARRAYS, tmp_path / "unnamed")
     order_of_names = "age, balance, calls, days, emails, in order"
-    with pytest.warns(RunWarning, match=f"its columns have no names, and are taken to be {order_of_names}"):
+    with pytest.warns(RunWarning, match=f"columns have no names, so they are assumed to be {order_of_names}"):
         found = hyrt.load_run(tmp_path / "run", graph=unnamed).scores()
     np.testing.assert_array_equal(found, wanted)
     train(unnamed, tmp_path / "of unnamed", data={"normalize": "standard"})
@@ -236,12 +238,16 @@ def test_edge_features_types_and_weights_are_those_of_the_training(tmp_path: Pat
     with pytest.raises(DataError, match="not trained with edges of type loves"):
         hyrt.load_run(tmp_path / "ggnn", graph=new)
     plain = write(ARRAYS | {"edge_type": types}, tmp_path / "f")
-    with pytest.warns(RunWarning, match="its types of edges have no names: 0 as buys, 1 as likes, 2 as sees"):
+    with pytest.warns(
+        RunWarning,
+        match="edge types have no names, so they are matched by number: 0 as buys, 1 as likes, 2 as sees",
+    ):
         found = hyrt.load_run(tmp_path / "ggnn", graph=plain)
     np.testing.assert_array_equal(found.scores(), wanted)
     train(plain, tmp_path / "plain", model=model)
     with pytest.warns(
-        RunWarning, match="run's types of edges have no names: likes as 0, sees as 1, buys as 2"
+        RunWarning,
+        match="run's edge types have no names, so they are matched by number: likes as 0, sees as 1",
     ):
         hyrt.load_run(tmp_path / "plain", graph=other)
 
@@ -249,10 +255,10 @@ def test_edge_features_types_and_weights_are_those_of_the_training(tmp_path: Pat
     bare = replace(graph, topology=replace(graph.topology, edge_weights=None, edge_features=None))
     timed = replace(graph, topology=replace(graph.topology, edge_times=np.arange(graph.num_edges)))
     train(graph, tmp_path / "weighted", model={"kind": "gcn", "hidden": 8})
-    with pytest.raises(DataError, match="edges have no weights, but the run was trained with some"):
+    with pytest.raises(DataError, match="edges have no weights, but the run was trained with edge weights"):
         hyrt.load_run(tmp_path / "weighted", graph=bare)
     wanted = train(bare, tmp_path / "bare", model={"kind": "gcn", "hidden": 8}).scores()
-    with pytest.warns(RunWarning, match="weights of edges are not used"):
+    with pytest.warns(RunWarning, match="edge weights are ignored"):
         opened = hyrt.load_run(tmp_path / "bare", graph=timed)
     np.testing.assert_array_equal(opened.scores(), wanted)
     np.testing.assert_array_equal(opened.graph.topology.edge_times, np.arange(graph.num_edges))
@@ -296,7 +302,10 @@ def test_classes_keep_their_names_and_numbers(tmp_path: Path, capsys: pytest.Cap
     masks = {f"{name}_mask": ARRAYS[f"{name}_mask"] & (two >= 0) for name in ("train", "val", "test")}
     found = accuracy(run, folder, write(ARRAYS | masks | {"labels": two}, tmp_path / "d"), capsys)
     assert found["test"]["accuracy"] == pytest.approx(right[test & (two >= 0)].mean())
-    with pytest.warns(RunWarning, match="its classes have no names: 0 as ant, 1 as bee, 2 as cat"):
+    with pytest.warns(
+        RunWarning,
+        match="the classes have no names, so they are matched by number: 0 as ant, 1 as bee, 2 as cat",
+    ):
         opened = hyrt.load_run(folder, graph=tmp_path / "d")
     np.testing.assert_array_equal(opened.graph.labels, two)
     names = ["ant", "bee", "cow", "dog", "eel"]
@@ -487,7 +496,9 @@ def test_types_and_relations_in_another_order(tmp_path: Path, kind: str) -> None
     order = np.concatenate([np.arange(50, 56), np.arange(50)])
     np.testing.assert_allclose(found.scores(), wanted[order], atol=1e-5)
     np.testing.assert_array_equal(found.graph.labels[:30], graph.labels[:30])
-    with pytest.warns(RunWarning, match="has no edges of relations of the training: good bought customer"):
+    with pytest.warns(
+        RunWarning, match="has no edges of some relations that the run was trained on: good bought customer"
+    ):
         found = hyrt.load_run(tmp_path / "run", graph=shop(["customer", "good", "shop"], without="bought"))
     # All of the relation's edges are missing.
     empty = hyrt.load_run(tmp_path / "run", graph=shop(["customer", "good", "shop"], empty="bought"))
@@ -495,7 +506,7 @@ def test_types_and_relations_in_another_order(tmp_path: Path, kind: str) -> None
     assert np.abs(found.scores() - wanted).max() > 1e-3
     with pytest.raises(DataError, match=r"type 'shop' has features, but the run .* without any"):
         hyrt.load_run(tmp_path / "run", graph=shop(["customer", "good", "shop"], learned=False))
-    with pytest.raises(DataError, match="has one type of vertices, but the run was trained on a graph with"):
+    with pytest.raises(DataError, match="is homogeneous, but the run was trained on a heterogeneous"):
         hyrt.load_run(tmp_path / "run", graph=random_graph(V, features=F))
 
 
@@ -527,7 +538,9 @@ def test_learned_rows_belong_to_ids(tmp_path: Path) -> None:
     found = hyrt.load_run(tmp_path / "run", graph=other).scores()
     np.testing.assert_allclose(found[:50], wanted[:50], atol=1e-5)
     write_names(other / "ids.csv", ["type", "id"], [*ids, *named[:5], ("shop", "corner")])
-    with pytest.raises(DataError, match=r"1 vertex of type 'shop' without a learned row \(corner\)"):
+    with pytest.raises(
+        DataError, match=r"1 vertex of type 'shop' without features or a learned embedding \(corner\)"
+    ):
         hyrt.load_run(tmp_path / "run", graph=other)
 
 

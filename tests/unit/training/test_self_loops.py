@@ -176,7 +176,7 @@ SOURCES = (of_npz, of_folder, of_parts, of_split_parts, of_tables, of_pyg, of_dg
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.__name__)
-@pytest.mark.filterwarnings("ignore:.*3 of 11 edges are equal to others and left out")
+@pytest.mark.filterwarnings("ignore:.*3 of 11 edges are duplicates and were merged")
 def test_every_source_keeps_self_loops_once(source: Any, tmp_path: Path) -> None:
     graph = hyrt.load(source(tmp_path))
     assert sorted(map(tuple, edge_index(graph).T.tolist())) == sorted(map(tuple, PAIRS.tolist()))
