@@ -324,7 +324,7 @@ def build_hetero_graph(
     Raises
     ------
     DataError
-        If the parts do not fit together.
+        If the parts do not match.
     """
     for split in SPLITS:
         if split not in masks:
