@@ -28,17 +28,10 @@ def test_an_error_is_one_line(tmp_path: Path) -> None:
         (["train.epochs=none"], "setting train.epochs='none'"),
         (["no.yaml"], "no.yaml: no such settings file"),
         (["--model", "gni"], "unknown model.kind 'gni' (did you mean 'gin'?)"),
-<<<<<<< HEAD
         (["--resume", "nothing"], "nothing does not exist"),
         (["--data", ""], "--data is empty: set a value, or remove it"),
-        (["data.source=''"], "the name of the dataset is empty: give a .npz file"),
-        (["--resume", "."], "is not the folder of a run"),
-=======
-        (["--resume", "nothing"], "nothing: no such folder"),
-        (["--data", ""], "--data is given, but empty: give a value, or omit it"),
         (["data.source=''"], "the dataset name is empty: use a .npz file"),
-        (["--resume", "."], "not the folder of a run"),
->>>>>>> 82da6ff9 (graph: write plain messages in graph, formats, hetero and links)
+        (["--resume", "."], "is not the folder of a run"),
         (["--data", "nothing.npz"], "nothing.npz: no such file or folder"),
         ([*TINY, "--devices", "cpu,cuda:99"], "cuda:99 is not available ("),
         ([*TINY, "--devices", "cpu:99"], "cpu:99 is not available"),

@@ -244,17 +244,10 @@ def test_ranks_with_other_settings_do_not_begin(parts: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-<<<<<<< HEAD
-        ("nosuchfolder", "nosuchfolder: no such file or folder; a dataset is "),
-        ("http://a/b", "http://a/b: hyrt reads no addresses"),
-        ("synthetic:tiny", "is not partitioned, but 2 ranks need 2 parts: run hyrt partition"),
-        ("file.npz", "is not partitioned, but 2 ranks need 2 parts: run hyrt partition"),
-=======
         ("nosuchfolder", "nosuchfolder: no such file or folder; use "),
         ("http://a/b", "http://a/b: hyrt cannot read URLs"),
-        ("synthetic:tiny", "2 ranks need a graph in 2 parts: write them with hyrt partition"),
-        ("file.npz", "2 ranks need a graph in 2 parts: write them with hyrt partition"),
->>>>>>> 82da6ff9 (graph: write plain messages in graph, formats, hetero and links)
+        ("synthetic:tiny", "is not partitioned, but 2 ranks need 2 parts: run hyrt partition"),
+        ("file.npz", "is not partitioned, but 2 ranks need 2 parts: run hyrt partition"),
     ],
 )
 def test_ranks_say_whether_data_is_missing_or_not_in_parts(

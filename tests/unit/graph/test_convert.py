@@ -284,11 +284,7 @@ def test_commands(tmp_path):
         ("--normalize", "foo", f"{', '.join(NORMALIZERS[:-1])} or {NORMALIZERS[-1]}"),
     ):
         wrong = run.invoke(data_app, ["convert", folder, str(tmp_path / "b"), option, value])
-<<<<<<< HEAD
-        assert str(wrong.exception) == f"{option} {value} must be {choices}"
-=======
         assert str(wrong.exception) == f"{option} {value} is unknown: use {choices}"
->>>>>>> 82da6ff9 (graph: write plain messages in graph, formats, hetero and links)
         assert wrong.output == ""
     again = run.invoke(data_app, ["convert", folder, file])
     assert isinstance(again.exception, DataError)

@@ -589,22 +589,14 @@ def test_what_users_get_wrong(tmp_path: Path) -> None:
             ["wide.csv", "-o", "x"],
             "no file has columns named like the source and target of edges (wide.csv has",
         ),
-<<<<<<< HEAD
         (["utf16.csv", "-o", "x"], "utf16.csv is encoded in UTF-16: save it as UTF-8"),
         (["bad.csv.gz", "-o", "x"], "bad.csv.gz is damaged or truncated"),
         (["bad.parquet", "-o", "x"], "bad.parquet is damaged or not a Parquet file"),
-        (["e.csv", "-o", "x.csv"], "hyrt writes a .npz file or a folder"),
-        (["e.csv", "-o", "folder"], "folder: already exists: give another name, or --force to replace it"),
-=======
-        (["utf16.csv", "-o", "x"], "utf16.csv: written in UTF-16: save it as UTF-8"),
-        (["bad.csv.gz", "-o", "x"], "bad.csv.gz: damaged or truncated"),
-        (["bad.parquet", "-o", "x"], "bad.parquet: no Parquet file, or damaged"),
         (["e.csv", "-o", "x.csv"], "hyrt writes .npz files and folders"),
         (
             ["e.csv", "-o", "folder"],
             "folder already exists: choose another name, or use --force to replace it",
         ),
->>>>>>> 82da6ff9 (graph: write plain messages in graph, formats, hetero and links)
         (
             ["n.csv", "-o", "x", "--schema", "s.yaml"],
             "n.csv is not in any table of the schema (edges: e.csv)",

@@ -208,15 +208,9 @@ def test_what_fits_the_labels_is_chosen_and_what_does_not_is_refused_in_words() 
     given = build_config({"train": {"objective": "regression"}}).train
     with pytest.raises(
         ConfigError,
-<<<<<<< HEAD
         match=r"train\.objective=regression needs labels that are float32 \[V\] or \[V, K\], numbers for "
         r"each vertex, but they are int16 \[4\], read as integers \[V\], a class for each vertex: remove "
         r"train\.objective to use classification",
-=======
-        match=r"train.objective=regression trains for float32 \[V\] or \[V, K\], numbers per vertex, "
-        r"but the labels are int16 \[4\], which hyrt reads as integers \[V\], one class per vertex: omit "
-        r"train.objective for classification",
->>>>>>> 82da6ff9 (graph: write plain messages in graph, formats, hetero and links)
     ):
         given.build_objective(classes)
     with pytest.raises(ConfigError, match="is not supported by objective regression"):
