@@ -78,7 +78,7 @@ def spmm(
     """Aggregate the rows of each vertex's neighbours: gSpMMv, or gSpMMve with edge values.
 
     out[i] = self_scale[i] * x[i] + row_scale[i] * reduce of edge_values[e] * source_scale[c] * x[c] over the
-    edges e from c into i. For GCN's normalisation, give `row_scale=s, source_scale=s, self_scale=s * s` with
+    edges e from c into i. For GCN's normalisation, use `row_scale=s, source_scale=s, self_scale=s * s` with
     `s = graph.topology.gcn_scale`.
 
     Parameters
@@ -128,8 +128,8 @@ def spmm(
     if reduce == "max":
         if transposed or values is not None or any(scale is not None for scale in scales):
             raise ValueError(
-                'reduce="max" takes rows as they are: leave out edge values, scales and transposed, and '
-                "multiply x before"
+                'reduce="max" does not support edge_values, scales or transposed=True: remove these, and '
+                "multiply x beforehand"
             )
         return _like_input(x, _backend(rows).max_aggregate(edges, flat).view(rows.shape))
     if reduce == "mean":
@@ -178,15 +178,16 @@ def sddmm(
     _check_rows("right", b, edges, right_at)
     if a.shape[1:] != b.shape[1:] or a.dtype != b.dtype or a.device != b.device:
         raise ValueError(
-            f"left has rows of shape {tuple(a.shape[1:])}, is {a.dtype} and on {a.device}; right "
-            f"{tuple(b.shape[1:])}, {b.dtype} and on {b.device}: give equal ones"
+            f"left (rows of shape {tuple(a.shape[1:])}, {a.dtype}, {a.device}) and right (rows of shape "
+            f"{tuple(b.shape[1:])}, {b.dtype}, {b.device}) do not match: use the same row shape, dtype and "
+            "device"
         )
     backend = _backend(a)
     check_choice("op", op, ("dot", "add", "sub", "mul", "div"))
     if op == "dot":
         if a.ndim not in (2, 3):
             raise ValueError(
-                f"left has shape {tuple(a.shape)}: a dot product takes [rows, d] or [rows, heads, d]"
+                f"left has shape {tuple(a.shape)}: pass [rows, d] or [rows, heads, d] for a dot product"
             )
         _check_heads("left", a)
         heads = 1 if a.ndim == 2 else a.shape[1]
@@ -194,7 +195,7 @@ def sddmm(
         out = backend.dot(edges, *split, left_at, right_at)
         return _like_input(left, out[:, 0] if a.ndim == 2 else out)
     if op not in ("add", "sub", "mul", "div"):
-        raise ValueError(f'op is {op!r}: give "dot", "add", "sub", "mul" or "div"')
+        raise ValueError(f'op is {op!r}: choose "dot", "add", "sub", "mul" or "div"')
     flat = [_flat(t) for t in (a, b)]
     out = backend.combine(edges, *flat, op, left_at, right_at)
     return _like_input(left, out.view(edges.num_edges, *a.shape[1:]))
@@ -305,7 +306,7 @@ def attention(
     tensor = _tensor("x", x)
     _check_rows("x", tensor, edges, "source")
     if tensor.ndim not in (2, 3):
-        raise ValueError(f"x has shape {tuple(tensor.shape)}: give [vertices, d] or [vertices, heads, d]")
+        raise ValueError(f"x has shape {tuple(tensor.shape)}: pass [vertices, d] or [vertices, heads, d]")
     _check_heads("x", tensor)
     check_flag("self_loops", self_loops)
     slope = check_number("negative_slope", negative_slope)
@@ -314,8 +315,8 @@ def attention(
         score = _tensor(label, part)
         if score.shape != tensor.shape[:-1] or score.dtype not in (tensor.dtype, _accumulation_dtype(tensor)):
             raise ValueError(
-                f"{label} has shape {tuple(score.shape)} and is {score.dtype}: give "
-                f"{tuple(tensor.shape[:-1])} and {tensor.dtype}, for x is {tuple(tensor.shape)}"
+                f"{label} has shape {tuple(score.shape)} and dtype {score.dtype}, but x has shape "
+                f"{tuple(tensor.shape)}: pass shape {tuple(tensor.shape[:-1])} and dtype {tensor.dtype}"
             )
         _check_device(label, score, tensor)
         parts.append(_flat(score).to(_accumulation_dtype(tensor)))
@@ -330,7 +331,7 @@ def _topology(graph: Graph | Topology) -> Topology:
         return graph.topology
     if isinstance(graph, Topology):
         return graph.checked
-    raise ValueError(f"graph is of type {type(graph).__name__}: give a hyrt.Graph or its topology")
+    raise ValueError(f"graph is of type {type(graph).__name__}: pass a hyrt.Graph or its topology")
 
 
 def _tensor(name: str, x: NDArray[Any] | Tensor) -> Tensor:
@@ -342,14 +343,14 @@ def _tensor(name: str, x: NDArray[Any] | Tensor) -> Tensor:
             warnings.simplefilter("ignore", UserWarning)
             array = np.ascontiguousarray(_array(name, x))
             if array.dtype not in (np.float16, np.float32, np.float64):
-                raise ValueError(f"{name} is {array.dtype}: give floats of 16, 32 or 64 bits")
+                raise ValueError(f"{name} has dtype {array.dtype}: use 16-, 32- or 64-bit floats")
             tensor = torch.from_numpy(array)
     if tensor.dtype not in _KINDS:
-        raise ValueError(f"{name} is {tensor.dtype}: give floats of 16, 32 or 64 bits")
+        raise ValueError(f"{name} has dtype {tensor.dtype}: use 16-, 32- or 64-bit floats")
     if tensor.is_nested or tensor.layout != torch.strided or tensor.device.type == "meta":
-        problem = "is on meta" if tensor.device.type == "meta" else f"has the layout {tensor.layout}"
+        problem = "is on the meta device" if tensor.device.type == "meta" else f"has layout {tensor.layout}"
         problem = "is nested" if tensor.is_nested else problem
-        raise ValueError(f"{name} {problem}: give a dense tensor that holds numbers")
+        raise ValueError(f"{name} {problem}: pass a dense tensor with values")
     return tensor
 
 
@@ -357,7 +358,9 @@ def _array(name: str, x: Any) -> NDArray[Any]:
     try:
         return np.asarray(x)
     except ValueError as error:
-        raise ValueError(f"{name} is not an array of numbers: {error}") from error
+        raise ValueError(
+            f"{name} is not an array of numbers ({error}): pass a numpy array or a tensor"
+        ) from error
 
 
 def _flat(rows: Tensor) -> Tensor:
@@ -370,17 +373,19 @@ def _check_rows(name: str, x: Tensor, edges: Topology, at: EdgePosition) -> None
     rows = edges.num_edges if at == "edge" else edges.num_vertices
     if x.ndim < 1 or len(x) != rows:
         noun = "edge" if at == "edge" else "vertex"
-        raise ValueError(f"{name} has shape {tuple(x.shape)}: give {rows:,} rows, one for each {noun}")
+        raise ValueError(f"{name} has shape {tuple(x.shape)}: pass {rows:,} rows, one per {noun}")
 
 
 def _check_heads(name: str, x: Tensor) -> None:
     if not x.shape[1:].numel():
-        raise ValueError(f"{name} has shape {tuple(x.shape)}: give at least one column, and one head")
+        raise ValueError(f"{name} has shape {tuple(x.shape)}: use at least one column and one head")
 
 
 def _check_device(name: str, x: Tensor, reference: Tensor) -> None:
     if x.device != reference.device:
-        raise ValueError(f"{name} is on {x.device} and x on {reference.device}: bring them to one device")
+        raise ValueError(
+            f"{name} is on {x.device}, but x is on {reference.device}: move them to the same device"
+        )
 
 
 def _values(values: Tensor, x: Tensor, edges: Topology) -> Tensor:
@@ -389,13 +394,15 @@ def _values(values: Tensor, x: Tensor, edges: Topology) -> Tensor:
     _check_device("edge_values", values, x)
     if values.ndim not in (1, 2) or (values.ndim == 2 and (x.ndim < 3 or values.shape[1] != x.shape[1])):
         raise ValueError(
-            f"edge_values has shape {tuple(values.shape)} for x of shape {tuple(x.shape)}: give [edges], or "
-            "[edges, heads] where x is [vertices, heads, d]"
+            f"edge_values has shape {tuple(values.shape)}, but x has shape {tuple(x.shape)}: pass [edges], "
+            "or [edges, heads] if x is [vertices, heads, d]"
         )
     if values.ndim == 2 and not values.shape[1]:
-        raise ValueError(f"edge_values has shape {tuple(values.shape)}: give at least one head")
+        raise ValueError(f"edge_values has shape {tuple(values.shape)}: use at least one head")
     if values.dtype not in (x.dtype, _accumulation_dtype(x)):
-        raise ValueError(f"edge_values is {values.dtype} and x {x.dtype}: give equal dtypes")
+        raise ValueError(
+            f"edge_values has dtype {values.dtype}, but x has dtype {x.dtype}: use the same dtype"
+        )
     return _flat(values).to(_accumulation_dtype(x))
 
 
@@ -403,15 +410,16 @@ def _scale(name: str, scale: NDArray[Any] | Tensor, edges: Topology, x: Tensor) 
     if isinstance(scale, Tensor):
         if scale.requires_grad:
             raise ValueError(
-                f"{name} takes a gradient, but scales are constants: multiply x or the result by it instead"
+                f"{name} requires a gradient, but scales are constants: multiply x or the result by it "
+                "instead"
             )
         scale = _tensor(name, scale).to("cpu", _accumulation_dtype(x)).numpy()
     array = _array(name, scale)
     if array.dtype.kind not in "fiu":
-        raise ValueError(f"{name} is {array.dtype}: give one number for each vertex")
+        raise ValueError(f"{name} has dtype {array.dtype}: pass one number per vertex")
     array = array.astype(_sum_dtype(x), copy=False)
     if array.shape != (edges.num_vertices,):
-        raise ValueError(f"{name} has shape {array.shape}: give one number for each vertex")
+        raise ValueError(f"{name} has shape {array.shape}: pass one number per vertex")
     return array
 
 
@@ -434,5 +442,7 @@ def _like_input(like: Rows, out: Tensor) -> Rows:
     if isinstance(like, Tensor):
         return out
     if out.requires_grad:
-        raise ValueError("an array was given beside a tensor that takes a gradient: give tensors only")
+        raise ValueError(
+            "an array was passed together with a tensor that requires a gradient: pass only tensors"
+        )
     return out.numpy()

@@ -81,7 +81,7 @@ class Aggregation:
         check_flag("weighted", self.weighted)
         if self.reduce == "max" and self.self_path == "add":
             raise ValueError(
-                "a maximum cannot be added to the vertex's own row: use self_path none or concat"
+                "reduce='max' cannot be combined with self_path='add': use self_path='none' or 'concat'"
             )
 
     def width(self, features: int) -> int:

@@ -34,7 +34,7 @@ class _PygCalls:
     """Adapter that passes a block as a bipartite graph: `conv((x, x[:num_dst]), edge_index)`."""
 
     factory_name: str = "from_pyg"
-    input_description: str = "a pair of rows, of sources and destinations,"
+    input_description: str = "a pair of source and destination rows"
     edge_width_argument: str = "edge_dim"
 
     def __call__(self, conv: nn.Module, block: Block | TensorBlock, x: torch.Tensor) -> Any:
@@ -119,7 +119,7 @@ def from_pyg(
         model = convs[0]
         convs, activation, dropout = _split_basic_model(model)
     for i, conv in enumerate(convs):
-        _check_pyg_conv(f"from_pyg(): convolution {i + 1} ({type(conv).__name__})", conv)
+        _check_pyg_conv(f"convolution {i + 1} ({type(conv).__name__}) of from_pyg()", conv)
     return build_conv_stack(convs, _PygCalls(), activation, dropout)
 
 
@@ -129,10 +129,13 @@ def _split_basic_model(model: Any) -> tuple[Sequence[Any], Callable[[torch.Tenso
     norms = getattr(model, "norms", None)
     if norms is not None and any(not isinstance(norm, nn.Identity) for norm in norms):
         raise UnsupportedModelError(
-            f"{name}: from_pyg() takes no norms: give norm=None, or write a module over blocks"
+            f"from_pyg() does not support the norms of {name}: set norm=None, or write a module that takes "
+            "blocks"
         )
     if getattr(model, "jk_mode", None) is not None:
-        raise UnsupportedModelError(f"{name}: from_pyg() takes no jumping knowledge: give jk=None")
+        raise UnsupportedModelError(
+            f"from_pyg() does not support the jumping knowledge of {name}: set jk=None"
+        )
     rate = getattr(model, "dropout", 0.0)
     act = getattr(model, "act", None)
     return list(model.convs), act or nn.Identity(), float(getattr(rate, "p", rate))
@@ -141,18 +144,20 @@ def _split_basic_model(model: Any) -> tuple[Sequence[Any], Callable[[torch.Tenso
 def _check_pyg_conv(label: str, conv: Any) -> None:
     if hasattr(conv, "edge_index"):
         raise UnsupportedModelError(
-            f"{label} is a graph: give it to hyrt.load, and convolutions to from_pyg()"
+            f"{label} is a graph: pass graphs to hyrt.load, and only convolutions to from_pyg()"
         )
     if not isinstance(conv, nn.Module) or not hasattr(conv, "propagate"):
         inside = isinstance(conv, nn.Module) and any(hasattr(child, "propagate") for child in conv.modules())
-        remedy = suggest_from_pyg(conv) if inside else "give one, such as SAGEConv(16, 32)"
-        raise UnsupportedModelError(f"{label} is not a convolution of torch_geometric.nn: {remedy}")
+        remedy = suggest_from_pyg(conv) if inside else "pass one, such as SAGEConv(16, 32)"
+        raise UnsupportedModelError(f"{label} is not a convolution from torch_geometric.nn: {remedy}")
     if any(isinstance(each, nn.parameter.UninitializedParameter) for each in conv.parameters()):
-        raise UnsupportedModelError(f"{label} does not know its width yet: give in_channels, not -1")
+        raise UnsupportedModelError(
+            f"{label} has no input width yet: set in_channels to a number other than -1"
+        )
     if getattr(conv, "dropout", 0.0):
         raise UnsupportedModelError(
-            f"{label} drops attention weights by torch's own generator, so a step would depend "
-            "on the split: make it with dropout=0"
+            f"{label} drops attention weights with torch's own random numbers, so results would depend on "
+            "how steps are split among devices: create it with dropout=0"
         )
 
 
@@ -167,9 +172,9 @@ def import_dgl(factory_name: str) -> None:
     # OSError: dgl loads libraries that are built for one version of torch.
     except (ImportError, OSError) as error:
         raise UnsupportedModelError(
-            f"{factory_name}() needs the package dgl, which cannot be imported: "
-            f"{' '.join(str(error).split())}: install a dgl that goes with this torch, such as pip install "
-            "dgl==1.1.3 (see docs/from-dgl.md)"
+            f"{factory_name}() cannot import the package dgl ({' '.join(str(error).split())}): install a "
+            "dgl that is compatible with this torch, for example with pip install dgl==1.1.3 (see "
+            "docs/from-dgl.md)"
         ) from error
 
 
@@ -229,7 +234,7 @@ class _DglCalls:
 
     self_loops: bool
     factory_name: str = "from_dgl"
-    input_description: str = "a block and the rows of its sources"
+    input_description: str = "a block and its source rows"
     edge_width_argument: str = "edge_feats"
 
     def __call__(self, conv: nn.Module, block: Block | TensorBlock, x: torch.Tensor) -> Any:
@@ -335,12 +340,12 @@ def from_dgl(
     if len(convolutions) == 1 and _takes_blocks(convolutions[0]):
         if activation is not torch.relu or dropout:
             raise UnsupportedModelError(
-                f"from_dgl(): {type(convolutions[0]).__name__} has its own activation and dropout: give "
-                "activation and dropout with convolutions alone"
+                f"{type(convolutions[0]).__name__} has its own activation and dropout, which from_dgl() "
+                "cannot change: remove the arguments activation and dropout"
             )
         return DglModel(convolutions[0], self_loops=self_loops)
     for i, conv in enumerate(convolutions):
-        _check_dgl_conv(f"from_dgl(): convolution {i + 1} ({type(conv).__name__})", conv, self_loops)
+        _check_dgl_conv(f"convolution {i + 1} ({type(conv).__name__}) of from_dgl()", conv, self_loops)
     return build_conv_stack(convolutions, _DglCalls(self_loops), activation, dropout)
 
 
@@ -355,25 +360,26 @@ def _first_argument(module: nn.Module) -> str | None:
 def _check_dgl_conv(label: str, conv: Any, self_loops: bool) -> None:
     if hasattr(conv, "ndata"):
         raise UnsupportedModelError(
-            f"{label} is a graph: give it to hyrt.load, and convolutions to from_dgl()"
+            f"{label} is a graph: pass graphs to hyrt.load, and only convolutions to from_dgl()"
         )
     if not isinstance(conv, nn.Module) or not (is_dgl_module(conv) or _first_argument(conv) in GRAPHS):
         inside = isinstance(conv, nn.Module) and any(map(is_dgl_module, conv.modules()))
-        remedy = f": {suggest_from_dgl(conv)}" if inside else ""
-        raise UnsupportedModelError(f"{label} is not a convolution of dgl.nn{remedy}")
+        remedy = suggest_from_dgl(conv) if inside else "pass one, such as SAGEConv(16, 32, 'mean')"
+        raise UnsupportedModelError(f"{label} is not a convolution from dgl.nn: {remedy}")
     if getattr(conv, "_norm", None) in ("both", "left"):
         raise UnsupportedModelError(
-            f"{label} divides by the number of edges that leave a source, which is another one in each "
-            "mini-batch, so a step would depend on the split: make it with norm='right', or train hyrt's own "
-            "model='gcn'"
+            f"{label} divides by each source's out-degree, which differs between mini-batches, so results "
+            "would depend on how steps are split among devices: create it with norm='right', or use hyrt's "
+            "built-in model='gcn'"
         )
     if any(isinstance(module, nn.Dropout) and module.p > 0 for module in conv.modules()):
         raise UnsupportedModelError(
-            f"{label} drops elements by torch's own generator, so a step would depend on the split: make it "
-            "with feat_drop=0 and attn_drop=0, and give from_dgl() dropout=... for hidden rows"
+            f"{label} drops elements with torch's own random numbers, so results would depend on how steps "
+            "are split among devices: create it with feat_drop=0 and attn_drop=0, and pass dropout=... to "
+            "from_dgl() for hidden rows"
         )
     if getattr(conv, "_allow_zero_in_degree", None) is False and not self_loops:
         raise UnsupportedModelError(
-            f"{label} refuses vertices without incoming edges, which a graph may have: give from_dgl() "
-            "self_loops=True, or make the convolution with allow_zero_in_degree=True"
+            f"{label} rejects vertices without incoming edges, which a graph may have: pass self_loops=True "
+            "to from_dgl(), or create the convolution with allow_zero_in_degree=True"
         )

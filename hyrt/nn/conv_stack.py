@@ -39,12 +39,12 @@ def check_forward_signature(module: nn.Module) -> None:
         return
     if any(name in _EDGES for name in names) and "blocks" not in names:
         raise UnsupportedModelError(
-            f"{type(module).__name__}.forward takes ({', '.join(names)}), but hyrt gives it (blocks, x): "
-            f"{suggest_from_pyg(module)}, or let forward take blocks (see docs/from-pyg.md)"
+            f"{type(module).__name__}.forward takes ({', '.join(names)}), but hyrt passes (blocks, x): "
+            f"{suggest_from_pyg(module)}, or make forward accept blocks (see docs/from-pyg.md)"
         )
     if names and names[0] in GRAPHS and any(map(is_dgl_module, module.modules())):
         raise UnsupportedModelError(
-            f"{type(module).__name__}.forward takes ({', '.join(names)}), but hyrt gives it (blocks, x): "
+            f"{type(module).__name__}.forward takes ({', '.join(names)}), but hyrt passes (blocks, x): "
             f"{suggest_from_dgl(module)} (see docs/from-dgl.md)"
         )
 
@@ -71,7 +71,7 @@ def _suggest_call(factory: str, module: nn.Module, is_conv: Callable[[nn.Module]
     arguments = (
         ", ".join(re.sub(r"\.(\d+)\b", r"[\1]", f"model.{name}") for name in outer) or "its convolutions"
     )
-    return f"give its convolutions in their order, hyrt.{factory}({arguments}, activation=torch.relu)"
+    return f"pass its convolutions in order, as in hyrt.{factory}({arguments}, activation=torch.relu)"
 
 
 # Test block: two destinations (the first two of three sources). Sources 1 and 2 send to destination 0,
@@ -181,18 +181,18 @@ class ConvStack(nn.Module):
             num_readers += expected is not None
             if expected is not None and expected != actual:
                 raise UnsupportedModelError(
-                    f"convolution {number} ({type(conv).__name__}) takes {expected} features of an edge, but "
-                    f"those of {name} have {actual}: make it with {argument}={actual or None}"
+                    f"convolution {number} ({type(conv).__name__}) expects {expected} edge features, but "
+                    f"{name} has {actual}: create it with {argument}={actual or None}"
                 )
         if has_weights and not num_readers and not any(map(self._calls.takes_weights, self.convs)):
             raise DataError(
-                f"{name}: key 'edge_weight': no convolution takes weights of edges, so they would be left "
-                "out: take one that does, such as GraphConv, or write the dataset again without this key"
+                f"no convolution uses the edge weights of {name} (key 'edge_weight'): use one that does, "
+                "such as GraphConv, or rewrite the dataset without this key"
             )
         if width and not num_readers:
             raise DataError(
-                f"{name}: key 'edge_features': no convolution takes features of edges, so they would be left "
-                f"out: make one with {argument}={width}, or write the dataset again without this key"
+                f"no convolution uses the edge features of {name} (key 'edge_features'): create one with "
+                f"{argument}={width}, or rewrite the dataset without this key"
             )
 
 
@@ -208,20 +208,21 @@ def build_conv_stack(
     """
     if not convolutions:
         raise UnsupportedModelError(
-            f"{adapter.factory_name}() needs at least one convolution: give all of them, the one that reads "
-            "features first"
+            f"{adapter.factory_name}() needs at least one convolution: pass all convolutions in order, "
+            "starting with the one that reads the features"
         )
     if not 0 <= check_number("dropout", dropout) < 1:
         raise UnsupportedModelError(
-            f"{adapter.factory_name}(): dropout={dropout} is not in [0, 1): give another rate"
+            f"{adapter.factory_name}() got dropout={dropout}, which is not in [0, 1): use a rate in this "
+            "range"
         )
     if not callable(activation):
         raise UnsupportedModelError(
-            f"activation is {show(activation)}: give a function of a tensor, such as torch.relu"
+            f"activation is {show(activation)}: pass a function of a tensor, such as torch.relu"
         )
     width = None
     for i, conv in enumerate(convolutions):
-        label = f"{adapter.factory_name}(): convolution {i + 1} ({type(conv).__name__})"
+        label = f"convolution {i + 1} ({type(conv).__name__}) of {adapter.factory_name}()"
         width = _width_after(label, conv, adapter, width, is_last=i + 1 == len(convolutions))
     return ConvStack(convolutions, adapter, activation, dropout)
 
@@ -231,11 +232,11 @@ def _width_after(label: str, conv: nn.Module, calls: ConvAdapter, width: int | N
     into = calls.in_width(conv)
     if into is None and width is None:
         raise UnsupportedModelError(
-            f"{label} does not say how many columns it returns: put it after a convolution that does"
+            f"{label} does not declare its input width: put it after a convolution that does"
         )
     if width is not None and into is not None and into != width:
         raise UnsupportedModelError(
-            f"{label} takes {into} columns, but is given {width}: give layers whose widths go together"
+            f"{label} expects {into} columns, but gets {width}: use layers with matching widths"
         )
     columns = into or width or 1
     values = torch.arange(_SOURCES * columns, dtype=_dtype(conv))
@@ -249,8 +250,8 @@ def _width_after(label: str, conv: nn.Module, calls: ConvAdapter, width: int | N
             )
     except Exception as error:
         raise UnsupportedModelError(
-            f"{label} does not work on {calls.input_description} alone: "
-            f"{' '.join(str(error).split())[:200]}: use another convolution, or write a layer of your own "
+            f"{label} does not work on {calls.input_description} alone "
+            f"({' '.join(str(error).split())[:200]}): use another convolution, or write a custom layer "
             "(docs/layers.md)"
         ) from error
     finally:
@@ -259,11 +260,14 @@ def _width_after(label: str, conv: nn.Module, calls: ConvAdapter, width: int | N
         shape = (
             list(rows_of_two.shape) if isinstance(rows_of_two, torch.Tensor) else type(rows_of_two).__name__
         )
-        raise UnsupportedModelError(f"{label} returns {shape} for 2 destinations: return a row for each")
+        raise UnsupportedModelError(
+            f"{label} returned {shape} for 2 destinations: return one row per destination"
+        )
     if not torch.allclose(rows_of_two[:1], rows_of_one, rtol=1e-4, atol=1e-6):
         raise UnsupportedModelError(
-            f"{label} computes another row for a vertex if another vertex has edges in the mini-batch, too, "
-            "so a step would depend on the split: take one that looks only at the edges into a vertex"
+            f"{label} returns a different row for a vertex if other vertices have edges in the mini-batch, "
+            "so results would depend on how steps are split among devices: use one that reads only the "
+            "edges into a vertex"
         )
     return int(rows_of_two.shape[-1] if is_last else rows_of_two[0].numel())
 
@@ -316,6 +320,6 @@ def check_depth(module: torch.nn.Module, blocks: int) -> None:
     depth = num_model_layers(module)
     if depth is not None and depth != blocks:
         raise UnsupportedModelError(
-            f"the model has {depth} layers, but mini-batches have {blocks}: give sampler.fanout {depth} "
-            "numbers, one for each layer"
+            f"the model has {depth} layers, but mini-batches have {blocks}: set sampler.fanout to {depth} "
+            "numbers, one per layer"
         )

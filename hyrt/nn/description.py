@@ -66,7 +66,7 @@ def suggest_device(device: str) -> str:
     """
     if "+" not in device and not device.startswith(("cpu", "cuda", "mps", "xpu")):
         return "train it on cpu or cuda"
-    return "train it on one cpu or cuda device, without fullgraph.chunks and the other settings of chunks"
+    return "train it on one cpu or cuda device, without fullgraph.chunks and the other chunk settings"
 
 
 def describe(
@@ -95,31 +95,32 @@ def describe(
         If a layer cannot be described, a parameter is frozen, or the device does not support the dropout. The
         message names the layer and the device.
     """
-    check_type("device", device, str, "give the name of a device, such as fpga:0")
-    check_type("model", model, nn.Module, "give a torch module")
+    check_type("device", device, str, "pass the name of a device, such as fpga:0")
+    check_type("model", model, nn.Module, "pass a torch module")
     remedy = suggest_device(device)
     get_description = getattr(model, "description", None)
     if get_description is None:
         raise UnsupportedModelError(
-            f"{type(model).__name__} on {device}: this device compiles its own kernels and runs only "
-            f"models that describe themselves ({supported}): {remedy}"
+            f"{type(model).__name__} cannot run on {device}, which compiles its own kernels and supports "
+            f"only models with a description() method ({supported}): {remedy}"
         )
     try:
         described: ModelDescription = get_description()
     except UnsupportedModelError as error:
         raise UnsupportedModelError(
-            f"{device} cannot run {error}: {remedy}. {device} runs {supported}"
+            f"{device} cannot run {error} and supports only {supported}: {remedy}"
         ) from None
     if not dropout and (described.input_dropout or any(layer.dropout for layer in described.layers)):
         raise UnsupportedModelError(
-            f"{type(model).__name__} with dropout on {device}: this device has none: set model.dropout=0 "
-            f"and model.input_dropout=0, or {remedy}"
+            f"{type(model).__name__} uses dropout, which {device} does not support: set model.dropout=0 and "
+            f"model.input_dropout=0, or {remedy}"
         )
     for layer in described.layers:
         for product in layer.products:
             for parameter in (product.weight, product.bias):
                 if parameter is not None and not parameter.requires_grad:
                     raise UnsupportedModelError(
-                        f"layer {layer.name!r} on {device}: a parameter is frozen: {remedy}"
+                        f"{device} cannot train layer {layer.name!r}, because one of its parameters is "
+                        f"frozen: {remedy}"
                     )
     return described

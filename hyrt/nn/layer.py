@@ -89,9 +89,11 @@ def destination_rows(block: Block | TensorBlock, x: Rows) -> torch.Tensor | Spar
     Raises TypeError for aggregated rows, rows sharded by columns, and rows of several types.
     """
     if isinstance(x, HeteroInput | HeteroInPlaceInput | HeteroSources):
-        raise TypeError("rows of several types have no common width before they are mapped")
+        raise TypeError("rows of several types have no common width before their projection")
     if isinstance(x, AggregatedFeatures | ColumnShardedFeatures):
-        raise TypeError("the destinations' own rows are not kept where the load stage aggregates")
+        raise TypeError(
+            "the destinations' rows are unavailable, because the load stage has aggregated the inputs"
+        )
     if isinstance(x, MultipliedFeatures):
         return x.destination_rows
     if isinstance(x, SparseRows):
@@ -108,9 +110,9 @@ def source_rows(x: Rows) -> torch.Tensor | NDArray[Any]:
     Raises TypeError for aggregated or multiplied rows, rows sharded by columns, and rows of several types.
     """
     if isinstance(x, HeteroInput | HeteroInPlaceInput | HeteroSources):
-        raise TypeError("rows of several types have no common width before they are mapped")
+        raise TypeError("rows of several types have no common width before their projection")
     if isinstance(x, AggregatedFeatures | MultipliedFeatures | ColumnShardedFeatures):
-        raise TypeError("the rows of the sources are needed here, not their aggregate or product")
+        raise TypeError("source rows are needed here, not their aggregate or product")
     if isinstance(x, InPlaceFeatures):
         return x.values
     return x.to_dense() if isinstance(x, SparseRows) else x

@@ -168,7 +168,7 @@ class SageLayer(ConvolutionLayer):
         low_precision: bool = False,
     ) -> None:
         if reduce not in ("mean", "sum", "max"):
-            raise ValueError(f"GraphSAGE combines neighbours by mean, sum or max, not {reduce!r}")
+            raise ValueError(f"reduce is {reduce!r}: choose mean, sum or max for GraphSAGE")
         aggregation = Aggregation(reduce, "concat")
         super().__init__(in_features, out_features, aggregation, low_precision=low_precision)
 

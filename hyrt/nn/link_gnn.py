@@ -102,9 +102,7 @@ class LinkGNN(GNN):
         return rows
 
     def description(self) -> ModelDescription:
-        raise UnsupportedModelError(
-            f"the decoder {self._decoder} of links (links.decoder=dot needs no weights)"
-        )
+        raise UnsupportedModelError(f"links.decoder={self._decoder} (links.decoder=dot has no weights)")
 
 
 class HeteroLinkGNN(LinkGNN, HeteroGNN):

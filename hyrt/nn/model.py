@@ -33,8 +33,8 @@ def _explain_allocation_failure(layer: int, in_features: int, out_features: int)
         if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):
             raise
         raise ConfigError(
-            f"there is no memory for layer {layer}, of {in_features:,} x {out_features:,} weights: lower "
-            "model.hidden, or the number of features"
+            f"there is not enough memory for layer {layer} with {in_features:,} x {out_features:,} weights: "
+            "lower model.hidden or the number of features"
         ) from error
 
 
@@ -50,7 +50,7 @@ class GNN(nn.Module, DeclaresInputs):
         super().__init__()
         a = self.architecture = architecture
         if a.layers < 1:
-            raise ValueError(f"a model needs at least 1 layer, not {a.layers}")
+            raise ValueError(f"a model needs at least 1 layer, got {a.layers}")
         self._adds_last = bool(a.kind) and find_model(a.kind).adds_rows_last
         self.layers = nn.ModuleList(self._build_layers() if layers is None else layers)
         hidden = a.layers - 1
@@ -76,8 +76,8 @@ class GNN(nn.Module, DeclaresInputs):
                 layer = kind.layer(a, widths[i], widths[i + 1], last=i == hidden, **a.options)
             if not isinstance(layer, Layer):
                 raise ConfigError(
-                    f"{MODELS.describe(a.kind)}: layer returned {type(layer).__name__}, which is not "
-                    f"derived from {Layer.__module__}.{Layer.__name__}"
+                    f"{MODELS.describe(a.kind)}: layer returned {type(layer).__name__}, which is not a "
+                    f"subclass of {Layer.__module__}.{Layer.__name__}"
                 )
             layers.append(layer)
         return layers
@@ -113,16 +113,14 @@ class GNN(nn.Module, DeclaresInputs):
         """
         a = self.architecture
         if any(overrides_only(type(self), method, "description") for method in ("forward", "layer")):
-            raise UnsupportedModelError(
-                f"{type(self).__name__}, whose forward is not that of its description"
-            )
+            raise UnsupportedModelError(f"{type(self).__name__} (its forward does not match its description)")
         if a.low_precision:
             raise UnsupportedModelError("layer 'layers.0' in bf16 (train.precision)")
         for name, module in self.named_modules():
             if isinstance(module, nn.LayerNorm):
-                raise UnsupportedModelError(f"layer {name!r} (model.norm=none leaves it out)")
+                raise UnsupportedModelError(f"layer {name!r} (model.norm=none removes it)")
         if len(self.shortcuts):
-            raise UnsupportedModelError("layer 'shortcuts.0' (model.residual=false leaves it out)")
+            raise UnsupportedModelError("layer 'shortcuts.0' (model.residual=false removes it)")
         layers = []
         for i in range(a.layers):
             layer, last = self._layer(i), i == a.layers - 1
@@ -152,8 +150,8 @@ class GNN(nn.Module, DeclaresInputs):
         check_model_input(blocks, x)
         if len(blocks) != a.layers:
             raise ValueError(
-                f"the model has {a.layers} layers, but the mini-batch has {len(blocks)} blocks: give "
-                "one per layer"
+                f"the model has {a.layers} layers, but the mini-batch has {len(blocks)} blocks: pass one "
+                "block per layer"
             )
         if self.training and a.input_dropout > 0:
             first = blocks[0]
@@ -227,7 +225,7 @@ def check_model_input(blocks: Any, x: Any) -> None:
         check_blocks(blocks)
     if not isinstance(x, get_args(Rows)):
         raise ArgumentError(
-            f"x is {show(x)}: give a float32 tensor with a row for each source of the first block"
+            f"x is {show(x)}: pass a float32 tensor with one row per source of the first block"
         )
 
 
@@ -254,7 +252,8 @@ def stack(
     """
     if not layers:
         raise ValueError(
-            "stack() needs at least one layer: give all in order, the one that reads the features first"
+            "stack() needs at least one layer: pass all layers in order, starting with the one that reads "
+            "the features"
         )
     for i, layer in enumerate(layers):
         if (
@@ -263,20 +262,20 @@ def stack(
             or not hasattr(layer, "out_features")
         ):
             raise ValueError(
-                f"layer {i + 1} of stack() is a {type(layer).__name__}: give a hyrt.nn.SagaLayer, or another "
-                "layer of hyrt that has in_features and out_features"
+                f"layer {i + 1} of stack() has type {type(layer).__name__}: use a hyrt.nn.SagaLayer, or "
+                "another hyrt layer with in_features and out_features"
             )
     check_choice("norm", norm, ("none", "layer"))
     check_flag("residual", residual)
     for name, rate in (("dropout", dropout), ("input_dropout", input_dropout)):
         if check_number(name, rate, 0, 1) == 1:
-            raise ArgumentError(f"{name} is 1, which drops everything: give a number below 1")
+            raise ArgumentError(f"{name} is 1, which drops everything: use a number below 1")
     sizes: list[tuple[Any, Any]] = [(layer.in_features, layer.out_features) for layer in layers]
     for i, ((_, out), (into, _)) in enumerate(pairwise(sizes), 1):
         if out != into or out != sizes[0][1]:
             raise ValueError(
-                f"layer {i} of stack() gives {out} columns, and layer {i + 1} takes {into}: give all hidden "
-                "layers one width"
+                f"layer {i} of stack() returns {out} columns, but layer {i + 1} expects {into}: use the "
+                "same width for all hidden layers"
             )
     architecture = Architecture(
         kind="",

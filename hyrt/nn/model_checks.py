@@ -44,18 +44,18 @@ def check_edge_values(model: torch.nn.Module, graph: Graph, *, sampler_uses_weig
             else "gcn, gin, edge-gat, or graphsage with model.aggregate=mean or sum"
         )
         raise DataError(
-            f"{name}: key 'edge_weight': no layer of the model multiplies by weights of edges, so they would "
-            f"be left out: choose model.kind={remedy}, or write the dataset again without this key"
+            f"no layer of the model uses the edge weights of {name} (key 'edge_weight'): choose "
+            f"model.kind={remedy}, or rewrite the dataset without this key"
         )
     if topology.edge_features is not None and not any(_reads(layer, "data") for layer in layers):
         remedy = (
-            "model.kind=rgat, or layers of your own that read edge.data"
+            "model.kind=rgat, or custom layers that read edge.data"
             if is_hetero
             else "model.kind=gine or edge-gat"
         )
         raise DataError(
-            f"{name}: key 'edge_features': no layer of the model looks at features of edges, so they would "
-            f"be left out: choose {remedy}, or write the dataset again without this key"
+            f"no layer of the model uses the edge features of {name} (key 'edge_features'): choose "
+            f"{remedy}, or rewrite the dataset without this key"
         )
 
 
@@ -68,20 +68,20 @@ def _check_layer(name: str, layer: Layer, graph: Graph) -> None:
     topology, width = graph.topology, graph.topology.edge_width
     if _reads(layer, "weight") and topology.edge_weights is None:
         raise UnsupportedModelError(
-            f"{name} reads edge.weight, but the edges of {graph.name} have no weights: give the dataset the "
-            "key edge_weight, one number for each edge"
+            f"{name} reads edge.weight, but the edges of {graph.name} have no weights: add the key "
+            "edge_weight to the dataset, with one number per edge"
         )
     if not _reads(layer, "data"):
         return
     if width == 0:
         raise UnsupportedModelError(
-            f"{name} reads edge.data, but the edges of {graph.name} have no features: give the dataset the "
-            "key edge_features, one row for each edge"
+            f"{name} reads edge.data, but the edges of {graph.name} have no features: add the key "
+            "edge_features to the dataset, with one row per edge"
         )
     if width != layer.edge_features:
         raise UnsupportedModelError(
-            f"{name} takes {layer.edge_features} features of an edge, but those of {graph.name} have "
-            f"{width}: give the layer edge_features={width}"
+            f"{name} has edge_features={layer.edge_features}, but the edges of {graph.name} have {width} "
+            f"features: create the layer with edge_features={width}"
         )
 
 
@@ -120,9 +120,9 @@ def check_types(model: torch.nn.Module, graph: Graph) -> None:
         check_edge_types(layer, types)
     if types is not None and not readers:
         raise DataError(
-            f"{graph.name}: key 'edge_type': no layer of the model looks at types of edges, so they would be "
-            "left out: choose a model that does, such as model.kind=ggnn with model.options={edge_types: "
-            f"{int(types.max(initial=0)) + 1}}}, or write the dataset again without this key"
+            f"no layer of the model uses the edge types of {graph.name} (key 'edge_type'): choose a model "
+            "that does, such as model.kind=ggnn with model.options={edge_types: "
+            f"{int(types.max(initial=0)) + 1}}}, or rewrite the dataset without this key"
         )
 
 
@@ -166,16 +166,16 @@ def check_loops(model: torch.nn.Module, device: str) -> None:
     remedy = suggest_device(device)
     if overrides_only(type(model), "forward", "layer"):
         raise UnsupportedModelError(
-            f"{type(model).__name__} on {device}: it has a forward() of its own, and this device runs layers "
-            f"one after the other: {remedy}"
+            f"{type(model).__name__} has a custom forward(), but {device} runs models layer by layer: "
+            f"{remedy}"
         )
     for i, layer in enumerate(model.layers):
         name = f"layer 'layers.{i}' ({type(layer).__name__})"
         parts = _parts(layer)
         if parts is None:
             raise UnsupportedModelError(
-                f"{name} on {device}: it has a forward() of its own, from which this device cannot tell what "
-                f"is done on edges: {remedy}"
+                f"{name} has a custom forward(), from which {device} cannot derive the edge computation: "
+                f"{remedy}"
             )
         if isinstance(layer, SagaLayer):
             was_training = layer.training
@@ -183,20 +183,22 @@ def check_loops(model: torch.nn.Module, device: str) -> None:
             layer.train(was_training)
             if reason:
                 is_built_in = type(layer).__module__.startswith("hyrt.")
-                change = "" if is_built_in else "change that line as docs/layers.md says, or "
+                change = "" if is_built_in else "change that line as described in docs/layers.md, or "
                 raise UnsupportedModelError(
-                    f"{name} on {device}: its edges are not one fused loop ({reason}): {change}{remedy}"
+                    f"{device} cannot run the edges of {name} in one fused loop ({reason}): {change}{remedy}"
                 )
         elif isinstance(parts.gather, AttentionSum):
             heads = parts.gather.heads
             gather = masked_attention_gather(heads, parts.gathered_width // heads, parts.gather.slope, None)
             if gather.unfused_reason:
-                raise UnsupportedModelError(f"{name} on {device}: {gather.unfused_reason}: {remedy}")
+                raise UnsupportedModelError(
+                    f"{device} cannot run {name}, because {gather.unfused_reason}: {remedy}"
+                )
     dtypes = {parameter.dtype for parameter in model.parameters()}
     if dtypes - {torch.float32}:
         raise UnsupportedModelError(
-            f"{type(model).__name__} on {device}: its loops are for float32, and the model has parameters of "
-            f"{', '.join(sorted(map(str, dtypes)))}: {remedy}"
+            f"{type(model).__name__} has parameters of {', '.join(sorted(map(str, dtypes)))}, but {device} "
+            f"supports only float32: {remedy}"
         )
 
 
@@ -219,8 +221,8 @@ def drop_replaced_loops(graph: Graph, model: torch.nn.Module) -> Graph:
     others = [type(part).__name__ for part, adds in parts if not adds]
     if others:
         raise DataError(
-            f"{graph.name}: has {loops}, which {adding[0]} replaces by its own and {others[0]} takes as "
-            "edges: make all layers of one kind, or remove the self loops from the dataset"
+            f"{graph.name} has {loops}, which {adding[0]} replaces with its own and {others[0]} treats as "
+            "edges: use layers of one kind, or remove the self loops from the dataset"
         )
     if any(_multiplies_edge_weights(part) for part, _ in parts):
         _check_weights(graph, loops, adding[0])
@@ -259,7 +261,7 @@ def _check_weights(graph: Graph, loops: str, layer: str) -> None:
     if len(wrong):
         vertex = topology.indices[wrong[0]]
         raise DataError(
-            f"{graph.name}: key 'edge_weight': {len(wrong):,} of {loops} have another weight than 1, first "
-            f"that of vertex {vertex} ({weights[wrong[0]]:g}), but {layer} gives each vertex a self loop of "
-            "weight 1: set these weights to 1, or remove the self loops from the dataset"
+            f"in {graph.name} (key 'edge_weight'), {len(wrong):,} of {loops} have a weight other than 1, "
+            f"first vertex {vertex} ({weights[wrong[0]]:g}), but {layer} adds self loops with weight 1: set "
+            "these weights to 1, or remove the self loops from the dataset"
         )

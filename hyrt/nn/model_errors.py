@@ -33,12 +33,12 @@ def reject_batch_statistics(model: torch.nn.Module, device: str) -> None:
     UnsupportedModelError
         If the model has a batch norm; the message names the layer and `device`.
     """
-    check_type("model", model, torch.nn.Module, "give a torch module")
+    check_type("model", model, torch.nn.Module, "pass a torch module")
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
             raise UnsupportedModelError(
-                f"layer {name!r} ({type(module).__name__}) on {device}: statistics over a mini-batch "
-                "depend on the split, because no trainer sees the whole step: use torch.nn.LayerNorm"
+                f"{device} cannot train layer {name!r} ({type(module).__name__}), because its statistics "
+                "over a mini-batch depend on how steps are split among trainers: use torch.nn.LayerNorm"
             )
 
 
@@ -55,9 +55,10 @@ class _RejectRandomOps(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags:
             raise UnsupportedModelError(
-                f"{self._name} draws random numbers from one generator for the whole process "
-                f"({_module_line(sys._getframe())}), so with several trainers a step would depend on "
-                "the split: leave it out, use hyrt.nn.operators.dropout.dropout, or train on one device"
+                f"{self._name} draws random numbers from a process-wide generator "
+                f"({_module_line(sys._getframe())}), so with several trainers results would depend on how "
+                "steps are split: remove this, use hyrt.nn.operators.dropout.dropout, or train on one "
+                "device"
             )
         return func(*args, **(kwargs or {}))
 
@@ -131,15 +132,15 @@ class _ScoresCheck:
         _check_gradient(name, model, scores)
         if len(scores) != targets:
             raise UnsupportedModelError(
-                f"{name} returned {len(scores):,} rows for {targets:,} targets: keep the first block.num_dst "
-                "rows of each block"
+                f"{name} returned {len(scores):,} rows for {targets:,} targets: keep only the first "
+                "block.num_dst rows of each block"
             )
         width = scores.shape[1]
         check_width(name, width, self.num_scores)
         if self.more is not None and self.num_scores is not None and width > self.num_scores:
             self.more.add(
                 f"{name} returned {width} scores for {self.num_scores} classes, so it can predict classes "
-                "that no vertex has: return one score for each class"
+                "that no vertex has: return one score per class"
             )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _ScoresCheck:
@@ -163,13 +164,13 @@ def _check_gradient(name: str, model: torch.nn.Module, scores: torch.Tensor) -> 
         return
     if scores.device != parameters[0].device:
         raise UnsupportedModelError(
-            f"{name} returned scores on {scores.device}, and its parameters are on {parameters[0].device}: "
-            "return them where the rows are"
+            f"{name} returned scores on {scores.device}, but its parameters are on {parameters[0].device}: "
+            "return the scores on the device of the input rows"
         )
     if torch.is_grad_enabled() and not scores.requires_grad:
         raise UnsupportedModelError(
-            f"{name} returned scores that have no gradient: use no detach(), .data or "
-            "torch.no_grad() between its parameters and its scores"
+            f"{name} returned scores without a gradient: remove detach(), .data and torch.no_grad() between "
+            "its parameters and its scores"
         )
 
 
@@ -177,7 +178,7 @@ def check_width(name: str, width: int, num_scores: int | None) -> None:
     """Raise UnsupportedModelError if there are fewer than `num_scores` scores per target; None allows any."""
     if num_scores is not None and width < num_scores:
         raise UnsupportedModelError(
-            f"{name} returned {width} scores for {num_scores} classes: return one score for each class"
+            f"{name} returned {width} scores for {num_scores} classes: return one score per class"
         )
 
 
@@ -208,42 +209,41 @@ def add_output_check(
 _REMEDIES = (
     (
         r"same dtype|expected scalar type|dtype mismatch",
-        "bring parameters and rows to one dtype: rows of features are float32 unless the model converts them",
+        "use one dtype for parameters and rows (feature rows are float32 unless the model converts them)",
     ),
     (
         r"leaf Variable that requires grad",
-        "it changes a parameter in place: leave the values of parameters to the optimizer",
+        "leave parameter changes to the optimizer instead of changing parameters in place",
     ),
     (
         r"modified by an inplace operation",
-        "an operation in place, such as add_, += or relu_, has overwritten values that gradients need: make "
-        "a new tensor instead",
+        "create a new tensor instead of using an in-place operation such as add_, += or relu_, which "
+        "overwrites values that gradients need",
     ),
     (
         r"backward through the graph a second time",
-        "it keeps a tensor of an earlier step: keep tensor.detach() instead, or nothing, since what is kept "
-        "from step to step depends on which device trained which targets",
+        "keep only tensor.detach() between steps, or nothing, because kept values depend on which device "
+        "trained which targets",
     ),
     (
         r"shapes cannot be multiplied|must match the size|size mismatch|Sizes of tensors must match",
-        "give its layers the widths of the data, keep the first block.num_dst rows of each block, and keep "
-        "no tensor from step to step, as the numbers of rows differ",
+        "set layer widths that match the data, keep only the first block.num_dst rows of each block, and "
+        "keep no tensor between steps, because the number of rows differs",
     ),
     (
         r"same device|is on cpu|is not on the expected device",
-        "make tensors on the device of the rows: x.new_zeros(...), not torch.zeros(...)",
+        "create tensors on the device of the rows, with x.new_zeros(...) instead of torch.zeros(...)",
     ),
     (
         r"forward\(\) (takes|missing|got)",
-        "its forward takes the blocks of a mini-batch and the rows of the first one's sources: "
-        "def forward(self, blocks, x)",
+        "define it as def forward(self, blocks, x), with the blocks of a mini-batch and the rows of the "
+        "first block's sources",
     ),
 )
 # Pattern of the Python error if a module expects the blocks of another library, and a fix.
 _FOREIGN_BLOCKS = (
     r"'(Tensor)?Block' object has no attribute",
-    "hyrt gives blocks of its own: give hyrt.from_dgl(model) for DGL's, or take the edges from "
-    "block.edge_index(), as PyG has them",
+    "use hyrt.from_dgl(model) if it expects DGL blocks, or read the edges from block.edge_index(), as in PyG",
 )
 # Exceptions that indicate a bug in the module; failing devices raise other exceptions.
 _CODE_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, ValueError)
@@ -266,14 +266,16 @@ def explain_model_errors(model: torch.nn.Module) -> Iterator[None]:
             raise
         # Drop torch's generic hint after the message.
         message = re.split(r"\. (?=Hint|Saved|Specify)|, which is output", message)[0].rstrip(".!")
-        raise UnsupportedModelError(f"{type(model).__name__}{_place(error)}: {message}: {remedy}") from error
+        raise UnsupportedModelError(
+            f"{type(model).__name__} failed{_place(error)} ({message}): {remedy}"
+        ) from error
     except _CODE_ERRORS as error:
         place = _place(error)
         if not place:
             raise
         message = " ".join(describe_error(error).split())
-        remedy = _FOREIGN_BLOCKS[1] if re.search(_FOREIGN_BLOCKS[0], message) else "mend the module there"
-        raise UnsupportedModelError(f"{type(model).__name__}{place}: {message}: {remedy}") from error
+        remedy = _FOREIGN_BLOCKS[1] if re.search(_FOREIGN_BLOCKS[0], message) else "fix the module there"
+        raise UnsupportedModelError(f"{type(model).__name__} failed{place} ({message}): {remedy}") from error
 
 
 def _place(error: BaseException) -> str:
@@ -284,4 +286,4 @@ def _place(error: BaseException) -> str:
         if not any(Path(frame.filename).is_relative_to(library) for library in _LIBRARIES)
         and "hyrt_devices" not in frame.filename
     ]
-    return f" ({Path(user_frames[-1].filename).name}:{user_frames[-1].lineno})" if user_frames else ""
+    return f" at {Path(user_frames[-1].filename).name}:{user_frames[-1].lineno}" if user_frames else ""

@@ -172,8 +172,8 @@ class Block:
             block = self.checked
             if block.in_place:
                 raise ArgumentError(
-                    "a block that is read in place has no transpose: sample without in_place, for its "
-                    "sources take no gradient"
+                    "a block that is read in place has no transpose, because its sources take no gradient: "
+                    "sample without in_place"
                 )
             if self.format_cache is not None:
                 self._transposed = self.format_cache.transposed
@@ -193,7 +193,7 @@ class Block:
             return self.format_cache.edge_index
         if self.in_place:
             raise ArgumentError(
-                "a block that is read in place has no places of its sources: sample without in_place"
+                "a block that is read in place has no source positions: sample without in_place"
             )
         _ = self.checked
         rows = np.repeat(np.arange(self.num_dst, dtype=np.int64), np.diff(self.indptr))
@@ -217,15 +217,15 @@ _OF_BLOCK = (
 
 def _check(block: Block) -> None:
     layer = check_int("layer of a block", block.layer)
-    at = f"block of layer {layer}: "
+    at = f"in the block of layer {layer}, "
     check_int(f"{at}step", block.step, -(2**63))
     check_int(f"{at}seed", block.seed, -(2**63), 2**64 - 1)
     num_src = check_int(f"{at}num_src", block.num_src)
     columns = check_array(
-        f"{at}columns", block.columns, _ID_DTYPES, (None,), "the source of each edge, int32 or int64,"
+        f"{at}columns", block.columns, _ID_DTYPES, (None,), "the source of each edge (int32 or int64)"
     )
     destinations = check_array(
-        f"{at}destinations", block.destinations, _ID_DTYPES, (None,), "vertices, int32 or int64,"
+        f"{at}destinations", block.destinations, _ID_DTYPES, (None,), "vertices (int32 or int64)"
     )
     num_dst, num_edges = len(destinations), len(columns)
     check_offsets(f"{at}indptr", block.indptr, num_dst, num_edges, _ID_DTYPES)
@@ -234,32 +234,32 @@ def _check(block: Block) -> None:
         check_range(f"{at}destinations", destinations, num_src, "vertices")
     else:
         sources = check_array(
-            f"{at}sources", block.sources, _ID_DTYPES, (num_src,), "vertices, int32 or int64,"
+            f"{at}sources", block.sources, _ID_DTYPES, (num_src,), "vertices (int32 or int64)"
         )
         if num_dst > num_src or not np.array_equal(sources[:num_dst], destinations):
             raise ArgumentError(
-                f"{at}sources do not begin with the destinations: put these first, in their order"
+                f"{at}sources does not begin with the destinations: put the destinations first, in order"
             )
     for name, kinds, count in _OF_BLOCK:
         values = getattr(block, name)
         if values is not None or name in ("degrees", "source_degrees"):
-            kind = "integers" if kinds == "iu" else "float32 or float64"
-            check_array(f"{at}{name}", values, kinds, (getattr(block, count),), f"one number each, {kind},")
+            kind = "integers" if kinds == "iu" else "float32 or float64 numbers"
+            check_array(f"{at}{name}", values, kinds, (getattr(block, count),), kind)
     if block.edge_features is not None:
         check_array(
             f"{at}edge_features",
             block.edge_features,
             _REAL_DTYPES,
             (num_edges, None),
-            "a row for each edge, float32 or float64,",
+            "one row per edge (float32 or float64)",
         )
     if block.edge_types is not None and num_edges and block.edge_types.min() < 0:
-        raise ArgumentError(f"{at}edge_types are below 0: number types from 0 on")
+        raise ArgumentError(f"{at}edge_types has values below 0: number the types from 0")
     if block.edge_weights is not None and (
         block.weighted_degrees is None or block.source_weighted_degrees is None
     ):
         raise ArgumentError(
-            f"{at}edge_weights need weighted_degrees and source_weighted_degrees: give these, too"
+            f"{at}edge_weights is set without weighted_degrees or source_weighted_degrees: set all three"
         )
 
 
@@ -329,8 +329,10 @@ def split_block(block: Block, num_relations: int) -> RelationSplit:
     """
     types = block.checked.edge_types
     if types is None:
-        raise ArgumentError(f"block of layer {block.layer} has no edge_types: give the relation of each edge")
-    check_range(f"block of layer {block.layer}: edge_types", types, num_relations, "relations")
+        raise ArgumentError(
+            f"the block of layer {block.layer} has no edge_types: set the relation of each edge"
+        )
+    check_range(f"in the block of layer {block.layer}, edge_types", types, num_relations, "relations")
     of_runs, of_edges = np.zeros(num_relations, np.int64), np.zeros(num_relations, np.int64)
     count_runs(block.indptr, types, of_runs, of_edges)
     starts, edge_starts = (np.concatenate([[0], np.cumsum(each)]) for each in (of_runs, of_edges))

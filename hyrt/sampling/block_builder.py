@@ -392,7 +392,7 @@ class BlockBuilder:
             block.weighted_degrees = sums[destinations]
             block.source_weighted_degrees = sums if sources is None else sums[sources]
             if self._graph.types is not None:
-                assert hop.edges is not None, "who draws by relation says which edges were drawn"
+                assert hop.edges is not None, "sampling by relation must return the sampled edges"
                 block.run_weights = self._graph.topology.relation_weights[hop.edges]
                 if self._excluded is not None:
                     assert hop.edge_types is not None

@@ -97,7 +97,7 @@ class ClusterSampler:
     ) -> MiniBatch:
         units = check_call(step, units, workers, in_place, hops, 2**62, "groups")
         if not len(units):
-            raise ArgumentError("units is empty: give at least one group of units(step)")
+            raise ArgumentError("units is empty: pass at least one group of units(step)")
         arrays = PooledArrays(self._pool)
         topology = self._graph.topology
         graph = (topology.indptr, topology.indices)
@@ -113,7 +113,9 @@ class ClusterSampler:
             reset_rows(vertices, self._local)
         edges = int(counts.sum(dtype=np.int64))
         if edges >= 2**31:
-            raise OverflowError(f"the parts of step {step} have {edges:,} edges: raise sampler.parts")
+            raise OverflowError(
+                f"the parts of step {step} have too many edges ({edges:,}): raise sampler.parts"
+            )
         offsets, columns = arrays.take(num + 1, np.int32), arrays.take(edges, np.int32)
         prefix_sum(counts, offsets)
         for (vertices, targets), first in zip(subgraphs, firsts, strict=True):

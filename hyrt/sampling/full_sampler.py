@@ -74,7 +74,7 @@ class FullSampler:
     ) -> MiniBatch:
         check_int("step", step, -(2**62))
         if hops is not None:
-            raise ArgumentError("hops is given, but a whole graph has all edges: omit it")
+            raise ArgumentError("hops is set, but full-graph training uses all edges: remove hops")
         check_flag("in_place", in_place)
         return MiniBatch(
             step=step,

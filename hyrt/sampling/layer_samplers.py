@@ -165,7 +165,9 @@ def sample_edges(
     )
     edges = int(counts.sum(dtype=np.int64))
     if edges >= 2**31:
-        raise OverflowError(f"{num:,} vertices have {edges:,} sampled edges: lower sampler.layer_size")
+        raise OverflowError(
+            f"{num:,} vertices have too many sampled edges ({edges:,}): lower sampler.layer_size"
+        )
     offsets = arrays.take(num + 1, np.int32)
     prefix_sum(counts, offsets)
     neighbors, weights = arrays.take(edges, vertices.dtype), arrays.take(edges, np.float32)
@@ -214,7 +216,8 @@ class LaborLayerSampler:
         edges = int(counts.sum(dtype=np.int64))
         if edges >= 2**31:
             raise OverflowError(
-                f"{num:,} vertices with fan-out {fanout} have {edges:,} sampled edges: lower the fan-out"
+                f"{num:,} vertices with fan-out {fanout} have too many sampled edges ({edges:,}): lower the "
+                "fan-out"
             )
         offsets, neighbors = arrays.take(num + 1, np.int32), arrays.take(edges, vertices.dtype)
         prefix_sum(counts, offsets)
@@ -285,7 +288,8 @@ class LaborImportanceSampler:
         edges = int(counts.sum(dtype=np.int64))
         if edges + num >= 2**31:
             raise OverflowError(
-                f"{num:,} vertices with fan-out {fanout} have {edges:,} sampled edges: lower the fan-out"
+                f"{num:,} vertices with fan-out {fanout} have too many sampled edges ({edges:,}): lower the "
+                "fan-out"
             )
         offsets = np.empty(num + 1, np.int32)
         prefix_sum(counts, offsets)
@@ -339,7 +343,8 @@ class WeightedLayerSampler:
         count = int(counts.sum(dtype=np.int64))
         if count + num >= 2**31:
             raise OverflowError(
-                f"{num:,} vertices with fan-out {fanout} have {count:,} sampled edges: lower the fan-out"
+                f"{num:,} vertices with fan-out {fanout} have too many sampled edges ({count:,}): lower the "
+                "fan-out"
             )
         offsets, neighbors = arrays.take(num + 1, np.int32), arrays.take(count, vertices.dtype)
         weights, edges = arrays.take(count, np.float32), arrays.take(count, np.int64)

@@ -208,8 +208,8 @@ class StepSampler:
         if rows.min(initial=0) < 0:
             stranger = int(vertices[rows < 0][0])
             raise ArgumentError(
-                f"step {step}: vertex {stranger} is none of the step's, so nothing was drawn for it: give "
-                "units of units(step)"
+                f"vertex {stranger} is not part of step {step}, so its neighbours were not sampled: pass "
+                "units from units(step)"
             )
         offsets = arrays.take(len(rows) + 1, np.int32)
         prefix_sum(np.diff(hop.offsets)[rows], offsets)

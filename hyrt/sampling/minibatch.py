@@ -217,27 +217,29 @@ class MiniBatch:
 
 
 _ID_DTYPES = (np.int32, np.int64)
-_REMEDY = "give a hyrt.sampling.block.Block, as samplers make them"
+_REMEDY = "pass a hyrt.sampling.block.Block, as returned by samplers"
 
 
 def check_blocks(blocks: Any) -> list[Block]:
     """Return the validated blocks of a mini-batch, if each one reads the output of its predecessor."""
     if not isinstance(blocks, list | tuple) or not blocks:
-        raise ArgumentError(f"blocks is {show(blocks)}: give a list of blocks, the input's first")
+        raise ArgumentError(
+            f"blocks is {show(blocks)}: pass a list of blocks, with the input layer's block first"
+        )
     checked = [check_type("a block", block, Block, _REMEDY).checked for block in blocks]
     for below, above in pairwise(checked):
         if below.num_dst != above.num_src:
             raise ArgumentError(
-                f"the block of layer {below.layer} has {below.num_dst:,} destinations, and that of layer "
-                f"{above.layer} {above.num_src:,} sources: give blocks of which each reads the "
-                "rows of the one before"
+                f"the block of layer {below.layer} has {below.num_dst:,} destinations, but the block of "
+                f"layer {above.layer} has {above.num_src:,} sources: pass blocks that each read the rows of "
+                "the previous block"
             )
     return checked
 
 
 def _check(batch: MiniBatch) -> None:
     check_int("step of a mini-batch", batch.step, -(2**63))
-    targets = check_array("targets", batch.targets, _ID_DTYPES, (None,), "vertices, int32 or int64,")
+    targets = check_array("targets", batch.targets, _ID_DTYPES, (None,), "vertices (int32 or int64)")
     check_number("normalizer", batch.normalizer, 0)
     blocks = check_blocks(batch.blocks)
     num_rows = blocks[-1].num_dst
@@ -247,25 +249,27 @@ def _check(batch: MiniBatch) -> None:
             batch.target_rows,
             _ID_DTYPES,
             (len(targets),),
-            "a row of the scores for each target",
+            "one score row per target",
         )
-        check_range("target_rows", rows, num_rows, "rows of the scores")
+        check_range("target_rows", rows, num_rows, "score rows")
     elif num_rows != len(targets):
         raise ArgumentError(
-            f"the last block has {num_rows:,} destinations for {len(targets):,} targets: make the targets "
-            "its destinations, or give target_rows"
+            f"the last block has {num_rows:,} destinations for {len(targets):,} targets: use the targets as "
+            "its destinations, or set target_rows"
         )
-    labels = check_type("labels", batch.labels, np.ndarray, "give the labels of the targets as a numpy array")
+    labels = check_type("labels", batch.labels, np.ndarray, "pass the labels of the targets as a numpy array")
     is_links = labels.dtype.kind == "i" and labels.ndim == 3
     if is_links:
-        check_array("labels", labels, (np.int64,), (None, None, 2), "the rows of the ends of links, int64,")
+        check_array(
+            "labels", labels, (np.int64,), (None, None, 2), "the score rows of the ends of links (int64)"
+        )
         check_range("labels of links", labels.reshape(-1), len(targets), "targets")
     elif labels.ndim not in (1, 2) or len(labels) != len(targets):
         raise ArgumentError(
-            f"labels is {show(labels)} for {len(targets):,} targets: give one row of labels each"
+            f"labels is {show(labels)} for {len(targets):,} targets: pass one row of labels per target"
         )
     elif labels.ndim == 1:
-        classes = check_array("labels", labels, (np.int64,), (len(targets),), "classes, int64,")
+        classes = check_array("labels", labels, (np.int64,), (len(targets),), "classes (int64)")
         check_range("labels", classes, 2**31, "classes")
     if batch.target_weights is not None:
         check_array("target_weights", batch.target_weights, (np.float32,), (len(labels),), "float32 factors")
@@ -273,5 +277,6 @@ def _check(batch: MiniBatch) -> None:
     shape = getattr(inputs, "shape", None)
     if shape is not None and (not len(shape) or shape[0] != blocks[0].num_src):
         raise ArgumentError(
-            f"inputs is {show(inputs)} for {blocks[0].num_src:,} sources of the first block: give a row each"
+            f"inputs is {show(inputs)}, but the first block has {blocks[0].num_src:,} sources: pass one row "
+            "per source"
         )

@@ -58,7 +58,8 @@ def sample_hop(
     edges = int(counts.sum(dtype=np.int64))
     if edges >= 2**31:
         raise OverflowError(
-            f"{num:,} vertices with fan-out {fanout} have {edges:,} sampled edges: lower the fan-out"
+            f"{num:,} vertices with fan-out {fanout} have too many sampled edges ({edges:,}): lower the "
+            "fan-out"
         )
     prefix_sum(counts, offsets)
     neighbors = arrays.take(edges, vertices.dtype)
@@ -175,7 +176,7 @@ class RelationSampler:
         if not by_layer or {len(of_layer) for of_layer in by_layer} != {len(graph.types.relations)}:
             raise ArgumentError(
                 f"fanouts does not have a number for each of {len(graph.types.relations)} relations in each "
-                "layer: give [layers, relations] numbers"
+                "layer: pass a list of shape [layers, relations]"
             )
         self._num_vertices = graph.num_vertices
         # Layers are counted from the input.
@@ -221,7 +222,9 @@ class RelationSampler:
         workers.run_rows(count, num, 4 * _GRAIN)
         edges = int(counts.sum(dtype=np.int64))
         if edges >= 2**31:
-            raise OverflowError(f"{num:,} vertices have {edges:,} sampled edges: lower sampler.fanout")
+            raise OverflowError(
+                f"{num:,} vertices have too many sampled edges ({edges:,}): lower sampler.fanout"
+            )
         offsets, neighbors = arrays.take(num + 1, np.int32), arrays.take(edges, vertices.dtype)
         prefix_sum(counts, offsets)
         drawn, weights = arrays.take(edges, types.dtype), arrays.take(edges, np.float32)

@@ -93,8 +93,8 @@ class SaintSampler:
         )
         if graph.topology.edge_types is not None:
             raise ConfigError(
-                f"{graph.name}: its edges have types, which subgraphs of random walks do not carry: set "
-                "sampler.kind to neighbor or full"
+                f"{graph.name} has edge types, which sampler.kind=saint does not support: set sampler.kind "
+                "to neighbor or full"
             )
         self._graph = graph
         self._layers = layers
@@ -152,7 +152,9 @@ class SaintSampler:
         self._for_each(*union, count)
         edges = int(counts.sum(dtype=np.int64))
         if edges >= 2**31:
-            raise OverflowError(f"the subgraphs of step {step} have {edges:,} edges: lower sampler.roots")
+            raise OverflowError(
+                f"the subgraphs of step {step} have too many edges ({edges:,}): lower sampler.roots"
+            )
         prefix_sum(counts, offsets)
         self._pool.release(counts)
         columns = take(edges, np.int32)

@@ -91,8 +91,8 @@ def _edges_between(
             row = int(np.searchsorted(offsets, missing, side="right")) - 1
             raise DataError(
                 f"the edge from vertex {neighbors[missing]} into vertex {vertices[row]} cannot be "
-                "identified by its ends, so its weight and its features are unknown: rows must be sorted, "
-                "with at most one edge from one vertex to another: hyrt data convert --sort --unique"
+                "identified by its ends, so its weight and features are unknown: sort the rows and remove "
+                "duplicate edges with hyrt data convert --sort --unique"
             )
 
     workers.run(find, len(vertices), _ROWS)
@@ -209,8 +209,8 @@ def id_dtype(graph: Graph) -> type[np.signedinteger[Any]]:
 
 def check_graph(graph: Any) -> Graph:
     """Return the graph after validation of its edges, because compiled loops do not check bounds."""
-    found = check_type("graph", graph, Graph, "give a graph, from hyrt.load")
-    _ = check_type("topology of the graph", found.topology, Topology, "give a graph, from hyrt.load").checked
+    found = check_type("graph", graph, Graph, "pass a graph from hyrt.load")
+    _ = check_type("topology of the graph", found.topology, Topology, "pass a graph from hyrt.load").checked
     return found
 
 
@@ -233,16 +233,16 @@ def check_sampler(
     if len(graph.labels) != graph.num_vertices:
         raise ArgumentError(
             f"labels of {graph.name} has {len(graph.labels):,} rows for {graph.num_vertices:,} vertices: "
-            "give one each"
+            "pass one row per vertex"
         )
     ids = check_ids("targets", targets, graph.num_vertices, dtype=id_dtype(graph), distinct=True)
     if not len(ids) and not allow_empty:
-        raise ArgumentError("targets is empty: give at least one vertex to train on")
+        raise ArgumentError("targets is empty: pass at least one vertex to train on")
     check_int("seed", seed, *_SEEDS)
     for name, count in counts.items():
         check_int(name, count, 1, 2**31 - 1)
     if class_weights is not None:
-        check_array("class_weights", class_weights, "f", (graph.num_outputs,), "one factor for each class")
+        check_array("class_weights", class_weights, "f", (graph.num_outputs,), "one factor per class")
     return graph, ids
 
 
@@ -250,18 +250,19 @@ def check_fanouts(fanouts: Sequence[Any], *, allow_zero: bool = False) -> list[i
     """Return the fan-outs per layer, or per relation, after validation: counts, or -1 for all neighbours."""
     if not isinstance(fanouts, list | tuple) or not len(fanouts):
         raise ArgumentError(
-            "fanouts is not a list of at least one number: give one for each layer, -1 for all"
+            "fanouts is not a list of at least one number: pass one number per layer, or -1 for all "
+            "neighbours"
         )
     found = [check_int("a fan-out", fanout, -1, 2**31 - 1) for fanout in fanouts]
     if 0 in found and not allow_zero:
-        raise ArgumentError("a fan-out is 0: give a positive count, or -1 for all neighbours")
+        raise ArgumentError("a fan-out is 0: use a positive count, or -1 for all neighbours")
     return found
 
 
 def check_layer_sampler(sampler: Any) -> Any:
     """Return the layer sampler after checking that it has a method `draw`."""
     if not callable(getattr(sampler, "draw", None)):
-        raise ArgumentError(f"draw is {show(sampler)}: give an object with a method draw")
+        raise ArgumentError(f"draw is {show(sampler)}: pass an object with a draw method")
     return sampler
 
 
@@ -288,15 +289,15 @@ def check_call(
     """
     # Training steps are not negative; evaluations use negative steps to get separate random streams.
     check_int("step", step, -(2**62), 2**62)
-    check_type("workers", workers, Workers, "give a hyrt.runtime.workers.Workers")
+    check_type("workers", workers, Workers, "pass a hyrt.runtime.workers.Workers")
     check_flag("in_place", in_place)
     if hops is not None and not (takes_hops and callable(getattr(hops, "draw", None))):
         kind = (
-            "is no hyrt.sampling.sampler.HopSampler"
+            "is not a hyrt.sampling.sampler.HopSampler"
             if takes_hops
-            else "is given, but this sampler draws itself"
+            else "is set, but this sampler samples neighbours itself"
         )
-        raise ArgumentError(f"hops {kind}: omit it")
+        raise ArgumentError(f"hops {kind}: remove hops")
     return check_ids("units", units, count, noun, distinct=True)
 
 
@@ -306,23 +307,25 @@ def check_hop(hop: Any, vertices: Any, num_vertices: int, *, relabelled: bool) -
     `vertices` [n] are the destinations. If `relabelled`, `sources` and `columns` are used and checked as
     well. Raises ArgumentError with the array and the first invalid position.
     """
-    drawn = check_type("what draws neighbours returned what", hop, Hop, "return a hyrt.sampling.sampler.Hop")
+    drawn = check_type("the result of draw", hop, Hop, "return a hyrt.sampling.sampler.Hop")
     num = len(vertices)
-    description = "vertices of the dtype of the given ones,"
+    description = "vertices of the same dtype as the argument"
     neighbors = check_array("neighbors of a Hop", drawn.neighbors, (vertices.dtype,), (None,), description)
     check_range("neighbors of a Hop", neighbors, num_vertices, "vertices")
     check_offsets("offsets of a Hop", drawn.offsets, num, len(neighbors), (np.int32,))
-    check_array("degrees of a Hop", drawn.degrees, (np.int32,), (num,), "one int32 each")
+    check_array("degrees of a Hop", drawn.degrees, (np.int32,), (num,), "one int32 number per vertex")
     for name, kinds in (("weights", "f"), ("edge_types", "iu"), ("edges", "i")):
         values = getattr(drawn, name)
         if values is not None:
-            check_array(f"{name} of a Hop", values, kinds, (len(neighbors),), "one number for each neighbour")
+            check_array(f"{name} of a Hop", values, kinds, (len(neighbors),), "one number per neighbour")
     if relabelled and drawn.sources is not None and drawn.columns is not None:
         sources = check_ids("sources of a Hop", drawn.sources, num_vertices)
         if len(sources) < num or not np.array_equal(sources[:num], vertices):
-            raise ArgumentError("sources of a Hop do not begin with the given vertices: put these first")
+            raise ArgumentError(
+                "sources of a Hop does not begin with the given vertices: put the given vertices first"
+            )
         columns = check_array(
-            "columns of a Hop", drawn.columns, (np.int32,), (len(neighbors),), "int32 places in sources"
+            "columns of a Hop", drawn.columns, (np.int32,), (len(neighbors),), "int32 positions in sources"
         )
         check_range("columns of a Hop", columns, len(sources), "sources")
     return drawn

@@ -69,12 +69,16 @@ class SamplerSettings(Section):
         fanouts = self.fanouts(layers)
         if len(fanouts) != layers:
             raise ValueError(
-                f"sampler.fanout={fanouts} does not go with model.layers={layers}: give one fan-out per layer"
+                f"sampler.fanout={fanouts} does not match model.layers={layers}: set one fan-out per layer"
             )
         if any(fanout < -1 or fanout == 0 for fanout in fanouts):
-            raise ValueError("sampler.fanout: each entry must be a positive count, or -1 for all neighbours")
+            raise ValueError(
+                "sampler.fanout is invalid: set each entry to a positive count, or to -1 for all neighbours"
+            )
         if max(fanouts) >= 2**31:
-            raise ValueError(f"sampler.fanout: {max(fanouts)} is not below {2**31}: -1 takes all neighbours")
+            raise ValueError(
+                f"sampler.fanout has {max(fanouts)}, which is not below {2**31}: use -1 for all neighbours"
+            )
 
     def units_per_step(self, batch_size: int) -> int:
         """Return the number of units per step; `batch_size` is the setting `data.batch_size`."""

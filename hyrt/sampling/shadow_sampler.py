@@ -98,7 +98,7 @@ class ShadowSampler:
         np.cumsum(ends, out=ends)
         if ends[-1] >= 2**31:
             raise OverflowError(
-                f"the subgraphs of step {step} have {ends[-1]:,} edges: lower data.batch_size"
+                f"the subgraphs of step {step} have too many edges ({ends[-1]:,}): lower data.batch_size"
             )
         offsets = arrays.take(total + 1, np.int32)
         offsets[:] = ends

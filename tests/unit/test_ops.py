@@ -267,7 +267,7 @@ def test_arrays_are_taken_and_returned() -> None:
     assert ops.sddmm(graph, x, x).shape == (graph.num_edges,)
     weights = torch.ones(graph.num_edges, requires_grad=True)
     mixed: Any = weights
-    with pytest.raises(ValueError, match="give tensors only"):
+    with pytest.raises(ValueError, match="pass only tensors"):
         ops.spmm(graph, x, mixed)
 
 
@@ -277,42 +277,51 @@ X, W = torch.ones(V, 2), torch.ones(E)
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda g: ops.spmm(g, X[1:]), r"x has shape \(4, 2\): give 5 rows, one for each vertex"),
-        (lambda g: ops.spmm(g, X.long()), "x is torch.int64: give floats"),
-        (lambda g: ops.spmm(g, X, W[1:]), "give 12 rows, one for each edge"),
-        (lambda g: ops.spmm(g, X, W[:, None].expand(E, 2)), r"give \[edges\], or \[edges, heads\]"),
-        (lambda g: ops.spmm(g, X, W.double()), "edge_values is torch.float64 and x torch.float32"),
-        (lambda g: ops.spmm(g, X, W, reduce="max"), "leave out edge values"),
+        (lambda g: ops.spmm(g, X[1:]), r"x has shape \(4, 2\): pass 5 rows, one per vertex"),
+        (lambda g: ops.spmm(g, X.long()), "x has dtype torch.int64: use .* floats"),
+        (lambda g: ops.spmm(g, X, W[1:]), "pass 12 rows, one per edge"),
+        (lambda g: ops.spmm(g, X, W[:, None].expand(E, 2)), r"pass \[edges\], or \[edges, heads\]"),
+        (
+            lambda g: ops.spmm(g, X, W.double()),
+            "edge_values has dtype torch.float64, but x has dtype torch.float32",
+        ),
+        (lambda g: ops.spmm(g, X, W, reduce="max"), "does not support edge_values"),
         (lambda g: ops.spmm(g, X, reduce="min"), "reduce must be"),
         (lambda g: ops.spmm(g, X, row_scale=np.ones(4)), r"row_scale has shape \(4,\)"),
-        (lambda g: ops.spmm("cora", X), "graph is of type str: give a hyrt.Graph"),
-        (lambda g: ops.sddmm(g, X, X[:, :1]), "give equal ones"),
+        (lambda g: ops.spmm("cora", X), "graph is of type str: pass a hyrt.Graph"),
+        (lambda g: ops.sddmm(g, X, X[:, :1]), "use the same row shape"),
         (lambda g: ops.sddmm(g, X, X, "pow"), "op must be one of .*, got 'pow'"),
         (lambda g: ops.sddmm(g, X, X, left_at="src"), "left_at must be one of .*, got 'src'"),
         (lambda g: ops.sddmm(g, W[:V], W[:V]), r"\[rows, heads, d\]"),
-        (lambda g: ops.edge_softmax(g, X), "give 12 rows, one for each edge"),
+        (lambda g: ops.edge_softmax(g, X), "pass 12 rows, one per edge"),
         (lambda g: ops.edge_reduce(g, W, "min"), "reduce must be one of .*, got 'min'"),
-        (lambda g: ops.attention(g, X, W[:V], W[:4]), r"at_destination has shape \(4,\) .* give \(5,\)"),
+        (
+            lambda g: ops.attention(g, X, W[:V], W[:4]),
+            r"at_destination has shape \(4,\) .* pass shape \(5,\)",
+        ),
         (lambda g: ops.attention(g, W[:V], W[:V], W[:V]), r"\[vertices, heads, d\]"),
-        (lambda g: ops.spmm(g, X, W.to("meta")), "edge_values is on meta: give a dense tensor"),
-        (lambda g: ops.spmm(g, X.to("meta")), "x is on meta: give a dense tensor that holds numbers"),
-        (lambda g: ops.spmm(g, X.to_sparse()), "x has the layout torch.sparse_coo: give a dense tensor"),
-        (lambda g: ops.spmm(g, np.array(["a"] * V)), "x is <U1: give floats"),
-        (lambda g: ops.spmm(g, np.ones((V, 2), ">f4")), "x is >f4: give floats"),
-        (lambda g: ops.spmm(g, None), "x is object: give floats"),
+        (lambda g: ops.spmm(g, X, W.to("meta")), "edge_values is on the meta device: pass a dense tensor"),
+        (lambda g: ops.spmm(g, X.to("meta")), "x is on the meta device: pass a dense tensor with values"),
+        (lambda g: ops.spmm(g, X.to_sparse()), "x has layout torch.sparse_coo: pass a dense tensor"),
+        (lambda g: ops.spmm(g, np.array(["a"] * V)), "x has dtype <U1: use .* floats"),
+        (lambda g: ops.spmm(g, np.ones((V, 2), ">f4")), "x has dtype >f4: use .* floats"),
+        (lambda g: ops.spmm(g, None), "x has dtype object: use .* floats"),
         (
             lambda g: ops.spmm(g, X, row_scale=torch.ones(V, requires_grad=True)),
-            "row_scale takes a gradient, but scales are constants: multiply x or the result",
+            "row_scale requires a gradient, but scales are constants: multiply x or the result",
         ),
-        (lambda g: ops.spmm(g, X, row_scale=torch.ones(V, device="meta")), "row_scale is on meta"),
+        (lambda g: ops.spmm(g, X, row_scale=torch.ones(V, device="meta")), "row_scale is on the meta device"),
         (lambda g: ops.spmm(g, X[:, None, :0], W[:, None][:, :0]), r"\[edges\], or \[edges, heads\]"),
-        (lambda g: ops.spmm(g, torch.ones(V, 0, 2), torch.ones(E, 0)), "give at least one head"),
-        (lambda g: ops.sddmm(g, X[:, :0], X[:, :0]), r"left has shape \(5, 0\): give at least one column"),
-        (lambda g: ops.attention(g, X[:, :0], W[:V], W[:V]), r"x has shape \(5, 0\): give at least one"),
-        (lambda g: ops.spmm(g, [[1.0], [1.0, 2.0]]), "x is not an array of numbers: .* inhomogeneous"),
-        (lambda g: ops.spmm(g, torch.nested.nested_tensor([X], layout=torch.jagged)), "x is nested: give"),
-        (lambda g: ops.spmm(g, X, row_scale=np.ones(V, complex)), "row_scale is complex128: give one number"),
-        (lambda g: ops.spmm(g, X, row_scale="two"), "row_scale is <U3: give one number"),
+        (lambda g: ops.spmm(g, torch.ones(V, 0, 2), torch.ones(E, 0)), "use at least one head"),
+        (lambda g: ops.sddmm(g, X[:, :0], X[:, :0]), r"left has shape \(5, 0\): use at least one column"),
+        (lambda g: ops.attention(g, X[:, :0], W[:V], W[:V]), r"x has shape \(5, 0\): use at least one"),
+        (lambda g: ops.spmm(g, [[1.0], [1.0, 2.0]]), "x is not an array of numbers .*inhomogeneous"),
+        (lambda g: ops.spmm(g, torch.nested.nested_tensor([X], layout=torch.jagged)), "x is nested: pass"),
+        (
+            lambda g: ops.spmm(g, X, row_scale=np.ones(V, complex)),
+            "row_scale has dtype complex128: pass one number",
+        ),
+        (lambda g: ops.spmm(g, X, row_scale="two"), "row_scale has dtype <U3: pass one number"),
         (lambda g: ops.spmm(g, X, transposed="no"), "transposed must be True or False, got 'no'"),
         (lambda g: ops.attention(g, X, W[:V], W[:V], self_loops="no"), "self_loops must be True or False"),
         (

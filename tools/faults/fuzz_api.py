@@ -50,6 +50,7 @@ _REMEDY = re.compile(
     "write|bring|name|choose|start|free|download|delete|add|return|open|convert|scale|multiply|keep|check|see|pass|"
     "run|sort|load|wait|mend|draw|say|mark|sample|reshape|cut|read|finish|derive|declare|list|allow|"
     "copy|create|"
+    "run|sort|create|build|define|change|fix|move|load|wait|mend|draw|say|mark|sample|reshape|cut|read|finish|derive|declare|list|allow|"
     "did you mean|the known ones are|a dataset is|the splits are)"
     "specify|indent|merge|measure|count|did you mean|the known ones are|a dataset is|the splits are)"
     r"|\bmust (?:be|have|contain|not)\b|, expected "

@@ -136,12 +136,12 @@ def spmm_into(
     results, out_step = flatten_rows("out", out)
     shape = (len(indptr) - 1 if rows is None else len(rows), x.shape[1])
     if out.shape != shape:
-        raise ValueError(f"out has shape {out.shape}, but the result has {shape}")
+        raise ValueError(f"out has shape {out.shape}, expected {shape}")
     heads = 1 if weights is None or weights.ndim == 1 else weights.shape[1]
     if x.shape[1] % heads:
         raise ValueError(f"x has {x.shape[1]} columns, which is not a multiple of the weights' {heads} heads")
     if weights is not None and weights.dtype not in (np.float32, np.float64):
-        raise ValueError(f"weights is {weights.dtype}: give float32 or float64")
+        raise ValueError(f"weights has dtype {weights.dtype}: use float32 or float64")
     factors = None if weights is None else np.ascontiguousarray(weights).reshape(-1)
     zero = sum_dtype(x.dtype).type(0)
     none = np.empty(0, zero.dtype)
@@ -335,9 +335,9 @@ def max_aggregate_into(
     vertices = len(indptr) - 1
     shape = (vertices if rows is None else len(rows), x.shape[1])
     if out.shape != shape:
-        raise ValueError(f"out has shape {out.shape}, but the result has {shape}")
+        raise ValueError(f"out has shape {out.shape}, expected {shape}")
     if len(x) != vertices:
-        raise ValueError(f"x has {len(x)} rows for {vertices} vertices: give one each")
+        raise ValueError(f"x has {len(x)} rows for {vertices} vertices: pass one row per vertex")
     argmax = None if winners is None else _winners(winners, shape)
     zero = sum_dtype(x.dtype).type(0)
     chosen = cast_row_ids(rows, columns)
@@ -373,9 +373,11 @@ def max_aggregate_backward_into(
     results, out_step = flatten_rows("out", out)
     vertices, width = len(t_indptr) - 1, grad.shape[1]
     if out.shape != (vertices, width):
-        raise ValueError(f"out has shape {out.shape}, but the gradient has {(vertices, width)}")
+        raise ValueError(f"out has shape {out.shape}, expected {(vertices, width)}")
     if positions is None and len(grad) != vertices:
-        raise ValueError(f"grad has {len(grad)} rows for {vertices} vertices: give one each, or positions")
+        raise ValueError(
+            f"grad has {len(grad)} rows for {vertices} vertices: pass one row per vertex, or positions"
+        )
     argmax = _winners(winners, grad.shape)
     zero = sum_dtype(grad.dtype).type(0)
 
@@ -392,7 +394,7 @@ def max_aggregate_backward_into(
 def _winners(winners: Array, shape: tuple[int, ...]) -> Array:
     if winners.shape != shape or winners.dtype != np.int32 or not winners.flags.c_contiguous:
         raise ValueError(
-            f"winners has shape {winners.shape} and is {winners.dtype}: give a C-contiguous array of shape "
-            f"{shape} and int32"
+            f"winners has shape {winners.shape} and dtype {winners.dtype}: pass a C-contiguous int32 array "
+            f"of shape {shape}"
         )
     return winners.reshape(-1)

@@ -380,7 +380,9 @@ def attend_into(
             _scores("positive_weight", positive_weight, (number, heads), kind),
         )
     elif not (lse is positive is positive_weight is None):
-        raise ValueError("backward needs all of lse, positive and positive_weight: give all of them, or none")
+        raise ValueError(
+            "backward needs lse, positive and positive_weight together: set all three, or none of them"
+        )
 
     def attend(
         borders: Array, chosen: Array | None, self_loops: bool, outputs: tuple[Array | None, ...], base: int,
@@ -518,7 +520,7 @@ def attend_backward_sources_into(
     _, heads, width = _sizes(p)
     vertices = len(t_indptr) - 1
     if (rows is None) != (positions is None):
-        raise ValueError("rows and positions belong together: give both of them, or none")
+        raise ValueError("rows and positions must be set together: set both or neither")
     number = vertices if rows is None else len(rows)
     kind = sum_dtype(p.dtype)
     source_rows = flatten_contiguous("p", p, (vertices, heads, width))
@@ -563,11 +565,11 @@ def _drops(mask: AttentionDropout | None, kind: np.dtype[Any]) -> tuple[Any, Any
 
 def _sizes(p: Array) -> tuple[int, int, int]:
     if p.ndim != 3 or not p.shape[1] or not p.shape[2]:
-        raise ValueError(f"p has shape {p.shape}: give [vertices, heads, columns of a head]")
+        raise ValueError(f"p has shape {p.shape}: pass [vertices, heads, columns per head]")
     return p.shape[0], p.shape[1], p.shape[2]
 
 
 def _scores(name: str, x: Array, shape: tuple[int, ...], kind: np.dtype[Any]) -> Array:
     if x.dtype != kind:
-        raise ValueError(f"{name} is {x.dtype}: give {kind}")
+        raise ValueError(f"{name} has dtype {x.dtype}: use {kind}")
     return flatten_contiguous(name, x, shape)

@@ -117,7 +117,7 @@ def combine_into(
     bits; `indptr` and `columns` are int32 or int64. Raises ValueError if shapes or dtypes do not match.
     """
     if out.ndim != 2:
-        raise ValueError(f"out has shape {out.shape}: give [edges, columns]")
+        raise ValueError(f"out has shape {out.shape}: pass [edges, columns]")
     width = out.shape[1]
     inputs = (
         flatten_contiguous("left", left, (_rows(indptr, columns, left_at), width)),
@@ -149,7 +149,7 @@ def dot_into(
     Operands are [V, H, d], or [E, H, d] for edge tensors, and `out` is [E, H]; otherwise like `combine_into`.
     """
     if left.ndim != 3 or not left.shape[1] or not left.shape[2]:
-        raise ValueError(f"left has shape {left.shape}: give [rows, heads, columns of a head]")
+        raise ValueError(f"left has shape {left.shape}: pass [rows, heads, columns per head]")
     heads, width = left.shape[1:]
     inputs = (
         flatten_contiguous("left", left, (_rows(indptr, columns, left_at), heads, width)),
@@ -321,7 +321,7 @@ def reduce_edges_into(
     the argmax edge ids, -1 for rows without edges. Raises ValueError if shapes or dtypes do not match.
     """
     if values.ndim != 2:
-        raise ValueError(f"values has shape {values.shape}: give [edges, columns]")
+        raise ValueError(f"values has shape {values.shape}: pass [edges, columns]")
     number, width = int(indptr[-1]), values.shape[1]
     inputs = flatten_contiguous("values", values, (number, width))
     results = flatten_contiguous("out", out, (len(indptr) - 1, width))
@@ -393,7 +393,7 @@ def broadcast_to_edges_into(
     edges receive zeros. Raises ValueError if shapes or dtypes do not match.
     """
     if rows.ndim != 2:
-        raise ValueError(f"rows has shape {rows.shape}: give [vertices, columns]")
+        raise ValueError(f"rows has shape {rows.shape}: pass [vertices, columns]")
     width = rows.shape[1]
     inputs = flatten_contiguous("rows", rows, (len(indptr) - 1, width))
     results = flatten_contiguous("out", out, (int(indptr[-1]), width))
@@ -444,8 +444,8 @@ def _edge_rows(indptr: Array, **arrays: Array) -> tuple[Any, ...]:
     for name, x in arrays.items():
         if x.ndim != 2 or x.dtype not in (np.float32, np.float64) or x.dtype != first.dtype:
             raise ValueError(
-                f"{name} has shape {x.shape} and is {x.dtype}: give [edges, columns], all float32 or all "
-                "float64"
+                f"{name} has shape {x.shape} and dtype {x.dtype}: pass [edges, columns], with all arrays in "
+                "float32 or all in float64"
             )
     shape = (int(indptr[-1]), first.shape[1])
     return (*(flatten_contiguous(name, x, shape) for name, x in arrays.items()), shape[1])

@@ -35,8 +35,8 @@ def flatten_rows(name: str, x: NDArray[Any]) -> tuple[NDArray[Any], int]:
     """
     if x.ndim != 2 or x.dtype not in _ELEMENTS:
         raise ValueError(
-            f"{name} has shape {x.shape} and is {x.dtype}: give a matrix of float32, float64, uint16 (the "
-            "bits of float16) or int16 (the bits of bfloat16)"
+            f"{name} has shape {x.shape} and dtype {x.dtype}: pass a matrix of float32, float64, uint16 "
+            "(float16 bits) or int16 (bfloat16 bits)"
         )
     size = x.dtype.itemsize
     if x.size and (x.strides[1] != size or x.strides[0] % size) and x.shape[1] > 1:
@@ -54,8 +54,8 @@ def flatten_contiguous(name: str, x: NDArray[Any], shape: tuple[int, ...]) -> ND
     """
     if x.shape != shape or x.dtype not in _ELEMENTS or not x.flags.c_contiguous:
         raise ValueError(
-            f"{name} has shape {x.shape} and is {x.dtype}: give a C-contiguous array of shape {shape}, of "
-            "float32, float64, uint16 (the bits of float16) or int16 (the bits of bfloat16)"
+            f"{name} has shape {x.shape} and dtype {x.dtype}: pass a C-contiguous array of shape {shape} "
+            "with dtype float32, float64, uint16 (float16 bits) or int16 (bfloat16 bits)"
         )
     return x.reshape(-1)
 

@@ -52,8 +52,8 @@ class FusedGather:
         loops = [self.forward_loop, *(loop for loop in (self.destination_loop, self.source_loop) if loop)]
         if self.form.width > MAX_UNSPLIT_LANES and any(loop.is_whole for loop in loops):
             return (
-                f"it adds up the {self.form.width} columns of a row on an edge, and the loops hold "
-                f"{MAX_UNSPLIT_LANES} at most"
+                f"the edge computation sums the {self.form.width} columns of a row, and fused loops support "
+                f"at most {MAX_UNSPLIT_LANES}"
             )
         return ""
 

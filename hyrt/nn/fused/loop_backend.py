@@ -106,8 +106,8 @@ def run_on_host(
             or rows.shape[1] != form.num_columns(operand)
         ):
             raise ValueError(
-                f"operand {k} has shape {rows.shape} and is {rows.dtype}: give a C-contiguous matrix of "
-                f"{form.num_columns(operand)} columns of {np.dtype(expected)}"
+                f"operand {k} has shape {rows.shape} and dtype {rows.dtype}: pass a C-contiguous matrix "
+                f"with {form.num_columns(operand)} columns of dtype {np.dtype(expected)}"
             )
         flat.append(rows.reshape(-1))
     ranges = split_by_edges(edges.indptr, edges.rows)

@@ -22,7 +22,7 @@ from hyrt.sampling.block import Block
 
 def get_graph_metadata(graph: Graph) -> GraphMetadata | None:
     """Return the types and relations of a heterogeneous graph; None for a graph with a single type."""
-    types = check_type("graph", graph, Graph, "give a graph, from hyrt.load").types
+    types = check_type("graph", graph, Graph, "pass a graph from hyrt.load").types
     if types is None:
         return None
     rows = graph.features
@@ -46,7 +46,7 @@ class HeteroGNN(GNN):
     def __init__(self, architecture: Architecture, layers: Sequence[Layer] | None = None) -> None:
         super().__init__(architecture, layers)
         shape = architecture.shape
-        assert shape is not None, "a heterogeneous model is made for the types of a graph"
+        assert shape is not None, "a heterogeneous model needs the vertex types of a graph"
         self.input = HeteroInputProjection(shape, architecture.in_features)
 
     @property
@@ -64,7 +64,7 @@ class HeteroGNN(GNN):
         )
 
     def description(self) -> ModelDescription:
-        raise UnsupportedModelError(f"{type(self).__name__}, which has rows of several types")
+        raise UnsupportedModelError(f"{type(self).__name__} (a model for heterogeneous graphs)")
 
     def forward(self, blocks: Sequence[Block], x: Rows) -> torch.Tensor:
         """Compute the targets' scores, [targets, classes], from the `HeteroInput` of the first block."""
@@ -107,5 +107,5 @@ def hetero_stack(graph: Graph, *layers: Layer, **between: Any) -> HeteroGNN:
     """
     shape = get_graph_metadata(graph)
     if shape is None:
-        raise ValueError(f"{graph.name} has vertices of one type: make the model with hyrt.nn.stack")
+        raise ValueError(f"{graph.name} has only one vertex type: build the model with hyrt.nn.stack")
     return HeteroGNN(replace(stack(*layers, **between).architecture, shape=shape), layers)

@@ -262,8 +262,8 @@ class EmbeddingOptimizer:
             num, shape = len(gradient.rows), tuple(gradient.values.shape)
             if shape != (num, table.width) or num > len(table.values):
                 raise ValueError(
-                    f"gradients of {num} learned rows have the shape {shape}, "
-                    f"but the table is {tuple(table.values.shape)}"
+                    f"gradients of {num} learned rows have shape {shape}, but the table has shape "
+                    f"{tuple(table.values.shape)}"
                 )
             self._rules[gradient.table].step(gradient.rows, gradient.values.contiguous().numpy(), lr)
 

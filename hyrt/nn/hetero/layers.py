@@ -59,7 +59,7 @@ class RgcnLayer(Layer):
     ) -> None:
         super().__init__()
         if bases and blocks:
-            raise ValueError("matrices have bases or blocks, not both: give one of the two")
+            raise ValueError("bases and blocks are both set: set only one of them")
         self.in_features, self.out_features, self.shape = in_features, out_features, shape
         self.low_precision = low_precision
         num = shape.num_relations
@@ -68,7 +68,8 @@ class RgcnLayer(Layer):
             for width in (in_features, out_features):
                 if width % blocks:
                     raise ValueError(
-                        f"the width {width} is not a multiple of blocks={blocks}: give a divisor"
+                        f"width {width} is not a multiple of blocks={blocks}: set blocks to a divisor of "
+                        f"{width}"
                     )
             self.weight = nn.Parameter(
                 torch.empty(num, blocks, out_features // blocks, in_features // blocks)
@@ -239,8 +240,8 @@ def _edge_feature_scores(
     rows = block.edge_rows
     if rows is None:
         raise UnsupportedModelError(
-            "this R-GAT takes features of edges, and these have none: give the dataset the key "
-            "edge_features, a row for each edge"
+            "this R-GAT reads edge features, but the edges have none: add the key edge_features to the "
+            "dataset, with one row per edge"
         )
     features = rows if isinstance(rows, torch.Tensor) else torch.from_numpy(rows)
     # Sort the features by relation, like the edges of `split`.
@@ -284,7 +285,7 @@ class HgtLayer(Layer):
         super().__init__()
         hidden = out_features if hidden is None else hidden
         if hidden % heads:
-            raise ValueError(f"the width {hidden} is not a multiple of {heads} heads")
+            raise ValueError(f"width {hidden} is not a multiple of {heads} heads")
         self.shape, self.heads, self.low_precision = shape, heads, low_precision
         self.in_features, self.out_features, self.hidden = in_features, out_features, hidden
         types, num, width = len(shape.types), shape.num_relations, hidden // heads

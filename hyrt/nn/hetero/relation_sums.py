@@ -27,7 +27,7 @@ from hyrt.sampling.block import Block, RelationSplit, split_block
 def split_tensor_block(block: TensorBlock, num_relations: int) -> RelationSplit:
     """Divide a block's edges by relation with torch's operators, like `split_block` on the host."""
     types = block.edge_types
-    assert types is not None, "the blocks of a heterogeneous graph have the relations of edges"
+    assert types is not None, "blocks of a heterogeneous graph have edge relations"
     device, rows = block.columns.device, block.rows()
     # Edges of a destination are sorted by relation, so one stable sort puts segments in order.
     edge_relations, edges = torch.sort(types.long(), stable=True)
@@ -246,7 +246,7 @@ def relabel_to_sources(block: Any, x: Rows, dtype: torch.dtype) -> tuple[Any, to
         assert isinstance(x, torch.Tensor)
         return block, x
     block, rows = relabel_block(block, x, dtype)
-    assert isinstance(rows, torch.Tensor), "rows of a heterogeneous graph are dense when they have one width"
+    assert isinstance(rows, torch.Tensor), "rows of one width are dense in heterogeneous graphs"
     return block, rows
 
 

@@ -267,7 +267,7 @@ def relabel_block(block: Block, x: Rows, dtype: torch.dtype) -> tuple[Block, tor
         | HeteroInPlaceInput
         | HeteroSources,
     ):
-        raise TypeError("the rows of the sources are needed here, not their aggregate or product")
+        raise TypeError("source rows are needed here, not their aggregate or product")
     if not isinstance(x, InPlaceFeatures):
         return block.checked, x
     columns = np.asarray(block.columns)
@@ -323,16 +323,18 @@ def gather_block(
     """
     if not isinstance(rows, SparseRows | torch.Tensor):
         raise ArgumentError(
-            f"layer {block.layer}: x is {show(rows)}: give rows of floats, one for each source"
+            f"in layer {block.layer}, x is {show(rows)}: pass floating-point rows, one per source"
         )
     if isinstance(rows, torch.Tensor):
         width = gather.layer.in_features
         if rows.ndim != 2 or rows.shape[1] != width or not rows.is_floating_point():
-            raise ArgumentError(f"layer {block.layer}: x is {show(rows)}: give floats [sources, {width}]")
+            raise ArgumentError(
+                f"in layer {block.layer}, x is {show(rows)}: pass floats of shape [sources, {width}]"
+            )
     if len(rows) != block.num_src:
         raise ValueError(
-            f"layer {block.layer}: x has {len(rows)} rows, but the block has {block.num_src} sources: give "
-            "one row of features per source"
+            f"in layer {block.layer}, x has {len(rows)} rows, but the block has {block.num_src} sources: "
+            "pass one row of features per source"
         )
     if slots := gather.program.slots:
         check_slots(gather.layer, slots, np.diff(block.indptr) + gather.loops, block.destinations)

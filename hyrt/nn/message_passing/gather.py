@@ -241,20 +241,20 @@ def read_edge_columns(program: EdgeProgram, layer: nn.Module, edges: EdgesWithVa
         columns = int(getattr(layer, "edge_features", 0))
         if name == "data" and values.shape[1] != columns:
             raise UnsupportedModelError(
-                f"{type(layer).__name__} takes {columns} features of an edge, but edges have "
-                f"{values.shape[1]}: give the layer edge_features={values.shape[1]}"
+                f"{type(layer).__name__} has edge_features={columns}, but the edges have {values.shape[1]} "
+                f"features: create the layer with edge_features={values.shape[1]}"
             )
         result[name] = values
     return result
 
 
 def _missing_values_error(layer: nn.Module, name: str) -> UnsupportedModelError:
-    description, key = (
-        ("weights", "edge_weight, one number") if name == "weight" else ("features", "edge_features, a row")
+    noun, key, value = (
+        ("weights", "edge_weight", "number") if name == "weight" else ("features", "edge_features", "row")
     )
     return UnsupportedModelError(
-        f"{type(layer).__name__} reads edge.{name}, but the edges have no {description}: give the dataset "
-        f"the key {key} for each edge"
+        f"{type(layer).__name__} reads edge.{name}, but the edges have no {noun}: add the key {key} to the "
+        f"dataset, with one {value} per edge"
     )
 
 
@@ -281,8 +281,8 @@ def check_edge_types(layer: nn.Module, types: Array | None) -> Array:
     num_types, highest = int(getattr(layer, "edge_types", 0)), int(types.max(initial=0))
     if highest >= num_types:
         raise UnsupportedModelError(
-            f"{type(layer).__name__} knows {num_types} types of edges, from 0 on, but edge "
-            f"{int(np.argmax(types))} has type {highest}: give the layer edge_types={highest + 1}"
+            f"{type(layer).__name__} has edge_types={num_types}, but edge {int(np.argmax(types))} has type "
+            f"{highest}: create the layer with edge_types={highest + 1}"
         )
     return types
 
@@ -290,8 +290,8 @@ def check_edge_types(layer: nn.Module, types: Array | None) -> Array:
 def missing_types_error(layer: nn.Module) -> UnsupportedModelError:
     """Return the error for a layer that reads edge types if the edges have none."""
     return UnsupportedModelError(
-        f"{type(layer).__name__} reads edge.type, but the edges have no types: give the dataset the key "
-        "edge_type, one number for each edge"
+        f"{type(layer).__name__} reads edge.type, but the edges have no types: add the key edge_type to the "
+        "dataset, with one number per edge"
     )
 
 

@@ -100,9 +100,9 @@ def trace_vertex(
     if len(returned) != 1 or shapes[returned[0]] != (out_features,):
         returned_shapes = [list(shapes[node]) for node in returned]
         raise UnsupportedModelError(
-            f"{label}: {source_line(returned[0])} gives "
-            f"{returned_shapes[0] if len(returned_shapes) == 1 else returned_shapes} for a vertex: "
-            f"return {out_features} numbers, the layer's out_features"
+            f"in {label}, {source_line(returned[0])} returns shape "
+            f"{returned_shapes[0] if len(returned_shapes) == 1 else returned_shapes} per vertex: return "
+            f"{out_features} numbers, the layer's out_features"
         )
     live, reads_self = set(returned), False
     for node in reversed(graph.nodes):
@@ -196,9 +196,8 @@ class SagaLayer(Layer):
         is_taken = hasattr(type(self), name) or name in _TAKEN
         if is_taken and isinstance(value, nn.Module | nn.Parameter):
             raise UnsupportedModelError(
-                f"{type(self).__name__}.{name} cannot be a part of the layer: torch.nn.Module, "
-                "hyrt.nn.SagaLayer or the class itself has something else of that name: give the part "
-                "another name"
+                f"{type(self).__name__}.{name} cannot be a submodule or parameter, because torch.nn.Module, "
+                "hyrt.nn.SagaLayer or the class itself already uses this name: use another name"
             )
         super().__setattr__(name, value)
 
@@ -303,12 +302,13 @@ class SagaLayer(Layer):
         name = type(self).__name__
         if self.edge_types < 1:
             raise UnsupportedModelError(
-                f"{name}.apply_edge reads edge.type: say how many types there are, in {name}.edge_types"
+                f"{name}.apply_edge reads edge.type, but {name}.edge_types is not set: set it to the number "
+                "of edge types"
             )
         if self.self_loops:
             raise UnsupportedModelError(
-                f"{name} has self_loops and reads edge.type, but an edge from a vertex to itself has no "
-                "type: leave out self_loops, and add the vertex's message to itself in apply_vertex"
+                f"{name} sets self_loops and reads edge.type, but a self-loop has no type: remove "
+                "self_loops, and add the vertex's message to itself in apply_vertex"
             )
 
     def _updated_rows(

@@ -46,7 +46,7 @@ def _keeps_all(index: Any) -> bool:
 
 def _finite(number: float) -> float:
     if not math.isfinite(number):
-        raise NotElementwiseError(f"a constant is {number}: give a large number instead, such as -1e9")
+        raise NotElementwiseError(f"a constant is {number} instead of a large finite number such as -1e9")
     return number
 
 
@@ -79,13 +79,14 @@ class ExprLowering:
         message = self._shapes[results[-1]]
         if math.prod(message) != self._heads * self._width:
             raise NotElementwiseError(
-                f"{source_line(results[-1])} gives messages of shape {message}, not of {self._shape_text()}"
+                f"{source_line(results[-1])} returns messages of shape {message}, not {self._shape_text()}"
             )
         values[-1] = b.spread(values[-1])
         if len(values) > 1 and b.kind(values[0]) == "row":
             if self._width != 1:
                 raise NotElementwiseError(
-                    f"the score of {source_line(results[0])} has {self._width} columns a head: give one"
+                    f"the score in {source_line(results[0])} has {self._width} columns per head instead of "
+                    "one"
                 )
             # A head of one column is a row and a column.
             values[0] = b.sum(values[0])
@@ -126,7 +127,7 @@ class ExprLowering:
             kind = "row" if shape == (1, self._width) else None
         if kind is None:
             raise NotElementwiseError(
-                f"{source_line(node)} has values of shape {shape}, not of {self._shape_text()}"
+                f"{source_line(node)} has values of shape {shape}, not {self._shape_text()}"
             )
         self.operands.append(EdgeExprInput(node, end, kind))
         return self._builder.operand(end, kind)
@@ -141,7 +142,7 @@ class ExprLowering:
         if isinstance(argument, bool | int | float):
             return b.constant(_finite(float(argument)), kind)
         if not isinstance(argument, Node):
-            raise NotElementwiseError(f"an argument is {argument!r}")
+            raise NotElementwiseError(f"the argument {argument!r} is not a number or a tensor")
         if argument in self._constants:
             return b.constant(_finite(self._constants[argument]), kind)
         if argument not in self._values:
@@ -159,12 +160,12 @@ class ExprLowering:
 
     def _translate(self, node: Node) -> int | Condition:
         if node.op == "call_module":
-            raise NotElementwiseError(f"{source_line(node)} is a module of torch's ({operation_name(node)})")
+            raise NotElementwiseError(f"{source_line(node)} is a torch module ({operation_name(node)})")
         name, shape = operation_name(node), self._shapes.get(node)
         value = self._lower_by_name(name, node)
         if value is None:
             raise NotElementwiseError(
-                f"{source_line(node)} is '{name}', which is none of the element-wise operations"
+                f"{source_line(node)} is '{name}', which is not an element-wise operation"
             )
         kind = self._builder.kind(value if isinstance(value, int) else value.value)
         if shape is None or self._kind(shape) != kind:
@@ -178,7 +179,7 @@ class ExprLowering:
                 return self._builder.spread(value)
             if not (self._width == 1 and shape is not None and math.prod(shape) == self._heads):
                 raise NotElementwiseError(
-                    f"{source_line(node)} has values of shape {shape}, not of {self._shape_text()}"
+                    f"{source_line(node)} has values of shape {shape}, not {self._shape_text()}"
                 )
         return value
 

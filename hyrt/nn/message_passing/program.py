@@ -92,7 +92,7 @@ def check_slots(layer: nn.Module, slots: int, counts: NDArray[Any], vertices: ND
     if max_count > slots:
         name = type(layer).__name__
         raise UnsupportedModelError(
-            f"{name} has {slots} slots for messages, but vertex {int(vertices[int(np.argmax(counts))])} has "
+            f"{name} has {slots} message slots, but vertex {int(vertices[int(np.argmax(counts))])} has "
             f"{max_count} edges: set {name}.slots={max_count}, or sample fewer neighbours"
         )
 
@@ -315,20 +315,22 @@ def trace_edge(layer: nn.Module, accumulate: Accumulator, in_features: int, *, l
     label = f"{type(layer).__name__}.apply_edge"
     if accumulate not in get_args(Accumulator):
         raise UnsupportedModelError(
-            f"{type(layer).__name__}.accumulate is {accumulate!r}: give one of "
+            f"{type(layer).__name__}.accumulate is {accumulate!r}: choose one of "
             + ", ".join(get_args(Accumulator))
         )
     slots = int(getattr(layer, "slots", 0)) if accumulate == "concatenation" else 0
     if accumulate == "concatenation" and slots < 1:
         name = type(layer).__name__
         raise UnsupportedModelError(
-            f"{name} concatenates messages: say in {name}.slots how many edges a vertex may have"
+            f"{name} concatenates messages, but {name}.slots is not set: set it to the maximum number of "
+            "edges per vertex"
         )
     graph = trace_method(layer, "apply_edge", ("edge",))
     width = int(getattr(layer, "edge_features", 0))
     if width < 1 and any(node.op == "placeholder" and node.target == "data" for node in graph.nodes):
         raise UnsupportedModelError(
-            f"{label} reads edge.data: say how many columns it has, in {type(layer).__name__}.edge_features"
+            f"{label} reads edge.data, but {type(layer).__name__}.edge_features is not set: set it to the "
+            "number of edge features"
         )
     row = (in_features,)
     argument_shapes: dict[str, tuple[int, ...]] = {
@@ -342,7 +344,7 @@ def trace_edge(layer: nn.Module, accumulate: Accumulator, in_features: int, *, l
     ends = _ends(graph)
     if not ends[returned[-1]]:
         raise UnsupportedModelError(
-            f"{label}: {source_line(returned[-1])} is the same for all edges: compute the message of "
+            f"in {label}, {source_line(returned[-1])} is the same for all edges: compute the message from "
             "edge.src or edge.dst"
         )
     live = _dependencies(graph, returned)
@@ -367,11 +369,9 @@ def trace_edge(layer: nn.Module, accumulate: Accumulator, in_features: int, *, l
     reader, unfused = ExprLowering(shapes, hoisted, constants), ""
     try:
         if slots:
-            raise NotElementwiseError("concatenation keeps every message, but a loop adds them up to one")
+            raise NotElementwiseError("concatenation keeps every message, but fused loops reduce them to one")
         if loops and any(hoisted[node] == "edge" for node in frontier):
-            raise NotElementwiseError(
-                "edges from vertices to themselves have weights or features of their own"
-            )
+            raise NotElementwiseError("self-loops have separate weights or features")
         form = reader.lower(on_edge, returned)
         inputs = tuple(
             EdgeInput(
@@ -395,7 +395,7 @@ def trace_edge(layer: nn.Module, accumulate: Accumulator, in_features: int, *, l
         unfused = str(reason)
         # Built-in layers are unfused on purpose, so they need no warning.
         level = logging.INFO if type(layer).__module__.startswith("hyrt.") else logging.WARNING
-        _LOG.log(level, "%s is not fused, and edges are computed by torch in chunks: %s", label, reason)
+        _LOG.log(level, "%s is not fused (%s), so torch computes its edges in chunks", label, reason)
         fused = None
         inputs = tuple(
             EdgeInput(node, hoisted[node], math.prod(shapes[node]), shapes[node], is_fixed(node))
@@ -422,20 +422,24 @@ def _check_results(label: str, accumulate: str, returned: Sequence[Node], shapes
     expected = 2 if accumulate == "attention" else 1
     if len(returned) != expected:
         raise UnsupportedModelError(
-            f"{label} returned {len(returned)} values: accumulate={accumulate!r} takes "
-            + ("a pair, the score of an edge and its message" if expected == 2 else "one value, the message")
+            f"{label} returned {len(returned)} values, but accumulate={accumulate!r} expects "
+            + (
+                "a pair: return the score of an edge and its message"
+                if expected == 2
+                else "one: return the message"
+            )
         )
     message = shapes.get(returned[-1], ())
     if not 1 <= len(message) <= 2:
         raise UnsupportedModelError(
-            f"{label}: {source_line(returned[-1])} gives values of shape {list(message)} for an edge: "
-            "give [width], or [heads, width]"
+            f"in {label}, {source_line(returned[-1])} returns shape {list(message)} per edge: return "
+            "[width] or [heads, width]"
         )
     if accumulate == "attention":
         score, heads = shapes.get(returned[0]), message[0] if len(message) == 2 else 1
         if score not in ((heads,), (heads, 1), *([()] if heads == 1 else [])):
             actual = f"scores of shape {list(score or ())} for messages of shape {list(message)}"
-            raise UnsupportedModelError(f"{label} returned {actual}: give one score for each head, [{heads}]")
+            raise UnsupportedModelError(f"{label} returned {actual}: return one score per head, [{heads}]")
 
 
 def _ends(graph: Graph) -> dict[Node, frozenset[str]]:

@@ -115,8 +115,8 @@ def _is_random(name: str) -> bool:
 
 def _random_error(label: str, line: str, name: str) -> UnsupportedModelError:
     return UnsupportedModelError(
-        f"{label}: {line} draws random numbers ({name}), and a step would depend on who computes it: leave "
-        "it out, and set model.dropout, which is drawn by vertex"
+        f"in {label}, {line} draws random numbers ({name}), so results would depend on which device "
+        "computes them: remove it, and set model.dropout, which draws per vertex"
     )
 
 
@@ -132,8 +132,8 @@ class EdgeProxy:
             raise AttributeError(name)
         if name not in ("src", "dst", "src_degree", "dst_degree", "type", "weight", "data"):
             raise TraceError(
-                f"edge.{name}: an edge has none: use edge.src, edge.dst, edge.src_degree, edge.dst_degree, "
-                "edge.type, edge.weight or edge.data"
+                f"edge.{name}, which does not exist: use edge.src, edge.dst, edge.src_degree, "
+                "edge.dst_degree, edge.type, edge.weight or edge.data"
             )
         if name not in self._proxies:
             self._proxies[name] = self._tracer.create_proxy("placeholder", name, (), {})
@@ -176,18 +176,16 @@ def trace_method(layer: nn.Module, method: str, arguments: Sequence[str]) -> Gra
     except TraceError as error:
         line = _raising_line(error.__traceback__)
         if str(error).startswith("edge."):
-            raise UnsupportedModelError(f"{label}: {line}: {error}") from None
+            raise UnsupportedModelError(f"in {label}, {line} reads {error}") from None
         raise UnsupportedModelError(
-            f"{label}: {line} branches on a value or on its shape, or takes it apart, but the method is read "
-            "once, before there are any values: use torch.where, or branch on a setting of the layer, such "
-            "as self.in_features"
+            f"in {label}, {line} branches on a value or its shape, or unpacks it, but the method is traced "
+            "once, without values: use torch.where, or branch on a layer setting such as self.in_features"
         ) from error
     except Exception as error:
         line = _raising_line(error.__traceback__)
         raise UnsupportedModelError(
-            f"{label}: {line} cannot be read: {error} ({type(error).__name__}). The method is read once, "
-            "before there are values: it may use torch's operations on what it is given, but no Python code "
-            "that needs their values"
+            f"in {label}, {line} cannot be traced ({type(error).__name__}: {error}), because the method is "
+            "called once, without values: use only torch operations on the arguments"
         ) from error
     for node in graph.nodes:
         if node.op == "call_module" and "Dropout" in type(traced.get_submodule(node.target)).__name__:
@@ -233,12 +231,13 @@ def _check_node(node: Node, label: str) -> None:
     name = operation_name(node)
     if node.op == "call_method" and name.endswith("_") and not name.endswith("__"):
         raise UnsupportedModelError(
-            f"{label}: {source_line(node)} changes a value in place, which others may need: use {name[:-1]!r}"
+            f"in {label}, {source_line(node)} changes a value in place, which other operations may need: "
+            f"use {name[:-1]!r}"
         )
     if node.op == "call_method" and name in _CONCRETE_METHODS:
         raise UnsupportedModelError(
-            f"{label}: {source_line(node)} takes values out of torch ({name}), but the method is read once, "
-            "before there are any: compute with torch's operations"
+            f"in {label}, {source_line(node)} converts a tensor to Python values ({name}), but the method "
+            "is traced once, without values: use torch operations"
         )
     if node.kwargs.get("inplace"):
         node.kwargs = {**node.kwargs, "inplace": False}
@@ -246,8 +245,8 @@ def _check_node(node: Node, label: str) -> None:
         raise _random_error(label, source_line(node), name)
     if node.op.startswith("call_") and node.meta["without gradient"]:
         raise UnsupportedModelError(
-            f"{label}: {source_line(node)} computes where gradients are turned off, which is not kept when "
-            "the method is read: write .detach() after each value that is to have no gradient"
+            f"in {label}, {source_line(node)} computes with gradients disabled, which tracing does not "
+            "preserve: write .detach() after each value that needs no gradient"
         )
 
 
@@ -370,8 +369,8 @@ def infer_shapes(
             continue
         if a.ndim == 0 or len(a) != _FEW or len(b) != _MORE or not _is_close(a, b[_FEW_AMONG_MORE]):
             raise UnsupportedModelError(
-                f"{label}: {source_line(node)} combines rows: a row may depend on nothing but itself, since "
-                "rows are computed in parts. The accumulator combines edges"
+                f"in {label}, {source_line(node)} combines rows, but each row must depend only on itself, "
+                "because rows are computed in parts: use the accumulator to combine edges"
             )
         shapes[node] = tuple(a.shape[1:])
     return shapes
@@ -397,7 +396,7 @@ def _values(
                 values = run_nodes(layer, [node], values)
             except Exception as error:
                 message = " ".join(str(error).split())
-                raise UnsupportedModelError(f"{label}: {source_line(node)} fails: {message}") from error
+                raise UnsupportedModelError(f"in {label}, {source_line(node)} fails: {message}") from error
     return values
 
 
@@ -420,8 +419,8 @@ def _inline_sizes(graph: Graph, few: Mapping[Node, Any], more: Mapping[Node, Any
         counts = [size for size in sizes if _has_count(constants[size])]
         if counts and operation_name(node) not in _COUNT_OPS:
             raise UnsupportedModelError(
-                f"{label}: {source_line(node)} computes with the number of rows, but only some of the rows "
-                "are there at a time: use -1 for this number in view"
+                f"in {label}, {source_line(node)} uses the number of rows, but only some rows are present "
+                "at a time: use -1 for this number in view"
             )
         if counts and operation_name(node) in ("view", "reshape") and len(few[node]) == _FEW:
             # torch infers one dimension, which is now the first.

@@ -22,4 +22,4 @@ class DeepGcn(Gcn):
         "model.norm": "layer",
         "model.residual": True,
     }
-    assumption = "a deepgcn layer costs what one of gcn does; its norm and the sum with its input are free"
+    assumption = "a deepgcn layer costs as much as a gcn layer; its norm and residual sum are free"

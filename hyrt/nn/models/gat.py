@@ -33,8 +33,8 @@ class Gat(ModelKind):
     def check(self, *, hidden: int, heads: int) -> None:
         if hidden % heads:
             raise ValueError(
-                f"model.hidden={hidden} is not a multiple of model.heads={heads}: "
-                f"give model.hidden={-(-hidden // heads) * heads}, or other heads"
+                f"model.hidden={hidden} is not a multiple of model.heads={heads}: set "
+                f"model.hidden={-(-hidden // heads) * heads}, or change model.heads"
             )
 
     def layer(
@@ -52,7 +52,7 @@ class Gat(ModelKind):
         if out_heads is not None:
             if isinstance(out_heads, bool) or not isinstance(out_heads, int) or out_heads < 1:
                 raise ConfigError(
-                    f"model.options has out_heads={out_heads!r}: give a number of heads, from 1 on"
+                    f"model.options has out_heads={out_heads!r}: use a number of heads of at least 1"
                 )
             heads = out_heads if last else heads
         width = out_features if last else out_features // heads

@@ -31,7 +31,7 @@ class GnnFilm(ModelKind):
     reads = ()
 
     costs_like = "gcn"
-    assumption = "a gnn-film layer multiplies at the rate of gcn's, and scaling and shifting an edge are free"
+    assumption = "a gnn-film layer multiplies at the rate of a gcn layer; scaling and shifting edges is free"
 
     def products(self, options: Mapping[str, Any]) -> tuple[float, float]:
         """Count messages per source; scales and shifts, and a self-loop's message, per destination."""

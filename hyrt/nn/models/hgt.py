@@ -22,8 +22,8 @@ class Hgt(ModelKind):
     def check(self, *, hidden: int, heads: int) -> None:
         if hidden % heads:
             raise ValueError(
-                f"model.hidden={hidden} is not a multiple of model.heads={heads}: "
-                f"give model.hidden={-(-hidden // heads) * heads}, or other heads"
+                f"model.hidden={hidden} is not a multiple of model.heads={heads}: set "
+                f"model.hidden={-(-hidden // heads) * heads}, or change model.heads"
             )
 
     def layer(self, architecture: Architecture, in_features: int, out_features: int, *, last: bool) -> Layer:

@@ -90,10 +90,10 @@ def find_model(name: str) -> ModelKind:
     kind = MODELS.load_class(name, ModelKind)  # type: ignore[type-abstract]
     if kind.costs_like not in ("", *KINDS):
         raise ConfigError(
-            f"{MODELS.describe(name)}: costs_like is {kind.costs_like!r}: give one of {', '.join(KINDS)}, or "
-            "leave it empty"
+            f"{MODELS.describe(name)} has costs_like={kind.costs_like!r}: choose one of {', '.join(KINDS)}, "
+            "or leave it empty"
         )
-    with MODELS.wrap_errors(name, "making it"):
+    with MODELS.wrap_errors(name, "creation"):
         return kind()
 
 
@@ -110,17 +110,17 @@ def check_model(name: str, options: Mapping[str, Any], *, hidden: int, heads: in
         signature.bind_partial(None, 1, 1, last=True)
     except TypeError as error:
         raise ConfigError(
-            f"{MODELS.describe(name)}: its layer must take (architecture, in_features, out_features, *, "
-            f"last): {error}"
+            f"the layer method of {MODELS.describe(name)} must take (architecture, in_features, "
+            f"out_features, *, last): {error}"
         ) from None
     try:
         signature.bind(None, 1, 1, last=True, **options)
     except TypeError as error:
         parameters = signature.parameters.values()
         taken = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "last"]
-        takes = f"it takes {join_names(taken)}" if taken else "it takes none: omit them"
+        takes = f"use only {join_names(taken)}" if taken else "remove model.options"
         raise ValueError(
-            f"model.options={dict(options)} does not go with model.kind={name}: {error}: {takes}"
+            f"model.options={dict(options)} is invalid for model.kind={name} ({error}): {takes}"
         ) from None
 
 
@@ -138,7 +138,7 @@ def check_edge_width(kind: str, width: int) -> int:
     """Return the width of the edge features; raise ConfigError if it is not a positive integer."""
     if isinstance(width, bool) or not isinstance(width, int) or width < 1:
         raise ConfigError(
-            f"model.kind={kind} needs edge features, and the data has none: give it the key "
-            f"edge_features (or edge_weight), or choose model.kind={'gin' if kind == 'gine' else 'gat'}"
+            f"model.kind={kind} needs edge features, but the data has none: add the key edge_features (or "
+            f"edge_weight), or choose model.kind={'gin' if kind == 'gine' else 'gat'}"
         )
     return width

@@ -27,8 +27,8 @@ class Rgat(ModelKind):
     def check(self, *, hidden: int, heads: int) -> None:
         if hidden % heads:
             raise ValueError(
-                f"model.hidden={hidden} is not a multiple of model.heads={heads}: "
-                f"give model.hidden={-(-hidden // heads) * heads}, or other heads"
+                f"model.hidden={hidden} is not a multiple of model.heads={heads}: set "
+                f"model.hidden={-(-hidden // heads) * heads}, or change model.heads"
             )
 
     def layer(

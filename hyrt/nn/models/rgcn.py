@@ -38,13 +38,13 @@ class Rgcn(ModelKind):
 
         for name, count in (("bases", bases), ("blocks", blocks)):
             if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-                raise ConfigError(f"model.options has {name}={count!r}: give a number, from 1 on")
+                raise ConfigError(f"model.options has {name}={count!r}: use an integer of at least 1")
         if bases and blocks:
-            raise ConfigError("model.options has bases and blocks: give one of them")
+            raise ConfigError("model.options sets both bases and blocks: set only one of them")
         if blocks and not last and (in_features % blocks or out_features % blocks):
             raise ConfigError(
-                f"model.options has blocks={blocks}, of which model.hidden={out_features} is not a multiple: "
-                f"give one that is, or blocks that divide it and {in_features}"
+                f"model.options has blocks={blocks}, which does not divide both layer widths, {in_features} "
+                f"and model.hidden={out_features}: choose another number of blocks, or another model.hidden"
             )
         # The number of classes is seldom a multiple of the blocks: the last layer then has full matrices.
         fits = not (in_features % blocks or out_features % blocks) if blocks else False

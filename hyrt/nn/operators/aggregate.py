@@ -60,10 +60,12 @@ def compute_scales(aggregation: Aggregation, block: Block, dtype: np.dtype[Any])
     the factors, and sums of edge weights replace degrees in means and in GCN's normalisation. In both cases
     the sums, means and GCN sums are unbiased, and they are exact if all neighbours are present.
     """
-    check_type("aggregation", aggregation, Aggregation, "give a hyrt.nn.architecture.Aggregation")
+    check_type("aggregation", aggregation, Aggregation, "pass a hyrt.nn.architecture.Aggregation")
     if not isinstance(dtype, np.dtype) or dtype.kind != "f":
-        raise ArgumentError(f"dtype is {show(dtype)}: give numpy.dtype(numpy.float32) or that of float64")
-    _ = check_type("block", block, Block, "give a hyrt.sampling.block.Block").checked
+        raise ArgumentError(
+            f"dtype is {show(dtype)}: use numpy.dtype(numpy.float32) or numpy.dtype(numpy.float64)"
+        )
+    _ = check_type("block", block, Block, "pass a hyrt.sampling.block.Block").checked
     one = dtype.type(1)
     counts = np.diff(block.indptr).astype(dtype)
     degrees = block.degrees.astype(dtype)
@@ -122,25 +124,25 @@ def aggregate_into(
     `winners` [num_dst, f] integers receives the argmax edge of each element. `accumulate` adds sums to `out`.
     Raises ValueError if a shape does not match or a maximum is to be accumulated.
     """
-    check_type("aggregation", aggregation, Aggregation, "give a hyrt.nn.architecture.Aggregation")
+    check_type("aggregation", aggregation, Aggregation, "pass a hyrt.nn.architecture.Aggregation")
     check_flag("accumulate", accumulate)
     check_rows(block, x)
     check_weights(aggregation, block)
     x, width = np.ascontiguousarray(x), x.shape[1]
     is_result = isinstance(out, np.ndarray) and out.dtype in (np.float32, np.float64)
     if not is_result or not out.flags.c_contiguous or not out.flags.writeable:
-        raise ArgumentError(f"out is {show(out)}: give a contiguous array of float32 or float64 to write to")
+        raise ArgumentError(f"out is {show(out)}: pass a writable, contiguous array of float32 or float64")
     if out.shape != (block.num_dst, aggregation.width(width)):
         raise ValueError(
-            f"layer {block.layer}: out has shape {out.shape}, but the result has "
-            f"{(block.num_dst, aggregation.width(width))}: give an array of that shape"
+            f"in layer {block.layer}, out has shape {out.shape}: pass an array of shape "
+            f"{(block.num_dst, aggregation.width(width))}"
         )
     self_rows = block.destinations if block.in_place and aggregation.self_path != "none" else None
     edges = (block.indptr, block.columns, self_rows, x)
     columns = aggregation.columns(width)
     if aggregation.reduce == "max":
         if accumulate:
-            raise ValueError("a maximum cannot be accumulated: only sums can")
+            raise ValueError("a maximum cannot be accumulated: use a sum, or remove accumulate")
 
         def work(start: int, stop: int) -> None:
             kernels.aggregate_max(*edges, out, winners, *columns, start, stop)
@@ -163,14 +165,14 @@ def check_rows(
     if isinstance(block, Block):
         _ = block.checked
     elif not isinstance(block, TensorBlock):
-        raise ArgumentError(f"block is {show(block)}: give a hyrt.sampling.block.Block")
+        raise ArgumentError(f"block is {show(block)}: pass a hyrt.sampling.block.Block")
     is_rows = isinstance(x, torch.Tensor) or (isinstance(x, np.ndarray) and x.dtype in dtypes)
     if not is_rows:
-        raise ArgumentError(f"layer {block.layer}: x is {show(x)}: give rows of float32 or float64")
+        raise ArgumentError(f"in layer {block.layer}, x is {show(x)}: pass rows of float32 or float64")
     if x.ndim != 2 or len(x) != block.num_src:
         raise ValueError(
-            f"layer {block.layer}: x has shape {tuple(x.shape)}, but the block has {block.num_src} "
-            "sources: give one row of features per source"
+            f"in layer {block.layer}, x has shape {tuple(x.shape)}, but the block has {block.num_src} "
+            "sources: pass one row of features per source"
         )
 
 
@@ -178,8 +180,8 @@ def check_weights(aggregation: Aggregation, block: Block | TensorBlock) -> None:
     """Raise `UnsupportedModelError` for a maximum over weighted edges."""
     if aggregation.reduce == "max" and aggregation.weighted and block.edge_weights is not None:
         raise UnsupportedModelError(
-            f"layer {block.layer}: a maximum does not look at weights of edges, and they would be left out: "
-            "take a mean or a sum, or Aggregation(..., weighted=False) in a user-defined module"
+            f"in layer {block.layer}, a maximum would ignore the edge weights: use a mean or a sum, or "
+            "Aggregation(..., weighted=False) in a custom module"
         )
 
 
@@ -279,11 +281,13 @@ def aggregate(
         "aggregation",
         description,
         Aggregation,
-        "give one of sum, mean, gcn, max, or a hyrt.nn.architecture.Aggregation",
+        "choose one of sum, mean, gcn and max, or pass a hyrt.nn.architecture.Aggregation",
     )
     check_rows(block, x)
     if isinstance(x, torch.Tensor) and x.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"layer {block.layer}: x is {x.dtype}: give rows of torch.float32 or torch.float64")
+        raise ValueError(
+            f"in layer {block.layer}, x has dtype {x.dtype}: pass rows of torch.float32 or torch.float64"
+        )
     check_weights(description, block)
     if isinstance(block, TensorBlock):
         assert isinstance(x, torch.Tensor)

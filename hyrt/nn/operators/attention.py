@@ -114,30 +114,30 @@ def _check(
         _ = block.checked
     is_array = isinstance(x, np.ndarray) and x.dtype in (np.float32, np.float64, np.uint16, np.int16)
     if not (is_array or (isinstance(x, torch.Tensor) and x.is_floating_point())):
-        raise ArgumentError(f"layer {block.layer}: x is {show(x)}: give rows of float32 or float64")
+        raise ArgumentError(f"in layer {block.layer}, x is {show(x)}: pass rows of float32 or float64")
     for name, vector in (("u_src", u_src), ("u_dst", u_dst)):
         if not isinstance(vector, torch.Tensor) or vector.dtype not in (torch.float32, torch.float64):
-            raise ArgumentError(f"{name} is {show(vector)}: give a tensor of float32 or float64")
-    where = f"layer {block.layer}: x has shape {tuple(x.shape)}"
+            raise ArgumentError(f"{name} is {show(vector)}: pass a tensor of float32 or float64")
+    where = f"in layer {block.layer}, x has shape {tuple(x.shape)}"
     if x.ndim not in (2, 3) or len(x) != block.num_src:
         raise ValueError(
-            f"{where}, but the block has {block.num_src} sources: give one row of features per source"
+            f"{where}, but the block has {block.num_src} sources: pass one row of features per source"
         )
     if u_src.ndim != 2 or u_src.shape != u_dst.shape:
         raise ValueError(
-            f"layer {block.layer}: u_src {tuple(u_src.shape)} and u_dst {tuple(u_dst.shape)} differ, or "
-            "are not [heads, f]: give two tensors of that shape"
+            f"in layer {block.layer}, u_src has shape {tuple(u_src.shape)} and u_dst has shape "
+            f"{tuple(u_dst.shape)}: pass two tensors of the same shape [heads, f]"
         )
     heads, width = u_src.shape
     if x.shape[-1] != width or (x.ndim == 3 and x.shape[1] not in (1, heads)):
         raise ValueError(
-            f"{where}, and there are {heads} heads of width {width}: give [n, {width}] or [n, {heads}, "
+            f"{where}, but there are {heads} heads of width {width}: pass [n, {width}] or [n, {heads}, "
             f"{width}]"
         )
     if isinstance(x, torch.Tensor) and not x.dtype == u_src.dtype == u_dst.dtype:
         raise ValueError(
-            f"layer {block.layer}: x is {x.dtype}, u_src {u_src.dtype} and u_dst {u_dst.dtype}: give equal "
-            "dtypes"
+            f"in layer {block.layer}, x is {x.dtype}, u_src {u_src.dtype} and u_dst {u_dst.dtype}: use the "
+            "same dtype for all"
         )
 
 

@@ -40,7 +40,7 @@ class AttentionDropout:
     def from_rate(cls, rate: float, seed: int, step: int, layer: int) -> AttentionDropout:
         """Return the mask of a layer (1..L) in a step. Raises ValueError if the rate is not in [0, 1)."""
         if not 0 <= rate < 1:
-            raise ValueError(f"attention dropout of layer {layer}: rate {rate} is not in [0, 1)")
+            raise ValueError(f"the attention dropout rate of layer {layer} is {rate}, which is not in [0, 1)")
         return cls(stream_key(seed, ATTENTION, step, layer), *dropout_threshold(rate))
 
 

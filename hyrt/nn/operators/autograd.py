@@ -26,8 +26,8 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     def checked(ctx: Any, *grads: Any) -> Any:
         if torch.is_grad_enabled():
             raise RuntimeError(
-                "a compiled loop has a first derivative only: remove create_graph=True, or use "
-                "torch's own operators for the part that is differentiated twice"
+                "compiled loops support only first derivatives: remove create_graph=True, or use torch's "
+                "own operators for the part that is differentiated twice"
             )
         return backward(ctx, *grads)
 

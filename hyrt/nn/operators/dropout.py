@@ -61,10 +61,11 @@ def dropout(
     vertex per row.
     """
     if not 0 <= rate < 1:
-        raise ValueError(f"dropout of layer {layer}: rate {rate} is not in [0, 1)")
+        raise ValueError(f"the dropout rate of layer {layer} is {rate}, which is not in [0, 1)")
     if len(vertices) != len(x):
         raise ValueError(
-            f"dropout of layer {layer}: {len(x)} rows but {len(vertices)} vertices: give one vertex per row"
+            f"dropout of layer {layer} got {len(x)} rows but {len(vertices)} vertices: pass one vertex per "
+            "row"
         )
     if rate == 0:
         return x

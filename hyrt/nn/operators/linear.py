@@ -199,18 +199,18 @@ def linear(
     """
     if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != weight.shape[1]:
         raise ValueError(
-            f"x has shape {tuple(x.shape)} and the weight {tuple(weight.shape)}: x must be [n, in] for "
-            "a weight [out, in]"
+            f"x has shape {tuple(x.shape)} and the weight has shape {tuple(weight.shape)}: pass x as [n, "
+            "in] and the weight as [out, in]"
         )
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(
-            f"the bias has shape {tuple(bias.shape)}, but the weight has {len(weight)} rows: give a "
-            f"bias of shape [{len(weight)}]"
+            f"the bias has shape {tuple(bias.shape)}, but the weight has {len(weight)} rows: pass a bias of "
+            f"shape [{len(weight)}]"
         )
     if x.dtype != weight.dtype or (bias is not None and bias.dtype != weight.dtype):
         raise ValueError(
-            f"x is {x.dtype}, the weight {weight.dtype}, the bias {None if bias is None else bias.dtype}: "
-            "give equal dtypes"
+            f"x is {x.dtype}, the weight {weight.dtype} and the bias "
+            f"{None if bias is None else bias.dtype}: use the same dtype for all"
         )
     if x.device.type != "cpu":
         return linear_tensors(x, weight, bias, relu=relu, low_precision=low_precision)

@@ -156,7 +156,7 @@ def sparse_linear(rows: SparseRows, weight: torch.Tensor) -> torch.Tensor:
     """
     if weight.ndim != 2 or weight.shape[1] != rows.width:
         raise ValueError(
-            f"the rows are {rows.width} wide, but the weight has shape {tuple(weight.shape)}: give "
-            f"[out, {rows.width}]"
+            f"the rows have {rows.width} columns, but the weight has shape {tuple(weight.shape)}: pass a "
+            f"weight of shape [out, {rows.width}]"
         )
     return cast(torch.Tensor, _SparseLinear.apply(rows, weight))  # type: ignore[no-untyped-call]

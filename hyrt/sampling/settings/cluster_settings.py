@@ -31,11 +31,11 @@ class ClusterSettings(SamplerSettings):
     parts: Count = 100
     """The number of graph parts."""
     parts_per_group: Count = 2
-    """The number of parts whose vertices and edges make one subgraph; parts are grouped at random in each
+    """The number of parts whose vertices and edges form one subgraph; parts are grouped at random in each
     epoch."""
     groups: Count = 1
-    """The number of subgraphs that one step trains, in place of `data.batch_size` targets. One device trains
-    a whole subgraph, so set at least the number of devices."""
+    """The number of subgraphs per step, which replaces `data.batch_size`. One device trains a whole subgraph,
+    so set at least the number of devices."""
     method: Literal["metis", "volume", "block", "random"] = "metis"
     """The partitioning method, as for `hyrt partition --method`. `metis` and `volume` need
     `pip install "hyrt[partition]"`."""
@@ -97,8 +97,8 @@ class ClusterSettings(SamplerSettings):
         check_no_edge_types(graph, self.kind)
         if self.parts > graph.num_vertices:
             raise ConfigError(
-                f"sampler.parts={self.parts}: {graph.name} has only "
-                f"{pluralize(graph.num_vertices, 'vertex', 'vertices')}: give fewer"
+                f"sampler.parts={self.parts} exceeds the "
+                f"{pluralize(graph.num_vertices, 'vertex', 'vertices')} of {graph.name}: lower sampler.parts"
             )
         graph, targets = check_sampler(graph, targets, seed, class_weights)
         training = np.zeros(graph.num_vertices, np.bool_)

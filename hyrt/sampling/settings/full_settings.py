@@ -20,7 +20,7 @@ class FullSettings(SamplerSettings):
 
     unit: ClassVar[str] = "whole graph"
     units_setting: ClassVar[str] = "the units of a full-graph step"
-    smaller_unit: ClassVar[str] = "omit --full-graph"
+    smaller_unit: ClassVar[str] = "remove --full-graph"
     is_full_graph: ClassVar[bool] = True
 
     def units_per_step(self, batch_size: int) -> int:
@@ -30,7 +30,7 @@ class FullSettings(SamplerSettings):
         return 1
 
     def describe(self, layers: int, batch_size: int) -> str:
-        return "full graph, one step an epoch"
+        return "full graph, one step per epoch"
 
     def expected_sizes(
         self, degrees: DegreeDistribution, *, layers: int, num_targets: int, units: float

@@ -79,7 +79,7 @@ class LaborSettings(SamplerSettings):
 
         if graph.topology.edge_types is not None:
             raise ConfigError(
-                f"{graph.name}: its edges have types, which LABOR-{self.iterations} does not carry: set "
+                f"{graph.name} has edge types, which LABOR-{self.iterations} does not support: set "
                 "sampler.iterations=0"
             )
         num = graph.num_vertices

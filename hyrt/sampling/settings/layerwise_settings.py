@@ -25,8 +25,8 @@ def check_no_edge_types(graph: Graph, kind: str) -> None:
 
     if check_graph(graph).topology.edge_types is not None:
         raise ConfigError(
-            f"{graph.name}: its edges have types, which sampler.kind={kind} does not carry: set sampler.kind "
-            "to neighbor, labor or full"
+            f"{graph.name} has edge types, which sampler.kind={kind} does not support: set sampler.kind to "
+            "neighbor, labor or full"
         )
 
 
@@ -41,7 +41,7 @@ class FastGcnSettings(SamplerSettings):
     the noise of sums and gives them a small bias."""
 
     def describe(self, layers: int, batch_size: int) -> str:
-        return f"FastGCN {self.layer_size} a layer · batch {batch_size}"
+        return f"FastGCN {self.layer_size} per layer · batch {batch_size}"
 
     def expected_sizes(
         self, degrees: DegreeDistribution, *, layers: int, num_targets: int, units: float
@@ -91,7 +91,7 @@ class LadiesSettings(SamplerSettings):
         return True
 
     def describe(self, layers: int, batch_size: int) -> str:
-        return f"LADIES {self.layer_size} a layer · batch {batch_size}"
+        return f"LADIES {self.layer_size} per layer · batch {batch_size}"
 
     def expected_sizes(
         self, degrees: DegreeDistribution, *, layers: int, num_targets: int, units: float

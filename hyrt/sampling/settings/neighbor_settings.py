@@ -39,18 +39,19 @@ def resolve_relation_fanouts(
         if not meant:
             known = sorted({each.name for each in relations})
             near = nearest_name(key, known)
-            hint = f"did you mean {near!r}?" if near else f"it has {', '.join(known)}"
-            raise ConfigError(f"sampler.relation_fanout: there is no relation {key!r}: {hint}")
+            hint = f"did you mean {near!r}?" if near else f"choose one of {', '.join(known)}"
+            raise ConfigError(f"sampler.relation_fanout has an unknown relation {key!r}: {hint}")
         each = [value] * len(fanouts) if isinstance(value, int) else list(value)
         if len(each) != len(fanouts):
             raise ConfigError(
-                f"sampler.relation_fanout: {key} has {len(each)} fan-outs for {len(fanouts)} layers: give "
-                "one number, or one a layer"
+                f"sampler.relation_fanout has {len(each)} fan-outs for {key}, but the model has "
+                f"{len(fanouts)} layers: use one number, or one per layer"
             )
         for relation in meant:
             if relation in by:
                 raise ConfigError(
-                    f"sampler.relation_fanout: {by[relation]} and {key} are the same relation: give one"
+                    f"sampler.relation_fanout sets the same relation twice, as {by[relation]} and {key}: "
+                    "keep only one of them"
                 )
             by[relation], found[relation] = key, each
     return [list(of_layer) for of_layer in zip(*found, strict=True)]
@@ -79,12 +80,12 @@ class NeighborSettings(SamplerSettings):
             fanouts = [value] if isinstance(value, int) else value
             if any(fanout < -1 or fanout >= 2**31 for fanout in fanouts):
                 raise ValueError(
-                    f"sampler.relation_fanout: {name} has {value}: give counts from 0 on, or -1 for all "
-                    "neighbours"
+                    f"sampler.relation_fanout sets {name} to {value}: use counts of at least 0, or -1 for "
+                    "all neighbours"
                 )
         if self.degrees == "sampled" and self.on_device:
             raise ValueError(
-                "sampler.degrees=sampled does not go with sampler.on_device=true: omit one of them"
+                "sampler.degrees=sampled cannot be combined with sampler.on_device=true: remove one of them"
             )
 
     @property
@@ -121,14 +122,13 @@ class NeighborSettings(SamplerSettings):
             )
         if self.relation_fanout:
             raise ConfigError(
-                f"{graph.name}: sampler.relation_fanout is for heterogeneous graphs, and this one "
-                "has no relations: "
-                "omit it"
+                f"sampler.relation_fanout needs a heterogeneous graph, but {graph.name} has no relations: "
+                "remove sampler.relation_fanout"
             )
         if self.degrees == "sampled" and graph.topology.edge_weights is not None:
             raise ConfigError(
-                f"{graph.name}: its edges have weights, and sampler.degrees=sampled counts neighbours "
-                "without their weights: set sampler.degrees=full"
+                f"sampler.degrees=sampled ignores edge weights, but the edges of {graph.name} have weights: "
+                "set sampler.degrees=full"
             )
         return NeighborSampler(
             graph,
@@ -150,7 +150,9 @@ class NeighborSettings(SamplerSettings):
             ("sampler.degrees=sampled", self.degrees == "sampled"),
         ):
             if is_set:
-                raise ConfigError(f"{graph.name}: {setting} does not go with a heterogeneous graph: omit it")
+                raise ConfigError(
+                    f"{setting} does not support heterogeneous graphs, such as {graph.name}: remove it"
+                )
         assert graph.types is not None
         fanouts = resolve_relation_fanouts(self.fanouts(layers), self.relation_fanout, graph.types.relations)
         return RelationSampler(graph, targets, fanouts, **options)

@@ -32,12 +32,12 @@ class SaintSettings(SamplerSettings):
     )
 
     roots: Count = 2000
-    """The number of random walks that make one subgraph."""
+    """The number of random walks that form one subgraph."""
     walk_length: Count = 2
     """The number of steps of each walk."""
     units: Count = 1
-    """The number of subgraphs that one step trains, in place of `data.batch_size` targets. One device trains
-    a whole subgraph, so set at least the number of devices."""
+    """The number of subgraphs per step, which replaces `data.batch_size`. One device trains a whole subgraph,
+    so set at least the number of devices."""
 
     def units_per_step(self, batch_size: int) -> int:
         return self.units

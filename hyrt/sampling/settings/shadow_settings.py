@@ -35,8 +35,9 @@ class ShadowSettings(SamplerSettings):
         members = sum(self.hop_neighbors**hop for hop in range(min(self.hops, 20) + 1))
         if members > _MAX_MEMBERS:
             raise ValueError(
-                f"sampler.hops={self.hops} and sampler.hop_neighbors={self.hop_neighbors} make subgraphs of "
-                f"up to {members:,} vertices a target: lower one of them, for at most {_MAX_MEMBERS:,}"
+                f"sampler.hops={self.hops} and sampler.hop_neighbors={self.hop_neighbors} allow subgraphs "
+                f"of up to {members:,} vertices per target: lower one of them, to allow at most "
+                f"{_MAX_MEMBERS:,}"
             )
 
     def describe(self, layers: int, batch_size: int) -> str:

@@ -65,8 +65,8 @@ class WeightedSettings(SamplerSettings):
         check_no_edge_types(graph, self.kind)
         if graph.topology.edge_weights is None:
             raise ConfigError(
-                f"{graph.name}: sampler.kind=weighted draws by the weights of edges, but the data has no key "
-                "'edge_weight': add it, or set sampler.kind=neighbor"
+                f"sampler.kind=weighted needs edge weights, but {graph.name} has no key 'edge_weight': add "
+                "it, or set sampler.kind=neighbor"
             )
         fanouts = self.fanouts(layers)[::-1]
         draw = WeightedLayerSampler(graph.topology, fanouts, self.replacement, self.scale_weights, seed)

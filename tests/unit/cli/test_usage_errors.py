@@ -229,8 +229,8 @@ def test_a_model_for_which_there_is_no_memory(tmp_path: Path) -> None:
     np.savez(tmp_path / "wide.npz", **arrays)
     words = ["run", "--data", str(tmp_path / "wide.npz"), "--output", str(tmp_path / "runs")]
     assert _error(*words) == (
-        "there is no memory for layer 0, of 1,000,000,000,000 x 128 weights: lower model.hidden, or the "
-        "number of features"
+        "there is not enough memory for layer 0 with 1,000,000,000,000 x 128 weights: lower model.hidden or "
+        "the number of features"
     )
 
 

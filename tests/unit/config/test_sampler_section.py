@@ -138,7 +138,7 @@ def test_a_run_of_an_earlier_version_does_not_get_later_defaults_of_its_model() 
         ),
         (
             ["sampler.kind=saint", "sampler.fanout=[1]"],
-            r"does not go with model\.layers=2: give one fan-out per layer",
+            r"does not match model\.layers=2: set one fan-out per layer",
         ),
     ],
 )

@@ -105,7 +105,7 @@ def test_the_first_of_equal_messages_gets_the_gradient() -> None:
 def test_a_second_derivative_is_refused() -> None:
     layer, block = layer_of("G-GCN", IN, OUT), tensor_block(block_of())
     x = rows_of(block_of()).requires_grad_()
-    with pytest.raises(RuntimeError, match="a compiled loop has a first derivative only"):
+    with pytest.raises(RuntimeError, match="compiled loops support only first derivatives"):
         torch.autograd.grad(layer(emulated(block)[0], x).square().sum(), x, create_graph=True)
 
 

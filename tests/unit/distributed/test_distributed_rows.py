@@ -238,7 +238,7 @@ def test_a_maximum_does_not_leave_weights_of_edges_out() -> None:
         out = np.empty((block.num_dst, WIDTH), np.float32)
         source.aggregate(Aggregation("max", "none"), block, out, Workers(1, "test"))
 
-    with pytest.raises(UnsupportedModelError, match="a maximum does not look at weights"):
+    with pytest.raises(UnsupportedModelError, match="a maximum would ignore the edge weights"):
         results_of(1, work)
 
 

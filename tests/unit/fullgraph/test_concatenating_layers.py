@@ -42,6 +42,6 @@ def test_a_step_is_that_of_all_edges() -> None:
     few = stack(Concatenated(WIDTH, WIDTH, slots - 1))
     batch = batch_of(graph, 1)
     with pytest.raises(
-        UnsupportedModelError, match=rf"{slots - 1} slots for messages, but vertex \d+ has {slots} edg"
+        UnsupportedModelError, match=rf"{slots - 1} message slots, but vertex \d+ has {slots} edg"
     ):
         replica_of(few, graph, batch, 50, 0)

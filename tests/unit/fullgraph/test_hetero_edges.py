@@ -63,7 +63,9 @@ def test_a_run_trains_with_types(full_graph: bool) -> None:
     train = {"epochs": 2}
     result = hyrt.train(graph, {**settings, "options": {"edge_types": 3}}, full_graph=full_graph, train=train)
     assert torch.isfinite(next(result.model.parameters())).all()
-    with pytest.raises(DataError, match=r"no layer of the model looks at types .*options={edge_types: 3}"):
+    with pytest.raises(
+        DataError, match=r"no layer of the model uses the edge types .*options={edge_types: 3}"
+    ):
         hyrt.train(graph, settings, full_graph=full_graph, train=train)
-    with pytest.raises(UnsupportedModelError, match="RecurrentLayer knows 2 types of edges"):
+    with pytest.raises(UnsupportedModelError, match="RecurrentLayer has edge_types=2, but"):
         hyrt.train(graph, {**settings, "options": {"edge_types": 2}}, full_graph=full_graph, train=train)

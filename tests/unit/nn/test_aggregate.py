@@ -286,29 +286,29 @@ def test_offsets_of_64_bits_give_equal_bits(reduce: Any, self_path: Any) -> None
 
 def test_a_maximum_is_not_accumulated() -> None:
     block = block_of([[1], [2]], 4)
-    with pytest.raises(ValueError, match="only sums"):
+    with pytest.raises(ValueError, match="use a sum"):
         aggregate(block, torch.zeros(4, 2), "max", accumulate_into=torch.zeros(2, 2))
 
 
 def test_rows_that_do_not_fit_are_named() -> None:
     block = block_of([[1], [2]], 4)
-    with pytest.raises(ValueError, match=r"layer 1: x has shape \(3, 2\), but the block has 4 sources"):
+    with pytest.raises(ValueError, match=r"in layer 1, x has shape \(3, 2\), but the block has 4 sources"):
         aggregate(block, torch.zeros(3, 2), "mean")
     with pytest.raises(ValueError, match=r"x has shape \(4,\)"):
         aggregate(block, torch.zeros(4), "mean")
-    with pytest.raises(ValueError, match=r"give rows of torch\.float32"):
+    with pytest.raises(ValueError, match=r"pass rows of torch\.float32"):
         aggregate(block, torch.zeros(4, 2, dtype=torch.float16), "mean")
     with pytest.raises(ValueError, match="4 sources"):
         aggregate_into(Aggregation("mean", "none"), block, np.zeros((3, 2)), np.zeros((2, 2)))
-    with pytest.raises(ValueError, match=r"out has shape \(2, 2\), but the result has \(2, 4\)"):
+    with pytest.raises(ValueError, match=r"out has shape \(2, 2\): pass an array of shape \(2, 4\)"):
         aggregate_into(Aggregation("mean", "concat"), block, np.zeros((4, 2)), np.zeros((2, 2)))
 
 
 def test_a_maximum_is_not_added_to_the_own_row() -> None:
     block = block_of([[1], [2]], 4)
-    with pytest.raises(ValueError, match="cannot be added"):
+    with pytest.raises(ValueError, match="cannot be combined"):
         aggregate(block, torch.zeros(4, 2), Aggregation("max", "add"))
-    with pytest.raises(ValueError, match="cannot be added"):
+    with pytest.raises(ValueError, match="cannot be combined"):
         aggregate_into(Aggregation("max", "add"), block, np.zeros((4, 2)), np.zeros((2, 2)))
 
 

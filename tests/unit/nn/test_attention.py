@@ -114,10 +114,10 @@ def test_what_does_not_fit_is_named() -> None:
         (torch.zeros(4, 5), u, u, "2 heads of width 3"),
         (torch.zeros(4, 3, 3), u, u, "2 heads of width 3"),
         (torch.zeros(4), u, u, "4 sources"),
-        (torch.zeros(4, 3), u, torch.zeros(1, 3), "give two tensors"),
-        (torch.zeros(4, 3).double(), u, u, "equal dtypes"),
-        (np.zeros((4, 3), object), u, u, "give rows of float32 or float64"),
-        (np.zeros((4, 3), np.int32), u, u, "give rows of float32 or float64"),
+        (torch.zeros(4, 3), u, torch.zeros(1, 3), "pass two tensors"),
+        (torch.zeros(4, 3).double(), u, u, "the same dtype"),
+        (np.zeros((4, 3), object), u, u, "pass rows of float32 or float64"),
+        (np.zeros((4, 3), np.int32), u, u, "pass rows of float32 or float64"),
     ]
     for x, u_src, u_dst, message in bad:
         with pytest.raises(ValueError, match=message):

@@ -181,5 +181,5 @@ def test_rates_hold_and_seed_step_and_layer_change_the_masks() -> None:
 
 
 def test_a_rate_beyond_its_range_is_said() -> None:
-    with pytest.raises(ValueError, match=r"attention dropout of layer 2: rate 1\.0 is not in"):
+    with pytest.raises(ValueError, match=r"attention dropout rate of layer 2 is 1\.0, which is not in"):
         AttentionDropout.from_rate(1.0, **KEY)

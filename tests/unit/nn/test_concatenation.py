@@ -44,7 +44,8 @@ def test_a_vertex_with_too_many_edges_is_named() -> None:
     x = torch.from_numpy(values(GRAPH)[block.sources])
     for form in (block, tensor_block(block)):
         with pytest.raises(
-            UnsupportedModelError, match=rf"has {degree} slots .* vertex 5 has {degree + 1} edges: set"
+            UnsupportedModelError,
+            match=rf"has {degree} message slots, .* vertex 5 has {degree + 1} edges: set",
         ):
             Concatenated(IN, OUT, slots=degree)(form, x)
         assert Concatenated(IN, OUT, slots=degree + 1)(form, x).shape == (3, OUT)
@@ -53,7 +54,5 @@ def test_a_vertex_with_too_many_edges_is_named() -> None:
 def test_a_layer_that_concatenates_says_how_many_slots_there_are() -> None:
     layer = Concatenated(IN, OUT, slots=2)
     layer.slots = 0
-    with pytest.raises(
-        UnsupportedModelError, match=r"say in Concatenated.slots how many edges a vertex may have"
-    ):
+    with pytest.raises(UnsupportedModelError, match=r"Concatenated.slots is not set"):
         layer._read()

@@ -171,14 +171,14 @@ def test_what_layers_and_graphs_do_not_have_is_named() -> None:
     ):
         check_edge_values(stack(layer_of("gated")), bare)
     with pytest.raises(
-        UnsupportedModelError, match="takes 3 features of an edge, but those of case have 1: give"
+        UnsupportedModelError, match="has edge_features=3, but the edges of case have 1 features: create"
     ):
         check_edge_values(stack(layer_of("gine")), with_values(bare))
-    with pytest.raises(DataError, match="key 'edge_features': no layer of the model looks at features"):
+    with pytest.raises(DataError, match="no layer of the model uses the edge features of case"):
         check_edge_values(stack(layer_of("weighted")), GRAPH)
     silent = layer_of("gated")
     silent.edge_features = 0
-    with pytest.raises(UnsupportedModelError, match=r"say how many columns it has, in Gated\.edge_features"):
+    with pytest.raises(UnsupportedModelError, match=r"Gated\.edge_features is not set: set it to"):
         silent._read()
     block = sampled(bare, range(9), [-1]).blocks[0]
     x = torch.from_numpy(values(bare)[block.sources])
@@ -209,5 +209,5 @@ def test_a_run_reads_features_or_weights_whoever_trains(kind: str) -> None:
     torch.testing.assert_close(whole, trained(graph, model, **everything), rtol=1e-5, atol=1e-5)
     weights = replace(graph, topology=replace(graph.topology, edge_features=None))
     assert trained(weights, model, full_graph=True).isfinite().all()
-    with pytest.raises(ConfigError, match=f"model.kind={kind} needs edge features, and the data"):
+    with pytest.raises(ConfigError, match=f"model.kind={kind} needs edge features, but the data"):
         trained(random_graph(90), model)

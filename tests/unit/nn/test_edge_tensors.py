@@ -180,15 +180,15 @@ def test_what_does_not_go_together_is_said() -> None:
     of = topology("directed")
     x, edges = np.ones((V, 2), np.float32), np.ones((of.num_edges, 2), np.float32)
     both = (of.indptr, of.indices)
-    with pytest.raises(ValueError, match=r"right has shape \(40, 2\) .* give .* shape \(\d\d\d, 2\)"):
+    with pytest.raises(ValueError, match=r"right has shape \(40, 2\) .* pass .* shape \(\d\d\d, 2\)"):
         combine_into(*both, x, x, edges, "add", "source", "edge")
-    with pytest.raises(ValueError, match="rows, heads, columns of a head"):
+    with pytest.raises(ValueError, match="rows, heads, columns per head"):
         dot_into(*both, x, x, edges)
     with pytest.raises(ValueError, match="values has shape"):
         reduce_edges_into(of.indptr, edges[:-1], x)
-    with pytest.raises(ValueError, match=r"out has shape .* all float32 or all float64"):
+    with pytest.raises(ValueError, match=r"out has shape .* all arrays in float32 or all in float64"):
         softmax_edges_into(of.indptr, edges, edges.astype(np.float64))
-    with pytest.raises(ValueError, match=r"winners has shape .* int64: give .* int32"):
+    with pytest.raises(ValueError, match=r"winners has shape .* int64: pass .* int32"):
         max_aggregate_into(*both, x, x.copy(), np.ones((V, 2), np.int64))
     with pytest.raises(ValueError, match="39 rows for 40 vertices"):
         max_aggregate_into(*both, x[:-1], x.copy())

@@ -78,24 +78,18 @@ def test_types_that_are_not_there_or_not_known_are_an_error() -> None:
         ):
             layer(form, x)
     block.edge_types[5] = TYPES
-    with pytest.raises(
-        UnsupportedModelError, match=r"knows 3 types of edges, from 0 on, but edge 5 has type 3: give"
-    ):
+    with pytest.raises(UnsupportedModelError, match=r"has edge_types=3, but edge 5 has type 3: create"):
         layer(block, x)
 
 
 def test_a_layer_says_how_many_types_there_are() -> None:
     layer = typed_layer("relational", IN, OUT)
     layer.edge_types = 0
-    with pytest.raises(
-        UnsupportedModelError, match=r"say how many types there are, in Relational.edge_types"
-    ):
+    with pytest.raises(UnsupportedModelError, match=r"Relational.edge_types is not set: set it to"):
         layer._read()
     layer = typed_layer("relational", IN, OUT)
     layer.self_loops = True  # type: ignore[misc]
-    with pytest.raises(
-        UnsupportedModelError, match=r"an edge from a vertex to itself has no type: leave out self_loops"
-    ):
+    with pytest.raises(UnsupportedModelError, match=r"a self-loop has no type: remove self_loops"):
         layer._read()
 
 
@@ -103,11 +97,9 @@ def test_a_graph_has_the_types_that_its_model_reads() -> None:
     typed, bare = (stack(typed_layer(name, IN, OUT)) for name in ("relational", "GG-NN")), awkward_graph()
     for model in typed:
         check_types(model, GRAPH)
-        with pytest.raises(
-            UnsupportedModelError, match="the edges have no types: give the dataset the key edge_type"
-        ):
+        with pytest.raises(UnsupportedModelError, match="the edges have no types: add the key edge_type"):
             check_types(model, bare)
     untyped = torch.nn.Linear(2, 2)
     check_types(untyped, bare)
-    with pytest.raises(DataError, match=r"key 'edge_type': no layer of the model looks at types of edges"):
+    with pytest.raises(DataError, match=r"no layer of the model uses the edge types of"):
         check_types(untyped, GRAPH)

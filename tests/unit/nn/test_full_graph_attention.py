@@ -250,11 +250,11 @@ def test_a_piece_of_a_row_without_any_score() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"p": np.ones((V, 3), np.float32)}, "heads, columns of a head"),
+        ({"p": np.ones((V, 3), np.float32)}, "heads, columns per head"),
         ({"at_source": np.ones((V, 2), np.float32)}, r"at_source has shape \(40, 2\) .* shape \(40, 1\)"),
-        ({"at_destination": np.ones((V, 1))}, "at_destination is float64: give float32"),
+        ({"at_destination": np.ones((V, 1))}, "at_destination has dtype float64: use float32"),
         ({"out": np.ones((V, 1, 4), np.float32)[:, :, :3]}, "out has shape .* C-contiguous"),
-        ({"lse": np.ones((V, 1), np.float32)}, "all of lse, positive"),
+        ({"lse": np.ones((V, 1), np.float32)}, "needs lse, positive"),
     ],
 )
 def test_what_does_not_go_together_is_said(change: dict[str, Any], message: str) -> None:

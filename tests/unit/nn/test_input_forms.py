@@ -89,5 +89,5 @@ def test_a_loader_is_asked_for_no_aggregate_that_the_model_could_not_use(kind: s
 
 def test_attention_refuses_an_aggregate() -> None:
     batch = sampled(awkward_graph(), TARGETS, [4])
-    with pytest.raises(TypeError, match="the rows of the sources are needed"):
+    with pytest.raises(TypeError, match="source rows are needed"):
         model_of("gat", 10, 1)(batch.blocks, AggregatedFeatures(torch.zeros(len(TARGETS), 10)))

@@ -275,7 +275,7 @@ def test_mistakes_are_named() -> None:
     x = rows_of(graph, batch)
     with pytest.raises(ValueError, match="2 layers, but the mini-batch has 1 blocks"):
         model(batch.blocks[:1], x)
-    with pytest.raises(ValueError, match="sources: give one row"):
+    with pytest.raises(ValueError, match="sources: pass one row"):
         model(batch.blocks, x[:-1])
     with pytest.raises(ValueError, match="the weight"):
         model(batch.blocks, x[:, :-1])
@@ -285,5 +285,5 @@ def test_mistakes_are_named() -> None:
         GNN(Architecture(kind="gat", in_features=3, hidden=10, num_classes=2, heads=4))
     with pytest.raises(ValueError, match="at least 1 layer"):
         GNN(Architecture(in_features=3, num_classes=2, layers=0))
-    with pytest.raises(ValueError, match="mean, sum or max, not 'gcn'"):
+    with pytest.raises(ValueError, match="reduce is 'gcn': choose mean, sum or max"):
         SageLayer(3, 3, reduce="gcn")

@@ -82,11 +82,13 @@ def test_a_model_is_built_by_its_kind_with_its_options() -> None:
     assert [tuple(p.shape) for p in model.parameters()] == [(6, 4), (6,), (6, 6), (6,), (3, 6), (3,)]
     assert all((layer.bias == 0.5).all() for layer in model.layers)  # type: ignore[union-attr]
     check_model("biased", {"bias": 1}, hidden=6, heads=4)
-    with pytest.raises(ValueError, match=r"model.options=.*model.kind=biased: .*'scale'"):
+    with pytest.raises(ValueError, match=r"model.options=.*model.kind=biased \(.*'scale'"):
         check_model("biased", {"scale": 1}, hidden=6, heads=4)
     with pytest.raises(ValueError, match="'bias'"):
         check_model("gcn", {"bias": 1}, hidden=6, heads=4)
-    says = r"^model.kind 'narrow' \(.*\): its layer must take \(architecture, in_features, .*, last\): "
+    says = (
+        r"^the layer method of model.kind 'narrow' \(.*\) must take \(architecture, in_features, .*, last\): "
+    )
     with pytest.raises(ConfigError, match=says):
         check_model("narrow", {}, hidden=6, heads=4)
 
@@ -98,7 +100,7 @@ def test_the_last_layer_of_gat_has_as_many_heads_as_it_is_given() -> None:
         assert first.weight.shape == (2, 3, 4)  # type: ignore[union-attr]
         assert last.weight.shape == (heads, 3, 6)  # type: ignore[union-attr]
     for wrong in (0, -1, True, 1.5, "two"):
-        with pytest.raises(ConfigError, match=r"^model.options has out_heads=.*: give a number of heads"):
+        with pytest.raises(ConfigError, match=r"^model.options has out_heads=.*: use a number of heads"):
             GNN(Architecture(**sizes, options={"out_heads": wrong}))  # type: ignore[arg-type]
 
 
@@ -120,13 +122,16 @@ def test_what_is_no_model_is_named() -> None:
     ("kind", "says"),
     [
         ("unfinished", "its class Unfinished does not define layer: update or uninstall "),
-        ("priceless", "costs_like is 'nonsense': give one of graphsage, gcn, gin, gat, or leave it empty$"),
+        (
+            "priceless",
+            "has costs_like='nonsense': choose one of graphsage, gcn, gin, gat, or leave it empty$",
+        ),
         ("raising", "layer 0 failed: RuntimeError: no layer$"),
-        ("foreign", "layer returned Linear, which is not derived from hyrt.nn.layer.Layer$"),
+        ("foreign", "layer returned Linear, which is not a subclass of hyrt.nn.layer.Layer$"),
     ],
 )
 def test_a_kind_that_breaks_its_word_is_named_in_one_line(kind: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^model.kind '{kind}' \(unit.nn.test_models:\w+\): {says}"):
+    with pytest.raises(ConfigError, match=rf"^model.kind '{kind}' \(unit.nn.test_models:\w+\):? {says}"):
         GNN(Architecture(kind=kind, in_features=4, num_classes=3, hidden=6, layers=2))
 
 

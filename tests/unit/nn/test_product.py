@@ -196,11 +196,11 @@ def test_torchs_own_threads_change_no_bit_and_stay_as_many(count: int) -> None:
 
 
 def test_what_does_not_fit_is_named() -> None:
-    with pytest.raises(ValueError, match=r"x has shape \(5, 4\) and the weight \(3, 7\)"):
+    with pytest.raises(ValueError, match=r"x has shape \(5, 4\) and the weight has shape \(3, 7\)"):
         linear(torch.zeros(5, 4), torch.zeros(3, 7))
     with pytest.raises(ValueError, match=r"the bias has shape \(2,\)"):
         linear(torch.zeros(5, 4), torch.zeros(3, 4), torch.zeros(2))
-    with pytest.raises(ValueError, match="give equal dtypes"):
+    with pytest.raises(ValueError, match="use the same dtype"):
         linear(torch.zeros(5, 4), torch.zeros(3, 4).double())
 
 

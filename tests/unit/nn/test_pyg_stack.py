@@ -87,13 +87,13 @@ def test_convolutions_and_edges_that_do_not_fit_are_named() -> None:
     model = hyrt.from_pyg(pyg.GATv2Conv(10, 3, edge_dim=4))
     for graph, columns in ((GRAPH, 0), (weighted, 1), (rich, 2)):
         with pytest.raises(
-            UnsupportedModelError, match=rf"\(GATv2Conv\) takes 4 features .* random have {columns}"
+            UnsupportedModelError, match=rf"\(GATv2Conv\) expects 4 edge features, but random has {columns}"
         ):
             check_edge_values(model, graph)
     bare = hyrt.from_pyg(pyg.SAGEConv(10, 3))
-    with pytest.raises(DataError, match="key 'edge_weight': no convolution takes weights of edges"):
+    with pytest.raises(DataError, match="no convolution uses the edge weights"):
         check_edge_values(bare, weighted)
-    with pytest.raises(DataError, match="key 'edge_features': no convolution takes features of edges"):
+    with pytest.raises(DataError, match="no convolution uses the edge features"):
         check_edge_values(hyrt.from_pyg(pyg.GraphConv(10, 3)), rich)
 
 
@@ -145,7 +145,7 @@ class WholeGraph(nn.Module):
 
 def test_a_module_over_all_edges_is_refused_with_what_to_give() -> None:
     said = (
-        r"WholeGraph\.forward takes \(x, edge_index\), but hyrt gives it \(blocks, x\): "
+        r"WholeGraph\.forward takes \(x, edge_index\), but hyrt passes \(blocks, x\): "
         r".* hyrt\.from_pyg\(model\.first, model\.rest\[0\], activation=torch\.relu\)"
     )
     with pytest.raises(UnsupportedModelError, match=said):
@@ -156,17 +156,23 @@ def test_a_module_over_all_edges_is_refused_with_what_to_give() -> None:
     ("given", "says"),
     [
         ([], "needs at least one convolution"),
-        ([nn.Linear(3, 3)], r"convolution 1 \(Linear\) is not a convolution of torch_geometric.nn"),
+        (
+            [nn.Linear(3, 3)],
+            r"convolution 1 \(Linear\) of from_pyg\(\) is not a convolution from torch_geometric.nn",
+        ),
         ([WholeGraph()], r"hyrt\.from_pyg\(model\.first, model\.rest\[0\], activation=torch\.relu\)"),
-        ([pyg.SAGEConv(-1, 3)], "does not know its width yet: give in_channels, not -1"),
+        ([pyg.SAGEConv(-1, 3)], "has no input width yet: set in_channels"),
         (
             [pyg.SAGEConv(10, 8), pyg.SAGEConv(7, 3)],
-            r"convolution 2 \(SAGEConv\) takes 7 columns, but is given 8",
+            r"convolution 2 \(SAGEConv\) of from_pyg\(\) expects 7 columns, but gets 8",
         ),
-        ([pyg.GATv2Conv(10, 8, dropout=0.5)], "so a step would depend on the split: make it with dropout=0"),
-        ([pyg.GCNConv(10, 3)], r"convolution 1 \(GCNConv\) does not work on a pair of rows"),
-        ([pyg.GraphSAGE(10, 8, 2, 3, jk="cat")], "takes no jumping knowledge: give jk=None"),
-        ([pyg.GraphSAGE(10, 8, 2, 3, norm="layer")], "takes no norms: give norm=None"),
+        ([pyg.GATv2Conv(10, 8, dropout=0.5)], "so results would depend on .*: create it with dropout=0"),
+        (
+            [pyg.GCNConv(10, 3)],
+            r"convolution 1 \(GCNConv\) of from_pyg\(\) does not work on a pair of source",
+        ),
+        ([pyg.GraphSAGE(10, 8, 2, 3, jk="cat")], "does not support the jumping knowledge of .*: set jk=None"),
+        ([pyg.GraphSAGE(10, 8, 2, 3, norm="layer")], "does not support the norms of .*: set norm=None"),
     ],
 )
 def test_what_does_not_fit_is_named_before_the_training(given: Sequence[Any], says: str) -> None:
@@ -176,7 +182,7 @@ def test_what_does_not_fit_is_named_before_the_training(given: Sequence[Any], sa
 
 def test_the_depth_of_a_stack_is_that_of_the_mini_batches() -> None:
     with pytest.raises(
-        UnsupportedModelError, match="the model has 2 layers, but mini-batches have 3: give sampler"
+        UnsupportedModelError, match="the model has 2 layers, but mini-batches have 3: set sampler"
     ):
         weights("SAGEConv", sampler={"fanout": [2, 2, 2]})
     convs = [pyg.SAGEConv(10, 8), pyg.SAGEConv(8, 8), pyg.SAGEConv(8, 3)]

@@ -68,7 +68,7 @@ def test_the_first_of_equal_messages_gets_the_gradient() -> None:
 def test_a_second_derivative_of_compiled_loops_is_refused() -> None:
     layer, block = layer_of("G-GCN", IN, OUT), block_of()
     x = rows_of(block).requires_grad_()
-    with pytest.raises(RuntimeError, match="a compiled loop has a first derivative only: remove create_g"):
+    with pytest.raises(RuntimeError, match="compiled loops support only first derivatives: remove create_g"):
         torch.autograd.grad(layer(block, x).square().sum(), x, create_graph=True)
 
 
@@ -171,7 +171,9 @@ def test_no_part_may_have_a_name_that_is_taken() -> None:
     layer = Gated(IN, OUT)
     assert torch.nn.Sequential(layer).to(torch.float64)[0].gate_dst.weight.dtype == torch.float64
     for name in ("to", "train", "training", "in_features", "accumulate"):
-        with pytest.raises(UnsupportedModelError, match=rf"Gated.{name} cannot be a part .* another name"):
+        with pytest.raises(
+            UnsupportedModelError, match=rf"Gated.{name} cannot be a submodule .* another name"
+        ):
             setattr(layer, name, torch.nn.Linear(2, 2))
     layer.train()
 

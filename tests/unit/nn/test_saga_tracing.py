@@ -67,12 +67,12 @@ def computed_without_gradients(layer, edge):
 @pytest.mark.parametrize(
     ("on_edge", "says"),
     [
-        (chosen_by_a_value, r"reading.py, line \d+ \(`if edge.src.sum\(\) > 0:`\) branches .*torch.where"),
+        (chosen_by_a_value, r"tracing.py, line \d+ \(`if edge.src.sum\(\) > 0:`\) branches .*torch.where"),
         (counted_by_a_value, r"line \d+ \(`for row in edge.src:`\) branches"),
-        (lambda layer, edge: edge.src * float(edge.dst[0, 0]), r"float\(edge.dst.* cannot be read"),
-        (lambda layer, edge: edge.src * edge.dst.mean().item(), r"takes values out of torch \(item\)"),
-        (lambda layer, edge: edge.data * edge.src, "reads edge.data: say how many columns it has"),
-        (lambda layer, edge: edge.source, "edge.source: an edge has none"),
+        (lambda layer, edge: edge.src * float(edge.dst[0, 0]), r"float\(edge.dst.* cannot be traced"),
+        (lambda layer, edge: edge.src * edge.dst.mean().item(), r"converts a tensor to .* \(item\)"),
+        (lambda layer, edge: edge.data * edge.src, "reads edge.data, but .* is not set: set it to"),
+        (lambda layer, edge: edge.source, "reads edge.source, which does not exist"),
         (lambda layer, edge: edge.src.relu_(), "changes a value in place.*'relu'"),
         (lambda layer, edge: F.dropout(edge.src), "draws random numbers .*model.dropout"),
         (lambda layer, edge: nn.Dropout(0.5)(edge.src), "draws random numbers"),
@@ -83,20 +83,20 @@ def computed_without_gradients(layer, edge):
         (lambda layer, edge: edge.src.cumsum(0), "combines rows"),
         (lambda layer, edge: edge.src - edge.src[:1], "combines rows"),
         (lambda layer, edge: edge.src * edge.dst_degree.cumsum(0), "combines rows"),
-        (computed_without_gradients, r"`weight = torch.sigmoid.*gradients are turned off.*\.detach\(\)"),
-        (lambda layer, edge: edge.src / edge.src.shape[0], "computes with the number of rows"),
+        (computed_without_gradients, r"`weight = torch.sigmoid.*gradients disabled.*\.detach\(\)"),
+        (lambda layer, edge: edge.src / edge.src.shape[0], "uses the number of rows"),
         (lambda layer, edge: layer.both(edge.src), r"layer.both\(edge.src\).* fails: .*shapes"),
         (lambda layer, edge: torch.sort(edge.src, 1).result, r"`.*torch.sort\(.* fails: .*'result'"),
         (lambda layer, edge: layer.scale, "is the same for all edges"),
-        (lambda layer, edge: (edge.src, edge.dst), "returned 2 values: accumulate='sum' takes one value"),
+        (lambda layer, edge: (edge.src, edge.dst), "returned 2 values, but accumulate='sum' expects one"),
         (lambda layer, edge: 3, "returned a value of type int: return what torch"),
-        (lambda layer, edge: edge.src.view(-1, 2, 2, 1), r"shape \[2, 2, 1\] for an edge"),
+        (lambda layer, edge: edge.src.view(-1, 2, 2, 1), r"shape \[2, 2, 1\] per edge"),
     ],
 )  # fmt: skip
 def test_what_an_edge_may_not_do_is_told_with_its_line(on_edge: Any, says: str) -> None:
     with pytest.raises(UnsupportedModelError, match=re.compile(says, re.DOTALL)) as told:
         program_of(on_edge)
-    assert str(told.value).startswith("Tried.apply_edge")
+    assert str(told.value).removeprefix("in ").startswith("Tried.apply_edge")
 
 
 def test_a_layer_is_read_where_its_caller_has_turned_gradients_off() -> None:
@@ -133,23 +133,25 @@ def test_a_relu_that_a_model_asks_for_is_taken_of_the_result_alone(at_vertex: An
 
 def test_what_a_vertex_may_not_do_is_told_with_its_line() -> None:
     with pytest.raises(
-        UnsupportedModelError, match=r"apply_vertex: it gives \[2, 2\] for a vertex: return 4"
+        UnsupportedModelError, match=r"apply_vertex, it returns shape \[2, 2\] per vertex: return 4"
     ):
         Tried(lambda layer, edge: edge.src.view(-1, 2, 2), lambda layer, vertex, gathered: gathered)._read()
     with pytest.raises(
-        UnsupportedModelError, match=r"Tried.apply_vertex: .* gives \[8\] for a vertex: return 4"
+        UnsupportedModelError, match=r"in Tried.apply_vertex, .* returns shape \[8\] per vertex: return 4"
     ):
         Tried(
             lambda layer, edge: edge.src, lambda layer, vertex, gathered: torch.cat([vertex, gathered], 1)
         )._read()
-    with pytest.raises(UnsupportedModelError, match=r"Tried.apply_vertex: .* combines rows"):
+    with pytest.raises(UnsupportedModelError, match=r"in Tried.apply_vertex, .* combines rows"):
         Tried(
             lambda layer, edge: edge.src, lambda layer, vertex, gathered: gathered - gathered.amax(0)
         )._read()
 
 
 def test_attention_wants_a_score_for_each_head() -> None:
-    with pytest.raises(UnsupportedModelError, match="takes a pair, the score of an edge and its message"):
+    with pytest.raises(
+        UnsupportedModelError, match="expects a pair: return the score of an edge and its message"
+    ):
         program_of(lambda layer, edge: edge.src, Weighed)
     # One head has one number, with a dimension of its own or without.
     for score in (lambda edge: edge.src.sum(1), lambda edge: edge.src.sum(1, keepdim=True)):
@@ -167,7 +169,11 @@ def test_an_unknown_accumulator_is_refused() -> None:
         accumulate = "median"  # type: ignore[assignment]
 
     with pytest.raises(
+<<<<<<< HEAD
         UnsupportedModelError, match=r"Middle.accumulate must be one of sum, mean, max, got 'median'"
+=======
+        UnsupportedModelError, match=r"Middle.accumulate is 'median': choose one of sum, mean, max"
+>>>>>>> b180c513 (nn, sampling, ops: plain messages with idiomatic remedies)
     ):
         program_of(lambda layer, edge: edge.src, Middle)
 
@@ -206,7 +212,7 @@ def test_what_is_not_fused_is_told(on_edge: Any, reason: str, caplog: pytest.Log
     with caplog.at_level(logging.WARNING, "hyrt"):
         assert program_of(on_edge).fused is None
     (line,) = caplog.messages
-    assert re.search(rf"Tried.apply_edge is not fused, .* test_saga_tracing.py, line \d+ .*({reason})", line)
+    assert re.search(rf"Tried.apply_edge is not fused .*test_saga_tracing.py, line \d+ .*({reason})", line)
 
 
 def test_heads_that_are_cut_otherwise_are_not_fused(caplog: pytest.LogCaptureFixture) -> None:
@@ -221,7 +227,7 @@ def test_heads_that_are_cut_otherwise_are_not_fused(caplog: pytest.LogCaptureFix
         program = layer._read()[0]
     assert program.message_shape == (4, 2)
     assert program.fused is None
-    assert "has values of shape (2, 2), not of 4 heads of 2 columns" in caplog.text
+    assert "has values of shape (2, 2), not 4 heads of 2 columns" in caplog.text
 
 
 def test_a_parameter_that_edges_read_may_have_several_names() -> None:
@@ -251,11 +257,11 @@ def test_only_a_layer_that_looks_at_its_own_row_is_given_it() -> None:
 def test_layers_of_unequal_widths_are_no_stack() -> None:
     layer = Tried(lambda layer, edge: edge.src)
     layer.out_features = 5
-    with pytest.raises(ValueError, match=r"layer 1 of stack.* gives 5 columns, and layer 2 takes 4"):
+    with pytest.raises(ValueError, match=r"layer 1 of stack.* returns 5 columns, but layer 2 expects 4"):
         stack(layer, Tried(lambda layer, edge: edge.src))
     with pytest.raises(ValueError, match="at least one layer"):
         stack()
-    with pytest.raises(ValueError, match=r"layer 1 of stack.* is a Linear: give a hyrt.nn.SagaLayer"):
+    with pytest.raises(ValueError, match=r"layer 1 of stack.* has type Linear: use a hyrt.nn.SagaLayer"):
         stack(nn.Linear(4, 4))  # type: ignore[arg-type]
 
 

@@ -68,7 +68,7 @@ def test_the_first_rows_are_a_view_of_all() -> None:
 
 
 def test_a_weight_that_does_not_fit_is_named() -> None:
-    with pytest.raises(ValueError, match=r"the rows are 6 wide, but the weight has shape \(3, 5\)"):
+    with pytest.raises(ValueError, match=r"the rows have 6 columns, but the weight has shape \(3, 5\)"):
         sparse_linear(rows_of(4, 6, 0.5, 0), torch.zeros(3, 5))
 
 

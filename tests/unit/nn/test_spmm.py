@@ -225,10 +225,10 @@ def test_ranges_have_equal_edges_and_hold_each_row_once() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"x": np.ones((V, 3), np.int32)}, "x has shape .* and is int32"),
+        ({"x": np.ones((V, 3), np.int32)}, "x has shape .* and dtype int32"),
         ({"x": np.ones((3, V), np.float32).T}, "must be adjacent in memory"),
-        ({"out": np.ones((V, 2), np.float32)}, r"out has shape \(40, 2\), but the result has \(40, 3\)"),
-        ({"rows": np.arange(3)}, r"the result has \(3, 3\)"),
+        ({"out": np.ones((V, 2), np.float32)}, r"out has shape \(40, 2\), expected \(40, 3\)"),
+        ({"rows": np.arange(3)}, r"expected \(3, 3\)"),
         ({"weights": np.ones((1, 2), np.float32)}, "2 heads"),
     ],
 )

@@ -66,22 +66,25 @@ def overwritten(odd: Odd, scores: Tensor) -> Tensor:
         (Odd(lambda odd, scores: scores.to_sparse()), "layout torch.sparse_coo: return one"),
         (
             Odd(lambda odd, scores: scores.to("meta")),
-            "scores on meta, and its parameters are on cpu",
+            "scores on meta, but its parameters are on cpu",
         ),
-        (Odd(lambda odd, scores: scores.detach()), "Odd returned scores that have no gradient"),
-        (Odd(kept), "Odd: .*it keeps a tensor of an earlier step: keep tensor.detach"),
-        (Odd(halved), r"Odd \(test_unusual_modules.py:\d+\): .*it changes a parameter in place: leave"),
-        (Odd(overwritten), "Odd: .*an operation in place.* has overwritten values that gradients need"),
+        (Odd(lambda odd, scores: scores.detach()), "Odd returned scores without a gradient"),
+        (Odd(kept), r"Odd failed \(.*\): keep only tensor.detach"),
+        (Odd(halved), r"Odd failed at test_unusual_modules.py:\d+ \(.*\): leave parameter changes"),
+        (
+            Odd(overwritten),
+            r"Odd failed \(.*\): create a new tensor .*in-place operation.* overwrites values",
+        ),
         (
             Odd(lambda odd, scores: scores).double(),
-            r"Odd \(.*\): .*bring parameters and rows to one dtype",
+            r"Odd failed at .* \(.*\): use one dtype for parameters and rows",
         ),
-        (Odd(lambda odd, scores: scores, width=7), "Odd .*give its layers the widths of the data"),
+        (Odd(lambda odd, scores: scores, width=7), "Odd .*set layer widths that match the data"),
         (
             Odd(lambda odd, scores: scores * (1 // (scores.ndim - 2))),
-            r"Odd \(test_unusual_modules.py:\d+\): ZeroDivisionError: .*: mend the module there",
+            r"Odd failed at test_unusual_modules.py:\d+ \(ZeroDivisionError: .*\): fix the module there",
         ),
-        (NoBlocks(lambda odd, scores: scores), r"NoBlocks: .*def forward\(self, blocks, x\)"),
+        (NoBlocks(lambda odd, scores: scores), r"NoBlocks failed.*def forward\(self, blocks, x\)"),
     ],
 )
 def test_the_user_is_told_what_is_wrong(model: nn.Module, said: str, settings: dict[str, Any]) -> None:
@@ -92,7 +95,7 @@ def test_the_user_is_told_what_is_wrong(model: nn.Module, said: str, settings: d
 
 
 def test_a_tensor_that_is_kept_for_batches_of_another_size() -> None:
-    with pytest.raises(HyrtError, match="keep no tensor from step to step, as the numbers of rows differ"):
+    with pytest.raises(HyrtError, match="keep no tensor between steps, because the number of rows differs"):
         hyrt.train(DATA, model=Odd(sized), train={"epochs": 3}, **SAMPLED)
 
 

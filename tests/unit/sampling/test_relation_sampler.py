@@ -154,7 +154,7 @@ def test_fanouts_by_name() -> None:
     assert [relation.name for relation in types.relations] == [names[1] for names in RELATIONS]
     for wrong, words in (
         ({"cite": 3}, "did you mean 'cites'"),
-        ({"cites": [1, 2, 3]}, "3 fan-outs for 2 layers"),
+        ({"cites": [1, 2, 3]}, "3 fan-outs for cites, but"),
         ({"cites": 1, "paper/cites/paper": 2}, "the same relation"),
     ):
         with pytest.raises(ConfigError, match=words):
@@ -164,13 +164,13 @@ def test_fanouts_by_name() -> None:
 def test_the_setting_is_for_typed_graphs_alone() -> None:
     tiny = random_graph()
     settings = NeighborSettings(fanout=[3, 2], relation_fanout={"cites": 2})
-    with pytest.raises(ConfigError, match="relation_fanout is for heterogeneous graphs"):
+    with pytest.raises(ConfigError, match="relation_fanout needs a heterogeneous graph"):
         settings.build(tiny, tiny.split("train"), layers=2, batch_size=8, seed=0)
     graph = small_typed()
     sampler = settings.build(graph, graph.split("train"), layers=2, batch_size=8, seed=0)
     assert isinstance(sampler, RelationSampler)
     for wrong in ({"on_device": True}, {"degrees": "sampled"}):
-        with pytest.raises(ConfigError, match="does not go with a heterogeneous graph"):
+        with pytest.raises(ConfigError, match="does not support heterogeneous graphs"):
             NeighborSettings.model_validate(wrong).build(
                 graph, graph.split("train"), layers=2, batch_size=8, seed=0
             )

@@ -135,9 +135,9 @@ def test_every_target_is_met_once_an_epoch_in_the_subgraph_of_its_group(parts_pe
 
 
 def test_settings_that_cannot_be() -> None:
-    with pytest.raises(ConfigError, match=r"make subgraphs of up to 1,010,101 vertices a target: lower"):
+    with pytest.raises(ConfigError, match=r"allow subgraphs of up to 1,010,101 vertices per target: lower"):
         build_config({"sampler": {"kind": "shadow", "hops": 3, "hop_neighbors": 100}})
     settings = build_config({"sampler": {"kind": "cluster", "parts": 9, "method": "block"}}).sampler
     graph = random_graph(5, 2, seed=0)
-    with pytest.raises(ConfigError, match=r"sampler\.parts=9: small has only 5 vertices: give fewer"):
+    with pytest.raises(ConfigError, match=r"sampler\.parts=9 exceeds the 5 vertices of small: lower"):
         settings.build(graph, np.arange(5), layers=1, batch_size=5, seed=0)

@@ -104,7 +104,7 @@ def test_without_replacement_nobody_is_drawn_twice() -> None:
 def test_missing_weights_are_named() -> None:
     bare = random_graph(20, 3, seed=0)
     everyone = np.arange(20)
-    with pytest.raises(ConfigError, match=r"small: sampler\.kind=weighted draws by the weights of edges"):
+    with pytest.raises(ConfigError, match=r"sampler\.kind=weighted needs edge weights, but small has"):
         sampler_of(bare, everyone, fanout=[3])
 
 

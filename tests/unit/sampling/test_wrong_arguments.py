@@ -100,16 +100,16 @@ def test_wrong_arguments_of_build_are_refused(kind: str) -> None:
             sampler_of(kind, targets=targets)
     if kind not in ("neighbor", "full"):
         # Those also make the mini-batches of evaluations, of which there may be none.
-        with pytest.raises(ArgumentError, match=r"^targets is empty: give "):
+        with pytest.raises(ArgumentError, match=r"^targets is empty: pass "):
             sampler_of(kind, targets=TARGETS[:0])
     for targets in (None, TARGETS.tolist(), TARGETS.astype(np.float64)):
         with pytest.raises(ArgumentError, match=r"^targets is .*: (give|pass) "):
             sampler_of(kind, targets=targets)
     with pytest.raises(ArgumentError, match=r"^seed must be .*, got "):
         sampler_of(kind, seed="a")
-    with pytest.raises(ArgumentError, match=r"^graph is .*: give a graph"):
+    with pytest.raises(ArgumentError, match=r"^graph is .*: pass a graph"):
         sampler_of(kind, graph=3)
-    with pytest.raises(ArgumentError, match=r"^class_weights is .*: pass one factor for each class"):
+    with pytest.raises(ArgumentError, match=r"^class_weights is .*: pass one factor per class"):
         sampler_of(kind, class_weights=np.ones(GRAPH.num_classes - 1, np.float32))
 
 
@@ -231,5 +231,5 @@ def test_a_wrong_mini_batch_is_refused(name: str, change: Any) -> None:
     batch = batch_of_user()
     assert batch.checked is batch
     setattr(batch, name, change(getattr(batch, name)))
-    with pytest.raises(ArgumentError, match=r"(: (give|pass|use|list)|, or give| must) "):
+    with pytest.raises(ArgumentError, match=r"(: (give|pass|use|set|list)|, or set| must) "):
         _ = batch.distrusted().checked

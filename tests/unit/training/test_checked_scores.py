@@ -28,10 +28,10 @@ CASES: list[tuple[int, Callable[[list[Any], Tensor], Any], str]] = [
     (
         4,
         lambda blocks, x: x,
-        r"Wrong returned [\d,]+ rows for 100 targets: keep the first block.num_dst rows",
+        r"Wrong returned [\d,]+ rows for 100 targets: keep only the first block.num_dst rows",
     ),
     (4, lambda blocks, x: x[: len(blocks[-1].destinations) - 1], "returned 99 rows for 100 targets"),
-    (3, lambda blocks, x: x[: blocks[-1].num_dst], "returned 3 scores for 4 classes: return one score for"),
+    (3, lambda blocks, x: x[: blocks[-1].num_dst], "returned 3 scores for 4 classes: return one score per"),
     (4, lambda blocks, x: (x,), "returned a tuple: return one floating-point tensor of scores"),
     (4, lambda blocks, x: None, "returned nothing: return one floating-point tensor"),
     (4, lambda blocks, x: x[: blocks[-1].num_dst, 0], r"returned torch.float32 of shape \[100\]: return one"),
@@ -99,7 +99,7 @@ def test_more_scores_than_classes_are_told_once() -> None:
     told = [event.text for event in heard if isinstance(event, Notice) and event.kind == "warning"]
     assert told == [
         "Wrong returned 9 scores for 4 classes, so it can predict classes that no vertex has: return one "
-        "score for each class"
+        "score per class"
     ]
 
 
@@ -112,7 +112,7 @@ def test_a_model_for_kernels_of_their_own_is_checked_before_it_runs() -> None:
 
 def test_scores_without_a_gradient() -> None:
     model = Wrong(4, lambda blocks, x: x[: blocks[-1].num_dst].detach(), "training")
-    with pytest.raises(StageError, match="Wrong returned scores that have no gradient: use no"):
+    with pytest.raises(StageError, match="Wrong returned scores without a gradient: remove"):
         train(GRAPH, model, **SETTINGS)
 
 

@@ -390,8 +390,8 @@ def typed_kernels(found: Cell) -> None:
 def typed_samplers(found: Cell) -> None:
     found.trains(TYPED, "rgcn", sampler={"kind": "neighbor"})
     found.trains(TYPED, "rgcn", full_graph=True)
-    found.refuses("sampler.on_device=true does not go", TYPED, "rgcn", sampler={"on_device": True})
-    found.refuses("sampler.degrees=sampled does not go", TYPED, "rgcn", sampler={"degrees": "sampled"})
+    found.refuses("sampler.on_device=true does not support", TYPED, "rgcn", sampler={"on_device": True})
+    found.refuses("sampler.degrees=sampled does not support", TYPED, "rgcn", sampler={"degrees": "sampled"})
 
 
 @cell("heterogeneous", "other samplers", ON)
@@ -463,7 +463,7 @@ def weights(found: Cell) -> None:
         if kind in ("rgcn", "rsage", "rgat"):
             found.trains(TYPED_WEIGHTED, kind)
         else:
-            found.refuses("'edge_weight': no layer of the model", TYPED_WEIGHTED, kind)
+            found.refuses("no layer of the model uses the edge weights", TYPED_WEIGHTED, kind)
     own = hyrt.nn.hetero_stack(TYPED_WEIGHTED, OfWeights(4, 4), OfWeights(4, 4))
     found.trains(TYPED_WEIGHTED, own)
 
@@ -492,7 +492,7 @@ def features(found: Cell) -> None:
     found.trains(graph, hyrt.nn.hetero_stack(graph, OfFeatures(4, 4), OfFeatures(4, 4)))
     found.trains(graph, "rgat")
     for kind in set(KINDS) - {"rgat"}:
-        found.refuses("'edge_features': no layer of the model", graph, kind)
+        found.refuses("no layer of the model uses the edge features", graph, kind)
 
 
 @cell("heterogeneous", "`hyrt partition`", ON)

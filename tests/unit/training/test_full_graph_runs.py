@@ -83,7 +83,7 @@ def test_a_run_equals_one_with_all_neighbours_of_all_targets(own: bool) -> None:
 def test_what_a_run_says_of_itself() -> None:
     heard, result = trained(full_graph=True, train={"epochs": 2})
     [started] = [event for event in heard if isinstance(event, RunStarted)]
-    assert "full graph, one step an epoch" in started.model
+    assert "full graph, one step per epoch" in started.model
     assert "cpu:0 1 whole graph · threads sample 1, load 1, train" in started.devices
     assert (started.epochs, started.steps_per_epoch) == (2, 1)
     assert result.summary["balance"] == {"policy": "static", "decisions": 0}
@@ -282,7 +282,7 @@ def test_the_remedy_for_loops_in_chunks_leads_elsewhere() -> None:
     model = {"kind": "gine", "hidden": 8}
     remedy = r"train it on one cpu or cuda device, without fullgraph\.chunks"
     for devices in ("cpu:0", "cpu:0,cpu:1"):
-        with pytest.raises(UnsupportedModelError, match=rf"GineLayer\) on .*: {remedy}") as refused:
+        with pytest.raises(UnsupportedModelError, match=rf"GineLayer\) in one .*: {remedy}") as refused:
             trained(model, graph, devices=devices.split(","), fullgraph={"chunks": 2}, **settings)
         # Nobody changes a line of hyrt's own layers.
         assert "change that line" not in str(refused.value)

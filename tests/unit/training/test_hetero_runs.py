@@ -201,12 +201,15 @@ def test_what_does_not_go_together_is_refused() -> None:
             run(graph, kind, **sections)
     for kind in ("hgt", "ggnn"):
         with pytest.raises(
-            DataError, match=r"'edge_weight': no layer .* choose model\.kind=rgcn, rsage or rgat, or"
+            DataError,
+            match=r"no layer .* uses the edge weights .* choose model\.kind=rgcn, rsage or rgat, or",
         ):
             run(WEIGHTED, kind)
     rows = np.ones((GRAPH.num_edges, 2), np.float32)
     featured = replace(GRAPH, topology=replace(GRAPH.topology, edge_features=rows))
-    with pytest.raises(DataError, match=r"'edge_features': no layer .* your own that read edge\.data, or"):
+    with pytest.raises(
+        DataError, match=r"no layer .* uses the edge features .* custom layers that read edge\.data, or"
+    ):
         run(featured)
     rounded = build_config(
         {"data": {"source": "synthetic:hetero,vertices=400,edges=2000", "feature_dtype": "float16"}}
@@ -263,7 +266,7 @@ def test_layers_of_ones_own_have_a_function_a_relation() -> None:
         found.append(losses)
     assert found[0][0] > found[0][-1]
     np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
-    with pytest.raises(ValueError, match="one type: make the model with"):
+    with pytest.raises(ValueError, match="only one vertex type: build the model with"):
         hyrt.nn.hetero_stack(random_graph(), ByRelation(6, 4, 5))
 
 

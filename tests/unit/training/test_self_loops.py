@@ -343,8 +343,8 @@ def test_self_loops_of_weight_1_are_those_of_pyg_and_others_are_refused() -> Non
         np.testing.assert_allclose(found, scores_of_pyg("gcn", model, graph), rtol=1e-4, atol=1e-5)
         heavy = with_loops(weights=2.5)
         said = (
-            r"with loops: key 'edge_weight': 20 of 20 self loops have another weight than 1, first that of "
-            r"vertex 0 \(2.5\), but GcnLayer gives each vertex a self loop of weight 1: set these weights"
+            r"in with loops \(key 'edge_weight'\), 20 of 20 self loops have a weight other than 1, first "
+            r"vertex 0 \(2.5\), but GcnLayer adds self loops with weight 1: set these weights"
         )
         with pytest.raises(DataError, match=said):
             infer_layerwise(model, heavy, everyone, workers, memory_bytes=1 << 20)
@@ -514,8 +514,8 @@ def test_sizes_are_those_of_the_graph_without_self_loops() -> None:
 def test_layers_of_both_kinds_are_refused() -> None:
     model = Mine(SageLayer(8, C))
     said = (
-        r"with loops: has 20 self loops, which GcnLayer replaces by its own and SageLayer takes as edges: "
-        r"make all layers of one kind, or remove"
+        r"with loops has 20 self loops, which GcnLayer replaces with its own and SageLayer treats as edges: "
+        r"use layers of one kind, or remove"
     )
     with pytest.raises(DataError, match=said):
         hyrt.train(with_loops(), model, train={"epochs": 1})
