@@ -169,11 +169,7 @@ def test_an_unknown_accumulator_is_refused() -> None:
         accumulate = "median"  # type: ignore[assignment]
 
     with pytest.raises(
-<<<<<<< HEAD
         UnsupportedModelError, match=r"Middle.accumulate must be one of sum, mean, max, got 'median'"
-=======
-        UnsupportedModelError, match=r"Middle.accumulate is 'median': choose one of sum, mean, max"
->>>>>>> b180c513 (nn, sampling, ops: plain messages with idiomatic remedies)
     ):
         program_of(lambda layer, edge: edge.src, Middle)
 
