@@ -253,7 +253,7 @@ def test_an_unknown_strategy_is_refused_with_the_nearest() -> None:
 def test_impossible_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="num_times must be at least 1"):
         HopGnnStrategy(num_times=0)
-    with pytest.raises(ValueError, match="max_over_mean is"):
+    with pytest.raises(ValueError, match="max_over_mean must be at least 1"):
         HomeStrategy(max_over_mean=0.9)
 
 

@@ -196,7 +196,7 @@ def test_chunks_become_smaller_where_one_device_is_out_of_memory(
     assert losses(heard) == pytest.approx(wanted[:5], rel=1e-5)
     assert not result.summary["devices_lost"]
     notices = [event.text for event in heard if isinstance(event, Notice)]
-    cuts = [re.search(r"trains in (\d+ x \d+) chunks .*?( \(before.*)?$", text) for text in notices]
+    cuts = [re.search(r"trains in (\d+ x \d+) chunks .*?( \(previously.*)?$", text) for text in notices]
     assert ["".join(each.groups("")) for each in cuts if each] == told
 
 

@@ -429,7 +429,7 @@ def typed_ranks(found: Cell) -> None:
     for more in ({}, {"sampler": {"kind": "full"}, "data": {}}):
         results_of(2, lambda each, more=more: typed_on_ranks(each, {**given, **more}))
         found.worked += 1
-    with pytest.raises(HyrtError, match="strategy=p3 applies to partitioned graphs"):
+    with pytest.raises(HyrtError, match="strategy=p3 applies only to partitioned graphs"):
         results_of(2, lambda each: typed_on_ranks(each, {**given, "distributed": {"strategy": "p3"}}))
     found.refusals += 1
 

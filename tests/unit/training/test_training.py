@@ -381,7 +381,7 @@ def test_optimizers_that_cannot_work_are_refused(name: str) -> None:
         ({"optimizer": "Adamm"}, r"^train\.optimizer='Adamm' is not in torch\.optim: did you mean 'Adam'\?$"),
         (
             {"optimizer": "zz"},
-            r"^train\.optimizer='zz' is not in torch\.optim: it has (?!.*(LBFGS|Sparse)).*SGD",
+            r"^train\.optimizer='zz' is not in torch\.optim: choose one of (?!.*(LBFGS|Sparse)).*SGD",
         ),
         (
             {"optimizer_options": {"beta": 1}},
