@@ -46,11 +46,6 @@ _RAW = re.compile(
 )
 _REMEDY = re.compile(
     r"(?:[:;,.] |\b(?:or|and|to|then|else|first) |\()(?:then |or |first |please )?(?:"
-    "give|set|use|remove|call|make|omit|lower|raise|leave|put|take|install|uninstall|update|train|number|replace|"
-    "write|bring|name|choose|start|free|download|delete|add|return|open|convert|scale|multiply|keep|check|see|pass|"
-    "run|sort|load|wait|mend|draw|say|mark|sample|reshape|cut|read|finish|derive|declare|list|allow|"
-    "copy|create|"
-    "run|sort|create|build|define|change|fix|move|load|wait|mend|draw|say|mark|sample|reshape|cut|read|finish|derive|declare|list|allow|"
     "give|set|use|remove|call|make|omit|lower|raise|leave|put|take|install|uninstall|update|train|number|"
     "replace|write|bring|name|choose|start|free|download|delete|add|return|open|convert|scale|multiply|"
     "keep|check|see|pass|run|sort|load|wait|mend|draw|say|mark|sample|reshape|cut|read|finish|derive|"

@@ -208,8 +208,8 @@ def test_what_fits_the_labels_is_chosen_and_what_does_not_is_refused_in_words() 
     given = build_config({"train": {"objective": "regression"}}).train
     with pytest.raises(
         ConfigError,
-        match=r"train\.objective=regression needs labels that are float32 \[V\] or \[V, K\], numbers for "
-        r"each vertex, but they are int16 \[4\], read as integers \[V\], a class for each vertex: remove "
+        match=r"train\.objective=regression needs labels that are float32 \[V\] or \[V, K\], numbers "
+        r"per vertex, but they are int16 \[4\], read as integers \[V\], one class per vertex: remove "
         r"train\.objective to use classification",
     ):
         given.build_objective(classes)

@@ -306,4 +306,4 @@ def test_the_commands_of_a_user(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert np.load(tmp_path / "embeddings.npy").shape == (600, 16)
     np.save(tmp_path / "pairs.npy", np.array([[paper, author]]))
     told = refused("infer", "runs/r", "--links", "pairs.npy", "-o", "other.npy", cwd=tmp_path)
-    assert "is not a vertex of type 'author', as the source of a link must be" in told
+    assert "is not of type 'author', as the source of a link must be" in told
