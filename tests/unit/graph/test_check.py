@@ -89,7 +89,7 @@ def test_values(tmp_path):
     at = indptr[row] + 1
     repeated = good["indices"][at - 1]
     cases = [
-        (_changed(good, "indptr", 0, 1), "key 'indptr': value 1 at position 0 is not 0"),
+        (_changed(good, "indptr", 0, 1), "key 'indptr': value 1 at position 0 must be 0"),
         (
             _changed(good, "indptr", 9, 10**9),
             f"key 'indptr': value {indptr[10]} at position 10 is less than the previous value, 1000000000",
@@ -190,8 +190,8 @@ def test_sparse_values(tmp_path):
             _changed(good, "feat_values", 3, np.inf),
             "key 'feat_values': value inf at position 3 is not finite",
         ),
-        (_changed(good, "feat_shape", 0, 19), "key 'feat_shape': value [19, 4], expected [20, F]"),
-        (good | {"feat_shape": np.array([20])}, "key 'feat_shape': value [20], expected [20, F]"),
+        (_changed(good, "feat_shape", 0, 19), "key 'feat_shape' is [19, 4], expected [20, F]"),
+        (good | {"feat_shape": np.array([20])}, "key 'feat_shape' is [20], expected [20, F]"),
         (
             good | {"feat_indptr": good["feat_indptr"][:-1]},
             "key 'feat_indptr' has 20 entries for 20 vertices",
@@ -227,7 +227,7 @@ def test_classes_up_to_the_limit_of_their_dtype(tmp_path, dtype):
     arrays["labels"][classes + 3] = 4
     # Data to score need not have every class; a training does.
     graph = open_graph(save(arrays, tmp_path / "b"))
-    with pytest.raises(DataError, match=r"value 4 at position 3 .*: no vertex has class 3: number"):
+    with pytest.raises(DataError, match=r"value 4 at position 3 .*, because no vertex has class 3: number"):
         PreparedRun(build_config({}), graph)
 
 

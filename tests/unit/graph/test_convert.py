@@ -49,7 +49,7 @@ def test_dtype(tmp_path):
     with pytest.raises(DataError, match=r"value 1000000.0 at row 4, column 2 is beyond float16's 65,504"):
         convert(Conversion(source, tmp_path / "b", feature_dtype="float16"))
     source = str(save(make_arrays(1, sparse=True), tmp_path / "sparse.npz"))
-    with pytest.raises(DataError, match="sparse features stay float32"):
+    with pytest.raises(DataError, match="sparse features are always float32"):
         convert(Conversion(source, tmp_path / "b", feature_dtype="float16"))
     with pytest.raises(
         DataError,

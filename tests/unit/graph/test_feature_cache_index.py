@@ -56,5 +56,5 @@ def test_a_place_without_a_row_is_refused(places: list[int], sent: int, words: s
         return
     with pytest.raises(ValueError, match=re.escape(words)):
         rows.check(3, 4, 5)
-    with pytest.raises(ValueError, match="give 6 columns"):
+    with pytest.raises(ValueError, match="expected 6 columns"):
         CachedRows(np.zeros(3, np.int32), np.zeros((1, 5), np.float32)).check(3, 4, 6)

@@ -185,7 +185,7 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "a relation twice": (_set("relations", 2, RELATIONS[1]), "row 2, paper cites paper, is a duplicate"),
     "no target": (
         _give("target_type", np.array(["papers"])),
-        r"\['papers'\]: give one of author, paper and field",
+        r"\['papers'\] is not a vertex type: use one of author, paper and field",
     ),
     "short edge types": (lambda a: a.update(edge_type=a["edge_type"][:-1]), "'edge_type' has .* entries for"),
     "an unknown relation": (
@@ -212,7 +212,7 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "an edge twice": (_repeat_edge, "'indices': the edge at position .* repeats the previous one in row"),
     "a label elsewhere": (
         _set("labels", 13, 1),
-        "vertex 13 of type 'field' has a label.* 4 to 9, have labels",
+        "vertex 13 of type 'field' has a label.* except 4 to 9 to -1",
     ),
     "a split elsewhere": (_set("val_mask", 2, True), "'val_mask': vertex 2 is in the split but has no label"),
     "too few rows": (

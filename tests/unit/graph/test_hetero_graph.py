@@ -240,15 +240,18 @@ class TestTypedGraph:
             build_hetero_graph(
                 "x", {"author": 2, "paper": 1}, {}, np.zeros(3, np.int64), no_masks(1), "paper"
             )
-        with pytest.raises(DataError, match="no mask 'test'"):
+        with pytest.raises(DataError, match="has no mask 'test'"):
             build_hetero_graph(
                 "x", {"a": 1}, {}, np.zeros(1, np.int64), {"train": np.zeros(1), "val": np.zeros(1)}, "a"
             )
         edges = as_arrays({("a", "r", "a"): ([0], [0])})
         for weights, message in (
             ({("a", "r", "a"): np.ones(2)}, "relation a r a has 1 edges and 2 weights: use one weight per"),
-            ({("a", "s", "a"): np.ones(1)}, "weights are given for a s a, which is not a relation"),
-            ({("a", "r", "a"): np.zeros(1)}, "'edge_weight': value 0.0 at position 0 is not a finite number"),
+            ({("a", "s", "a"): np.ones(1)}, "there are weights for a s a, which is not a relation"),
+            (
+                {("a", "r", "a"): np.zeros(1)},
+                "'edge_weight': value 0.0 at position 0 must be a finite number",
+            ),
         ):
             with pytest.raises(DataError, match=message):
                 build_hetero_graph("x", {"a": 1}, edges, np.zeros(1, np.int64), no_masks(1), "a", weights)

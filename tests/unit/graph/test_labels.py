@@ -79,7 +79,7 @@ def test_what_no_kind_allows_is_named_with_its_place(tmp_path: Path) -> None:
     at = int(GRAPH.split("train")[1])
     unknown[at] = np.nan
     assert f"vertex {at} is in the split but has no label" in refusal(unknown)
-    assert "shape [40, 0] has no label" in refusal(np.zeros((40, 0), np.int8))
+    assert "has shape [40, 0] and thus no label" in refusal(np.zeros((40, 0), np.int8))
     assert "dtype uint16, expected" in refusal(np.zeros(40, np.uint16))
 
 

@@ -253,7 +253,7 @@ def test_bad_folders(tmp_path):
     folder = _write_csv(tmp_path / "b")
     file = folder / "raw" / "node-feat.csv.gz"
     file.write_bytes(file.read_bytes()[:-20])
-    with pytest.raises(DataError, match=r"node-feat\.csv\.gz cannot be read"):
+    with pytest.raises(DataError, match=r"node-feat\.csv\.gz is missing, damaged or truncated"):
         open_graph(folder)
     folder = _write_csv(tmp_path / "c")
     _csv(folder / "raw" / "node-feat.csv.gz", np.zeros((39, 6)))
@@ -270,7 +270,7 @@ def test_bad_folders(tmp_path):
         open_graph(folder)
     folder = _write_csv(tmp_path / "f")
     (folder / "raw" / "node-label.csv.gz").unlink()
-    with pytest.raises(DataError, match=r"node-label\.csv\.gz cannot be read"):
+    with pytest.raises(DataError, match=r"node-label\.csv\.gz is missing, damaged or truncated"):
         open_graph(folder)
     folder = _write_csv(tmp_path / "h")
     _csv(folder / "raw" / "num-node-list.csv.gz", np.array([[20], [20]]))
@@ -298,10 +298,10 @@ def test_split_file_of_an_older_numpy(tmp_path):
 def test_pickles_are_refused(tmp_path):
     folder = _write_mag(tmp_path / "a")
     torch.save({"train": _Unsafe()}, folder / "split_dict.pt")
-    with pytest.raises(DataError, match=r"split_dict\.pt cannot be read"):
+    with pytest.raises(DataError, match=r"split_dict\.pt is missing, damaged or not made of plain"):
         open_graph(folder)
     (folder / "split_dict.pt").write_bytes(b"rubbish")
-    with pytest.raises(DataError, match=r"split_dict\.pt cannot be read"):
+    with pytest.raises(DataError, match=r"split_dict\.pt is missing, damaged or not made of plain"):
         open_graph(folder)
 
 

@@ -105,7 +105,7 @@ def test_missing_labels():
             {"edge_index": torch.zeros(3, 5, dtype=torch.int64)},
             r"key 'edge_index' is int64 of shape \[3, 5\]",
         ),
-        ({"edge_index": torch.zeros(2, 5)}, "key 'edge_index': float32"),
+        ({"edge_index": torch.zeros(2, 5)}, "key 'edge_index' is float32"),
         (
             {"edge_index": torch.tensor([[0], [30]])},
             r"edge 0 \(0 → 30\) has an endpoint that is not one of the 30 vertices",
@@ -161,12 +161,12 @@ def test_weights_and_features_stay_with_their_edges(columns, keys):
             {"edge_weight": torch.ones(2)},
             r"key 'edge_weight' is float32 of shape \[2\], expected numbers \[3\]",
         ),
-        ({"edge_weight": torch.ones(3, 2)}, r"key 'edge_weight': .* expected numbers \[3\]"),
+        ({"edge_weight": torch.ones(3, 2)}, r"key 'edge_weight' .* expected numbers \[3\]"),
         (
             {"edge_weight": torch.tensor([1.0, 0, 1])},
-            "key 'edge_weight': value 0.0 at position 1 is not a fin",
+            "key 'edge_weight': value 0.0 at position 1 must be a fin",
         ),
-        ({"edge_attr": torch.ones(3, 2, 2)}, r"key 'edge_attr': .* expected numbers \[3, d\]"),
+        ({"edge_attr": torch.ones(3, 2, 2)}, r"key 'edge_attr' .* expected numbers \[3, d\]"),
         ({"edge_attr": torch.full((3, 2), np.inf)}, "key 'edge_features': value inf at row 0"),
     ],
 )

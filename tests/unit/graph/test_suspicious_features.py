@@ -85,7 +85,9 @@ def test_each_source_warns_of_the_column(kind: str, source: str, tmp_path: Any) 
     with pytest.warns(DataWarning) as caught:
         opened[source]()
     (text,) = [str(each.message) for each in caught]
-    assert f"copies of the label (2 ({kind.partition(',')[0]})): remove them" in text
+    assert (
+        f"columns 2 ({kind.partition(',')[0]}) look like row numbers or copies of the label: remove" in text
+    )
 
 
 def test_columns_of_half_precision_and_sparse_columns(tmp_path: Any) -> None:
@@ -102,7 +104,7 @@ def test_columns_of_half_precision_and_sparse_columns(tmp_path: Any) -> None:
         ),
         "feat_shape": np.array([NUM, 6]),
     }
-    with pytest.warns(DataWarning, match=rf"label: 0 \({IS_LABEL}\): remove"):
+    with pytest.warns(DataWarning, match=rf"columns 0 \({IS_LABEL}\) look like .*: remove"):
         assert isinstance(hyrt.load(file_of(tmp_path, values)).features, SparseFeatures)
 
 
@@ -110,7 +112,7 @@ def test_the_type_with_labels_is_compared_with_them(tmp_path: Any) -> None:
     values = make_hetero(1, counts=(20, 200, 20))
     papers = slice(*values["type_starts"][1:3])
     values["features:paper"][:, 3] = 5 - 2 * values["labels"][papers]
-    with pytest.warns(DataWarning, match=rf"type 'paper': .* label: 3 \({GIVES_LABEL}\)"):
+    with pytest.warns(DataWarning, match=rf"type 'paper': .* columns 3 \({GIVES_LABEL}\)"):
         hyrt.load(file_of(tmp_path, values))
 
 

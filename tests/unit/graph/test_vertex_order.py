@@ -178,7 +178,7 @@ def test_a_graph_without_edges(tmp_path) -> None:
 
 def test_what_is_wrong_is_named(tmp_path, monkeypatch) -> None:
     source = str(save(make_arrays(6), tmp_path / "a.npz"))
-    with pytest.raises(DataError, match="--order louvain: give community, degree or rcm"):
+    with pytest.raises(DataError, match="--order louvain is unknown: use community, degree or rcm"):
         convert(Conversion(source, tmp_path / "b", order="louvain"))
     for package, shown, order in (("sknetwork", "scikit-network", "community"), ("scipy", "scipy", "rcm")):
         monkeypatch.setitem(sys.modules, package, None)
@@ -194,7 +194,7 @@ def test_what_is_wrong_is_named(tmp_path, monkeypatch) -> None:
         (np.arange(29), "has 29 rows for 30 vertices"),
         (np.append(np.arange(29), 30), "value 30 at position 29 is not one of the 30 vertices"),
         (np.append(np.arange(29), 3), "has another vertex twice instead of vertex 29"),
-        (np.arange(30.0), "dtype float64, expected int32 or int64"),
+        (np.arange(30.0), "has dtype float64, expected int32 or int64"),
     ],
 )
 def test_numbers_that_are_none_of_vertices(tmp_path, ids, message) -> None:
