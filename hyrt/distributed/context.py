@@ -205,7 +205,7 @@ class DistributedContext:
                 self._store.wait(readers, timedelta(seconds=min(self._timeout_s, _LEAVE_S)))
 
     def shut_down(self) -> None:
-        """Wait until all ranks are done, and shut down together with them."""
+        """Wait until all ranks are done, and shut down together."""
         self.control.all_reduce(torch.zeros(1), "control")
         self._heartbeat.close()
         self._heartbeat.announce_shutdown()

@@ -110,7 +110,7 @@ class RowLocations:
         return grouped, numbers
 
     def set_fetched(self, fetched: NDArray[Any]) -> None:
-        """Set the vertices of the fetched rows, in row order; none of them may be cached."""
+        """Set the vertices of the fetched rows, in row order; no vertex may be cached."""
         if fetched is not self._fetched:
             row_kernels.clear_locations(self._fetched, self.table)
             row_kernels.set_locations(fetched, self.table, False)

@@ -115,7 +115,7 @@ def _select_devices(found: Sequence[DeviceInfo]) -> list[DeviceInfo]:
 
 
 def _train(backend: type[Device], info: DeviceInfo, threads: int) -> dict[str, Any]:
-    """Train two steps with an update between them, and compare the sums with a dense float64 computation."""
+    """Train two steps with an update in between, and compare the sums with a dense float64 computation."""
     import torch
 
     from hyrt.testing import cases

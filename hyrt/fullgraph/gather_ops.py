@@ -314,7 +314,7 @@ class AttentionGatherOp:
         lse, positive, weight, ends = (matrix[here] for matrix in saved)
         operands = (self._by_head(output), lse, self._by_head(positive), weight, self._by_head(grad), ends)
         if destinations is None:
-            # Read the weights before the gradient overwrites them.
+            # Read the weights before the gradient overwrites this memory.
             attend_backward_destinations_into(
                 messages[2][here], *operands, weight, slope=self.attention.slope
             )

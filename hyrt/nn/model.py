@@ -39,7 +39,7 @@ def _explain_allocation_failure(layer: int, in_features: int, out_features: int)
 
 
 class GNN(nn.Module, DeclaresInputs):
-    """L layers with dropout, and optionally LayerNorm and residual connections between them.
+    """L layers with dropout, and optionally LayerNorm and residual connections between layers.
 
     Each hidden layer is followed by residual, LayerNorm, ReLU and dropout; in kinds with `adds_rows_last` by
     LayerNorm, ReLU, residual and dropout. The last layer has none of these. The layers are created by the

@@ -1,4 +1,4 @@
-"""Stages of a run, without threads or channels between them."""
+"""Stages of a run, without threads or channels."""
 
 from __future__ import annotations
 

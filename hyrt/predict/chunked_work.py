@@ -253,7 +253,7 @@ class EdgeArrays:
     """Edges of the last layer by source; `into_targets` has them by target."""
     into_all: ChunkedEdges
     from_all: ChunkedEdges
-    """Edges of the other layers by source; `into_all` has them by destination."""
+    """Edges of the other layers by source; `into_all` has the same edges by destination."""
 
 
 def expected_edges(work: ChunkedWork, degrees: DegreeDistribution, limits: Sequence[float]) -> EdgeArrays:

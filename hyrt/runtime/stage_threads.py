@@ -314,7 +314,7 @@ class StageProgress:
 
 
 class StageThreads:
-    """Threads of a pipeline's stages, and the channels between them.
+    """Threads of a pipeline's stages, and the channels between stages.
 
     The first failure wins: it fails every channel, so that every thread ends, and the consumer raises it.
     `close` joins all threads within a time limit; a thread that exceeds the limit is named in an error.

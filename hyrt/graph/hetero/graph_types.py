@@ -1,4 +1,4 @@
-"""Vertex types and relations of a heterogeneous graph, and the keys that store them."""
+"""Vertex types and relations of a heterogeneous graph, and their keys in datasets."""
 
 from __future__ import annotations
 

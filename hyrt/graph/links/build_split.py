@@ -122,7 +122,7 @@ def _ranks(times: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _mark_smallest(order: NDArray[Any], num: int) -> NDArray[np.bool_]:
-    """Mark the `num` smallest values of [n], including all ties with the largest of them."""
+    """Mark the `num` smallest values of [n], including all ties with the largest selected value."""
     if not num:
         return np.zeros(len(order), np.bool_)
     limit = np.partition(order, num - 1)[num - 1]

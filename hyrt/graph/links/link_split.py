@@ -148,7 +148,7 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Held-out links, and the negative pairs to compare them with."""
+    """Held-out links, and the negative pairs for comparison."""
 
     links: NDArray[Any]
     """[m, 2] sources and destinations."""

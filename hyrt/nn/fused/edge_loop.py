@@ -221,7 +221,7 @@ class EdgeExprBuilder:
         return self.values[a].kind
 
     def broadcast(self, *values: int) -> list[int]:
-        """Broadcast all values to rows if one of them is a row."""
+        """Broadcast all values to rows if any value is a row."""
         if any(self.kind(each) == "row" for each in values):
             return [self.spread(each) for each in values]
         return list(values)

@@ -166,7 +166,7 @@ class EdgeProgram:
 
     @cached_property
     def products(self) -> tuple[EndpointLinear, ...] | None:
-        """Return the inputs from vertices if all of them are rows or linear maps of rows, otherwise None."""
+        """Return the inputs from vertices if all are rows or linear maps of rows, otherwise None."""
         products = []
         for end in ("source", "destination"):
             for value in self.inputs_from(end):
