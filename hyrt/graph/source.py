@@ -110,8 +110,8 @@ def warn_suspicious_features(data: Dataset) -> None:
         reasons = _suspicious_columns(features, labels[start:stop], numbers)
         if reasons:
             warn_user(
-                f"{table.name}: feature columns {format_reasons(reasons)} look like row numbers or copies of the "
-                "label: remove them if they are unknown for new vertices",
+                f"{table.name}: feature columns {format_reasons(reasons)} look like row numbers or copies of "
+                "the label: remove them if they are unknown for new vertices",
                 DataWarning,
             )
 
