@@ -151,7 +151,7 @@ def test_rows_that_do_not_fit_leave_the_device_as_it_was() -> None:
     device = opened(memory=20_000)
     free = device.free_bytes
     assert free < 20_000
-    with pytest.raises(DeviceOutOfMemoryError, match="500 rows do not fit"):
+    with pytest.raises(DeviceOutOfMemoryError, match="500 cached rows do not fit"):
         device.keep_rows(500, iter([rows[:100], rows[100:]]))
     assert device.free_bytes == free
     device.keep_rows(100, iter([rows[:60], rows[60:100]]))
