@@ -21,7 +21,8 @@ class Intervals:
     def __post_init__(self) -> None:
         if not min(1, self.num_rows) <= self.num <= self.num_rows:
             raise ValueError(
-                f"{self.num_rows} rows cannot be divided into {self.num} intervals: use at most one per row"
+                f"{self.num_rows} rows cannot be divided into {self.num} intervals: "
+                "use at least one, and at most one per row"
             )
 
     def range(self, i: int) -> tuple[int, int]:

@@ -447,7 +447,7 @@ class CannotCloseAfterAFault(CpuDevice):
         super().close()
         if fault is not None and "closed" not in self.__dict__:
             self.closed = True
-            if "after close" not in str(fault):
+            if "after it was closed" not in str(fault):
                 raise fault
 
 

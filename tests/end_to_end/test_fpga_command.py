@@ -173,7 +173,7 @@ def test_reports_of_something_else_are_refused(files: Path) -> None:
         "was compiled for xcu250-figd2104-2L-e, but u200 is xcu200-fsgd2104-2-e: specify --part u250"
         in error("--part", "u200")
     )
-    assert "the build has fifo_depth 32, not 16" in error("--fifo-depth", "16")
+    assert "has fifo_depth 32, not 16: remove" in error("--fifo-depth", "16")
     (files / "hyrt_train.json").unlink()
     assert "no hyrt_train.json in its folder or above" in error()
 
@@ -210,7 +210,7 @@ def test_neither_torch_nor_numba_is_needed(files: Path) -> None:
         (["explore", "--workload", "w.yaml", "--model", "gcn"], "omit --model"),
         (["explore", "--workload", "none.yaml"], "none.yaml cannot be read"),
         (["explore", "--workload", "w.yaml", "--reports", "none"], "none cannot be read"),
-        (["explore", "--workload", "w.yaml", "--fifo-depth", "0"], "fifo_depth is 0"),
+        (["explore", "--workload", "w.yaml", "--fifo-depth", "0"], "fifo_depth must be at least 2, got 0"),
         (["explore", "--workload", "wide.yaml"], "no trainer fits u250: layer 1 maps rows of"),
         (["build-files", "out", "--macs", "2048"], "--macs 2048 must be rows and columns"),
         (["build-files", "out", "--macs", "64x64"], "dsp 21,376 of 12,288"),

@@ -317,7 +317,10 @@ def test_words_that_are_no_runs(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, copy)
     (copy / "summary.json").write_text("{", encoding="utf-8")
     assert "summary.json" in hyrt("report", copy, cwd=tmp_path, code=2).stderr
-    assert "no such folder" in hyrt("report", run, "-o", "no/such/place.html", cwd=tmp_path, code=2).stderr
+    assert (
+        "no/such does not exist: create"
+        in hyrt("report", run, "-o", "no/such/place.html", cwd=tmp_path, code=2).stderr
+    )
     # What a program whose --csv takes a file would be given.
     said = hyrt("report", "--csv", "m x.csv", run, cwd=tmp_path, code=2).stderr
     assert said == "error: m x.csv is not a run: to write to this file, use --output 'm x.csv'\n"

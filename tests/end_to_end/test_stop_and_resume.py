@@ -130,7 +130,7 @@ def test_damaged_newest_checkpoint(whole: Path, short: Path, tmp_path: Path, qui
     shown, silent = (done.stderr, done.stdout) if quiet else (done.stdout, done.stderr)
     changed = f"torch 1.0 (now {torch.__version__})"
     assert f"warning: the run was started with {changed}, so its results will not be bit-identical" in shown
-    assert f"warning: runs/run/checkpoints/{newest.name}: damaged" in shown
+    assert f"warning: runs/run/checkpoints/{newest.name} is damaged, because" in shown
     assert "warning" not in silent
     # The run of two epochs was evaluated after its second, this one after its third.
     assert read_records(run)["losses"][: 2 * ONE_EPOCH] == read_records(whole)["losses"][: 2 * ONE_EPOCH]

@@ -308,5 +308,6 @@ class XclbinPrograms:
             return cl.Kernel(self._program, f"{KERNEL}:{{{name}}}")
         except cl.Error as error:
             raise DeviceUnavailableError(
-                f"XRT does not provide the compute unit {KERNEL}:{name} that {self._path} lists: {error}"
+                f"XRT does not provide the compute unit {KERNEL}:{name} that {self._path} lists "
+                f"({error}): {_REBUILD}"
             ) from error

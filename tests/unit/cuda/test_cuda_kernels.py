@@ -67,7 +67,7 @@ def test_sampler_is_bit_equal_to_the_host(degree: float, resident: bool, backwar
     sampler.close()
     assert not launcher.mapped
     assert sampler.nbytes == 0
-    with pytest.raises(RuntimeError, match="after close"):
+    with pytest.raises(RuntimeError, match="was used after it was closed"):
         sampler.draw(vertices, 5, key, relabel=True)
 
 

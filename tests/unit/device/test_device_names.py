@@ -28,8 +28,11 @@ def test_a_name_may_carry_a_share() -> None:
         ({"devices": "=3"}, "'=3' is not a device name"),
         ({"devices": "auto,cpu"}, "use auto alone"),
         ({"devices": "auto=2"}, "auto cannot have a share"),
-        ({"devices": "cpu=1,null:0=1", "split": [512, 512]}, "give one of them"),
-        ({"devices": "auto", "split": [1024]}, "give one of them"),
+        (
+            {"devices": "cpu=1,null:0=1", "split": [512, 512]},
+            "split cannot be combined with .*: remove one of them",
+        ),
+        ({"devices": "auto", "split": [1024]}, "split cannot be combined with .*: remove one of them"),
         ({"sampler": {"kind": "saint", "on_device": True}}, "is a setting of sampler.kind=neighbor"),
     ],
 )

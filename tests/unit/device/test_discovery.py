@@ -219,7 +219,7 @@ def test_every_backend_is_a_line_whatever_it_does(monkeypatch: pytest.MonkeyPatc
         "broken (SystemExit: the driver wants to leave): update or uninstall "
     )
     assert found["h"].problem.startswith("hanging (no answer within 1.5 s, at ")
-    assert found["h"].problem.endswith(" in probe: restart its driver, or the machine")
+    assert found["h"].problem.endswith(" in probe): restart its driver, or the machine")
     assert found["e"].problem.startswith("broken (ends its process with exit code 3")
     assert found["c"].problem.startswith("broken (crashes with SIGSEGV, at ")
     assert "Gone" in found["g"].problem

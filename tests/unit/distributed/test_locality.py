@@ -47,8 +47,8 @@ def test_a_micrograph_of_layer_wise_sampling_is_what_of_the_step_leads_to_its_ro
     ("text", "name"),
     [
         ("10x2", "10 layers, fan-out 2"),
-        ("2xladies512", "2 layers, LADIES 512 a layer"),
-        ("3xfastgcn64", "3 layers, FastGCN 64 a layer"),
+        ("2xladies512", "2 layers, LADIES 512 per layer"),
+        ("3xfastgcn64", "3 layers, FastGCN 64 per layer"),
     ],
 )
 def test_cases_by_name(text: str, name: str) -> None:

@@ -97,14 +97,14 @@ def sections(*left_out: int) -> bytes:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (sections(6), "(for xilinx_u250) cannot be loaded on the card: clCreateProgramWithBinary failed"),
+        (sections(6), "(for xilinx_u250) cannot be loaded on the card (clCreateProgramWithBinary failed"),
         (sections(8), "XRT does not provide the compute unit hyrt_train:hyrt_train_1"),
     ],
     ids=["no memory", "no units"],
 )
 def test_what_xrt_refuses_is_said_with_the_file(tmp_path: Path, content: bytes, said: str) -> None:
     answer, _ = ask("opening", machine(tmp_path, content))
-    assert answer.startswith(str(tmp_path / "hyrt_train.xclbin"))
+    assert str(tmp_path / "hyrt_train.xclbin") in answer
     assert said in answer
 
 
@@ -114,7 +114,7 @@ def test_what_xrt_refuses_is_said_with_the_file(tmp_path: Path, content: bytes, 
         (b"rubbish", "noop", "not an xclbin"),
         (trainer(kernel="vadd"), "noop", "no kernel 'hyrt_train' (kernels: vadd)"),
         (trainer(units=()), "noop", "no compute unit"),
-        (trainer(design=None), "noop", "hyrt_train.json is missing"),
+        (trainer(design=None), "noop", "hyrt_train.json, which states how hyrt_train.xclbin was built"),
         (
             trainer(mode=1),
             "hw_emu",
@@ -127,7 +127,7 @@ def test_an_unfit_xclbin_is_a_reason(tmp_path: Path, content: bytes, mode: str, 
     answer, _ = ask("probe", machine(tmp_path, content, mode=mode))
     assert answer["infos"] == []
     (reason,) = answer["reasons"]
-    assert reason.startswith(str(tmp_path))
+    assert str(tmp_path) in reason
     assert said in reason
 
 

@@ -98,7 +98,7 @@ def test_groups_of_intervals_follow_each_other(rows: int, counts: list[int], dat
 
 @pytest.mark.parametrize("num", [0, 6])
 def test_more_intervals_than_rows_are_refused(num: int) -> None:
-    with pytest.raises(ValueError, match="intervals of 5 rows"):
+    with pytest.raises(ValueError, match=f"5 rows cannot be divided into {num} intervals"):
         Intervals(5, num)
 
 
@@ -185,7 +185,7 @@ def test_the_grid_fits_and_none_with_fewer_intervals_does(
     }
     fitting = [each for each, taken in takes.items() if taken <= budget]
     if not fitting:
-        with pytest.raises(DeviceOutOfMemoryError, match="even chunks of single vertices"):
+        with pytest.raises(DeviceOutOfMemoryError, match="even single-vertex chunks need"):
             min_chunk_grid(topology, targets, needed, budget, has_hidden_layers=hidden, remote=remote)
         return
     grid = min_chunk_grid(topology, targets, needed, budget, has_hidden_layers=hidden, remote=remote)

@@ -241,7 +241,10 @@ def test_rows_in_files_are_rounded_on_the_way_to_the_same(tmp_path: Path) -> Non
             {"row_scales": np.zeros(60, np.float32)},
             "'row_scales': value 0.0 at position 0 is not a finite",
         ),
-        ({"column_scales": np.full(5, np.nan, np.float32)}, "'column_scales': value nan at 0"),
+        (
+            {"column_scales": np.full(5, np.nan, np.float32)},
+            "'column_scales': value nan at position 0 is not a finite",
+        ),
         ({"column_scales": np.ones(5)}, "'column_scales' has dtype float64, expected float32"),
     ],
 )

@@ -180,7 +180,7 @@ def test_a_part_may_tell_its_clock(tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump(OWN))
     assert load_part(str(file)).clock_mhz is None
     file.write_text(yaml.safe_dump({**OWN, "clock_mhz": 0}))
-    with pytest.raises(ValueError, match="clock_mhz must be a number above 0, got 0"):
+    with pytest.raises(ValueError, match="clock_mhz must be an integer of at least 1, got 0"):
         load_part(str(file))
 
 

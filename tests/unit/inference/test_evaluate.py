@@ -40,7 +40,7 @@ def test_a_split_without_validation_vertices_is_warned_of() -> None:
     graph.masks["val"][:] = False
     evaluator = Evaluator(build_config({"train": {"patience": 3, "metric": "roc_auc"}}), graph, None)
     assert evaluator.warning is not None
-    assert "split 0 has no validation vertices" in evaluator.warning
+    assert "has no validation vertices in split 0" in evaluator.warning
     assert "train.patience has no effect" in evaluator.warning
     model = GNN(Architecture(in_features=12, hidden=8, num_classes=2))
     assert list(evaluator.evaluate(model, Workers(1, "t"))) == ["test"]

@@ -169,7 +169,7 @@ def test_a_resumed_run_is_bit_equal_and_its_links_are_those_of_the_folder(tmp_pa
         ),
         ({"sampler": {"kind": "full"}, "devices": ["cpu:0", "cpu:1"]}, "trains on one CPU device"),
         ({"train": {"objective": "auto"}, "links": {"decoder": "mlp"}}, r"links\.decoder has no effect"),
-        ({"links": {"negatives": "given"}}, r"give links\.split=FILE\.npz"),
+        ({"links": {"negatives": "given"}}, r"set links\.split=FILE\.npz"),
         ({"links": {"val": 0.5, "test": 0.5}}, "leave no links to train on"),
         ({"links": {"candidates": 0}}, "must be an integer of at least 1, or all"),
     ],
