@@ -292,7 +292,7 @@ def test_a_run_is_loaded_from_its_folder(tmp_path: Path) -> None:
     assert hyrt.load_run(folder, checkpoint="newest").weights.startswith("step ")
     with pytest.raises(CheckpointError, match="nowhere does not exist"):
         hyrt.load_run(tmp_path / "nowhere")
-    with pytest.raises(DataError, match="has 7 columns, and the run was trained with 16"):
+    with pytest.raises(DataError, match="found 7 columns, but the run was trained with 16"):
         hyrt.load_run(folder, graph="synthetic:tiny,features=7")
 
 

@@ -207,10 +207,13 @@ def test_neither_torch_nor_numba_is_needed(files: Path) -> None:
         (["explore", "model.aggregate=max"], "the FPGA trainer cannot run layer 'layers.0' (SageLayer"),
         (["explore", "--model", "sage"], "model.kind"),
         (["explore", "--fanout", "x"], "sampler.fanout"),
-        (["explore", "--workload", "w.yaml", "--model", "gcn"], "omit --model"),
+        (["explore", "--workload", "w.yaml", "--model", "gcn"], "remove --model"),
         (["explore", "--workload", "none.yaml"], "none.yaml cannot be read"),
         (["explore", "--workload", "w.yaml", "--reports", "none"], "none cannot be read"),
-        (["explore", "--workload", "w.yaml", "--fifo-depth", "0"], "fifo_depth must be at least 2, got 0"),
+        (
+            ["explore", "--workload", "w.yaml", "--fifo-depth", "0"],
+            "fifo_depth must be an integer of at least 1, got 0",
+        ),
         (["explore", "--workload", "wide.yaml"], "no trainer fits u250: layer 1 maps rows of"),
         (["build-files", "out", "--macs", "2048"], "--macs 2048 must be rows and columns"),
         (["build-files", "out", "--macs", "64x64"], "dsp 21,376 of 12,288"),
@@ -262,9 +265,10 @@ def test_files_to_build_with(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert "wrote 'two words'; with Vitis, run make -C 'two words' TARGET=hw_emu" in done.stdout
-    assert [line.partition(" of ")[0] for line in done.stderr.splitlines()] == [
+    clock, streams = done.stderr.splitlines()
+    assert clock == (
         "warning: the design has a clock of 400 MHz, but u250's platform states 300 MHz: v++ may not reach "
-        "the clock of the design",
-        "warning: streams",
-    ]
+        "the clock of the design"
+    )
+    assert streams.startswith("warning: streams have ")
     assert (tmp_path / "out" / "configs" / "u200.cfg").read_text().count("sp=hyrt_train_1.") == 10

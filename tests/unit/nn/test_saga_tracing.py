@@ -169,7 +169,7 @@ def test_an_unknown_accumulator_is_refused() -> None:
         accumulate = "median"  # type: ignore[assignment]
 
     with pytest.raises(
-        UnsupportedModelError, match=r"Middle.accumulate must be one of sum, mean, max, got 'median'"
+        UnsupportedModelError, match=r"Middle\.accumulate is 'median': choose one of sum, mean, max"
     ):
         program_of(lambda layer, edge: edge.src, Middle)
 

@@ -48,15 +48,13 @@ def test_a_full_or_unwritable_folder_is_replaced_and_said(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POCL_CACHE_DIR", "")  # Taken back at the end of the test.
-    for why in ("has 300 KiB left", "cannot be written"):
+    for why in ("has only 300 KiB left", "cannot be written"):
         monkeypatch.delenv("POCL_CACHE_DIR")
         if why.startswith("has"):
             full(monkeypatch, tmp_path)
         else:
             monkeypatch.setattr(driver_cache.os, "access", lambda path, mode: False)
-        with pytest.warns(
-            MachineWarning, match=f"{cache}, .*, {why}, .* set POCL_CACHE_DIR to another folder"
-        ):
+        with pytest.warns(MachineWarning, match=f"{cache}, {why}, .*, or set POCL_CACHE_DIR to another one"):
             ensure_driver_cache()
         # pyopencl refuses to launch kernels where it cannot keep how it does so.
         assert os.environ.pop("PYOPENCL_NO_CACHE") == "true"

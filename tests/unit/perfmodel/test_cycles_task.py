@@ -176,7 +176,7 @@ def test_wrong_shapes_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=words):
             replace(good, **change)
-    with pytest.raises(ValueError, match="0 layers"):
+    with pytest.raises(ValueError, match="at least 1 layer and 1 class, got 0 and 3"):
         TaskShape(layers=(), classes=3)
 
 

@@ -138,7 +138,7 @@ def test_a_resumed_run_opens_the_lost_device_again(
 
 
 def test_sampling_where_no_device_can_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"none of cpu:0, cpu:1 can sample"):
+    with pytest.raises(ConfigError, match=r"sampler\.on_device is not supported by cpu:0 or cpu:1: set"):
         Run(["cpu:0", "cpu:1"], sampler={"on_device": True})
 
 

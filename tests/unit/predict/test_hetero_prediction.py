@@ -209,7 +209,10 @@ def test_a_whole_typed_graph_has_one_step_of_all_of_it() -> None:
 @pytest.mark.parametrize(
     ("sections", "words"),
     [
-        ({"sampler": {"kind": "labor"}}, "sampler.kind=labor does not support heterogeneous graphs"),
+        (
+            {"sampler": {"kind": "labor"}},
+            "sampler.kind=labor does not support .*: (set sampler.kind to|use) neighbor or full",
+        ),
         (
             {"data": {"source": SOURCE, "feature_dtype": "float16"}},
             "data.feature_dtype=float16 has no effect on a heterogeneous graph",

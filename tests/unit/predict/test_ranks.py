@@ -222,7 +222,7 @@ def test_every_strategy_can_be_predicted() -> None:
     assert list(EXPECTED) == list(STRATEGIES)
     found = predict_on_ranks(H200, TRAINING, None, RankPredictionRequest(ranks=4, network_name="10gbit"))
     lines = ranks_lines(found)
-    assert lines[0] == "4 ranks like h200 · 10gbit: 1.19 GB/s each way, 30 us a message"
+    assert lines[0] == "4 ranks like h200 · 10gbit: 1.19 GB/s each way, 30 us per message"
     assert [line.split()[0] for line in lines[2:8]] == list(STRATEGIES)
     [marked] = [line for line in lines if line.endswith("(changes what is trained)")]
     assert marked.startswith("local ")
@@ -244,10 +244,10 @@ def test_one_strategy_shows_its_stages_and_bytes() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"ranks": 0}, "0 ranks"),
+        ({"ranks": 0}, "ranks must be at least 1, got 0"),
         ({"network_name": "10gbyte"}, "unknown network '10gbyte'"),
         ({"strategy_name": "hom"}, "did you mean 'home'"),
-        ({"locality": 1.5}, "locality is"),
+        ({"locality": 1.5}, "locality must be a fraction from 0 to 1, got 1.5"),
     ],
 )
 def test_impossible_questions_are_refused(given: dict[str, object], said: str) -> None:

@@ -254,7 +254,7 @@ def test_what_lacks_is_said_in_a_line(
     assert "not calibrated with model.kind=gin" in said_of(run_of(parts, model={"kind": "gin"}))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nothing"))
     assert said_of(run_of(parts)) == "no prediction: this machine is not calibrated: run `hyrt calibrate`"
-    assert "run `hyrt calibrate`; and give distributed.network" in said_of(unnamed)
+    assert "run `hyrt calibrate`; and set distributed.network" in said_of(unnamed)
 
 
 def test_a_file_that_describes_no_network_is_an_error(

@@ -216,7 +216,7 @@ def test_keep_one(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         save_checkpoint(tmp_path, step, a_state(step), keep=1)
     assert steps_in(tmp_path) == [3]
-    with pytest.raises(ValueError, match="keep=0"):
+    with pytest.raises(ValueError, match="keep must be at least 1, got 0"):
         save_checkpoint(tmp_path, 4, a_state(4), keep=0)
 
 

@@ -292,5 +292,7 @@ def test_the_device_that_has_no_room_for_any_chunk_is_named(monkeypatch: pytest.
     monkeypatch.setattr(
         HostChunkMemory, "free_bytes", lambda self: 100 if self.name == "cpu:1" else free(self)
     )
-    with pytest.raises(HyrtError, match=r"single vertices take \d.* of cpu:1, which has 100 bytes for them"):
+    with pytest.raises(
+        HyrtError, match=r"even single-vertex chunks need \d.* on cpu:1, but only 100 bytes are free"
+    ):
         trained(["cpu:0", "cpu:1"], epochs=1)

@@ -311,7 +311,11 @@ def command(found: Cell, *words: str) -> None:
 @cell("edges", "`hyrt export`", "weights", "features")
 def export(found: Cell, column: str) -> None:
     graph, kind = of_column(column)
-    exports(found, found.trains(graph, kind).model, told=None if column == "weights" else "gine has no plain")
+    exports(
+        found,
+        found.trains(graph, kind).model,
+        told=None if column == "weights" else "gine cannot be exported as a plain",
+    )
     if column == "features":
         # It was trained, and is not exported.
         found.worked = 0

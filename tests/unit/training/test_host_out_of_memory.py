@@ -28,14 +28,14 @@ def test_wide_rows_and_weights_are_told_with_their_bytes() -> None:
     text = said(GIB, model=wide, **data)
     # (16 + 4) 10^6 weights of 4 bytes, six times: master and replica, their gradients, two moments.
     assert "optimizer 458 MiB" in text
-    assert "and 1 GiB are free" in text
-    assert text.endswith("Lower model.hidden, data.batch_size or sampler.fanout")
+    assert "but only 1 GiB are free" in text
+    assert text.endswith(": lower model.hidden, data.batch_size or sampler.fanout")
     # Of the vertices of the step, which are few: those of the whole graph would need 15 GiB and more.
     assert said(12 * GIB, model=wide, **data) == ""
     text = said(GIB, model={"kind": "gcn", "hidden": 100_000, "layers": 3})
     # 100,000^2 of 4 bytes are 37.25 GiB.
     assert "optimizer 224 GiB" in text
-    assert text.endswith("Lower model.hidden or model.layers")
+    assert text.endswith(": lower model.hidden or model.layers")
     whole = said(4 * GIB, model=wide, sampler={"kind": "full"})
     # 2,000 rows of 4 * 10^6 bytes, twice.
     assert "rows of a step 14.9 GiB" in whole
@@ -54,4 +54,4 @@ def test_a_run_tells_what_it_lacks_and_what_it_does_not_read(monkeypatch: pytest
     told = [event.text for event in heard if isinstance(event, Notice) and event.kind == "warning"]
     assert len(told) == 2
     assert told[1] == "model.heads=8 has no effect on gcn: only edge-gat, gat, hgt and rgat use it"
-    assert "and 1 KiB are free" in told[0]
+    assert "but only 1 KiB are free" in told[0]

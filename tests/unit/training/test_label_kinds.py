@@ -186,7 +186,9 @@ def test_a_resumed_run_has_the_same_bits_and_evaluations_are_those_of_the_scores
 
 
 def test_devices_that_cannot_say_so() -> None:
-    with pytest.raises(UnsupportedModelError, match=r"objective 'multilabel' on null:0: .* such as cpu"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"null:0 does not support objective 'multilabel', .* such as cpu"
+    ):
         hyrt.train(FLAGS, config=build_config(settings(devices=["null"])))
 
 

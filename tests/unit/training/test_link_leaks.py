@@ -195,7 +195,7 @@ def test_a_file_that_contradicts_itself_is_refused(
         np.savez(tmp_path / "links.npz", test=[(0, 9), (4, 1)], test_neg=[(0, 5), (5, 0)], val=[(3, 8)] * 40)
         found = link_graph(build_config({"train": {"objective": "links"}, "links": links}), graph)
         assert found.links is not None
-        assert "1 pairs of test_neg repeat others" in found.links.notes[0]
+        assert "1 pairs of test_neg are duplicates, and each occurrence counts" in found.links.notes[0]
         val = pairs_of(found.links.split.held_out["val"].negatives)
         assert len({tuple(sorted(pair)) for pair in val}) == len(val) == 40
         assert not {(0, 9), (1, 4), (3, 8), (0, 5)} & {tuple(sorted(pair)) for pair in val}

@@ -208,7 +208,7 @@ def test_columns_are_found_by_name(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="found 4 columns, but the run was trained with 5: use the same col"):
         hyrt.load_run(tmp_path / "run", graph=narrow)
     unnamed = write(ARRAYS, tmp_path / "unnamed")
-    order_of_names = "age, balance, calls, days, emails, in order"
+    order_of_names = "age, balance, calls, days, emails, in this order"
     with pytest.warns(RunWarning, match=f"columns have no names, so they are assumed to be {order_of_names}"):
         found = hyrt.load_run(tmp_path / "run", graph=unnamed).scores()
     np.testing.assert_array_equal(found, wanted)

@@ -479,7 +479,7 @@ def test_commands_of_a_graph_with_self_loops_are_those_of_one_without(
         hyrt.save(each, tmp_path / f"{name}.npz")
         words = ("--model", "gcn", "train.epochs=2", "data.batch_size=16", "--name", name)
         run_here("run", "--data", f"{name}.npz", *words, cwd=tmp_path)
-        assert ("20 self loops left out" in "".join(capsys.readouterr())) == (name == "loops")
+        assert ("20 self loops removed" in "".join(capsys.readouterr())) == (name == "loops")
         run_here("infer", f"runs/{name}", "-o", f"{name}.npy", cwd=tmp_path)
     # Data with self loops is scored by a run of data without, and the other way round.
     run_here("infer", "runs/bare", "--data", "loops.npz", "-o", "crossed.npy", cwd=tmp_path)

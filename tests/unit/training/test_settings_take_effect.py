@@ -126,7 +126,7 @@ def test_a_setting_counts_or_is_told(
     name = list(list(setting.values())[-1])[-1]
     if "links" in mode and name in ("class_weights", "label_smoothing"):
         with pytest.raises(
-            ConfigError, match=rf"^train\.{name}=.*: objective links does not support .*: omit"
+            ConfigError, match=rf"^train\.{name}=.* is not supported by objective links: remove train\.{name}"
         ):
             Effects(mode, None, setting)
         return
