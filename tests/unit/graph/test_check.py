@@ -109,7 +109,7 @@ def test_values(tmp_path):
         ),
         (
             _changed(good, "indices", 0, -3),
-            "key 'indices': value -3 at position 0 is negative: number vertices",
+            "key 'indices': value -3 at position 0 is negative: number the vertices",
         ),
         (_changed(good, "labels", 4, -2), "key 'labels': value -2 at position 4 is below -1"),
         (
