@@ -17,7 +17,7 @@ from hyrt.device.discovery import BACKENDS, split_by_shares
 from hyrt.errors import ConfigError
 from hyrt.nn.models.model_kind import find_model
 from hyrt.predict.workload import configured_terms, sampled_workload
-from hyrt.training.prechecks import RunPrediction
+from hyrt.telemetry.events import RunPrediction
 
 if TYPE_CHECKING:
     from hyrt.graph.graph import Graph

@@ -42,7 +42,7 @@ from hyrt.predict.predict_run import first_assignment, run_platform
 from hyrt.predict.workload import configured_terms, sampled_workload
 from hyrt.runtime.hardware import num_local_ranks, shared_cores
 from hyrt.sampling.sampler import Sampler
-from hyrt.training.prechecks import RunPrediction
+from hyrt.telemetry.events import RunPrediction
 from hyrt.training.setup import assign_threads, first_split, select_edges
 
 

@@ -26,13 +26,13 @@ from hyrt.objective.host_loss import check_objective
 from hyrt.pipeline.synchronize import Reduction, StateHandoff, no_handoff, no_reduction
 from hyrt.pipeline.work_items import ALL, RankSlice
 from hyrt.sampling.sampler import Sampler
-from hyrt.telemetry.events import Emit, Event, Notice
+from hyrt.telemetry.events import Emit, Event, Notice, RunPrediction
 from hyrt.telemetry.hooks import HOST, Hook, Site, call_with_hooks
 from hyrt.telemetry.run_hooks import CrashContext
 from hyrt.telemetry.trace_hook import RankTraceGatherer, TraceHook
 from hyrt.training.feature_caches import DeviceCaches
 from hyrt.training.learner import TrainingState
-from hyrt.training.prechecks import RunPrediction, free_memory, host_shortage, missing_classes_text
+from hyrt.training.prechecks import free_memory, host_shortage, missing_classes_text
 from hyrt.training.setup import PreparedRun, architecture, assign_threads, first_split
 from hyrt.training.trainers import Found, find_trainers
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 from hyrt_perfmodel.model_workload import model_workload
-from hyrt_perfmodel.policy import Threads
 from hyrt_perfmodel.prediction.initial_assignment import activations_bytes, weights_bytes
 from hyrt_perfmodel.workload import Workload
 
@@ -23,26 +21,7 @@ from hyrt.runtime.hardware import free_cgroup_memory
 from hyrt.runtime.workers import Workers
 from hyrt.sampling.block import Ids
 from hyrt.sampling.sampler import Sampler
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPrediction:
-    """Prediction of a run, in terms of its trainers and stages."""
-
-    stages_s: Mapping[str, float]
-    """Seconds per step: sample, load, transfer, propagate, synchronize."""
-    iteration_s: float
-    epoch_s: float
-    """Time of an epoch under `split` and `threads`; `iteration_s` is the time of a step."""
-    relative_error: float | None
-    """Relative error of the prediction: 0.1 is 10 %; None if unknown."""
-    bottleneck: str
-    """Stage that bounds the iteration."""
-    split: Mapping[str, int]
-    """Units of a step by trainer name, as configured or otherwise with the best prediction."""
-    threads: Threads
-    """Thread counts, as configured or otherwise with the best prediction."""
-
+from hyrt.telemetry.events import RunPrediction
 
 _NAMED = 5
 

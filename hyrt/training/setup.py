@@ -43,7 +43,7 @@ from hyrt.sampling.full_sampler import FullSampler
 from hyrt.sampling.link_sampler import FullLinkSampler, LinkSampler, NegativeSampler
 from hyrt.sampling.sampler import Sampler
 from hyrt.sampling.sampler_settings import SAMPLERS
-from hyrt.training.prechecks import RunPrediction
+from hyrt.telemetry.events import RunPrediction
 
 # Samplers that support relations.
 _SAMPLERS = ("neighbor", "full")

@@ -27,7 +27,7 @@ from hyrt.predict.distributed_full_graph import predict_full_graph
 from hyrt.predict.rank_run import RankRun
 from hyrt.predict.workload import sampled_workload
 from hyrt.runtime.hardware import available_cores
-from hyrt.training.prechecks import RunPrediction
+from hyrt.telemetry.events import RunPrediction
 from hyrt.training.setup import build_model, build_sampler
 
 RATES = TrainerRates(memory_gb_s=8.0, macs_per_s=4e10, launch_s=1e-4, values_per_s=1e9)

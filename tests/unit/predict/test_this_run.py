@@ -33,7 +33,7 @@ from hyrt.predict.predict_run import predict_run
 from hyrt.predict.workload import sampled_workload
 from hyrt.runtime.hardware import available_cores
 from hyrt.sampling.neighbor_sampler import NeighborSampler
-from hyrt.training.prechecks import RunPrediction
+from hyrt.telemetry.events import RunPrediction
 from hyrt.training.setup import build_model
 
 RATES = {

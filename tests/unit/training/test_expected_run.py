@@ -11,9 +11,8 @@ from graphs import random_graph
 from hyrt_perfmodel.policy import Threads
 
 from hyrt.config import build_config
-from hyrt.telemetry.events import EpochEnded, Event, PredictionMade, RunStarted
+from hyrt.telemetry.events import EpochEnded, Event, PredictionMade, RunPrediction, RunStarted
 from hyrt.training.build_run import build_run
-from hyrt.training.prechecks import RunPrediction
 from hyrt.training.train import Training
 
 GRAPH = random_graph(vertices=240)
