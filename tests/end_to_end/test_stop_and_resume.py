@@ -91,7 +91,7 @@ def test_interrupted_twice_in_one_epoch(whole: Path, tmp_path: Path) -> None:
     assert told_of["stages_s"]["propagate"] * told_of["steps"] == pytest.approx(propagated, rel=1e-3)
     assert told_of["peak_memory_bytes"] >= memory
     before = written(run)
-    assert "has ended" in hyrt("run", "--resume", "runs/run", cwd=tmp_path).stdout
+    assert "has already ended" in hyrt("run", "--resume", "runs/run", cwd=tmp_path).stdout
     assert written(run) == before
 
 

@@ -48,7 +48,7 @@ def test_a_full_or_unwritable_folder_is_replaced_and_said(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POCL_CACHE_DIR", "")  # Taken back at the end of the test.
-    for why in ("has only 300 KiB left", "cannot be written"):
+    for why in ("has only 300 KiB left", "is not writable"):
         monkeypatch.delenv("POCL_CACHE_DIR")
         if why.startswith("has"):
             full(monkeypatch, tmp_path)
