@@ -253,7 +253,9 @@ def test_a_folder_that_is_no_text_can_be_pasted(tmp_path: Path) -> None:
 def test_what_was_learned_is_plotted(run: Path, tmp_path: Path) -> None:
     run_here("plot", run, "-o", "classes.svg", "--confusion", cwd=tmp_path)
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", (tmp_path / "classes.svg").read_text())
-    (found,) = [re.fullmatch(r"test: ([\d,]+) of ([\d,]+) right", text) for text in texts if "right" in text]
+    (found,) = [
+        re.fullmatch(r"test: ([\d,]+) of ([\d,]+) correct", text) for text in texts if "correct" in text
+    ]
     assert found is not None
     right, of = (int(each.replace(",", "")) for each in found.groups())
     assert right / of == pytest.approx(summary(run)["metrics"]["test"]["accuracy"], abs=1e-9)
@@ -404,6 +406,6 @@ def test_charts_for_papers(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "other")
     run_here("plot", run, "other", "-o", "two.pdf", cwd=tmp_path)
     assert (tmp_path / "two.pdf").read_bytes().startswith(b"%PDF")
-    assert "mine.svg: already exists" in refused("plot", run, "-o", "mine.svg", cwd=tmp_path)
+    assert "mine.svg already exists" in refused("plot", run, "-o", "mine.svg", cwd=tmp_path)
     message = refused("plot", run, "-o", "x.svg", "--charts", "lost", cwd=tmp_path)
     assert "is not available for these runs: use loss, metrics, step" in message
