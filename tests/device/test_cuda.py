@@ -437,7 +437,7 @@ def test_a_mini_batch_is_propagated_once(device: TorchDevice) -> None:
     loaded(device)
     staged = device.transfer(batch_of(random_graph()))
     device.propagate(staged)
-    with pytest.raises(DeviceFaultError, match="second time"):
+    with pytest.raises(DeviceFaultError, match="the same mini-batch twice: pass"):
         device.propagate(staged)
 
 
@@ -655,8 +655,8 @@ def test_cpu_and_the_double_train_like_the_cpu_alone(
 def test_absent_hardware_is_an_empty_list_and_a_reason(backend: type[TorchDevice]) -> None:
     if backend.probe():
         pytest.skip(f"there is a {backend.kind} device")
-    assert backend.missing()
-    assert "pip install" in backend.missing() or f"docs/devices.md#{backend.kind}" in backend.missing()
+    reason = backend.missing()
+    assert ": install it with " in reason or f": see docs/devices.md#{backend.kind}" in reason
 
 
 @pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
@@ -679,7 +679,9 @@ def test_kernels_that_cannot_be_built_are_a_warning(monkeypatch: pytest.MonkeyPa
             raise OSError("nvcc not found")
 
     monkeypatch.setattr(cuda_device, "launchers", lambda: {"pycuda": Broken})
-    with pytest.warns(RuntimeWarning, match="kernels cannot be built.*nvcc not found.*docs/devices.md#cuda"):
+    with pytest.warns(
+        RuntimeWarning, match="kernels cannot be compiled for .*nvcc not found.*docs/devices.md#cuda"
+    ):
         assert cuda_device._launcher(torch.device("cuda", 0)) is None
 
 
