@@ -274,7 +274,7 @@ def test_a_device_without_room_for_any_chunk_says_so(device: OpenclDevice) -> No
     model = model_of(graph, kind="gcn")
     load_in_chunks(device, model, 0)
     device._memory.buffers.limit_bytes = device._memory.buffers.used_bytes + 3000
-    with pytest.raises(DeviceOutOfMemoryError, match="even chunks of single vertices") as told:
+    with pytest.raises(DeviceOutOfMemoryError, match="even single-vertex chunks need") as told:
         run_step(device, batches_of(graph, model)[0])
     assert "fullgraph.device_memory" in told.value.remedy
 

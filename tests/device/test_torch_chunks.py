@@ -233,7 +233,7 @@ def test_a_device_without_room_says_so_and_goes_on() -> None:
     device = opened(memory_bytes=100_000)
     device.take_chunks(ChunkOptions())
     load_model(device, model)
-    with pytest.raises(DeviceOutOfMemoryError, match="even chunks of single vertices") as told:
+    with pytest.raises(DeviceOutOfMemoryError, match="even single-vertex chunks need") as told:
         run_step(device, batches_of(graph, model)[0])
     assert "fullgraph.device_memory" in told.value.remedy
     assert not device._staged
