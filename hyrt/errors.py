@@ -265,7 +265,7 @@ def escape_undecodable(name: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text with escapes in place of letters that cannot be printed."""
+    """Return the text with unprintable characters escaped."""
     if text.isprintable():
         return text
     return "".join(

@@ -53,7 +53,7 @@ from hyrt.section import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# With fewer steps, first runs on small graphs end before the model is trained.
+# With fewer steps, a default run on a small graph would end before the model has converged.
 _MIN_EPOCHS, _MIN_STEPS = 5, 400
 # Epochs of a full graph may take milliseconds: limit the share of evaluations and checkpoints.
 _MAX_EVALUATIONS = 100

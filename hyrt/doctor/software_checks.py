@@ -390,7 +390,7 @@ def _backend_findings(kind: str, backends: ProbedBackends, requested: Sequence[s
 
 
 def _refer_to_cause(finding: DoctorFinding, causes: Sequence[DoctorFinding]) -> DoctorFinding:
-    """Refer to the cause if a finding repeats its problem, or if cached kernels are damaged."""
+    """Point to the cause if a finding repeats its problem, or if the kernel cache is damaged."""
     bad = [cause for cause in causes if finding.remedy and cause.state == "broken"]
     repeated = [each for each in bad if finding.found.endswith(each.figures.get("problem") or "\0")]
     for cause in [*repeated, *(each for each in bad if each.figures.get("damaged"))]:

@@ -43,7 +43,7 @@ class WorkShare:
     is_retry: bool = False
     """Whether the share contains units of a failed share."""
     time: int = 0
-    """Time step of the share within the step."""
+    """Index of the time step (HopGNN) in which this share runs."""
     batch: MiniBatch | None = None
     """Mini-batch; None if there are no units."""
     result: StepResult | None = None

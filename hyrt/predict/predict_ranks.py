@@ -81,7 +81,7 @@ class RanksComparison:
     """Prediction of work on several ranks."""
 
     machine: str
-    """Name of the platform of every rank."""
+    """Name of the platform, which is the same for all ranks."""
     network: Network
     ranks: int
     predictions: Sequence[DistributedPrediction]

@@ -111,7 +111,7 @@ def resolve_output_file(
         raise ConfigError(f"{output} already exists: choose another {option}, or add --force")
     if not file.parent.is_dir():
         raise ConfigError(f"{file.parent} does not exist: create this folder, or choose another {option}")
-    # Check before hours of computing.
+    # Fail early instead of after hours of computation.
     if not os.access(file.parent, os.W_OK | os.X_OK):
         raise ConfigError(f"the folder {file.parent} is not writable: choose another {option}")
     return file

@@ -32,7 +32,7 @@ def report_unexpected_exit(text: str) -> Iterator[None]:
         monitor = subprocess.Popen(
             ["sh", "-c", _MONITOR_SCRIPT, "sh", text], stdin=subprocess.PIPE, start_new_session=True
         )
-    except OSError:  # No shell: the message is optional.
+    except OSError:  # There is no shell. Continue, since the message is optional.
         yield
         return
     try:

@@ -172,7 +172,7 @@ class Workers:
         if surplus:
             for _ in range(surplus):
                 self._jobs.put(None)
-            # Any thread may draw a None: wait until the surplus number of threads has ended.
+            # Any thread may receive a None: wait until as many threads as are surplus have ended.
             deadline = time.monotonic() + _JOIN_S
             while sum(thread.is_alive() for thread in self._threads) > count - 1:
                 if time.monotonic() > deadline:

@@ -105,8 +105,8 @@ T = TypeVar("T")
 
 OpenFn = Callable[[DeviceOptions], Device]
 
-# Tolerance of float32 sums of some hundred terms in any order, relative to the gradient's largest element and
-# to the largest element of all gradients.
+# Tolerances of float32 sums of a few hundred terms in any order, relative to the largest element of the
+# gradient and of all gradients.
 _TENSOR_TOLERANCE = 1e-4
 _OVERALL_TOLERANCE = 5e-6
 

@@ -50,7 +50,7 @@ _SAMPLERS = ("neighbor", "full")
 
 
 def check_kind(config: Config, graph: Graph) -> None:
-    """Check that the configured model and sampler support the graph's types, or that it has only one type.
+    """Check that the configured model and sampler match the graph: heterogeneous or homogeneous.
 
     Raises ConfigError with setting and remedy if they do not.
     """

@@ -294,7 +294,7 @@ class AlgorithmEpoch:
     epoch_bytes: float
     """Bytes that all ranks together receive per epoch."""
     most_bytes: float
-    """Maximum bytes that one rank sends or receives in products."""
+    """Largest number of bytes that any rank sends or receives in distributed products."""
     memory_bytes: float
     """Memory of the rank that needs most."""
 

@@ -216,7 +216,7 @@ class Accelerator:
     """Rates per measured kind of model."""
     forms: tuple[LoadForm, ...] = ("rows",)
     switch_gb_s: Positive | None = None
-    """In a simulation, total bandwidth of the links of all devices; None if these are separate."""
+    """In a simulation, total bandwidth that all device links share; None if the links are independent."""
     design: FpgaDesign | None = None
     """FPGA design with this project's kernels: its cycle model replaces the rates for propagation."""
     arena_words: Count | None = None

@@ -37,7 +37,8 @@ import numpy as np
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import torch
 
-# Same as in a `hyrt` process: otherwise fresh pages for each result would cost every system time.
+# Use the malloc settings of a `hyrt` process. Otherwise every library spends kernel time on new pages for
+# each result.
 MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": "8589934592",
     "MALLOC_TRIM_THRESHOLD_": "17179869184",

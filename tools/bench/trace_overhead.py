@@ -72,7 +72,7 @@ class TraceCase:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             (folder / "checkpoints").mkdir()
-            # The number of epochs is an upper bound: the run is stopped.
+            # The number of epochs is an upper bound: the run is stopped earlier.
             groups = timed_run(
                 build_config(settings),
                 graph,

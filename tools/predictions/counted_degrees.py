@@ -14,8 +14,8 @@ from hyrt.graph.graph import Graph
 Array = NDArray[Any]
 
 _PIECE_EDGES = 1 << 22
-# Resolution of edge groups: by degree, by the neighbours' sampling probability, by possible targets among the
-# neighbours.
+# Number of edge groups by degree, by the sampling probability of neighbours, and by the number of possible
+# targets among neighbours.
 _LEVELS = 12
 _PICK_LEVELS = 5
 _MAX_TARGETS = 3

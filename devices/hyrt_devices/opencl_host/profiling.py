@@ -20,7 +20,9 @@ def spans(commands: Sequence[Command]) -> list[Span]:
 
 
 def span_s(events: Sequence[Any]) -> float:
-    """Return the seconds from the first start to the last end of commands, which must have completed."""
+    """Return the seconds from the first start to the last end of the commands, all of which must have
+    completed.
+    """
     if not events:
         return 0.0
     starts, ends = zip(*map(_times, events), strict=True)

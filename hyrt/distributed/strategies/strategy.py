@@ -123,7 +123,7 @@ class Placement:
 
 
 def place_without_migration(ranks: NDArray[Any], num_ranks: int) -> Placement:
-    """Create a placement whose models do not migrate, with units at `ranks` [n]."""
+    """Create a placement without model migration, in which unit i runs on `ranks[i]`."""
     return Placement(
         models=ranks.astype(np.int32),
         times=np.zeros(len(ranks), np.int32),

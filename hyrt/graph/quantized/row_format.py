@@ -27,7 +27,7 @@ class RowFormat:
         return self.dtype.itemsize < 4
 
     def row_bytes(self, width: int) -> int:
-        """Return the bytes of a row of `width` values, including its scale."""
+        """Return the size in bytes of a row of `width` values, including its scale."""
         return width * self.dtype.itemsize + (4 if self.scales == "row" else 0)
 
 

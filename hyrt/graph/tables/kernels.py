@@ -272,7 +272,7 @@ def scatter_numbered(  # type: ignore[no-untyped-def]
 
 @_compile
 def merge_duplicates(starts, entries, numbers, weights, add_up, counts):  # type: ignore[no-untyped-def]
-    """Keep the first of equal edges in each row; with `add_up`, it gets the sum of their weights.
+    """Keep the first of duplicate edges in each row; with `add_up`, it gets the sum of the weights.
 
     Sets counts [rows] to the remaining row lengths, and returns the remaining number of edges.
     """

@@ -208,7 +208,8 @@ def run_by_edges(
     # At most this many edges, so that no row would be split either.
     alone = min(_LONG, max(_GRAIN, _FEW_NUMBERS // max(1, width)))
     if int(indptr[-1]) - int(indptr[0]) + count <= alone:
-        # There is a single range and no row to split; finding this out would take as long as the work.
+        # With one range, no row is split. Return early, since the general check would take as long as the
+        # traversal.
         if count:
             work(0, count)
         return

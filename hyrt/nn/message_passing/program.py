@@ -177,7 +177,9 @@ class EdgeProgram:
         return tuple(products)
 
     def inputs_from(self, end: End, *, fixed: bool = False) -> list[EdgeInput]:
-        """Return the inputs from one end: computed from rows or, if `fixed`, from degrees or edge values."""
+        """Return the inputs from one endpoint: computed from rows or, if `fixed`, from degrees or edge
+        values.
+        """
         return self._inputs_by_end[end, fixed][0]
 
     @cached_property

@@ -392,7 +392,7 @@ _MAX_BYTES = 2**26
 _LONG_S = 0.25
 # Short operations have more repetitions, because disturbances affect them more.
 _MIN_REPEATS, _MAX_REPEATS, _REPEATS_S = 3, 25, 0.1
-# Approximate sizes of the blocks of a graph partitioner, relative to the mean.
+# Approximate block sizes that a graph partitioner produces, relative to the mean.
 _SIZE_RANGE = (0.5, 1.5)
 _NUM_UNEVEN = 3
 

@@ -491,7 +491,7 @@ def _split_text(run: RunRecord, split: Mapping[str, int]) -> str:
 
 
 def _stage_facts(run: RunRecord) -> list[tuple[str, str]]:
-    """Return the stage rows of a comparison: median times as on the run's page."""
+    """Return the stage rows of a comparison page, with the median times of each run's page."""
     rows = stage_rows(run)
     slowest = [f"{row.name}, in {row.bounds} of the steps" for row in rows if row.is_bottleneck]
     return [("slowest stage", stage) for stage in slowest] + [
