@@ -10,8 +10,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from device.test_mixed_devices import needs_opencl, team_of
 from device.test_torch_saga import emulated, needs_compiler
-from device.test_unlike_devices import needs_opencl, team_of
 from graphs import adjacency, dense_features, random_graph
 from hyrt_devices.cuda.device import CudaDevice
 from unit.cuda.fake_driver import FakeDriver, Mark
