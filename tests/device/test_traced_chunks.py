@@ -216,11 +216,11 @@ class WaitingDriver(FakeDriver):
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_times_are_asked_for_when_all_is_over(alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from device import test_torch_chunks, test_unlike_devices
+    from device import test_mixed_devices, test_torch_chunks
 
     graph = random_graph(90, features=19)
     model = test_torch_chunks.model_of(graph, kind="gcn")
-    for module in (test_torch_chunks, test_unlike_devices):
+    for module in (test_torch_chunks, test_mixed_devices):
         monkeypatch.setattr(module, "FakeDriver", WaitingDriver)
     device: CudaDevice | ChunkDeviceGroup = test_torch_chunks.opened() if alone else team_of(["torch"], [1.0])
     device.take_chunks(ChunkOptions(NUM, in_flight=2))
