@@ -241,7 +241,7 @@ def torch_whole(found: Cell, column: str) -> None:
     found.trains(*of_column(column), devices=["cuda:0"], full_graph=True)
     if column == "weights":
         in_chunks = {"fullgraph": {"chunks": 2}}
-        found.refuses("in chunks", *of_column(column), devices=["cuda:0"], full_graph=True, **in_chunks)
+        found.refuses("edge_weight.* in chunks", *of_column(column), devices=["cuda:0"], full_graph=True, **in_chunks)
 
 
 @cell("edges", "`opencl`, mini-batches", "weights", "features")
@@ -257,7 +257,7 @@ def opencl_whole(found: Cell, column: str) -> None:
             model = {"kind": kind, "hidden": 8, "norm": "none"}
             for chunks in ({"chunks": 2}, {"device_memory": "1GiB"}, {"host_memory": "1MiB"}):
                 settings = {"fullgraph": chunks, "full_graph": True}
-                found.refuses("in chunks", WEIGHTED, model, devices=["opencl:0"], **settings)
+                found.refuses("edge_weight.* in chunks", WEIGHTED, model, devices=["opencl:0"], **settings)
 
 
 def opencl(found: Cell, column: str, **sections: Any) -> None:
