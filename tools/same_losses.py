@@ -44,7 +44,7 @@ sys.path += [str(Path(__file__).resolve().parent / name) for name in ("bench", "
 
 from forked_runs import IMPORTED
 from loss_records import Base, Record, choose_base, differences, kind_of
-from source_tree import ROOT, environment_of, source_tree
+from source_tree import ROOT, environment_of, exclude_installed_modules, find_function, source_tree
 
 RECORD = Path(__file__).with_suffix(".json")
 LIMIT_S = 1800
@@ -125,9 +125,8 @@ ONLY_FOR = {"opencl": "opencl", "compiler": "fpga"}
 def train(folder: Path, names: Sequence[str]) -> None:
     """Train configurations with the hyrt on the path, each in a subfolder with its name."""
     # Runs are forked off this process, so that common imports happen once.
-    from hyrt.runtime.process_setup import prepare_process
-
-    prepare_process()
+    exclude_installed_modules()
+    find_function("prepare_process")()
     for name in IMPORTED:
         # The module may have another name in another commit.
         with suppress(ImportError):

@@ -5,16 +5,41 @@ from __future__ import annotations
 import io
 import os
 import subprocess
+import sys
 import tarfile
 import tempfile
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 """The source tree of this file."""
 _PACKAGE_FOLDERS = ("", "devices", "perfmodel", "hls")
+
+
+def exclude_installed_modules() -> None:
+    """Hide an editable installation, which supplies every module of hyrt that the tree on the path lacks."""
+    sys.meta_path[:] = [
+        finder
+        for finder in sys.meta_path
+        if not str(getattr(finder, "__module__", "")).startswith("__editable__")
+    ]
+
+
+def find_function(name: str) -> Any:
+    """Return a function of the hyrt on the path, whose module may have another name in another commit."""
+    spec = find_spec("hyrt")
+    assert spec is not None
+    (folder,) = spec.submodule_search_locations or ()
+    for file in sorted(Path(folder).rglob("*.py")):
+        if f"\ndef {name}(" in file.read_text(encoding="utf-8"):
+            module = ".".join(("hyrt", *file.relative_to(folder).with_suffix("").parts))
+            return getattr(import_module(module), name)
+    raise SystemExit(f"{folder} has no function {name}")
 
 
 @contextmanager

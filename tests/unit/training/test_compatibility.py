@@ -240,8 +240,8 @@ def torch_batches(found: Cell, column: str) -> None:
 def torch_whole(found: Cell, column: str) -> None:
     found.trains(*of_column(column), devices=["cuda:0"], full_graph=True)
     if column == "weights":
-        in_chunks = {"fullgraph": {"chunks": 2}}
-        found.refuses("edge_weight.* in chunks", *of_column(column), devices=["cuda:0"], full_graph=True, **in_chunks)
+        in_chunks = {"devices": ["cuda:0"], "fullgraph": {"chunks": 2}, "full_graph": True}
+        found.refuses("edge_weight.* in chunks", *of_column(column), **in_chunks)
 
 
 @cell("edges", "`opencl`, mini-batches", "weights", "features")
