@@ -44,7 +44,7 @@ def plot_model(run: Path, kind_of_plot: ModelPlot, file: Path, *, use_umap: bool
     from hyrt.nn.link_gnn import LinkGNN
     from hyrt.nn.model import GNN
     from hyrt.objective.metrics import confusion_matrix
-    from hyrt.report.model_plots import (
+    from hyrt.report.plots import (
         plot_confusion,
         plot_embeddings,
         plot_roc,
@@ -176,10 +176,9 @@ def plot(
       hyrt plot runs/mine -o roc.pdf --roc
     """  # noqa: D301
     from hyrt.errors import ConfigError
-    from hyrt.report.html.chart import check_plot, plot_charts, select_charts
     from hyrt.report.html.page import unique_names
     from hyrt.report.html.run_charts import comparison_charts, run_charts
-    from hyrt.report.model_plots import check_umap
+    from hyrt.report.plots import check_plot, check_umap, plot_charts, select_charts
     from hyrt.report.printed_lines import quote_path
     from hyrt.report.run_record import diagnose_damage, read_run
     from hyrt.runtime.files import resolve_output_file

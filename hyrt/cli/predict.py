@@ -130,7 +130,7 @@ def predict(
     from hyrt.errors import ConfigError, convert_number_errors
     from hyrt.predict.predict_platform import load_machine, predict_platform
     from hyrt.predict.predict_run import run_platform
-    from hyrt.report.html.chart import check_plot, plot_scaling
+    from hyrt.report.plots import check_plot, plot_scaling
     from hyrt.report.predict_table import prediction_lines, scaling_lines
     from hyrt.report.printed_lines import print_wrapped
 

@@ -244,7 +244,7 @@ def share_columns(config: Config, prepared: PreparedRun) -> tuple[Config, str]:
     and where the shares come from or why there are none; "" for other runs.
     """
     is_team = config.sampler.is_full_graph and len(config.training_requests) > 1
-    if not is_team or config.has_explicit_split or not config.balance.predict or prepared.is_own_model:
+    if not is_team or config.has_explicit_split or not config.balance.predict or prepared.is_custom_module:
         return config, ""
     calibration, reason = usable_calibration()
     equal = "every device gets the same number of chunk columns"

@@ -120,7 +120,7 @@ def resolve_rows(config: Config, prepared: PreparedRun) -> tuple[Config, Prepare
             )
     config = config.model_copy(update={"data": config.data.model_copy(update={"feature_dtype": rows})})
     if graph is not prepared.graph:
-        prepared = PreparedRun(config, graph, prepared.model if prepared.is_own_model else None)
+        prepared = PreparedRun(config, graph, prepared.model if prepared.is_custom_module else None)
     return config, prepared, reason
 
 

@@ -195,7 +195,7 @@ def build_run(
     prepared = prepared or PreparedRun(config, graph, model)
     graph = prepared.select_edges(graph)
     if graph.num_loops_left_out:
-        named = type(prepared.model).__name__ if prepared.is_own_model else config.model.kind
+        named = type(prepared.model).__name__ if prepared.is_custom_module else config.model.kind
         loops = pluralize(graph.num_loops_left_out, "self loop")
         text = f"{graph.name}: {loops} removed, because {named} adds its own self-loop to each vertex"
         emit_event(Notice(kind="info", text=text))
@@ -210,13 +210,13 @@ def build_run(
     else:
         check_objective(objective, evaluator.metric, graph.num_outputs)
         _notify_about_labels(graph, prepared, emit_event)
-    if processes == 1 and not prepared.is_own_model:
+    if processes == 1 and not prepared.is_custom_module:
         made = architecture(config, graph)
         short = host_shortage(config, graph, made, lambda: prepared.sampler, free_memory())
         if short:
             emit_event(Notice(kind="warning", text=short))
     learner = TrainingState(config, prepared.model)
-    unused = find_unused_settings(config, processes, custom_model=prepared.is_own_model)
+    unused = find_unused_settings(config, processes, custom_model=prepared.is_custom_module)
     unused += find_settings_without_effect(
         config,
         # Rank 0 writes checkpoints for all ranks.
@@ -238,7 +238,7 @@ def build_run(
     if watched:
         hooks = [*hooks, CrashContext(watched)]
     expected = None
-    if predict is not None and config.balance.predict and not prepared.is_own_model:
+    if predict is not None and config.balance.predict and not prepared.is_custom_module:
         expected = predict(config, graph, sampler, lambda text: emit_event(Notice(kind="info", text=text)))
     split = first_split(config, [info.name for _, info in found], expected, len(prepared.targets))
     if processes > 1:
@@ -249,7 +249,7 @@ def build_run(
         graph=graph,
         schema=build_run_schema(graph),
         learner=learner,
-        is_user_model=prepared.is_own_model,
+        is_user_model=prepared.is_custom_module,
         objective=objective,
         sampler=sampler,
         evaluator=evaluator,

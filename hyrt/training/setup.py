@@ -333,7 +333,7 @@ class PreparedRun:
                 )
             check_all_classes(graph.name, graph.labels)
         self._data = graph
-        self.is_own_model = module is not None
+        self.is_custom_module = module is not None
         self._config = config
         self._module = module
 
@@ -351,7 +351,7 @@ class PreparedRun:
     def model(self) -> torch.nn.Module:
         """Return the model; errors as for `build_model`, `check_types` and `check_edge_values`."""
         decoder = self._config.links.decoder
-        if self.is_own_model and self._data.links is not None and decoder in LINK_HEADS:
+        if self.is_custom_module and self._data.links is not None and decoder in LINK_HEADS:
             raise ConfigError(
                 f"links.decoder={decoder} has trainable weights, which are supported only for hyrt's own "
                 "models: set links.decoder=dot, and return the embeddings from your module"

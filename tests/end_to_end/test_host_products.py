@@ -47,7 +47,7 @@ PLACES = {
     "hyrt/graph/graph.py": 2,
     "hyrt/graph/synthetic/degree_distribution.py": 3,
     "hyrt/predict/hetero_workload.py": 1,
-    "hyrt/report/model_plots.py": 2,
+    "hyrt/report/plots.py": 2,
 }
 
 

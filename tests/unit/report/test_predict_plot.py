@@ -10,7 +10,7 @@ from hyrt_perfmodel.prediction.predict import predict, with_accelerators
 from hyrt_perfmodel.workload import TrainingWorkload, proportional_workload
 
 from hyrt.errors import ConfigError, DataWriteError
-from hyrt.report.html.chart import check_plot, plot_scaling
+from hyrt.report.plots import check_plot, plot_scaling
 
 PLATFORM = Platform(
     name="a $ box",

@@ -10,7 +10,7 @@ import pytest
 
 from hyrt.errors import ConfigError
 from hyrt.objective.metrics import confusion_matrix
-from hyrt.report.model_plots import RocCurve, plot_roc, principal_components, project_umap, roc_curves
+from hyrt.report.plots import RocCurve, plot_roc, principal_components, project_umap, roc_curves
 
 RANDOM = np.random.default_rng(5)
 

@@ -9,7 +9,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from hyrt.errors import ConfigError, DataWriteError
-from hyrt.report.html.chart import Chart, Series, check_plot, plot_charts, save_plot, select_charts
+from hyrt.report.html.chart import Chart, Series
+from hyrt.report.plots import check_plot, plot_charts, save_plot, select_charts
 
 LOSS = Chart(
     key="loss",
